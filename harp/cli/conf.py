@@ -6,7 +6,6 @@ here what a value may be; `docs/nccl.md` says what each name does.
 
 from __future__ import annotations
 
-import difflib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harp._cnet import ffi, lib
+from harp.nearest import nearest_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -120,6 +120,5 @@ def _why_wrong(name: str, value: str) -> str:
 
 
 def _warn_of_unknown(name: str, where: str, known: Sequence[str]) -> None:
-    nearest = difflib.get_close_matches(name, known, 1, 0)[0]
     click.echo(f"warning: {where}{name} is not known and changes nothing; the nearest name is "
-               f"{nearest}", err=True)
+               f"{nearest_name(name, known, 0)}", err=True)

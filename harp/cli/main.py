@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import importlib
 import sys
-from difflib import get_close_matches
 from typing import NoReturn
 
 import click
 
+from harp.nearest import nearest_name
 from harp.net.errors import HarpError
 
 COMMANDS = {
@@ -43,8 +43,8 @@ class Commands(click.Group):
                     cmd_name: str) -> click.Command | None:
         """Load one."""
         if cmd_name not in COMMANDS:
-            near = get_close_matches(cmd_name, COMMANDS, 1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
+            near = nearest_name(cmd_name, COMMANDS)
+            hint = f" Did you mean {near!r}?" if near else ""
             raise click.UsageError(f"No such command {cmd_name!r}.{hint}")
         module = MODULES.get(cmd_name, cmd_name)
         command = getattr(importlib.import_module(f"harp.cli.{module}"), cmd_name.replace("-", "_"))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from harp.collectives import alltoall, doubling, halving, ring, topk, tree
 from harp.collectives.request import Request
+from harp.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,9 +36,7 @@ def plan_names() -> tuple[str, ...]:
 
 
 def _nearest(word: str, known: tuple[str, ...]) -> str:
-    close = get_close_matches(word, known, 1, 0.4)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
-    return f"{hint} (allowed: {', '.join(known)})"
+    return f"{did_you_mean(word, known, 0.4)} (allowed: {', '.join(known)})"
 
 
 def make_plan(name: str, **parameters: Any) -> Plan:

@@ -21,10 +21,11 @@ Pure functions of their arguments: the simulator and the real collectives ask th
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal
+
+from harp.nearest import nearest_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -109,7 +110,7 @@ class LightSettings:
         given: dict[str, Any] = {}
         for variable in (name for name in env if name.startswith("LIGHT_")):
             if variable not in _VARIABLES:
-                near = difflib.get_close_matches(variable, _VARIABLES, n=1, cutoff=0.0)[0]
+                near = nearest_name(variable, _VARIABLES, 0)
                 raise ValueError(f"unknown setting {variable}; did you mean {near}? "
                                  f"Allowed are {', '.join(_VARIABLES)}.")
             field, parse = _VARIABLES[variable]

@@ -12,11 +12,11 @@ times links times ``rate_bps``.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from harp.nearest import nearest_name
 from harp.routing import hashes
 from harp.routing.fabric import Fabric
 
@@ -318,6 +318,6 @@ def _positive(template: str, **parameters: int) -> None:
 
 def _find(numbers: dict[str, int], name: str, what: str) -> int:
     if name not in numbers:
-        near = get_close_matches(name, numbers, n=1)
-        raise ValueError(f"there is no {what} {name}" + (f"; nearest is {near[0]}" if near else ""))
+        near = nearest_name(name, numbers)
+        raise ValueError(f"there is no {what} {name}" + (f"; nearest is {near}" if near else ""))
     return numbers[name]

@@ -7,14 +7,14 @@ simulated is what is deployed. What is wrong with a file is one sentence of clic
 from __future__ import annotations
 
 from dataclasses import replace
-from difflib import get_close_matches
 from ipaddress import IPv4Address
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from harp.nearest import did_you_mean
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
 
     import numpy as np
@@ -126,7 +126,7 @@ def take_down(loaded: Loaded, names: tuple[str, ...]) -> Loaded:
     for name in names:
         if name not in known:
             raise click.UsageError(f"--without {name}: the fabric has no such link or switch"
-                                   + _nearest(name, known))
+                                   + did_you_mean(name, known))
     down = [link for name in names for link in known[name]]
     return loaded._replace(fabric=loaded.fabric.without(down))
 
@@ -247,13 +247,8 @@ def _read_rates(path: Path, fabric: Fabric) -> dict[str, float]:
     for name in rates:
         if name not in fabric.links_by_name:
             raise click.UsageError(f"{path}: rates: the fabric has no link {name!r}"
-                                   + _nearest(name, fabric.links_by_name))
+                                   + did_you_mean(name, fabric.links_by_name))
     return rates
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    close = get_close_matches(name, list(known), 1)
-    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def read_plan(path: Path) -> Deployment:

@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import socket
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import click
 from harp.cli import conf
 from harp.cli.run.host_slots import FoundHosts, parse_hosts, read_hostfile
 from harp.cli.run.processes import LOCAL, Job, place_ranks
+from harp.nearest import did_you_mean
 from harp.net import nics
 
 START_S = 600.0
@@ -111,8 +111,7 @@ def _require_program(name: str) -> None:
         raise click.UsageError(f"there is no program {name!r}")
     programs = {path.name for folder in os.get_exec_path() if Path(folder).is_dir()
                 for path in Path(folder).iterdir()}
-    near = get_close_matches(name, programs, 1)
-    hint = f"; did you mean {near[0]!r}?" if near else f"; ./{name} would be one of this directory"
+    hint = did_you_mean(name, programs) or f"; ./{name} would be one of this directory"
     raise click.UsageError(f"there is no program {name!r} in PATH{hint}")
 
 

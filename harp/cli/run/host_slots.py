@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import threading
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 import click
 
 from harp.cli.run.processes import ending
+from harp.nearest import nearest_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,8 +76,8 @@ def _read_host_line(words: Sequence[str]) -> tuple[str, int]:
         if name in OTHER_WORDS:
             continue
         if name != "slots":
-            near = get_close_matches(name, ("slots", *OTHER_WORDS), 1)
-            hint = f"; did you mean {near[0]}={value}?" if near else ""
+            near = nearest_name(name, ("slots", *OTHER_WORDS))
+            hint = f"; did you mean {near}={value}?" if near else ""
             raise ValueError(f"{word!r} is not known; possible is HOST slots=N{hint}")
         if not value.isdecimal() or int(value) < 1:
             raise ValueError(f"{word!r} is no number of slots; possible is slots=N with one or "

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from typing import TYPE_CHECKING
 
 import click
 
 from harp.cli.setup.host import Refused
+from harp.nearest import nearest_name
 
 if TYPE_CHECKING:
     from harp.cli.setup.host import Host
@@ -24,9 +24,9 @@ def named(host: Host, text: str) -> list[Nic]:
     for item in text.split(","):
         for name in _range(item.strip()):
             if name not in there:
-                nearest = difflib.get_close_matches(name, there, 1, 0)
+                nearest = nearest_name(name, there, 0)
                 raise click.BadParameter(f'there is no NIC "{name}" here; ' + (
-                    f"the nearest name is {nearest[0]}, all are {', '.join(sorted(there))}"
+                    f"the nearest name is {nearest}, all are {', '.join(sorted(there))}"
                     if nearest else "there is none at all"))
             found[name] = there[name]
     return list(found.values())
