@@ -86,13 +86,13 @@ class Connection:
                 self._chunks.setdefault(done.message, deque()).append(
                     (int(ffi.cast("uintptr_t", done.bytes)), done.size, done.offset, done.frame))
         elif done.type == lib.HARP_COMPLETION_CONNECTED:
-            self.connected._settle(0)
+            self.connected.settle(0)
         elif done.type == lib.HARP_COMPLETION_CLOSED:
             self._end(ended(done.reason, self._why()), done.size)
         elif done.context in self._open:
             completion = self._open.pop(done.context)
             completion.message = done.message
-            completion._settle(done.size)
+            completion.settle(done.size)
         elif (done.type == lib.HARP_COMPLETION_RECEIVED and self._streamed
               and done.message >= self._stream_next - 1):  # else the application has left it
             self._finished[done.message] = done.size
@@ -106,13 +106,13 @@ class Connection:
         """End all that is open but buffers for the ``left`` messages that came before."""
         self._error = error
         receives = [context for context, completion in self._open.items()
-                    if completion._what == "receiving"][:left]
+                    if completion.kind == "receiving"][:left]
         waiting = [self.connected, *(completion for context, completion in self._open.items()
                                      if context not in receives)]
         self._open = {context: self._open[context] for context in receives}
         for completion in waiting:
-            if not completion._settled:
-                completion._settle(None, error)
+            if not completion.settled:
+                completion.settle(None, error)
         for there in self._waiters:
             if not there.done():
                 there.set_result(None)
@@ -129,14 +129,20 @@ class Connection:
             raise self._error
         return False
 
-    def _look(self, completion: Completion) -> bool:
+    def poll(self, completion: Completion) -> bool:
+        """Take what C reports; say whether the completion is over. Its `done` calls this."""
         with self._guard:
             self._poll()
-        return completion._settled
+        return completion.settled
 
-    def _wait(self, completion: Completion, timeout: float | None) -> None:
+    def wait_for(self, completion: Completion, timeout: float | None) -> None:
+        """Wait until the completion is over. Its `wait` calls this."""
         with self._guard:
-            self._until(lambda: completion._settled, timeout, completion._what)
+            self._until(lambda: completion.settled, timeout, completion.kind)
+
+    async def wait_for_async(self, completion: Completion) -> None:
+        """Wait in asyncio until the completion is over; ``await completion`` calls this."""
+        await self._until_async(lambda: completion.settled)
 
     # ---- Sending ----
 
@@ -192,11 +198,11 @@ class Connection:
 
     async def send_async(self, data: Any) -> int:
         """Send a message; over when the other end has all of it. Returns its size in bytes."""
-        await self._until_async(lambda: self.connected._settled and self._sending() < MESSAGES)
+        await self._until_async(lambda: self.connected.settled and self._sending() < MESSAGES)
         return await self.send(data, 0)
 
     def _sending(self) -> int:
-        return sum(completion._what == "sending" for completion in self._open.values())
+        return sum(completion.kind == "sending" for completion in self._open.values())
 
     def draft(self, size: int, timeout: float | None = None) -> Draft:
         """Take frames to write a message of ``size`` bytes into, from which it is sent in place.
@@ -207,7 +213,7 @@ class Connection:
         with self._guard:
             if not self._drafts_most:
                 raise ValueError("this connection has no drafts: make it with drafts=frames")
-            self._until(lambda: self.connected._settled, timeout, "connecting")
+            self._until(lambda: self.connected.settled, timeout, "connecting")
             segment = int(lib.harp_segment(self._connection))
             count = -(-size // segment)
             if size < 0 or count > self._drafts_most:
@@ -280,7 +286,7 @@ class Connection:
         else:
             late = self._post(view, timeout)
         try:
-            self._until(lambda: late._settled, timeout, "receiving")
+            self._until(lambda: late.settled, timeout, "receiving")
         except Timeout:
             self._late = late
             raise
