@@ -23,7 +23,7 @@ from bench.diagnose.packet_job import PacketJob, PacketLab
 from bench.diagnose.strikes import FAULTS, PORTS, Load, is_right, link_slow, tor_lost
 from bench.rows import Row, by_id
 from bench.subject import Subject
-from harp.cli.diagnose.suspects import diagnose
+from harp.cli.diagnose.suspects import find_suspects
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -132,7 +132,7 @@ def run_case(case: Case) -> Verdict:
         for strike in case.strikes:
             strike.again(lab, now_s)
     job.run(SETTLE_S, again)
-    suspects = diagnose(job.reports(again))
+    suspects = find_suspects(job.reports(again))
     return Verdict(case, is_right(case.strikes, suspects), suspects)
 
 

@@ -7,7 +7,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from bench.diagnose.lab_job import HOSTS, WARM_S, Lab, Traffic
-from harp.cli.diagnose.suspects import diagnose
+from harp.cli.diagnose.suspects import find_suspects
 from lab.impairments import drop_long, drop_share, flip_bits
 
 if TYPE_CHECKING:
@@ -69,4 +69,4 @@ def strike_and_ask(loads: Sequence[Load], strikes: Sequence[Strike]) -> list[Sus
             for strike in strikes:
                 strike.again(network, time.monotonic() - struck_s)
         traffic.run(SETTLE_S, again)
-        return diagnose(traffic.reports(again))
+        return find_suspects(traffic.reports(again))

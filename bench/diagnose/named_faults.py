@@ -16,7 +16,7 @@ from bench.diagnose.lab_job import HOSTS, RATE_BPS, WARM_S, Lab, Traffic
 from bench.diagnose.strikes import Load
 from bench.rows import Row, by_id
 from bench.subject import Subject
-from harp.cli.diagnose.suspects import diagnose
+from harp.cli.diagnose.suspects import find_suspects
 from lab.impairments import drop_long, drop_share, drop_to, flip_bits
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def run_fault(fault: Fault, looks: int = 1) -> Result:
             turn = fault.strike(lab, traffic)
             for _ in range(looks):
                 traffic.run(SETTLE_S, turn)
-                row = _judge(fault, diagnose(traffic.reports(turn)))
+                row = _judge(fault, find_suspects(traffic.reports(turn)))
                 if row["ok"]:
                     break
         finally:
@@ -144,7 +144,7 @@ def run_healthy(lab: Lab, name: str) -> Result:
     traffic = Traffic(lab, HEALTHY[name])
     try:
         traffic.run(WARM_S)
-        suspects = diagnose(traffic.reports())
+        suspects = find_suspects(traffic.reports())
     finally:
         traffic.close()
     return _result(name, right=not suspects, suspects=suspects)

@@ -1,1 +1,1 @@
-"""What the command `harp` does, a module a subcommand."""
+"""The command `harp`: a module or a package for each subcommand."""

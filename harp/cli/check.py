@@ -1,7 +1,7 @@
-"""``harp check``: what this host can do for HARP, and what to change, one line each.
+"""``harp check``: report what this host can do for HARP, and what to change, one line each.
 
-Everything is only read: no setting is changed, no program attached, no packet sent. It works
-without any right; what it cannot see then it says.
+The command is read-only: it changes no setting, attaches no program and sends no packet. It needs
+no privileges; without them it says what it could not see.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_NET_RAW": 13, "CAP_IPC_LOCK": 14, "CAP
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing, how it is, and what to do about it; ``state`` is ok, better or missing."""
+    """The state of one topic and what to change; ``state`` is ok, better or missing."""
 
     topic: str
     state: str
@@ -40,12 +40,12 @@ class Finding:
 
 
 def findings() -> list[Finding]:
-    """Everything about this host but its interfaces."""
+    """All findings about this host except its interfaces."""
     return [*kernel(), *rights(), *memory(), *cpu(), *udp()]
 
 
 def kernel() -> Iterator[Finding]:
-    """What this kernel's AF_XDP can do."""
+    """Features of this kernel's AF_XDP."""
     release = platform.release()
     match = re.match(r"(\d+)\.(\d+)", release)
     version = (int(match[1]), int(match[2])) if match else (0, 0)
@@ -57,7 +57,7 @@ def kernel() -> Iterator[Finding]:
     try:
         socket.socket(AF_XDP, socket.SOCK_RAW, 0).close()
     except PermissionError:
-        yield Finding("AF_XDP", "better", "not for this user",
+        yield Finding("AF_XDP", "better", "not permitted for this user",
                       "the xdp port needs CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF")
     except OSError as error:
         yield Finding("AF_XDP", "missing", f"no such sockets: {error.strerror}",
@@ -104,11 +104,11 @@ def memory() -> Iterator[Finding]:
 
 
 def cpu() -> Iterator[Finding]:
-    """CPUs, and the routine that computes CRC32C fastest here."""
+    """CPUs, and the fastest CRC32C routine here."""
     usable = len(os.sched_getaffinity(0))
     model = _field("/proc/cpuinfo", "model name") or platform.machine()
     yield Finding("CPU", "ok" if usable > 1 else "better", f"{usable} usable, {model}",
-                  "" if usable > 1 else "an engine that polls wants a CPU of its own")
+                  "" if usable > 1 else "a polling engine needs a CPU of its own")
     names: list[str] = []
     while (name := lib.harp_crc32c_name(len(names))) != ffi.NULL:
         names.append(ffi.string(name).decode())
@@ -119,13 +119,13 @@ def cpu() -> Iterator[Finding]:
 
 
 def udp() -> Iterator[Finding]:
-    """What the kernel's UDP offers to the udp port."""
+    """Features of the kernel's UDP that the udp port uses."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         lacks = [name for name, option in (("UDP_SEGMENT", UDP_SEGMENT), ("UDP_GRO", UDP_GRO))
                  if not _accepts(probe, option)]
     yield Finding("UDP", "better" if lacks else "ok",
                   f"without {' and '.join(lacks)}" if lacks else
-                  "segmentation and joining by the kernel",
+                  "the kernel segments and joins datagrams",
                   "Linux 4.18 brings UDP_SEGMENT, 5.0 UDP_GRO" if lacks else "")
     for key in ("rmem_max", "wmem_max"):
         most = _int(Path("/proc/sys/net/core") / key)
@@ -136,7 +136,7 @@ def udp() -> Iterator[Finding]:
 
 
 def nic_line(nic: Nic, engines: int = 1) -> Finding:
-    """Say about an interface what counts; ``engines`` is how many it is to serve."""
+    """Describe an interface that ``engines`` engines will share."""
     parts = [nic.driver or "driver unknown", f"XDP {nic.xdp or 'unknown'}",
              f"{nic.queues} queue{'s' if nic.queues != 1 else ''}", f"MTU {nic.mtu}"]
     if nic.rss:
@@ -154,15 +154,15 @@ def _changes(nic: Nic, engines: int) -> Iterator[str]:
         yield f"it is down or without carrier: ip link set {nic.name} up"
         return
     if nic.xdp == "generic":
-        yield "its driver has no XDP: prefer the udp port here"
+        yield "its driver has no XDP: use the udp port here"
     if nic.mtu > 3780 and nic.several_buffers is False:
-        yield "its driver takes one buffer a packet: xdp uses an MTU of 3498 at most"
+        yield "its driver takes one buffer per packet: xdp uses an MTU of at most 3498"
     elif nic.mtu < 3000 and nic.xdp in {"zero copy", "native"}:
-        yield "a larger MTU, where the network takes it, costs less CPU"
+        yield "a larger MTU, if the network allows it, costs less CPU"
     usable = usable_queues(nic.driver, nic.queues_most or nic.queues)
     wanted = min(engines, usable)
     if nic.queues < wanted:
-        yield f"ethtool -L {nic.name} combined {wanted}: a queue an engine"
+        yield f"ethtool -L {nic.name} combined {wanted}: one queue per engine"
     if nic.queues > usable:
         yield f"ethtool -L {nic.name} combined {wanted}: XDP needs half of the queues unused"
 
@@ -196,11 +196,11 @@ def _size(kib: int) -> str:
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="The same as one JSON document.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def check(*, as_json: bool) -> None:
-    """Tell what this host can do for HARP, and what to change, one line each.
+    """Report what this host can do for HARP, and what to change, one line each.
 
-    Nothing is changed, and no right is needed.
+    Read-only; needs no privileges.
     """
     host, cards = findings(), nics()
     engines = -(-gpus() // max(1, len(cards)))

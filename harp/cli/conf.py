@@ -1,7 +1,7 @@
 """HARP's settings as the NCCL plugin reads them: a file like nccl.conf, and the environment.
 
-The file has lines ``NAME=value``. ``cnet/nccl/settings.c`` is the plugin's reader, and is asked
-here what a value may be; `docs/nccl.md` says what each name does.
+The file has lines ``NAME=value``. The plugin's reader, ``cnet/nccl/settings.c``, checks the values
+here too. `docs/nccl.md` explains each name.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ NAMES = ("HARP_IFNAME", "HARP_PORT", "HARP_PROGRESS", "HARP_CPUS", "HARP_ENGINES
          "HARP_SOCKETS", "HARP_RAILS", "HARP_PLAN", "HARP_TUNER", "HARP_CC", "HARP_MTU",
          "HARP_SPEED", "HARP_TRAFFIC_CLASS", "HARP_TIMEOUT", "HARP_STATS", "HARP_DUMP",
          "HARP_FAULTS", "HARP_XDP", "HARP_BUSY_POLL")
-"""What may stand in the file."""
+"""Names that the file may set."""
 LIGHTCC = ("HARP_IFNAME", "HARP_PORT", "HARP_TUNER", "HARP_FAULTS")
-"""Those of them that LightCC reads, too, from the environment."""
+"""Names that LightCC reads too, from the environment."""
 ELSEWHERE = ("HARP_CONF_FILE", "HARP_STORE", "HARP_ELASTIC")
-"""What only an environment has: the file, and how LightCC's ranks meet."""
+"""Names of the environment alone: the file, and how LightCC's ranks meet."""
 WHY_BYTES = 512
-"""Room for a sentence about a value."""
+"""Buffer size for a sentence about a value."""
 
 
 def path() -> Path:
-    """Give the file that the plugin would read in this environment."""
+    """Give the file that the plugin would read."""
     return Path(os.environ.get("HARP_CONF_FILE") or FILE)
 
 
 def settings() -> dict[str, str]:
-    """Read the file and then the environment, which wins; an empty value says nothing."""
+    """Read the file, then the environment, which wins; empty values are ignored."""
     file = path()
     try:
         text = file.read_text()
@@ -48,7 +48,7 @@ def settings() -> dict[str, str]:
         text = ""
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise click.ClickException(f"the file of settings {file} cannot be read: "
+        raise click.ClickException(f"the settings file {file} cannot be read: "
                                    f"{reason}") from None
     found = parse(text, str(file))
     found |= {name: os.environ[name] for name in NAMES if os.environ.get(name)}
@@ -56,7 +56,7 @@ def settings() -> dict[str, str]:
 
 
 def check_environment(environment: Mapping[str, str]) -> None:
-    """Refuse values that cannot be, and warn of names that do not exist, as the plugin does."""
+    """Refuse invalid values and warn of unknown names, as the plugin does."""
     for name, value in environment.items():
         if name in NAMES:
             if wrong := _why_wrong(name, value):
@@ -92,7 +92,7 @@ def check_settings(environment: Mapping[str, str], *, here: bool) -> None:
 
 
 def parse(text: str, where: str) -> dict[str, str]:
-    """Read the lines; a name that the plugin does not know is a warning, as it is there."""
+    """Parse the lines; an unknown name is a warning, as it is in the plugin."""
     found: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
         name, equals, value = (part.strip() for part in line.partition("="))
@@ -113,7 +113,7 @@ def parse(text: str, where: str) -> dict[str, str]:
 
 
 def _why_wrong(name: str, value: str) -> str:
-    """Give the plugin's sentence about a value that it refuses, else nothing."""
+    """Give the plugin's sentence about a value that it refuses, or an empty one."""
     why = ffi.new("char[]", WHY_BYTES)
     right = lib.settings_allow(name.encode(), os.fsencode(value), why, WHY_BYTES)
     return "" if right else ffi.string(why).decode(errors="replace")

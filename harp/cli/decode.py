@@ -1,8 +1,8 @@
-"""``harp decode``: the HARP frames of a capture, a line each, and what to make of them.
+"""``harp decode``: list the HARP frames of a capture, one line each, and a summary.
 
-Given the secret (or the handle that holds it) every tag is checked, too: keys are made of what the
-handshake in the capture says, so tags of connections whose handshake is not there stay unknown.
-CRCs need no secret.
+With the secret (or a handle, which holds it) every tag is checked too. Keys are derived from the
+handshake, so tags stay unknown for connections without a handshake in the capture. CRCs need no
+secret.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ class Frame:
 
     @property
     def sound(self) -> bool:
-        """Whether nothing is known against it."""
+        """Whether neither tag nor CRC is known to be wrong."""
         return "BAD" not in {self.tag, self.crc}
 
 
 class Keys:
-    """Keys of the connections whose handshakes have been seen, of one secret."""
+    """Keys of one secret, for connections with a handshake in the capture."""
 
     def __init__(self, secret: bytes | None) -> None:
         self._secret = secret
@@ -79,7 +79,7 @@ class Keys:
         return layer.connection, _type(layer) == "ACK", layer.path
 
     def _number(self, layer: Packet) -> int:
-        """Give the whole number, of which a frame carries the lower 32 bits."""
+        """Extend a number, whose lower 32 bits a frame carries."""
         if _type(layer) not in NUMBERED:
             return 0
         way = self._way(layer)
@@ -329,23 +329,23 @@ def parse_secret(text: str | None) -> bytes | None:
         raise click.UsageError(f"--secret: {error}") from error
     if len(data) != 16:
         raise click.UsageError(f"--secret: a secret has 16 bytes and a handle {HANDLE_BYTES}, in "
-                               f"hexadecimal; this has {len(data)}")
+                               f"hexadecimal; this one has {len(data)}")
     return data
 
 
 @click.command()
 @click.argument("capture", type=click.Path(path_type=Path), metavar="FILE.pcap")
-@click.option("--secret", metavar="HEX", help="The secret, or the handle, to check tags by.")
+@click.option("--secret", metavar="HEX", help="Secret or handle, to check tags.")
 @click.option("--port", type=click.IntRange(1, 65535),
-              help="Only frames from or to this UDP port.  [all that look like HARP's]")
-@click.option("--bad", is_flag=True, help="Only frames whose tag or CRC does not hold.")
-@click.option("--summary", is_flag=True, help="No frames, only what they are together.")
-@click.option("--json", "as_json", is_flag=True, help="The same as lines of JSON.")
+              help="Only frames from or to this UDP port.  [all that look like HARP]")
+@click.option("--bad", is_flag=True, help="Only frames with a wrong tag or CRC.")
+@click.option("--summary", is_flag=True, help="Print only the summary.")
+@click.option("--json", "as_json", is_flag=True, help="Print lines of JSON.")
 def decode(capture: Path, *, secret: str | None, port: int | None, bad: bool, summary: bool,
            as_json: bool) -> None:
-    """Show the HARP frames of a capture, a line each, and a summary.
+    """List the HARP frames of a packet capture, one line each, and a summary.
 
-    Ends with status 1 if a tag or a CRC does not hold.
+    Exit code 1 if a tag or a CRC is wrong.
     """
     logging.getLogger("scapy").setLevel(logging.ERROR)
     known = parse_secret(secret)

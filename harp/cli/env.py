@@ -47,10 +47,10 @@ def plugin_path() -> None:
 
 
 def environment() -> dict[str, str]:
-    """NCCL's two variables, and HARP's settings of the file and of this environment.
+    """Collect NCCL's two variables, and HARP's settings of the file and this environment.
 
-    NCCL_NET makes a plugin that cannot start an error; without it NCCL takes its own sockets
-    silently. NCCL_SOCKET_IFNAME is left alone: it is NCCL's own bootstrap that uses it.
+    With NCCL_NET a plugin that cannot start is an error; without it NCCL silently uses its own
+    sockets. NCCL_SOCKET_IFNAME is not set: NCCL's own bootstrap uses it.
     """
     conf.check_environment(os.environ)
     return {"NCCL_NET_PLUGIN": str(find_plugin()), "NCCL_NET": "HARP", **conf.settings()}
@@ -58,24 +58,25 @@ def environment() -> dict[str, str]:
 
 @click.command()
 @click.option("--plan", metavar="PLAN", type=click.Path(path_type=Path),
-              help="A plan of harp plan to follow, and the settings that go with it.")
-@click.option("--explain", is_flag=True, help="Say instead what is in force, where each setting "
-              "comes from, and which path LightCC takes for tensors.")
+              help="Plan of harp plan to follow; adds the settings that it needs.")
+@click.option("--explain", is_flag=True, help="Print instead each setting in force, its origin, "
+              "and the algorithm that LightCC uses for tensors.")
 @click.option("--ranks", type=click.IntRange(1), default=16, show_default=True,
-              help="For --explain: ranks that average.")
+              help="For --explain: number of ranks that average.")
 @click.option("--hosts", type=click.IntRange(1), default=1, show_default=True,
-              help="For --explain: hosts that they are on.")
+              help="For --explain: number of hosts of the ranks.")
 @click.option("--size", "sizes", multiple=True,
               callback=explain_settings.read_sizes, metavar="SIZE",
-              help="For --explain: a tensor's bytes, as 4096, 64K or 25M; several are possible.")
+              help="For --explain: a tensor's bytes, like 4096, 64K or 25M. May be given several "
+              "times.")
 @click.option("--gradient", "gradients", multiple=True,
               callback=explain_settings.read_sizes, metavar="SIZE",
-              help="For --explain: a gradient's bytes, in the order of the backward pass; says "
-              "which of DDP's buckets it is in, and the path of each.")
+              help="For --explain: a gradient's bytes, in the order of the backward pass; prints "
+              "DDP's buckets and the algorithm of each.")
 @click.option("--bucket-cap", default="25M", show_default=True,
               callback=explain_settings.read_size, metavar="SIZE",
               help="For --gradient: DDP's bucket_cap_mb, in bytes.")
-@click.option("--json", "as_json", is_flag=True, help="The same as one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def env(*, plan: Path | None, explain: bool, ranks: int, hosts: int, sizes: tuple[int, ...],
         gradients: tuple[int, ...], bucket_cap: int, as_json: bool) -> None:
     """Print the environment that makes NCCL use HARP.
@@ -107,41 +108,42 @@ def env(*, plan: Path | None, explain: bool, ranks: int, hosts: int, sizes: tupl
 
 
 def _check_options(context: click.Context, *, explain: bool) -> None:
-    """Refuse options that would change nothing."""
+    """Refuse options that have no effect here."""
     asked = {"explain": ("ranks", "hosts", "sizes", "gradients", "bucket_cap"),
              "": ("plan", "as_json")}
     for option in asked["" if explain else "explain"]:
         if context.get_parameter_source(option) is not ParameterSource.DEFAULT:
             name = next(word.opts[0] for word in context.command.params if word.name == option)
-            raise click.UsageError(f"{name} changes nothing "
+            raise click.UsageError(f"{name} has no effect "
                                    f"{'with' if explain else 'without'} --explain")
 
 
 def _warn_of_others(variables: dict[str, str], made: Deployment) -> None:
-    """Say which settings of this host do not go with the plan, which wins."""
+    """Warn of settings of this host that the plan overrides."""
     for name, value in made.settings.items():
         found = variables.get(name, os.environ.get(name))
         if found not in {None, value}:
-            click.echo(f"warning: {name} is {found} here, and the plan was made for {value}, which "
-                       "is taken", err=True)
+            click.echo(f"warning: {name} is {found} here, but the plan was made for {value}, which "
+                       "is used", err=True)
 
 
 def _warn_of_host(plan: Path, made: Deployment) -> None:
-    """Say where no rank of the plan listens on this host: its ranks would not follow it."""
+    """Warn if the plan lists no address of this host: its ranks would ignore the plan."""
     addresses = sorted({text.rpartition(":")[0] for rank in made.ranks for text in rank.listen})
     if addresses and not any(map(nics.is_own_address, addresses)):
-        told = ", ".join(addresses[:MOST_ADDRESSES]) + ", …" * (len(addresses) > MOST_ADDRESSES)
-        click.echo(f"warning: {plan} has no rank on this host, none of whose addresses is in it "
-                   f"({told}): ranks here do not follow it", err=True)
+        listed = ", ".join(addresses[:MOST_ADDRESSES]) + ", …" * (len(addresses) > MOST_ADDRESSES)
+        click.echo(f"warning: {plan} lists no address of this host ({listed}); its ranks will "
+                   "ignore the plan", err=True)
 
 
 def _ports_of(made: Deployment) -> str:
-    """UDP ports that the plan's ranks listen on, and leave by."""
+    """Describe the UDP ports that the plan's ranks listen on and send from."""
     kinds = {"to listen": [text for rank in made.ranks for text in rank.listen],
              "as sources": [flow.source for flow in made.flows]}
-    told = []
+    parts = []
     for what, addresses in kinds.items():
         ports = sorted({int(text.rpartition(":")[2]) for text in addresses})
         if ports:
-            told.append(f"{ports[0]}" + (f" to {ports[-1]}" if len(ports) > 1 else "") + f" {what}")
-    return ", ".join(told) or "there are no ranks"
+            last = f" to {ports[-1]}" if len(ports) > 1 else ""
+            parts.append(f"{ports[0]}{last} {what}")
+    return ", ".join(parts) or "there are no ranks"

@@ -1,6 +1,6 @@
-"""``harp env --explain``: which settings are in force, where each comes from, and what they do.
+"""``harp env --explain``: print the settings in force, their origin and their effect.
 
-The paths of tensors are those of `harp.lightcc.policy`, which real groups and the simulator ask.
+The algorithms are those of `harp.lightcc.policy`, which real groups and the simulator use too.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ if TYPE_CHECKING:
     from harp.lightcc.policy import PlanPath
 
 SIZES = (1 << 10, 64 << 10, 1 << 20, 25 << 20)
-"""Of a bias, a small layer, and DDP's first and other buckets."""
-TOLD = tuple(f"HOROVOD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE",
-                                            "CROSS_RANK", "CROSS_SIZE"))
-"""What a launcher says of a rank, which is no setting."""
+"""Bytes of a bias, a small layer, and DDP's first and other buckets."""
+OF_LAUNCHERS = tuple(f"HOROVOD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE",
+                                                   "CROSS_RANK", "CROSS_SIZE"))
+"""Variables of a rank that a launcher sets; they are not settings."""
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def read_sizes(_context: click.Context, _option: click.Parameter,
                texts: Sequence[str]) -> tuple[int, ...]:
-    """Read sizes as ``4096``, ``64K``, ``25M`` or ``1G``."""
+    """Parse sizes like ``4096``, ``64K``, ``25M`` or ``1G``."""
     sizes = []
     for text in texts:
         found = re.fullmatch(r"(\d+)([KMG]?)", text.upper())
         if not found:
-            raise click.BadParameter(f"{text!r} is no size; allowed are bytes, as 4096, 64K, 25M "
-                                     "or 1G")
+            raise click.BadParameter(f"{text!r} is not a size; give bytes, like 4096, 64K, 25M or "
+                                     "1G")
         sizes.append(int(found[1]) * _UNITS[found[2]])
     return tuple(sizes)
 
@@ -53,7 +53,7 @@ def read_size(context: click.Context, option: click.Parameter, text: str) -> int
 
 def explanation(ranks: int, hosts: int, sizes: Sequence[int], gradients: Sequence[int] = (),
                 bucket_bytes: int = DDP_BYTES) -> Iterator[str]:
-    """Give the lines; ClickException for settings that cannot be.
+    """Give the lines to print; ClickException for invalid settings.
 
     ``gradients`` are the sizes of DDP's parameters in the order of the backward pass.
     """
@@ -93,20 +93,21 @@ def _harp(here: Mapping[str, str]) -> Iterator[str]:
 
 
 def _source(name: str) -> str:
-    """Say where a value comes from, and who goes by it."""
+    """Say where a value comes from and what reads it."""
     if not os.environ.get(name):
         return f"{conf.path()}, which NCCL's plugin reads; LightCC reads the environment"
     if name not in conf.LIGHTCC:
-        return "environment; NCCL's plugin alone reads it"
+        return "environment; only NCCL's plugin reads it"
     if name == "HARP_PORT" and os.environ[name] not in PORTS:
-        return f"environment; LightCC refuses it: possible is {', '.join(PORTS)} there"
+        return f"environment; LightCC refuses it and allows {', '.join(PORTS)}"
     return "environment"
 
 
 def _horovod() -> Iterator[str]:
-    given = [name for name in os.environ if name.startswith("HOROVOD_") and name not in TOLD]
+    given = [name for name in os.environ
+             if name.startswith("HOROVOD_") and name not in OF_LAUNCHERS]
     for name in sorted(given):
-        source = "environment" if name in HOROVOD_NAMES else "environment; changes nothing here"
+        source = "environment" if name in HOROVOD_NAMES else "environment; has no effect here"
         yield f"  {name}={os.environ[name]}  ({source})"
     yield _rest("HOROVOD_ settings", {*HOROVOD_NAMES} - {*given})
 
@@ -116,17 +117,17 @@ def _rest(what: str, names: Collection[str]) -> str:
 
 
 def _details(path: PlanPath, elements: int) -> str:
-    told = []
+    parts = []
     group = path.parameters.get("group", 1)
     if "group" in path.parameters:
-        told.append(f"groups of {group}")
+        parts.append(f"groups of {group}")
     if "ratio" in path.parameters:
         examined = elements // group
         kept = Choice("sparse-flat", ratio=Fraction(repr(path.parameters["ratio"]))).selected(
             examined)
-        told.append(f"a rank sends {kept} of {examined} values, "
+        parts.append(f"a rank sends {kept} of {examined} values, "
                     f"{path.parameters['value_bytes']} B each")
-    return f" ({', '.join(told)})" if told else ""
+    return f" ({', '.join(parts)})" if parts else ""
 
 
 def _counted(count: int, what: str) -> str:

@@ -32,8 +32,8 @@ class OutputError(click.ClickException):
 def check_target(target: str, suffixes: Collection[str] = (), *, stdout: bool = True) -> None:
     """Raise `OutputError` unless ``target`` could be written now.
 
-    ``suffixes`` lists the allowed endings (with their dot; empty allows all). ``stdout`` says
-    whether ``-`` is allowed, which it is not for pictures.
+    ``suffixes`` lists the allowed endings with their dot; empty allows all. ``stdout`` allows
+    ``-``; pictures do not.
     """
     if target == STDOUT:
         if not stdout:
@@ -92,7 +92,7 @@ def write_text(target: str, text: str, mode: int | None = None) -> None:
 
 
 def write_bytes(target: str, data: bytes, mode: int | None = None) -> None:
-    """Put ``data`` in place of whatever ``target`` held; on any failure it keeps what it held.
+    """Replace the content of ``target`` by ``data``; on any failure the old content stays.
 
     By default a file keeps its mode, and the umask decides over a new one's.
     """

@@ -1,7 +1,7 @@
 """The command ``harp``: one subcommand a module, loaded when it is used.
 
-Whatever goes wrong ends in one sentence: status 2 if the command was used wrongly, 1 if it failed,
-130 after Ctrl-C.
+Every failure ends in one sentence: status 2 if the command was used wrongly, 1 if it failed, 130
+after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ from harp.nearest import nearest_name
 from harp.net.errors import HarpError
 
 COMMANDS = {
-    "check": "What this host can do for HARP, and what to change.",
-    "perf": "Measure the way between two hosts, or this host alone.",
+    "check": "Report what this host can do for HARP, and what to change.",
+    "perf": "Measure messages between two hosts, or on this host alone.",
     "top": "Show what the engines of this host are doing.",
-    "diagnose": "Name what is wrong with a running job.",
-    "decode": "Show the HARP frames of a capture.",
-    "setup": "Prepare this host for HARP, or put it back as it was.",
-    "probe": "Find which way through the network each UDP port takes.",
-    "plan": "Plan the paths of a job over switches that hash ports.",
-    "run": "Run a command as several ranks, here and on other hosts.",
+    "diagnose": "Find what slows down or breaks a running job.",
+    "decode": "List the HARP frames of a packet capture.",
+    "setup": "Prepare this host for HARP, or undo that.",
+    "probe": "Find the path through the network of each UDP source port.",
+    "plan": "Plan the paths of a job's flows over switches that hash.",
+    "run": "Start a command as several ranks, here and on other hosts.",
     "env": "Print the environment that makes NCCL use HARP.",
-    "plugin-path": "Print where the NCCL plugin lies.",
+    "plugin-path": "Print the path of the NCCL plugin.",
 }
 MODULES = {"plugin-path": "env"}
 """Modules of commands that do not have their command's name."""
 
 
 class Commands(click.Group):
-    """Subcommands by name, not loaded before they are asked for."""
+    """Subcommands by name; a module is loaded when its command runs."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  (click's)
-        """Name them in the order of use."""
+        """List them in the order of use."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context,  # noqa: ARG002
                     cmd_name: str) -> click.Command | None:
-        """Load one."""
+        """Load the module of a command."""
         if cmd_name not in COMMANDS:
             near = nearest_name(cmd_name, COMMANDS)
             hint = f" Did you mean {near!r}?" if near else ""
@@ -58,7 +58,8 @@ class Commands(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
-@click.command(cls=Commands)
+@click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="harp-stack", message="%(package)s %(version)s")
 def harp() -> None:
     """Tools of the HARP network stack."""
 
@@ -73,21 +74,21 @@ def main() -> NoReturn:
         if type(error).__name__ == "NoArgsIsHelpError":  # click 8.2; 8.1 shows the help itself
             click.echo(error.format_message())
             sys.exit(2)
-        _say(error.format_message())
+        _print_error(error.format_message())
         sys.exit(2 if isinstance(error, click.UsageError) else 1)
     except BrokenPipeError:
         sys.exit(1)
     except HarpError as error:
-        _say(str(error))
+        _print_error(str(error))
         sys.exit(1)
     except OSError as error:
-        _say(f"{error.filename}: {error.strerror}" if error.filename else
+        _print_error(f"{error.filename}: {error.strerror}" if error.filename else
              error.strerror or str(error))
         sys.exit(1)
     sys.exit(status if isinstance(status, int) else 0)
 
 
-def _say(message: str) -> None:
+def _print_error(message: str) -> None:
     click.echo(f"error: {' '.join(message.split())}", err=True)
 
 

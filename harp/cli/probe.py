@@ -1,6 +1,6 @@
-"""``harp probe``: what nobody tells of a network.
+"""``harp probe``: discover the paths of a network that its operator does not document.
 
-Which way each UDP source port takes, and which hosts are near one another.
+It finds the path of each UDP source port, and round trips that show which hosts are near.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from harp.net.trace import Trace
 
 PORTS = "61256-61287"
-"""As many as find each of four ways with a chance of 99.96 %, of eight with 89 %."""
+"""32 ports: they cover all of four paths with probability 99.96 %, of eight with 89 %."""
 
 
-def _ports(_: click.Context, __: click.Parameter, text: str) -> list[int]:
+def _parse_ports(_: click.Context, __: click.Parameter, text: str) -> list[int]:
     found = re.fullmatch(r"(\d{1,5})-(\d{1,5})", text)
     first, last = (int(end) for end in found.groups()) if found else (0, 0)
     if not 1 <= first <= last <= 65535:
-        raise click.BadParameter(f"{text!r} is no range of UDP ports, as {PORTS}")
+        raise click.BadParameter(f"{text!r} is not a range of UDP ports, like {PORTS}")
     return list(range(first, last + 1))
 
 
-def _addresses(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
+def _require_ipv4(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
     wrong = next((text for text in texts if not _is_ipv4(text)), None)
     if wrong is not None:
-        raise click.BadParameter(f"{wrong!r} is no IPv4 address, as 10.0.0.2")
+        raise click.BadParameter(f"{wrong!r} is not an IPv4 address, like 10.0.0.2")
     return texts
 
 
@@ -46,37 +46,38 @@ def _is_ipv4(text: str) -> bool:
 
 
 @click.command()
-@click.argument("targets", metavar="TARGET...", nargs=-1, callback=_addresses)
+@click.argument("targets", metavar="TARGET...", nargs=-1, callback=_require_ipv4)
 @click.option("--port", default=61000, show_default=True, type=click.IntRange(1, 65535),
-              help="UDP port of the targets, where their ranks will listen.")
-@click.option("--ports", default=PORTS, show_default=True, callback=_ports,
-              help="Source ports to learn about.")
-@click.option("--source", metavar="ADDRESS", help="Own address; that of the route by default.")
+              help="UDP port that the targets' ranks will listen on.")
+@click.option("--ports", default=PORTS, show_default=True, callback=_parse_ports,
+              help="Source ports to probe.")
+@click.option("--source", metavar="ADDRESS", help="Source address.  [the route's]")
 @click.option("--seconds", default=10.0, show_default=True, type=click.FloatRange(0.5, 600),
-              help="For each target at most.")
+              help="Longest time per target.")
 @click.option("--latency", is_flag=True,
-              help="Measure round trips instead (TCP connects to --port), for the order of ranks.")
+              help="Measure round trips instead, by TCP connects to --port; harp plan orders ranks "
+              "by them.")
 @click.option("--fingerprint", is_flag=True,
-              help="Where no router answers: which ports share a way, by delays that rise together "
-              "while another job sends.")
+              help="Group ports into paths by delays that rise together while another job sends; "
+              "for networks where no router answers.")
 @click.option("--most-bps", default=1e6, show_default=True, type=click.FloatRange(1e4, 1e12),
-              help="Bits a second that --fingerprint sends: 1 % of a link of 100 Mb/s.")
-@click.option("--answer", metavar="ADDRESS", help="Answer --fingerprint of others, at --port.")
+              help="Bits per second that --fingerprint sends; 1e6 is 1 % of a 100 Mb/s link.")
+@click.option("--answer", metavar="ADDRESS", help="Answer another host's --fingerprint, at --port.")
 @click.option("--plan", metavar="PLAN", type=click.Path(path_type=Path),
-              help="Say whether this host's flows of a plan pass the switches that it has for "
-              "them; before the job starts, whose ports these are.")
-@click.option("-o", "--output", metavar="FILE", help="Write the map here.")
+              help="Check that this host's flows pass the switches that a plan lists. Run before "
+              "the job, which uses the same ports.")
+@click.option("-o", "--output", metavar="FILE", help="File to write; standard output by default.")
 def probe(targets: tuple[str, ...], port: int, ports: list[int], *, source: str | None,
           seconds: float, latency: bool, fingerprint: bool, most_bps: float, answer: str | None,
           plan: Path | None, output: str | None) -> None:
-    """Find which routers a UDP flow passes by each source port.
+    """Find the routers that a UDP flow passes, for each source port.
 
-    Sends packets whose TTL ends on the way, a few hundred a target, and needs no rights.
+    Sends a few hundred packets per target, whose TTL expires on the way. Needs no privileges.
 
     \b
     harp probe 10.0.0.2 10.0.0.3 -o map.json
     harp probe --latency 10.0.0.2 10.0.0.3 -o latency.json
-    harp probe --answer 10.0.0.2                   # there, and here
+    harp probe --answer 10.0.0.2                   # on 10.0.0.2; then, here:
     harp probe --fingerprint 10.0.0.2 -o map.json
     harp probe --plan plan.json
     """  # noqa: D301  (click's mark)
@@ -88,21 +89,21 @@ def probe(targets: tuple[str, ...], port: int, ports: list[int], *, source: str 
         _check_plan(plan, seconds)
         return
     if answer:
-        _answer(answer, port)
+        _answer_probes(answer, port)
         return
     output = output or STDOUT
     check_target(output)
     if latency:
-        text = _measure(targets, port, source)
+        text = _measure_latency(targets, port, source)
     elif fingerprint:
-        text = _compare(targets, port, ports, source, seconds, most_bps)
+        text = _group_ports(targets, port, ports, source, seconds, most_bps)
     else:
-        text = _trace(targets, port, ports, source, seconds)
+        text = _trace_paths(targets, port, ports, source, seconds)
     write_text(output, text)
 
 
-def _measure(targets: tuple[str, ...], port: int, source: str | None) -> str:
-    """Round trips to the targets, as a file of `harp.routing.rtt_clusters`."""
+def _measure_latency(targets: tuple[str, ...], port: int, source: str | None) -> str:
+    """Measure round trips to the targets, for a file of `harp.routing.rtt_clusters`."""
     from harp.net.latency import least_round_trips_s
     from harp.routing import rtt_clusters
 
@@ -115,13 +116,13 @@ def _measure(targets: tuple[str, ...], port: int, source: str | None) -> str:
     found = {target: taken_s for (target, _), taken_s in least_s.items()}
     for target in targets:
         click.echo(f"{target}: {found[target] * 1e6:.1f} us" if target in found else
-                   f"{target}: no answer; a firewall drops TCP to port {port}?", err=True)
+                   f"{target}: no answer; does a firewall drop TCP to port {port}?", err=True)
     if not found:
         raise click.ClickException("nothing was measured: no target answers")
     return rtt_clusters.to_json(own, found)
 
 
-def _answer(address: str, port: int) -> None:
+def _answer_probes(address: str, port: int) -> None:
     from harp.net.oneway import answer
 
     try:
@@ -129,12 +130,13 @@ def _answer(address: str, port: int) -> None:
     except KeyboardInterrupt:
         return
     except OSError as error:
-        raise click.ClickException(f"{address}:{port} cannot be had: {error.strerror}") from error
+        raise click.ClickException(f"cannot listen on {address}:{port}: "
+                                   f"{error.strerror}") from error
 
 
-def _compare(targets: tuple[str, ...], port: int, ports: list[int], source: str | None,
+def _group_ports(targets: tuple[str, ...], port: int, ports: list[int], source: str | None,
              seconds: float, most_bps: float) -> str:
-    """Ports that share a way, as a map of `harp.routing.discovered` whose routers are unknown."""
+    """Group ports by path, for a map of `harp.routing.discovered` without routers."""
     import numpy as np
 
     from harp.net.oneway import measure_delays
@@ -153,22 +155,22 @@ def _compare(targets: tuple[str, ...], port: int, ports: list[int], source: str 
             raise click.ClickException(f"{target} does not answer at UDP port {port}: is `harp "
                                        "probe --answer` running there?")
         found = find_classes(delays.seconds)
-        count, told = int(found.label.max(initial=-1)) + 1, int((found.label >= 0).sum())
-        click.echo(f"{target}: {count} ways by {told} source ports ({delays.sent_packets} packets "
-                   f"in {delays.taken_s:.1f} s), {found.sure:.0%} sure; {len(ports) - told} ports "
-                   "are like no other", err=True)
+        count, grouped = int(found.label.max(initial=-1)) + 1, int((found.label >= 0).sum())
+        click.echo(f"{target}: {grouped} of {len(ports)} source ports map to {count} paths "
+                   f"({delays.sent_packets} packets in {delays.taken_s:.1f} s), {found.sure:.0%} "
+                   f"sure; {len(ports) - grouped} ports could not be classified", err=True)
         ways += [discovered.Way(own, f"{target}:{port}", (None,),
                             tuple(ports[at] for at in np.flatnonzero(found.label == number)))
                  for number in range(count)]
     if len(ways) < 2:
-        raise click.ClickException("nothing was discovered: delays of no ports rise together, or "
-                                   "those of all do. Is another job on the network's links?")
+        raise click.ClickException("nothing was discovered: the delays of no ports rise together, "
+                                   "or those of all do. Does another job use these links?")
     return discovered.to_json(ways)
 
 
-def _trace(targets: tuple[str, ...], port: int, ports: list[int], source: str | None,
+def _trace_paths(targets: tuple[str, ...], port: int, ports: list[int], source: str | None,
            seconds: float) -> str:
-    """Ways to the targets, as a map of `harp.routing.discovered`."""
+    """Trace the paths to the targets, for a map of `harp.routing.discovered`."""
     from harp.net.trace import trace
     from harp.routing import discovered
 
@@ -180,17 +182,17 @@ def _trace(targets: tuple[str, ...], port: int, ports: list[int], source: str | 
         except OSError as error:
             raise click.ClickException(f"{target} cannot be probed from {own}: "
                                        f"{error.strerror}") from error
-        click.echo(f"{target}: {_sentence(found)}", err=True)
+        click.echo(f"{target}: {_describe_trace(found)}", err=True)
         ways += [discovered.Way(own, f"{target}:{port}", routers, tuple(which))
                  for routers, which in found.classes.items() if routers and found.alike == 1.0]
     if not ways:
-        raise click.ClickException("nothing was discovered: no router on the way answers, or "
-                                   "packets of one flow take several ways")
+        raise click.ClickException("nothing was discovered: no router on the path answers, or "
+                                   "packets of one flow take several paths")
     return discovered.to_json(ways)
 
 
 def _check_plan(path: Path, seconds: float) -> None:
-    """Trace the flows that leave from this host, and compare the routers with the plan's."""
+    """Trace this host's flows, and compare the routers that answer with the plan."""
     from harp.cli.plan.job_files import read_plan
     from harp.net.trace import trace
     from harp.routing.deployment import split_address
@@ -198,7 +200,7 @@ def _check_plan(path: Path, seconds: float) -> None:
 
     own = [flow for flow in read_plan(path).flows if _is_own(split_address(flow.source)[0])]
     if not own:
-        raise click.ClickException(f"{path}: no flow leaves from an address of this host")
+        raise click.ClickException(f"{path}: no flow starts at an address of this host")
     ports: dict[tuple[str, str], list[int]] = {}
     for flow in own:
         source, port = split_address(flow.source)
@@ -211,18 +213,19 @@ def _check_plan(path: Path, seconds: float) -> None:
             raise click.ClickException(f"{target} cannot be probed from {source}: "
                                        f"{error.strerror}") from error
         routers |= {(f"{source}:{port}", target): way for port, way in found.routers.items()}
-    told = {router for way in routers.values() for router in way if router is not None}
-    if not told:
-        raise click.ClickException(f"{path}: no router on the way answers, so nobody can say")
+    answered = {router for way in routers.values() for router in way if router is not None}
+    if not answered:
+        raise click.ClickException(f"{path}: cannot be checked: no router on the path answers")
     mismatch = find_mismatch(own, routers)
     if mismatch is not None:
-        raise click.ClickException(f"{path} does not hold: {mismatch}. Make it anew with harp plan")
-    click.echo(f"{path} holds as far as this host sees: {len(routers)} of its {len(own)} flows pass"
-               f" {len(told)} routers, none of which stands for two switches")
+        raise click.ClickException(f"{path} does not match: {mismatch}. "
+                                   "Make it again with harp plan")
+    click.echo(f"{path} matches as far as this host can see: {len(routers)} of its {len(own)} "
+               f"flows pass {len(answered)} routers, each of one switch")
 
 
 def _is_own(address: str) -> bool:
-    """Whether this host has the address, on whichever interface."""
+    """Whether the address is on one of this host's interfaces."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         try:
             sock.bind((address, 0))
@@ -232,31 +235,31 @@ def _is_own(address: str) -> bool:
 
 
 def _own_address(target: str) -> str:
-    """Give the address by which the kernel would send there."""
+    """Give the source address that the kernel would use."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         try:
             sock.connect((target, 9))
         except OSError as error:
-            raise click.ClickException(f"there is no way to {target}: {error.strerror}") from error
+            raise click.ClickException(f"no route to {target}: {error.strerror}") from error
         return str(sock.getsockname()[0])
 
 
-def _sentence(found: Trace) -> str:
-    """What was learnt, and how sure that is."""
+def _describe_trace(found: Trace) -> str:
+    """Describe what a trace found."""
     cost = f"{found.sent_packets} packets in {found.seconds:.1f} s"
     if not found.routers or not any(found.classes):
-        taken = f"; {len(found.taken)} ports are others'" if found.taken else ""
-        return f"no router on the way answers ({cost}{taken})"
+        taken = f"; {len(found.taken)} ports are in use" if found.taken else ""
+        return f"no router on the path answers ({cost}{taken})"
     if found.alike < 1.0:
-        return (f"packets of one flow take several ways ({1 - found.alike:.0%} of those asked twice"
-                "): no port has a way of its own")
-    parts = [f"{len(found.classes)} way{'s' if len(found.classes) > 1 else ''} by "
-             f"{len(found.routers)} source ports ({cost})"]
+        return (f"packets of one flow take several paths ({1 - found.alike:.0%} of those probed "
+                "twice): ports do not select paths")
+    parts = [f"{len(found.routers)} source ports map to {len(found.classes)} "
+             f"path{'s' if len(found.classes) > 1 else ''} ({cost})"]
     if found.unanswered:
-        parts.append(f"{len(found.unanswered)} ports without an answer: more --seconds")
+        parts.append(f"{len(found.unanswered)} ports without an answer: raise --seconds")
     if found.taken:
-        parts.append(f"{len(found.taken)} ports are others'")
+        parts.append(f"{len(found.taken)} ports are in use")
     silent = max(way.count(None) for way in found.classes)
     if silent:
-        parts.append(f"{silent} of the routers on the way are silent")
+        parts.append(f"{silent} routers on the path do not answer")
     return "; ".join(parts)

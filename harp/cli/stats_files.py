@@ -1,8 +1,8 @@
-"""What engines of this host count, read from shared memory without stopping them.
+"""Statistics of this host's engines, read from shared memory without stopping them.
 
-`cnet/engine/stats.h` and `cnet/base/recorder.h` are the manual of what is read. Engines are seen by
-processes of the same user (and by root). Those whose process has died are there until they are
-forgotten, with their last events.
+`cnet/engine/stats.h` and `cnet/base/recorder.h` document the fields. Processes of the same user and
+root can read them. The statistics and last events of an engine stay after its process has died,
+until they are forgotten.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Snapshot:
 
     file: str
     alive: bool
-    """Whether the engine's process is there."""
+    """Whether the engine's process is running."""
     name: str
     pid: int
     started_ns: int
@@ -53,12 +53,12 @@ def snapshots(pids: Collection[int] = (), events: int | None = None) -> list[Sna
 
 
 def forget(engine: Snapshot) -> bool:
-    """Remove what an engine left behind whose process is dead; False if it is not."""
+    """Remove the statistics of an engine with a dead process; False if it is alive."""
     return bool(lib.harp_stats_forget(engine.file.encode()))
 
 
 def _read(entry: Any, events: int | None) -> Snapshot | None:
-    """One engine; None if it has gone meanwhile or is of another version."""
+    """Read one engine; None if it has gone or has another version."""
     why = ffi.new("char[]", lib.HARP_WHY_BYTES)
     reader = lib.harp_stats_open(entry.file, why)
     if reader == ffi.NULL:

@@ -1,8 +1,8 @@
-"""``harp top``: what the engines of this host are doing, live or once.
+"""``harp top``: show the engines of this host, live or once.
 
-Rates are those since the last look; a single look shows sums since the beginning instead. An
-engine whose process died is shown once more (``--keep``: and not forgotten), best with its last
-events.
+Rates are since the previous sample; a single sample shows totals instead. An engine with a dead
+process is shown once more and then forgotten, unless ``--keep`` is given; ``--events`` shows its
+last events.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 BAD = ("bad_short", "bad_version", "bad_tag", "bad_header", "strangers")
-"""Engine counters of frames that were refused."""
+"""Engine counters of refused frames."""
 MOST_PORT = 65535
 NARROW = 130
-"""Columns of a terminal below which the least important figures are left out."""
+"""Terminal width below which the least important columns are left out."""
 
 FOLDED = ("event", "peer", "state")
-"""Columns of text, which take several lines where a terminal is narrow."""
+"""Text columns, which wrap in a narrow terminal."""
 
 
 def amount(value: float) -> str:
@@ -53,7 +53,7 @@ def span(ns: float) -> str:
 
 
 class Rates:
-    """Differences between one look and the one before."""
+    """Differences between two samples."""
 
     def __init__(self, before: Sequence[Snapshot] | None, elapsed_s: float) -> None:
         self._known = before is not None
@@ -136,7 +136,7 @@ def _port(now: dict[str, Any]) -> list[Text]:
     calls = now["send_calls"] + now["receive_calls"]
     copied = now["sent_copied"] + now["received_copied"]
     return [
-        _line(now["line"] or "a port that says nothing of itself", indent=2),
+        _line(now["line"] or "a port without a description", indent=2),
         _line(f"{amount(now['sent'])} datagrams sent", f"{amount(now['received'])} received",
               f"{amount(calls)} system calls", f"{amount(copied)} copied" * bool(copied),
               f"{amount(now['dropped'])} dropped" * bool(now["dropped"]),
@@ -144,12 +144,12 @@ def _port(now: dict[str, Any]) -> list[Text]:
 
 
 def _peer(address: str) -> str:
-    """An address; of a mem port's random name, as much as tells it from others."""
+    """Format an address; shorten a mem port's random name."""
     return address[:12] + "…" if address.startswith("mem:") else address or "not known"
 
 
 def _state(connection: dict[str, Any]) -> str:
-    """A state; of a connection that an end did not just close, with the reason."""
+    """Format a state; with the reason, if it is not a plain close."""
     reason = connection["reason"]
     if connection["state"] != "closed" or not reason:
         return str(connection["state"])
@@ -187,11 +187,11 @@ def _events(engine: Snapshot, count: int) -> Padding:
 
 def picture(engines: Sequence[Snapshot], rates: Rates, *, events: int = 0,
             columns: int = 80) -> RenderableType:
-    """Draw all that one look showed."""
+    """Draw one sample."""
     from rich.console import Group
 
     parts: list[RenderableType] = [] if engines else [
-        _line("no engine of this user is on this host")]
+        _line("this user has no engine on this host")]
     for engine in engines:
         parts += _engine(engine, rates)
         for port in engine.ports:
@@ -204,7 +204,7 @@ def picture(engines: Sequence[Snapshot], rates: Rates, *, events: int = 0,
 
 
 def _look(pids: Sequence[int], *, keep: bool) -> list[Snapshot]:
-    """Read engines, the dead ones for the last time unless ``keep``."""
+    """Read engines; forget the dead ones unless ``keep``."""
     seen = snapshots(pids)
     for engine in seen:
         if not engine.alive and not keep:
@@ -239,7 +239,7 @@ def _live(pids: Sequence[int], interval_s: float, events: int, *, keep: bool) ->
 
 def _export(export: str, pids: Sequence[int], interval_s: float, *, once: bool,
             keep: bool) -> None:
-    """To a port until Ctrl-C, or to a file now or again and again."""
+    """Export to a port until Ctrl-C, or to a file once or repeatedly."""
     from harp.cli.prometheus import exposition, server
 
     address, _, port = export.rpartition(":")
@@ -250,7 +250,7 @@ def _export(export: str, pids: Sequence[int], interval_s: float, *, once: bool,
         with naming_address(address, int(port)):
             made = server(address, int(port), lambda: _look(pids, keep=True))
         with made:
-            click.echo(f"metrics are at port {made.server_port}, path /metrics")
+            click.echo(f"serving metrics on port {made.server_port}, path /metrics")
             _until_interrupted(made.serve_forever)
         return
 
@@ -275,22 +275,22 @@ def _until_interrupted(run: Callable[[], object]) -> None:
 
 @click.command()
 @click.argument("pids", nargs=-1, type=int, metavar="[PROCESS]...")
-@click.option("--once", is_flag=True, help="Print sums since the beginning, and end.")
-@click.option("--json", "as_json", is_flag=True, help="The same as one JSON document.")
+@click.option("--once", is_flag=True, help="Print totals since the start, and exit.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.option("--interval", type=click.FloatRange(min=0.1), default=1.0, show_default=True,
-              metavar="SECONDS", help="Time between two looks.")
+              metavar="SECONDS", help="Time between two samples.")
 @click.option("--events", type=click.IntRange(min=0), default=0, metavar="N",
-              help="Also the last N events that each engine recorded.")
+              help="Also show the last N events that each engine recorded.")
 @click.option("--export", metavar="[ADDRESS:]PORT | FILE",
-              help="Show nothing, and let Prometheus read /metrics at a port, or node_exporter a "
-                   "file that is written at each interval (--once: only now).")
-@click.option("--keep", is_flag=True, help="Do not forget engines whose process has died.")
+              help="Show nothing; serve /metrics to Prometheus on a port, or write a file for "
+                   "node_exporter at each interval (--once: only now).")
+@click.option("--keep", is_flag=True, help="Keep engines of dead processes.")
 def top(pids: tuple[int, ...], *, once: bool, as_json: bool, interval: float, events: int,
         export: str | None, keep: bool) -> None:
-    """Show the engines of this host, of those processes or of all.
+    """Show the engines of this host: all, or those of the given processes.
 
-    Per engine: its ports and connections, what they move and what they lose. Nothing is stopped to
-    be looked at. An engine whose process died is shown one last time; --events says what it did.
+    For each engine: its ports and connections, their traffic and losses. Engines are not stopped
+    or slowed. An engine of a dead process is shown one last time; --events shows what it did.
     """
     _require_engines(pids)
     if export:

@@ -1,4 +1,4 @@
-"""Plan: a sequence of stages, each a pattern of messages written down once as a formula.
+"""The plan of a collective: a sequence of stages, each a pattern of messages given by a formula.
 
 A :class:`Stage` holds O(ranks) numbers and computes messages on demand: all of one step, or all of
 one rank. A ring of 16,384 ranks is one array of 16,384 members, not 500 million messages.

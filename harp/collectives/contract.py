@@ -1,4 +1,4 @@
-"""What each collective demands, independent of any algorithm: who holds what before and after.
+"""The contract of each collective, independent of any algorithm: data before and after.
 
 A plan of one rank has no steps, and its result is its input (an all-to-all then leaves OUT alone).
 """

@@ -1,4 +1,4 @@
-"""Recursive doubling: the allreduce of fewest steps, in each of which the whole buffer travels.
+"""Recursive doubling: the allreduce with the fewest steps; each sends the whole buffer.
 
 Source: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in
 MPICH", IJHPCA 19(1), 2005. Of N ranks the first m = 2^d (the largest power of two) take part; each

@@ -1,4 +1,4 @@
-"""Who works with whom, and on which bytes: groups of ranks and shards of ranges."""
+"""Groups of ranks, and shards of byte ranges."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""NCCL's protocols: how a receiver learns that data is there, and what that costs.
+"""NCCL's protocols, which signal arriving data in different ways, and their costs.
 
 LL sends 8 bytes of flags with 8 of data, LL128 8 with 120. Both save the synchronisation of Simple,
 hence time on each hop inside a host, and pay with bytes. Slots are those of src/include/device.h
 (NCCL_LL_LINES_PER_THREAD and the like), latencies those of src/graph/tuning.cc, NVIDIA/nccl 2.19 to
-2.23. A channel is used for each so many bytes: its threads times the threshold that a log of
+2.23. The bytes per channel are its threads times the threshold that a log of
 NCCL_DEBUG=INFO prints (threadThresholds).
 """
 

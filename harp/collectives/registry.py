@@ -1,4 +1,4 @@
-"""The plans by name."""
+"""The registry of plans by name."""
 
 from __future__ import annotations
 

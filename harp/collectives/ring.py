@@ -1,4 +1,4 @@
-"""Rings: reduce-scatter and allgather around groups of ranks, and what is made of the two.
+"""Rings: reduce-scatter and allgather around groups of ranks, and collectives built from them.
 
 The ring algorithms are those of Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for
 clusters of workstations", JPDC 69(2), 2009. The position p of a group owns a shard. In step s of

@@ -1,4 +1,4 @@
-"""Tables of what NCCL is to take for each collective and size: the file that ``HARP_TUNER`` names.
+"""Tuning tables: NCCL's choice for each collective and size, in the file that ``HARP_TUNER`` names.
 
 The plugin's tuner reads it in C (``cnet/nccl/tuner_table.h``), the simulator here, and
 ``sim.tune`` writes it. `docs/tuning.md` has the format, ``harp-tuning-1``.

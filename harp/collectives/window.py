@@ -1,4 +1,4 @@
-"""The window of a pipeline: how messages are cut into pieces, and how many may be under way.
+"""The window of a pipeline: the pieces of a message, and the number in flight.
 
 An edge has a fixed number of *slots* in its receiver's memory. A message travels in pieces of at
 most a slot. A piece may be sent as soon as a slot is free, whether its receiver has come to that

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from harp.net.engine import Engine
 
 MESSAGES: int = lib.HARP_MESSAGES
-"""As many are under way in each direction at most."""
+"""Most messages in flight in each direction."""
 MESSAGE_MAX: int = lib.HARP_MESSAGE_MAX
 """Bytes of the longest message."""
 _BATCH = 64
@@ -43,10 +43,10 @@ class Connection:
     :meth:`recv_into`, :meth:`recv`), or, if it was made with ``streamed=frames``, frame by frame
     (:meth:`stream`).
 
-    It ends by :meth:`close`, when its context is left, and when nothing refers to it any more.
+    It ends by :meth:`close`, when its context ends, and when nothing refers to it any more.
 
-    One thread at a time may use a connection; another one that tries is told so. When it is over,
-    all that waits, and all that is begun then, raises an EndedError with the reason.
+    One thread at a time may use a connection; another one gets an error. When it is over, all calls
+    that wait, and all later calls, raise an EndedError with the reason.
     """
 
     def __init__(self, engine: Engine, connection: Any, streamed: int, drafts: int) -> None:

@@ -1,12 +1,12 @@
-"""What can go wrong, each with its reason.
+"""Exceptions of the network stack.
 
 HarpError
 ├── OpenError         (OSError)          an engine, port or connection cannot be made; ``errno``
 ├── EndedError        (ConnectionError)  a connection is over; ``reason``
 │   ├── Closed                           an end closed it
 │   ├── PeerGone                         nothing is heard from the other end
-│   └── Broken                           the ends do not get on: protocol, size, version, MTU
-├── Timeout           (TimeoutError)     nothing came in the time given; try again
+│   └── Broken                           the ends are incompatible: protocol, size, version, MTU
+├── Timeout           (TimeoutError)     nothing happened in the given time; try again
 └── Forked            (RuntimeError)     it belongs to the parent of this process
 """
 
@@ -33,7 +33,7 @@ class Reason(enum.IntEnum):
 
 
 class HarpError(Exception):
-    """Everything that this package raises about the network."""
+    """Base class of all network errors of this package."""
 
 
 class OpenError(HarpError, OSError):
@@ -66,11 +66,11 @@ class PeerGone(EndedError):  # noqa: N818
 
 
 class Broken(EndedError):  # noqa: N818
-    """The two ends do not get on: protocol, a message too long, memory, version or MTU."""
+    """The two ends are incompatible: protocol, a message too long, memory, version or MTU."""
 
 
 class Timeout(HarpError, TimeoutError):  # noqa: N818
-    """It did not happen in the time given; what was begun goes on, so try again."""
+    """It did not happen in the given time; the operation continues, so try again."""
 
 
 class Forked(HarpError, RuntimeError):  # noqa: N818

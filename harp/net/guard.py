@@ -1,4 +1,4 @@
-"""What an engine, a listener and a connection have in common: one thread at a time, one process."""
+"""A guard of engines, listeners and connections: one thread at a time, one process."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from harp.net.errors import Closed, Forked, HarpError, Timeout
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SLICE_NS = 100_000_000  # C waits so long at most, so that Ctrl-C and a close are seen
+SLICE_NS = 100_000_000  # longest wait in C, so that Ctrl-C and a close are seen
 
 
 class Guard:
-    """``with guard:`` around every use of what C owns.
+    """``with guard:`` around every use of C's objects.
 
-    A second thread is refused, not kept waiting (it would be for the first one's message), unless
-    it is ``patient``. :meth:`close` waits, and makes the first one give up.
+    A second thread gets an error instead of waiting for the first one's message, unless the guard
+    is ``patient``. :meth:`close` waits, and makes the first one give up.
     """
 
     ended = False
@@ -34,7 +34,7 @@ class Guard:
         self._lock = threading.Lock()
 
     def check(self) -> None:
-        """Raise unless this process may use it and nobody closes it."""
+        """Raise unless this process may use it and it is not being closed."""
         if self._pid != os.getpid():
             raise Forked(f"this {self.what} belongs to the parent of this process: "
                          "open an engine here")
@@ -59,7 +59,7 @@ class Guard:
         return self._lock.locked()
 
     def close(self, action: Callable[[], None]) -> None:
-        """Run ``action`` once, after whoever uses it has given up."""
+        """Run ``action`` once, after the thread inside has given up."""
         if self.closed:
             return
         if self._pid != os.getpid() or Guard.ended:
@@ -75,7 +75,7 @@ class Guard:
             self._closing = False
 
     def leave(self, close: Callable[[], None]) -> None:
-        """Close, or if views of memory are in use, let nobody use it until it is forgotten."""
+        """Close; if views of memory are in use, refuse further use instead."""
         try:
             close()
         except BufferError:

@@ -1,4 +1,4 @@
-"""What the connecting end needs to know of a listener."""
+"""A listener's handle: everything that the connecting end needs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ BYTES: int = ffi.sizeof("struct harp_handle")
 
 
 def address_text(address: Any) -> str:
-    """Write a ``struct harp_address`` as people do."""
+    """Format a ``struct harp_address``."""
     room = ffi.new("char[64]")
     lib.harp_address_format(ffi.addressof(address), room, len(room))
     return str(ffi.string(room).decode())
@@ -19,7 +19,7 @@ def address_text(address: Any) -> str:
 class Handle:
     """Addresses, the listener's id and a secret: 104 bytes, passed on out of band.
 
-    Whoever has them may connect, so they go by a way that only the job can read.
+    Anyone who has them may connect, so pass them by a channel that only the job can read.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -29,7 +29,7 @@ class Handle:
         ffi.memmove(self._c, data, BYTES)
         families = {address.family for address in self._c.addresses}
         if not families <= {0, lib.HARP_INET, lib.HARP_MEM} or families == {0}:
-            raise ValueError("these bytes are no handle: they hold no address")
+            raise ValueError("these bytes are not a handle: they hold no address")
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Handle:
@@ -44,7 +44,7 @@ class Handle:
 
     @property
     def secret(self) -> bytes:
-        """The 16 bytes of which all keys are made."""
+        """The 16 bytes that all keys are derived from."""
         return bytes(self._c.secret)
 
     @property

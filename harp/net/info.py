@@ -1,4 +1,4 @@
-"""What is known of a connection and its paths."""
+"""Information about a connection and its paths."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harp._cnet import ffi
 
 @dataclass(frozen=True)
 class ConnectionInfo:
-    """What is known of a connection now."""
+    """The current state of a connection."""
 
     id: int
     peer: str
@@ -23,7 +23,7 @@ class ConnectionInfo:
 
 @dataclass(frozen=True)
 class PathInfo:
-    """What is known of a path now; ``state`` as ``struct harp_path_info`` names it."""
+    """The current state of a path; ``state`` has the fields of ``struct harp_path_info``."""
 
     local: str
     remote: str

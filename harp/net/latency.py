@@ -1,14 +1,14 @@
-"""Round trips to other hosts, without rights and with nothing running there.
+"""Round trips to other hosts, without privileges and with nothing running there.
 
 A TCP connect (RFC 9293) is answered by the kernel of the other host after one round trip: by
-SYN-ACK where somebody listens, by RST where nobody does, at any rate it likes (ICMP echo and
-"port unreachable" are rate-limited, and the former wants rights). The least of many is what the way
-takes when nothing is in it; what the kernels and this program take is in it as well, alike for all.
+SYN-ACK if a process listens, by RST if none does, without a rate limit (ICMP echo and "port
+unreachable" are rate-limited, and the former needs privileges). The least of many is the round trip
+over empty queues; it includes the time of the kernels and of this program, equal for all.
 
-A host that others keep busy is late with its probes for a while. So targets take turns: a round
-asks each of them once, in another order each time, and rounds come in blocks with pauses of random
-length between them (RFC 2330, section 11.1: samples that keep no time with anything). Whether that
-suffices the minima tell: there are twice as many rounds until these bring no target nearer.
+A busy host delays its probes for a while. So targets take turns: a round probes each of them once,
+in a new order each time, and rounds come in blocks with pauses of random length between them (RFC
+2330, section 11.1: samples that are not synchronised with anything). The number of rounds doubles
+until the minima no longer fall.
 """
 
 from __future__ import annotations

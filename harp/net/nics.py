@@ -1,4 +1,4 @@
-"""What the kernel says of network interfaces; nothing is changed.
+"""Network interfaces as the kernel describes them; read-only.
 
 From the ioctls of netdevice(7), ethtool's (linux/ethtool.h) and the generic netlink family
 ``netdev`` (linux/netdev.h), which since Linux 6.3 names what a driver can do with XDP: these see

@@ -1,10 +1,10 @@
-"""Delays one way, by source port: a host sends, another one says when what came.
+"""One-way delays by source port: one host sends, another reports arrival times.
 
     sender     MAGIC, round, number of the port        from each source port in turn
     answerer   the same, and when the kernel got it    to where it came from
 
-The answerer's kernel stamps what arrives (SO_TIMESTAMPNS), so that a process that gets the CPU late
-does not count. Clocks of the two need not agree: only how delays change is of use. A packet has 32
+The answerer's kernel stamps what arrives (SO_TIMESTAMPNS), so that a late process does not
+count. The two clocks need not agree: only changes of delays are used. A packet has 32
 bytes of payload and an answer as many, so nothing is amplified.
 """
 

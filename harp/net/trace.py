@@ -1,15 +1,15 @@
-"""Which routers a UDP flow passes, by source port: TTL expiry, as tracepath does it.
+"""Routers on a UDP flow's path, by source port: TTL expiry, like tracepath.
 
 A router that takes the last hop of a packet's TTL off answers with ICMP "time exceeded" (RFC 792),
-and the kernel hands the answer to the socket that sent it (IP_RECVERR), without rights. So a packet
-for each source port and TTL shows the flow's way, whatever hash the routers have.
+and the kernel hands the answer to the socket that sent it (IP_RECVERR), without privileges. So one
+packet per source port and TTL shows the flow's path, whatever hash the routers have.
 
-Routers answer seldom: Linux six times at once and then once a second for each host that asks
-(icmp_ratelimit), switches as their CPU is policed. So few are asked much. In a Clos network flows
-part on the way up only, and one port tells how long the way is: routers beyond its middle are not
-asked (they would answer by one of several addresses, as they hash the answer). Of the others each
-is asked by a few ports; where these meet one router, all do, and only where they differ every port
-is asked, again and again until it is answered.
+Routers limit their answers: Linux sends six at once and then one a second per asking host
+(icmp_ratelimit), switches police their CPU. So few probes are sent. In a Clos network flows diverge
+only on the way up, and one port shows the length of the path: routers beyond its middle are not
+probed (they would answer by one of several addresses, because they hash the answer). Each other hop
+is probed with a few ports; if these meet one router, all do. Only where they differ is every port
+probed, repeatedly until it is answered.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ CHECKED = 4
 
 @dataclass
 class Trace:
-    """What was learnt of the ways to one target.
+    """The paths to one target.
 
     ``routers`` has the addresses on the way of each source port, None for one that is silent.
     ``alike`` is the share of ports asked twice that were answered by the same router both times:

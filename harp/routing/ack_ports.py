@@ -1,9 +1,9 @@
-"""The way back: of the source ports that yield a flow's path, those by which answers spread.
+"""Source ports that spread ACKs: a choice among the ports that yield a flow's path.
 
-Answers (ACKs) go by the reversed five-tuple, so a flow's source port chooses their way as well.
-They are a hundredth of the data, but those of many flows on one link slow down the flow whose data
-that link carries: three of four flows' answers took 4 % of a link in the lab. Where several ports
-yield the same path, each flow in turn takes the one whose answers cross the least loaded links.
+ACKs use the reversed five-tuple, so a flow's source port selects their path too. They are a
+hundredth of the data, but ACKs of many flows on one link slow down the flow that sends data over
+it: the ACKs of three of four flows took 4 % of a link in the lab. Where several ports yield the
+same path, each flow in turn takes the port whose ACKs cross the least loaded links.
 """
 
 from __future__ import annotations
@@ -25,45 +25,45 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 MOST_FLOWS = 1 << 14
-"""Answers of more flows spread by chance."""
+"""With more flows, ACKs spread by chance."""
 TRIED, ALTERNATIVES = 128, 8
-"""Ports of a flow that are hashed, and those of them that are compared, at most."""
-DATA_ANSWERS = 100
-"""Answers that load a link as much as the data of a flow: 0.7 % of the bytes in the lab."""
+"""Most ports per flow that are hashed, and that are compared."""
+DATA_ACKS = 100
+"""Flows of ACKs that load a link like the data of one flow; ACKs are 0.7 % of bytes in the lab."""
 
 
 def spread_acks(fabric: Fabric, src: Ints, dst: Ints, path: Ints, port: Ints, free: Ints,
                    ports: FlowPorts) -> Ints:
     """Give the ``free`` flows other source ports that yield the same ``path``.
 
-    That has shape (flows, links). The others keep their ``port``, and so do all where some answer
-    has no way back.
+    ``path`` has shape (flows, links). Other flows keep their ``port``; all flows do if
+    some ACK has no route.
     """
     if not free.size or src.size > MOST_FLOWS:
         return port
     try:
-        return _spread(fabric, src, dst, path, port, free, ports)
+        return _spread_one_by_one(fabric, src, dst, path, port, free, ports)
     except UnreachableError:
         return port
 
 
-def _spread(fabric: Fabric, src: Ints, dst: Ints, path: Ints, port: Ints, free: Ints,
+def _spread_one_by_one(fabric: Fabric, src: Ints, dst: Ints, path: Ints, port: Ints, free: Ints,
             ports: FlowPorts) -> Ints:
-    load = DATA_ANSWERS * np.bincount(path[path >= 0], minlength=len(fabric.link_src))
+    load = DATA_ACKS * np.bincount(path[path >= 0], minlength=len(fabric.link_src))
     settled = np.setdiff1d(np.arange(src.size), free)
-    _, links = _ways_back(fabric, src[settled], dst[settled], port[settled], ports.take(settled))
+    _, links = _ack_routes(fabric, src[settled], dst[settled], port[settled], ports.take(settled))
     load += np.bincount(links, minlength=load.size)
 
     flow, other = _alternatives(fabric, src[free], dst[free], path[free], port[free],
                                 ports.take(free))
-    ptr, links = _ways_back(fabric, src[free][flow], dst[free][flow], other,
+    ptr, links = _ack_routes(fabric, src[free][flow], dst[free][flow], other,
                             ports.take(free[flow]))
     bounds = np.searchsorted(flow, np.arange(free.size + 1))
     found = port.copy()
     for number, (first, end) in enumerate(pairwise(bounds.tolist())):
-        ways = [links[ptr[one]:ptr[one + 1]] for one in range(first, end)]
-        best = min(range(len(ways)), key=lambda one: load[ways[one]].sum())
-        load[ways[best]] += 1
+        routes = [links[ptr[one]:ptr[one + 1]] for one in range(first, end)]
+        best = min(range(len(routes)), key=lambda one: load[routes[one]].sum())
+        load[routes[best]] += 1
         found[free[number]] = other[first + best]
     return found
 
@@ -80,6 +80,6 @@ def _alternatives(fabric: Fabric, src: Ints, dst: Ints, path: Ints, port: Ints,
     return flow, tried[flow, which]
 
 
-def _ways_back(fabric: Fabric, src: Ints, dst: Ints, port: Ints,
+def _ack_routes(fabric: Fabric, src: Ints, dst: Ints, port: Ints,
                ports: FlowPorts) -> tuple[Ints, NDArray[np.int32]]:
     return fabric.route(fabric.flows(dst, src, ports.target, port))

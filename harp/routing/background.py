@@ -1,9 +1,9 @@
-"""What others send over a fabric, so that a plan leaves room for it.
+"""Background traffic on a fabric, so that a plan leaves room for it.
 
-Traffic that is not ours keeps its paths and its rates. A plan around it is one for the fabric
-that it leaves: links of a lower rate (`Background.left`), and hosts with fewer UDP ports. It comes
-from plans of other jobs, whose flows want what they wanted there but share a link fairly with one
-more, and from rates by link, measured or told, which are taken to stay.
+Background traffic keeps its paths and rates. A plan around it uses the remaining fabric: links of a
+lower rate (`Background.left`), and hosts with fewer UDP ports. It is given by plans of other jobs,
+whose flows keep their demand but share a link fairly with one more flow, and by rates of links,
+measured or stated, which are assumed to be constant.
 
 >>> from harp.routing.templates import Endpoints, leaf_spine
 >>> fabric = leaf_spine(Endpoints.uniform(hosts=8, bps=100e9), leaves=2, spines=4)
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
     from harp.routing.fabric import Fabric
 
 LEAST_SHARE = 0.01
-"""Of its rate that a link has left however much was measured there, for what has no other way."""
+"""Least share of its rate that a link keeps, for flows that have no other path."""
 
 
 @dataclass(frozen=True, eq=False)
 class Background:
-    """Traffic that is not ours.
+    """Traffic of others.
 
-    ``bps`` and ``least_bps`` have shape (links,): what it sends, and what it leaves to a flow of
-    ours however much it sends. ``ports`` has the UDP ports that are taken on each host, by its
+    ``bps`` and ``least_bps`` have shape (links,): its rate, and the least that it leaves to one
+    of our flows. ``ports`` has the UDP ports that are taken on each host, by its
     number.
     """
 
@@ -60,7 +60,7 @@ class Background:
 
     @classmethod
     def of_plans(cls, fabric: Fabric, plans: Sequence[Deployment]) -> Background:
-        """Take what flows of other jobs' plans want, and the ports that they and their ranks have.
+        """Take the demand of other jobs' flows, and the ports of those jobs.
 
         Raises PlanError where a plan is of another fabric.
         """
@@ -70,8 +70,8 @@ class Background:
             try:
                 paths = plan.paths(fabric)
             except KeyError as error:
-                raise PlanError(f"the fabric has no {error.args[0]}, which it names: it was made "
-                                "for another one") from error
+                raise PlanError(f"the fabric has no {error.args[0]}: the plan was made for another "
+                                "fabric") from error
             flow, _ = np.nonzero(paths.links >= 0)
             np.add.at(bps, paths.links[paths.links >= 0], paths.demand_bps[flow])
             np.add.at(flows, paths.links[paths.links >= 0], 1)
@@ -81,12 +81,12 @@ class Background:
                    {host: frozenset(some) for host, some in ports.items()})
 
     def __add__(self, other: Background) -> Background:
-        """Both at once."""
+        """Add both."""
         hosts = {*self.ports, *other.ports}
         return Background(self.bps + other.bps, np.minimum(self.least_bps, other.least_bps), {
             host: self.ports.get(host, frozenset()) | other.ports.get(host, frozenset())
             for host in hosts})
 
     def left(self, fabric: Fabric) -> Fabric:
-        """Take it off the links' rates."""
+        """Subtract it from the links' rates."""
         return replace(fabric, link_bps=np.maximum(fabric.link_bps - self.bps, self.least_bps))

@@ -1,4 +1,4 @@
-"""How a bonded NIC picks the port for a flow.
+"""Port selection of bonded NICs.
 
 LACP bonds hash. The formulas are those of the Linux bonding driver's ``xmit_hash_policy``
 (kernel documentation, ``networking/bonding.rst``), on IPv4 and as a little-endian host computes
@@ -8,9 +8,9 @@ them, which reads header fields byte by byte from the low end:
 - ``lacp-3+4``: addresses and ports, then the lowest bit dropped, so that source ports 2n and
   2n + 1 between the same hosts always share one port of two.
 
-Either way two flows that share a port have its rate between them while the other port idles: a
-``colliding_pair`` is such a case. ``dynamic`` aggregation instead splits each flow over the ports
-in proportion to weights, and ``update_weights`` moves the weights to what each port delivers.
+Two flows that share a port share its rate while the other port idles: see ``colliding_pair``.
+``dynamic`` aggregation instead splits each flow over the ports in proportion to weights, and
+``update_weights`` moves the weights to what each port delivers.
 
 ``none`` uses the first port only.
 """

@@ -1,4 +1,4 @@
-"""Balanced edge colouring of bipartite multigraphs: which flow takes which spine.
+"""Balanced edge colouring of bipartite multigraphs: a spine for each flow.
 
 Flows between leaves are the edges of a bipartite multigraph (sending leaves on the left,
 receiving leaves on the right) and spines are colours. If no leaf sends or receives more than k

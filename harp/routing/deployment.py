@@ -1,9 +1,9 @@
 """A plan for real ranks: the file that `HARP_PLAN` names, which C and Python read.
 
-A `Deployment` has the flows of ranks that send to one another over NICs with real addresses, each
-flow from a UDP source port of its rank's to a port that the other rank listens on. It has a JSON
-form (``docs/routing-plans.md``) and can be checked against the fabric that it was made for, as that
-is now. `harp.routing.jobs` makes it.
+A `Deployment` has the flows of ranks over NICs with real addresses, each flow from a UDP source
+port of its rank to a port that the other rank listens on. It has a JSON form
+(``docs/routing-plans.md``) and can be checked against the current state of its fabric.
+`harp.routing.jobs` makes it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A map of ways through a network whose hash nobody tells: what ``harp probe`` learns and writes.
+"""Discovered paths through a network with an unknown hash: the map that ``harp probe`` writes.
 
-It says, for a source, a target address and a target port, which routers a UDP flow passes by each
-of some source ports. `Map` finds these ways on a fabric whose switches' addresses are known, and
-`plan_discovered` spreads flows over them.
+For a source, a target address and a target port, a map lists the routers that a UDP flow passes
+with each of some source ports. `Map` matches these paths to a fabric with known addresses of its
+switches, and `plan_discovered` spreads flows over them. The map's file calls a path a way.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ FORMAT = "harp-map-1"
 
 @dataclass(frozen=True)
 class Way:
-    """A way from a source to a target, and the source ports that take it.
+    """A path from a source to a target, and the source ports that take it.
 
-    ``routers`` has the address of each, None for one that is silent.
+    ``routers`` has the address of each router, None for one that does not answer.
     """
 
     source: str
@@ -50,7 +50,7 @@ class Way:
 
 
 def to_json(ways: list[Way]) -> str:
-    """Write a map, a line for each way."""
+    """Write a map, one line per path."""
     rows = [json.dumps({"source": way.source, "target": way.target, "routers": way.routers,
                         "ports": way.ports}) for way in ways]
     return f'{{"format": "{FORMAT}", "ways": [\n  ' + ",\n  ".join(rows) + "]}\n"
@@ -61,8 +61,8 @@ def from_json(text: str) -> list[Way]:
     try:
         data: Any = json.loads(text)
         if data["format"] != FORMAT:
-            raise PlanError(f"its format is {data['format']!r} and this HARP reads {FORMAT!r}: "
-                            "make it anew with harp probe")
+            raise PlanError(f"its format is {data['format']!r}, but this HARP reads {FORMAT!r}: "
+                            "make it again with harp probe")
         return [Way(str(way["source"]), str(way["target"]),
                     tuple(None if router is None else str(router) for router in way["routers"]),
                     tuple(int(port) for port in way["ports"])) for way in data["ways"]]
@@ -71,7 +71,7 @@ def from_json(text: str) -> list[Way]:
     except KeyError as error:
         raise PlanError(f"{error.args[0]!r} is missing") from error
     except (TypeError, ValueError) as error:
-        raise PlanError(f"it is no map: {error}") from error
+        raise PlanError(f"it is not a map: {error}") from error
 
 
 class Choice(NamedTuple):
@@ -82,7 +82,7 @@ class Choice(NamedTuple):
 
 
 class Map:
-    """What was learnt of the ways through a fabric; ``routers`` names the switch of an address."""
+    """The discovered paths of a fabric; ``routers`` names the switch of an address."""
 
     def __init__(self, ways: Sequence[Way], routers: Mapping[str, str]) -> None:
         self._ways: dict[tuple[str, str], list[Way]] = {}
@@ -93,17 +93,17 @@ class Map:
         self._digest = hashlib.sha256(text.encode()).hexdigest()
 
     def fingerprint(self, fabric: Fabric) -> str:
-        """16 hex digits that change with the fabric and with what was learnt."""
+        """Give 16 hex digits that change with the fabric and with the map."""
         text = fabric.fingerprint + self._digest
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def choices(self, fabric: Fabric, src: int, dst: int, port: int) -> list[Choice]:
-        """Find the learnt ways from an endpoint to a port of another one.
+        """Find the discovered paths from an endpoint to a port of another one.
 
-        Where no router of a way is known, it is taken for another path each time: a guess that
-        keeps flows between two ends apart, and those of others no more than chance does.
+        If no router of a path is known, each one is assumed to be a different path of the fabric:
+        a guess that keeps flows between two ends apart, but other flows only by chance.
 
-        Raises PlanError for a router that has no name, and a way that the fabric does not have.
+        Raises PlanError for a router without a name, and for a path that the fabric does not have.
         """
         source, target = (str(IPv4Address(int(fabric.endpoint_ip[end]))) for end in (src, dst))
         paths = equal_cost_paths(fabric, np.array([src]), np.array([dst]), MOST_PATHS)[0]
@@ -115,8 +115,8 @@ class Map:
     def _path(self, fabric: Fabric, way: Way, paths: Ints) -> tuple[int, ...]:
         for router in way.routers:
             if router is not None and router not in self._routers:
-                raise PlanError(f"routers has no name for {router}, by which {way.source} reaches "
-                                f"{way.target}")
+                raise PlanError(f"routers has no name for {router} on the path from {way.source} "
+                                f"to {way.target}")
         wanted = [None if router is None else self._routers[router] for router in way.routers]
         for path in paths.tolist():
             links = _links_of(path)
@@ -125,8 +125,8 @@ class Map:
                     name in {None, at} for name, at in zip(wanted, passed, strict=False)):
                 return links
         by = ", ".join(name or "a silent router" for name in wanted)
-        raise PlanError(f"{way.source} reaches {way.target} by {by}, which is no way of the "
-                        "topology's")
+        raise PlanError(f"{way.source} reaches {way.target} by {by}, a path that the topology "
+                        "does not have")
 
 
 def _links_of(path: Sequence[int]) -> tuple[int, ...]:
@@ -135,10 +135,10 @@ def _links_of(path: Sequence[int]) -> tuple[int, ...]:
 
 def plan_discovered(fabric: Fabric, src: Ints, dst: Ints, demand_bps: Floats, target: Ints,
                 choices: Sequence[Sequence[Choice]], apart: Sequence[object]) -> PathPlan:
-    """Spread flows over the ways that were learnt, by local search.
+    """Spread flows over the discovered paths by local search.
 
-    Flows that are alike in ``apart`` get different ports as long as their ways have some. ECMP is
-    each flow on the way of its first port.
+    Flows with the same ``apart`` get different ports as long as their paths have some. For ECMP
+    each flow takes the path of its first port.
     """
     width = max((len(choice.links) for some in choices for choice in some), default=1)
     most = max(map(len, choices), default=1)
@@ -164,7 +164,7 @@ def plan_discovered(fabric: Fabric, src: Ints, dst: Ints, demand_bps: Floats, ta
 
 def _ports(choices: Sequence[Sequence[Choice]], chosen: Ints,
            apart: Sequence[object]) -> tuple[Ints, int]:
-    """A source port for each flow's way, and how many flows have one that another has as well."""
+    """Give a source port for each flow's path, and the number of flows that share a port."""
     used: dict[object, set[int]] = {}
     found, doubled = np.zeros(len(chosen), np.int64), 0
     for flow, number in enumerate(chosen.tolist()):

@@ -1,16 +1,16 @@
-"""Which source ports share a way, from delays alone, where no router answers.
+"""Groups of source ports that share a path, by delays alone, where no router answers.
 
-Packets that wait in one queue wait at the same times. So delays of ports that share a way rise and
+Packets that wait in one queue wait at the same times. So delays of ports that share a path rise and
 fall together, and those of others do not (Rubenstein, Kurose and Towsley, "Detecting Shared
-Congestion of Flows Via End-to-end Measurement", SIGMETRICS 2000). What all ports have in common,
-as the queue of the sender's own NIC, the drift of two clocks, or a receiver that was not there, is
-taken out of each round with its least delay. Ways that differ in length do so all the time, which
-tells nothing more.
+Congestion of Flows Via End-to-end Measurement", SIGMETRICS 2000). What all ports have in common
+(the queue of the sender's own NIC, the drift of two clocks, a receiver without CPU time) is removed
+by subtracting the least delay of each round. Paths of different length have a constant difference,
+which carries no information.
 
-Ports are joined by average linkage, the two groups that are most alike first, for as long as their
-mean correlation is more than chance, in standard deviations of what independent delays have, and
-more than half of what either has within itself: where a job sends and pauses, all its queues fill
-at once, and all ports are a little alike. A port that is like no other has no class.
+Ports are joined by average linkage, the two most similar groups first, as long as their mean
+correlation is more than chance (in standard deviations of independent delays) and more than half of
+the correlation within each: if a job sends and pauses, all its queues fill at once and all ports
+are slightly correlated. A port that resembles no other has no class.
 """
 
 from __future__ import annotations

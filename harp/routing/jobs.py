@@ -1,13 +1,13 @@
-"""Plans for jobs of real ranks: who sends to whom, from which UDP port, by which links.
+"""Plans for jobs of real ranks: the UDP ports and links of all flows.
 
 `plan_jobs` plans the flows of all jobs of a fabric at once: they share one objective, and each job
-gets a `Deployment` of its own. Where others use the fabric as well, ``around`` says what they send,
-and flows take links with room left (``background``). `replan_jobs` makes the next revision of plans
-while the jobs run. `plan_job` and `replan_job` are the same for one job.
+gets a `Deployment` of its own. ``around`` is the traffic of others on the fabric, and flows take
+links with room left (``background``). `replan_jobs` makes the next revision of plans while the jobs
+run. `plan_job` and `replan_job` are the same for one job.
 
-Ranks of one host share its UDP ports, whichever job they are of, so each takes ports of its own:
-it listens on the next that are free, and of the source ports from ``first_source`` on it takes
-those that are its place on the host, counted round. Ports of other plans are passed over.
+Ranks of one host share its UDP ports, whatever their job, so each gets its own: it listens on the
+next free ones, and takes every n-th source port from ``first_source`` on, n being the ranks of the
+host. Ports of other plans are skipped.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""XML files of NCCL: what it should believe of a host's NICs, and which rings to make inside it.
+"""XML files for NCCL: the NICs of a host, and the rings inside it.
 
-NCCL reads NCCL_TOPO_FILE and fills in what is missing; speed and latency of a net that the file
-gives are believed, so drivers that report none (virtio, ENA: NCCL then takes 10 Gb/s) are made up
-for. A file must be whole, though: a CPU without its own attributes ends the job. So `with_nets`
-changes what NCCL itself wrote on such a host (NCCL_TOPO_DUMP_FILE) and makes nothing up.
+NCCL reads NCCL_TOPO_FILE and fills in what is missing. It accepts a net's speed and latency from
+the file, which helps with drivers that report none (virtio, ENA: NCCL then assumes 10 Gb/s). The
+file must be complete: a CPU without its attributes ends the job. So `with_nets` changes a file that
+NCCL itself wrote on such a host (NCCL_TOPO_DUMP_FILE) and invents nothing.
 
 NCCL_GRAPH_FILE (not in NCCL's documentation) gives the rings inside a host: GPUs in order, and the
 NIC of each channel. It says nothing about the order of hosts, which is that of ranks.

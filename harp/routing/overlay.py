@@ -1,7 +1,7 @@
-"""What switches hash when a virtual network encapsulates: the outer header.
+"""Encapsulation by a virtual network: switches hash the outer header.
 
-A tunnel runs between hosts, so the outer addresses are the hosts', whatever the NICs inside. What
-tells flows apart is the outer UDP source port. With ``inner`` it is a hash of the inner five-tuple
+A tunnel runs between hosts, so the outer addresses are the hosts', whatever the NICs inside. Only
+the outer UDP source port differs between flows. With ``inner`` it is a hash of the inner five-tuple
 in 49152-65535, as RFC 7348 section 5 (VXLAN) recommends and RFC 8926 section 3.3 (Geneve) allows;
 with ``outer`` it is constant, and all flows between two hosts take one path.
 """

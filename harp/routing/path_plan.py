@@ -1,7 +1,7 @@
-"""A path plan: which source port and bond port each flow uses, and the links that this yields.
+"""A path plan: the source port, bond port and resulting links of each flow.
 
-The plan is what the simulator judges and what a deployment carries out (``deployment``), so it is
-plain data and can be checked: ``verify`` walks every flow through the switches' own hashing.
+The simulator evaluates a plan and a deployment carries it out (``deployment``), so it is plain data
+and can be checked: ``verify`` walks every flow through the switches' own hashing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class PlanError(ValueError):
-    """A plan does not hold on a fabric, or a file is no plan; the message says where."""
+    """A plan is not valid on a fabric, or a file is not a plan; the message says where."""
 
 
 @dataclass(frozen=True, eq=False)

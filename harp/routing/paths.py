@@ -1,4 +1,4 @@
-"""Paths that flows may take: all equal-cost paths, or those a set of source ports leads to.
+"""Candidate paths of flows: all equal-cost paths, or those of a set of source ports.
 
 A set of paths is an array of shape (flows, paths, links) of directed links, -1 beyond a path's end
 and throughout a path that does not exist.

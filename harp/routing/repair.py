@@ -1,4 +1,4 @@
-"""Mend a collision-free plan after a failure by alternating paths, moving as few flows as it takes.
+"""Repair of a collision-free plan after a failure: alternating paths that move few flows.
 
 A link that is down is a colour that its node must not use any more. Flows that had it lose their
 colour and are inserted again as König inserts an edge: where sender and receiver have no common

@@ -1,10 +1,10 @@
-"""Where hosts sit, from round trips between them alone, where nobody tells the topology.
+"""Clusters of hosts by their round trips, for networks with an unknown topology.
 
-Hosts are joined by average linkage (Sokal and Michener 1958): the two groups that are nearest in
-the mean become one, again and again. Under one ToR, then under one pod, joins cost about the same;
-where a join costs much more than the one before it, a level of the network ends. "Much more" is
-`LEAST_STEP` and several times what the two directions of a pair differ by, which is how noisy the
-measurement is.
+Hosts are joined by average linkage (Sokal and Michener 1958): the two groups with the least mean
+distance become one, repeatedly. Under one ToR, then under one pod, joins cost about the same; a
+level of the network ends where a join costs much more than the one before. "Much more" is
+`LEAST_STEP`, and several times the difference between the two directions of a pair, which measures
+the noise.
 
 `harp probe --latency` writes a file for each host, ``harp-latency-1``; `matrix` puts them together.
 """
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 
 FORMAT = "harp-latency-1"
 LEAST_STEP = 1.15
-"""From one level to the next: two switches more, each way."""
+"""Ratio of costs between levels: two more switches in each direction."""
 NOISE_STEP = 3.0
-"""A step in medians of what two directions differ by."""
+"""Least step, in medians of the difference between two directions."""
 MOST_LEVELS = 2
 """ToRs and pods."""
 
 
 class RttClusters(NamedTuple):
-    """What was found of some hosts."""
+    """The clusters of some hosts."""
 
     place: Ints
     """Shape (hosts, levels): group of each, coarse to fine; no level where all are alike."""
@@ -45,7 +45,7 @@ class RttClusters(NamedTuple):
 
 
 def to_json(source: str, round_trips_s: Mapping[str, float]) -> str:
-    """Write what one host has measured."""
+    """Write the round trips from one host."""
     return json.dumps({"format": FORMAT, "source": source, "round_trip_us": {
         target: round(taken * 1e6, 3) for target, taken in round_trips_s.items()}}) + "\n"
 
@@ -55,13 +55,13 @@ def from_json(text: str) -> tuple[str, dict[str, float]]:
     try:
         data: Any = json.loads(text)
         if data["format"] != FORMAT:
-            raise PlanError(f"its format is {data['format']!r} and this HARP reads {FORMAT!r}")
+            raise PlanError(f"its format is {data['format']!r}, but this HARP reads {FORMAT!r}")
         taken = {str(target): float(us) / 1e6 for target, us in data["round_trip_us"].items()}
         source = str(data["source"])
     except PlanError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise PlanError(f"it is no file of harp probe --latency: {error}") from error
+        raise PlanError(f"it is not a file of harp probe --latency: {error}") from error
     if not all(0 < some < 60 for some in taken.values()):
         raise PlanError("a round trip is not between 0 and a minute")
     return source, taken
@@ -69,7 +69,7 @@ def from_json(text: str) -> tuple[str, dict[str, float]]:
 
 def matrix(hosts: Sequence[Sequence[str]],
            measured: Iterable[tuple[str, Mapping[str, float]]]) -> Floats:
-    """Round trips between hosts, of which each is known by its addresses; nan: not measured."""
+    """Round trips between hosts, each given by its addresses; nan: not measured."""
     number = {address: at for at, addresses in enumerate(hosts) for address in addresses}
     found = np.full((len(hosts), len(hosts)), np.nan)
     for source, taken in measured:
@@ -83,14 +83,14 @@ def matrix(hosts: Sequence[Sequence[str]],
 def cluster_hosts(round_trip_s: Floats) -> RttClusters:
     """Group hosts by their round trips, shape (hosts, hosts), nan where not measured.
 
-    Raises PlanError where two hosts were measured neither way.
+    Raises PlanError where two hosts were measured in neither direction.
     """
     hosts = len(round_trip_s)
     pair = np.fmin(round_trip_s, round_trip_s.T)
     np.fill_diagonal(pair, 0.0)
     if np.isnan(pair).any():
         first, second = np.argwhere(np.isnan(pair))[0].tolist()
-        raise PlanError(f"hosts {first} and {second} were measured neither way")
+        raise PlanError(f"hosts {first} and {second} were measured in neither direction")
     differ = np.abs(round_trip_s - round_trip_s.T)[np.triu_indices(hosts, 1)]
     noise = float(np.median(differ[~np.isnan(differ)])) if (~np.isnan(differ)).any() else 0.0
     costs, merged = _join(pair)
@@ -100,7 +100,7 @@ def cluster_hosts(round_trip_s: Floats) -> RttClusters:
 
 
 def _join(pair: Floats) -> tuple[Floats, list[tuple[int, int]]]:
-    """Join groups until one is left: what each join costs, and which groups' first hosts it was."""
+    """Join groups until one is left; give each join's cost and the first hosts of its groups."""
     far = pair.copy()
     np.fill_diagonal(far, np.inf)
     size = np.ones(len(pair))

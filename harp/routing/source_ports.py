@@ -1,9 +1,9 @@
-"""UDP source ports: which port makes the switches' own hashing take a wanted path.
+"""UDP source ports that make the switches' own hashing take a wanted path.
 
 Every switch on the path has some number of equal-cost next hops and takes one by the hash of the
-five-tuple, so a random source port follows a path of probability 1 / (product of the ways). The
-search hashes a batch of each flow's ports at once, keeps those that agree at every hop, and goes on
-with more ports for the flows that have found none.
+five-tuple, so a random source port follows a path of probability 1 / (product of the next hops).
+The search hashes a batch of each flow's ports at once, keeps those that agree at every hop, and
+goes on with more ports for the flows that have found none.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Fabrics by template: single switch, leaf-spine, rail, three-tier Clos, dual-ToR, explicit.
 
-Every template takes the endpoints (what hangs on the fabric) and the shape of the switches, and
+Every template takes the endpoints and the shape of the switches, and
 returns a ``Fabric``. Hosts are spread in blocks of consecutive numbers, evenly, over the leaves.
 Host links take the NIC's rate per port, links between switches take ``wires.rate_bps``; all links
 have ``wires.latency_s``. Parameters that do not fit raise ValueError with one sentence.

@@ -1,4 +1,4 @@
-"""Tiers, blocks and columns of a fabric, and the best load that any routes could reach.
+"""Tiers, blocks and columns of a fabric, and a lower bound of the load of any routes.
 
 The tier of an endpoint is 0, that of a switch its distance from the nearest endpoint: ToRs are 1,
 spines or aggregation switches 2, cores 3. A *block* of tier t is what hangs together without

@@ -18,9 +18,9 @@ def test_the_example_keeps_flows_apart_before_and_after_a_failure():
                           capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr
     said = done.stdout + done.stderr
-    assert "4 ways by 24 source ports" in said
+    assert "24 source ports map to 4 paths" in said
     assert "1 paths moved" in said
-    assert "holds: every flow takes the links that it has there" in said
+    assert "is valid: every flow still takes its planned links" in said
     assert "\nport 10.0.0.3 of host-2, outbound: carries nothing" in done.stdout
     runs = [[round(float(figure) / 4.2) for figure in re.findall(r"spine\d ([\d.]+)", line)]
             for line in done.stdout.splitlines() if "MB by" in line]

@@ -29,32 +29,32 @@ UNSEEN, SUSPECT = 1, 3
 """Exit codes."""
 
 
-def _address(text: str, default: str = "") -> tuple[str, int]:
+def _parse_address(text: str, default: str = "") -> tuple[str, int]:
     """Split HOST:PORT or [IPV6]:PORT."""
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]") or default
     if not host or not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
-        raise click.UsageError(f"{text!r} is neither a file nor HOST:PORT, as node-1:9407")
+        raise click.UsageError(f"{text!r} is neither a file nor HOST:PORT, like node-1:9407")
     return host, int(port)
 
 
 @click.command()
 @click.argument("sources", nargs=-1, metavar="[FILE | HOST:PORT]...")
-@click.option("--snapshot", metavar="FILE", help="Look at this host, and write that here.")
+@click.option("--snapshot", metavar="FILE", help="Write this host's counters to FILE.")
 @click.option("--serve", metavar="[ADDRESS:]PORT",
-              help="Look at this host whenever somebody asks who knows the token.")
+              help="Serve this host's counters to clients that hold the token.")
 @click.option("--token-file", metavar="FILE",
-              help="Has the token, the same on all hosts, and is its owner's alone.")
+              help="File with the token, the same on all hosts; only its owner may read it.")
 @click.option("--seconds", type=click.FloatRange(0.5, 60), default=2.0, show_default=True,
-              help="How long hosts are looked at.")
+              help="Time over which counters are compared.")
 @click.option("--map", "map_file", metavar="FILE",
-              help="Of harp probe: so that routers between the hosts can be named.")
-@click.option("--name", metavar="HOST", help="This host's name; its own by default.")
-@click.option("--json", "as_json", is_flag=True, help="The verdict as one JSON document.")
+              help="Map of harp probe, so that routers between the hosts can be named.")
+@click.option("--name", metavar="HOST", help="Name of this host.  [its hostname]")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def diagnose(sources: tuple[str, ...], *, snapshot: str | None, serve: str | None,
              token_file: str | None, seconds: float, map_file: str | None, name: str | None,
              as_json: bool) -> None:
-    """Name what is wrong with a running job, from what all its hosts count.
+    """Find what slows down or breaks a running job, from the counters of all its hosts.
 
     \b
     harp diagnose --snapshot node-1.json           on each host, at about the same time; then
@@ -62,10 +62,10 @@ def diagnose(sources: tuple[str, ...], *, snapshot: str | None, serve: str | Non
     harp diagnose --serve 9407 --token-file token  on each host, once; then
     harp diagnose node-1:9407 node-2:9407 ... --token-file token
 
-    Exit code 0 if nothing is suspect, 3 if something is, 1 if no path was seen.
+    Exit code 0 if nothing is suspect, 3 if something is, 1 if no path was found.
     """  # noqa: D301  (click's mark)
     if sum(map(bool, (sources, snapshot, serve))) != 1:
-        raise click.UsageError("give one of three: files or hosts to diagnose, --snapshot FILE, or "
+        raise click.UsageError("give one of these: files or hosts to diagnose, --snapshot FILE, "
                                "--serve PORT")
     own = name or socket.gethostname()
     if serve:
@@ -73,15 +73,16 @@ def diagnose(sources: tuple[str, ...], *, snapshot: str | None, serve: str | Non
     elif snapshot:
         _write_snapshot(snapshot, own, seconds)
     else:
-        reports, missing = _collect(sources, token_file, seconds)
-        click.get_current_context().exit(_tell(reports, missing, map_file, as_json=as_json))
+        reports, missing = _collect_reports(sources, token_file, seconds)
+        click.get_current_context().exit(_print_suspects(reports, missing, map_file,
+                                                         as_json=as_json))
 
 
 def _token(token_file: str | None) -> bytes:
     from harp.cli.diagnose.exchange import ExchangeError, read_token
 
     if token_file is None:
-        raise click.UsageError("over the network a token is needed: --token-file FILE")
+        raise click.UsageError("the network needs a token: --token-file FILE")
     try:
         return read_token(Path(token_file))
     except ExchangeError as error:
@@ -91,11 +92,11 @@ def _token(token_file: str | None) -> bytes:
 def _serve(serve: str, token: bytes, own: str) -> None:
     from harp.cli.diagnose.exchange import SnapshotServer
 
-    address, port = _address(serve if ":" in serve else f":{serve}", default="0.0.0.0")
+    address, port = _parse_address(serve if ":" in serve else f":{serve}", default="0.0.0.0")
     with naming_address(address, port):
         server = SnapshotServer(address, port, token, own)
     with server:
-        click.echo(f"{own} answers at port {port}")
+        click.echo(f"{own} serves on port {port}")
         try:
             server.serve_forever()
         except KeyboardInterrupt:
@@ -109,14 +110,14 @@ def _write_snapshot(file: str, own: str, seconds: float) -> None:
     write_text(file, to_json(take_report(own, seconds)) + "\n", mode=0o600)
 
 
-def _collect(sources: tuple[str, ...], token_file: str | None,
+def _collect_reports(sources: tuple[str, ...], token_file: str | None,
              seconds: float) -> tuple[list[Report], list[str]]:
-    """All that can be had, and a sentence for each source that gave nothing."""
+    """Collect the reports, and a sentence for each source that gave none."""
     from harp.cli.diagnose.exchange import ask_all
     from harp.cli.diagnose.snapshot import MOMENTS
 
     files = [source for source in sources if Path(source).exists()]
-    hosts = [_address(source) for source in sources if source not in files]
+    hosts = [_parse_address(source) for source in sources if source not in files]
     read = [_read_file(file) for file in files]
     reports = [each for each in read if not isinstance(each, str)]
     missing = [each for each in read if isinstance(each, str)]
@@ -126,15 +127,15 @@ def _collect(sources: tuple[str, ...], token_file: str | None,
     twice = {report.host for report in reports
              if sum(other.host == report.host for other in reports) > 1}
     if twice:
-        raise click.UsageError(f"two reports are of host {min(twice)}: give each host a name of "
-                               "its own by --name")
+        raise click.UsageError(f"two reports are of host {min(twice)}: give each host its own name "
+                               "by --name")
     if not reports:
         raise click.ClickException("; ".join(missing))
     return reports, missing
 
 
 def _read_file(file: str) -> Report | str:
-    """A report, or a sentence about why it is none."""
+    """Read a report, or give a sentence that says why it cannot be read."""
     from harp.cli.diagnose.snapshot import SnapshotError, from_json
 
     try:
@@ -143,13 +144,13 @@ def _read_file(file: str) -> Report | str:
         return f"{file}: {error}"
 
 
-def _tell(reports: list[Report], missing: list[str], map_file: str | None, *,
+def _print_suspects(reports: list[Report], missing: list[str], map_file: str | None, *,
           as_json: bool) -> int:
-    """Print the verdict, and give the exit code."""
+    """Print the suspects, and give the exit code."""
     from harp.cli.diagnose.legs import picture_of
-    from harp.cli.diagnose.suspects import diagnose as judge
+    from harp.cli.diagnose.suspects import find_suspects
 
-    suspects = judge(reports, _routers(map_file) if map_file else None)
+    suspects = find_suspects(reports, _routers(map_file) if map_file else None)
     legs = len(picture_of(reports).legs)
     if as_json:
         click.echo(json.dumps({"hosts": [report.host for report in reports], "missing": missing,
@@ -159,26 +160,26 @@ def _tell(reports: list[Report], missing: list[str], map_file: str | None, *,
     else:
         for line in missing:
             click.echo(f"no report: {line}", err=True)
-        click.echo(_for_people(suspects, len(reports), legs))
+        click.echo(_format_suspects(suspects, len(reports), legs))
     if suspects:
         return SUSPECT
     return 0 if legs else UNSEEN
 
 
-def _for_people(suspects: list[Suspect], hosts: int, legs: int) -> str:
+def _format_suspects(suspects: list[Suspect], hosts: int, legs: int) -> str:
     lines = [f"{hosts} host{'s' * (hosts != 1)}, {legs} directions of paths"]
     for suspect in suspects:
         lines.append(suspect.sentence)
         lines += [f"    {text}" for text in suspect.evidence]
     if not suspects:
         lines.append("nothing is suspect" if legs else
-                     "no path of a running job was seen: are its engines this user's, and is its "
-                     "transport not kernel TCP?")
+                     "no path of a running job was found: do its engines belong to this user, and "
+                     "does it use a transport other than kernel TCP?")
     return "\n".join(lines)
 
 
 def _routers(map_file: str) -> dict[tuple[str, str], tuple[str, ...]]:
-    """By addresses with UDP ports: the routers that harp probe found between them."""
+    """Give the routers that harp probe found, by source and target with UDP ports."""
     from harp.routing.discovered import from_json
     from harp.routing.path_plan import PlanError
 

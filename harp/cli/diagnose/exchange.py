@@ -1,14 +1,14 @@
-"""Snapshots over a TCP port, to who knows a token and to nobody else.
+"""Snapshots over a TCP port, for clients that hold a token.
 
     server   {"format": "harp-snapshot-1", "challenge": 64 hex digits}
     client   {"answer": HMAC-SHA256(token, challenge), "seconds": 2.0, "moments": 5}
-    server   the snapshot, or {"error": "..."}; and it hangs up
+    server   the snapshot, or {"error": "..."}; then it closes the connection
 
-Each of them is a line of JSON.
+Each message is a line of JSON.
 
-The token never travels and a challenge is used once, so who listens learns counters, addresses and
-nothing that opens the next one (RFC 2104; a comparison in constant time). Nothing can be changed
-from outside. All sizes and times are bounded: CLIENTS at a time, REQUEST_S for a request.
+The token is never sent and a challenge is used once: an eavesdropper sees counters and addresses,
+but cannot make a request (RFC 2104; comparison in constant time). A client can change nothing. All
+sizes and times are bounded: CLIENTS at a time, REQUEST_S for a request.
 """
 
 from __future__ import annotations
@@ -33,30 +33,30 @@ if TYPE_CHECKING:
 
 REQUEST_BYTES = 512
 REPORT_BYTES = 64 << 20
-"""Five looks at a thousand connections of eight paths are a tenth of it."""
+"""Ten times a report of five samples of a thousand connections with eight paths."""
 REQUEST_S = 5.0
 CLIENTS = 4
 TOKEN_LEAST = 16
-"""Bytes: who may guess can try off line once they have heard one exchange."""
+"""Bytes. An eavesdropper can guess the token off line after one exchange."""
 LONGEST_S, MOST_MOMENTS = 60.0, 100
 
 
 class ExchangeError(Exception):
-    """One sentence: which host, and what went wrong."""
+    """A failed exchange; one sentence with the host and the reason."""
 
 
 def read_token(path: Path) -> bytes:
-    """Read what a file has; raises ExchangeError for one that others may read, or is short."""
+    """Read a token; ExchangeError if others may read the file, or the token is too short."""
     try:
         token = path.read_bytes().strip()
         mode = path.stat().st_mode
     except OSError as error:
         raise ExchangeError(f"{path} cannot be read: {error.strerror}") from error
     if mode & 0o077:
-        raise ExchangeError(f"{path} may be read by others than its owner: chmod 600 {path}")
+        raise ExchangeError(f"{path} can be read by others than its owner: chmod 600 {path}")
     if len(token) < TOKEN_LEAST:
-        raise ExchangeError(f"{path} has a token of {len(token)} bytes, and {TOKEN_LEAST} are the "
-                            "least: openssl rand -hex 32")
+        raise ExchangeError(f"{path} has a token of {len(token)} bytes; at least {TOKEN_LEAST} "
+                            "are needed: openssl rand -hex 32")
     return token
 
 
@@ -70,29 +70,29 @@ class _Handler(socketserver.StreamRequestHandler):
     def handle(self) -> None:
         assert isinstance(self.server, SnapshotServer)
         if not self.server.places.acquire(blocking=False):
-            self._tell({"error": "others are being served; ask again"})
+            self._send({"error": "the server is busy; try again"})
             return
         try:
             self._serve(self.server)
         except (OSError, ValueError, TypeError, KeyError):
-            return  # what is no request gets no answer
+            return  # an invalid request gets no answer
         finally:
             self.server.places.release()
 
     def _serve(self, server: SnapshotServer) -> None:
         challenge = secrets.token_hex(32)
-        self._tell({"format": FORMAT, "challenge": challenge})
+        self._send({"format": FORMAT, "challenge": challenge})
         said = json.loads(self.rfile.readline(REQUEST_BYTES))
         if not hmac.compare_digest(_answer(server.token, challenge).encode(),
                                    str(said["answer"]).encode()):
-            self._tell({"error": "the token is another one"})
+            self._send({"error": "wrong token"})
             return
         seconds, moments = float(said["seconds"]), int(said["moments"])
         if not (0 < seconds <= LONGEST_S and 2 <= moments <= MOST_MOMENTS):
             raise ValueError
         self.wfile.write(to_json(take_report(server.host, seconds, moments)).encode() + b"\n")
 
-    def _tell(self, said: dict[str, Any]) -> None:
+    def _send(self, said: dict[str, Any]) -> None:
         self.wfile.write(json.dumps(said).encode() + b"\n")
 
 

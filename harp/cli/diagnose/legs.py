@@ -1,4 +1,4 @@
-"""Each direction of each path, a leg, as both of its ends counted it.
+"""Legs: each direction of each path, as counted by both of its ends.
 
     sender's row:  how many packets it sent, what it gave up, whether the path lives
     receiver's:    up to which number packets came (`due`), and how many of them (`arrived`)
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 TOLD_LEAST = 3
-"""Packets between two looks, as probes of a dead path are, that tell whether any come."""
+"""Packets between two samples that suffice to say whether any arrive."""
 
 
 class Port(NamedTuple):
@@ -62,12 +62,12 @@ class Leg:
     round_trip_ns: float = 0.0
     """Mean of it, smoothed, without what the far host took."""
     received: bool = False
-    """The receiver tells of it, too:"""
+    """Whether the receiver reported it too:"""
     due_each: list[int] = field(default_factory=list)
     """Packets that were sent up to the last that came."""
     arrived_each: list[int] = field(default_factory=list)
     bad: int = 0
-    """Payloads whose CRC did not hold."""
+    """Payloads with a wrong CRC."""
 
     @property
     def sent(self) -> int:
@@ -81,7 +81,7 @@ class Leg:
 
     @property
     def delivered_each(self) -> list[int]:
-        """Packets, by the receiver if it tells."""
+        """Packets that arrived, as counted by the receiver if it reported."""
         if self.received:
             return self.arrived_each
         return [max(0, sent - lost) for sent, lost in
@@ -103,7 +103,7 @@ class Leg:
 
     @property
     def is_silent(self) -> bool | None:
-        """Whether hardly anything came of what was sent last; None if that cannot be told."""
+        """Whether hardly any of the last packets arrived; None if unknown."""
         if not self.received or not self.sent_each or self.sent_each[-1] < TOLD_LEAST:
             return None
         return 2 * self.arrived_each[-1] < self.sent_each[-1]
@@ -123,7 +123,7 @@ class Picture:
     network_of: dict[str, str] = field(default_factory=dict)
     """By address."""
     router_of: dict[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
-    """By a leg's addresses: routers on its way, if a map was given."""
+    """Routers on a leg's path by its addresses, if a map was given."""
 
     def name(self, port: Port) -> str:
         """A port as people know it."""

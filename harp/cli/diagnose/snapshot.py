@@ -1,4 +1,4 @@
-"""What a host says of itself, several times: engines' statistics, interfaces, bad checksums.
+"""A host's counters, sampled several times: engines, interfaces, bad checksums.
 
     {"format": "harp-snapshot-1", "host": "node-7", "moments": [{...}, {...}]}
 

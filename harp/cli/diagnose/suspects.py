@@ -1,13 +1,12 @@
-"""What all legs that are not well have in common: Bayes' rule over all that one thing could be.
+"""Suspects: the likely common cause of bad legs, by Bayes' rule.
 
-A suspect is a set of legs: those that leave or reach a port, a host, a network, a router, or one
-way between two ports. If it is at fault, each of its legs is seen to be not well but for a chance
-of MISSED, and any other leg with the symptom's chance of a mistake (Kandula et al., "Shrink",
-MineNet 2005, has such noise; Tan et al., NetBouncer, NSDI 2019, such paths). Before anything is
-seen, "nothing is at fault" is as likely as all suspects together, which are equally likely among
-one another. How sure a verdict is, is what that makes of its probability: of two suspects with the
-same legs each has half at most, and both are told. One fault that is found leaves the scene with
-its legs, and what is left is judged anew.
+A suspect is a set of legs: those that leave or reach a port, a host, a network or a router, or one
+path between two ports. If it is at fault, each of its legs shows the symptom except with
+probability MISSED, and any other leg shows it with the symptom's probability of a mistake (Kandula
+et al., "Shrink", MineNet 2005, model such noise; Tan et al., NetBouncer, NSDI 2019, such paths).
+A priori "nothing is at fault" is as likely as all suspects together, and these are equally likely.
+The confidence is the posterior probability: two suspects with the same legs get at most half each,
+and both are reported. A fault that is found is removed with its legs, and the rest is judged again.
 """
 
 from __future__ import annotations
@@ -28,40 +27,40 @@ if TYPE_CHECKING:
     from harp.cli.diagnose.symptoms import Symptom
 
 MISSED = 0.05
-"""Chance that a leg of what is at fault does not show it."""
+"""Probability that a leg of a faulty thing does not show it."""
 SURE = 0.9
-"""That something is at fault, before anything is told."""
+"""Probability of a fault from which suspects are reported."""
 MOST = 8
-"""Suspects of one symptom."""
+"""Most suspects of one symptom."""
 TOGETHER_NS = 60 * 10**9
-"""Engines of one job begin within it."""
+"""Engines of one job start within this time."""
 
 
 @dataclass(frozen=True)
 class Suspect:
-    """What is likely to be at fault."""
+    """A thing that is likely to be at fault."""
 
     kind: str
     """host, port, network, router, path, process."""
     name: str
-    """For people: port a1 (10.0.2.1) of node-0."""
+    """As printed: port a1 (10.0.2.1) of node-0."""
     host: str
-    """Where to look first; empty for what lies between hosts."""
+    """Where to look first; empty for things between hosts."""
     way: str
     """out, in, or both."""
     symptom: str
     confidence: float
-    """Its probability by the law above; 1 for what was seen and not inferred."""
+    """Posterior probability; 1 for what was seen, not inferred."""
     evidence: tuple[str, ...]
 
     @property
     def sentence(self) -> str:
-        """One line for people."""
+        """One line to print."""
         way = {"out": ", outbound", "in": ", inbound"}.get(self.way, "")
         return f"{self.name}{way}: {self.symptom} ({self.confidence:.0%} sure)"
 
     def document(self) -> dict[str, Any]:
-        """For programs."""
+        """The entry of the JSON document."""
         return {"kind": self.kind, "name": self.name, "host": self.host, "way": self.way,
                 "symptom": self.symptom, "confidence": round(self.confidence, 4),
                 "evidence": list(self.evidence)}
@@ -74,11 +73,11 @@ class _Candidate(NamedTuple):
     way: str
 
 
-def diagnose(reports: Sequence[Report],
+def find_suspects(reports: Sequence[Report],
              routers: Mapping[tuple[str, str], tuple[str, ...]] | None = None) -> list[Suspect]:
-    """Name the suspects, what is seen for certain first; an empty list if all is well.
+    """List the suspects, certain ones first; an empty list if all is well.
 
-    ``routers`` has the routers between two addresses with UDP ports, where a map is known.
+    ``routers`` has the routers between two addresses with UDP ports, if a map is known.
     """
     picture = picture_of(reports)
     picture.router_of = dict(routers or {})
@@ -103,7 +102,7 @@ def diagnose(reports: Sequence[Report],
 
 
 def _without_credit(picture: Picture, explained: set[int]) -> set[int]:
-    """Legs of connections all of whose ways back were named: no credit comes by these."""
+    """Legs of connections that get no credit: all their reverse paths are suspects already."""
     blocked: dict[tuple[str, str, int] | None, bool] = {}
     for leg in picture.legs:
         back = picture.reverse(leg)
@@ -113,10 +112,10 @@ def _without_credit(picture: Picture, explained: set[int]) -> set[int]:
 
 def _explain(picture: Picture, symptom: Symptom, explained: set[int],
              candidates: Mapping[_Candidate, set[int]]) -> list[Suspect]:
-    """Name suspects until nothing is left that is better explained by one than by chance.
+    """Find suspects until chance explains the remaining symptoms better.
 
-    Whenever one is found, those before it are judged again without its legs: of two faults each
-    makes the other look larger than it is.
+    When one is found, the earlier ones are judged again without its legs: each of two faults makes
+    the other look larger.
     """
     def judge(others: Sequence[Mapping[_Candidate, float]]) -> dict[_Candidate, float]:
         left = explained.union(*(candidates[each] for other in others for each in other))
@@ -145,7 +144,7 @@ def _explain(picture: Picture, symptom: Symptom, explained: set[int],
 
 def _posterior(bad: Set[int], seen: Set[int], candidates: Mapping[_Candidate, set[int]],
                mistaken: float) -> dict[_Candidate, float]:
-    """The law of the module's head; in logarithms, relative to "nothing is at fault"."""
+    """The module's law, in logarithms relative to "nothing is at fault"."""
     gain_bad = math.log((1 - MISSED) / mistaken)
     gain_well = math.log(MISSED / (1 - mistaken))
     gains = {}
@@ -162,7 +161,7 @@ def _posterior(bad: Set[int], seen: Set[int], candidates: Mapping[_Candidate, se
 
 
 def _network_candidates(picture: Picture) -> dict[_Candidate, set[int]]:
-    """Everything that legs can have in common, and which legs these are."""
+    """Everything that legs can have in common, with its legs."""
     sets: dict[_Candidate, set[int]] = {}
     for leg in picture.legs:
         for candidate in _candidates_of(picture, leg):
@@ -180,8 +179,8 @@ def _candidates_of(picture: Picture, leg: Leg) -> list[_Candidate]:
     source, target = leg.source, leg.target
     there = f"{picture.name(source)} to {picture.name(target)}"
     ends = sorted((source, target))
-    found = [_Candidate("path", f"the way from {there}", "", "out"),
-             _Candidate("path", "the way between " + " and ".join(map(picture.name, ends)), "",
+    found = [_Candidate("path", f"the path from {there}", "", "out"),
+             _Candidate("path", "the path between " + " and ".join(map(picture.name, ends)), "",
                         "both")]
     for port, way in ((source, "out"), (target, "in")):
         for each in (way, "both"):
@@ -213,11 +212,11 @@ def _suspect(picture: Picture, candidate: _Candidate, symptom: Symptom, sure: fl
     evidence = [symptom.evidence(legs)]
     rest = [leg for leg in symptom.well if id(leg) not in {id(one) for one in legs}]
     if rest:
-        evidence.append(f"{len(rest)} other legs show nothing like it")
+        evidence.append(f"{len(rest)} other legs do not show it")
     if candidate.kind == "port":
         for port, interface in picture.interface_of.items():
             if candidate.name == picture.name(port) and not interface.running:
-                evidence.append(f"interface {interface.name} says that it has no carrier")
+                evidence.append(f"interface {interface.name} reports no carrier")
     name = symptom.name
     if name == "loses packets" and "wrong checksum" in evidence[0]:
         name = "corrupts packets"
@@ -226,10 +225,10 @@ def _suspect(picture: Picture, candidate: _Candidate, symptom: Symptom, sure: fl
 
 
 def _dead_processes(reports: Sequence[Report]) -> list[Suspect]:
-    """Engines whose process ended without closing them: nothing needs to be inferred.
+    """Engines whose process ended without closing them; seen, not inferred.
 
-    Hosts keep what died long ago. Of this job is who died while it was looked at, or was the peer
-    of who lives; where nobody lives, who began with the last one.
+    Hosts keep engines that died long ago. An engine belongs to this job if it died between the
+    samples or was the peer of a live one; if none is live, if it started with the last one.
     """
     here = [engine for report in reports for engine in report.moments[-1].engines]
     alive = {engine.file for report in reports for engine in report.moments[0].engines
@@ -247,12 +246,12 @@ def _dead_processes(reports: Sequence[Report]) -> list[Suspect]:
                 found[report.host, engine.pid] = Suspect(
                     "process", f"process {engine.pid} of {report.host}", report.host, "both",
                     "died", 1.0, (f"its engine {engine.name} was not closed",
-                                  f"the last it recorded: {last or 'nothing'}"))
+                                  f"its last events: {last or 'nothing'}"))
     return list(found.values())
 
 
 def _unheard_hosts(picture: Picture) -> list[Suspect]:
-    """Hosts that sent no report, and that their peers do not hear either."""
+    """Hosts that sent no report and that their peers do not hear."""
     found = []
     for host in dict.fromkeys(picture.unheard):
         legs = [leg for leg in picture.legs if leg.target.host == host and leg.sent]

@@ -1,20 +1,19 @@
-"""Which legs, and which receivers, are not well, and by what that is seen.
+"""Symptoms of legs and receivers, with the evidence.
 
-Each symptom judges every leg: not well, well, or not to be judged, for want of packets. Its limits
-are the same for every job and fault:
+Each symptom judges every leg as bad, well, or unknown for lack of packets. The limits are the same
+for every job and fault:
 
-- **gone**: its path is dead, or the one back, and most of what was sent last did not come.
+- **gone**: its path or the reverse path is dead, and most of the last packets did not arrive.
 - **flapping**: its path died several times and came back.
 - **narrow**: whole chunks, which fitted when the connection began, no longer pass in one frame.
 - **slow**: the sender's window is full, packets wait longer than on the connection's fastest leg,
-  which carries much more, and a port at one of its ends carries all in all much less than another
-  one of its host: single flows share a port as chance has it, and their sum does not.
-- **corrupted**, **lost**: a share of packets did not come that is above 0.1 %, which operators of
-  data centres take for an incident (Guo et al., "Pingmesh", SIGCOMM 2015: 1e-4 to 1e-5 is normal),
-  and above four times what a quarter of the legs stay below, by five standard deviations, and
-  again and again: a queue that overflows once is not meant.
-- **late**: a receiver lets its senders wait for credit and for nothing else, and waits for nobody
-  itself.
+  which carries much more, and a port at one of its ends carries much less in total than another
+  port of its host. Single flows share a port by chance; totals do not vary that much.
+- **corrupted**, **lost**: the share of lost packets is above 0.1 %, which operators of data centres
+  treat as an incident (Guo et al., "Pingmesh", SIGCOMM 2015: 1e-4 to 1e-5 is normal), and above
+  four times the lower quartile of all legs, by five standard deviations, in every sample but one:
+  one overflow of a queue does not count.
+- **late**: senders wait for the receiver's credit and for nothing else, and it waits for nobody.
 """
 
 from __future__ import annotations
@@ -33,38 +32,38 @@ if TYPE_CHECKING:
 
 CHANCE_MISTAKEN = 0.02
 CHANCE_MISTAKEN_DISTURBED = 0.05
-"""Where something else is at fault: what went there goes elsewhere, and rates differ by that."""
+"""The same when something else is at fault: its traffic moves, so rates differ."""
 LOSS_LEAST = 1e-3
 DEVIATIONS = 5.0
 DEATHS = 3
-"""Of a path that came back each time: one may be a host that had no time."""
+"""Deaths of a path that came back each time; one may be a busy host."""
 JUDGED_LEAST = 100
-"""Packets from which on a leg counts as well."""
+"""Fewest packets of a leg that is judged well."""
 MUCH = 0.7
-"""Less than this of another rate is much less: ports that are alike differ by a tenth or two."""
+"""A rate below this share of another is much less; equal ports differ by 10 to 20 %."""
 FULL = 0.5
-"""Of the window: the sender waits for ACKs, not for its application."""
+"""Share of the window in flight from which the sender waits for ACKs."""
 WAITING = 0.2
-"""Of the time."""
+"""Share of the time."""
 
 
 @dataclass
 class Symptom:
-    """What one look for one thing found: legs, or edges from a sender to a receiver."""
+    """The result of one symptom: legs, or edges from a sender to a receiver."""
 
     name: str
-    """As a sentence says it: "loses packets"."""
+    """As printed: "loses packets"."""
     bad: list[Leg] = field(default_factory=list)
     well: list[Leg] = field(default_factory=list)
     evidence: Callable[[list[Leg]], str] = lambda _: ""
-    """A sentence about some of the bad ones."""
+    """Gives a sentence about some of the bad legs."""
     mistaken: float = 1e-3
-    """Chance that a leg looks unwell that is well: counts are far from their limits, but rates of
-    legs that are alike differ by chance, and a path of a host without time dies by chance."""
+    """Probability that a healthy leg looks bad: counts are far from their limits; rates of equal
+    legs differ by chance, and a path of a busy host dies by chance."""
 
 
 def _both(legs: Iterable[Leg], judge: Callable[[Leg], bool | None]) -> tuple[list[Leg], list[Leg]]:
-    """Legs by what is said of them; those of which None is said are left out."""
+    """Split legs into bad and well ones; leave out those judged None."""
     bad: list[Leg] = []
     well: list[Leg] = []
     for leg in legs:
@@ -75,13 +74,13 @@ def _both(legs: Iterable[Leg], judge: Callable[[Leg], bool | None]) -> tuple[lis
 
 
 def _is_steady(each: Iterable[bool]) -> bool:
-    """Whether it is so all the time, but for one part of it: a burst of traffic is not."""
+    """Whether it is true in all samples but one; a burst of traffic is not."""
     seen = list(each)
     return sum(seen) >= max(1, len(seen) - 1)
 
 
 def find_gone(picture: Picture) -> Symptom:
-    """Legs on which nothing comes any more."""
+    """Legs on which nothing arrives any more."""
     def judge(leg: Leg) -> bool | None:
         back = picture.reverse(leg)
         if _deaths(picture, leg) >= DEATHS:
@@ -99,13 +98,13 @@ def find_gone(picture: Picture) -> Symptom:
         sent, came = (sum(counts[-1] for counts in each) for each in (
             [leg.sent_each for leg in told], [leg.arrived_each for leg in told]))
         parts = [f"{sum(not leg.alive for leg in legs)} of {len(legs)} legs are dead"]
-        parts += [f"{came} of the last {sent} packets came"] * (sent > 0)
+        parts += [f"{came} of the last {sent} packets arrived"] * (sent > 0)
         return ", ".join(parts)
     return Symptom("carries nothing", *_both(picture.legs, judge), evidence)
 
 
 def _deaths(picture: Picture, leg: Leg) -> int:
-    """Of its path, by the end that saw more of them."""
+    """Deaths of a leg's path, as seen by the end that saw more."""
     back = picture.reverse(leg)
     return max(leg.died, back.died if back else 0)
 
@@ -122,11 +121,11 @@ def find_flapping(picture: Picture) -> Symptom:
 
 
 def find_narrow(picture: Picture) -> Symptom:
-    """Legs on which only shorter frames pass than when their connection began."""
+    """Legs on which only shorter frames pass than at the start of their connection."""
     def evidence(legs: list[Leg]) -> str:
         least = min(leg.narrow for leg in legs)
         return (f"frames of more than {least} bytes of UDP payload do not pass on {len(legs)} legs,"
-                " and no ICMP says so")
+                " and no ICMP reports it")
     return Symptom("drops long packets", *_both(
         picture.legs, lambda leg: bool(leg.narrow) if leg.sent >= TOLD_LEAST
         and _deaths(picture, leg) < DEATHS else None), evidence)
@@ -150,7 +149,7 @@ def find_lost(picture: Picture, reports: Sequence[Report]) -> Symptom:
 
     def evidence(legs: list[Leg]) -> str:
         sent, lost = (sum(counts[id(leg)][i] for leg in legs) for i in (0, 1))
-        text = (f"{lost} of {sent} packets ({lost / max(1, sent):.2%}) did not come on "
+        text = (f"{lost} of {sent} packets ({lost / max(1, sent):.2%}) were lost on "
                 f"{len(legs)} legs")
         spoilt = sum(leg.bad for leg in legs) + sum(
             bad_checksums.get(host, 0) for host in {leg.target.host for leg in legs})
@@ -159,7 +158,7 @@ def find_lost(picture: Picture, reports: Sequence[Report]) -> Symptom:
 
 
 def find_slow(picture: Picture, *, disturbed: bool) -> Symptom:
-    """Legs that are held back by something that is not a full port."""
+    """Legs that are slow although their port is not full."""
     out_bps, in_bps = _port_rates(picture)
 
     def carries_less(rates: dict[Port, float], port: Port) -> bool:
@@ -200,7 +199,7 @@ def _port_rates(picture: Picture) -> tuple[dict[Port, float], dict[Port, float]]
 
 
 def find_late(picture: Picture, reports: Sequence[Report]) -> Symptom:
-    """Receivers for whose buffers others wait: edges of the wait-for graph that end there."""
+    """Receivers that others wait for: edges of the wait-for graph that end there."""
     waited = _waiting_shares(picture, reports)
     own: dict[str, list[float]] = {}
     for (source, _), share in waited.items():
@@ -222,7 +221,7 @@ def find_late(picture: Picture, reports: Sequence[Report]) -> Symptom:
 
 
 def _waiting_shares(picture: Picture, reports: Sequence[Report]) -> dict[tuple[str, str], float]:
-    """For which share of the time messages from one host waited for credit of another, at most."""
+    """Largest share of the time that messages from one host waited for another's credit."""
     peers = {leg.connection: (leg.source.host, leg.target.host) for leg in picture.legs
              if leg.connection}
     shares: dict[tuple[str, str], list[float]] = {}

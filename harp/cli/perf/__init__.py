@@ -1,10 +1,10 @@
-"""``harp perf``: how fast messages are between two hosts, or within one.
+"""``harp perf``: measure messages between two hosts, or on one host.
 
-A row a size, as nccl-tests has it. *time* is that of a message with others under way, *algbw* the
-rate of payload in one direction. *p50* and *p99* are half of a round trip of single messages. *CPU*
-is that of both ends' threads for a byte. *lost* counts packets of this end that did not arrive;
-what was sent again although it was only late is not among them. With ``--tcp`` each row ends with
-what the same messages take over kernel TCP between the same hosts, measured in turn.
+The table has one row per size, like nccl-tests. *time* is the time per message while others are in
+flight, *algbw* the payload rate in one direction. *p50* and *p99* are half the round trip of single
+messages. *CPU* is the CPU time of both ends' threads per byte. *lost* counts packets of this end
+that did not arrive; spurious retransmissions are not counted. With ``--tcp`` each row also has the
+same messages over kernel TCP between the same hosts, measured in turn.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
-from harp.cli.perf.channel import Channel, Gone, Lines, Messages, Told
+from harp.cli.perf.channel import Channel, Gone, Lines, Messages, RemoteError
 from harp.cli.perf.ends import (
     FRAMES,
     SOCKETS_MAX,
@@ -42,13 +42,13 @@ if TYPE_CHECKING:
 
 CONTROL_PORT = 18700
 UNDER_WAY_BYTES = 16 << 20
-"""Of payload that is under way at most, if that are two messages."""
+"""Most payload in flight; at least two messages are always in flight."""
 FEWEST, PINGS_MOST, MESSAGES_MOST = 4, 100_000, 10_000_000
 
 
 @dataclass(frozen=True)
 class Speed:
-    """What one of HARP and kernel TCP does with messages of a size."""
+    """Measured speed of HARP or kernel TCP for messages of one size."""
 
     messages: int
     time_us: float
@@ -60,19 +60,19 @@ class Speed:
 
 @dataclass(frozen=True)
 class Row(Speed):
-    """What was measured of a size."""
+    """The measurements of one size."""
 
     size: int
     lost: int
     again: int
-    """Sent once more: what was lost, and what seemed to be."""
+    """Retransmissions, of lost packets and of late ones."""
     frames: int
     tcp: Speed | None = None
-    """Of kernel TCP, with ``--tcp``."""
+    """The same over kernel TCP, with ``--tcp``."""
 
 
 def parse_sizes(text: str) -> list[int]:
-    """Read ``8:64MiB:8``, from, to and by which factor, or one size."""
+    """Read ``8:64MiB:8`` (from, to, factor) or one size."""
     parts = text.split(":")
     if len(parts) not in {1, 3}:
         raise click.UsageError(f"--sizes {text}: FROM:TO:FACTOR or one size, as in 8:64MiB:8")
@@ -80,8 +80,8 @@ def parse_sizes(text: str) -> list[int]:
     if len(parts) == 1:
         return [first]
     if first < 1 or first > last or factor < 2:
-        raise click.UsageError(f"--sizes {text}: FROM is 1 at least and not above TO, FACTOR 2 at "
-                               "least")
+        raise click.UsageError(f"--sizes {text}: FROM is at least 1 and at most TO, FACTOR at "
+                               "least 2")
     sizes = []
     while first < last:
         sizes.append(first)
@@ -94,7 +94,7 @@ def _bytes(text: str, part: str) -> int:
     unit = part[-3:] if part[-3:] in units else ""
     number = part.removesuffix(unit) if unit else part
     if not number.isdecimal():
-        raise click.UsageError(f"--sizes {text}: {part!r} is no size; 8, 64KiB and 1MiB are")
+        raise click.UsageError(f"--sizes {text}: {part!r} is not a size; use 8, 64KiB or 1MiB")
     size = int(number) * units.get(unit, 1)
     if size > 1 << 30:
         raise click.UsageError(f"--sizes {text}: a message has at most 1 GiB")
@@ -115,7 +115,7 @@ def measure(ends: Client, size: int, seconds: float, window: int | None) -> Row:
 
 def measure_speed(ends: Client | TcpClient, lanes: int, size: int, seconds: float,
                   window: int | None) -> Speed:
-    """Measure one size over all ``lanes``, connections or sockets, that work at once."""
+    """Measure one size over all ``lanes`` (connections or sockets) at once."""
     window = window or max(2, min(64, UNDER_WAY_BYTES // max(size, 1)))
     warm, _ = ends.run(Run("ping", size, FEWEST, FEWEST))
     rtt_s = max(warm.elapsed_ns / FEWEST / 1e9, 1e-7)
@@ -160,7 +160,7 @@ def line(row: Row) -> str:
 
 
 def verdict(rows: list[Row]) -> str:
-    """Say in a sentence which of the two is the faster one, and where."""
+    """Compare HARP with kernel TCP in one sentence."""
     small, large = rows[0], rows[-1]
     assert small.tcp
     assert large.tcp
@@ -175,56 +175,57 @@ def _read_address(_context: click.Context, _option: click.Parameter,
     try:
         return text and str(ip_address(text.strip("[]")))
     except ValueError:
-        raise click.BadParameter(f"{text!r} is no IP address, as 10.0.0.1 or fd00::1") from None
+        raise click.BadParameter(f"{text!r} is not an IP address, like 10.0.0.1") from None
 
 
 @click.command()
 @click.argument("host", required=False)
-@click.option("--serve", "serves", is_flag=True, help="Be the end that others measure against.")
-@click.option("--local", is_flag=True, help="Both ends on this host, in this command.")
+@click.option("--serve", "serves", is_flag=True, help="Wait for clients and measure with them.")
+@click.option("--local", is_flag=True, help="Run both ends in this process.")
 @click.option("--port", "kind", type=click.Choice(["udp", "mem", "xdp"]),
-              help="What carries it.  [udp; a server: what its client asks for]")
+              help="Kind of port.  [udp; --serve: the client's choice]")
 @click.option("--interface", metavar="NAME", help="Network interface; xdp needs it.")
 @click.option("--address", metavar="IP", callback=_read_address,
-              help="Own address, for control, too.  [that of the control connection]")
+              help="Address of this end, also for control.  [the control connection's]")
 @click.option("--engines", type=click.IntRange(1, 64), default=1, show_default=True,
-              help="So many engines and connections, a thread each.")
+              help="Number of engines; each has one thread and one connection.")
 @click.option("--paths", type=click.IntRange(1, 64), default=1, show_default=True,
-              help="Paths of a connection.")
+              help="Paths per connection.")
 @click.option("--zerocopy", is_flag=True,
-              help="Send from frames and receive in frames, without a copy.")
-@click.option("--sizes", default="8:64MiB:8", show_default=True, metavar="FROM:TO:FACTOR")
+              help="Send from and receive into the engine's frames, without copies.")
+@click.option("--sizes", default="8:64MiB:8", show_default=True, metavar="FROM:TO:FACTOR",
+              help="Message sizes in bytes, or one size.")
 @click.option("--seconds", type=click.FloatRange(0.001, 3600), default=0.5, show_default=True,
-              help="For about how long to measure each size.")
+              help="Approximate time to measure each size.")
 @click.option("--window", type=click.IntRange(1, 256),
-              help="Messages under way.  [64, or fewer that make 16 MiB]")
+              help="Messages in flight.  [64, fewer if they exceed 16 MiB]")
 @click.option("--tcp", metavar="SOCKETS", type=click.IntRange(1, SOCKETS_MAX),
-              help="Measure kernel TCP as well, in turn, over so many sockets, a thread each.")
-@click.option("--mtu", type=int, default=0, help="Bytes of an IP packet.  [the interface's]")
+              help="Also measure kernel TCP, over this many sockets, each with a thread.")
+@click.option("--mtu", type=int, default=0, help="Largest IP packet in bytes.  [the interface's]")
 @click.option("--faults", metavar="TEXT",
-              help="What goes wrong with what this end sends: drop=1%,delay=1ms.")
+              help="Faults injected into what this end sends: drop=1%,delay=1ms.")
 @click.option("--cpu", type=int, default=-1,
-              help="CPU of the first engine here; others take the next ones.")
+              help="CPU of the first engine here; the others use the following CPUs.")
 @click.option("--control", metavar="PORT", type=click.IntRange(0, 65535), default=CONTROL_PORT,
-              show_default=True, help="TCP port by which the ends agree; --serve: 0 is any.")
+              show_default=True, help="TCP port of the control connection; --serve: 0 picks any.")
 @click.option("--no-control", is_flag=True,
-              help="--serve: no TCP; print a handle, which holds the secret, for --handle.")
+              help="--serve: no TCP; print a handle for --handle. It holds the secret.")
 @click.option("--handle", metavar="HEX", help="Measure against a server with --no-control.")
-@click.option("--once", is_flag=True, help="--serve: end after one client.")
-@click.option("--json", "as_json", is_flag=True, help="The answer as one JSON document.")
+@click.option("--once", is_flag=True, help="--serve: exit after one client.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def perf(host: str | None, **options: Any) -> None:
     """Measure messages between this host and HOST, on which `harp perf --serve` runs.
 
-    The TCP connection by which the two agree also carries the secret of the measured ones: use it
-    where nobody else listens, or --no-control and --handle.
+    The ends agree over a TCP connection, which also carries the secret of the measured
+    connections: use it only on a network that you trust, or use --no-control and --handle.
     """
     modes = [bool(host), options["serves"], options["local"], bool(options["handle"])]
     if sum(modes) != 1:
         raise click.UsageError("name a HOST, or give one of --serve, --local and --handle")
     if options["no_control"] and not options["serves"]:
-        raise click.UsageError("--no-control belongs to --serve; its client takes --handle")
+        raise click.UsageError("--no-control needs --serve; the client uses --handle")
     if options["tcp"] and not (host or options["local"]):
-        raise click.UsageError("--tcp belongs to the end that measures, with a HOST or --local")
+        raise click.UsageError("--tcp needs a HOST or --local: the end that measures gives it")
     stop = threading.Event()
     with _terminable():
         try:
@@ -240,7 +241,7 @@ def perf(host: str | None, **options: Any) -> None:
 
 @contextlib.contextmanager
 def _terminable() -> Iterator[None]:
-    """End by SIGTERM as by Ctrl-C: nothing is left behind."""
+    """Treat SIGTERM like Ctrl-C, so that everything is cleaned up."""
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -284,7 +285,7 @@ def _serve_one(channel: Channel, asked: Asked, options: dict[str, Any]) -> None:
         serve(channel, asked, threading.Event(), follow=not options["kind"])
     except (click.ClickException, OSError, ValueError, KeyError, TypeError) as error:
         if isinstance(error, Gone):
-            click.echo("the client is gone", err=True)
+            click.echo("the client has gone", err=True)
         else:
             click.echo(f"this client failed: {error}", err=True)
         if options["once"]:
@@ -305,7 +306,7 @@ def _serve_handle(options: dict[str, Any], stop: threading.Event) -> None:
 
 
 def _listening(port: int, address: str | None) -> socket.socket:
-    """Listen where clients come: at the own address alone, where one was given."""
+    """Listen for clients, at ``address`` alone if one is given."""
     try:
         if address:
             family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -318,8 +319,8 @@ def _listening(port: int, address: str | None) -> socket.socket:
             raise click.UsageError(f"--address: this host has no address {address}; "
                                    "ip -br address lists those here") from None
         at = f" of {address}" if address else ""
-        raise click.ClickException(f"TCP port {port}{at} cannot be listened on: "
-                                   f"{os.strerror(error.errno or 0)}; --control takes another"
+        raise click.ClickException(f"cannot listen on TCP port {port}{at}: "
+                                   f"{os.strerror(error.errno or 0)}; choose another by --control"
                                    ) from error
 
 
@@ -337,10 +338,10 @@ def _client(host: str | None, options: dict[str, Any], stop: threading.Event) ->
     try:
         made = socket.create_connection((host, options["control"]), timeout=10)
     except socket.gaierror:
-        raise click.ClickException(f"no host is known by the name {host!r}") from None
+        raise click.ClickException(f"unknown host {host!r}") from None
     except OSError as error:
-        raise click.ClickException(f"nobody serves at {host}, TCP port {options['control']}: "
-                                   f"{error}; there, run `harp perf --serve`") from error
+        raise click.ClickException(f"no server at {host}, TCP port {options['control']}: "
+                                   f"{error}; run `harp perf --serve` there") from error
     channel = Lines(made)
     try:
         _report(channel, _asked(options, _plain(made.getsockname()[0])), options, stop)
@@ -369,7 +370,7 @@ def _local(options: dict[str, Any], stop: threading.Event) -> None:
     server.start()
     try:
         _report(here, asked, options, stop)
-    except Told as told:  # by an end that is here, too
+    except RemoteError as told:  # the other end is in this process too
         kind = click.UsageError if told.is_wrong_use else click.ClickException
         raise kind(told.why) from None
     finally:
@@ -380,7 +381,7 @@ def _local(options: dict[str, Any], stop: threading.Event) -> None:
 
 
 def _quiet_serve(channel: Channel, asked: Asked, stop: threading.Event) -> None:
-    with contextlib.suppress(Exception, click.Abort):  # the client hears of it and says it
+    with contextlib.suppress(Exception, click.Abort):  # the client reports it
         serve(channel, asked, stop, follow=False)
 
 
@@ -388,8 +389,8 @@ def _report(channel: Channel, asked: Asked, options: dict[str, Any],
             stop: threading.Event) -> None:
     sizes = parse_sizes(options["sizes"])
     if options["tcp"] and 0 in sizes:
-        raise click.UsageError("--sizes 0: over TCP a message of no bytes is none; without --tcp "
-                               "it is")
+        raise click.UsageError("--sizes 0: TCP has no empty messages; leave out --tcp or "
+                               "the size 0")
     rows = []
     with client(channel, asked, stop) as ends, contextlib.ExitStack() as opened:
         tcp = TcpClient(channel, options["tcp"], stop) if options["tcp"] else None
@@ -418,7 +419,7 @@ def _report(channel: Channel, asked: Asked, options: dict[str, Any],
 
 
 def _fitting(sizes: list[int], ends: Client, asked: Asked, *, quiet: bool) -> list[int]:
-    """Without a copy a message must fit into the frames that there are for it."""
+    """Leave out sizes that --zerocopy has too few frames for."""
     most = FRAMES // 4 * ends.end.connections[0].segment if asked.zerocopy else 1 << 30
     if max(sizes) > most and not quiet:
         click.echo(f"# --zerocopy: messages of more than {most} bytes need more frames; left out")

@@ -54,28 +54,28 @@ if TYPE_CHECKING:
 
 DEAD_S = 5.0
 SLICE_NS = 50_000_000
-"""For so long C works before Python looks for signals."""
+"""Time that C runs before Python checks for signals."""
 ROLES = {"send": 0, "receive": 1, "ping": 2, "pong": 3}
 OTHER = {"send": "receive", "ping": "pong"}
 PROTOCOL = 2
 WRONG_USE = (errno.EINVAL, errno.EMSGSIZE, errno.ENODEV, errno.EADDRNOTAVAIL)
-"""Of engines that are not opened: faults, MTU, interface and address as they were given."""
+"""Errors of opening an engine that options cause: faults, MTU, interface, address."""
 FRAMES = 16384
-"""Of an engine with ``--zerocopy``; half may be written into, a quarter lent."""
+"""Frames of an engine with ``--zerocopy``: half for drafts, a quarter lent to readers."""
 CALL_S = 0.05
-"""For so long a system call waits, so that a signal is seen."""
+"""Longest wait of a system call, so that signals are seen."""
 TOKEN_BYTES = 16
 SOCKETS_MAX = 64
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run of all engines or sockets, as one end plays it."""
+    """One run of all engines or sockets, seen from one end."""
 
     role: str
     size: int
     messages: int
-    """Of each engine or socket."""
+    """Per engine or socket."""
     window: int
 
     @property
@@ -87,7 +87,7 @@ class Run:
 
 @dataclass
 class Outcome:
-    """What a run took here; nanoseconds."""
+    """Times of a run at this end, in nanoseconds."""
 
     elapsed_ns: int = 0
     cpu_ns: int = 0
@@ -95,9 +95,9 @@ class Outcome:
 
 
 def outcome_of(begun: Sequence[Future[tuple[Any, Any]]], stop: threading.Event) -> Outcome:
-    """Wait for all threads of a run: pairs of what C counted and round trips.
+    """Wait for all threads of a run, which give pairs of C's counters and round trips.
 
-    Raises what ended one of them, after it has told the others to stop.
+    If one fails, stop the others and raise its exception.
     """
     try:
         done = [future.result() for future in begun]
@@ -111,7 +111,7 @@ def outcome_of(begun: Sequence[Future[tuple[Any, Any]]], stop: threading.Event) 
 
 @dataclass(frozen=True)
 class Asked:
-    """How an end's engines are to be."""
+    """Configuration of an end's engines."""
 
     port: Port
     engines: int = 1
@@ -119,7 +119,7 @@ class Asked:
     zerocopy: bool = False
     cpu: int = -1
     address: str = "127.0.0.1"
-    """Where kernel TCP is measured, too: of the control connection, on this host."""
+    """Address of the control connection on this host; kernel TCP uses it too."""
 
     def open(self) -> list[Engine]:
         """Open them all, or none."""
@@ -158,7 +158,7 @@ class End:
         self._pool = ThreadPoolExecutor(max(1, len(engines)))
 
     def run(self, run: Run) -> Outcome:
-        """Run all engines to their end. Raises what ended a connection."""
+        """Run all engines to the end; raise what ended a connection."""
         begun = self.begin(run)
         return self.finish(begun)
 
@@ -187,8 +187,8 @@ class End:
         if state == lib.HARP_PERF_CLOSED:
             raise click.ClickException(f"the connection ended: {connection._why()}")
         if state == lib.HARP_PERF_BAD:
-            raise click.ClickException("a message came that was not due: this is a fault of the "
-                                       "stack, please report it")
+            raise click.ClickException("an unexpected message came: this is a bug of the stack, "
+                                       "please report it")
         return perf, samples
 
     def _pin(self, index: int) -> None:
@@ -198,7 +198,7 @@ class End:
         try:
             os.sched_setaffinity(0, {cpu})  # of this thread
         except OSError as error:
-            raise click.ClickException(f"no thread can run on CPU {cpu}: {error.strerror}"
+            raise click.ClickException(f"cannot run on CPU {cpu}: {error.strerror}"
                                        ) from error
 
     def _drive(self, connection: Connection, engine: Engine, perf: Any) -> int:
@@ -271,8 +271,8 @@ class TcpEnd:
                 raise click.ClickException("a TCP connection ended: "
                                            f"{_reason_of_tcp(int(perf.error))}")
             if state == lib.HARP_PERF_BAD:
-                raise click.ClickException("a message came over TCP that was not due: this is a "
-                                           "fault of harp perf, please report it")
+                raise click.ClickException("an unexpected message came over TCP: this is a bug of "
+                                           "harp perf, please report it")
             if self.stop.is_set():
                 raise click.Abort
             if before != (before := (int(perf.done), int(perf.moved))):
@@ -293,7 +293,7 @@ def _reason_of_tcp(error: int) -> str:
 
 
 def listen_tcp(channel: Channel, address: str, sockets: int, stop: threading.Event) -> TcpEnd:
-    """Be the server's end: listen on any port of ``address`` and tell the client where."""
+    """Open the server's end: listen on any port of ``address`` and send the client its number."""
     token = secrets.token_bytes(TOKEN_BYTES)
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     made: list[socket.socket] = []
@@ -310,7 +310,7 @@ def listen_tcp(channel: Channel, address: str, sockets: int, stop: threading.Eve
                     one.close()
         except OSError as error:
             _close_sockets(made)
-            raise click.ClickException(f"the client's TCP connections did not come: {error}"
+            raise click.ClickException(f"the client did not open its TCP connections: {error}"
                                        ) from error
     channel.tell(open=True)
     return TcpEnd(made, stop)
@@ -329,10 +329,10 @@ def _close_sockets(made: Sequence[socket.socket]) -> None:
 
 
 def serve(channel: Channel, asked: Asked, stop: threading.Event, *, follow: bool) -> None:
-    """Be the server of one client, to its end. ``follow``: on the kind of port that it asks for."""
+    """Serve one client until it ends. ``follow``: use the kind of port that it asks for."""
     said = channel.hear()
     try:
-        end = _opened(said, asked, stop, follow=follow)
+        end = _open_end(said, asked, stop, follow=follow)
     except Exception as error:
         _report(channel, error)
         raise
@@ -352,22 +352,22 @@ def _serve_runs(channel: Channel, end: End, address: str) -> None:
         while (said := channel.hear(None)).keys() & {"run", "tcp"}:
             if "tcp" in said:
                 if not 1 <= int(said["tcp"]) <= SOCKETS_MAX:
-                    raise click.ClickException(f"so many sockets are not opened: {said}")
+                    raise click.ClickException(f"the number of sockets is out of range: {said}")
                 tcp = listen_tcp(channel, address, int(said["tcp"]), end.stop)
                 opened.callback(tcp.close)
                 continue
-            run = _understood(said["run"])
+            run = _parse_run(said["run"])
             runs: End | TcpEnd = tcp if tcp and said["run"].get("tcp") else end
             begun = runs.begin(run)
             channel.tell(ready=True)
             channel.tell(cpu_ns=runs.finish(begun).cpu_ns)
 
 
-def _understood(said: dict[str, Any]) -> Run:
+def _parse_run(said: dict[str, Any]) -> Run:
     run = Run(str(said["role"]), int(said["size"]), int(said["messages"]), int(said["window"]))
     if not (run.role in OTHER.values() and 0 <= run.size <= MESSAGE_MAX and run.messages > 0
             and 1 <= run.window <= MESSAGES):
-        raise click.ClickException(f"there is no such run: {said}")
+        raise click.ClickException(f"invalid run: {said}")
     return run
 
 
@@ -378,14 +378,14 @@ def _report(channel: Channel, error: Exception) -> None:
 
 
 def is_wrong_use(error: Exception) -> bool:
-    """Whether what was asked for cannot be on this host, whatever it does."""
+    """Whether the options can never work on this host."""
     return isinstance(error, OpenError) and error.errno in WRONG_USE
 
 
-def _opened(said: dict[str, Any], asked: Asked, stop: threading.Event, *, follow: bool) -> End:
+def _open_end(said: dict[str, Any], asked: Asked, stop: threading.Event, *, follow: bool) -> End:
     if said.get("harp_perf") != PROTOCOL:
-        raise click.ClickException(f"this end's protocol of measurement is {PROTOCOL}, the "
-                                   f"other's {said.get('harp_perf')}")
+        raise click.ClickException(f"this end's protocol version is {PROTOCOL}, the other's "
+                                   f"{said.get('harp_perf')}")
     kind = str(said["port"]) if follow else asked.port.kind
     port = Port(**{**vars(asked.port), "kind": kind, "locals": int(said["paths"])})
     wanted = Asked(port, int(said["engines"]), int(said["paths"]), bool(said["zerocopy"]),
@@ -406,7 +406,7 @@ def _accept(channel: Channel, end: End) -> None:
 
 
 class Client:
-    """The end that measures."""
+    """The measuring end."""
 
     def __init__(self, channel: Channel, asked: Asked, stop: threading.Event) -> None:
         self._channel = channel
@@ -425,7 +425,7 @@ class Client:
             raise
 
     def run(self, run: Run) -> tuple[Outcome, int]:
-        """Run both ends; what it took here, and the other end's CPU time in nanoseconds."""
+        """Run both ends; return the outcome here and the other end's CPU time in nanoseconds."""
         self._channel.tell(run=run.others)
         self._channel.hear()
         begun = self.end.begin(run)
@@ -433,7 +433,7 @@ class Client:
         return outcome, int(self._channel.hear()["cpu_ns"])
 
     def close(self) -> None:
-        """Say goodbye and close everything."""
+        """End the conversation and close everything."""
         with contextlib.suppress(click.ClickException):
             self._channel.tell(end=True)
         self.end.close()
@@ -441,7 +441,7 @@ class Client:
 
 @contextlib.contextmanager
 def client(channel: Channel, asked: Asked, stop: threading.Event) -> Iterator[Client]:
-    """Be the client of a server."""
+    """Connect to a server for the time of a context."""
     made = Client(channel, asked, stop)
     try:
         yield made
@@ -450,7 +450,7 @@ def client(channel: Channel, asked: Asked, stop: threading.Event) -> Iterator[Cl
 
 
 class TcpClient:
-    """The end that measures; it runs what `Client` runs."""
+    """The measuring end over TCP; it runs what `Client` runs."""
 
     def __init__(self, channel: Channel, sockets: int, stop: threading.Event) -> None:
         self._channel = channel
@@ -470,7 +470,7 @@ class TcpClient:
         self.end = TcpEnd(made, stop)
 
     def run(self, run: Run) -> tuple[Outcome, int]:
-        """Run both ends; what it took here, and the other end's CPU time in nanoseconds."""
+        """Run both ends; return the outcome here and the other end's CPU time in nanoseconds."""
         self._channel.tell(run={**run.others, "tcp": True})
         self._channel.hear()
         outcome = self.end.finish(self.end.begin(run))

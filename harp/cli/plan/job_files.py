@@ -1,7 +1,7 @@
-"""What ``harp plan`` reads: a job and the files that it names, plans, and what others send.
+"""Input files of ``harp plan``: jobs and the files that they name, plans, traffic of others.
 
-The fabric is described by a topology file, whose reader is the simulator's (`sim.schema`): what was
-simulated is what is deployed. What is wrong with a file is one sentence of click's.
+A topology file describes the fabric; the simulator's reader (`sim.schema`) reads it, so that what
+was simulated is what is deployed. A mistake in a file is one sentence, an exception of click's.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Loaded(NamedTuple):
-    """A job, with all that its file names."""
+    """A job with everything that its file names."""
 
     path: Path
     job: PlannedJob
@@ -40,21 +40,21 @@ class Loaded(NamedTuple):
     fabric: Fabric
     discovered: Map | None
     bonds: list[Policy | None]
-    """How the kernel of each endpoint chooses a port of its NIC; None where there is no choice."""
+    """Bond policy of each endpoint; None where the NIC has one port or the sender chooses."""
 
 
 def load_jobs(paths: tuple[Path, ...]) -> list[Loaded]:
-    """Read jobs that are planned together; UsageError unless all are of one fabric."""
+    """Read jobs that are planned together; UsageError unless all use one fabric."""
     first, *others = [_load(path) for path in paths]
     for other in others:
         if other.fabric.fingerprint != first.fabric.fingerprint:
-            raise click.UsageError(f"{first.path} and {other.path} are not of one fabric: links, "
+            raise click.UsageError(f"{first.path} and {other.path} use different fabrics: links, "
                                    "addresses or seeds differ")
         maps = {made.discovered and made.discovered.fingerprint(first.fabric)
                 for made in (first, other)}
         if len(maps) > 1:
-            raise click.UsageError(f"{first.path} and {other.path} have other maps: jobs that are "
-                                   "planned together have the same")
+            raise click.UsageError(f"{first.path} and {other.path} have different maps: jobs that "
+                                   "are planned together need the same")
     return [first, *others]
 
 
@@ -92,7 +92,7 @@ def _bonds(cluster: Cluster) -> list[Policy | None]:
 
 
 def _map(job: PlannedJob, fabric: Fabric, path: Path) -> Map | None:
-    """What was learnt of the network, if the job names maps."""
+    """Read the discovered paths, if the job names maps."""
     from harp.routing.discovered import Map
 
     ways = [way for name in job.maps for way in _read_map(path.parent / name)]
@@ -119,7 +119,7 @@ def _require_switch(fabric: Fabric, name: str, path: Path, key: tuple[str, str])
 
 
 def take_down(loaded: Loaded, names: tuple[str, ...]) -> Loaded:
-    """Take down what is named; UsageError for what the fabric does not have."""
+    """Take down the named links and switches; UsageError for unknown names."""
     if not names:
         return loaded
     known = _links_by_any_name(loaded.fabric)
@@ -132,7 +132,7 @@ def take_down(loaded: Loaded, names: tuple[str, ...]) -> Loaded:
 
 
 def _links_by_any_name(fabric: Fabric) -> dict[str, list[int]]:
-    """Links by ``a->b`` or ``a->b#2``, by ``a-b`` both ways, and all of a switch by its name."""
+    """Index links by ``a->b``, ``a->b#2``, ``a-b`` (both directions) and switch name."""
     known: dict[str, list[int]] = {}
     for link, (src, dst, cable) in enumerate(zip(
             fabric.link_src.tolist(), fabric.link_dst.tolist(), fabric.cable_names, strict=True)):
@@ -146,7 +146,7 @@ def _links_by_any_name(fabric: Fabric) -> dict[str, list[int]]:
 
 
 def planned_job(loaded: Loaded) -> Job:
-    """The job as the planner takes it."""
+    """Convert a job for the planner."""
     from harp.routing.jobs import Job
 
     ranks = _ranks(loaded)
@@ -174,7 +174,7 @@ def _ranks(loaded: Loaded) -> Ranks:
 
 
 def _measured_places(loaded: Loaded, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Where hosts sit by the round trips between them, and a sentence of what was found."""
+    """Cluster hosts by their round trips, and print what was found."""
     import numpy as np
 
     from harp.routing import rtt_clusters
@@ -190,9 +190,9 @@ def _measured_places(loaded: Loaded, numbers: NDArray[np.int64]) -> NDArray[np.i
     except PlanError as error:
         raise click.UsageError(f"{path}: latencies: {error}") from error
     levels = [len(np.unique(found.place[:, level])) for level in range(found.place.shape[1])]
-    click.echo("latencies: " + (f"{', of '.join(map(str, levels))} groups of hosts near one "
-                                f"another, silhouette {found.sure:.2f}" if levels else
-                                "all hosts are as near to one another"), err=True)
+    click.echo("latencies: " + (f"{', of '.join(map(str, levels))} groups of hosts that are "
+                                f"near, silhouette {found.sure:.2f}" if levels else
+                                "all hosts are equally near"), err=True)
     return found.place if levels else np.zeros((len(hosts), 1), np.int64)
 
 
@@ -220,7 +220,7 @@ def _wanted(job: PlannedJob, ranks: int) -> Wanted:
 
 
 def load_background(paths: tuple[Path, ...], loaded: Loaded) -> Background | None:
-    """Read what others send: plans of other jobs, and rates of links."""
+    """Read traffic of others: plans of other jobs, and link rates."""
     from harp.routing.background import Background
     from harp.routing.path_plan import PlanError
 
@@ -252,24 +252,24 @@ def _read_rates(path: Path, fabric: Fabric) -> dict[str, float]:
 
 
 def read_plan(path: Path) -> Deployment:
-    """Read a plan's file; ClickException, one sentence, if it is none."""
+    """Read a plan; ClickException, one sentence, if the file is not one."""
     from harp.routing.deployment import Deployment
     from harp.routing.path_plan import PlanError
 
     try:
         return Deployment.from_json(read_text(path))
     except PlanError as error:
-        raise click.ClickException(f"{path} is no plan: {error}") from error
+        raise click.ClickException(f"{path} is not a plan: {error}") from error
 
 
 def read_tuning(path: Path) -> Tuning:
-    """Read a tuning table; UsageError, one sentence, if it is none."""
+    """Read a tuning table; UsageError, one sentence, if the file is not one."""
     from harp.collectives.tuning import Tuning, TuningError
 
     try:
         return Tuning.from_json(read_text(path))
     except TuningError as error:
-        raise click.UsageError(f"{path} is no tuning table: {error}") from error
+        raise click.UsageError(f"{path} is not a tuning table: {error}") from error
 
 
 def read_text(path: Path) -> str:

@@ -1,7 +1,7 @@
-"""Files that go with a plan: who gets which rank, and what NCCL is told (``harp plan --files``).
+"""Files for launchers and NCCL that go with a plan (``harp plan --files``).
 
-The order of hosts in a job is that of its ranks, which launchers decide and NCCL follows. So every
-launcher has its file, all made from one plan.
+Launchers decide the order of ranks, and NCCL follows it. So each launcher gets its own file, all
+made from one plan.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ENV = "nccl.env"
 
 def plan_files(made: Deployment, job: PlannedJob, cluster: Cluster,
                dump: str | None = None) -> dict[str, str]:
-    """Give the text of each file by its name; ``dump`` is a topology that NCCL wrote on a host."""
+    """Give each file's text by name; ``dump`` is a topology that NCCL wrote on a host."""
     files = {
         "hostfile.openmpi": made.hostfile("openmpi"),
         "rankfile.openmpi": rankfile(made, job.gpus, {
@@ -35,22 +35,22 @@ def plan_files(made: Deployment, job: PlannedJob, cluster: Cluster,
         "ranks.kubernetes.yaml": config_map(made),
     }
     group = cluster.topology.hosts[0]
-    told = dict(made.settings)
+    settings = dict(made.settings)
     if len(cluster.topology.hosts) == 1:
-        told["HARP_SPEED"] = str(_mbps(group))
+        settings["HARP_SPEED"] = str(_mbps(group))
         if job.gpus is None:
             files["graph.xml"] = _graph(cluster, group)
     if dump is not None:
         files["topology.xml"] = with_nets(dump, dict(_nets(job, group)))
-    files[ENV] = env_file(told, files)
+    files[ENV] = env_file(settings, files)
     return files
 
 
 def rankfile(made: Deployment, gpus: Sequence[int] | None, groups: Mapping[str, HostGroup]) -> str:
-    """Give the rankfile of Open MPI's mpirun: of each rank the host, and its share of the cores.
+    """Give the rankfile of Open MPI's mpirun: the host of each rank, and its share of the cores.
 
-    That is the share of its GPU, where the job has some of each host's. Form: docs.open-mpi.org,
-    "Rankfiles"; slots there are cores to bind to.
+    If the job uses only some GPUs of a host, a rank gets its GPU's share. Format:
+    docs.open-mpi.org, "Rankfiles"; a slot is a core to bind to.
     """
     of_host: dict[str, list[int]] = {}
     for rank in made.ranks:
@@ -69,7 +69,7 @@ def rankfile(made: Deployment, gpus: Sequence[int] | None, groups: Mapping[str, 
 def config_map(made: Deployment) -> str:
     """Give a ConfigMap of each node's --node-rank, for pods that know their spec.nodeName.
 
-    An annotation of nodes would be nearer at hand, but a pod cannot read its node's.
+    Annotations of nodes would be simpler, but a pod cannot read those of its node.
     """
     nodes = list(dict.fromkeys(rank.host for rank in made.ranks))
     lines = "".join(f'  {host}: "{number}"\n' for number, host in enumerate(nodes))
@@ -78,11 +78,12 @@ def config_map(made: Deployment) -> str:
             f'"{len(made.ranks)}"\ndata:\n{lines}')
 
 
-def env_file(told: dict[str, str], files: dict[str, str]) -> str:
+def env_file(settings: dict[str, str], files: dict[str, str]) -> str:
     """Give lines NAME=value, for mpirun -x, docker --env-file and systemd's EnvironmentFile."""
     names = {"topology.xml": "NCCL_TOPO_FILE", "graph.xml": "# NCCL_GRAPH_FILE"}
-    told = told | {name: f"/etc/harp/{file}" for file, name in names.items() if file in files}
-    return "".join(f"{name}={value}\n" for name, value in told.items())
+    settings = settings | {name: f"/etc/harp/{file}" for file, name in names.items()
+                           if file in files}
+    return "".join(f"{name}={value}\n" for name, value in settings.items())
 
 
 def _mbps(group: HostGroup) -> int:
@@ -90,7 +91,7 @@ def _mbps(group: HostGroup) -> int:
 
 
 def _nets(job: PlannedJob, group: HostGroup) -> Iterator[tuple[str, Net]]:
-    """What NCCL should believe of each NIC of a host, by its name."""
+    """Speed and latency that NCCL is given for each NIC of a host, by name."""
     latency_us = None if job.latency is None else job.latency * 1e6
     for nic in group.nics:
         for number in range(nic.count):
@@ -98,7 +99,7 @@ def _nets(job: PlannedJob, group: HostGroup) -> Iterator[tuple[str, Net]]:
 
 
 def _graph(cluster: Cluster, group: HostGroup) -> str:
-    """Rings of a host: channels take its NICs in turn, and enter at a GPU that has the NIC near."""
+    """Rings of a host: channels use its NICs in turn, and enter at a GPU near the NIC."""
     nics, gpus = len(group.nic_names), group.gpus.count
     channels = channel_count(cluster.topology, cluster.topology.scenarios[0])
     near = place_devices(group).nic.tolist()

@@ -1,4 +1,4 @@
-"""``harp run``: a command as several ranks, here and on other hosts."""
+"""``harp run``: start a command as several ranks, here and on other hosts."""
 
 from __future__ import annotations
 
@@ -18,33 +18,34 @@ from harp.nearest import did_you_mean
 from harp.net import nics
 
 START_S = 600.0
-"""So long --host-discovery-script has to find enough slots; Horovod's --elastic-timeout."""
+"""Time for --host-discovery-script to find enough slots; Horovod's --elastic-timeout."""
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("-np", "--num-proc", "number", type=click.IntRange(1), metavar="N",
-              help="Ranks to start; as many as there are slots by default.")
-@click.option("-H", "--hosts", metavar="HOST:SLOTS,…", help="Where; this host by default.")
+              help="Ranks to start.  [the number of slots]")
+@click.option("-H", "--hosts", metavar="HOST:SLOTS,…", help="Hosts and their slots.  [this host]")
 @click.option("--hostfile", type=click.Path(path_type=Path, exists=True, dir_okay=False),
-              help="The same as lines: HOST slots=N.")
+              help="File of hosts, one line each: HOST slots=N.")
 @click.option("--min-np", "least", type=click.IntRange(1), metavar="N",
-              help="Go on while so many ranks are left (hvd.elastic).")
+              help="Continue while at least N ranks are left (hvd.elastic).")
 @click.option("--max-np", "most", type=click.IntRange(1), metavar="N",
-              help="With more slots than that some stay empty; no limit by default.")
+              help="Use at most N slots.  [no limit]")
 @click.option("--host-discovery-script", "script", metavar="FILE",
               type=click.Path(path_type=Path, exists=True, dir_okay=False),
-              help="Prints lines HOST:SLOTS; ranks come and go as it says (hvd.elastic).")
+              help="Program that prints lines HOST:SLOTS; ranks are added and removed accordingly "
+              "(hvd.elastic).")
 @click.option("--ssh-port", type=click.IntRange(1, 65535), help="TCP port of ssh.")
-@click.option("--address", help="Address by which the other hosts reach this one.")
+@click.option("--address", help="Address of this host that the other hosts can reach.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.pass_context
 def run(context: click.Context, *, number: int | None, hosts: str | None, hostfile: Path | None,
         least: int | None, most: int | None, script: Path | None, ssh_port: int | None,
         address: str | None, command: tuple[str, ...]) -> None:
-    """Run a command as several ranks.
+    """Start a command as several ranks.
 
-    The environment tells each its rank, in torchrun's names and in Horovod's. Lines of their output
-    begin with the rank. When one fails all are ended, and its status is this command's.
+    The environment has each rank's number, in torchrun's names and Horovod's. Output lines begin
+    with the rank. If a rank fails, all are ended and its status is this command's.
 
     \b
     harp run -np 2 python examples/lightcc/horovod_mnist.py
@@ -59,7 +60,7 @@ def run(context: click.Context, *, number: int | None, hosts: str | None, hostfi
         least, number = least or number or 1, min(number or slots, most or slots, slots)
     number = number or slots
     if number > slots:
-        raise click.UsageError(f"-np is {number}, and the hosts have {slots} slots")
+        raise click.UsageError(f"-np is {number}, but the hosts have {slots} slots")
     ranks = place_ranks(given, number)
     if any(rank.host in LOCAL for rank in ranks):
         _require_program(command[0])
@@ -90,10 +91,9 @@ def run(context: click.Context, *, number: int | None, hosts: str | None, hostfi
 def _check_options(number: int | None, hosts: str | None, hostfile: Path | None,
                    least: int | None, most: int | None, script: Path | None) -> None:
     if sum(map(bool, (hosts, hostfile, script))) > 1:
-        raise click.UsageError("-H, --hostfile and --host-discovery-script are three words for one "
-                               "thing; give one of them")
+        raise click.UsageError("give only one of -H, --hostfile and --host-discovery-script")
     if most is not None and not script:
-        raise click.UsageError("--max-np is for jobs with --host-discovery-script")
+        raise click.UsageError("--max-np needs --host-discovery-script")
     for option, limit in (("-np", number), ("--max-np", most)):
         if least is not None and limit is not None and least > limit:
             raise click.UsageError(f"--min-np is {least}, more than the {limit} ranks of {option}")
@@ -105,19 +105,19 @@ def _require_program(name: str) -> None:
     if Path(name).is_dir():
         raise click.UsageError(f"{name!r} is a directory, not a program")
     if Path(name).exists() and "/" in name:
-        raise click.UsageError(f"{name!r} is not executable; chmod +x makes it so, or name the "
-                               f"program that reads it, e.g. python {name}")
+        raise click.UsageError(f"{name!r} is not executable; use chmod +x, or name its "
+                               f"interpreter, e.g. python {name}")
     if "/" in name:
         raise click.UsageError(f"there is no program {name!r}")
     programs = {path.name for folder in os.get_exec_path() if Path(folder).is_dir()
                 for path in Path(folder).iterdir()}
-    hint = did_you_mean(name, programs) or f"; ./{name} would be one of this directory"
+    hint = did_you_mean(name, programs) or f"; for a program in this directory use ./{name}"
     raise click.UsageError(f"there is no program {name!r} in PATH{hint}")
 
 
 def _find_hosts(script: Path, slots: int) -> FoundHosts:
     if not os.access(script, os.X_OK):
-        raise click.BadParameter(f"{script} is not executable; chmod +x makes it so",
+        raise click.BadParameter(f"{script} is not executable; use chmod +x",
                                  param_hint="--host-discovery-script")
     found = FoundHosts(script.absolute())
     there = sum(count for _, count in found.wait_for(slots, START_S))
@@ -132,25 +132,25 @@ def _interrupt(*_: Any) -> None:
 
 
 def _check_address(address: str, *, is_met_here: bool) -> None:
-    """Refuse an address by which no rank would reach this host: all would wait for the others."""
+    """Refuse an address that ranks cannot reach: they would all wait for one another."""
     try:
         found = {str(where[0]) for *_, where in socket.getaddrinfo(address, None)}
     except (OSError, UnicodeError):
-        raise click.UsageError(f"--address: no host is known by the name {address!r}; possible is "
-                               "a name or an address by which the ranks reach this host") from None
+        raise click.UsageError(f"--address: unknown host {address!r}; give a name or an address "
+                               "of this host that the ranks can reach") from None
     if is_met_here and not any(map(nics.is_own_address, found)):
-        raise click.UsageError(f"--address: {address} is no address of this host, where rank 0 "
-                               "runs and the ranks meet; `ip address` shows those that it has")
+        raise click.UsageError(f"--address: {address} is not an address of this host, where rank "
+                               "0 runs and the ranks meet; `ip address` lists them")
 
 
 def own_address(host: str) -> str:
-    """Give the address of this host on the way to another one."""
+    """Give this host's source address for packets to ``host``."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         try:
             asking.connect((host, 9))  # sends nothing; the kernel chooses the route
         except socket.gaierror:
-            raise click.UsageError(f"-H: no host is known by the name {host!r}; --address says by "
-                                   "which address the others reach this one") from None
+            raise click.UsageError(f"-H: unknown host {host!r}; --address gives the address "
+                                   "of this host that the others can reach") from None
         return str(asking.getsockname()[0])
 
 

@@ -1,4 +1,4 @@
-"""The hosts of ``harp run``: as a list, in a file, or as a script finds them while a job runs."""
+"""Hosts and slots of ``harp run``: from a list, a file, or a script that runs during the job."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SECONDS = 1.0
-"""Between two looks; Horovod's driver has as many."""
+"""Between two runs of the script; the same as Horovod's driver."""
 SCRIPT_S = 60.0
 OTHER_WORDS = ("max_slots", "max-slots", "username", "user", "binding", "ifname")
-"""What Open MPI and MPICH have beside a host's slots; they change nothing here."""
+"""Further words of Open MPI's and MPICH's hostfiles; they have no effect here."""
 
 
 def parse_hosts(text: str) -> list[tuple[str, int]]:
-    """Take ``host:slots,host:slots`` apart; without slots it is one.
+    """Parse ``host:slots,host:slots``; the default is one slot.
 
     >>> parse_hosts("a:4,b")
     [('a', 4), ('b', 1)]
@@ -35,19 +35,19 @@ def parse_hosts(text: str) -> list[tuple[str, int]]:
     if not hosts:
         raise click.BadParameter(f"{text!r} names no host; write HOST:SLOTS", param_hint="-H")
     if len({host for host, _ in hosts}) < len(hosts):
-        raise click.BadParameter(f"a host stands twice in {text!r}", param_hint="-H")
+        raise click.BadParameter(f"a host appears twice in {text!r}", param_hint="-H")
     return hosts
 
 
 def _read_host(part: str) -> tuple[str, int]:
     host, _, slots = part.rpartition(":") if ":" in part else (part, "", "1")
     if not host or not slots.isdecimal() or int(slots) < 1:
-        raise ValueError(f"{part!r} is no host; write HOST:SLOTS with one slot or more")
+        raise ValueError(f"{part!r} is not a host; write HOST:SLOTS with at least one slot")
     return host, int(slots)
 
 
 def read_hostfile(path: Path) -> list[tuple[str, int]]:
-    """Read lines ``host slots=N`` or ``host:N``, as Open MPI, MPICH and Horovod have them."""
+    """Read lines ``host slots=N`` or ``host:N``, the formats of Open MPI, MPICH and Horovod."""
     try:
         lines = path.read_text().splitlines()
     except UnicodeDecodeError:
@@ -60,7 +60,7 @@ def read_hostfile(path: Path) -> list[tuple[str, int]]:
         try:
             host, slots = _read_host_line(words)
             if host in hosts:
-                raise ValueError(f"{host} stands in a line before")
+                raise ValueError(f"{host} is already listed above")
         except ValueError as error:
             raise click.UsageError(f"{path}:{number}: {error}") from None
         hosts[host] = slots
@@ -78,22 +78,23 @@ def _read_host_line(words: Sequence[str]) -> tuple[str, int]:
         if name != "slots":
             near = nearest_name(name, ("slots", *OTHER_WORDS))
             hint = f"; did you mean {near}={value}?" if near else ""
-            raise ValueError(f"{word!r} is not known; possible is HOST slots=N{hint}")
+            raise ValueError(f"{word!r} is unknown; write HOST slots=N{hint}")
         if not value.isdecimal() or int(value) < 1:
-            raise ValueError(f"{word!r} is no number of slots; possible is slots=N with one or "
-                             "more")
+            raise ValueError(f"{word!r} is not a number of slots; write slots=N with N at "
+                             "least 1")
         slots = int(value)
     return (host, slots) if slots else _read_host(host)
 
 
 class FoundHosts:
-    """What a script prints, as lines ``host:slots``; it is run once a second.
+    """The hosts that a script prints as lines ``host:slots``; it runs once a second.
 
-    A script that fails, or prints what is no host, changes nothing; the first time is told.
+    If the script fails or prints a bad line, the hosts stay as they were; the first time prints a
+    warning.
 
     Args:
-        script: is executable.
-        slots: of a host without a number.
+        script: an executable file.
+        slots: slots of a host printed without a number.
 
     """
 
@@ -106,11 +107,11 @@ class FoundHosts:
         threading.Thread(target=self._look, daemon=True).start()
 
     def __call__(self) -> list[tuple[str, int]]:
-        """Give the hosts that there are now."""
+        """Give the current hosts."""
         return self._found
 
     def wait_for(self, slots: int, timeout_s: float) -> list[tuple[str, int]]:
-        """Wait until there are so many slots, or the time is over; give the hosts then."""
+        """Wait until there are ``slots`` slots or the time is over; give the hosts."""
         for _ in range(max(1, int(timeout_s / SECONDS))):
             if sum(count for _, count in self._found) >= slots:
                 break
@@ -119,7 +120,7 @@ class FoundHosts:
         return self._found
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop running the script."""
         self._ended.set()
 
     def _look(self) -> None:
@@ -134,7 +135,7 @@ class FoundHosts:
                 said = (error.stderr.strip().splitlines() or [""])[-1]
                 self._warn_once(f"ended with {ending(error.returncode)}" + f": {said}" * bool(said))
             except click.BadParameter as error:
-                self._warn_once(f"printed what names no host: {error.message}")
+                self._warn_once(f"printed a line that names no host: {error.message}")
             self._first.set()
             self._ended.wait(SECONDS)
 
@@ -148,5 +149,5 @@ class FoundHosts:
     def _warn_once(self, why: str) -> None:
         if not self._has_warned:
             self._has_warned = True
-            click.echo(f"warning: --host-discovery-script {self._script} {why}; it is asked again "
-                       "every second, and this is told once", err=True)
+            click.echo(f"warning: --host-discovery-script {self._script} {why}; it runs again "
+                       "every second, and this warning is shown once", err=True)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 LOCAL = ("localhost", "127.0.0.1")
 GRACE_S = 5.0
-"""So long processes have between SIGTERM and SIGKILL."""
+"""Time between SIGTERM and SIGKILL."""
 CAUSE_S = 2.0
 """So long a rank that another one calls gone has to end, so that it is named and not the other."""
 GONE = re.compile(rb"\brank (\d+) is gone\b")
@@ -74,7 +74,7 @@ def place_ranks(hosts: Sequence[tuple[str, int]], number: int) -> list[Rank]:
 
 
 def variables(rank: Rank, ranks: Sequence[Rank], address: str, port: int) -> dict[str, str]:
-    """Give what tells a rank who it is, in torchrun's names and in Horovod's."""
+    """Give the variables of a rank, in torchrun's names and Horovod's."""
     peers = [other.host_number for other in ranks if other.local_rank == rank.local_rank]
     told = {"RANK": rank.rank, "WORLD_SIZE": len(ranks), "LOCAL_RANK": rank.local_rank,
             "LOCAL_WORLD_SIZE": rank.local_size, "GROUP_RANK": rank.host_number,
@@ -238,7 +238,7 @@ class Job:
         if host not in self._refused:
             self._refused.add(host)
             sys.stderr.write(f"{host} gets no ranks: the job began with this host alone; --address "
-                             "says by which address other hosts reach it\n")
+                             "gives the address of this host that other hosts can reach\n")
         return False
 
     def _there(self, host: str) -> list[int]:
@@ -258,7 +258,7 @@ class Job:
         self._watch(rank.rank, self._live[rank.rank])
 
     def _call_meeting(self) -> None:
-        """Ask the ranks to meet where that changes something, and tell who meets when all came."""
+        """Ask the ranks to meet if that changes something; publish the members when all came."""
         store, live = self._server.store, set(self._live)
         members = self._members & live
         here = {int(number) for number in store.find(here_key(self._meeting))} & live
@@ -274,7 +274,7 @@ class Job:
             end_group(self._live[number], signal.SIGTERM)
 
     def end(self) -> None:
-        """End what runs: politely, and after a while not."""
+        """End all processes: by SIGTERM, and after a while by SIGKILL."""
         for process in self._live.values():
             end_group(process, signal.SIGTERM)
         limit = time.monotonic() + GRACE_S

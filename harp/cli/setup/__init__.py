@@ -1,7 +1,7 @@
-"""``harp setup``: prepare a host for HARP, and put it back as it was.
+"""``harp setup``: prepare a host for HARP, and undo that.
 
-`docs/setup.md` says what is changed and why. `choose` picks the interfaces, `plan` says what is
-wanted, `knobs` reads and sets, `state` remembers what was there before.
+`docs/setup.md` says what is changed and why. `choose` picks the interfaces, `targets` lists the
+wanted values, `knobs` reads and sets them, `state` saves the values of before.
 """
 
 from __future__ import annotations
@@ -22,36 +22,35 @@ if TYPE_CHECKING:
     from harp.net.nics import Nic
 
 ROUNDS = 3
-"""The plan is made again after the changes: more queues bring more interrupts, and where pages of
-1 GiB are not to be had, smaller ones are asked for."""
+"""Targets are listed again after the changes: more queues bring more interrupts, and where the
+kernel cannot give pages of 1 GiB, smaller ones are tried."""
 Target = tuple[Knob, "str | None"]
 
 
 @click.command()
-@click.option("--nics", "names", metavar="NAMES", help="Interfaces, as in eth1..eth8 or eth1,eth3. "
-              "Without it: all that have an address and do not carry the default route.")
-@click.option("--mtu", type=click.IntRange(576, 65535), help="Bytes of the largest packet; only "
-              "you know what the network takes. Without it: as it is.")
-@click.option("--queues", type=click.IntRange(1), help="Queues of each card. Without it: one for "
-              "each GPU that the card serves; without GPUs as it is.")
+@click.option("--nics", "names", metavar="NAMES", help="Interfaces, like eth1..eth8 or "
+              "eth1,eth3.  [all that have an address and do not carry the default route]")
+@click.option("--mtu", type=click.IntRange(576, 65535), help="Largest packet in bytes; "
+              "choose what your network supports.  [unchanged]")
+@click.option("--queues", type=click.IntRange(1), help="Queues per card.  [one per GPU "
+              "that the card serves; without GPUs unchanged]")
 @click.option("--hugepages", "pages_gib", type=click.IntRange(0), metavar="GIB",
-              help="Huge pages in all. Without it: 5 for each card, and 10.")
-@click.option("--dry-run", is_flag=True, help="Show the commands; change nothing. Needs no right.")
-@click.option("--undo", is_flag=True, help="Restore what was there before the first time.")
+              help="Huge pages in total.  [10, and 5 per card]")
+@click.option("--dry-run", is_flag=True, help="Only show the commands; needs no privileges.")
+@click.option("--undo", is_flag=True, help="Restore the values from before the first run.")
 @click.pass_obj
 def setup(host: Host | None, *, names: str | None, mtu: int | None, queues: int | None,
           pages_gib: int | None, dry_run: bool, undo: bool) -> int:
     """Prepare this host for HARP; each command is shown before it runs.
 
-    Huge pages, queues, rings, interrupts and socket memory, and /etc/harp/harp.conf. What is so
-    already is left alone.
+    Sets huge pages, queues, rings, interrupts, socket memory and /etc/harp/harp.conf. Values that
+    are right already stay untouched.
     """
     host = host or Host()
     if undo and any(wish is not None for wish in (names, mtu, queues, pages_gib)):
-        raise click.UsageError("--undo restores everything: it goes with --dry-run alone")
+        raise click.UsageError("--undo restores everything; only --dry-run may go with it")
     if not dry_run and not host.may_change():
-        raise click.ClickException("only root may change this host; --dry-run shows what would be "
-                                   "done")
+        raise click.ClickException("only root may change this host; --dry-run shows the commands")
     try:
         with contextlib.nullcontext() if dry_run else host.alone():
             if undo:
@@ -59,7 +58,7 @@ def setup(host: Host | None, *, names: str | None, mtu: int | None, queues: int 
             nics = _nics(host, names, dry_run=dry_run)
             wishes = Wishes(nics, mtu, queues, pages_gib)
             return _setup(host, wishes, dry_run=dry_run) if nics else 0
-    except Refused as error:  # what a knob refuses is told beside it
+    except Refused as error:  # a knob's own refusal is printed beside it
         raise click.ClickException(str(error)) from None
 
 
@@ -68,7 +67,7 @@ def _nics(host: Host, names: str | None, *, dry_run: bool) -> list[Nic]:
         return choose.named(host, names)
     nics, why = choose.default(host)
     if not nics:
-        sentence = f"no NIC is to be set up without being named by --nics: {why}"
+        sentence = f"name the NICs by --nics; none is chosen by default: {why}"
         if not dry_run:
             raise click.ClickException(sentence)
         click.echo(f"# {sentence}")
@@ -122,7 +121,7 @@ def _undo(host: Host, *, dry_run: bool) -> int:
 
 
 def _turn(host: Host, todo: Sequence[Target], *, dry_run: bool, remember: bool) -> list[Knob]:
-    """Show and set each; gives those that did not become what they should."""
+    """Show and set each; return those that did not get their value."""
     for tool in sorted({one.tool for one, _ in todo if one.tool and not host.has(one.tool)}):
         sentence = f"{tool} is not installed: {choose.PACKAGES[tool]}"
         if not dry_run:
@@ -150,15 +149,15 @@ def _turn_one(host: Host, one: Knob, value: str | None, *, dry_run: bool) -> boo
 
 def _sum_up(changes: int, refused: int, *, dry_run: bool, undo: bool = False) -> None:
     if not changes:
-        click.echo("# already so: nothing is changed")
+        click.echo("# nothing to change")
     elif dry_run:
         click.echo("# nothing was changed: --dry-run")
     elif refused:
-        click.echo(f"# {refused} of {changes} changes were refused; the others stand" + (
-            "" if undo else ", and harp setup --undo takes them back"))
+        click.echo(f"# {refused} of {changes} changes were refused; the others were made" + (
+            "" if undo else ", and harp setup --undo reverts them"))
     else:
         click.echo(f"# {changes} change{'s' if changes > 1 else ''} made" + (
-            ": all is as it was" if undo else "; harp setup --undo takes them back"))
+            ": everything is restored" if undo else "; harp setup --undo reverts them"))
 
 
 __all__ = ["setup"]

@@ -1,4 +1,4 @@
-"""Which interfaces ``harp setup`` is about."""
+"""The interfaces that ``harp setup`` changes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def named(host: Host, text: str) -> list[Nic]:
                 nearest = nearest_name(name, there, 0)
                 raise click.BadParameter(f'there is no NIC "{name}" here; ' + (
                     f"the nearest name is {nearest}, all are {', '.join(sorted(there))}"
-                    if nearest else "there is none at all"))
+                    if nearest else "there is no NIC at all"))
             found[name] = there[name]
     return list(found.values())
 
@@ -35,22 +35,22 @@ def named(host: Host, text: str) -> list[Nic]:
 def _range(item: str) -> list[str]:
     first, dots, last = item.partition("..")
     if not first:
-        raise click.BadParameter(f'"{item}" is no name: a list is eth1,eth2 or eth1..eth8')
+        raise click.BadParameter(f'"{item}" is not a name; write eth1,eth2 or eth1..eth8')
     if not dots:
         return [first]
     ends = [re.fullmatch(r"(.*?)(\d+)", end) for end in (first, last)]
     if not ends[0] or not ends[1] or ends[0][1] != ends[1][1] \
             or not 0 <= int(ends[1][2]) - int(ends[0][2]) < MOST:
-        raise click.BadParameter(f'"{item}" is no range: it goes from a name to a later one that '
-                                 "differs by its last number, as in eth1..eth8")
+        raise click.BadParameter(f'"{item}" is not a range; the two names differ only in a rising '
+                                 "last number, like eth1..eth8")
     return [f"{ends[0][1]}{number}" for number in range(int(ends[0][2]), int(ends[1][2]) + 1)]
 
 
 def default(host: Host) -> tuple[list[Nic], str]:
-    """Give the cards that may be changed without being named, and why there is none.
+    """Give the cards that are set up by default, and the reasons against the others.
 
-    They are up, have an address, and do not carry the default route: who sets up a host from afar
-    must not lose it. Of bonds and the like the whole counts, not its members.
+    They are up, have an address, and do not carry the default route, so that a remote user does
+    not lose the connection. A bond counts as one, not its members.
     """
     carriers = _default_route(host)
     cards, others = [], []
@@ -71,9 +71,9 @@ def default(host: Host) -> tuple[list[Nic], str]:
 
 
 def _default_route(host: Host) -> set[str]:
-    """Interfaces by which packets to anywhere leave: those of the least metric."""
+    """Interfaces of the default routes with the lowest metric."""
     if not host.has("ip"):
-        raise click.ClickException("which NIC carries the default route cannot be seen without ip: "
+        raise click.ClickException("finding the default route's NIC needs ip: "
                                    f"{PACKAGES['ip']}, or name the NICs by --nics")
     carriers: set[str] = set()
     for family in ("-4", "-6"):

@@ -1,6 +1,6 @@
-"""The host that is set up: everything that is read of it and everything that changes it.
+"""Access to the host that is set up: all reads and all changes.
 
-Tests put another one in its place.
+Tests replace it by a fake.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Refused(Exception):  # noqa: N818  (said in a word)
-    """The kernel or a tool did not do what was asked; the text is what it said."""
+    """The kernel or a tool refused; the text is its message."""
 
 
 class Host:
@@ -108,7 +108,7 @@ class Host:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Keep other runs away, without leaving a file behind."""
+        """Lock out other runs, without leaving a file behind."""
         folder = self._at("/var/lib")
         folder.mkdir(parents=True, exist_ok=True)
         held = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
@@ -116,7 +116,7 @@ class Host:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield
         except BlockingIOError:
-            raise Refused("another harp setup is changing this host: wait for its end") from None
+            raise Refused("another harp setup is running on this host: wait for it") from None
         finally:
             os.close(held)
 

@@ -1,4 +1,4 @@
-"""What ``harp setup`` can read and set, each by a key that says what it is.
+"""Knobs of a host that ``harp setup`` reads and sets, each with a key.
 
     mtu eth1              ip link set dev eth1 mtu 9000
     queues eth1           ethtool -L eth1 combined 8
@@ -8,8 +8,8 @@
     pages /sys/...        echo 1024 > /sys/.../hugepages-2048kB/nr_hugepages
     conf /etc/harp/...    the lines of harp setup in the file that the plugin reads
 
-A value is text as the command takes it, or None where there is no such thing. What restores a host
-is what set it up: the same knobs, with the values that were read first.
+A value is text in the command's form, or None where the knob does not exist. Undo uses the same
+knobs, with the values that were read first.
 """
 # ruff: noqa: D102  (what a method does stands at Knob)
 
@@ -28,17 +28,17 @@ END = "# harp setup: end\n"
 
 
 class Knob(ABC):
-    """Something of a host that has a value."""
+    """A setting of a host."""
 
     kind: str
     tool: str | None = None
-    """What must be installed to set it."""
+    """Tool that must be installed to set it."""
     optional = False
-    """Whether a host is set up without it, too."""
+    """Whether HARP works without it."""
     makes = False
-    """Whether setting it makes it, where there is none."""
-    short = "it did not take what was asked"
-    """Why it may have another value than it was given."""
+    """Whether setting it creates it."""
+    short = "the kernel did not accept the value"
+    """Why its value may differ from the one set."""
 
     def __init__(self, of: str) -> None:
         self.of = of
@@ -50,16 +50,16 @@ class Knob(ABC):
 
     @property
     def key(self) -> str:
-        """What it is, in two words."""
+        """Its name, in two words."""
         return f"{self.kind} {self.of}"
 
     @abstractmethod
     def read(self, host: Host) -> str | None:
-        """Give the value that it has."""
+        """Give its current value."""
 
     @abstractmethod
     def shown(self, host: Host, value: str | None) -> str:
-        """Give the command that sets it, as one would type it."""
+        """Give the shell command that sets it."""
 
     @abstractmethod
     def set(self, host: Host, value: str | None) -> None:
@@ -112,12 +112,12 @@ class Rings(_Command):
 
 
 def as_words(counts: dict[str, tuple[int, int]]) -> str | None:
-    """Give what is, as ethtool takes it: ``rx 256 tx 256``."""
+    """Format current counts for ethtool: ``rx 256 tx 256``."""
     return " ".join(f"{kind} {now}" for kind, (now, _) in counts.items()) or None
 
 
 class File(Knob):
-    """A file of the kernel's that holds one value. A container may read and not write it."""
+    """A kernel file with one value. A container may be able to read but not write it."""
 
     kind, optional = "file", True
 
@@ -140,11 +140,11 @@ class Pages(File):
     """How many huge pages of a size there are."""
 
     kind = "pages"
-    short = "memory is in pieces or in use; early after boot there is more"
+    short = "memory is fragmented or in use; try again right after boot"
 
 
 class Irq(File):
-    """The CPUs that serve an interrupt. Of some drivers' the kernel alone decides."""
+    """The CPUs that serve an interrupt; for some drivers the kernel alone decides."""
 
     kind = "irq"
 
@@ -154,7 +154,7 @@ class Irq(File):
 
 
 class Conf(Knob):
-    """Lines of this program's at the top of the file that the plugin reads; others stay."""
+    """Lines of harp setup at the top of the file that the plugin reads; other lines stay."""
 
     kind, makes = "conf", True
 

@@ -37,11 +37,11 @@ def add(host: Host, of_cards: list[int | None], asked_gib: int | None, tried: se
     most_gib = _most_gib(host, have_gib)
     if wanted_gib > most_gib:
         asked = "" if asked_gib else f"{len(of_cards)} x {CARD_GIB} + {BASE_GIB} = "
-        short = (f"huge pages: {asked}{wanted_gib} GiB are wanted, and with those that there are "
-                 f"{most_gib} GiB are possible")
+        short = (f"huge pages: {asked}{wanted_gib} GiB are wanted, but only {most_gib} GiB are "
+                 "possible with the existing ones")
         if asked_gib:
-            raise click.ClickException(f"{short}: --hugepages {most_gib} takes them, 0 none")
-        remarks.append(f"{short} and taken; HARP runs with less, too (--hugepages GIB)")
+            raise click.ClickException(f"{short}: use --hugepages {most_gib}, or 0 for none")
+        remarks.append(f"{short}; these are used, and fewer work too (--hugepages GIB)")
         # What is free differs a little from run to run; for that nothing is changed again.
         wanted_gib = int(have_gib) if have_gib >= 1 and most_gib - have_gib <= 1 else most_gib
     left_gib = wanted_gib

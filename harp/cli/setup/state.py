@@ -1,7 +1,7 @@
-"""What was there before the first change: a file with the value of each knob that was turned.
+"""The values of before the first change: a file with the old value of each changed knob.
 
-It is written before a knob is turned, so that a run that ends half-way can be undone, and holds the
-first value of each knob, however often the host is set up.
+It is written before a knob is changed, so that an interrupted run can be undone. It keeps the first
+value of each knob, however often the host is set up.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ def load(host: Host) -> dict[str, str | None]:
         before = json.loads(text)["before"]
         return {str(key): None if value is None else str(value) for key, value in before.items()}
     except (ValueError, TypeError, KeyError, AttributeError):
-        raise click.ClickException(f"{FILE} does not say what was there before harp setup: "
-                                   "repair it, or remove it to go on without undo") from None
+        raise click.ClickException(f"{FILE} cannot be read, so undo is not possible: repair it, "
+                                   "or remove it to continue without undo") from None
 
 
 def remember(host: Host, values: dict[str, str | None]) -> None:
-    """Add values that are not yet known."""
+    """Save the values of knobs that are not in the file yet."""
     known = load(host)
     if values.keys() - known.keys():
         host.store(FILE, json.dumps({"before": {**values, **known}}, indent=1) + "\n")
 
 
 def forget(host: Host) -> None:
-    """Everything is as it was."""
+    """Remove the file: everything is restored."""
     host.store(FILE, None)

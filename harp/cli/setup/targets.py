@@ -1,7 +1,7 @@
-"""What ``harp setup`` wants of a host: knobs with values, and remarks.
+"""Target values of a host's knobs for ``harp setup``, and remarks.
 
-Nothing is changed here. A plan names every value that is wanted, those that are so already too; so
-the same plan after the changes asks for nothing.
+This module changes nothing. It lists all wanted values, including those that are set already, so
+that the same targets after the changes require nothing.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from harp.net.nics import Nic
 
 RING_DESCRIPTORS = 4096
-"""As many frames as the xdp port gives a card to receive into."""
+"""The number of receive frames that the xdp port gives a card."""
 ONE_BUFFER_BYTES = 3498
-"""The largest MTU that every driver takes with XDP, if a packet has to fit into a page."""
+"""The largest MTU for XDP with drivers that need a packet in one page."""
 
 NEIGHBOUR_MS = 100
-"""From one question for a neighbour's Ethernet address to the next. With the kernel's second (RFC
-4861, RETRANS_TIMER), a port that was out and is back waits for the next question up to so long."""
+"""Time between two solicitations of a neighbour's Ethernet address. With the kernel's default of
+1 s (RFC 4861, RETRANS_TIMER), a port that comes back waits up to 1 s for the next one."""
 
 
 @dataclass(frozen=True)
 class Wishes:
-    """What the user asked for."""
+    """The user's options."""
 
     nics: list[Nic]
     mtu: int | None = None
@@ -42,14 +42,14 @@ class Wishes:
 
 @dataclass
 class Plan:
-    """Knobs and the values that they shall have, in order; and what to tell the user."""
+    """Knobs with their target values, in order, and remarks for the user."""
 
     targets: list[tuple[Knob, str | None]] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
 
 
 def plan(host: Host, wishes: Wishes, tried: set[str]) -> Plan:
-    """Say what the host shall be like; ``tried`` are the keys of knobs that were set already."""
+    """List the targets of a host; ``tried`` are the keys of knobs that were set already."""
     made = Plan(remarks=[f"NICs: {', '.join(nic.name for nic in wishes.nics)}"])
     there = {nic.name: nic for nic in host.nics()}
     cards = [there[card] for nic in wishes.nics for card in choose.members(host, nic.name)]
@@ -61,7 +61,7 @@ def plan(host: Host, wishes: Wishes, tried: set[str]) -> Plan:
     for place, card in enumerate(cards):
         made.targets += _interrupts(host, card.name, place)
     if any(host.read(comm) == "irqbalance\n" for comm in host.find("/proc/[0-9]*/comm")):
-        made.remarks.append("irqbalance runs and will move these interrupts again: systemctl "
+        made.remarks.append("irqbalance is running and will move these interrupts: systemctl "
                             "disable --now irqbalance")
     pages.add(host, [node_of(host, nic.name) for nic in wishes.nics], wishes.pages_gib, tried,
               made.targets, made.remarks)
@@ -79,7 +79,7 @@ def node_of(host: Host, name: str) -> int | None:
 
 
 def _card(host: Host, wishes: Wishes, nic: Nic, engines: int, made: Plan) -> None:
-    """Queues, rings and steering of a card that ``engines`` share, as far as is known."""
+    """Add queues, rings and steering of a card that ``engines`` share, as far as known."""
     # What an interface says of XDP changes with its queues; what its driver can do does not. The
     # xdp port does not look through a bond.
     xdp = (nic.driver in {*nics.ZERO_COPY, *nics.NATIVE} or nic.xdp in {"native", "zero copy"}) \
@@ -94,12 +94,12 @@ def _card(host: Host, wishes: Wishes, nic: Nic, engines: int, made: Plan) -> Non
             {kind: max(now, min(RING_DESCRIPTORS, most))
              for kind, (now, most) in rings.items()})))
     rules = "takes rules" if nic.ntuple in {"on", "off"} else "takes no rules"
-    steering = "the kernel's" if not xdp else "one queue, nothing to steer" if queues == 1 else \
+    steering = "the kernel's" if not xdp else "one queue, no steering needed" if queues == 1 else \
         f"by source port, 1 of {queues} meets an engine's queue"
     made.remarks.append(f"{nic.name}: {nic.driver or 'driver unknown'}, XDP {nic.xdp or 'unknown'};"
                         f" steering: {steering} (the driver {rules})")
     if xdp and nic.several_buffers is False and (wishes.mtu or nic.mtu) > ONE_BUFFER_BYTES:
-        made.remarks.append(f"{nic.name}: its driver takes one buffer a packet: for xdp, --mtu "
+        made.remarks.append(f"{nic.name}: its driver takes one buffer per packet: for xdp, --mtu "
                             f"{ONE_BUFFER_BYTES}")
 
 

@@ -94,9 +94,9 @@ def test_what_to_change_about_an_interface(known, change):
 
 
 @pytest.mark.parametrize(("known", "engines", "change"), [
-    ({"queues": 2}, 4, "ethtool -L eth9 combined 4: a queue an engine"),
-    ({"queues": 2}, 12, "ethtool -L eth9 combined 8: a queue an engine"),
-    ({"queues": 2, "driver": "ice"}, 12, "ethtool -L eth9 combined 12: a queue an engine"),
+    ({"queues": 2}, 4, "ethtool -L eth9 combined 4: one queue per engine"),
+    ({"queues": 2}, 12, "ethtool -L eth9 combined 8: one queue per engine"),
+    ({"queues": 2, "driver": "ice"}, 12, "ethtool -L eth9 combined 12: one queue per engine"),
     ({"queues": 4}, 4, ""), ({"queues": 1, "queues_most": None}, 4, "")])
 def test_each_engine_wants_a_queue(known, engines, change):
     assert check.nic_line(nic(**known), engines).change == change

@@ -118,7 +118,7 @@ def test_wrong_lines(conf_file):
     folder = Path(file).parent
     said = run("env", HARP_CONF_FILE=str(folder))
     assert (said.returncode, said.stdout) == (1, "")
-    assert said.stderr == f"error: the file of settings {folder} cannot be read: Is a directory\n"
+    assert said.stderr == f"error: the settings file {folder} cannot be read: Is a directory\n"
 
 
 # ---- env --explain ----
@@ -135,15 +135,15 @@ def test_explain_says_what_is_in_force_and_where_it_comes_from(conf_file):
                      HARP_CONF_FILE=conf_file("HARP_PORT=udp\n"))
     assert "LIGHT_INTRA_SIZE=4  (environment)" in said
     assert "LIGHT_TOPK_RATIO=0.01  (default)" in said
-    assert "HARP_CC=swift  (environment; NCCL's plugin alone reads it)" in said
+    assert "HARP_CC=swift  (environment; only NCCL's plugin reads it)" in said
     assert re.search(r"HARP_PORT=udp  \(/.*harp.conf, which NCCL's plugin reads; LightCC reads the "
                      r"environment\)", said)
 
 
 def test_explain_says_what_lightcc_reads_and_what_the_plugin_alone():
     said = explained(HARP_PORT="tcp", HARP_MTU="1500")
-    assert "HARP_PORT=tcp  (environment; LightCC refuses it: possible is auto, udp, " in said
-    assert "HARP_MTU=1500  (environment; NCCL's plugin alone reads it)" in said
+    assert "HARP_PORT=tcp  (environment; LightCC refuses it and allows auto, udp, " in said
+    assert "HARP_MTU=1500  (environment; only NCCL's plugin reads it)" in said
     both, alone = re.findall(r"the other HARP_ settings .*: default  \((.*)\)", said)
     assert {*both.split(", ")} == {*conf.LIGHTCC} - {"HARP_PORT"}
     assert {*alone.split(", ")} == {*conf.NAMES} - {*conf.LIGHTCC, "HARP_MTU"}
@@ -162,7 +162,7 @@ def test_an_unknown_name_in_the_environment_is_a_warning(arguments, name, neares
 def test_explain_says_which_of_horovods_variables_do_something():
     said = explained(HOROVOD_FUSION_THRESHOLD="0", HOROVOD_TORUS_ALLREDUCE="1", HOROVOD_RANK="0")
     assert "HOROVOD_FUSION_THRESHOLD=0  (environment)" in said
-    assert "HOROVOD_TORUS_ALLREDUCE=1  (environment; changes nothing here)" in said
+    assert "HOROVOD_TORUS_ALLREDUCE=1  (environment; has no effect here)" in said
     assert "HOROVOD_RANK" not in said
 
 

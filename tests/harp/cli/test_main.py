@@ -52,10 +52,10 @@ def test_a_port_that_is_taken_is_named(arguments, tmp_path, monkeypatch):
     (["run", "pyhton", "a.py"], 2, "'pyhton' in PATH; did you mean 'python'?"),
     (["run", "/dev"], 2, "'/dev' is a directory, not a program"),
     (["run", "-H", ",", "true"], 2, "',' names no host; write HOST:SLOTS"),
-    (["run", "-H", "a.invalid:1", "true"], 2, "no host is known by the name 'a.invalid'"),
+    (["run", "-H", "a.invalid:1", "true"], 2, "unknown host 'a.invalid'"),
     (["check", "--colour"], 2, "No such option"),
     (["perf"], 2, "name a HOST, or give one of --serve, --local and --handle"),
-    (["perf", "a.invalid"], 1, "no host is known by the name 'a.invalid'"),
+    (["perf", "a.invalid"], 1, "unknown host 'a.invalid'"),
     (["decode", "/nonexistent.pcap"], 1, "there is no file /nonexistent.pcap"),
 ])
 def test_errors_are_a_sentence_and_a_status(arguments, status, sentence):

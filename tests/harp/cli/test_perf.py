@@ -187,8 +187,8 @@ def test_a_server_with_an_address_of_its_own_listens_there_alone():
             check_rows(rows(run("127.0.0.1", "--control", control, "--json", *QUICK)), [8, 65536])
             taken = run("--serve", "--control", control, "--address", "127.0.0.1")
             assert taken.returncode == 1
-            assert taken.stderr == (f"error: TCP port {control} of 127.0.0.1 cannot be listened "
-                                    "on: Address already in use; --control takes another\n")
+            assert taken.stderr == (f"error: cannot listen on TCP port {control} of 127.0.0.1: "
+                                    "Address already in use; choose another by --control\n")
         finally:
             server.send_signal(signal.SIGINT)
 
@@ -214,7 +214,7 @@ def test_a_cpu_that_is_not_there():
     done = run("--local", "--cpu", "100000", *QUICK)
     assert done.returncode == 1
     assert done.stderr.startswith("error: ")
-    assert "no thread can run on CPU 10000" in done.stderr
+    assert "cannot run on CPU 10000" in done.stderr
 
 
 def test_a_client_that_asks_for_nonsense_is_told_and_the_server_goes_on():
@@ -238,7 +238,7 @@ def test_a_client_that_asks_for_nonsense_is_told_and_the_server_goes_on():
 def test_nobody_serves():
     done = run("127.0.0.1", "--control", "1", *QUICK)
     assert done.returncode == 1
-    assert re.match(r"error: nobody serves at 127\.0\.0\.1, TCP port 1: .*harp perf --serve.*\n\Z",
+    assert re.match(r"error: no server at 127\.0\.0\.1, TCP port 1: .*harp perf --serve.*\n\Z",
                     done.stderr)
 
 

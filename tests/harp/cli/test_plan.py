@@ -234,7 +234,7 @@ def test_env_says_what_goes_with_a_plan(job, tmp_path):
     assert f"export HARP_PLAN='{plan}'" in done.stdout
     assert "export HARP_PATHS=2" in done.stdout
     assert "# Let UDP pass between the hosts of the job: 61000 to listen, 6" in done.stdout
-    assert "HARP_PATHS is 4 here, and the plan was made for 2, which is taken" in done.stderr
+    assert "HARP_PATHS is 4 here, but the plan was made for 2, which is used" in done.stderr
     assert json.loads(run("env", "--plan", plan, "--json").stdout)["HARP_PLAN"] == str(plan)
 
 

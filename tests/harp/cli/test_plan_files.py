@@ -181,7 +181,7 @@ def test_a_tuning_table_becomes_part_of_the_plan(job: Callable[..., Path], tmp_p
     (tmp_path / "tuning.json").write_text("{}")
     done = run("plan", path)
     assert (done.exit_code, done.stdout) == (2, "")
-    assert "tuning.json is no tuning table: its format is None" in done.stderr
+    assert "tuning.json is not a tuning table: its format is None" in done.stderr
 
 
 MISTAKES = {
@@ -202,4 +202,4 @@ def test_what_is_no_dump_is_one_sentence(job: Callable[..., Path], tmp_path: Pat
     assert MISTAKES[text] in done.stderr
     assert not (tmp_path / "files").exists()
     done = run("plan", job(), "--topo-dump", dump)
-    assert "--topo-dump has no meaning without --files" in done.stderr
+    assert "--topo-dump needs --files" in done.stderr

@@ -162,9 +162,9 @@ def test_what_is_wrong_with_several_jobs_is_one_sentence(jobs, tmp_path):
     foreign = write(tmp_path, topology(hosts=8, fabric=FABRIC | {"spines": 2}), "foreign.yaml")
     other.write_text(other.read_text().replace("top.yaml", foreign.name))
     for words, sentence in (
-            ((one, one), "two jobs have the name one"),
-            ((one, other), "several jobs have a plan each: give -o FOLDER"),
-            ((one, other, "-o", tmp_path / "plans"), "are not of one fabric"),
+            ((one, one), "two jobs are called one"),
+            ((one, other), "several jobs need a folder for their plans: give -o FOLDER"),
+            ((one, other, "-o", tmp_path / "plans"), "use different fabrics"),
             ((one, "--around", rates), "has no link 'leaf0->spine9'; did you mean 'leaf0->spine"),
             ((one, "--around", foreign), "unknown key")):
         done = run("plan", *words)
@@ -180,7 +180,7 @@ def test_a_plan_of_another_fabric_is_no_background(jobs, tmp_path):
     theirs.write_text(text)
     done = run("plan", other, "--around", theirs)
     assert done.exit_code == 1
-    assert "it was made for another one" in done.stderr
+    assert "the plan was made for another fabric" in done.stderr
 
 
 @pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())

@@ -58,7 +58,7 @@ def test_ports_are_told_apart_by_the_spine_that_they_take(wired, tmp_path):
         done = run(wiring.address(3), "--ports", "61256-61279",
                    "--source", wiring.address(0), "-o", file)
     assert done.exit_code == 0, done.stderr
-    assert "4 ways by 24 source ports" in done.stderr
+    assert "24 source ports map to 4 paths" in done.stderr
     ways = discovered.from_json(file.read_text())
     assert discovered.from_json(discovered.to_json(ways)) == ways
     assert {way.source for way in ways} == {wiring.address(0)}
@@ -92,9 +92,9 @@ def test_a_plan_is_held_against_the_routers_that_its_flows_pass(wired, tmp_path)
     finally:
         leaf.sysctl("ipv4.fib_multipath_hash_seed", int(fabric.hash_salt[0]))
     assert done.exit_code == 1
-    assert f"{file} does not hold: 100.64.0." in done.stderr
-    assert "Make it anew with harp plan" in done.stderr
-    assert "no flow leaves from an address of this host" in check(1).stderr
+    assert f"{file} does not match: 100.64.0." in done.stderr
+    assert "Make it again with harp plan" in done.stderr
+    assert "no flow starts at an address of this host" in check(1).stderr
 
 
 @pytest.fixture(scope="module")
@@ -139,10 +139,10 @@ def flow(port, *switches):
     (("10.1.0.1", None), None),
     (("10.1.0.9", "10.1.1.2"), None),  # a router of two addresses
     ((), None),
-    (("10.1.0.1", "10.1.1.1"), "10.1.1.1 answers what leaves from 10.0.0.1:1, where the plan has "
-                               "spine0, and what leaves from 10.0.0.1:2, where it has spine1"),
-    (("10.1.0.1", "10.1.1.2", "10.1.2.1", "10.1.3.1"), "from 10.0.0.1:2 to 10.0.0.2:61000 at least "
-     "4 routers are passed, and the plan has 3"),
+    (("10.1.0.1", "10.1.1.1"), "10.1.1.1 answers packets from 10.0.0.1:1, where the plan has "
+                               "spine0, and packets from 10.0.0.1:2, where it has spine1"),
+    (("10.1.0.1", "10.1.1.2", "10.1.2.1", "10.1.3.1"), "from 10.0.0.1:2 to 10.0.0.2:61000 there "
+     "are at least 4 routers, but the plan has 3"),
 ])
 def test_one_address_is_not_two_switches(second, sentence):
     flows = [flow(1, "leaf0", "spine0", "leaf1"), flow(2, "leaf0", "spine1#2", "leaf1")]
@@ -156,7 +156,7 @@ def test_a_plan_by_maps_needs_no_hash(wired, job, tmp_path):
     file, (_, wiring) = tmp_path / "plan.json", wired
     done = plan(job(), "-o", file)
     assert done.exit_code == 0, done.stderr
-    assert "1 more have no way in the maps and will be hashed" in done.stderr
+    assert "1 more have no path in the maps and will be hashed" in done.stderr
     made = Deployment.from_json(file.read_text())
     assert (made.max_load, made.bound) == (1.0, 1.0)
     assert len({flow.links[1].partition("->")[2] for flow in made.flows}) == 2
@@ -174,7 +174,7 @@ def test_a_plan_by_maps_needs_no_hash(wired, job, tmp_path):
     ({"routers": {}}, "routers has no name for 100.64.0."),
     ({"routers": {"100.64.0.9": "spine9"}}, "'spine9' is not a known switch"),
     ({"maps": ["none.json"]}, "none.json cannot be read: No such file"),
-    ({"maps": ["top.yaml"]}, "it is no map"),
+    ({"maps": ["top.yaml"]}, "it is not a map"),
 ], ids=["unnamed", "no switch", "no file", "no map"])
 def test_what_is_wrong_with_maps_is_one_sentence(job, changes, sentence):
     done = plan(job(**changes))
@@ -187,7 +187,7 @@ def test_a_way_without_routers_teaches_nothing():
     with veth_pair() as (near, far), near.space.entered():
         done = run(far.ipv4, "--ports", "61256-61259", "--seconds", "2")
     assert (done.exit_code, done.stdout) == (1, "")
-    assert f"{far.ipv4}: no router on the way answers" in done.stderr
+    assert f"{far.ipv4}: no router on the path answers" in done.stderr
     assert "nothing was discovered" in done.stderr
 
 
@@ -198,13 +198,13 @@ def test_a_port_of_another_process_is_passed_over(wired):
         other.bind((wiring.address(0), 61300))
         done = run(wiring.address(1), "--ports", "61300-61301",
                    "--source", wiring.address(0))
-    assert "1 way by 1 source ports" in done.stderr
-    assert "1 ports are others'" in done.stderr
+    assert "1 source ports map to 1 path" in done.stderr
+    assert "1 ports are in use" in done.stderr
     assert [way["ports"] for way in json.loads(done.stdout)["ways"]] == [[61301]]
 
 
-WRONG = {("10.0.0.256",): "'10.0.0.256' is no IPv4 address, as 10.0.0.2",
-         ("10.0.0.2", "--ports", "5-1"): "'5-1' is no range of UDP ports, as 61256-61287",
+WRONG = {("10.0.0.256",): "'10.0.0.256' is not an IPv4 address, like 10.0.0.2",
+         ("10.0.0.2", "--ports", "5-1"): "'5-1' is not a range of UDP ports, like 61256-61287",
          ("10.0.0.2", "--port", "0"): "0 is not in the range 1<=x<=65535"}
 
 
@@ -222,8 +222,9 @@ def test_an_address_of_another_host_is_one_sentence():
 
 
 @pytest.mark.parametrize(("text", "sentence"), [
-    ("{", "it is no map"), ("{}", "'format' is missing"), ('{"format": "x"}', "its format is 'x'"),
-    ('{"format": "harp-map-1", "ways": [{}]}', "'source' is missing"), ("[]", "it is no map")])
+    ("{", "it is not a map"), ("{}", "'format' is missing"),
+    ('{"format": "x"}', "its format is 'x'"),
+    ('{"format": "harp-map-1", "ways": [{}]}', "'source' is missing"), ("[]", "it is not a map")])
 def test_what_is_no_map_is_one_sentence(text, sentence):
     with pytest.raises(PlanError, match=sentence):
         discovered.from_json(text)

@@ -48,14 +48,14 @@ def test_other_words_of_open_mpi_and_mpich_in_a_hostfile_change_nothing(tmp_path
 
 
 @pytest.mark.parametrize(("text", "sentence"), [
-    (b"a\nlocalhost slot=2\n", "{path}:2: 'slot=2' is not known; possible is HOST slots=N; did you "
+    (b"a\nlocalhost slot=2\n", "{path}:2: 'slot=2' is unknown; write HOST slots=N; did you "
      "mean slots=2?"),
-    (b"localhost slots=two\n", "{path}:1: 'slots=two' is no number of slots; possible is slots=N "
-     "with one or more"),
-    (b"localhost slots=0\n", "{path}:1: 'slots=0' is no number of slots"),
-    (b"localhost 2\n", "{path}:1: '2' is not known; possible is HOST slots=N"),
-    (b"\na:x\n", "{path}:2: 'a:x' is no host; write HOST:SLOTS with one slot or more"),
-    (b"a\nb\na:2\n", "{path}:3: a stands in a line before"),
+    (b"localhost slots=two\n", "{path}:1: 'slots=two' is not a number of slots; write slots=N "
+     "with N at least 1"),
+    (b"localhost slots=0\n", "{path}:1: 'slots=0' is not a number of slots"),
+    (b"localhost 2\n", "{path}:1: '2' is unknown; write HOST slots=N"),
+    (b"\na:x\n", "{path}:2: 'a:x' is not a host; write HOST:SLOTS with at least one slot"),
+    (b"a\nb\na:2\n", "{path}:3: a is already listed above"),
     (b"# none\n", "--hostfile {path} names no host; write lines HOST slots=N"),
     (b"\x80\xff\0", "--hostfile {path} cannot be read: it is not text")])
 def test_a_mistake_in_a_hostfile_is_told_with_its_line(tmp_path, text, sentence):
@@ -72,8 +72,9 @@ def test_a_mistake_in_a_hostfile_is_told_with_its_line(tmp_path, text, sentence)
     ("#!/nowhere/sh\n", "cannot run: No such file or directory"),
     ("#!/bin/sh\necho no >&2; echo cluster >&2; exit 3\n", "ended with status 3: cluster"),
     ("#!/bin/sh\nkill -9 $$\n", "ended with SIGKILL"),
-    ("#!/bin/sh\n", "printed what names no host: '' names no host"),
-    ("#!/bin/sh\nprintf 'a:\\377'\n", "printed what names no host: 'a:\N{REPLACEMENT CHARACTER}'")])
+    ("#!/bin/sh\n", "printed a line that names no host: '' names no host"),
+    ("#!/bin/sh\nprintf 'a:\\377'\n",
+     "printed a line that names no host: 'a:\N{REPLACEMENT CHARACTER}'")])
 def test_a_script_that_finds_no_hosts_is_told_once(tmp_path, capfd, text, sentence):
     script = tmp_path / "hosts.sh"
     script.write_text(text)
@@ -90,7 +91,7 @@ def test_a_file_that_is_not_executable_is_no_program(tmp_path):
     path.write_text("")
     ended = run(str(path))
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert f"'{path}' is not executable; chmod +x makes it so" in ended.stderr
+    assert f"'{path}' is not executable; use chmod +x" in ended.stderr
 
 
 @pytest.mark.parametrize("text", ["", ",", "a:0", "a:x", ":3", "a:1,a:2"])
@@ -213,15 +214,15 @@ def test_an_address_of_this_host_is_taken(address):
 
 
 @pytest.mark.parametrize(("arguments", "sentence"), [
-    (["-np", "3", "-H", "a:1"], "-np is 3, and the hosts have 1 slots"),
+    (["-np", "3", "-H", "a:1"], "-np is 3, but the hosts have 1 slots"),
     (["-np", "2", "--min-np", "3"], "--min-np is 3, more than the 2 ranks"),
-    (["-H", "a:b"], "'a:b' is no host"),
-    (["-H", "a", "--host-discovery-script", __file__], "are three words for one thing"),
+    (["-H", "a:b"], "'a:b' is not a host"),
+    (["-H", "a", "--host-discovery-script", __file__], "give only one of -H, --hostfile"),
     (["--host-discovery-script", __file__], "is not executable"),
-    (["--address", "banana.invalid"], "no host is known by the name 'banana.invalid'"),
-    (["--address", "a" * 70], f"no host is known by the name '{'a' * 70}'"),
-    (["--address", "192.0.2.7"], "192.0.2.7 is no address of this host, where rank 0 runs"),
-    (["--max-np", "2"], "--max-np is for jobs with --host-discovery-script")])
+    (["--address", "banana.invalid"], "unknown host 'banana.invalid'"),
+    (["--address", "a" * 70], f"unknown host '{'a' * 70}'"),
+    (["--address", "192.0.2.7"], "192.0.2.7 is not an address of this host, where rank 0 runs"),
+    (["--max-np", "2"], "--max-np needs --host-discovery-script")])
 def test_a_mistake_is_one_sentence(arguments, sentence):
     ended = run(*arguments, "true")
     assert ended.returncode == 2

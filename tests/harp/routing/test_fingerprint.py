@@ -158,10 +158,10 @@ def test_spines_are_told_apart_by_the_queues_that_another_job_makes(tmp_path: An
         with (answering(wiring.hosts[2], target),
               bursts(wiring.hosts[1], wiring.address(1), target, list(by_spine.values()), 1),
               wiring.hosts[0].entered()):
-            said = ask_until("4 ways by 24 source ports", [
+            said = ask_until("source ports map to 4 paths", [
                 "probe", "--fingerprint", target, "--ports", f"{ports[0]}-{ports[-1]}",
                 "--source", wiring.address(0), "--seconds", "8", "-o", str(file)])
-    assert "4 ways by 24 source ports" in said
+    assert "24 of 24 source ports map to 4 paths" in said
     label = {port: number for number, way in enumerate(discovered.from_json(file.read_text()))
              for port in way.ports}
     found = np.array([label.get(port, -1) for port in ports])

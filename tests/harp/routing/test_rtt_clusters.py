@@ -118,7 +118,7 @@ def test_a_pair_that_was_measured_one_way_is_enough() -> None:
     found = cluster_hosts(np.where(np.tri(12, k=-1), both, np.nan))
     assert is_same_partition(found.place[:, 0], tor[:, 0])
     both[3, 7] = both[7, 3] = np.nan
-    with pytest.raises(PlanError, match="hosts 3 and 7 were measured neither way"):
+    with pytest.raises(PlanError, match="hosts 3 and 7 were measured in neither direction"):
         cluster_hosts(both)
 
 
@@ -241,7 +241,7 @@ def test_hosts_of_two_leaves_are_told_apart_by_probes(tmp_path: Path) -> None:
         "latencies": [f"lat-{number}.json" for number in range(6)]}))
     done = run("plan", tmp_path / "job.yaml")
     assert done.exit_code == 0, done.stderr
-    assert "latencies: 2 groups of hosts near one another" in done.stderr
+    assert "latencies: 2 groups of hosts that are near" in done.stderr
     hosts = [int(rank["host"][2:]) for rank in json.loads(done.stdout)["ranks"]]
     leaves = [mixed[host] // 3 for host in hosts]
     assert sum(one != other for one, other in zip(leaves, leaves[1:] + leaves[:1],
@@ -267,7 +267,7 @@ def test_latencies_of_a_job_that_do_not_fit(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(to_json("10.0.0.1", {"10.0.0.2": 1e-5}))
     done = run("plan", tmp_path / "job.yaml")
     assert (done.exit_code, done.stdout) == (2, "")
-    assert "latencies: hosts 0 and 2 were measured neither way" in done.stderr
+    assert "latencies: hosts 0 and 2 were measured in neither direction" in done.stderr
     (tmp_path / "a.json").write_text("{}")
     done = run("plan", tmp_path / "job.yaml")
     assert (done.exit_code, done.stdout) == (2, "")

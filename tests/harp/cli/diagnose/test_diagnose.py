@@ -132,7 +132,7 @@ def test_wrong_use_is_one_sentence(words, said):
 
 
 @pytest.mark.parametrize(("content", "mode", "said"), [
-    (TOKEN, 0o644, "may be read by others"), (b"short", 0o600, "5 bytes, and 16 are the least"),
+    (TOKEN, 0o644, "can be read by others"), (b"short", 0o600, "5 bytes; at least 16"),
     (None, 0, "cannot be read")])
 def test_a_token_must_be_secret_and_long(tmp_path, content, mode, said):
     file = tmp_path / "token"

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harp.cli.diagnose.snapshot import SnapshotError, from_json, to_json
-from harp.cli.diagnose.suspects import diagnose
+from harp.cli.diagnose.suspects import find_suspects
 from tests.support.diagnosis_cluster import Cluster, all_to_all
 
 HOSTS = st.integers(3, 7)
@@ -53,7 +53,7 @@ def healthy(draw):
 def test_nothing_is_said_of_a_healthy_job(cluster):
     if len(cluster.starved) > len(cluster.pairs):  # not everybody sends: only who waits is late
         cluster.starved = {}
-    assert diagnose(cluster.reports()) == []
+    assert find_suspects(cluster.reports()) == []
 
 
 @settings(deadline=None, max_examples=20)
@@ -62,7 +62,7 @@ def test_a_port_that_carries_nothing_is_named_with_its_direction(job, way):
     cluster, host, port = job
     for each in cluster.touching(host, port, way):
         each.open = False
-    [suspect] = diagnose(cluster.reports())
+    [suspect] = find_suspects(cluster.reports())
     assert (suspect.kind, suspect.host, suspect.symptom) == ("port", f"h{host}",
                                                              "carries nothing")
     assert f"eth{port}" in suspect.name
@@ -76,7 +76,7 @@ def test_a_port_that_loses_packets_is_named(job, way, share):
     cluster, host, port = job
     for each in cluster.touching(host, port, way):
         each.loss = share
-    [suspect] = diagnose(cluster.reports())
+    [suspect] = find_suspects(cluster.reports())
     assert (suspect.kind, suspect.host, suspect.way, suspect.symptom) == (
         "port", f"h{host}", way, "loses packets")
 
@@ -87,7 +87,7 @@ def test_a_port_that_corrupts_packets_is_named(job):
     cluster, host, port = job
     for each in cluster.touching(host, port, "out"):
         each.bad = 0.02
-    [suspect] = diagnose(cluster.reports())
+    [suspect] = find_suspects(cluster.reports())
     assert names([suspect]) == [("port", f"h{host}", "out", "corrupts packets")]
     assert "wrong checksum" in suspect.evidence[0]
 
@@ -97,7 +97,7 @@ def test_what_the_kernel_dropped_for_its_checksum_counts_as_corrupted():
     for each in cluster.touching(2, 0, "in"):
         each.loss = 0.02
     cluster.checksums[2] = 100
-    assert names(diagnose(cluster.reports())) == [("port", "h2", "in", "corrupts packets")]
+    assert names(find_suspects(cluster.reports())) == [("port", "h2", "in", "corrupts packets")]
 
 
 @settings(deadline=None, max_examples=20)
@@ -106,7 +106,7 @@ def test_a_port_that_drops_long_packets_is_named(job):
     cluster, host, port = job
     for each in cluster.touching(host, port, "out"):
         each.fragments = 2
-    [suspect] = diagnose(cluster.reports())
+    [suspect] = find_suspects(cluster.reports())
     assert names([suspect]) == [("port", f"h{host}", "out", "drops long packets")]
     assert "700 bytes" in suspect.evidence[0]
 
@@ -117,7 +117,7 @@ def test_a_slow_port_is_named(job, way):
     cluster, host, port = job
     for each in cluster.touching(host, port, way):
         each.rate, each.round_trip_ns = 160, 3_000_000
-    [suspect] = diagnose(cluster.reports())
+    [suspect] = find_suspects(cluster.reports())
     assert names([suspect]) == [("port", f"h{host}", way, "is slower than others like it")]
 
 
@@ -127,7 +127,7 @@ def test_a_port_that_flaps_is_named(job):
     cluster, host, port = job
     for each in cluster.touching(host, port):
         each.deaths = 4
-    [suspect] = diagnose(cluster.reports())
+    [suspect] = find_suspects(cluster.reports())
     assert names([suspect]) == [("port", f"h{host}", "both", "comes and goes")]
 
 
@@ -138,7 +138,7 @@ def test_a_lost_tor_is_a_network(hosts, seed, port):
     for host in range(hosts):
         for each in cluster.touching(host, port):
             each.open = False
-    assert names(diagnose(cluster.reports())) == [
+    assert names(find_suspects(cluster.reports())) == [
         ("network", f"network 10.0.{port}.0/24", "both", "carries nothing")]
 
 
@@ -148,7 +148,7 @@ def test_one_way_between_two_ports_is_no_port(job):
     cluster, host, port = job
     other = (host + 1) % cluster.hosts
     cluster.ways[host, other, port].open = False
-    best = diagnose(cluster.reports())[0]
+    best = find_suspects(cluster.reports())[0]
     assert (best.kind, best.way) == ("path", "out")
     assert f"of h{host} to" in best.name
 
@@ -160,7 +160,7 @@ def test_a_slow_rank_is_named_though_others_wait_for_those_who_wait(job, share):
     for a, b in cluster.starved or permutations(range(cluster.hosts), 2):
         if a != late:  # back pressure: who waits for the late one lets others wait, too
             cluster.starved[a, b] = share if b == late else 0.8 * share
-    assert names(diagnose(cluster.reports())) == [("host", f"h{late}", "in",
+    assert names(find_suspects(cluster.reports())) == [("host", f"h{late}", "in",
                                                    "is late to receive")]
 
 
@@ -172,7 +172,8 @@ def test_who_cannot_give_credit_is_not_late(job):
     for each in cluster.touching(host, way="out"):
         each.open = False
     cluster.starved = {(a, b): 0.99 * (b == host) for a, b in permutations(range(cluster.hosts), 2)}
-    assert names(diagnose(cluster.reports())) == [("host", f"h{host}", "out", "carries nothing")]
+    assert names(find_suspects(cluster.reports())) == [
+        ("host", f"h{host}", "out", "carries nothing")]
 
 
 def test_two_faults_are_two_suspects():
@@ -181,7 +182,7 @@ def test_two_faults_are_two_suspects():
         each.open = False
     for each in cluster.touching(3, 1, "in"):
         each.loss = 0.05
-    assert [(each.host, each.symptom) for each in diagnose(cluster.reports())] == [
+    assert [(each.host, each.symptom) for each in find_suspects(cluster.reports())] == [
         ("h0", "carries nothing"), ("h3", "loses packets")]
 
 
@@ -189,7 +190,7 @@ def test_two_hosts_cannot_tell_which_end_it_is():
     """Each suspect is as likely as the others, and all of them are told."""
     cluster = Cluster(2, [(0, 1)], 1)
     cluster.ways[0, 1, 1].open = False
-    suspects = diagnose(cluster.reports())
+    suspects = find_suspects(cluster.reports())
     assert {each.kind for each in suspects} == {"port", "path", "network"}
     assert {each.host for each in suspects} == {"h0", "h1", ""}
     assert sum(each.confidence for each in suspects) <= 1
@@ -199,7 +200,7 @@ def test_a_host_that_is_gone_is_named_by_its_peers():
     cluster = all_to_all(4)
     for each in cluster.touching(2):
         each.open = False
-    suspects = diagnose([report for report in cluster.reports() if report.host != "h2"])
+    suspects = find_suspects([report for report in cluster.reports() if report.host != "h2"])
     [suspect] = suspects
     assert (suspect.kind, suspect.symptom) == ("host", "is not heard")
     assert "10.0.0.3" in suspect.name
@@ -207,13 +208,13 @@ def test_a_host_that_is_gone_is_named_by_its_peers():
 
 def test_a_host_without_a_report_that_is_heard_is_no_suspect():
     reports = all_to_all(4).reports()
-    assert diagnose(reports[1:]) == []
+    assert find_suspects(reports[1:]) == []
 
 
 def test_a_process_that_died_is_told_with_its_last_words():
     cluster = all_to_all(3)
     cluster.dead_processes.add(1)
-    suspect = diagnose(cluster.reports())[0]
+    suspect = find_suspects(cluster.reports())[0]
     assert (suspect.kind, suspect.host, suspect.confidence) == ("process", "h1", 1.0)
     assert "path died" in suspect.evidence[1]
 
@@ -230,13 +231,13 @@ def test_who_died_in_another_job_is_not_told():
     with_old = [report.model_copy(update={"moments": [
         moment.model_copy(update={"engines": [*moment.engines, old]})
         for moment in report.moments]}) for report in reports]
-    assert diagnose(with_old) == []
+    assert find_suspects(with_old) == []
 
 
 def test_where_nobody_lives_who_died_last_is_told():
     cluster = all_to_all(3)
     cluster.dead_processes |= {0, 1, 2}
-    assert {each.host for each in diagnose(cluster.reports())} >= {"h0", "h1", "h2"}
+    assert {each.host for each in find_suspects(cluster.reports())} >= {"h0", "h1", "h2"}
 
 
 NUMBER = re.compile(r"(?<=:)\d+(?=[,}])")
@@ -254,7 +255,7 @@ def test_whatever_a_file_says_is_judged_or_refused(at, value):
         changed = from_json(text[:place.start()] + str(value) + text[place.end():])
     except SnapshotError:
         return
-    diagnose([changed, reports[1]])
+    find_suspects([changed, reports[1]])
 
 
 @pytest.mark.parametrize("text", ["", "null", "[]", '{"format": "harp-snapshot-1"}', "\x00",
@@ -273,7 +274,7 @@ def test_a_router_of_the_map_is_named():
         router = "r1" if (a * 7 + b * 3 + port) % 2 else "r2"
         routers[f"10.0.{port}.{a + 1}:7000", f"10.0.{port}.{b + 1}:7000"] = (router,)
         way.loss = 0.03 if router == "r1" else 0
-    assert names(diagnose(cluster.reports(), routers)) == [
+    assert names(find_suspects(cluster.reports(), routers)) == [
         ("router", "router r1", "both", "loses packets")]
 
 
@@ -283,5 +284,5 @@ def test_a_suspect_is_surer_the_more_legs_say_so(hosts):
         cluster = all_to_all(hosts)
         for each in cluster.touching(0, 0, "out")[:most]:
             each.open = False
-        return diagnose(cluster.reports())[0].confidence
+        return find_suspects(cluster.reports())[0].confidence
     assert sure_of(1) < sure_of(hosts - 1)

@@ -59,8 +59,8 @@ def test_a_card_without_a_node_of_its_own(tmp_path):
 def test_too_little_memory_is_told_and_what_is_possible_is_done(tmp_path):
     host = small(tmp_path, memory_gib=16)
     output = run(host)
-    assert "1 x 5 + 10 = 15 GiB are wanted, and with those that there are 14 GiB are possible " \
-           "and taken" in output
+    assert "1 x 5 + 10 = 15 GiB are wanted, but only 14 GiB are possible with the " \
+           "existing ones; these are used" in output
     assert total_gib(host) == 14
     commands = list(host.commands)
     run(host)

@@ -73,7 +73,7 @@ def test_a_link_is_set_up_and_put_back(machine):
     assert (mtu, current(queues)) == (9000, {"RX": 4, "TX": 4})
     conf = machine.folder / "etc" / "harp.conf"
     assert f"HARP_IFNAME=={name}\n" in conf.read_text()
-    assert machine.run(*wish).endswith("# already so: nothing is changed\n")
+    assert machine.run(*wish).endswith("# nothing to change\n")
     machine.run("--undo")
     assert machine.link() == before
     assert not conf.exists()
@@ -105,7 +105,7 @@ def test_the_default_route_is_found(machine):
     end.space.run("ip", "route", "add", "default", "via", end.ipv4.rpartition(".")[0] + ".2")
     end.space.run("ip", "-6", "route", "add", "default", "dev", "lo")
     said = machine.run("--dry-run")
-    assert said == "# no NIC is to be set up without being named by --nics: there is no card\n"
+    assert said == "# name the NICs by --nics; none is chosen by default: there is no card\n"
 
 
 def test_anybody_may_see_what_would_be_done(machine):

@@ -50,7 +50,7 @@ def test_a_host_with_eight_cards(host):
     for numbers, cpus in (((1, 2), range(8)), ((3, 4), range(8)), ((7, 8), range(8, 16))):
         assert sorted(int(affinities[f"eth{number}-Tx-Rx-{queue}"])
                       for number in numbers for queue in range(4)) == list(cpus)
-    assert "harp setup --undo takes them back" in output
+    assert "harp setup --undo reverts them" in output
 
 
 def test_the_card_of_the_default_route_is_left_alone(host):
@@ -92,7 +92,7 @@ def test_undo_restores_what_was_there(host):
     before = host.everything()
     run(host)
     assert host.everything() != before
-    assert "all is as it was" in run(host, "--undo")
+    assert "everything is restored" in run(host, "--undo")
     assert host.everything() == before
     assert not host.find("/etc/harp")
     assert not host.find("/var/lib/harp")
@@ -158,7 +158,7 @@ def test_what_is_refused_is_told_and_the_rest_is_done(host, part):
     mtu = ["--mtu", "9000", "--nics", "eth8", "--queues", "4"] if part == "mtu" else []
     output = run(host, *mtu, status=1)
     assert "#   refused: Operation not supported\n" in output
-    assert re.search(r"# 1 of \d+ changes were refused; the others stand", output)
+    assert re.search(r"# 1 of \d+ changes were refused; the others were made", output)
     assert sum(part in command for command in host.commands) == 1
     assert host.queues["eth8"]["combined"] == (4, 64)
     assert host.read(CONF) is not None
@@ -171,7 +171,7 @@ def test_what_harp_runs_without_is_no_failure(host):
     output = run(host)
     assert "refused: Input/output error; HARP runs without it" in output
     assert "refused: Permission denied; HARP runs without it" in output
-    assert run(host).endswith("# already so: nothing is changed\n")
+    assert run(host).endswith("# nothing to change\n")
 
 
 def test_who_moves_interrupts_is_told(host):
@@ -196,7 +196,7 @@ def test_a_card_that_is_gone_does_not_stop_undo(host):
     run(host)
     del host.cards["eth8"]
     host.queues["eth8"] = host.sizes_of_rings["eth8"] = {}
-    assert "all is as it was" in run(host, "--undo")
+    assert "everything is restored" in run(host, "--undo")
 
 
 def test_a_missing_tool_is_named_with_its_package(host):
@@ -260,7 +260,7 @@ def test_a_card_counts_if_it_is_up_has_an_address_and_belongs_to_nothing(host):
 def test_no_card_is_one_sentence(tmp_path):
     host = FakeHost(tmp_path)
     assert run(host, "--dry-run") == \
-        "# no NIC is to be set up without being named by --nics: there is no card\n"
+        "# name the NICs by --nics; none is chosen by default: there is no card\n"
     host.card("eth0")
     host.card("eth1", up=False)
     assert "eth0 carries the default route, eth1 is down or without carrier" in fails(host)
@@ -316,7 +316,7 @@ def test_what_steers_packets_is_told(host):
     output = run(host, "--dry-run")
     assert "# eth1: mlx5_core, XDP zero copy; steering: by source port, 1 of 4 meets an engine's " \
            "queue (the driver takes rules)\n" in output
-    assert "one queue, nothing to steer" in run(host, "--dry-run", "--queues", "1")
+    assert "one queue, no steering needed" in run(host, "--dry-run", "--queues", "1")
 
 
 def test_receive_and_transmit_queues_are_as_many(tmp_path):
