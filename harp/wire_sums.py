@@ -79,7 +79,7 @@ def header_tag(key: bytes, covered: bytes, lap: int = 0) -> int:
 
 
 class End(NamedTuple):
-    """What one end brings to the keys of a connection."""
+    """One end's part in the keys of a connection."""
 
     connection: int
     epoch: int

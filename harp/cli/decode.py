@@ -122,7 +122,7 @@ class Keys:
 
 @dataclass
 class Summary:
-    """What a capture holds, all together."""
+    """Totals of a capture."""
 
     types: Counter[str] = field(default_factory=Counter)
     tags: Counter[str] = field(default_factory=Counter)
@@ -179,7 +179,7 @@ def _type(layer: Packet) -> str:
 
 def frames(file: Path, secret: bytes | None, port: int | None,
            on_other: Callable[[], None]) -> Iterator[Frame]:
-    """All frames of a capture in order; ``on_other`` is called for each packet without any."""
+    """Yield the frames of a capture in order; call ``on_other`` for each other packet."""
     import scapy.layers.inet6  # (and all below: the reader knows what has been loaded)
     import scapy.layers.l2  # noqa: F401
     from scapy.error import Scapy_Exception
@@ -253,7 +253,7 @@ def _frame(data: bytes, keys: Keys, time_s: float, source: str, destination: str
 
 
 def details(layer: Packet) -> str:
-    """What a frame says, in a few words."""
+    """Describe a frame's content in a few words."""
     kind = _type(layer)
     if kind == "DATA":
         end = layer.offset + layer.length

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 REQUEST_S = 5.0
-"""How long a request may take to come."""
+"""Time limit for a request to arrive."""
 NS = 1e-9
 
 Scope = Literal["engine", "port", "connection", "path"]
@@ -105,7 +105,7 @@ METRICS = (
 
 
 def exposition(engines: Sequence[Snapshot]) -> str:
-    """All metrics as text."""
+    """Format all metrics as text."""
     lines: list[str] = []
     for metric in METRICS:
         things = list(_things(engines, metric.scope))

@@ -30,7 +30,7 @@ class Snapshot:
     name: str
     pid: int
     started_ns: int
-    """By CLOCK_MONOTONIC, unless the engine was given another clock."""
+    """CLOCK_MONOTONIC, unless the engine uses another clock."""
     started_unix_ns: int
     engine: dict[str, int]
     """Counters of `struct harp_engine_counters`."""

@@ -91,7 +91,7 @@ class Rates:
 
 
 def _line(*parts: str, style: str = "", indent: int = 0) -> Text:
-    """What is known as a line; parts that are empty are left out."""
+    """Join the parts that are not empty to a line."""
     from rich.text import Text
 
     return Text(" " * indent + " · ".join(part for part in parts if part), style=style)

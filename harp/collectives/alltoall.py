@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Exchange(Stage):
-    """What all stages of an all-to-all share: one step, and the size of each rank's blocks."""
+    """Base class of an all-to-all's stages: one step, and the size of each rank's blocks."""
 
     groups: Groups
     blocks: Shards
@@ -192,7 +192,7 @@ class BetweenHosts(Exchange):
 
 
 def stage_offset(stage: Exchange, host: Ints, local: Ints) -> Ints:
-    """Where the blocks for (host, local) begin in the STAGE of the equal local indices."""
+    """Offset of the blocks for (host, local) in the STAGE of the equal local indices."""
     sizes = stage.groups.size * stage.blocks.length(0, stage.groups.members)
     return np.asarray((np.cumsum(sizes, axis=0) - sizes)[host, local])
 

@@ -47,7 +47,7 @@ class MemoryChannel:
 
 
 def memory_channels(ranks: int, window: Window = NCCL_WINDOW) -> list[dict[int, MemoryChannel]]:
-    """For each rank its channels to all others."""
+    """Give each rank its channels to all others."""
     queues: dict[tuple[int, int], asyncio.Queue[Bytes]] = {
         (src, dst): asyncio.Queue(window.slots)
         for src in range(ranks) for dst in range(ranks) if src != dst}

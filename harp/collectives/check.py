@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from harp.collectives.ir import Bools, Ints
 
 NOTHING = -1
-"""The origin of bytes that nobody has written yet."""
+"""The origin of bytes that are not written yet."""
 DENSE = -1
 """The selection that bytes of DATA belong to: none."""
 MAX_ROUNDS = 64
@@ -140,14 +140,14 @@ class _Space:
 
 
 class _State:
-    """What every rank knows to stand in every segment, and the effect of a step on it."""
+    """The known content of every segment of every rank, and the effect of a step on it."""
 
     def __init__(self, plan: Plan, space: _Space, before: Claims) -> None:
         shape = plan.ranks, max(len(space.cuts) - 1, 0)
         self.space, self.ranks = space, plan.ranks
         self.origin = np.full(shape, NOTHING, np.int64)
         self.selection = np.full(shape, DENSE, np.int64)
-        """Where the range of DATA began that a pair was selected from; origins count from there."""
+        """Start of the range of DATA that a pair was selected from; origins count from there."""
         self.count = np.zeros((*shape, plan.ranks), np.int8)
         row, segment = space.segments(space.base[before.buffer] + before.offset, before.length)
         rank = before.rank[row]

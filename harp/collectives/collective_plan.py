@@ -34,7 +34,7 @@ class Stage(ABC):
     @property
     @abstractmethod
     def steps(self) -> int:
-        """Number of steps; a stage of none is left out of a plan."""
+        """Number of steps; a plan leaves out a stage without steps."""
 
     @abstractmethod
     def step(self, index: int) -> Transfers:
@@ -61,7 +61,7 @@ class Stage(ABC):
 class Plan:
     """A collective as a compact program.
 
-    ``nbytes`` is what the user calls the size: the buffer of an allreduce or broadcast, the input
+    ``nbytes`` is the size as users count it: the buffer of an allreduce or broadcast, the input
     of a reduce-scatter or all-to-all, the *result* of an allgather (as nccl-tests counts).
     """
 
@@ -86,7 +86,7 @@ class Plan:
 
     @property
     def steps(self) -> int:
-        """Number of steps, some of which may be local work only; 0 for one rank or no bytes."""
+        """Number of steps; some may be local work only. 0 for one rank or no bytes."""
         return self._ends[-1] if self._ends else 0
 
     @cached_property

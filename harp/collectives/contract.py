@@ -29,7 +29,7 @@ EVERY = -1
 class Claims:
     """Rows "``rank`` has in ``buffer`` at ``offset`` the bytes that were at ``origin``".
 
-    ``origin`` is an offset in DATA, ``contributor`` the rank whose DATA it was, or EVERY.
+    ``origin`` is an offset in DATA, ``contributor`` the rank that contributed it, or EVERY.
     """
 
     rank: Ints
@@ -51,7 +51,7 @@ class Claims:
 
 @dataclass(frozen=True, eq=False)
 class Contract:
-    """What the ranks hold at first, and what they must hold in the end."""
+    """The data of the ranks before and after."""
 
     before: Claims
     after: Claims

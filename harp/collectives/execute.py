@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     Bytes = NDArray[np.uint8]
 
 MOST_OPEN = 512
-"""Pieces that a rank looks ahead: it reads its program no further while so many are open."""
+"""Most open pieces of a rank: it reads its program no further while it has this many."""
 
 
 class Channel(Protocol):
@@ -67,7 +67,7 @@ class Execution:
         rank: which part of it.
         dtype: of the elements, which have ``plan.unit_bytes``.
         channels: gives the channel to a peer.
-        window: whose slots pieces fit in.
+        window: pieces fit in its slots.
         share: (i, n): move the i-th of n even parts of every message, for plans that n channels
             run side by side.
     """

@@ -4,7 +4,7 @@ Source: Thakur, Rabenseifner and Gropp, "Optimization of collective communicatio
 MPICH", IJHPCA 19(1), 2005. Of N ranks the first m = 2^d (the largest power of two) take part; each
 of the N - m others first adds its whole buffer to one of them and gets the result at the end. In
 step s of the reduce-scatter, partners at distance 2^s exchange halves of what they still hold, so
-the largest messages go to the nearest positions; the allgather goes the same way back.
+the largest messages go to the nearest positions; the allgather retraces these steps.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Halving(Stage):
-    """Exchanges with partners at doubling distance (REDUCE) or, on the way back, halving (COPY)."""
+    """Exchanges at doubling (REDUCE) or, in the allgather, halving (COPY) distance."""
 
     label: str
     groups: Groups

@@ -8,15 +8,15 @@ A plan is a sequence of numbered *steps* over named byte buffers that every rank
 1. does its local work of step ``s`` (:class:`LocalWork`: copies, top-k selection, scatter-add);
 2. sends from its buffers as they stand then, and receives into them.
 
-There is no barrier. What a rank waits for depends on the stage: in a pipeline (rings, trees) a send
-needs only the receives whose bytes it passes on, and a free slot (`harp.collectives.window`); in
-every other a rank begins step ``s + 1`` when its own sends and receives of step ``s`` have
-completed. Either way a rank does its steps in order. Messages are matched by (source, destination,
-step), and rows that agree in all three are the pieces of one message (a gather list). Messages of
-no bytes do not exist. Within a step, no byte that is being sent is replaced, and none is replaced
-twice. Messages may be added to a byte: several, in the order of the receiver's rows, for equal sums
-on every run; or what a rank sends for it in exchange, when what stood there before has left. So the
-order of arrival does not matter; :func:`harp.collectives.check.check` proves it. A pipeline's early
+There is no barrier. The stage decides the waits: in a pipeline (rings, trees) a send needs only the
+receives that bring its bytes, and a free slot (`harp.collectives.window`); in every other stage a
+rank begins step ``s + 1`` when its own sends and receives of step ``s`` have completed. In both
+cases a rank does its steps in order. Messages are matched by (source, destination, step), and rows
+that agree in all three are the pieces of one message (a gather list). Empty messages do not exist.
+Within a step, no byte that is being sent is replaced, and none is replaced twice. Several messages
+may be added to a byte, in the order of the receiver's rows, for equal sums on every run; or, in an
+exchange, the partner's message after the old value has left. So the order of arrival does not
+matter; :func:`harp.collectives.check.check` proves it. A pipeline's early
 messages wait in their slots.
 
 Three views of the same plan
@@ -51,15 +51,15 @@ class Buffer(IntEnum):
     DATA = 0
     """The user's buffer; all but the all-to-alls leave their result here."""
     OUT = 1
-    """Where an all-to-all leaves its result."""
+    """The result of an all-to-all."""
     STAGE = 2
-    """Blocks on their way through a hierarchical all-to-all."""
+    """Intermediate blocks of a hierarchical all-to-all."""
     PAIRS = 3
     """Slots of (value, index) pairs, one slot for each rank that takes part."""
 
 
 class Op(IntEnum):
-    """What becomes of the bytes at their destination."""
+    """The operation on the bytes at their destination."""
 
     COPY = 0
     """They replace what was there."""
@@ -86,7 +86,7 @@ class Message(NamedTuple):
 
 
 class LocalWork(NamedTuple):
-    """What a rank does by itself at the beginning of a step. Offsets and lengths in bytes."""
+    """Local work of a rank at the beginning of a step. Offsets and lengths in bytes."""
 
     step: int
     rank: int
@@ -98,7 +98,7 @@ class LocalWork(NamedTuple):
     dst_offset: int
     dst_length: int
     slots: int
-    """How many equal slots the pairs' side has (1 where it is a plain range)."""
+    """Number of equal slots on the pairs' side (1 for a plain range)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,7 +185,7 @@ class RankStep(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Feeds:
-    """Which edges of a phase pass on what others bring: the data dependences of a pipeline.
+    """The data dependences of a pipeline: edges of a phase that pass on what others bring.
 
     Row i says that edge ``target[i]`` sends what edge ``source[i]`` has delivered ``lag`` messages
     before: the next message of a ring (lag 1), the same chunk of a tree (lag 0).
@@ -195,7 +195,7 @@ class Feeds:
     target: Ints
     lag: int
     level: Ints
-    """For each edge of the phase how many hops the first message has made before; 0 in a ring."""
+    """Hops that the first message has made before each edge of the phase; 0 in a ring."""
 
 
 @dataclass(frozen=True, eq=False)

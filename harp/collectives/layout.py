@@ -42,7 +42,7 @@ class Groups:
 
 @dataclass(frozen=True, eq=False)
 class Shards:
-    """For each group a byte range, cut into ``parts`` shards that differ by one unit at most.
+    """A byte range for each group, cut into ``parts`` shards that differ by one unit at most.
 
     Shard ``i`` of a range of n units starts at unit ⌊i·n/parts⌋, so a tail that does not divide is
     spread, and no array of boundaries is needed.

@@ -25,7 +25,7 @@ INDEX_BYTES = 4
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """What every builder gets; each takes what concerns it. See ``make_plan`` for the meaning."""
+    """The parameters of all builders; each uses some. ``make_plan`` explains them."""
 
     ranks: int
     nbytes: int
@@ -46,7 +46,7 @@ class Request:
             raise ValueError(f"nbytes {self.nbytes} is not a whole number of elements of "
                              f"{self.unit_bytes} bytes (unit_bytes)")
         if not 0 <= self.root < self.ranks:
-            raise ValueError(f"root {self.root} is none of the ranks 0 to {self.ranks - 1}")
+            raise ValueError(f"root {self.root} is not one of the ranks 0 to {self.ranks - 1}")
         if not 0 < self.ratio <= 1:
             raise ValueError(f"ratio is {self.ratio}, but must be above 0 and at most 1")
         if self.value_bytes is not None and self.value_bytes < 1:

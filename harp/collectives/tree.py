@@ -89,7 +89,7 @@ class Stream(Stage):
             length=self.chunks.length(part, chunk))
 
     def step(self, index: int) -> Transfers:
-        """One chunk on every edge whose turn it is."""
+        """One chunk on every edge that is due in this step."""
         chunk = index - self.edges.start
         edge = np.flatnonzero((chunk >= 0) & (chunk < self.chunks.parts))
         return self._rows(edge, chunk[edge])
@@ -116,7 +116,7 @@ class Stream(Stage):
                     Feeds(source, target, 0, edges.start))
 
     def _dependences(self) -> tuple[Ints, Ints]:
-        """Pairs of edges (one, other) of which the second passes on what the first brings.
+        """Pairs of edges (one, other): the second passes on what the first brings.
 
         What is copied came by a copy, or (to the root) by reductions; what is reduced by these.
         """
@@ -170,7 +170,7 @@ def two_trees(order: Ranks) -> tuple[list[tuple[Ranks, Ranks, Ints]], tuple[int,
 
     """
     parent, depth = binary_tree(len(order))
-    # NCCL's pairing, by which a rank with children in one tree is a leaf in the other.
+    # NCCL's pairing: a rank with children in one tree is a leaf in the other.
     second = order[::-1] if len(order) % 2 == 0 else np.roll(order, -1)
     trees = [(ranks[1:], ranks[parent[1:]], depth[1:]) for ranks in (order, second)]
     return trees, (int(order[0]), int(second[0])), int(depth.max())
@@ -224,7 +224,7 @@ def host_trees(hosts: Ranks) -> list[SpanningTree]:
     machines, local = hosts.shape
     above, _ = binary_tree(machines)
     trees = []
-    # NCCL's pairing, by which a host with children in one tree is a leaf in the other.
+    # NCCL's pairing: a host with children in one tree is a leaf in the other.
     for order in (hosts, hosts[::-1] if machines % 2 == 0 else np.roll(hosts, -1, axis=0)):
         parent = np.full(hosts.size, -1, np.int64)
         parent[order[:, 1:]] = order[:, :-1]

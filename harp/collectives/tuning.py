@@ -27,7 +27,7 @@ class TuningError(ValueError):
 
 @dataclass(frozen=True)
 class Row:
-    """What to take for sizes from ``min_bytes`` to ``max_bytes``, both included."""
+    """The choice for sizes from ``min_bytes`` to ``max_bytes``, both included."""
 
     collective: str
     min_bytes: int
@@ -37,7 +37,7 @@ class Row:
     channels: int = 0
     """0 leaves their number to NCCL."""
     gain: float | None = None
-    """How many times faster than NCCL's own choice, for the reader."""
+    """Speedup over NCCL's own choice, for the reader."""
 
     def __post_init__(self) -> None:
         for name, allowed in (("collective", COLLECTIVES), ("algorithm", ALGORITHMS),
@@ -57,7 +57,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Communicator:
-    """The rows for communicators of so many ranks on so many hosts."""
+    """The rows for communicators of this many ranks and hosts."""
 
     ranks: int
     nodes: int
@@ -76,7 +76,7 @@ class Tuning:
     source: Mapping[str, Any] = field(default_factory=lambda: {"kind": "by hand"})
 
     def find(self, ranks: int, nodes: int, collective: str, nbytes: int) -> Iterator[Row]:
-        """Rows that fit, of which the first counts whose algorithm and protocol NCCL can have."""
+        """The matching rows; the first with an algorithm and protocol that NCCL has counts."""
         return (row for one in self.communicators if (one.ranks, one.nodes) == (ranks, nodes)
                 for row in one.rows if row.collective == collective
                 and row.min_bytes <= nbytes <= row.max_bytes)
@@ -97,7 +97,7 @@ class Tuning:
 
     @classmethod
     def from_json(cls, text: str) -> Tuning:
-        """Read a file; raises TuningError, one sentence, for what is none."""
+        """Read a file; TuningError, one sentence, if it is not a tuning table."""
         try:
             data: Any = json.loads(text)
         except ValueError as error:

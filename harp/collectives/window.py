@@ -9,8 +9,8 @@ every shard, and follows on the one before it.
 
 NCCL has 8 slots (NCCL_STEPS) of 512 KiB (NCCL_BUFFSIZE of 4 MiB over them), and lets a message of a
 ring take half of them (ALLREDUCE_CHUNKSTEPS). The network gets it as two *slices*, the second one
-even where it is empty (ALLREDUCE_SLICESTEPS). Pieces of a tree are the smaller the fewer of them
-there would be for its depth, and a collective uses a channel for each so many bytes. Source:
+even where it is empty (ALLREDUCE_SLICESTEPS). Pieces of a tree get smaller if there
+would be few of them for its depth, and large collectives use more channels. Source:
 NVIDIA/nccl 2.22 and 2.30, src/include/device.h, src/include/collectives.h, src/enqueue.cc.
 """
 
@@ -29,7 +29,7 @@ class Cut(NamedTuple):
     pieces: int
     """Pieces on each edge over the whole phase."""
     lag: int
-    """A piece needs the one that came so many pieces earlier on the edges that feed it."""
+    """A piece needs the one this many pieces earlier on the edges that feed it."""
     messages: float = 1.0
     """Messages that the network gets for each piece."""
 
@@ -46,7 +46,7 @@ class Window:
     """Bytes of a collective for each channel that it uses."""
 
     def channels(self, nbytes: int, most: int) -> int:
-        """How many of ``most`` channels a collective of so many bytes uses."""
+        """Number of channels, at most ``most``, that a collective of ``nbytes`` uses."""
         return max(1, min(most, nbytes // self.channel_bytes))
 
     def cut(self, phase: Phase, channels: int = 1) -> Cut:
@@ -73,7 +73,7 @@ class Window:
 
 
 TREE_PIECES = ((8, 128 << 10), (4, 64 << 10), (1, 32 << 10))
-"""Pieces are halved down to a size while there are fewer of them than so many for each hop."""
+"""(pieces per hop, least bytes): with fewer pieces per hop, pieces are halved down to that size."""
 NCCL_WINDOW = Window(slices=2, channel_bytes=256 * 64)
-"""Of the Simple protocol: 256 threads of 64 bytes in each channel, as where rings carry no more
+"""Window of Simple: 256 threads of 64 bytes in each channel, as where rings carry no more
 than 12 GB/s."""

@@ -1,4 +1,4 @@
-"""A connection to one other end: messages both ways, whole and in order."""
+"""A connection to one other end: messages in both directions, complete and in order."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ _uncleared = ffi.new_allocator(should_clear_after_alloc=False)
 class Connection:
     """A connection to one other end. Made by :meth:`Engine.connect` and :meth:`Listener.accept`.
 
-    Messages of up to 1 GiB go both ways at once, each whole, in the order in which they were sent.
-    Up to 256 may be under way in each direction; more wait.
+    Messages of up to 1 GiB travel in both directions at once, complete and in the order sent.
+    Up to 256 may be in flight in each direction; more wait.
 
     The receiving end chooses: messages come into buffers that it posts (:meth:`post`,
     :meth:`recv_into`, :meth:`recv`), or, if it was made with ``streamed=frames``, frame by frame
@@ -71,7 +71,7 @@ class Connection:
         self.connected = Completion(self, "connecting")
         """Is done when the other end has answered."""
 
-    # ---- What C reports ----
+    # ---- Completions from C ----
 
     def _poll(self) -> None:
         while count := lib.harp_poll(self._connection, self._polled, _BATCH):
@@ -150,7 +150,7 @@ class Connection:
         """Begin to send a message; done when the other end has all of it.
 
         ``data`` is anything with a contiguous buffer (bytes, a numpy array, a Buffer), which must
-        not change until then, or a :class:`Draft`. Waits only while 256 messages are under way, for
+        not change until then, or a :class:`Draft`. Waits only while 256 messages are in flight, for
         ``timeout`` seconds at most. Raises Timeout and EndedError.
         """
         with self._guard:
@@ -208,7 +208,7 @@ class Connection:
         """Take frames to write a message of ``size`` bytes into, from which it is sent in place.
 
         The connection must have been made with ``drafts=frames``. Waits for frames that are still
-        on their way, ``timeout`` seconds at most.
+        in flight, ``timeout`` seconds at most.
         """
         with self._guard:
             if not self._drafts_most:
@@ -408,7 +408,7 @@ class Connection:
 
     @property
     def info(self) -> ConnectionInfo:
-        """What is known of it now."""
+        """Its current state."""
         info = ffi.new("struct harp_connection_info *")
         with self._guard:
             lib.harp_connection_info(self._connection, info)
@@ -417,7 +417,7 @@ class Connection:
 
     @property
     def paths(self) -> list[PathInfo]:
-        """What is known of each of its paths now."""
+        """The current state of its paths."""
         info = ffi.new("struct harp_path_info *")
         local, remote = ffi.new("struct harp_address *"), ffi.new("struct harp_address *")
         with self._guard:
@@ -457,7 +457,7 @@ class Connection:
         return self._guard.closed or self._error is not None
 
     def close(self) -> None:
-        """End it and tell the other end. What is under way is given up: :meth:`flush` before.
+        """Close it and notify the other end. Messages in flight are given up: :meth:`flush` before.
 
         BufferError while views of its frames are in use: drop them first. A connection whose
         context is left ends without that, when the last of them is gone and nothing refers to it.

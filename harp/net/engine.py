@@ -29,7 +29,7 @@ WHY_BYTES: int = lib.HARP_WHY_BYTES
 
 @dataclass(frozen=True)
 class Port:
-    """Where an engine's datagrams leave and arrive: ``docs/python.md`` says which is for what."""
+    """A port, where an engine sends and receives; ``docs/python.md`` compares the kinds."""
 
     kind: str = "udp"
     """``udp`` sockets, ``mem`` (memory that processes of this host share) or ``xdp`` (AF_XDP)."""
@@ -38,7 +38,7 @@ class Port:
     address: str | None = None
     """Own IP address, with ``:port`` if it is to be that one; the interface's first by default."""
     locals: int = 1
-    """Own UDP ports; paths that differ in them take different ways through the network."""
+    """Own UDP ports; paths with different ports take different routes through the network."""
     mtu: int = 0
     """Bytes of an IP packet; 0: the interface's."""
     queue: int = -1
@@ -54,12 +54,12 @@ class Port:
     ring_bytes: int = 0
     """mem: of each direction; 0: the default."""
     faults: str | None = None
-    """What is to go wrong on the way out, for tests: ``drop=1%,delay=1ms,seed=7``."""
+    """Faults of outgoing frames, for tests: ``drop=1%,delay=1ms,seed=7``."""
 
 
 @dataclass(frozen=True)
 class ConnectionOptions:
-    """How an end of a connection is to be; each end chooses for itself."""
+    """Options of one end of a connection; each end chooses its own."""
 
     paths: int = 1
     """Ways through the network to use at once, 1 to 64; the lower of both ends counts."""
@@ -72,7 +72,7 @@ class ConnectionOptions:
     read_early: bool = False
     """Somebody reads posted buffers before they are reported, so no bad byte may ever be there."""
     traffic_class: int = 0
-    """Of the IP packets both ways, as the connecting end says: the TOS byte without ECN's bits."""
+    """TOS byte of IP packets in both directions, without ECN's bits; the connecting end sets it."""
     congestion: str = "swift"
     """Congestion control: ``swift`` or ``fixed``."""
     flows: Sequence[tuple[str, str]] = ()

@@ -41,7 +41,7 @@ class OpenError(HarpError, OSError):
 
     @classmethod
     def of(cls, code: int, why: str) -> OpenError:
-        """From the negative errno and the sentence that C returned."""
+        """Make it from the negative errno and the sentence that C returned."""
         return cls(-code, why or os.strerror(-code))
 
     def __str__(self) -> str:

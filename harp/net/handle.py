@@ -49,7 +49,7 @@ class Handle:
 
     @property
     def addresses(self) -> list[str]:
-        """Where the listener is: one of each of its ports, of the first four."""
+        """The listener's addresses: one of each of its first four ports."""
         return [address_text(a) for a in self._c.addresses if a.family]
 
     def __eq__(self, other: object) -> bool:

@@ -18,7 +18,7 @@ class ConnectionInfo:
     """Bytes of payload of a full frame."""
     paths: int
     counters: dict[str, int]
-    """As ``struct harp_session_counters`` of cnet/session/session.h names them."""
+    """Named like the fields of ``struct harp_session_counters`` of cnet/session/session.h."""
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ NEARER = 0.98
 """A minimum below this share of the one before is news: from one level of switches to the next is
 1.15 at least (`harp.routing.rtt_clusters`)."""
 WAIT_S = 1.0
-"""For one answer."""
+"""Longest wait for one answer."""
 GIVE_UP = 3
 """Connects in a row without an answer."""
 
@@ -46,7 +46,7 @@ GIVE_UP = 3
 def least_round_trips_s(source: str, targets: Sequence[Address]) -> dict[Address, float]:
     """Give the shortest time to an answer of each target, but for those that give none.
 
-    Raises OSError where the kernel has no way there; its ``filename`` is the target's address.
+    Raises OSError if the kernel has no route; its ``filename`` is the target's address.
     """
     return least_of_rounds(targets, lambda target: _connect(source, target),
                            lambda: time.sleep(random.expovariate(1 / PAUSE_S)))
@@ -72,7 +72,7 @@ def least_of_rounds(targets: Sequence[Address], ask: Callable[[Address], float |
 
 def _ask_each(targets: Sequence[Address], ask: Callable[[Address], float | None],
               least: dict[Address, float], silent: dict[Address, int]) -> None:
-    """One round of those that answer."""
+    """Probe once each target that answers."""
     for target in random.sample(targets, len(targets)):
         if silent[target] < GIVE_UP:
             taken_s = ask(target)

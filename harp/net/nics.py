@@ -189,7 +189,7 @@ def _channels(control: socket.socket, name: str) -> tuple[int | None, int | None
 
 _CHANNELS = {"rx": (0, 4), "tx": (1, 5), "combined": (3, 7)}
 _RINGS = {"rx": (0, 4), "tx": (3, 7)}
-"""Where in struct ethtool_channels and ethtool_ringparam stand what there could be and what is."""
+"""Offsets of maximum and current values in struct ethtool_channels and ethtool_ringparam."""
 
 
 def channels(name: str) -> dict[str, tuple[int, int]]:
@@ -253,7 +253,7 @@ _REQUEST, _DUMP, _ERROR, _DONE = 1, 0x300, 2, 3
 
 
 def xdp_features() -> dict[int, int]:
-    """What each driver says it can do with XDP (``enum netdev_xdp_act``), by interface index."""
+    """XDP features of each driver (``enum netdev_xdp_act``), by interface index."""
     try:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 16) as netlink:  # NETLINK_GENERIC
             netlink.settimeout(2)

@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 MAGIC = b"harp one way 1\0\0"
 _BODY = struct.Struct("<16sIIq")
 WIRE_BYTES = 20 + 8 + _BODY.size + 38
-"""Of a probe: IPv4, UDP, payload, Ethernet with preamble and gap."""
+"""Wire bytes of a probe: IPv4, UDP, payload, Ethernet with preamble and gap."""
 LAST_ANSWERS_S = 0.2
 _SO_TIMESTAMPNS, _TIMESPEC = 35, struct.Struct("@qq")  # asm-generic/socket.h, 64-bit machines
 
 
 class Delays(NamedTuple):
-    """What was measured."""
+    """The measured delays."""
 
     seconds: NDArray[np.float64]
     """Shape (rounds, ports), but for a constant; nan: nothing came back."""

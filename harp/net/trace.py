@@ -33,11 +33,11 @@ SAMPLE = 6
 ways all six take the same one once in 32 times; where they part four ways, once in 1024."""
 MOST_HOPS = 8
 WAIT_S = 0.25
-"""How long answers to one packet are awaited before it is sent again."""
+"""Wait for answers to a packet before it is sent again."""
 PATIENCE = 3
 """Packets without any answer, after which a router is taken to be silent."""
 SILENT = 2
-"""Silent routers in a row that end the way, where the target is silent as well."""
+"""Silent routers in a row that end the path, if the target is silent too."""
 CHECKED = 4
 """Ports that are asked a second time, to see whether a flow stays on its way."""
 
@@ -46,9 +46,9 @@ CHECKED = 4
 class Trace:
     """The paths to one target.
 
-    ``routers`` has the addresses on the way of each source port, None for one that is silent.
+    ``routers`` has the addresses on the path of each source port, None for a silent router.
     ``alike`` is the share of ports asked twice that were answered by the same router both times:
-    below 1 the network sprays packets, and no port has a way of its own.
+    below 1 the network sprays packets, and ports do not select paths.
     """
 
     routers: dict[int, tuple[str | None, ...]]
@@ -56,7 +56,7 @@ class Trace:
     seconds: float = 0.0
     sent_packets: int = 0
     unanswered: tuple[int, ...] = ()
-    """Ports that got no answer at a hop where ways part; they are not in ``routers``."""
+    """Ports without an answer at a hop where paths diverge; they are not in ``routers``."""
     taken: tuple[int, ...] = ()
     """Ports that another process has."""
 
@@ -119,7 +119,7 @@ class _Asker:
 
 def trace(source: str, target: tuple[str, int], ports: list[int], *,
           budget_s: float = 10.0) -> Trace:
-    """Find the ways of UDP flows from ``source`` by each of ``ports`` to ``target``.
+    """Find the paths of UDP flows from ``source`` and each of ``ports`` to ``target``.
 
     Takes ``budget_s`` at most. Raises OSError where nothing can be sent there.
     """
@@ -143,7 +143,7 @@ def _trace_all(asker: _Asker, target: str, until_s: float) -> Trace:
     ports = list(asker.sockets)
     known = _walk_one(asker, ports[0], target, until_s) if ports else []
     ways: dict[int, list[str | None]] = {port: [] for port in ports}
-    parts: list[int] = []  # hops at which ways part
+    parts: list[int] = []  # hops at which paths diverge
     for ttl, first in enumerate(known[:(len(known) + 1) // 2], 1):
         sample = [port for port in list(ways)[:SAMPLE] if port != ports[0]]
         answers = asker.ask(sample, ttl, until_s)
@@ -163,7 +163,7 @@ def _trace_all(asker: _Asker, target: str, until_s: float) -> Trace:
 
 
 def _walk_one(asker: _Asker, port: int, target: str, until_s: float) -> list[str | None]:
-    """Routers on the way of one port; None for a silent one."""
+    """Routers on the path of one port; None for a silent one."""
     way: list[str | None] = []
     while len(way) < MOST_HOPS and way[-SILENT:] != [None] * SILENT:
         way.append(asker.ask([port], len(way) + 1, until_s).get(port))
@@ -176,7 +176,7 @@ def _walk_one(asker: _Asker, port: int, target: str, until_s: float) -> list[str
 
 def _share_alike(asker: _Asker, ways: dict[int, list[str | None]], parts: list[int],
                  until_s: float) -> float:
-    """Ask some ports again where ways part."""
+    """Probe some ports again where paths diverge."""
     if not parts or not ways:
         return 1.0
     again = asker.ask(random.sample(list(ways), min(CHECKED, len(ways))), parts[0], until_s)

@@ -42,8 +42,8 @@ def rank_order(fabric: Fabric, endpoints: ArrayLike) -> Ints:
     """Order hosts for NCCL, which makes a ring and two binary trees of them in one order.
 
     ``endpoints`` has shape (hosts,): the first endpoint of each. Every order that leaves each pod
-    and ToR once makes the best ring. Among these, begun at other hosts and with pods and ToRs in
-    other orders, it takes the one whose trees load the fullest ToR and pod least. Returns the hosts
+    and ToR once makes the best ring. Among these, with other first hosts and other orders of pods
+    and ToRs, it takes the one with trees that load the fullest ToR and pod least. Returns the hosts
     in order.
     """
     return place_hosts(endpoint_places(fabric, endpoints)[:, :-1])

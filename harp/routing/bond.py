@@ -64,7 +64,7 @@ def layer3_4(tuples: FiveTuples) -> NDArray[np.uint32]:
 
 
 def choose(fabric: Fabric, flows: Flows, policy: Policy) -> Ints:
-    """Port of its NIC by which each flow leaves, hashed over the ports that are up.
+    """The NIC's port that each flow leaves by, hashed over the ports that are up.
 
     A NIC with no live port gets port 0; routing then says that it is unreachable. Raises
     ValueError for an unknown policy.
@@ -110,7 +110,7 @@ def split(fabric: Fabric, flows: Flows, weights: ArrayLike | None = None) -> Spl
     ``weights`` has shape (endpoints, most ports), not necessarily normalised; the default is each
     port's rate. The n-th part of a flow gets a source port whose hash makes it arrive by the n-th
     live port of the far NIC (modulo their number): without that, parts that leave by two ports
-    may arrive by one. A flow whose NIC has no live port has no part. Raises UnreachableError.
+    may arrive by one. A flow of a NIC without a live port has no part. Raises UnreachableError.
     """
     live = fabric.live_ports
     raw = fabric.link_bps[fabric.endpoint_ports] if weights is None else np.asarray(weights, float)

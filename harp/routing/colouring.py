@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 _FREE, _BLOCKED = -1, -2
-"""What a vertex has under a colour that no edge uses; numbers from 0 on are edges."""
+"""Marks a colour of a vertex that no edge uses; numbers from 0 on are edges."""
 
 
 def balanced_colouring(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 FORMAT = "harp-plan-1"
 LAUNCHERS = {"openmpi": "{host} slots={slots}", "mpich": "{host}:{slots}",
              "torchrun": "{host} --node-rank={node} --nproc-per-node={slots}"}
-"""A line for each host: hostfiles of mpirun, and what torchrun is to be told on each host."""
+"""The line of each host: hostfiles of mpirun, and torchrun's options on each host."""
 SETTINGS = ("HARP_PATHS", "HARP_ENGINES", "NCCL_CROSS_NIC")
 """Names that a plan may set in a shell."""
 
@@ -39,7 +39,7 @@ class Rank:
     host: str
     listen: tuple[str, ...]
     mbps: tuple[int, ...] = ()
-    """Rate of the NIC of each address: a host whose NIC is slower knows that the plan is stale."""
+    """Rate of the NIC of each address; a host with a slower NIC detects a stale plan."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Deployment:
     ranks: tuple[Rank, ...]
     flows: tuple[Flow, ...]
     tuning: Tuning | None = None
-    """What NCCL's tuner follows (docs/tuning.md)."""
+    """The table for NCCL's tuner (docs/tuning.md)."""
     without: tuple[str, ...] = ()
     """Links that were down when it was made, ``from->to``."""
 
@@ -117,7 +117,7 @@ class Deployment:
         except PlanError:
             raise
         except TuningError as error:
-            raise PlanError(f"its tuning table is none: {error}") from error
+            raise PlanError(f"its tuning table is invalid: {error}") from error
         except KeyError as error:
             raise PlanError(f"{error.args[0]!r} is missing") from error
         except (TypeError, ValueError, AttributeError) as error:

@@ -57,7 +57,7 @@ class NextHops:
     ) -> NDArray[np.int32]:
         """Pick the link of each flow at ``switch`` towards ``endpoint``; -1 where none leads.
 
-        ``choose`` gives the index of each flow's next hop for the number of ways that it has.
+        ``choose`` gives the index of each flow's next hop for its number of next hops.
         """
         last = self.down_src[endpoint] == switch[:, None]
         arrived = last.sum(axis=1)

@@ -2,7 +2,7 @@
 
 Nodes are numbered: switches first, then endpoints. An endpoint is a NIC; a bonded NIC has
 several ports, each a link of its own, possibly to different switches. Every cable is two directed
-links, ``2c`` and ``2c + 1``, so the way back of link ``l`` is ``l ^ 1``. A link keeps its number
+links, ``2c`` and ``2c + 1``, so the reverse of link ``l`` is ``l ^ 1``. A link keeps its number
 when links fail: ``fabric.without(links)`` is the same fabric with fewer next hops.
 
 Routes are shortest paths, hop by hop: each switch hashes the five-tuple and picks one of its
@@ -169,7 +169,7 @@ class Fabric:
         dst_port: ArrayLike = hashes.ROCE_PORT,
         proto: ArrayLike = hashes.UDP,
     ) -> Flows:
-        """Flows between endpoints whose five-tuples carry the endpoints' own addresses."""
+        """Flows between endpoints; their five-tuples have the endpoints' own addresses."""
         fields = [
             np.atleast_1d(np.asarray(f, np.int64)) for f in (src, dst, src_port, dst_port, proto)
         ]
@@ -188,7 +188,7 @@ class Fabric:
     def route(self, flows: Flows, port: ArrayLike | None = None) -> tuple[Ints, NDArray[np.int32]]:
         """Walk every flow through the fabric; ``(ptr, links)``, CSR of directed links.
 
-        Flow ``i`` crosses ``links[ptr[i]:ptr[i + 1]]`` in order. ``port`` says by which port of
+        Flow ``i`` crosses ``links[ptr[i]:ptr[i + 1]]`` in order. ``port`` selects the port of
         its NIC a flow leaves; without it, a NIC with several ports is an LACP bond that hashes
         layer 3+4 (``bond.choose`` gives the others). A flow from an endpoint to itself crosses
         nothing. Raises UnreachableError.
@@ -263,7 +263,7 @@ class Fabric:
         return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
 
     def _first_links(self, flows: Flows, port: ArrayLike | None) -> NDArray[np.int32]:
-        """Find the link by which each flow leaves its NIC."""
+        """Find each flow's link out of its NIC."""
         chosen = bond.choose(self, flows, "lacp-3+4") if port is None else np.asarray(port)
         column = np.broadcast_to(chosen, flows.src.shape)[:, None]
         link = np.take_along_axis(self.endpoint_ports[flows.src], column, axis=1)[:, 0]

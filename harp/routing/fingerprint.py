@@ -25,19 +25,19 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 PAIR_DEVIATIONS, GROUP_DEVIATIONS = 5.0, 3.0
-"""For two ports, of which there are hundreds of pairs; for a port and a group, which is a mean."""
+"""Thresholds: for two of hundreds of pairs of ports; for a port and a group, which is a mean."""
 COHERENT = 0.5
-"""Of the mean correlation within a group: what joins it has to be as much like it at least."""
+"""Least share of the mean correlation within a group that a new member needs."""
 LEAST_ROUNDS = 50
 LEAST_HEARD = 0.5
-"""Of the rounds, for a port to be judged."""
+"""Share of the rounds that a port needs to be judged."""
 
 
 class Classes(NamedTuple):
-    """What was found."""
+    """Classes of ports."""
 
     label: NDArray[np.int64]
-    """Of each port; -1: like no other, or hardly heard."""
+    """Class of each port; -1: like no other, or too few answers."""
     sure: float
     """Mean silhouette (Rousseeuw 1987), 1 at best: how much more a port is like its class than like
     the next one, of how much it is like its class."""
@@ -65,7 +65,7 @@ def find_classes(delays_s: ArrayLike) -> Classes:
 def _correlations(delays: Floats) -> Floats:
     """Of what is a port's own in each round, by ranks: one late packet is not more than a late one.
 
-    (Spearman's coefficient.) A lost packet tells nothing: it has the middle rank.
+    (Spearman's coefficient.) A lost packet carries no information: it gets the middle rank.
     """
     own = delays - np.fmin.reduce(delays, axis=1, keepdims=True)
     rank = np.zeros_like(own)

@@ -3,7 +3,7 @@
 ``flow_hash("crc32", tuples)`` hashes a million flows in some ten milliseconds; ``pick`` turns a
 hash into the index of a next hop as a switch with a given salt does. The header says what each
 function computes, why a seed alone does not decorrelate two switches, and what the salt is for.
-``linux`` is a Linux router's own way (``cnet/base/flow_hash_linux.h``): there the salt is the seed
+``linux`` is a Linux router's own hash (``cnet/base/flow_hash_linux.h``): there the salt is the seed
 of the hash. `FlowHashes` picks by every function alike.
 """
 
@@ -30,7 +30,7 @@ ROCE_PORT = 4791
 """Destination UDP port of RoCEv2 (IANA)."""
 
 FIRST_DYNAMIC_PORT, DYNAMIC_PORTS_N = 49152, 2**14
-"""The dynamic ports of RFC 6335 section 6, out of which source ports come."""
+"""The dynamic ports of RFC 6335 section 6; source ports come from them."""
 
 DEFAULT_TOEPLITZ_KEY = bytes(ffi.buffer(lib.harp_toeplitz_default_key))
 """The 40-byte key that Microsoft publishes with the RSS verification vectors."""

@@ -50,7 +50,7 @@ class UdpPorts:
 
 @dataclass(frozen=True, eq=False)
 class Ranks:
-    """Where ranks are: shape (ranks,) each.
+    """Places of ranks: arrays of shape (ranks,).
 
     ``host``, ``endpoint``: number of the host, and of the first of the ``nics`` NICs (endpoints of
     the fabric) that are the rank's.
@@ -60,20 +60,20 @@ class Ranks:
     endpoint: Ints
     nics: Ints
     names: tuple[str, ...]
-    """Of the hosts."""
+    """Names of the hosts."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What ranks do: pairs (from, to) that send, and how often each is connected."""
+    """Communication of ranks: pairs (from, to) that send, and the connections of each."""
 
     pairs: Sequence[tuple[int, int]]
     connections: int = 1
-    """Of each pair; NCCL makes one for each channel."""
+    """Connections of each pair; NCCL makes one for each channel."""
     paths: int = 1
-    """Of each connection over each NIC: HARP_PATHS."""
+    """Paths of each connection over each NIC: HARP_PATHS."""
     engines: int = 1
-    """Of each NIC: HARP_ENGINES."""
+    """Engines of each NIC: HARP_ENGINES."""
     ports: UdpPorts = field(default_factory=UdpPorts)
 
 
@@ -85,7 +85,7 @@ class Job(NamedTuple):
 
 
 class _Flows(NamedTuple):
-    """What is to be planned, shape (flows,) each: ranks, endpoints, and the port gone to.
+    """Flows to plan, arrays of shape (flows,): ranks, endpoints, and target port.
 
     Ranks are counted through all jobs.
     """
@@ -140,7 +140,7 @@ def plan_job(fabric: Fabric, ranks: Ranks, wanted: Wanted, discovered: Map | Non
 
 def plan_jobs(fabric: Fabric, jobs: Sequence[Job], discovered: Map | None = None,
               bonds: Bonds | None = None, around: Background | None = None) -> list[Deployment]:
-    """Plan what all ``jobs`` do on ``fabric``, whose endpoints have the NICs' real addresses.
+    """Plan all ``jobs`` on ``fabric``; its endpoints have the NICs' real addresses.
 
     Pairs on one host do not use the network and are passed over. With ``discovered`` the switches'
     hash is of no account: flows take ways of that map, and those that it does not have are passed
@@ -238,7 +238,7 @@ def _listens_before(jobs: Sequence[Job], before: Sequence[Deployment]) -> Ints:
 
 
 def _choice_of_ports(jobs: Sequence[Job], flows: _Flows, sources: _Sources) -> dict[str, Any]:
-    """From which ports flows take theirs, as `plan_paths` and `replan` are told."""
+    """The port arguments of `plan_paths` and `replan`."""
     return {"ports": sources.lists, "sets": sources.of_rank[flows.sender],
             "apart": flows.sender if _splits(jobs) else None}
 
@@ -293,7 +293,7 @@ def _demand(fabric: Fabric, src: Ints) -> NDArray[np.float64]:
 
 def _plan_discovered(fabric: Fabric, flows: _Flows, demand: NDArray[np.float64], discovered: Map,
                  sources: _Sources, *, by_rank: bool) -> tuple[_Flows, PathPlan]:
-    """Plan the flows of which the map has ways by ports of their ranks."""
+    """Plan the flows that have paths in the map, with ports of their ranks."""
     own = [set(some.tolist()) for some in sources.lists]
     choices = []
     for sender, _, src, dst, target in zip(*flows, strict=True):
@@ -315,12 +315,12 @@ def _deployments(fingerprint: str, fabric: Fabric, jobs: Sequence[Job], listens:
                  flows: _Flows, plan: PathPlan) -> list[Deployment]:
     """Give each job its part."""
     firsts = _first_ranks(jobs)
-    whose = np.searchsorted(firsts, flows.sender, "right") - 1
+    owner = np.searchsorted(firsts, flows.sender, "right") - 1
     down = tuple(fabric.cable_names[link] for link in np.flatnonzero(~fabric.link_up))
     return [Deployment(
         fingerprint, _settings(job), plan.max_load, plan.bound, plan.ecmp_load, plan.unrealised,
         tuple(_ranks(fabric, job, listens[first:])),
-        tuple(_flow_rows(fabric, flows, plan, np.flatnonzero(whose == number), first)),
+        tuple(_flow_rows(fabric, flows, plan, np.flatnonzero(owner == number), first)),
         without=down) for number, (job, first) in enumerate(zip(jobs, firsts, strict=True))]
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 RING_ID, RING_PATTERN = 0, 4
-"""Of the graph of rings (NCCL_TOPO_PATTERN_RING in src/include/graph.h)."""
+"""Pattern number of rings (NCCL_TOPO_PATTERN_RING in src/include/graph.h)."""
 ATTRIBUTES_MOST, VALUE_MOST = 16, 253
 
 
@@ -32,7 +32,7 @@ class NcclFileError(ValueError):
 
 @dataclass(frozen=True)
 class Net:
-    """What NCCL should believe of a NIC."""
+    """Speed and latency that NCCL is given for a NIC."""
 
     mbps: int
     latency_us: float | None = None
@@ -72,7 +72,7 @@ def ring_graph(rings: Sequence[tuple[int, Sequence[int]]], *, gigabytes_per_s: f
                nvlink: bool) -> str:
     """Give the rings of a host: of each channel its NIC, and its GPUs from where it enters on.
 
-    A ring leaves a host by the NIC by which it enters. ``gigabytes_per_s`` is that of a channel.
+    A ring leaves a host by the NIC that it enters by. ``gigabytes_per_s`` is that of a channel.
     """
     graphs = ElementTree.Element("graphs", version="1")
     speed = f"{gigabytes_per_s:g}"
@@ -91,7 +91,7 @@ def ring_graph(rings: Sequence[tuple[int, Sequence[int]]], *, gigabytes_per_s: f
 
 
 def _text(node: ElementTree.Element, depth: int = 0) -> str:
-    """Write an element as NCCL's reader wants it, which is none of XML's.
+    """Write an element for NCCL's reader, which is not a full XML parser.
 
     One space before each attribute and none before the end; quotes and entities it does not know.
     """

@@ -64,7 +64,7 @@ class PathPlan:
     def verify(self, fabric: Fabric, bonds: Bonds | None = None) -> None:
         """Walk all flows through the switches' hashing; PlanError names the first that strays.
 
-        Those whose endpoint has a policy in ``bonds`` leave as that hashes them.
+        Flows of endpoints with a policy in ``bonds`` leave as that policy hashes them.
         """
         if not self.src.size:
             return

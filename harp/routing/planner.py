@@ -73,7 +73,7 @@ MOVES = 600
 
 @dataclass(frozen=True, eq=False)
 class _Job:
-    """What is to be planned, on what, and by which UDP ports."""
+    """A planning problem: flows, fabric and usable UDP ports."""
 
     fabric: Fabric
     shape: Tiers
@@ -100,7 +100,7 @@ class _Job:
 
     @cached_property
     def room(self) -> Floats:
-        """How many equal flows each link carries within the bound."""
+        """Number of equal flows that each link carries within the bound."""
         room: Floats = np.floor(self.bound * self.fabric.link_bps / self.demand_bps.max() + 1e-9)
         return room
 
@@ -130,11 +130,11 @@ def plan_paths(
 
     ``demand_bps`` is the rate that each flow wants, by default the rate of its NIC's first port.
     ``ports`` are the UDP source ports that may be used: one list for all endpoints, or a list of
-    lists, one an endpoint, or any number, of which ``sets`` names each flow's. Flows between the
-    same two endpoints, or those alike in ``apart``, get distinct ones. ``target`` is the UDP port,
-    or that of each flow, that they go to. ``bonds`` names for each endpoint the policy by which its
-    kernel chooses among the NIC's ports, None where the sender does. Raises ValueError for flows
-    that do not fit the fabric and UnreachableError where no path is left.
+    lists, one per endpoint; with ``sets``, which names each flow's list, any number. Flows between
+    the same two endpoints, or with the same ``apart``, get distinct ones. ``target`` is the UDP
+    port that all flows, or each, go to. ``bonds`` has for each endpoint the kernel's policy of
+    choosing among the NIC's ports, None where the sender chooses. Raises ValueError for flows that
+    do not fit the fabric and UnreachableError where no path is left.
     """
     srcs, dsts = (np.atleast_1d(np.asarray(end, np.int64)) for end in (src, dst))
     _check(fabric, srcs, dsts)
@@ -158,7 +158,7 @@ def replan(plan: PathPlan, fabric: Fabric, *, ports: PortLists = DYNAMIC_PORTS,
            bonds: Bonds | None = None) -> PathPlan:
     """Adapt a plan to a fabric on which links have failed (or come back).
 
-    A flow whose links are all still there keeps them, with a new source port where a switch next to
+    A flow keeps its links if they are all up, with a new source port where a switch next to
     the failure now hashes over fewer links; the others move. More flows move only where that
     brings a link back to its fair share. Ports are as for `plan_paths`. Raises UnreachableError
     where no path is left.

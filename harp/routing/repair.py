@@ -61,7 +61,7 @@ def repaired_paths(fabric: Fabric, shape: Tiers, src: Ints, dst: Ints, path: Int
 
 
 def _held(shape: Tiers, path: Ints, climb: int, at: Ints, to: Ints) -> Ints:
-    """Column by which each flow climbs from both ends today; -1 where there is no such column."""
+    """Current column of each flow at both ends; -1 where there is no common column."""
     last = (path >= 0).sum(axis=1) - 1 - climb
     down = np.take_along_axis(path, np.maximum(last, 0)[:, None], axis=1)
     up = path[:, climb: climb + 1]
@@ -70,7 +70,7 @@ def _held(shape: Tiers, path: Ints, climb: int, at: Ints, to: Ints) -> Ints:
 
 
 def _block(palette: Palette, first: int, fabric: Fabric, link: Ints) -> None:
-    """Block the columns whose ``link``, shape (vertices, columns), is down or absent (negative)."""
+    """Block columns with a ``link``, shape (vertices, columns), down or absent (negative)."""
     for vertex, column in np.argwhere((link < 0) | ~fabric.link_up[link]).tolist():
         palette.block(first + vertex, column)
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 TOLERANCE = 1e-9
 EXCESS_WEIGHT = 1e3
-"""How much worse load above the fair share is than load below it."""
+"""Weight of load above the fair share, relative to load below it."""
 
 REST_MOVES = 12
 """Moves for which a moved flow stays where it is."""
@@ -109,7 +109,7 @@ class Spread:
                     return
 
     def _cost(self, flows: Ints) -> Floats:
-        """How much worse the fabric gets with each flow on each of its paths; (flows, paths)."""
+        """Cost of placing each flow on each of its paths; (flows, paths)."""
         paths = self._paths[flows]
         added = self._demand[flows, None, None] * self._per_bps[paths]
         before = self.load[paths]

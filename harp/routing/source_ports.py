@@ -40,7 +40,7 @@ class FlowPorts:
 
     ``table`` has shape (sets, most ports) and ``count`` (sets,): source ports to choose from. The
     others have shape (flows,): the set of each flow in ``which``, its place ``turn`` among the
-    ``many`` flows of its group, no two of which take one port, and its ``target`` port.
+    ``many`` flows of its group, which all take different ports, and its ``target`` port.
     """
 
     table: Ints
@@ -57,7 +57,7 @@ class FlowPorts:
            sets: ArrayLike | None = None, apart: ArrayLike | None = None,
            target: ArrayLike = hashes.ROCE_PORT,
            bonds: Bonds | None = None) -> FlowPorts:
-        """Take one list of ports for all flows, or several, of which ``sets`` names each flow's.
+        """Take one list of ports for all flows, or several; ``sets`` then names each flow's list.
 
         Without ``sets`` there is a list an endpoint. Flows that are alike in ``apart`` take
         different ports; without it those between the same two endpoints do. ``bonds`` has the
@@ -112,7 +112,7 @@ def turns(group: Ints) -> tuple[Ints, Ints]:
 
 @dataclass(frozen=True, eq=False)
 class Hops:
-    """What each switch of each flow's path must pick; arrays of shape (flows, hops).
+    """The required choice of each switch on each flow's path; arrays of shape (flows, hops).
 
     ``first`` (flows,) is the NIC's own link. ``index`` is the wanted place among ``ways``
     equal-cost links: -1 where the wanted link is not among them (it is down, or off the shortest

@@ -3,7 +3,7 @@
 The tier of an endpoint is 0, that of a switch its distance from the nearest endpoint: ToRs are 1,
 spines or aggregation switches 2, cores 3. A *block* of tier t is what hangs together without
 climbing above t: an endpoint, a ToR (or the ToRs that share bonded endpoints), a pod. Traffic
-between two blocks must cross the links by which each climbs to tier t + 1, its *cut*; these cuts
+between two blocks must cross the links from each block up to tier t + 1, its *cut*; these cuts
 bound the best possible load of the fullest link from below.
 
 A node's uplinks are numbered in *columns* such that the same column of two nodes leads into the
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Tiers:
-    """What climbs where; links that are down count, so that numbers survive a failure.
+    """Tiers, uplinks and blocks; links that are down count, so that numbers survive a failure.
 
     ``tier`` has one entry a node. ``up`` has shape (nodes, most uplinks) and holds each column's
     link, -1 where there is none. ``block`` has shape (tiers, nodes): a label of each node's block,

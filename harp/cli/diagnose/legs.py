@@ -36,14 +36,14 @@ class Port(NamedTuple):
 
 @dataclass
 class Leg:
-    """One direction of a path, from the first look to the last."""
+    """One direction of a path, from the first sample to the last."""
 
     source: Port
     target: Port
     key: tuple[int, int, int]
     """Connection at the sender and at the receiver, number of the path."""
     addresses: tuple[str, str]
-    """With UDP ports, of both."""
+    """Addresses of both ends, with UDP ports."""
     connection: tuple[str, str, int] | None = None
     """The sender's: host, engine, id."""
     seconds: float = 0.0
@@ -51,7 +51,7 @@ class Leg:
     """Packets, by the sender, from each look to the next."""
     given_up_each: list[int] = field(default_factory=list)
     frame_bytes: int = 0
-    """That a packet has at most, in all of its fragments."""
+    """Largest packet, in all of its fragments."""
     alive: bool = True
     died: int = 0
     """Times."""
@@ -76,7 +76,7 @@ class Leg:
 
     @property
     def due(self) -> int:
-        """By the receiver."""
+        """Counted by the receiver."""
         return sum(self.due_each)
 
     @property
@@ -89,7 +89,7 @@ class Leg:
 
     @property
     def rate_bps(self) -> float:
-        """What it delivered."""
+        """The delivered rate."""
         return (sum(self.delivered_each) * self.frame_bytes * 8 / self.seconds if self.seconds
                 else 0.0)
 
@@ -111,17 +111,17 @@ class Leg:
 
 @dataclass
 class Picture:
-    """All that the hosts said, joined."""
+    """The reports of all hosts, joined."""
 
     legs: list[Leg]
     hosts: list[str]
-    """Those that reported."""
+    """Hosts that sent a report."""
     unheard: list[str]
     """Peers that did not, by their first address."""
     interface_of: dict[Port, Interface]
     by_key: dict[tuple[int, int, int], Leg] = field(default_factory=dict)
     network_of: dict[str, str] = field(default_factory=dict)
-    """By address."""
+    """Keyed by address."""
     router_of: dict[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
     """Routers on a leg's path by its addresses, if a map was given."""
 
@@ -197,7 +197,7 @@ def _history(report: Report, engine: EngineRow, row: PathRow) -> list[PathRow]:
 
 
 def _growth(counts: Iterable[int]) -> list[int]:
-    """From each look to the next; counts of a file that somebody wrote may also fall."""
+    """Differences between samples; counts in an edited file may fall."""
     return [max(0, later - sooner) for sooner, later in pairwise(counts)]
 
 
@@ -223,7 +223,7 @@ def _add_receiver(leg: Leg, history: list[PathRow]) -> None:
 
 
 def _add_interfaces(picture: Picture, report: Report) -> None:
-    """From the oldest look to the youngest: what vanished keeps its name."""
+    """From the oldest sample to the newest, so that vanished objects keep their names."""
     for moment in report.moments:
         for interface in moment.interfaces:
             for text in interface.addresses:

@@ -26,12 +26,13 @@ MOMENTS = 5
 EVENTS = 3
 """The last ones of an engine that are kept."""
 SECONDS = 2.0
-"""From the first to the last: a dead path is asked ten times a second at the least (session.md)."""
+"""Time from the first sample to the last; a dead path is probed at least ten times a second
+(session.md)."""
 _SIOCGIFFLAGS, _SIOCGIFADDR, _SIOCGIFNETMASK, _IFF_RUNNING = 0x8913, 0x8915, 0x891B, 0x40
 
 
 class SnapshotError(ValueError):
-    """One sentence about what is no snapshot."""
+    """A file or answer is not a snapshot; one sentence."""
 
 
 class _Row(BaseModel):
@@ -39,7 +40,7 @@ class _Row(BaseModel):
 
 
 class PathRow(_Row):
-    """Of `struct harp_stats_path`, what is looked at."""
+    """The used fields of `struct harp_stats_path`."""
 
     connection: int
     number: int
@@ -62,7 +63,7 @@ class PathRow(_Row):
 
 
 class ConnectionRow(_Row):
-    """Of `struct harp_stats_connection`, what is looked at."""
+    """The used fields of `struct harp_stats_connection`."""
 
     id: int
     peer_id: int
@@ -70,7 +71,7 @@ class ConnectionRow(_Row):
 
 
 class EngineRow(_Row):
-    """Of `harp.cli.stats_files.Snapshot`, what is looked at."""
+    """The used fields of `harp.cli.stats_files.Snapshot`."""
 
     file: str
     alive: bool
@@ -89,7 +90,7 @@ class Interface(_Row):
     running: bool
     """Up, and with a carrier."""
     addresses: list[str]
-    """With the length of their prefix: 10.0.1.1/24."""
+    """Addresses with their prefix length: 10.0.1.1/24."""
 
     @field_validator("addresses")
     @classmethod
@@ -100,7 +101,7 @@ class Interface(_Row):
 
 
 class Moment(_Row):
-    """One look."""
+    """One sample."""
 
     monotonic_ns: int = Field(ge=0)
     engines: list[EngineRow]
@@ -110,7 +111,7 @@ class Moment(_Row):
 
 
 class Report(_Row):
-    """All looks at a host."""
+    """All samples of a host."""
 
     format: Literal["harp-snapshot-1"]
     host: str = Field(min_length=1, max_length=255)
@@ -125,7 +126,7 @@ class Report(_Row):
 
     @property
     def seconds(self) -> float:
-        """From the first look to the last."""
+        """Time from the first sample to the last."""
         return (self.moments[-1].monotonic_ns - self.moments[0].monotonic_ns) * 1e-9
 
 
@@ -233,7 +234,7 @@ def _inet_addresses(control: socket.socket, name: str) -> list[str]:
 
 
 def _inet6_addresses() -> dict[str, list[str]]:
-    """By interface; those that are good on one link only are left out."""
+    """Addresses by interface, without link-local ones."""
     found: dict[str, list[str]] = {}
     with contextlib.suppress(OSError):
         for line in Path("/proc/thread-self/net/if_inet6").read_text().splitlines():

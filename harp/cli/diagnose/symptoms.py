@@ -94,9 +94,9 @@ def find_gone(picture: Picture) -> Symptom:
         return True if not leg.alive and not leg.received else None
 
     def evidence(legs: list[Leg]) -> str:
-        told = [leg for leg in legs if leg.is_silent is not None]
+        known = [leg for leg in legs if leg.is_silent is not None]
         sent, came = (sum(counts[-1] for counts in each) for each in (
-            [leg.sent_each for leg in told], [leg.arrived_each for leg in told]))
+            [leg.sent_each for leg in known], [leg.arrived_each for leg in known]))
         parts = [f"{sum(not leg.alive for leg in legs)} of {len(legs)} legs are dead"]
         parts += [f"{came} of the last {sent} packets arrived"] * (sent > 0)
         return ", ".join(parts)
@@ -189,7 +189,7 @@ def find_slow(picture: Picture, *, disturbed: bool) -> Symptom:
 
 
 def _port_rates(picture: Picture) -> tuple[dict[Port, float], dict[Port, float]]:
-    """What each port sends and receives."""
+    """Rates that each port sends and receives."""
     out_bps: dict[Port, float] = {}
     in_bps: dict[Port, float] = {}
     for leg in picture.legs:

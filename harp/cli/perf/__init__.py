@@ -370,9 +370,9 @@ def _local(options: dict[str, Any], stop: threading.Event) -> None:
     server.start()
     try:
         _report(here, asked, options, stop)
-    except RemoteError as told:  # the other end is in this process too
-        kind = click.UsageError if told.is_wrong_use else click.ClickException
-        raise kind(told.why) from None
+    except RemoteError as error:  # the other end is in this process too
+        kind = click.UsageError if error.is_wrong_use else click.ClickException
+        raise kind(error.why) from None
     finally:
         stop.set()
         here.close()

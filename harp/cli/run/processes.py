@@ -39,7 +39,7 @@ LOCAL = ("localhost", "127.0.0.1")
 GRACE_S = 5.0
 """Time between SIGTERM and SIGKILL."""
 CAUSE_S = 2.0
-"""So long a rank that another one calls gone has to end, so that it is named and not the other."""
+"""Time for a rank that another one reports as gone to end, so that it is named first."""
 GONE = re.compile(rb"\brank (\d+) is gone\b")
 """What LightCC says at the ranks that are left (`harp.lightcc.peers`)."""
 PR_SET_PDEATHSIG = 1
@@ -51,7 +51,7 @@ CARRIED = ("HARP_", "HOROVOD_", "LIGHT_", "NCCL_", "OMP_", "PATH", "PYTHON", "LD
 
 @dataclass(frozen=True)
 class Rank:
-    """Where a rank runs."""
+    """The place of a rank."""
 
     host: str
     rank: int
@@ -92,11 +92,11 @@ class Job:
         ranks: where they run.
         command: the program and its arguments.
         environment: of this process; ranks here get all of it, others what `CARRIED` names.
-        address: by which all hosts reach this one.
+        address: an address of this host that all hosts can reach.
         port: a free TCP port of rank 0's host.
-        least: with so many ranks left the others go on; 0 ends all with the first that fails.
+        least: the job continues while this many ranks are left; 0 ends all with the first failure.
         ssh: the command that reaches another host.
-        most: with so many ranks free slots stay empty.
+        most: free slots stay empty once there are this many ranks.
         hosts: gives the hosts and slots that there are now, where they may change.
 
     """
@@ -110,7 +110,7 @@ class Job:
         self._members = {rank.rank for rank in ranks}
         self._failed: Counter[str] = Counter()
         self._leaving: set[int] = set()
-        """Processes whose slots are gone; they leave at the next meeting."""
+        """Processes without a slot; they leave at the next meeting."""
         self._left: set[int] = set()
         self._refused: set[str] = set()
         self._environment, self._ssh = environment, ssh
@@ -123,7 +123,7 @@ class Job:
         self._live: dict[int, subprocess.Popen[bytes]] = {}
         self._readers: dict[int, list[threading.Thread]] = {}
         self._said_gone: dict[int, int] = {}
-        """By rank: the first one that it said is gone."""
+        """The first rank that each rank reported as gone."""
 
     def start(self) -> None:
         """Start all. Raises OSError; `end` ends those that were started."""

@@ -76,15 +76,15 @@ def _nics(host: Host, names: str | None, *, dry_run: bool) -> list[Nic]:
 
 def _setup(host: Host, wishes: Wishes, *, dry_run: bool) -> int:
     tried: dict[str, str | None] = {}
-    told: set[str] = set()
+    shown_remarks: set[str] = set()
     refused: set[str] = set()
     without: set[str] = set()
     for _ in range(ROUNDS):
         made = plan(host, wishes, set(tried))
         for remark in made.remarks:
-            if remark not in told:
+            if remark not in shown_remarks:
                 click.echo(f"# {remark}")
-        told |= set(made.remarks)
+        shown_remarks |= set(made.remarks)
         todo = [(one, value) for one, value in made.targets
                 if one.differs(host, value) and tried.get(one.key, "") != value]
         if not todo:

@@ -36,7 +36,7 @@ class Host:
     # ---- Files ----
 
     def read(self, path: str) -> str | None:
-        """Give a file's text, or None where there is none that can be read."""
+        """Give a file's text, or None if it cannot be read."""
         try:
             return self._at(path).read_text()
         except OSError:
@@ -52,7 +52,7 @@ class Host:
     def find(self, pattern: str) -> list[str]:
         """Give the paths that fit a pattern of glob(3), in order."""
         root = str(self.root).rstrip("/")
-        found = glob.glob(glob.escape(root) + pattern)  # noqa: PTH207  (whose "*/" are folders)
+        found = glob.glob(glob.escape(root) + pattern)  # noqa: PTH207  (it matches folders by "*/")
         return sorted(path.removeprefix(root) for path in found)
 
     def write(self, path: str, text: str) -> None:

@@ -122,7 +122,7 @@ class File(Knob):
     kind, optional = "file", True
 
     def path(self, host: Host) -> str:  # noqa: ARG002  (as Knob has it)
-        """Where it is now."""
+        """Give its current path."""
         return self.of
 
     def read(self, host: Host) -> str | None:
@@ -137,7 +137,7 @@ class File(Knob):
 
 
 class Pages(File):
-    """How many huge pages of a size there are."""
+    """The number of huge pages of one size."""
 
     kind = "pages"
     short = "memory is fragmented or in use; try again right after boot"
