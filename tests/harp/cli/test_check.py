@@ -80,8 +80,8 @@ def nic(**known):
 
 @pytest.mark.parametrize(("known", "change"), [
     ({}, ""),
-    ({"xdp": "generic"}, "prefer the udp port"),
-    ({"several_buffers": False}, "one buffer a packet"),
+    ({"xdp": "generic"}, "use the udp port"),
+    ({"several_buffers": False}, "one buffer per packet"),
     ({"mtu": 1500}, "larger MTU"),
     ({"queues": 16}, "ethtool -L eth9 combined 1: XDP needs half of the queues unused"),
     ({"queues": 16, "driver": "ice"}, ""),

@@ -237,7 +237,7 @@ def test_explain_follows_the_tuners_table(tmp_path):
 def test_what_explains_is_refused_where_nothing_is_explained():
     done = run("env", "--size", "4M")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "error: --size changes nothing without --explain\n"
+    assert done.stderr == "error: --size has no effect without --explain\n"
 
 
 @pytest.mark.parametrize(("settings", "arguments", "sentence"), [
@@ -251,8 +251,8 @@ def test_what_explains_is_refused_where_nothing_is_explained():
     ({"HOROVOD_TIMELINE": "/nowhere/it.json"}, [],
      "HOROVOD_TIMELINE: cannot write '/nowhere/it.json': there is no directory '/nowhere'"),
     ({"HOROVOD_CYCLE_TIME": "x"}, [], "HOROVOD_CYCLE_TIME is 'x'; allowed is a number"),
-    ({}, ["--size", "4X"], "'4X' is no size"),
-    ({}, ["--json"], "--json changes nothing with --explain"),
+    ({}, ["--size", "4X"], "'4X' is not a size"),
+    ({}, ["--json"], "--json has no effect with --explain"),
 ])
 def test_explain_refuses_what_cannot_be(settings, arguments, sentence):
     done = run("env", "--explain", *arguments, **settings)

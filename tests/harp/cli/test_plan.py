@@ -185,7 +185,7 @@ def test_a_plan_is_checked_against_the_fabric_as_it_is(job, tmp_path):
     plan = tmp_path / "plan.json"
     path = job(flows=ACROSS)
     assert run("plan", path, "-o", plan).exit_code == 0
-    assert run("plan", path, "--check", plan).stdout.startswith(f"{plan} holds")
+    assert run("plan", path, "--check", plan).stdout.startswith(f"{plan} is valid")
     for changed in ({"seeds": {"leaf0": 9}}, {"fabric": {**FABRIC, "spines": 3}}):
         done = run("plan", job(flows=ACROSS, **changed), "--check", plan)
         assert (done.exit_code, done.stdout) == (1, "")
@@ -243,7 +243,7 @@ def test_env_warns_where_a_plan_is_of_other_hosts(job, tmp_path):
     assert run("plan", job(flows=ACROSS), "-o", plan).exit_code == 0
     done = run("env", "--plan", plan)
     assert done.exit_code == 0
-    assert done.stderr.count(f"warning: {plan} has no rank on this host") == 1
+    assert done.stderr.count(f"warning: {plan} lists no address of this host") == 1
     text = plan.read_text()
     first = json.loads(text)["ranks"][0]["listen"][0]
     plan.write_text(text.replace(first, "127.0.0.1:61000"))

@@ -131,7 +131,7 @@ def test_files_of_hosts_become_a_matrix() -> None:
     assert np.isnan(found[1, 0])
 
 
-NO_FILES = {"": "it is no file of harp probe", '{"format": "x"}': "its format is 'x'",
+NO_FILES = {"": "it is not a file of harp probe", '{"format": "x"}': "its format is 'x'",
             '{"format": "harp-latency-1", "source": "a", "round_trip_us": {"b": -1}}':
             "not between 0 and a minute"}
 
@@ -271,4 +271,4 @@ def test_latencies_of_a_job_that_do_not_fit(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("{}")
     done = run("plan", tmp_path / "job.yaml")
     assert (done.exit_code, done.stdout) == (2, "")
-    assert "a.json: it is no file of harp probe" in done.stderr
+    assert "a.json: it is not a file of harp probe" in done.stderr

@@ -106,7 +106,7 @@ def test_a_host_without_a_running_job_is_no_healthy_one(tmp_path):
         moment.engines.clear()
     file.write_text(to_json(report))
     done = invoke(file)
-    assert (done.exit_code, "no path of a running job was seen" in done.output) == (1, True)
+    assert (done.exit_code, "no path of a running job was found" in done.output) == (1, True)
 
 
 def test_a_file_that_is_none_is_told_and_the_rest_is_used(files, tmp_path):
@@ -119,12 +119,12 @@ def test_a_file_that_is_none_is_told_and_the_rest_is_used(files, tmp_path):
 
 
 @pytest.mark.parametrize(("words", "said"), [
-    ((), "one of three"),
+    ((), "give one of these"),
     (("x.json",), "'x.json' is neither a file nor HOST:PORT"),
     (("a:70000",), "'a:70000' is neither a file nor HOST:PORT"),
-    (("a:1",), "a token is needed"),
-    (("--serve", "9407"), "a token is needed"),
-    (("--serve", "9407", "--snapshot", "x"), "one of three")])
+    (("a:1",), "the network needs a token"),
+    (("--serve", "9407"), "the network needs a token"),
+    (("--serve", "9407", "--snapshot", "x"), "give one of these")])
 def test_wrong_use_is_one_sentence(words, said):
     done = invoke(*words)
     assert done.exit_code == 2
@@ -160,7 +160,7 @@ def test_hosts_are_asked_over_a_port(quick, token_file):
 
 
 def test_another_token_learns_nothing(quick):
-    with serving("h0") as port, pytest.raises(exchange.ExchangeError, match="token is another"):
+    with serving("h0") as port, pytest.raises(exchange.ExchangeError, match="wrong token"):
         ask_host("127.0.0.1", port, b"x" * 32, 1, 2)
 
 

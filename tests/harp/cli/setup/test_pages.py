@@ -16,7 +16,7 @@ def test_what_cannot_be_had_in_large_pages_becomes_small_ones(tmp_path):
     host.most_pages = {GIB: 3}
     output = run(host)
     assert host.pages() == (3, 12 * 512)
-    assert "it is 3 now: memory is in pieces" in output
+    assert "it is 3 now: memory is fragmented" in output
     before = list(host.commands)
     run(host)  # the kernel is asked for large ones again, and small ones stay
     assert host.pages() == (3, 12 * 512)
@@ -66,7 +66,7 @@ def test_too_little_memory_is_told_and_what_is_possible_is_done(tmp_path):
     run(host)
     assert host.commands == commands
     host = small(tmp_path / "asked", memory_gib=16)
-    assert "--hugepages 14 takes them" in fails(host, "--hugepages", "15")
+    assert "use --hugepages 14" in fails(host, "--hugepages", "15")
     run(host, "--hugepages", "14")
     assert total_gib(host) == 14
 

@@ -84,7 +84,7 @@ def test_each_command_is_shown_before_it_runs(host):
 def test_the_second_time_nothing_is_done(host):
     run(host)
     before, commands = host.everything(), list(host.commands)
-    assert "already so: nothing is changed" in run(host)
+    assert "nothing to change" in run(host)
     assert (host.everything(), host.commands) == (before, commands)
 
 
@@ -178,7 +178,7 @@ def test_who_moves_interrupts_is_told(host):
     host.file("/proc/17/comm", "bash")
     assert "irqbalance" not in run(host, "--dry-run")
     host.file("/proc/18/comm", "irqbalance")
-    assert "# irqbalance runs and will move these interrupts again" in run(host, "--dry-run")
+    assert "# irqbalance is running and will move these interrupts" in run(host, "--dry-run")
 
 
 def test_what_undo_cannot_restore_is_told_and_can_be_undone_later(host):
@@ -213,13 +213,13 @@ def test_a_missing_tool_is_named_with_its_package(host):
 def test_a_file_that_does_not_say_what_was_there(host, text):
     host.file(state.FILE, text)
     for arguments in ([], ["--undo"]):
-        assert f"{state.FILE} does not say what was there" in fails(host, *arguments)
+        assert f"{state.FILE} cannot be read, so undo is not possible" in fails(host, *arguments)
 
 
 def test_two_at_a_time(host):
     with host.alone():
         for arguments in ([], ["--undo"]):
-            assert "another harp setup is changing this host" in fails(host, *arguments)
+            assert "another harp setup is running on this host" in fails(host, *arguments)
         run(host, "--dry-run")
     run(host)
 
@@ -238,10 +238,10 @@ def test_lists_and_ranges(host, text, names):
     ("eth9", 'there is no NIC "eth9" here; the nearest name is eth'),
     ("eth7..eth9", 'there is no NIC "eth9" here'),
     ("lo", 'there is no NIC "lo" here'),
-    ("eth3..eth1", '"eth3..eth1" is no range'), ("eth1..ens3", '"eth1..ens3" is no range'),
-    ("eth1..", '"eth1.." is no range'), ("..eth1", '"..eth1" is no name'),
-    ("eth1..eth99999", "is no range"), ("eth..eth1", "is no range"), ("", '"" is no name'),
-    ("eth1,,eth2", '"" is no name')])
+    ("eth3..eth1", '"eth3..eth1" is not a range'), ("eth1..ens3", '"eth1..ens3" is not a range'),
+    ("eth1..", '"eth1.." is not a range'), ("..eth1", '"..eth1" is not a name'),
+    ("eth1..eth99999", "is not a range"), ("eth..eth1", "is not a range"), ("", '"" is not a name'),
+    ("eth1,,eth2", '"" is not a name')])
 def test_wrong_lists(host, text, sentence):
     assert sentence in fails(host, "--nics", text)
 
