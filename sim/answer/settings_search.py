@@ -239,15 +239,15 @@ def search(cluster: Cluster, scenario: Scenario, space: Space, journal: Path, ad
     for start in ({}, *({"algorithm": name} for name in space.algorithm)):
         study.enqueue_trial(dict(space.point(start)), skip_if_exists=True)
     of, repeats, made = sum(1 for _ in space.points()), 0, 0
-    told_s = 0.0
+    shown_s = 0.0
     while len(trials.known) < of and repeats < MOST_REPEATS and (most is None or made < most):
         passed_s = time.monotonic() - began_s
         if passed_s > budget_s and len(trials.known) > len(space.algorithm):
             break
         trial = study.ask()
         point = _suggest(trial, space)
-        advance(min(passed_s, budget_s) - told_s, trials.best_so_far())
-        told_s = min(passed_s, budget_s)
+        advance(min(passed_s, budget_s) - shown_s, trials.best_so_far())
+        shown_s = min(passed_s, budget_s)
         known = len(trials.known)
         study.tell(trial, trials.step_s(point))
         made += 1
@@ -273,13 +273,13 @@ def _study(cluster: Cluster, scenario: Scenario, space: Space, journal: Path) ->
     from optuna.storages.journal import JournalFileBackend
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    told = repr((cluster.topology.sha256, cluster.topology.changes, scenario.name, space))
+    key = repr((cluster.topology.sha256, cluster.topology.changes, scenario.name, space))
     make_folder(journal.parent)
     try:
         _drop_torn_line(journal)
         return optuna.create_study(
             storage=JournalStorage(JournalFileBackend(str(journal))), load_if_exists=True,
-            study_name=hashlib.sha256(told.encode()).hexdigest()[:16],
+            study_name=hashlib.sha256(key.encode()).hexdigest()[:16],
             sampler=optuna.samplers.TPESampler(seed=cluster.topology.seed,
                                                n_startup_trials=START_POINTS))
     except (ValueError, KeyError, TypeError) as error:  # which one depends on the damaged line

@@ -14,7 +14,7 @@ hosts differ, not how well their mean is known.
 What is left is ``deviation``, a random effect of the source: rows left out miss by more than the
 draws of all parameters explain, and the variance that is missing (of logarithms, each source
 counting once) is its own. Its interval is that of draws (`sim.answer.uncertainty`): a triangle of
-this variance. Only rows of the fit, left out, tell its size.
+this variance. Its size follows only from rows of the fit that are left out.
 
 Show the joint fit to published measurements: its parameters, and each row left out.
 
@@ -53,8 +53,8 @@ FITTED = ("cost_per_byte", "memory_per_byte", "start_latency")
 STEP = 1.03
 """Ratio of neighbouring values."""
 STRIDES = (8, 4, 2, 1)
-TOLD = 0.05
-"""Change of a row's logarithm from which it tells something of a parameter."""
+LEAST_CHANGE = 0.05
+"""Change of a row's logarithm from which the row depends on a parameter."""
 TOLERANCE = 0.02
 """A shipped value within this factor of the fit is not stale: less than a step of the lattice."""
 
@@ -152,7 +152,7 @@ def fit_published(paths: Sequence[Path] | None = None, *, bounds: bool = True) -
         rows += [FittedRow(search.rows[number], search.prediction(number, best),
                            search.prediction(number, left_out)) for number in own]
         if bounds:
-            alone.append(search.fit(own, best, search.told_by(own, best)))
+            alone.append(search.fit(own, best, search.axes_of(own, best)))
     return PublishedFit(tuple(_parameters(search, [best, *alone])), tuple(rows),
                         _deviation(rows) if bounds else None)
 
@@ -217,17 +217,17 @@ class Search:
                             best, least, moved = near, loss, True
         return best
 
-    def told_by(self, rows: Collection[int], point: Point) -> list[int]:
-        """Axes along which some row moves by `TOLD` for a change of the parameter by a quarter."""
+    def axes_of(self, rows: Collection[int], point: Point) -> list[int]:
+        """Axes along which a quarter of the parameter moves some row by `LEAST_CHANGE`."""
         self._predict(rows, point)
-        told = []
+        moved = []
         for axis in range(len(FITTED)):
             near = _moved(point, axis, STRIDES[0])
             self._predict(rows, near)
-            if any(abs(math.log(self._known[number, near] / self._known[number, point])) > TOLD
-                   for number in rows):
-                told.append(axis)
-        return told
+            if any(abs(math.log(self._known[number, near] / self._known[number, point]))
+                   > LEAST_CHANGE for number in rows):
+                moved.append(axis)
+        return moved
 
     def by_source(self) -> dict[str, list[int]]:
         """Numbers of the rows of each source."""

@@ -54,7 +54,7 @@ def report_trace(report: Report) -> str:
 
 
 def natural_key(name: str) -> list[tuple[int, str]]:
-    """Sort key by which gpu2 comes before gpu10."""
+    """Sort key that puts gpu2 before gpu10."""
     return [(int(digits or -1), text) for digits, text in re.findall(r"(\d+)|(\D+)", name)]
 
 

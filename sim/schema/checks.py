@@ -311,16 +311,16 @@ def _places(group: HostGroup) -> Iterator[Problem]:
     for key, places in group.affinity or ():
         if places is None:
             continue
-        (count, what), (most, told) = (found[word] for found, word in zip(
+        (count, what), (most, key_of) = (found[word] for found, word in zip(
             (devices, parts), key.split("_"), strict=True))
         if len(places) != count:
             yield Problem(f"{len(places)} places for {count} {what}", path=(key,),
                           allowed=f"{count}, one for each")
         for number, place in enumerate(places):
             if place >= most:
-                yield Problem(f"{place} is none of {most} by {told}", path=(key, number),
+                yield Problem(f"{place} is none of {most} by {key_of}", path=(key, number),
                               found=place, allowed=f"0 to {most - 1}" if most else
-                              f"{told} beside affinity")
+                              f"{key_of} beside affinity")
 
 
 def _mtu(topology: Topology) -> Iterator[Problem]:

@@ -40,7 +40,7 @@ class Problem(ValueError):  # noqa: N818  (the user reads TopologyError)
 
     ``path`` leads from that value to the fault, ``says`` is the clause that names what was found,
     ``allowed`` what may stand there instead. The right texts ``names`` are searched for the one
-    nearest to ``found`` only when the user is told: a file may hold thousands of problems. With
+    nearest to ``found`` only when the error is printed: a file may hold thousands of problems. With
     ``at_key`` the fault is the key itself rather than its value.
     """
 
@@ -146,8 +146,8 @@ def nearest(found: object, names: Iterable[str]) -> str | None:
 def listing(names: Collection[str]) -> str:
     """Names for the ``allowed`` clause: a long list is cut, a name with a comma is quoted."""
     rest = f", ... ({len(names)} in all)" if len(names) > _SHOWN_NAMES else ""
-    told = (show(name) if "," in name else name for name in islice(names, _SHOWN_NAMES))
-    return ", ".join(told) + rest
+    shown = (show(name) if "," in name else name for name in islice(names, _SHOWN_NAMES))
+    return ", ".join(shown) + rest
 
 
 def unknown(what: str, found: str, names: Collection[str], path: Path = ()) -> Problem:
@@ -252,7 +252,7 @@ def _no_tag(found: Any, context: Any, path: Path) -> Problem:
 
 
 def _tag_key(context: Any) -> str:
-    """Key that tells a union's members apart; pydantic writes ``'kind'`` or ``_template()``."""
+    """Key that identifies a union's member; pydantic writes ``'kind'`` or ``_template()``."""
     return str(context["discriminator"].strip("'_()"))
 
 

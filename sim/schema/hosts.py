@@ -64,7 +64,7 @@ class Nic(Model):
     bond: Bond = "none"
     """How the ports share the flows."""
     driver: Driver = "other"
-    """Its kind, by which NCCL chooses helper threads and sockets: AWS's ENA, Google's gVNIC (gve),
+    """Its kind, which decides NCCL's helper threads and sockets: AWS's ENA, Google's gVNIC (gve),
     or any other."""
     ring: Annotated[Count, Field(ge=16, le=32768)] = 1024
     """Frames that a process may have at a NIC at once, at fidelity packet; 1,024 is the default of

@@ -110,7 +110,7 @@ class Topology(Model):
     """How `--fidelity lab` runs it."""
     fitted_on: Annotated[str, Field(pattern=r"^[0-9a-f]{12}$")] | None = None
     """Fingerprint of the cluster and workload that the figures under `expect` come from; on any
-    other they are not held against the answers. `python -m sim.calibrate` tells it."""
+    other the answers are not compared with them. `python -m sim.calibrate` prints it."""
 
     _source: Source | None = PrivateAttr(None)
 
@@ -160,12 +160,12 @@ class Topology(Model):
 
         The GPUs' speed may be fitted itself, and names are but names.
         """
-        told = self.model_dump(mode="json", by_alias=True, exclude_defaults=True,
+        kept = self.model_dump(mode="json", by_alias=True, exclude_defaults=True,
                                include={"hosts", "vpc", "fabric", "workload", "jobs"})
-        for group in told["hosts"]:
+        for group in kept["hosts"]:
             for speed in ("effective", "samples_per_s"):
                 group["gpus"].pop(speed, None)
-        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:12]
+        return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:12]
 
     @property
     def is_elsewhere(self) -> bool:

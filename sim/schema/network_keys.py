@@ -40,7 +40,7 @@ class Pfc(Model):
     its latency and rate (annex O of 802.1Qbb)."""
 
     def headroom_bytes(self, bits_per_s: float, latency_s: float, frame_bytes: int) -> int:
-        """Headroom of a link whose longest frame takes so many bytes on it."""
+        """Headroom of a link with a longest frame of ``frame_bytes``, headers included."""
         if self.headroom is not None:
             return self.headroom
         return (round(2 * latency_s * bits_per_s / 8) + 2 * frame_bytes + PAUSE_FRAME_BYTES
@@ -54,7 +54,7 @@ class Switch(Model):
     """What the ports of a switch share; 32MB is Broadcom's Trident 3 (BCM56870), others have 16 to
     113MB."""
     alpha: Alpha = 1.0
-    """A port may keep so many times what is free waiting, and drops what comes then (Choudhury and
+    """A port's queue may grow to this factor times the free buffer, and drops beyond (Choudhury and
     Hahne, IEEE/ACM ToN 1998; 1 to 8 is common)."""
     mark: Bytes | None = None
     """Bytes that wait at a port above which packets get an ECN mark, 0B for none; where not given,
@@ -64,7 +64,7 @@ class Switch(Model):
     """Frames without payload go first at its ports, as where operators give them a class of their
     own; else an ACK waits behind the data that comes by the same port."""
     pfc: Pfc | None = None
-    """Switches pause who sends to them instead of dropping; where not given, they drop."""
+    """Switches pause their senders instead of dropping; where not given, they drop."""
 
     def mark_bytes(self, bits_per_s: float) -> int:
         """Threshold of a port of this rate; 0 marks nothing."""
@@ -254,4 +254,4 @@ Fabric = Annotated[
     | Annotated[DualTor, Tag("dual-tor")] | Annotated[Explicit, Tag("explicit")],
     Discriminator(_template),
 ]
-"""A fabric, told by its ``template``, which an explicit one may leave out."""
+"""A fabric, identified by its ``template``, which an explicit one may leave out."""

@@ -121,8 +121,8 @@ class StackSet(Model):
     headers: SizeParameter | None = None
     """Bytes per packet on the wire beyond the payload, layers 2 to 4."""
     deviation: PositiveFactorParameter | None = None
-    """Factor on the time of all that crosses hosts, by which one cluster differs from another for
-    reasons that no other figure tells; 1 where not given."""
+    """Factor on the time of everything between hosts: the difference between clusters that no other
+    figure explains; 1 where not given."""
 
 
 class FrameworkSet(Model):
@@ -154,8 +154,8 @@ class FrameworkSet(Model):
     """Seconds of the backward pass per gradient element that is laid into its bucket and taken out
     again; where not given, none."""
     kernel_delay: ShareParameter | None = None
-    """Share of the time of a collective's own kernels (selection, casts) by which they delay the
-    backward pass; where not given, all of it, as on one GPU."""
+    """Share of the time of a collective's own kernels (selection, casts) that delays the backward
+    pass; where not given, all of it, as on one GPU."""
 
 
 class HostStack(Model):

@@ -79,7 +79,7 @@ class Light(Model):
     LIGHT_TOPK_RATIO: Annotated[float, Strict(), Field(ge=1e-6, le=1)] | None = None
     """Share of the elements that is sent."""
     LIGHT_TOPK_THRESHOLD: Threshold | None = None
-    """Smallest buffer, in bytes, of which only a part is sent."""
+    """Smallest buffer, in bytes, that is sent only in part."""
     LIGHT_TOPK_FP16: Switch | None = None
     """1: send the values as fp16."""
     LIGHT_SMALL_THRESHOLD: Threshold | None = None
@@ -264,7 +264,7 @@ class SlowGpu(_Fault):
 
 
 Fault = Annotated[LinkDown | LinkDegrade | LinkFlap | SlowGpu, Field(discriminator="kind")]
-"""A fault, told by its ``kind``."""
+"""A fault, identified by its ``kind``."""
 
 
 def link_ends(link: str, nodes: Collection[str]) -> tuple[str, str, bool]:

@@ -2,7 +2,7 @@
 
 A few sizes decide what a simulation takes in memory and time, and each has one limit. At a limit an
 answer takes some seconds and less than 2 GB; beyond it the user gets a sentence instead. How long
-a simulation goes on cannot be told beforehand: `sim.answer.scenario` counts events while it runs.
+a simulation goes on is unknown beforehand: `sim.answer.scenario` counts events while it runs.
 """
 
 from collections.abc import Iterator
@@ -65,7 +65,7 @@ def _cables(topology: Topology) -> int:
 
 
 def _leaves(topology: Topology) -> int:
-    """Groups of switches that hosts hang on, which routing tells apart."""
+    """Groups of switches with hosts that routing distinguishes."""
     fabric = topology.fabric
     if isinstance(fabric, LeafSpine):
         return fabric.leaves

@@ -36,7 +36,7 @@ MEANINGS = {
         "memory_per_byte": "bytes that pass a host's memory for each byte sent or received",
         "cores": "cores of a host that all its processes together get; all where not given",
         "headers": "bytes per packet on the wire beyond the payload, layers 1 to 4",
-        "deviation": "factor on all of it, by which one cluster differs from the next; drawn only",
+        "deviation": "factor on all of it, the difference between clusters; drawn only",
     },
     "frameworks": {
         "per_tensor": "serial coordination per collective launched",
@@ -50,7 +50,7 @@ MEANINGS = {
         "cast_per_element": "GPU time per element for a cast between fp32 and fp16",
         "copy_per_element": "time of the backward pass per gradient element for copies into and "
                             "out of its bucket; none where not given",
-        "kernel_delay": "share of a collective's own kernels by which they delay the backward "
+        "kernel_delay": "share of a collective's own kernels that delays the backward "
                         "pass; all where not given",
     },
 }

@@ -1,1 +1,1 @@
-"""A training step: its graph of work and collectives, who runs it, and where its time goes."""
+"""A training step: its graph of work and collectives, its execution, and the parts of its time."""

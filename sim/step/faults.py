@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     Process = Generator[simpy.Event, None, None]
 
 
-TOLD_FLAPS = 2
-"""Flaps of a fault that the reader is told one by one."""
+NOTED_FLAPS = 2
+"""Flaps of a fault with a note each."""
 MOST_IDLE_FLAPS = 20_000
 """Flaps in a row in which traffic waits and none moves: faults that keep one another going."""
 
@@ -89,7 +89,7 @@ class Struck:
     avoided: dict[str, Ints] = field(default_factory=dict)
     """Links that routing avoids, by fault."""
     quiet: set[str] = field(default_factory=set)
-    """Faults of which the reader has been told enough."""
+    """Faults that get no more notes."""
 
     def note(self, fault: str, text: str) -> None:
         """Add a note on an event, with its time."""
@@ -183,7 +183,7 @@ def _flap(fault: LinkFlap, links: Ints, struck: Struck) -> Process:
     carried, idle, flaps = 0.0, 0, 0
     while struck.env.now < end_s:
         flaps += 1
-        if flaps > TOLD_FLAPS:
+        if flaps > NOTED_FLAPS:
             struck.note(fault.name, f"and so on, every {fault.period * 1e3:g} ms")
             struck.quiet.add(fault.name)
         down_s = min(fault.period / 2, end_s - struck.env.now)

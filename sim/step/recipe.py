@@ -60,7 +60,7 @@ class Recipe:
     gradient_bytes: int = FP32_BYTES
     """Bytes of a gradient element as the backward pass leaves it."""
     fusion: str = "cycle"
-    """Rule by which gradients fuse: ``cycle`` (Horovod) or ``size`` (DistributedDataParallel)."""
+    """Rule of gradient fusion: ``cycle`` (Horovod) or ``size`` (DistributedDataParallel)."""
     threshold_bytes: int = 128 << 20
     cycle_s: float = 1e-3
     streams: int = 1
@@ -98,7 +98,7 @@ def choose_plan(recipe: Recipe, ranks: int, elements: int) -> Chosen:
 
 
 def exchange_plan(recipe: Recipe, ranks: int, nbytes: int) -> Plan:
-    """The plan by which experts on ``ranks`` ranks exchange ``nbytes`` bytes a rank."""
+    """The plan of the experts' exchange of ``nbytes`` bytes by each of ``ranks`` ranks."""
     return _made(ALLTOALL_PLANS[recipe.alltoall], ranks=ranks, nbytes=nbytes,
                  unit_bytes=recipe.gradient_bytes, group=recipe.host_group)
 

@@ -87,7 +87,7 @@ class Streams:
         return (yield turn)
 
     def give_back(self, stream: str) -> None:
-        """Hand a stream to who has waited longest."""
+        """Hand a stream to the collective that has waited longest."""
         if self._waiting:
             self._waiting.popleft().succeed(stream)
         else:

@@ -56,7 +56,7 @@ class Derived(NamedTuple):
 
 
 def made_of(hosts: int, leaves: int, rate: str, *, tcp: bool = False) -> tuple[str, ...]:
-    """Changes that make a cluster of so many hosts, every link of one rate."""
+    """Changes that make a cluster of ``hosts`` and ``leaves``, every link of one rate."""
     return (f"hosts[0].count={hosts}", f"fabric.leaves={leaves}",
             f"hosts[0].nics[0].rate={rate}", f"fabric.rate={rate}", *(TCP if tcp else ()))
 

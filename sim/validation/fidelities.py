@@ -70,7 +70,7 @@ MEDIAN_TARGET, WORST_TARGET = 0.05, 0.10
 """Largest median and largest error of a row that the page does not explain."""
 KIB, MIB = 1 << 10, 1 << 20
 TIMEOUT_S = 0.2
-"""Linux's TCP_RTO_MIN, the least time until TCP sends again what no ACK told it of."""
+"""Linux's TCP_RTO_MIN, the least time until TCP retransmits unacknowledged data."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,7 +193,7 @@ ONE_RING = ("hosts[0].gpus.count=1",)
 NO_QUEUES = ("hosts[0].nics[0].rate=100Gbps", "fabric.rate=400Gbps")
 """The network thread is the limit then, and nothing waits at a port for long."""
 NO_QUEUES_OF_FOUR = ("hosts[0].nics[0].rate=400Gbps", "fabric.rate=1600Gbps")
-"""The same for hosts of four GPUs, whose network threads fill four times as much."""
+"""The same for hosts of four GPUs, with four times as many network threads."""
 TWO_HOSTS = ("hosts[0].count=2", "fabric.leaves=2")
 """A tree of two ranks has neither forks nor joins."""
 across = partial(pattern, range(16), [(n + 4) % 16 for n in range(16)])
@@ -318,16 +318,15 @@ Made by `python -m sim.validate fidelities --page docs/fidelities.md`; do not ed
 collective or pattern, alone on the cluster of `sim/validation/fidelities.yaml` (sixteen hosts under
 four leaves, 25 Gb/s, HARP or kernel TCP) with some values changed. It runs twice, and the second
 run counts. The error is that of `flow` relative to `packet`: below zero where the fluid is too
-fast. Nothing is fitted. [packet.md](packet.md) says what `packet` models.
+fast. Nothing is fitted. [packet.md](packet.md) describes the model of `packet`.
 
-A *correction* is what `flow` itself says beside such an answer: a cause, found by a rule in what
-runs, and how much longer packets took where it was at work. Its interval is of other cases than
-these (`python -m sim.validate corrections`, `sim/network/corrections.py`); beside it stands
-whether this case lies within.
+A *correction* is `flow`'s own note on such an answer: a cause, found by a rule, and the time that
+it adds. Its interval comes from other cases than these (`python -m sim.validate corrections`,
+`sim/network/corrections.py`); `holds` marks a case that lies within.
 
-Reasons are tested: `without it` is the error of the same case where what the reason names is taken
-away. Queues are, with ports of 100 Gb/s a GPU and a fabric of four times that, which no network
-thread fills; forks and joins are, in a tree of two hosts.
+Reasons are tested: `without it` is the error of the same case without its reason. Queues are
+removed by ports of 100 Gb/s for each GPU and a fabric of four times that, which no network thread
+fills; forks and joins by a tree of two hosts.
 """
 
 

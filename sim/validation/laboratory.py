@@ -120,7 +120,7 @@ Made by `python -m sim.validate lab --page docs/lab-validation.md` (root; four t
 it says how far it is); do not edit. Each row is one collective or pattern on four hosts of 25 Gb/s
 under two leaves, with some values changed, at a two-thousandth of the rates: `packet` simulates it,
 and in the laboratory ([lab.md](lab.md)) HARP's engines or the kernel's TCP carry the bytes over
-kernel routes. It runs four times, and the median of the last three counts; once more where the
+kernel routes. It runs four times, and the median of the last three counts; once more if the
 machine was too busy. The error is that of `packet` relative to the laboratory: below zero where
 packets are too fast. Nothing is fitted.
 """
@@ -156,10 +156,10 @@ def summary_line(rows: Sequence[LabCompared]) -> str:
     """Say in a sentence how near the two are, beside the targets."""
     near, busy = (sum(map(bool, each)) for each in zip(*(
         (abs(row.error) <= WORST_TARGET, row.busy) for row in rows), strict=True))
-    told = (f" The machine was too busy for {busy} of them, whose times in the laboratory are too "
+    late = (f" The machine was too busy for {busy} of them: their times in the laboratory are too "
             "long." if busy else "")
     return (f"{len(rows)} cases: median error {median_error(rows):.1%} (target "
-            f"{MEDIAN_TARGET:.0%}); {near} of them within {WORST_TARGET:.0%}.{told}")
+            f"{MEDIAN_TARGET:.0%}); {near} of them within {WORST_TARGET:.0%}.{late}")
 
 
 def _us(seconds: float) -> str:

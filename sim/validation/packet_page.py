@@ -16,21 +16,21 @@ INTRODUCTION = """\
 # Packets against closed forms and others' results
 
 Made by `python -m sim.validate packet --page docs/packet-published.md`; do not edit. Nothing is
-fitted. [packet.md](packet.md) says what is modelled.
+fitted. [packet.md](packet.md) describes the model.
 """
 FORMS = """\
 ## Closed forms
 
-Sizes and rates go into a formula, which knows nothing of the simulator; beside it stands what the
-packet network gives (`closed_forms.py` of `sim/network/packet` and `sim/validation`). Collectives
-and caps run on sixteen hosts of 25 Gb/s under one switch, with stacks that cost nothing; three
-links are of 10, 25 and 100 Gb/s, and flows share links of 10 Gb/s. R is a line's rate, L a frame
-with all its headers, S the bytes with theirs, alpha two latencies and the first frame's way.
+Each formula takes sizes and rates, and nothing of the simulator; beside it is the packet network's
+result (`sim/network/packet/reference_cases.py`, `sim/validation/closed_forms.py`). Collectives and
+caps run on sixteen hosts of 25 Gb/s under one switch, with stacks that cost nothing; three links
+are of 10, 25 and 100 Gb/s, and flows share links of 10 Gb/s. R is a line's rate, L a frame with all
+its headers, S the bytes with theirs, alpha two latencies and the first frame's transfer.
 """
 PUBLISHED = """\
 ## Others' results
 
-Each case is built as its source tells it. Where a source gives bounds, the difference is to the
+Each case is built as its source describes it. If a source gives bounds, the difference is to the
 nearest one.
 """
 

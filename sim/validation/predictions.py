@@ -76,7 +76,7 @@ class Prediction:
 
 
 def predict(cluster: Cluster, figure: Figure, settings: Settings | None = None) -> float:
-    """Simulate what a figure tells of, in its own quantity, on its case's cluster."""
+    """Simulate the quantity of a figure on its case's cluster."""
     settings = settings or Settings()
     topology = cluster.topology
     scenario = next(each for each in topology.scenarios if each.name == figure.scenario)
@@ -189,16 +189,16 @@ INTRODUCTION = """\
 
 Made by `python -m sim.validate published --page docs/validation.md`; do not edit. Every case in
 `sim/validation/cases` and every published row of `topologies/` is simulated with the shipped
-parameters. P10 and P90 come from draws of every parameter that is known within bounds and of what
-the source does not tell. A row marked *left out* is one to which `kernel-tcp` is fitted; its
-prediction here comes from the fit to all other sources (`python -m sim.calibrate --published`). No
-other row was used for anything.
+parameters. P10 and P90 come from draws of every uncertain parameter and of the values that the
+source does not give. `kernel-tcp` is fitted to the rows marked *left out*; the prediction of such a
+row comes from the fit to all other sources (`python -m sim.calibrate --published`). No other row
+was used for any fit.
 
 To add a case, copy a file of `sim/validation/cases`, give the cluster, the figures and their
-source, and run the command: what is off by more than a quarter needs a `note` that says why.
+source, and run the command: a row that is off by more than a quarter needs a `note` with a reason.
 
-How far the fidelities agree stands on pages of its own: [fidelities.md](fidelities.md) (flow and
-packet), [lab-validation.md](lab-validation.md) (packet and real kernels), and
+Other pages compare the fidelities: [fidelities.md](fidelities.md) (flow and packet),
+[lab-validation.md](lab-validation.md) (packet and real kernels), and
 [packet-published.md](packet-published.md) (packet, closed forms and others' results).
 """
 

@@ -92,7 +92,7 @@ def ddp_buckets(nbytes: ArrayLike, ready_s: ArrayLike, *, first_bytes: int = DDP
 
 
 def _check(nbytes: ArrayLike, ready_s: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Sizes, and the times by which all gradients up to each one are ready."""
+    """Sizes, and the time when all gradients up to each one are ready."""
     sizes, ready = np.asarray(nbytes, np.int64), np.asarray(ready_s, np.float64)
     if sizes.ndim != 1 or sizes.shape != ready.shape:
         raise ValueError(f"sizes of shape {sizes.shape} and ready times of shape {ready.shape} "

@@ -206,7 +206,7 @@ class HarpWires:
                            for listener in self._listeners.values()]
 
     async def open(self, key: EdgeKey) -> Wire:
-        """Connect, and say who we are."""
+        """Connect, and send the wire's key."""
         src, dst, ports = self.flows[key.channel, key.src, key.dst]
         connection = await self._engines[src].connect_async(
             self.peers[dst], paths=len(ports),

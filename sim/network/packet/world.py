@@ -237,7 +237,7 @@ class World:
                              _ints(hops.down))
 
     def add_process(self, ring_frames: int = 1024, thread: int = -1) -> int:
-        """Add a process that drives sessions, with so many frames in the NIC at once at most.
+        """Add a process that drives sessions, with at most ``ring_frames`` in the NIC at once.
 
         Server ``thread`` handles its messages; -1: they cost no server.
         """
