@@ -20,8 +20,8 @@ static inline void skip_packets_of_path(struct harp_path *path, uint64_t packets
     path->loss.rack_packet += packets;
     path->sack.largest += packets;
     path->fresh += packets;
-    for (uint32_t i = 0; i < HARP_PATH_TOLD; i++)
-        path->told[i] += packets;
+    for (uint32_t i = 0; i < HARP_PATH_REPEATS; i++)
+        path->reported[i] += packets;
 }
 
 /* Move one end by `packets`, a multiple of 1,024, on every path; then move the other. */
