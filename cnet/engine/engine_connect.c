@@ -1,9 +1,11 @@
-/* Begin to connect. */
+/* Connect, close and abort. */
+#include "engine/engine_state.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/engine_state.h"
+/* ---- Connect ---- */
 
 static int begin_connection(struct harp_engine *engine, const struct harp_handle *handle,
                             const struct harp_connection_config *config,
@@ -69,4 +71,32 @@ int harp_connect(struct harp_engine *engine, const struct harp_handle *handle,
     harp_token_drop(engine);
     harp_engine_ring(engine);
     return error;
+}
+
+/* ---- Close and abort ---- */
+
+static void close_connection(struct harp_connection *connection, uint32_t reason, const char *text)
+{
+    struct harp_engine *engine = connection->engine;
+    if (engine->generation != harp_generation)
+        return;
+    harp_token_take(engine);
+    /* What was handed over before the close counts as handed over. */
+    harp_connection_command(connection);
+    if (!connection->ended)
+        harp_session_close(connection->session, harp_engine_clock(engine), reason, text);
+    harp_engine_reclaim_frames(engine, connection);
+    harp_connection_orphan(connection);
+    harp_token_drop(engine);
+    harp_engine_ring(engine);
+}
+
+void harp_connection_close(struct harp_connection *connection)
+{
+    close_connection(connection, HARP_REASON_DONE, NULL);
+}
+
+void harp_connection_abort(struct harp_connection *connection, const char *text)
+{
+    close_connection(connection, HARP_REASON_UNDER_WAY, text);
 }

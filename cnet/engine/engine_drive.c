@@ -1,3 +1,29 @@
+/* Threads that drive an engine; how they sleep and wake; all engines of the process.
+ *
+ * An engine has a thread of its own, except under HARP_PROGRESS_MANUAL. Under HARP_PROGRESS_INLINE
+ * the application's threads drive the engine, and its own thread, the helper, drives it only while
+ * they do not. Five words of struct harp_engine decide between them:
+ *
+ *     word       writer                          reader and meaning
+ *     token      1: a driver or a control call   both: 1 means that another one works; the next
+ *                takes it; 0: it is done         holder sees all that the last one wrote
+ *     wanted     a control call that waits for   the engine's thread: above 0 means to yield
+ *                the token counts itself
+ *     sleeping   1: a thread is about to wait,   applications that filled a ring: 1 means to ring
+ *                under the token; 0: it waited,  the doorbell (sequentially consistent with the
+ *                or an application drove         rings on both sides, so one sees the other)
+ *     driven_ns  the application: when it last   the helper: it stands by until quiet_ns later
+ *                drove, or will wait until
+ *     stop       harp_engine_halt: 1             the engine's thread: 1 means to end
+ *
+ *     state of the engine's thread   sleeping   driven_ns      ends by
+ *     runs turns, with the token     0          long ago       nothing moved for spin_ns
+ *     waits in the kernel            1          long ago       doorbell, a port, a timer
+ *     stands by (helper)             0 or 1     recent         quiet_ns over, or stop
+ *
+ * When the application begins to drive while the helper waits in the kernel, it rings the doorbell
+ * once: its turn made the ports stop waking sleepers, so the helper must stand by instead.
+ */
 #define _GNU_SOURCE
 #include "engine/engine_state.h"
 
@@ -261,4 +287,67 @@ bool harp_engine_drive(struct harp_engine *engine)
         harp_engine_ring(engine);
     harp_token_drop(engine);
     return moved;
+}
+
+/* ---- All engines of this process: fork, and driving each other's ---- */
+
+static struct harp_engine *open_engines;
+static pthread_mutex_t open_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void before_fork(void)
+{
+    pthread_mutex_lock(&open_lock);
+}
+
+static void after_fork(void)
+{
+    pthread_mutex_unlock(&open_lock);
+}
+
+/* The child lets go of sockets and cards at once, else they would outlive the parent; and of the
+ * statistics, whose lock says that the parent lives. */
+static void in_child(void)
+{
+    harp_generation++;
+    for (struct harp_engine *engine = open_engines; engine; engine = engine->next_open) {
+        for (uint32_t p = 0; p < engine->ports_n; p++)
+            engine->ports[p]->ops->close(engine->ports[p]);
+        harp_stats_destroy(&engine->stats);
+    }
+    open_engines = NULL;
+    pthread_mutex_unlock(&open_lock);
+}
+
+static void watch_forks(void)
+{
+    pthread_atfork(before_fork, after_fork, in_child);
+}
+
+void harp_engine_enlist(struct harp_engine *engine)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, watch_forks);
+    pthread_mutex_lock(&open_lock);
+    engine->next_open = open_engines;
+    open_engines = engine;
+    pthread_mutex_unlock(&open_lock);
+}
+
+void harp_engine_delist(struct harp_engine *engine)
+{
+    pthread_mutex_lock(&open_lock);
+    struct harp_engine **at = &open_engines;
+    while (*at != engine)
+        at = &(*at)->next_open;
+    *at = engine->next_open;
+    pthread_mutex_unlock(&open_lock);
+}
+
+void harp_engines_drive_inline(void)
+{
+    pthread_mutex_lock(&open_lock);
+    for (struct harp_engine *engine = open_engines; engine; engine = engine->next_open)
+        if (engine->config.progress == HARP_PROGRESS_INLINE)
+            harp_engine_drive(engine);
+    pthread_mutex_unlock(&open_lock);
 }

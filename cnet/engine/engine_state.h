@@ -5,30 +5,23 @@
  *
  *   engine.c            memory, open, close
  *   engine_wait.c       the application's threads wait
- *   engine_process.c    all engines of this process: fork, and who drives them for one another
- *   engine_drive.c      threads, sleeping and waking
- *   engine_turn.c       one turn: commands, who is due, what is not urgent
- *   engine_notices.c    what ports learn besides datagrams: ICMP, the end of a process
+ *   engine_drive.c      threads, sleeping and waking; all engines of the process
+ *   engine_turn.c       one turn: notices of ports, commands, who is due, what is not urgent
  *   engine_stats.c      what others may see: counters, rows, the recorder's dump
  *   engine_receive.c    arrivals: which connection, tag, payload to its place
  *   parts.c             payload that came in several buffers, to its place
  *   engine_hello.c      arrivals of the handshake, for which there may be no connection yet
- *   engine_follow.c     where paths lead, as the listening end learns it
- *   engine_plan.c       another revision of a plan, for connections that work
- *   engine_steer.c      by which UDP ports a path leads to the queues that the engines own
+ *   engine_paths.c      paths move: to follow the peer, a plan, or the queues that engines own
  *   engine_send.c       what sessions send, into slots and frames of ports
- *   engine_connect.c    connect
- *   engine_close.c      close, abort
+ *   engine_connect.c    connect, close, abort
  *   engine_events.c     commands of the application to a session, its events to the application
  *   engine_listen.c     listen, accept
- *   engine_life.c       connections join an engine and leave it
- *   engine_config.c     what a connection may be asked to be
+ *   engine_admission.c  checks of a connection's settings; connections join an engine and leave it
  *   engine_hops.c       which port and address each path of a connecting end takes
  *   rails.c             which port is paired with which address
  *   engine_peers.c      which connections lead to the same process
  *   connection.c        a connection's memory, the application's side
- *   engine_token.c      who drives, and how to wake who sleeps
- *   engine_clock.c      time and chance
+ *   engine_core.c       time, chance, and the token, with the doorbell of who sleeps
  */
 #ifndef HARP_ENGINE_STATE_H
 #define HARP_ENGINE_STATE_H
@@ -188,7 +181,7 @@ struct harp_engine {
     uint32_t frames_spare; /* of those that ports left: not promised to a connection */
     uint16_t epoch;
 
-    /* Who drives. */
+    /* The right to drive, and sleep: the table in engine_drive.c. */
     _Alignas(128) _Atomic uint32_t token;
     _Atomic uint32_t wanted;   /* control plane that waits for the token */
     _Atomic uint32_t sleeping; /* somebody waits in the kernel */
@@ -227,7 +220,7 @@ struct harp_engine {
     uint8_t scratch[1 << 16];      /* a control frame's body in parts */
 };
 
-/* engine_token.c */
+/* engine_core.c */
 bool harp_token_try(struct harp_engine *engine);
 void harp_token_take(struct harp_engine *engine); /* control plane: waits */
 void harp_token_drop(struct harp_engine *engine);
@@ -241,7 +234,7 @@ static inline void harp_engine_ring_if_asleep(struct harp_engine *engine)
         harp_engine_ring(engine);
 }
 
-/* engine_process.c: an engine joins those of this process, and leaves them; drive all that the
+/* engine_drive.c: an engine joins those of this process, and leaves them; drive all that the
  * application's threads drive. */
 void harp_engine_enlist(struct harp_engine *engine);
 void harp_engine_delist(struct harp_engine *engine);
@@ -300,7 +293,7 @@ void harp_connection_events(struct harp_connection *connection);
 /* Give its application the frames to write into that it is owed, as far as the pool has some. */
 void harp_connection_refill_drafts(struct harp_connection *connection);
 
-/* engine_follow.c: the path's way out, learnt from a frame that came on it. */
+/* engine_paths.c: the path's way out, learnt from a frame that came on it. */
 void harp_connection_heard(struct harp_connection *connection, uint8_t path, uint8_t port,
                            uint16_t local, const struct harp_address *from);
 
@@ -338,7 +331,7 @@ uint32_t harp_engine_hops_payload_max(const struct harp_engine *engine, const st
  * come. */
 uint32_t harp_engine_payload_max_beside(const struct harp_engine *engine, uint8_t port);
 
-/* engine_steer.c: the path leaves by another local from now on; false: it cannot. */
+/* engine_paths.c: the path leaves by another local from now on; false: it cannot. */
 bool harp_engine_path_leaves_by(struct harp_connection *connection, uint8_t path, uint16_t local);
 
 /* A DATA or PROBE came by this way; `newest`: none of a larger number came before.
@@ -347,7 +340,7 @@ void harp_engine_way_of_frame(struct harp_connection *connection, uint8_t path, 
                               const struct harp_arrival *arrival, bool newest);
 void harp_engine_way_of_ours(struct harp_connection *connection, uint8_t path);
 
-/* engine_config.c: 0, or -errno and one sentence in `why`. */
+/* engine_admission.c: 0, or -errno and one sentence in `why`. */
 int harp_engine_check_config(const struct harp_engine *engine,
                              const struct harp_connection_config *config, char *why);
 /* With the token: the engine's thread takes and gives back frames. */
@@ -357,7 +350,7 @@ void harp_engine_session_config(struct harp_engine *engine,
                                 const struct harp_connection_config *from, uint32_t payload_max,
                                 bool holds_back, struct harp_session_config *config);
 
-/* engine_life.c */
+/* engine_admission.c */
 int harp_engine_adopt(struct harp_engine *engine, struct harp_connection *connection);
 void harp_engine_forget(struct harp_engine *engine, struct harp_connection *connection);
 /* All frames that a connection had are the pool's again; those that the card still reads when it is
@@ -386,7 +379,7 @@ void harp_engine_path_ends(struct harp_connection *connection, uint32_t path);
 struct harp_peer *harp_engine_find_peer(const struct harp_engine *engine, uint8_t port,
                                         const struct harp_address *remote);
 
-/* engine_notices.c: take in what a port has learnt. */
+/* engine_turn.c: take in what a port has learnt. */
 void harp_engine_take_notice(struct harp_engine *engine, uint8_t port,
                              const struct harp_notice *notice);
 
@@ -406,7 +399,7 @@ static inline size_t harp_arrival_bytes(const struct harp_arrival *arrival)
     return bytes;
 }
 
-/* engine_clock.c. Random bytes are for the control plane. */
+/* engine_core.c. Random bytes are for the control plane. */
 void harp_engine_random(struct harp_engine *engine, void *bytes, size_t count);
 uint64_t harp_engine_clock(const struct harp_engine *engine);
 

@@ -1,6 +1,84 @@
+/* What can be done for the open pieces now, and what the network did. */
 #include "mover_state.h"
 
 #include <string.h>
+
+/* ---- Pieces of a rank of this host, straight through memory ---- */
+
+/* Says whether the ring has all of it. */
+static bool write_piece(struct harp_mover *mover, struct open_piece *open)
+{
+    const struct harp_piece *piece = open->piece;
+    if (piece->inline_descriptor)
+        return direct_write_described(mover->direct, piece->peer, open->run->work->said,
+                                      said_bytes_of(open), piece->at, piece->bytes);
+    return direct_write(mover->direct, piece->peer, piece->at, piece->bytes, &open->done);
+}
+
+/* Write what there is room for of a piece, and close it when all is written. Whether it moved. */
+static bool send_direct(struct harp_mover *mover, struct open_piece *open)
+{
+    uint32_t peer = open->piece->peer, before = open->done;
+    if (write_piece(mover, open)) {
+        mover_close_piece(mover, open);
+        return true;
+    }
+    if (mover->peers[peer].ended && !direct_lives(mover->direct, peer))
+        mover_fail(mover, HARP_MOVE_GONE, peer);
+    return open->done != before;
+}
+
+/* Whether a record is the next part of the piece; else all has failed. A description is looked at
+ * before what it carries may be touched. */
+static bool check_record(struct harp_mover *mover, struct open_piece *open,
+                         const struct direct_record *record)
+{
+    const struct harp_piece *piece = open->piece;
+    if (piece->inline_descriptor && open->progress == PIECE_WAITS)
+        return mover_check_descriptor(mover, open, record->at, record->bytes);
+    uint32_t left = piece->bytes - open->done;
+    uint32_t due = left < DIRECT_RECORD_BYTES ? left : DIRECT_RECORD_BYTES;
+    if (piece->inline_descriptor || (record->whole == piece->bytes && record->bytes == due))
+        return true;
+    mover_fail_piece(mover, open, HARP_MOVE_SIZE, record->whole);
+    return false;
+}
+
+/* Put what came where it belongs, and let its peer write over it. */
+static void put_record(struct harp_mover *mover, struct open_piece *open,
+                       const struct direct_record *record)
+{
+    const struct harp_piece *piece = open->piece;
+    uint32_t said_bytes = said_bytes_of(open), bytes = record->bytes - said_bytes;
+    mover_put(mover, open, record->at + said_bytes, bytes);
+    open->done += bytes;
+    direct_drop(mover->direct, piece->peer);
+}
+
+/* Take what is there of a piece, and close it when all of it came. Whether it moved. */
+static bool receive_direct(struct harp_mover *mover, struct open_piece *open)
+{
+    const struct harp_piece *piece = open->piece;
+    const struct direct_record *record;
+    bool moved = false;
+    if (open->run->descriptors_due && !piece->inline_descriptor)
+        return false;
+    while ((record = direct_first(mover->direct, piece->peer))) {
+        if (!check_record(mover, open, record))
+            return true;
+        if (open_piece_waits(open))
+            return moved;
+        put_record(mover, open, record);
+        moved = true;
+        if (open->done < piece->bytes)
+            continue;
+        mover_close_piece(mover, open);
+        break;
+    }
+    return moved;
+}
+
+/* ---- Advance the open pieces ---- */
 
 static bool begin_send(struct harp_mover *mover, struct open_piece *open, uint64_t context)
 {
@@ -97,7 +175,7 @@ static bool advance_direct(struct harp_mover *mover, struct open_piece *open,
     uint64_t *bits = sends ? held->sends : held->posts;
     if (test_and_hold(bits, piece->peer) || (sends && open_piece_waits(open)))
         return false;
-    bool moved = (sends ? mover_send_direct : mover_receive_direct)(mover, open);
+    bool moved = (sends ? send_direct : receive_direct)(mover, open);
     if (!open->piece)
         release_peer(bits, piece->peer);
     return moved;
@@ -143,6 +221,80 @@ bool mover_advance(struct harp_mover *mover)
         struct open_piece *open = open_piece_at(&mover->open, number);
         if (open->piece)
             moved |= advance_piece(mover, open, number, &held);
+    }
+    return moved;
+}
+
+/* ---- Completions of the network ---- */
+
+static void take_received(struct harp_mover *mover, struct open_piece *open, uint32_t bytes)
+{
+    const struct harp_piece *piece = open->piece;
+    if (piece->inline_descriptor) {
+        mover_check_descriptor(mover, open, slot_at(mover, open->slot), bytes);
+    } else if (bytes != piece->bytes) {
+        mover_fail_piece(mover, open, HARP_MOVE_SIZE, bytes);
+    } else if (piece->kind == HARP_PIECE_REDUCE) {
+        mover_keep_received(mover, open);
+    } else {
+        mover_close_piece(mover, open);
+    }
+}
+
+static void take_completion(struct harp_mover *mover, uint32_t number,
+                            const struct harp_completion *done)
+{
+    struct peer *peer = &mover->peers[number];
+    switch (done->type) {
+    case HARP_COMPLETION_SENT:
+        if (done->context & COPY_CONTEXT) {
+            copies_sent(&mover->copies, done->context);
+            peer->copies--;
+        } else {
+            mover_close_piece(mover, &mover->open.at[done->context]);
+        }
+        break;
+    case HARP_COMPLETION_RECEIVED:
+        peer->left -= peer->left > 0;
+        take_received(mover, &mover->open.at[done->context], done->size);
+        break;
+    case HARP_COMPLETION_CLOSED:
+        peer->left = peer->ended ? 0 : done->size;
+        peer->ended = true;
+        if (mover->direct)
+            direct_look(mover->direct); /* what it sent before counts */
+        break;
+    default:
+        break;
+    }
+}
+
+static bool has_all_of(const struct harp_mover *mover, uint32_t number)
+{
+    return !mover->peers[number].left &&
+           !(direct_reaches(mover->direct, number) && direct_first(mover->direct, number));
+}
+
+/* Nobody minds the end of a peer of whom nothing is wanted any more. */
+static bool wants_what_ended(const struct harp_mover *mover, uint32_t number)
+{
+    const struct peer *peer = &mover->peers[number];
+    return peer->ended && peer->open && has_all_of(mover, number);
+}
+
+bool mover_poll_peers(struct harp_mover *mover)
+{
+    struct harp_completion done[16];
+    bool moved = false;
+    for (uint32_t i = 0; i < mover->peers_n; i++) {
+        if (!mover->peers[i].connection)
+            continue;
+        size_t n = harp_poll(mover->peers[i].connection, done, sizeof done / sizeof *done);
+        moved |= n > 0;
+        for (size_t k = 0; k < n && mover->result == HARP_MOVE_DONE; k++)
+            take_completion(mover, i, &done[k]);
+        if (wants_what_ended(mover, i))
+            mover_fail(mover, HARP_MOVE_GONE, i);
     }
     return moved;
 }

@@ -1,9 +1,7 @@
 /* Inside of the mover (mover.h). Files call those above them:
  *
  *   mover_state.c     a piece is over, a run fails; small messages
- *   mover_direct.c    pieces that go straight through memory to a rank of this host, or come so
- *   mover_advance.c   doing for the open pieces what can be done now
- *   mover_take.c      what the network did
+ *   mover_advance.c   what can be done for the open pieces now, and what the network did
  *   mover.c           runs
  */
 #ifndef HARP_LIGHTCC_MOVER_STATE_H
@@ -103,21 +101,10 @@ bool mover_check_descriptor(struct harp_mover *mover, struct open_piece *open, c
 void mover_put(const struct harp_mover *mover, const struct open_piece *open, uint8_t *came,
                uint32_t bytes);
 
-/* ---- mover_direct.c ---- */
-
-/* Write what there is room for of a piece; says whether it moved. It is closed when all is written.
- */
-bool mover_send_direct(struct harp_mover *mover, struct open_piece *open);
-
-/* Take what is there of a piece; says whether it moved. It is closed when all of it came. */
-bool mover_receive_direct(struct harp_mover *mover, struct open_piece *open);
-
 /* ---- mover_advance.c ---- */
 
 /* Do for all open pieces what can be done now; says whether any moved. */
 bool mover_advance(struct harp_mover *mover);
-
-/* ---- mover_take.c ---- */
 
 /* Take what the network did; says whether there was anything. */
 bool mover_poll_peers(struct harp_mover *mover);

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cores.h"
 #include "engines_auto.h"
 #include "plugin.h"
 

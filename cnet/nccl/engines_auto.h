@@ -13,6 +13,26 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* How many of the host's CPUs this rank may count on. */
+struct cores {
+    uint32_t cpus; /* that this process may use: its affinity, and the quota of its control group */
+    uint32_t ranks; /* of this host that share them, as the launcher's environment says */
+    bool bound;     /* the launcher has bound this rank to CPUs of its own: nobody shares them */
+};
+
+/* Read affinity, control groups and the launcher's environment. */
+void cores_find(struct cores *cores);
+
+/* CPUs of this rank alone; 1 at least. */
+uint32_t cores_of_rank(const struct cores *cores);
+
+/* CPUs of a list such as "0-3,8", as the kernel writes them; 0 if it is none. */
+uint32_t cores_in_list(const char *list);
+
+/* CPUs that a quota such as "150000 100000" pays for (cpu.max of control groups, version 2),
+ * rounded up; UINT32_MAX for "max 100000" and what is none. */
+uint32_t cores_in_quota(const char *quota);
+
 /* What one engine sends and receives at once: rings use both directions, and one core moves about
  * 50 Gb/s of them together over udp (docs/speed.md, docs/nccl.md). */
 #define ENGINES_AUTO_MBPS 25000
@@ -22,7 +42,7 @@
 
 struct engines_host {
     uint32_t speed_mbps;  /* of the device; 0: unknown */
-    uint32_t cpus;        /* of the rank (cores.h) */
+    uint32_t cpus;        /* of the rank (cores_of_rank) */
     uint32_t engine_cpus; /* CPUs that HARP_CPUS names for engines; 0: it does not */
     uint32_t devices;     /* of the rank, which share the CPUs */
     uint32_t queues;      /* of the device, each of which serves one engine; 0: any number does */

@@ -1,4 +1,4 @@
-/* A strict reader of JSON (RFC 8259) that is told what to expect, for files of settings.
+/* A strict reader of JSON (RFC 8259) for files of settings. The caller says what it expects next.
  *
  *     struct json_reader reader = {.at = text, .end = text + length};
  *     json_take(&reader, '{');
@@ -47,5 +47,9 @@ bool json_ends(struct json_reader *reader);
 
 /* The line on which the reader stands, in what begins at `text`. */
 uint32_t json_line(const struct json_reader *reader, const char *text);
+
+/* The bytes of a regular file of at most 256 MiB, to be freed; or NULL, and one sentence in `why`
+ * (HARP_WHY_BYTES). */
+char *json_file_read(const char *path, size_t *length, char *why);
 
 #endif

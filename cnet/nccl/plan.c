@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "json_reader.h"
-#include "text_file.h"
 
 #define FORMAT "harp-plan-1"
 #define KEY_BYTES 32
@@ -322,7 +321,7 @@ bool plan_read(struct plan *plan, const char *path, const struct plan_place *pla
 {
     size_t length = 0;
     *plan = (struct plan){.used = false};
-    char *text = text_file_read(path, &length, why);
+    char *text = json_file_read(path, &length, why);
     plan->used = text && read_text(plan, text, length, place, why);
     free(text);
     return plan->used;

@@ -6,7 +6,7 @@
  *     |       ...   _v12|       | per version    |       | device.c    network cards      |
  *     +-----------------+       +----------------+       | fused_devices.c  several as one|
  *                                                        | engines.c   engines of a card  |
- *                                                        |   cores.c, engines_auto.c: n   |
+ *                                                        |   engines_auto.c: how many     |
  *                                                        | transport_choice.c: session/TCP|
  *                                                        | connect.c   listen to accept   |
  *                                                        | close.c                        |

@@ -8,7 +8,6 @@
 #include "base/siphash.h"
 #include "engine/engine.h"
 #include "json_reader.h"
-#include "text_file.h"
 #include "tuner_abi.h"
 
 #define FORMAT "harp-tuning-1"
@@ -235,7 +234,7 @@ bool tuner_table_read(struct tuner_table *table, const char *path, uint64_t rank
 {
     size_t length = 0;
     *table = (struct tuner_table){.rows_n = 0};
-    char *text = text_file_read(path, &length, why);
+    char *text = json_file_read(path, &length, why);
     bool right = text && tuner_table_parse(table, text, length, ranks, nodes, why);
     free(text);
     return right;

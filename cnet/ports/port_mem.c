@@ -9,8 +9,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "ports/port_mem_name.h"
-
 #define RING_BYTES (UINT64_C(2) << 20) /* it stays in the cache that a core has for itself */
 #define BURSTS 4 /* a ring is written and read in so many parts, so that both sides are at work */
 #define STALL_NS UINT64_C(300000000) /* a reader that stands still so long is no reason to wait */

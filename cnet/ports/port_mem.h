@@ -1,7 +1,7 @@
 /* Inside of the mem port: datagrams through memory that two processes share.
  *
  *     port A                                                        port B
- *     name: 16 random bytes                           listens under its name (port_mem_name.h)
+ *     name: 16 random bytes                           listens under its name (below)
  *       |  connect, hello + memfd (SCM_RIGHTS) ------------------------>  |
  *       |  ring 0 =====================================================>  |
  *       |  <===================================================== ring 1  |
@@ -30,6 +30,8 @@
  */
 #ifndef HARP_PORT_MEM_H
 #define HARP_PORT_MEM_H
+
+#include <sys/un.h>
 
 #include "ports/port.h"
 #include "ports/port_mem_ring.h"
@@ -72,6 +74,27 @@ struct mem_port {
     uint64_t now_ns;
     struct mem_link links[MEM_LINKS_MAX];
 };
+
+/* How mem ports find each other: sockets in the folder that processes share memory through.
+ *
+ *     /dev/shm/harp-mem-<16 random bytes, in hex>
+ *
+ * - **Who sees whom.** Processes that share /dev/shm, as for NCCL's own shared memory: all of a
+ *   host or of a container, also from different network namespaces. Only the file's user may
+ *   connect.
+ * - **Nothing stays.** A port that closes takes its name away. A killed process cannot; the next
+ *   port that opens does. Such a name leads to no socket, which a connection of the wrong type
+ *   tells apart without disturbing those that live.
+ */
+
+/* Where the port of that address listens. */
+struct sockaddr_un mem_name(const struct harp_address *address);
+
+/* A listening socket under the name. Returns it, or -errno. */
+int mem_name_listen(const struct harp_address *address);
+
+/* The name leads nowhere any more. */
+void mem_name_remove(const struct harp_address *address);
 
 /* Listen under the port's name. Returns 0 or -errno. */
 int mem_listen(struct mem_port *port);

@@ -181,7 +181,7 @@ IN_ENGINES = {
         "            harp_frames_move(&connection->engine->frames, frames[i], HARP_FRAME_LENT,"),
     "LEFT_BEHIND": LEFT_BEHIND,
     "NOT_RECLAIMED": bug(
-        "a closed connection keeps its frames", "engine/engine_life.c",
+        "a closed connection keeps its frames", "engine/engine_admission.c",
         "        return; /* it never had any */\n",
         "        return; /* it never had any */\n    return;\n"),
     "SHARED_LENT": bug(

@@ -2,7 +2,6 @@
 #include <string.h>
 
 #include "check.h"
-#include "nccl/cores.h"
 #include "nccl/engines_auto.h"
 
 static char why[ENGINES_AUTO_WHY_BYTES];

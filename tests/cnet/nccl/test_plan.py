@@ -27,7 +27,7 @@ NO_RANK = dict.fromkeys(("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"
 
 def test_the_reader_of_plans(tmp_path: Path) -> None:
     run(build(tmp_path / "plan", ["tests/cnet/nccl/test_plan.c", "cnet/nccl/plan.c",
-                                  "cnet/nccl/json_reader.c", "cnet/nccl/text_file.c",
+                                  "cnet/nccl/json_reader.c",
                                   str(library())]))
 
 

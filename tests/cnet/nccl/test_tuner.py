@@ -63,7 +63,7 @@ class Said(NamedTuple):
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sources = ["tests/cnet/nccl/test_tuner.c", "cnet/nccl/tuner_table.c", "cnet/nccl/json_reader.c",
-               "cnet/nccl/text_file.c", str(library())]
+               str(library())]
     return build(tmp_path_factory.mktemp("tuner") / "client", sources,
                  [*SANITIZED, "-Wl,--no-as-needed", "-ldl"])
 

@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include "port_mem_end.h"
-#include "ports/port_mem_name.h"
+#include "ports/port_mem.h"
 #include "ports/port_mem_ring.h"
 
 /* Length of the i-th datagram: all kinds of sizes, and the largest now and then. */

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "port_mem_end.h"
-#include "ports/port_mem_name.h"
+#include "ports/port_mem.h"
 #include "ports/port_mem_ring.h"
 
 struct rogue {
