@@ -28,14 +28,6 @@ bool harp_frame_may(enum harp_frame_state from, enum harp_frame_state to)
     return next[from] >> to & 1;
 }
 
-const char *harp_frame_state_name(enum harp_frame_state state)
-{
-    static const char *const names[HARP_FRAME_STATES] = {
-        "FREE", "FILL", "ARRIVED", "LENT", "DRAFT", "READY", "SENDING", "LEAVING", "KEPT"};
-    assert(state < HARP_FRAME_STATES);
-    return names[state];
-}
-
 size_t harp_frames_need(uint32_t count, uint32_t frame_bytes)
 {
     size_t tables = (size_t)count * (sizeof(uint32_t) + sizeof(uint8_t));

@@ -1,4 +1,4 @@
-/* An engine's frames: equal pieces of memory that packets lie in, and who owns each.
+/* An engine's frames: equal pieces of memory that hold packets, each with one owner.
  *
  * Every frame is in one state at any time, and the state says who owns it. Only the owner hands it
  * on, by harp_frames_move with the state that it expects. If the frame is in another (freed twice,
@@ -84,9 +84,6 @@ void harp_frames_move(struct harp_frames *frames, uint32_t frame, enum harp_fram
 
 /* Whether the table has `to` behind `from`. */
 bool harp_frame_may(enum harp_frame_state from, enum harp_frame_state to);
-
-/* The name of a state as in the table, for logs. */
-const char *harp_frame_state_name(enum harp_frame_state state);
 
 static inline uint8_t *harp_frame_at(const struct harp_frames *frames, uint32_t frame)
 {

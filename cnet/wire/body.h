@@ -15,7 +15,7 @@
 #define HARP_BODY_MAX 168 /* an ACK with the longest map */
 
 /* cdef: begin */
-#define HARP_ADDRESSES_MAX 5 /* that ACCEPT tells */
+#define HARP_ADDRESSES_MAX 5 /* that ACCEPT carries */
 
 /* Where a listening end can be reached, too. */
 struct harp_wire_address {
@@ -37,7 +37,7 @@ struct harp_parameters {
     uint32_t frames;       /* streamed: frames that it lends; posted: 0 */
     uint32_t first;        /* number of its first message and, on every path, of its first packet */
     uint8_t cookie[16];
-    uint8_t addresses_n; /* ACCEPT: further addresses; FIRST: room for so many */
+    uint8_t addresses_n; /* ACCEPT: further addresses; FIRST: room for them */
     struct harp_wire_address addresses[HARP_ADDRESSES_MAX];
 };
 

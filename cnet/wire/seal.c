@@ -75,9 +75,3 @@ bool harp_open_payload(const uint8_t *header, const uint8_t *payload, size_t len
     assert(harp_load16(header + 14) == length);
     return harp_crc32c(payload, length) == harp_load32(header + CRC_AT);
 }
-
-bool harp_open_copy(const uint8_t *header, uint8_t *to, const uint8_t *payload, size_t length)
-{
-    assert(harp_load16(header + 14) == length);
-    return harp_crc32c_copy(to, payload, length) == harp_load32(header + CRC_AT);
-}

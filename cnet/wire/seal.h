@@ -13,11 +13,12 @@
  *               (session)            which connection, hence which key
  *               harp_open_tag        the header is the other end's; nothing changes if it is not
  *               (session)            its own checks: duplicates, credit, where the payload goes
- *               harp_open_payload    the payload is whole; or harp_open_copy, with the copy
+ *               harp_open_payload    the payload is whole; or harp_crc32c_copy and harp_open_crc,
+ *                                    in one pass with the copy
  *
- * harp_open_copy writes while it checks. It is for memory that nobody reads before the message is
- * complete. Where somebody may read early (NCCL's flags in the data), check with
- * harp_open_payload first and copy then.
+ * One pass writes before it knows whether the payload is whole. It is for memory that nobody reads
+ * before the message is complete. Where somebody may read early (NCCL's flags in the data), check
+ * with harp_open_payload first, then copy.
  *
  * Tags are compared without branching on their bytes. The routine for the CRC is the one that
  * harp_crc32c_choose found. No function allocates or keeps state.
@@ -53,9 +54,6 @@ uint64_t harp_open_tags(const struct harp_key *key, const uint8_t *const *header
 
 /* Whether the payload is the one that the header was sealed with. */
 bool harp_open_payload(const uint8_t *header, const uint8_t *payload, size_t length);
-
-/* The same, and copy the payload to `to` in one pass, whether it holds or not. */
-bool harp_open_copy(const uint8_t *header, uint8_t *to, const uint8_t *payload, size_t length);
 
 /* Whether the payload that the header was sealed with has this CRC32C. */
 bool harp_open_crc(const uint8_t *header, uint32_t crc);

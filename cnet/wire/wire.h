@@ -24,7 +24,7 @@
 #define HARP_CHUNK_ALIGN 128        /* payloads but a message's last are multiples of it */
 #define HARP_MESSAGE_MAX 0x40000000 /* 1 GiB */
 #define HARP_SACK_BITS 1024
-#define HARP_LAP_MAX 0xffffff /* a packet's number has 56 bits, of which its header holds 32 */
+#define HARP_LAP_MAX 0xffffff /* a packet's number has 56 bits; its header holds 32 */
 
 #define HARP_JOINED_BYTES 1024 /* of a datagram that brings several frames: any path takes it */
 

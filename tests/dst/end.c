@@ -202,7 +202,7 @@ static void place_payload(struct dst_end *end, uint64_t now_ns, const struct dst
     dst_app_write(&end->app, message);
     bool holds;
     if (to && end->one_pass && place->eager < 0) {
-        holds = harp_open_copy(flight->bytes, to, payload, h->length);
+        holds = harp_open_crc(flight->bytes, harp_crc32c_copy(to, payload, h->length));
     } else {
         holds = harp_open_payload(flight->bytes, payload, h->length);
         if (holds && to)

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/frames.h"
+#include "frame_names.h"
 #include "virtual/random.h"
 
 enum { COUNT = 40, FRAME_BYTES = 2048 };
@@ -112,6 +113,6 @@ int main(void)
     for (int from = 0; from < HARP_FRAME_STATES; from++)
         for (int to = 0; to < HARP_FRAME_STATES; to++)
             if (harp_frame_may(from, to))
-                printf("%s %s\n", harp_frame_state_name(from), harp_frame_state_name(to));
+                printf("%s %s\n", frame_names[from], frame_names[to]);
     return 0;
 }

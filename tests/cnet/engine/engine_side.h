@@ -13,6 +13,7 @@
 #include "check.h"
 #include "engine/engine.h"
 #include "engine/engine_state.h"
+#include "frame_names.h"
 
 #define AHEAD 32
 
@@ -156,7 +157,7 @@ static void check_frames(struct side *side)
     for (int state = 0; state < HARP_FRAME_STATES; state++)
         CHECK(state == HARP_FRAME_FREE || state == HARP_FRAME_FILL || n[state] == side->own[state],
               "side %d: %u frames are %s, %u were at the beginning", side->number, n[state],
-              harp_frame_state_name((enum harp_frame_state)state), side->own[state]);
+              frame_names[state], side->own[state]);
 }
 
 static void side_memory(struct side *side, int number)

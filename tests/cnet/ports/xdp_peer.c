@@ -34,6 +34,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "frame_names.h"
 #include "ports/port.h"
 
 enum { DATAGRAM_MAX = 65536, KEPT_MAX = 4096 };
@@ -250,7 +251,7 @@ static void show_states(void)
 {
     fputs("states", stdout);
     for (int i = 0; i < HARP_FRAME_STATES; i++)
-        printf(" %s %u", harp_frame_state_name((enum harp_frame_state)i), frames.in_state[i]);
+        printf(" %s %u", frame_names[i], frames.in_state[i]);
     puts("");
 }
 
