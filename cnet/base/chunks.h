@@ -1,4 +1,4 @@
-/* Which chunks of a message are done, in memory that does not grow with the message.
+/* A set of the chunks of a message that are done, in memory that does not grow with the message.
  *
  * A message of 1 GiB has three quarters of a million chunks, and 256 messages may be open each way;
  * a bit for each chunk of each would be 24 MiB a direction. So the map is a window that slides: it

@@ -1,4 +1,4 @@
-/* A queue of small numbers, each of which is in it once at most: so it never overflows.
+/* A queue of small numbers. Each is in it at most once, so it never overflows.
  *
  * Owner: one thread. Only harp_index_queue_open allocates.
  */

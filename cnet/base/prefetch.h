@@ -1,4 +1,4 @@
-/* Asking for memory before it is needed.
+/* Prefetch of memory before it is needed.
  *
  * What is copied comes from memory, or goes there, more often than not, since messages are larger
  * than caches. The CPU's own prefetcher stops at the end of each page and begins anew. So copies

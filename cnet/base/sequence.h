@@ -1,10 +1,10 @@
-/* Numbers that wrap.
+/* Arithmetic of numbers that wrap.
  *
  * Messages are numbered in 32 bits, and a long connection runs through all of them. Two numbers are
  * therefore never compared as integers, only by the sign of their difference, which is right as
  * long as they lie less than 2^31 apart: windows here are at most a few thousand wide.
  *
- * Packets are numbered in 64 bits, of which a frame carries the lower 32. Who takes it in knows the
+ * Packets are numbered in 64 bits; a frame carries the lower 32. The receiver knows the
  * rest by the largest number so far (RFC 9000, appendix A.3), as long as the two lie less than 2^31
  * apart; a frame that is replayed later is taken for another number, under which its tag does not
  * hold.
@@ -43,7 +43,7 @@ static inline uint64_t harp_max(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
-/* The same for points in time, of which HARP_NEVER is the last. */
+/* The same for points in time; HARP_NEVER is the last. */
 #define HARP_NEVER UINT64_MAX
 
 #endif

@@ -1,7 +1,7 @@
 /* SipHash-2-4 with a 64-bit result (Aumasson, Bernstein: "SipHash: a fast short-input PRF",
  * INDOCRYPT 2012).
  *
- * A keyed function of short inputs: who does not know the 128-bit key cannot tell its results from
+ * A keyed function of short inputs: without the 128-bit key nobody can tell its results from
  * random numbers. HARP uses it for the tag of a header, for keys (keys.h) and for cookies.
  *
  *     state v0..v3 = key ^ "somepseudorandomlygeneratedbytes"

@@ -1,4 +1,4 @@
-/* Deadlines of many things, of which the earliest is wanted: a binary heap of their numbers.
+/* A binary heap of deadlines: it gives the thing with the earliest one.
  *
  *     at_ns[i]   when thing i is due; HARP_TIMER_NEVER: not
  *     heap       numbers, ordered by key: a parent's is not later than its children's
@@ -35,7 +35,7 @@ void harp_timers_set(struct harp_timers *timers, uint32_t i, uint64_t at_ns);
 /* When the first of them is due; HARP_TIMER_NEVER: none ever. */
 uint64_t harp_timers_first_ns(struct harp_timers *timers);
 
-/* Take out the next that is due at this time: it has no deadline any more. False if there is none.
+/* Take out the next that is due at this time; it has no deadline any more. False if nothing is due.
  */
 bool harp_timers_take(struct harp_timers *timers, uint64_t now_ns, uint32_t *i);
 

@@ -76,7 +76,7 @@ struct harp_engine_config {
     const char *dump;     /* file to which the flight recorder is added when a connection ends in
                              error; NULL: none. `harp top --events` reads it at any time. */
     struct harp_world world;
-    uint32_t slower; /* so many times slower than the host's goes its clock, for a network that is
+    uint32_t slower; /* factor by which its clock is slower than the host's, for a network that is
                         as much slower than the one that it stands for; 0 and 1: as fast. Times here
                         and in `ports` are the host's, those of connections its own. */
     struct harp_engine_port ports[HARP_PORTS_MAX];

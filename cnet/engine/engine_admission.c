@@ -8,7 +8,7 @@
 /* ---- Settings ---- */
 
 #define SECOND_NS UINT64_C(1000000000)
-/* Longer than a small message there and back over `mem`: one ACK tells of several then. */
+/* Longer than a small message there and back over `mem`: one ACK then covers several. */
 #define MEM_ACK_SOON_NS UINT64_C(4000)
 #define DEAD_MOST_NS (30 * 24 * 3600 * SECOND_NS) /* and no sum of times overflows */
 

@@ -49,7 +49,7 @@
 
 #define ENGINE_FDS (1 + HARP_PORTS_MAX)
 
-/* Whether nothing is to be done, the ports having been told to wake us. */
+/* Whether there is nothing to do. Asks the ports to wake this thread. */
 static bool may_sleep(struct harp_engine *engine)
 {
     if (harp_ready_set_any(&engine->calls))
@@ -60,7 +60,7 @@ static bool may_sleep(struct harp_engine *engine)
     return true;
 }
 
-/* What wakes who waits for an engine; returns how many they are. */
+/* The descriptors that wake a thread that waits for an engine; returns how many they are. */
 static uint32_t list_descriptors(const struct harp_engine *engine, struct pollfd *fds)
 {
     fds[0] = (struct pollfd){.fd = engine->doorbell, .events = POLLIN};
@@ -165,8 +165,8 @@ static void stand_by(struct harp_engine *engine)
     prctl(PR_SET_TIMERSLACK, 0, 0, 0, 0); /* 0: what the thread had at first */
 }
 
-/* Somebody else has the token. Who drives from the application may have been stopped in the middle
- * of a turn, and be waiting for the CPU that we are on. */
+/* Another thread has the token. It may be an application's thread that was preempted in the middle
+ * of a turn and waits for this CPU. */
 static void step_aside(struct harp_engine *engine)
 {
     if (engine->config.progress == HARP_PROGRESS_INLINE)
@@ -195,10 +195,11 @@ static void run_turns(struct harp_engine *engine)
     }
     harp_token_drop(engine);
     if (!moved)
-        sched_yield(); /* who shares this CPU may be who brings the next work */
+        sched_yield(); /* a thread that shares this CPU may bring the next work */
 }
 
-/* It is so, too, while the application's thread waits: until `driven_ns`, then. */
+/* Whether the application drives the engine. While its thread waits, driven_ns lies in the future.
+ */
 static bool is_driven(struct harp_engine *engine)
 {
     uint64_t driven_ns = atomic_load_explicit(&engine->driven_ns, memory_order_relaxed);
@@ -281,7 +282,7 @@ bool harp_engine_drive(struct harp_engine *engine)
         return false;
     bool moved = harp_engine_turn(engine);
     atomic_store_explicit(&engine->driven_ns, engine->now_ns, memory_order_relaxed);
-    /* The turn has told the ports that nobody sleeps: so the helper must not, and stands by. */
+    /* After a turn the ports wake no sleeper, so the helper must stop sleeping and stand by. */
     if (atomic_load_explicit(&engine->sleeping, memory_order_relaxed) &&
         atomic_exchange(&engine->sleeping, 0))
         harp_engine_ring(engine);

@@ -72,7 +72,7 @@ enum harp_move harp_connection_moves(struct harp_connection *connection, uint8_t
 
 /* ---- Steer to the queues that the engines own ---- */
 
-/* Ways that frames of a path take: by which UDP port of the connecting end.
+/* The UDP port of the connecting end decides by which queues the frames of a path arrive.
  *
  *     connecting end                                     listening end
  *     local 0: its frames reach another queue there  ->  stray: says so in its ACKs
@@ -92,7 +92,7 @@ enum harp_move harp_connection_moves(struct harp_connection *connection, uint8_t
  * 16 and 16. Where there is none, a second round is content with what the path sends (16 queues:
  * one port in 16), which is where the payload goes: NCCL's senders connect.
  *
- * A path whose port a plan has chosen keeps it: the links that it spares are worth more.
+ * A path keeps a port that a plan has chosen: the links that it spares are worth more.
  */
 
 /* UDP ports that a path tries, as many as a port can open; in each of two rounds. */

@@ -1,4 +1,5 @@
-/* Which connections lead to the same process: paths are found by their remote address and port.
+/* Peers: connections that lead to the same process. Paths are found by their remote address and
+ * port.
  *
  *     engine->peers  [ ][*][ ][ ]        by a hash of port and address
  *                        |

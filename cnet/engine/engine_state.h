@@ -98,7 +98,7 @@ struct harp_connection {
     /* The application's side. */
     _Alignas(128) uint32_t sends_open, receives_open; /* handed over, completion not yet polled */
     bool connected, closed;                           /* as the application knows */
-    uint32_t left_over; /* closed, and so many messages can still be received */
+    uint32_t left_over; /* closed, and this many messages can still be received */
     uint32_t pieces_at;
     uint32_t segment;
     _Atomic uint32_t armed; /* the application waits for `fd` */
@@ -119,7 +119,7 @@ struct harp_connection {
     bool ready;  /* CONNECTED was reported */
     bool ended;  /* CLOSED was */
     bool orphan; /* the application has let go of it */
-    bool notify; /* completions came that the application was not told of by `fd` */
+    bool notify; /* completions came, and `fd` has not signalled them yet */
     bool recent; /* it is in the engine's `recent` */
     uint64_t linger_ns;
     uint32_t first_in, first_out; /* numbers of the first messages */
@@ -175,7 +175,7 @@ struct harp_engine {
     uint32_t ports_n;
     struct harp_stats_file stats;
     struct harp_recorder *recorder;
-    uint64_t bad_recorded; /* frames of which the recorder knows */
+    uint64_t bad_recorded; /* bad frames that the recorder has */
     struct harp_listening *listenings;
     uint32_t *owner;       /* of each frame: index of the connection that last had it */
     uint32_t frames_spare; /* of those that ports left: not promised to a connection */
@@ -206,9 +206,9 @@ struct harp_engine {
     uint32_t connections_n;               /* indices ever used */
     uint32_t *free_indices, free_n;       /* below connections_n; a stack */
     uint32_t closing_n;                   /* orphans that have not ended */
-    struct harp_schedule schedule;        /* whom a turn drives */
-    struct harp_ready_set calls;          /* whose applications have put something into a ring */
-    struct harp_index_queue draftless;    /* whose applications are owed drafts */
+    struct harp_schedule schedule;        /* connections that the next turns drive */
+    struct harp_ready_set calls;          /* connections with something new in a ring */
+    struct harp_index_queue draftless;    /* connections that are owed drafts */
     struct harp_index_queue unpublished;  /* driven since its row was written */
     uint32_t recent[HARP_RECENT];         /* driven since data last left, the last of them */
     uint32_t recent_n;

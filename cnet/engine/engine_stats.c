@@ -1,4 +1,4 @@
-/* What an engine shows of itself, about once a millisecond: rows of its ports, of some of the
+/* Statistics that an engine publishes about once a millisecond: rows of its ports, of some of the
  * connections that it has driven since, and events that nobody else records. */
 #define _GNU_SOURCE
 #include "engine/engine_state.h"

@@ -1,4 +1,4 @@
-/* Rails: which of an engine's ports leads to which address of the other end.
+/* Rails: pairs of an engine's port and an address of the other end.
  *
  *     port 0  10.1.0.1 ───────── 10.1.0.2    rail 0
  *     port 1  10.2.0.1 ───────── 10.2.0.2    rail 1

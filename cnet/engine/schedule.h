@@ -1,4 +1,4 @@
-/* Which connections a turn drives, and in which order: connections are numbers here.
+/* The schedule of a turn: the connections that it drives, as numbers, and their order.
  *
  *     timers (base/timer_heap.h)          those that wait for their deadline
  *        | due          ^ wait

@@ -1,5 +1,5 @@
-/* What an engine counts, in a file of shared memory that anybody of the same user reads while it
- * runs: `harp top`, a test, a debugger after a crash.
+/* Statistics of an engine, in a file of shared memory that any process of its user can read while
+ * it runs: `harp top`, a test, a debugger after a crash.
  *
  *     /dev/shm/harp-<uid>-<pid>-<n>
  *     | who it is | engine | ports | connections, a row each | their paths | flight recorder |
@@ -121,7 +121,7 @@ struct harp_stats_entry {
  */
 size_t harp_stats_list(struct harp_stats_entry *entries, size_t room);
 
-/* Remove the statistics of an engine whose process is dead; false if it is not. */
+/* Remove the statistics of an engine if its process is dead; false if it lives. */
 bool harp_stats_forget(const char *file);
 
 /* Open one for reading. NULL, and one sentence in `why` (HARP_WHY_BYTES), if that cannot be. */

@@ -1,4 +1,4 @@
-/* The clock of the host that LightCC waits by. */
+/* The host's clock, for LightCC's waits. */
 #ifndef HARP_LIGHTCC_CLOCK_H
 #define HARP_LIGHTCC_CLOCK_H
 

@@ -1,4 +1,5 @@
-/* Small messages that leave from a copy, so that nobody waits until the other end has them. */
+/* Copies of small messages: they leave from a copy, so the sender need not wait for the other end.
+ */
 #ifndef HARP_LIGHTCC_COPIES_H
 #define HARP_LIGHTCC_COPIES_H
 

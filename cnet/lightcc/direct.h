@@ -1,5 +1,5 @@
-/* What ranks of one host send each other, through the memory of a mem port, without an engine and
- * its sessions: no acknowledgement, checksum or timer.
+/* Messages between ranks of one host through the memory of a mem port, without an engine and its
+ * sessions: no acknowledgement, checksum or timer.
  *
  *     rank A                                                  rank B
  *     direct_write_described, direct_write  --- record, record, ... -->  direct_first, direct_drop
@@ -9,8 +9,8 @@
  * and faster than one by the kernel (process_vm_readv), which on an AMD EPYC copies 6 GB/s where a
  * process copies 19.
  *
- * - **Whole, and in order**, as long as the other rank lives. A rank whose memory has ended hears
- *   nothing: that it is gone, its connection tells.
+ * - **Whole, and in order**, as long as the other rank lives. A rank that has ended writes
+ *   nothing more; its connection reports the end.
  * - **A full ring** holds a writer back until its reader has dropped something. A ring has room for
  *   some pieces of a collective, so two ranks that send each other one before they take the other's
  *   do not wait for each other.
@@ -30,7 +30,7 @@
 
 struct harp_direct;
 
-/* Open one for a rank of so many `peers`. Returns 0, or -errno and one sentence in `why`
+/* Open one for a rank with `peers` peers. Returns 0, or -errno and one sentence in `why`
  * (HARP_WHY_BYTES). */
 int harp_direct_open(struct harp_direct **direct, uint32_t peers, char *why);
 void harp_direct_close(struct harp_direct *direct);

@@ -1,5 +1,6 @@
-/* What each form of kernels.h compiles: include it where TARGET, KERNELS, KERNELS_NAME and
- * find_block are defined, and HAVE_FLOAT16 with the two functions below where the CPU has them.
+/* The loops of kernels.h, compiled once for each kind of CPU: include it where TARGET, KERNELS,
+ * KERNELS_NAME and find_block are defined, and HAVE_FLOAT16 with the two functions below where the
+ * CPU has them.
  *
  * Elements are copied in and out by memcpy, which costs nothing, since memory of an application may
  * have any alignment.

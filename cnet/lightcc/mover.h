@@ -22,7 +22,7 @@
  * Pieces to and from a rank of this host go straight through memory, in order (direct.h), without a
  * slot: what comes is reduced, or placed, from where its peer has written it. A send is over when
  * it is written there, so no two ranks that send each other a piece first wait for each other. Its
- * connection tells only that a peer is gone.
+ * connection reports only that a peer is gone.
  *
  * Some runs may be under way at once. The pieces of one are opened when all of those before it are,
  * and runs are over in their order. Ranks need not have the same ones under way: what a rank sends
@@ -116,7 +116,7 @@ bool harp_mover_add(struct harp_mover *mover, const struct harp_piece *pieces, u
 
 /* Move pieces until the first run is over, which it then is no more, or HARP_MOVE_MORE after
  * `for_ns` or harp_mover_hurry: a caller with signals to look after, or runs to add, calls it
- * again. Else all runs have failed, and later ones do; `moved` tells of what that needs. */
+ * again. Else all runs have failed, and later ones do; `moved` has the details. */
 enum harp_move harp_mover_run(struct harp_mover *mover, uint64_t for_ns, struct harp_moved *moved);
 
 /* Have harp_mover_run come back, at the latest when it next looks for something. Any thread. */

@@ -1,4 +1,4 @@
-/* What can be done for the open pieces now, and what the network did. */
+/* Progress of the open pieces: sends, receives and the completions of the network. */
 #include "mover_state.h"
 
 #include <string.h>
@@ -275,7 +275,7 @@ static bool has_all_of(const struct harp_mover *mover, uint32_t number)
            !(direct_reaches(mover->direct, number) && direct_first(mover->direct, number));
 }
 
-/* Nobody minds the end of a peer of whom nothing is wanted any more. */
+/* Whether a peer has ended though pieces still need it; otherwise its end is no failure. */
 static bool wants_what_ended(const struct harp_mover *mover, uint32_t number)
 {
     const struct peer *peer = &mover->peers[number];

@@ -1,4 +1,4 @@
-/* Inside of the mover (mover.h). Files call those above them:
+/* The mover (mover.h), as its own files share it. Files call those above them:
  *
  *   mover_state.c     a piece is over, a run fails; small messages
  *   mover_advance.c   what can be done for the open pieces now, and what the network did
@@ -89,7 +89,7 @@ void mover_keep_received(struct harp_mover *mover, struct open_piece *open);
 /* End all runs, because of `peer`. */
 void mover_fail(struct harp_mover *mover, enum harp_move result, uint32_t peer);
 
-/* The same because of a piece, in the place of which `came` bytes came. */
+/* The same because of a piece: `came` bytes came in its place. */
 void mover_fail_piece(struct harp_mover *mover, const struct open_piece *open,
                       enum harp_move result, uint32_t came);
 

@@ -1,4 +1,4 @@
-/* The pieces that a mover has begun to look after, and which of them must wait for which.
+/* The open pieces of a mover, and the order among those that depend on each other.
  *
  * Pieces lie in the order of their numbers. One that reads or writes bytes waits until no earlier
  * open one writes them, and one that writes also until none reads them. An open piece has a bit for
@@ -19,7 +19,7 @@ enum piece_progress {
     PIECE_CAME,
 };
 
-struct mover_run; /* of which it is a piece (mover_state.h) */
+struct mover_run; /* the run of a piece (mover_state.h) */
 
 struct open_piece {
     const struct harp_piece *piece; /* NULL: it is closed */

@@ -16,7 +16,7 @@
 #define INFINITE UINT32_C(0x7F800000)
 #define LARGEST UINT32_C(0x7FFFFFFF)
 #define FLOAT16_MAX 65504.0F
-#define SAMPLES_MIN 1024 /* fewer tell too little */
+#define SAMPLES_MIN 1024 /* fewer are not representative */
 #define SAMPLES_MAX 65536
 #define BLOCK 1024 /* elements that stay in the cache from one step to the next */
 
@@ -75,7 +75,7 @@ static size_t round_up_root(size_t square)
     return root;
 }
 
-/* The kept ones among so many samples are `expected` give or take the square root of it; four
+/* The kept ones among that many samples are `expected` give or take the square root of it; four
  * times that is wrong once in 16,000 times. */
 static struct bracket guess_bracket(const float *values, const float *error, size_t n, size_t kept,
                                     float *room, size_t room_n)

@@ -22,7 +22,7 @@
 void harp_topk_select(const float *values, float *error, size_t n, uint8_t *pairs, size_t kept,
                       size_t pair_bytes);
 
-/* The same in one pass, by a threshold that a sample of the values tells (Deep Gradient
+/* The same in one pass, by a threshold taken from a sample of the values (Deep Gradient
  * Compression, Lin et al., ICLR 2018, section 3): up to `kept` pairs, and behind them pairs of
  * index -1, which harp_topk_add passes over. The sample expects e = samples * kept / n of its
  * values among the largest, and the threshold is that of 2 sqrt(e) fewer: where values come in no

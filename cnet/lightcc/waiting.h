@@ -1,4 +1,4 @@
-/* How a mover waits: it looks for as long as looking has paid off lately, then sleeps.
+/* A mover's wait: it polls for as long as polling has paid off lately, then sleeps.
  *
  * As KVM polls for a halted guest (Linux, halt-polling.rst): the time of looking doubles while
  * waits are shorter than the most, and halves with each longer one. A look that finds nothing

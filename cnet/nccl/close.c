@@ -1,4 +1,4 @@
-/* The end of comms, as NCCL asks for it or forgets to. */
+/* Closing of comms, whether or not NCCL asks for it. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 

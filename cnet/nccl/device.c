@@ -1,4 +1,4 @@
-/* Network cards: one NIC a card, be it that a bond or a VLAN lies on it. */
+/* Network cards: one NIC a card, also below a bond or a VLAN. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <ifaddrs.h>

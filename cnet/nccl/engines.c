@@ -1,4 +1,4 @@
-/* Engines of a device: which port they have, and where they run. */
+/* Engines of a device: their ports and CPUs. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdio.h>

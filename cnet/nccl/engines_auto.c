@@ -14,7 +14,7 @@
 #define RANKS_MOST 1024
 #define GROUPS "/sys/fs/cgroup"
 
-/* Ranks of a host, as torchrun, Open MPI, MPICH and its descendants, and Slurm tell them. */
+/* Ranks of a host, as set by torchrun, Open MPI, MPICH and its descendants, and Slurm. */
 static const char *const ranks_names[] = {"LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE",
                                           "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE"};
 
@@ -85,7 +85,7 @@ static uint32_t find_quota(char *group)
     }
 }
 
-/* CPUs of the control group, or of the host where there is none. */
+/* CPUs of the control group, or of the host if there is no group. */
 static uint32_t count_cpus_of_group(const char *group)
 {
     char path[PATH_MAX + 64], list[CPUS_MOST];

@@ -1,4 +1,4 @@
-/* The plugin loads wherever glibc 2.31 or newer is, whatever it was built on.
+/* Compatibility of the plugin with glibc 2.31 and newer, whatever it was built on.
  *
  * glibc 2.32 to 2.34 gave new versions to functions that had not changed. The linker turns cnet's
  * calls to them into calls to the ones here (--wrap, in meson.build), which ask for the first

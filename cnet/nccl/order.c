@@ -1,4 +1,4 @@
-/* Which send goes into which buffer.
+/* Matching of sends to buffers.
  *
  * A HARP message is a send of NCCL's; HARP puts the n-th message into the n-th buffer that was
  * posted. NCCL posts receives in groups of up to eight buffers with a tag each, and wants a send to
@@ -29,8 +29,8 @@
  * **Memory for what comes aside** is made with the comm, so what may come is bounded: the sending
  * end has sent EARLY_BYTES of the run at most, in EARLY_MESSAGES, but for messages whose buffers it
  * knows to be posted. The receiving end tells it how many are (POSTED) after each UNTOLD_BYTES or
- * UNTOLD_MESSAGES, which are less than that: so who waits for word has filled buffers of which none
- * was told, and more will be posted.
+ * UNTOLD_MESSAGES, which are less than that: so a sender that waits has filled all buffers that it
+ * knows of, and more will be posted.
  *
  * A send without an announced buffer of its tag gets no request: NCCL tries again. One whose buffer
  * is in a later group than the first waits until all sends before it have come, and HARP has room.

@@ -1,4 +1,4 @@
-/* A path plan for this rank: on which UDP ports it listens, and by which its connections leave.
+/* A path plan for this rank: the UDP ports that it listens on, and those of its connections.
  *
  *     harp plan job.yaml -o plan.json      (docs/routing-plans.md has the file's format)
  *     HARP_PLAN=plan.json                  each rank reads of it what is its own
@@ -7,7 +7,7 @@
  * elsewhere) one line in the log says so, and the paths concerned are hashed as without a plan. The
  * same holds for a stale one as far as a host can see that: a NIC that it no longer has, or that
  * has less than the rate for which the paths were planned. Cables and hashes of switches it cannot
- * see; `harp plan --check` knows those that the job's files tell.
+ * see; `harp plan --check` knows those that the job's files describe.
  *
  * While the job runs another revision may take the file's place, as harp plan --replan makes it:
  * connections move to its UDP ports within a quarter of a second (plan_watch.c).
@@ -32,7 +32,7 @@ struct plan {
     uint32_t flows_n;
 };
 
-/* What tells of this process. */
+/* What identifies this process to a plan. */
 struct plan_place {
     const struct harp_address *addresses; /* of its NICs, their ports left out of account */
     const uint32_t *mbps;                 /* of each; 0: unknown */

@@ -1,9 +1,9 @@
-/* Reads the plan of this rank, looks now and then whether the file is another, and delivers that.
+/* The thread that reads the plan of this rank, and delivers each new revision of its file.
  *
  * A file is asked for by name, which works for links that Kubernetes turns to another file and for
  * network file systems, where inotify says nothing. The thread sleeps but for one call of the
- * kernel each time, and never waits for `plugin.lock`: whoever ends the plugin has that, and waits
- * for the thread.
+ * kernel each time, and never waits for `plugin.lock`: the caller that ends the plugin holds the
+ * lock and waits for the thread.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -19,7 +19,7 @@
 
 #define LOOK_EVERY_MS 200
 
-/* What tells one content of a file from another. */
+/* What differs between two contents of a file. */
 struct file_state {
     dev_t device;
     ino_t inode;

@@ -1,4 +1,5 @@
-/* HARP as NCCL's network: libnccl-net-harp.so from inside. docs/nccl.md is its page.
+/* HARP's network plugin for NCCL, libnccl-net-harp.so, as its own files share it. Page:
+ * docs/nccl.md.
  *
  *      NCCL                      versions.c                      one implementation
  *     +-----------------+       +----------------+       +--------------------------------+
@@ -94,7 +95,7 @@ struct device {
 
 /* What regMr gives out. */
 struct memory {
-    _Atomic uint32_t used; /* by so many requests that are not done */
+    _Atomic uint32_t used; /* by this many requests that are not done */
     bool watched;          /* NCCL may read it while a message comes */
 };
 
@@ -156,10 +157,11 @@ struct waiting_send {
  * The sending end sends no more than that without knowing of buffers. */
 #define EARLY_BYTES (UINT32_C(4) << 20)
 #define EARLY_MESSAGES (2 * NCCL_REQUESTS * NCCL_RECEIVES_MAX)
-/* Buffers of the run of which the sending end is not told; with the next they are more at most. */
+/* Buffers of the run that are not announced to the sending end; with the next they are more at
+ * most. */
 #define UNTOLD_BYTES (UINT32_C(1) << 20)
 #define UNTOLD_MESSAGES 64
-#define POSTED_MOST (UNTOLD_MESSAGES + NCCL_RECEIVES_MAX) /* told of at once */
+#define POSTED_MOST (UNTOLD_MESSAGES + NCCL_RECEIVES_MAX) /* announced at once */
 
 struct early {
     uint8_t *bytes; /* made with the comm */
@@ -201,12 +203,12 @@ struct comm {
     /* Sending end. */
     bool run, mark_due;
     uint32_t run_end;                   /* with mark_due: how many the run is to have */
-    uint32_t run_posted;                /* so many buffers of the run are known to be posted */
+    uint32_t run_posted;                /* buffers of the run that are known to be posted */
     uint64_t run_bytes;                 /* of messages that were sent without knowing of a buffer */
     uint32_t run_sizes[EARLY_MESSAGES]; /* of each of them */
     struct waiting_send waiting[NCCL_REQUESTS]; /* oldest first */
     uint32_t waiting_n;
-    /* The first group, of which announcement `controls_head` tells. */
+    /* The first group, which announcement `controls_head` describes. */
     struct waiting_send held[NCCL_RECEIVES_MAX];
     uint32_t sent_of_group;
 

@@ -1,4 +1,4 @@
-/* What a user may set: HARP_ names in the environment and in a file.
+/* The settings of a user: HARP_ names in the environment and in a file.
  *
  *     environment  >  file of HARP_CONF_FILE, else /etc/harp/harp.conf  >  defaults
  *
@@ -34,7 +34,7 @@ struct settings {
     char faults[SETTINGS_TEXT_BYTES];     /* as port_chaos.h reads them; "": none */
     uint64_t port, progress, xdp;         /* of the enums above */
     uint64_t engines;                     /* a device; 0: by what the host is */
-    uint64_t speed_mbps;                  /* of NICs whose driver reports none; 0: unknown */
+    uint64_t speed_mbps;                  /* for NICs if the driver reports no speed; 0: unknown */
     uint64_t paths;                       /* a connection */
     uint64_t sockets;                     /* a connection by tcp; 0: by what the host is */
     uint64_t cc;                          /* index into settings_cc */
@@ -49,7 +49,7 @@ struct settings {
 extern const char *const settings_cc[];
 
 /* Defaults, then the file, then the environment. False, and one sentence in `why`, if a value is
- * wrong or a file that was asked for cannot be read. `warn` is told of names that do not exist. */
+ * wrong or a file that was asked for cannot be read. `warn` gets names that do not exist. */
 bool settings_read(struct settings *settings, void (*warn)(const char *format, ...), char *why,
                    size_t room);
 

@@ -1,4 +1,4 @@
-/* What order.c, transfer.c and connect.c need of a comm's connection, HARP's or kernel TCP's: the
+/* A comm's connection, HARP's or kernel TCP's, for order.c, transfer.c and connect.c: the
  * n-th message of one end goes into the n-th buffer that the other posts, each way. Calls and
  * completions are engine.h's; a comm has one of `connection` and `tcp`, or none any more. */
 #ifndef HARP_NCCL_TRANSPORT_H

@@ -1,5 +1,5 @@
-/* NCCL's tuner: algorithm, protocol and channels of each collective by a table that all ranks read
- * (tuner_table.h), which HARP_TUNER names, or that lies in the plan of HARP_PLAN.
+/* NCCL's tuner: algorithm, protocol and channels of each collective, from a table that all ranks
+ * read (tuner_table.h), which HARP_TUNER names, or that lies in the plan of HARP_PLAN.
  *
  * Where there is no table, no row or nothing that NCCL can have, it leaves NCCL's costs alone, and
  * NCCL goes on by its own model. It never returns an error but for memory that is not there, since

@@ -1,4 +1,4 @@
-/* A table of choices: which algorithm, protocol and number of channels NCCL is to take for a
+/* A table of choices: the algorithm, protocol and number of channels that NCCL takes for a
  * collective, by communicator and size.
  *
  *     {"format": "harp-tuning-1",
@@ -31,7 +31,7 @@ struct tuner_table {
     uint64_t fingerprint; /* of the whole file: alike on all ranks if the file is */
 };
 
-/* Read the rows for a communicator of so many ranks on so many nodes: none are right, too. False,
+/* Read the rows for a communicator of this many ranks on this many nodes; there may be none. False,
  * and one sentence in `why` (HARP_WHY_BYTES), if any part of the file is wrong. */
 bool tuner_table_read(struct tuner_table *table, const char *path, uint64_t ranks, uint64_t nodes,
                       char *why);

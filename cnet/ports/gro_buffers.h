@@ -1,4 +1,4 @@
-/* Super-packets as a UDP socket hands them over: datagrams of one sender and one size that the
+/* Super-packets as a UDP socket delivers them (GRO): datagrams of one sender and one size that the
  * kernel has joined (UDP_GRO), copied into one of a few buffers; arrivals point into it.
  *
  *     buffer  | A A A A a |     one super-packet: equal datagrams, the last may be shorter
@@ -34,7 +34,7 @@ struct harp_gro_buffers {
     uint32_t at_once;     /* of the next one */
     uint32_t n, next; /* super-packets that are there, and the first that is not all arrived yet */
     uint32_t at;      /* how far that one has */
-    uint16_t local;   /* whose they are */
+    uint16_t local;   /* index of the local address that received them */
     struct harp_stamp_clock clock;
     struct harp_gro_packet of[HARP_GRO_AT_ONCE];
 };

@@ -1,10 +1,10 @@
-/* What ICMP says about datagrams that UDP sockets sent, from their error queues.
+/* ICMP errors about datagrams that UDP sockets sent, from their error queues.
  *
  * Anybody who can guess a socket's ports can forge it. The error queue shares the socket's memory
  * with what arrives, and each error that waits makes one call fail that would have sent or
  * received; so a flood of them would crowd out data. More than HARP_ICMP_AT_ONCE between two looks
  * is taken for a flood: what is queued is thrown away, and the port takes no errors for
- * HARP_ICMP_DEAF_NS, twice as long each time it goes on. What they would have told, timers tell.
+ * HARP_ICMP_DEAF_NS, twice as long each time it goes on. Meanwhile timers find out.
  *
  * Owner: one port; not on the data path.
  */
@@ -39,7 +39,7 @@ void harp_icmp_ask_for(int fd, bool v4, bool on);
 bool harp_icmp_next(int fd, struct harp_icmp_error *error);
 
 /* More errors than may be: take none from all these sockets for some time. True at the beginning of
- * a flood, to be told once. */
+ * a flood, to be reported once. */
 bool harp_icmp_flood(struct harp_icmp *icmp, const int *fds, uint32_t count, uint64_t now_ns);
 
 /* Take errors again when the time has come. */

@@ -1,4 +1,4 @@
-/* What the kernel knows about ways to other hosts: links, addresses, routes, neighbours.
+/* The kernel's links, addresses, routes and neighbours, by rtnetlink.
  *
  *     request socket:  question -> answer, one at a time      open, new ways, ways that changed
  *     monitor socket:  links, routes and neighbours that change, as they do
@@ -51,7 +51,7 @@ enum harp_change_type {
     HARP_CHANGE_LINK,
     HARP_CHANGE_ROUTE,
     HARP_CHANGE_NEIGHBOUR,
-    HARP_CHANGE_LOST, /* so many that some were lost: anything may have changed */
+    HARP_CHANGE_LOST, /* too many: some were lost, and anything may have changed */
 };
 
 struct harp_change {

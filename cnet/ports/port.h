@@ -1,4 +1,4 @@
-/* Where an engine's frames leave and arrive: bursts of datagrams, behind one small table.
+/* A port sends and receives an engine's frames: bursts of datagrams, behind one small table.
  *
  *     name   what carries the datagrams                        memory that arrivals lie in
  *     mem    rings in memory that two processes share          the ring's

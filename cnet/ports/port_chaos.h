@@ -1,4 +1,4 @@
-/* A port that does to datagrams what networks do: a seeded wrapper around any other port.
+/* A port that injects faults (loss, reordering, delay): a seeded wrapper around any other port.
  *
  *     slot --> fate of the datagram --> held until it is due --> inner port
  *                |                         ^
@@ -31,7 +31,7 @@ struct harp_chaos {
     uint64_t seed;
     uint64_t drop_ppm;
     uint64_t burst_ppm;        /* a datagram is lost, and with it the following: */
-    uint64_t burst_length;     /* so many together; 0: 8 */
+    uint64_t burst_length;     /* datagrams of a burst; 0: 8 */
     uint64_t delay_ns;         /* of every datagram */
     uint64_t jitter_ns;        /* and evenly between 0 and this on top, so that order is lost */
     uint64_t reorder_ppm;      /* a datagram stays behind */

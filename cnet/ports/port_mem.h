@@ -1,4 +1,4 @@
-/* Inside of the mem port: datagrams through memory that two processes share.
+/* The mem port: datagrams through memory that two processes share.
  *
  *     port A                                                        port B
  *     name: 16 random bytes                           listens under its name (below)
@@ -79,9 +79,9 @@ struct mem_port {
  *
  *     /dev/shm/harp-mem-<16 random bytes, in hex>
  *
- * - **Who sees whom.** Processes that share /dev/shm, as for NCCL's own shared memory: all of a
- *   host or of a container, also from different network namespaces. Only the file's user may
- *   connect.
+ * - **Visibility.** A port sees the ports of processes that share /dev/shm, as for NCCL's own
+ * shared memory: all of a host or of a container, also from different network namespaces. Only the
+ * file's user may connect.
  * - **Nothing stays.** A port that closes takes its name away. A killed process cannot; the next
  *   port that opens does. Such a name leads to no socket, which a connection of the wrong type
  *   tells apart without disturbing those that live.

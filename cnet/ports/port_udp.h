@@ -1,4 +1,4 @@
-/* The udp port's insides, shared by its files and by nobody else.
+/* The udp port, as its own files share it.
  *
  *     port_udp.c         open, close, hops, waiting
  *     port_udp_socket.c  interface, addresses, sockets, what the kernel offers

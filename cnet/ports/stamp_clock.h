@@ -1,9 +1,9 @@
-/* How long ago a packet came, from the kernel's time stamp.
+/* Age of a packet, from the kernel's time stamp.
  *
  * The kernel stamps packets by CLOCK_REALTIME, which may be set at any moment, by hand or by NTP; a
  * packet that waits meanwhile would look too old or too young by the step. CLOCK_MONOTONIC is never
  * set, and runs at the same rate (it is slewed alike), so the difference between the two changes
- * when and only when the calendar is set. Stamps from before such a change tell nothing.
+ * when and only when the calendar is set. Stamps from before such a change are of no use.
  *
  * Owner: one port; no clock is read.
  */
@@ -34,7 +34,7 @@ static inline void harp_stamp_clock_read(struct harp_stamp_clock *clock, uint64_
     clock->set_ns = steady_ns;
 }
 
-/* How long ago a packet came that bears the stamp `real_ns`; 0 if that cannot be told. */
+/* How long ago a packet came that bears the stamp `real_ns`; 0 if that is unknown. */
 static inline uint32_t harp_stamp_age_ns(const struct harp_stamp_clock *clock, uint64_t real_ns)
 {
     uint64_t age_ns = clock->steady_ns - (real_ns - clock->ahead_ns);

@@ -1,4 +1,4 @@
-/* Where datagrams go: routes and neighbours made into headers. */
+/* Hops: headers for a destination, made of its route and neighbour. */
 #define _GNU_SOURCE
 #include "ports/xdp_port.h"
 

@@ -1,7 +1,8 @@
 /* The kernel's UDP sockets beside the AF_XDP one, one for each local address.
  *
  * They hold the port number, receive what came to a wrong queue or from this host, carry datagrams
- * whose way the port does not know, and hear what ICMP says, about datagrams of either kind. */
+ * for which the port has no route of its own, and read ICMP errors about both kinds of datagrams.
+ */
 #define _GNU_SOURCE
 #include "ports/xdp_port.h"
 

@@ -1,4 +1,4 @@
-/* From descriptors to arrivals: headers are checked and stripped, nothing is copied. */
+/* Receiving: descriptors become arrivals. Headers are checked and stripped, nothing is copied. */
 #include "ports/xdp_port.h"
 
 #include <arpa/inet.h>

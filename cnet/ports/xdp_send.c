@@ -1,4 +1,4 @@
-/* Slots, headers and completions. */
+/* Sending: slots, headers and completions. */
 #include "ports/xdp_port.h"
 
 #include <arpa/inet.h>

@@ -1,4 +1,4 @@
-/* A comm's messages over kernel TCP, as NCCL's own sockets take them, but for what order.c needs.
+/* Messages over kernel TCP, as NCCL's own sockets carry them; the order is harp_send's.
  *
  *      sending end                                               receiving end
  *      control   <------- announcements -- notice of the end ---->   control
@@ -11,22 +11,22 @@
  * up to TCP_STAGED_MOST bytes comes into a stage first and is copied from there in order of its
  * lines (base/copy_lines.h), which the kernel's copy does not promise. A message is cut evenly into
  * one part for each data socket,
- * each of TCP_PART_BYTES at least. A header of which no buffer is posted stays in the kernel, whose
- * window then holds the sender back. A send is done when the kernel has taken all of it.
+ * each of TCP_PART_BYTES at least. A header stays in the kernel until its buffer is posted; the
+ * kernel's window then holds the sender back. A send is done when the kernel has taken all of it.
  *
  * **What drives it.** The thread that calls tcp_drive, and nothing else: no thread, no lock, no
  * allocation. Each socket is non-blocking, and one that gave less than was asked for is not asked
  * again in the same call.
  *
- * **Who may connect.** The listener gives each caller a nonce, and takes those whose answer is a
- * SipHash under the handle's secret. Once all sockets of a connection are there it proves on the
- * control socket that it has the secret, too. Callers that say nothing wait in TCP_CALLERS places,
- * of which the oldest is given up for a new one; a connection that lost its place so asks again.
+ * **Who may connect.** The listener sends each caller a nonce, and accepts those that answer with
+ * its SipHash under the handle's secret. Once all sockets of a connection are there it proves on
+ * the control socket that it has the secret, too. Silent callers wait in TCP_CALLERS places; a new
+ * caller takes the oldest one's place, and a connection that lost its place tries again.
  *
- * **How it ends.** Who closes writes on the control socket why (struct tcp_notice), then closes all
- * sockets. So the end of a data socket only makes an end look there; if there is nothing but the
- * end, the process is gone. A host that is gone is noticed by TCP's keepalive on sockets that
- * wait, and on the control socket of a sender whose data nobody acknowledges.
+ * **How it ends.** The end that closes writes the reason on the control socket (struct tcp_notice),
+ * then closes all sockets. So the end of a data socket only makes an end look there; if there is
+ * nothing but the end, the process is gone. A host that is gone is noticed by TCP's keepalive on
+ * sockets that wait, and on the control socket of a sender when its data is not acknowledged.
  *
  * **Fork.** A child closes its copies of all sockets at once: else the peer of a parent that died
  * would hear nothing as long as a child lives. tcp_forked is for pthread_atfork.
@@ -64,7 +64,7 @@ struct tcp_config {
 int tcp_listen(const struct tcp_config *config, const struct harp_address *nic,
                const uint8_t *secret, struct tcp_listening **listening, uint16_t *port, char *why);
 
-/* The next connection all of whose sockets are there, or NULL. Never waits. It outlives the
+/* The next connection with all its sockets, or NULL. Never waits. It outlives the
  * listening. */
 struct tcp_connection *tcp_accept(struct tcp_listening *listening);
 void tcp_unlisten(struct tcp_listening *listening);
@@ -88,7 +88,7 @@ void tcp_drive(struct tcp_connection *connection, bool news);
 size_t tcp_poll(struct tcp_connection *connection, struct harp_completion *completions,
                 size_t room);
 
-/* Tell the other end why, and let go of everything. `text` NULL: all is through. */
+/* Send the other end the reason, and release everything. `text` NULL: all is through. */
 void tcp_close(struct tcp_connection *connection, const char *text);
 
 /* Why it ended, in one sentence; and where the other end is. */

@@ -119,7 +119,7 @@ static void try_again(struct tcp_connection *connection)
     connection->again_ns = tcp_now_ns() + AGAIN_NS;
 }
 
-/* Whether so many bytes of the greeting have come. */
+/* Whether this many bytes of the greeting have come. */
 static bool hear_greeting(struct tcp_connection *connection, uint32_t index, uint32_t bytes)
 {
     struct tcp_greeting *greeting = &connection->greetings[index];

@@ -1,4 +1,4 @@
-/* How a connection ends, and what both ends say of it. */
+/* The end of a connection, and the reason that both ends report. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdio.h>

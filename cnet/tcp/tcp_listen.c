@@ -1,4 +1,4 @@
-/* The listening end of TCP connections: callers, of which nobody knows yet who they are. */
+/* The listening end of TCP connections: callers that are not authenticated yet. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdio.h>
@@ -183,7 +183,7 @@ static struct tcp_connection *make_connection(const struct tcp_listening *listen
         tcp_tune(made->sockets[i].fd, &made->config, i == 0);
     }
     tcp_begin_streams(made, false);
-    made->told_open = true;
+    made->reported_open = true;
     return made;
 }
 

@@ -1,5 +1,5 @@
-/* Inside of tcp.h: what tcp_stream.c (messages), tcp_control.c (the end) and tcp_connect.c (the
- * beginning) share. */
+/* Connections of tcp.h, as tcp_stream.c (messages), tcp_end.c (the end), tcp_connect.c and
+ * tcp_listen.c (the beginning) share them. */
 #ifndef HARP_TCP_STATE_H
 #define HARP_TCP_STATE_H
 
@@ -24,7 +24,7 @@ struct tcp_message {
     uint64_t context;
     uint32_t size;     /* of a buffer: what came */
     uint32_t capacity; /* of a buffer */
-    uint32_t left;     /* sockets whose part is not through */
+    uint32_t left;     /* sockets that still move their part */
     bool watched;      /* a buffer that somebody may read while it fills */
     struct tcp_header header;
 };
@@ -45,7 +45,7 @@ struct tcp_stream {
     uint32_t sockets_n;
     uint32_t taken;  /* by tcp_poll */
     uint32_t done;   /* all before it are */
-    uint32_t known;  /* whose size is known */
+    uint32_t known;  /* their size is known */
     uint32_t posted; /* sends, or buffers */
     uint64_t bytes;
     struct tcp_message messages[TCP_MESSAGES];
@@ -86,9 +86,9 @@ struct tcp_connection {
     uint64_t again_ns; /* connecting: not before then, as a listener gave it up */
     uint64_t heard_ns; /* the control socket was read */
     enum tcp_state state;
-    bool sends;     /* the sending end */
-    bool told_open; /* by tcp_poll */
-    bool told_end;
+    bool sends;         /* the sending end */
+    bool reported_open; /* by tcp_poll */
+    bool reported_end;
     bool over;       /* nothing but a notice may still come on the control socket */
     uint32_t reason; /* CLOSED */
     bool by_peer;
@@ -110,7 +110,8 @@ void tcp_lose(struct tcp_connection *connection, struct tcp_socket *socket, int 
 void tcp_end(struct tcp_connection *connection, uint32_t reason); /* this end found a reason */
 void tcp_hear_notice(struct tcp_connection *connection);
 
-void tcp_fail(struct tcp_connection *connection, uint32_t reason); /* nobody need be told */
+void tcp_fail(struct tcp_connection *connection,
+              uint32_t reason); /* without a notice to the peer */
 
 /* tcp_connect.c: the connecting end; and what tcp_listen.c needs of it. */
 #define TCP_ANSWERS "answer"

@@ -303,14 +303,14 @@ static size_t poll_stream(struct tcp_stream *stream, uint32_t type,
 size_t tcp_poll(struct tcp_connection *connection, struct harp_completion *completions, size_t room)
 {
     size_t n = 0;
-    if (connection->state == TCP_OPEN && !connection->told_open && room) {
-        connection->told_open = true;
+    if (connection->state == TCP_OPEN && !connection->reported_open && room) {
+        connection->reported_open = true;
         completions[n++] = (struct harp_completion){.type = HARP_COMPLETION_CONNECTED};
     }
     n += poll_stream(&connection->out, HARP_COMPLETION_SENT, completions + n, room - n);
     n += poll_stream(&connection->in, HARP_COMPLETION_RECEIVED, completions + n, room - n);
-    if (connection->state == TCP_CLOSED && !connection->told_end && n < room) {
-        connection->told_end = true;
+    if (connection->state == TCP_CLOSED && !connection->reported_end && n < room) {
+        connection->reported_end = true;
         completions[n++] =
             (struct harp_completion){.type = HARP_COMPLETION_CLOSED, .reason = connection->reason};
     }
