@@ -13,6 +13,7 @@ import pytest
 from bench.nccl import nccl_rows as nccl
 from lab.namespace import why_unusable
 from lab.veth import veth_pair
+from tests.support import PATIENCE_S
 from tests.support.levels import long_except
 
 needs_root = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
@@ -47,7 +48,7 @@ def test_rows_of_json(row):
 
 def test_a_row_that_is_not_there():
     done = subprocess.run([sys.executable, "-m", "bench", "nccl", "--only", "nosuch"],
-                          capture_output=True, text=True, check=False, timeout=60,
+                          capture_output=True, text=True, check=False, timeout=PATIENCE_S,
                           env={**os.environ, "COLUMNS": "200"})
     assert done.returncode == 2
     assert "there is no row 'nosuch'; there are nccl-zc, nccl-udp" in done.stderr

@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-from tests.support import ROOT
+from tests.support import PATIENCE_S, ROOT
 
 
 def bench(*options):
     return subprocess.run([sys.executable, "-m", "bench", "sim", *options],
-                          capture_output=True, text=True, check=False, timeout=60, cwd=ROOT)
+                          capture_output=True, text=True, check=False, timeout=PATIENCE_S, cwd=ROOT)
 
 
 @pytest.fixture(scope="module")

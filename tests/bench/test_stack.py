@@ -16,7 +16,7 @@ from bench.arms import Bench, Sample
 from bench.comparison import ArmRow, Measured, judge, run_group
 from bench.stack.emulated import read
 from bench.stack.stack_rows import CONNS, ROWS
-from tests.support import ROOT
+from tests.support import PATIENCE_S, ROOT
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 
@@ -84,7 +84,7 @@ def test_json_rows_can_be_calibrated_with(tmp_path):
     rows = tmp_path / "rows.json"
     rows.write_text(done.stdout)
     subprocess.run([sys.executable, "-m", "sim.calibrate", "--stack", "harp", "--from", str(rows)],
-                   check=True, cwd=ROOT, capture_output=True, timeout=60)
+                   check=True, cwd=ROOT, capture_output=True, timeout=PATIENCE_S)
 
 
 @needs_root

@@ -24,6 +24,7 @@ from bench.tccl.goodput import Run, Sample, Trace, lateness
 from bench.tccl.judge import Outcome, judge, line
 from bench.tccl.scenes import FAULTS, PULLED, Moment, Scene
 from lab.namespace import why_unusable
+from tests.support import PATIENCE_S
 from tests.support.levels import long
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ def test_what_was_measured_is_kept_and_shown(tmp_path: Path) -> None:
     assert [Outcome.of(first), Outcome.of(second)] == [again, missed._replace(fidelity="lab")]
     assert third["figures"] == {"flow": "1.00", "packet": "0.99", "lab": "0.98"}
     done = subprocess.run([sys.executable, "-m", "bench", "tccl", "--show", str(kept)],
-                          capture_output=True, text=True, check=True, timeout=60)
+                          capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     assert line(again) in done.stdout
     assert "two ports" in done.stdout
 
@@ -161,7 +162,7 @@ def test_a_file_of_something_else_is_one_sentence(tmp_path: Path, content: str) 
 
 def test_an_unknown_scene_is_told() -> None:
     done = subprocess.run([sys.executable, "-m", "bench", "tccl", "--only", "earthquake"],
-                          capture_output=True, text=True, check=False, timeout=60)
+                          capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert done.returncode == 2
     assert "there is no row 'earthquake'; there are both ports" in done.stderr
 

@@ -11,7 +11,7 @@ from scapy.layers.l2 import Ether
 from scapy.utils import wrpcap
 
 from harp.wire import OFF_QUEUE, VERSION, Ack, Close, Cookie, Harp, Parameters, Versions
-from tests.support import ROOT
+from tests.support import PATIENCE_S, ROOT
 
 CORPUS = ROOT / "tests" / "data" / "corpora" / "wire"
 TSHARK = shutil.which("tshark")
@@ -37,7 +37,7 @@ def dissected(frames, tmp_path):
     done = subprocess.run(
         [TSHARK, "-X", f"lua_script:{ROOT / 'harp' / 'wire.lua'}", "-d", "udp.port==4791,harp",
          "-r", str(capture), "-T", "json"],
-        capture_output=True, text=True, check=False, timeout=60,
+        capture_output=True, text=True, check=False, timeout=PATIENCE_S,
         env=os.environ | {"HOME": str(tmp_path)})
     assert done.returncode == 0, done.stderr
     assert "Lua" not in done.stderr + done.stdout
@@ -106,7 +106,7 @@ def test_tshark_tells_of_a_wrong_queue(tmp_path):
     done = subprocess.run(
         [str(TSHARK), "-X", f"lua_script:{ROOT / 'harp' / 'wire.lua'}", "-d",
          "udp.port==4791,harp", "-r", str(capture)],
-        capture_output=True, text=True, check=True, timeout=60,
+        capture_output=True, text=True, check=True, timeout=PATIENCE_S,
         env=os.environ | {"HOME": str(tmp_path)})
     plain, flagged = done.stdout.strip().splitlines()
     assert "wrong queue" in flagged
@@ -122,7 +122,7 @@ def test_tshark_reads_all_frames_of_a_datagram(tmp_path):
         [str(TSHARK), "-X", f"lua_script:{ROOT / 'harp' / 'wire.lua'}", "-d",
          "udp.port==4791,harp", "-r", str(capture), "-T", "fields", "-e", "harp.type",
          "-e", "harp.crc_holds", "-e", "_ws.col.Info"],
-        capture_output=True, text=True, check=True, timeout=60,
+        capture_output=True, text=True, check=True, timeout=PATIENCE_S,
         env=os.environ | {"HOME": str(tmp_path)})
     types, holds, info = done.stdout.strip().split("\t")
     assert types == "5,4,5"

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.support import ROOT
+from tests.support import PATIENCE_S, ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,8 +25,6 @@ STRICT = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-g", "-I", str(ROOT / "cne
           "-I", str(ROOT / "tests" / "support")]
 SANITIZED = ["-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all",
              "-fno-omit-frame-pointer"]
-PATIENCE_S = 600
-"""Nothing takes so long, however busy the machine is: a bound against what hangs."""
 
 
 def build(out: Path, sources: Sequence[str], flags: Sequence[str] = SANITIZED,

@@ -22,7 +22,7 @@ import yaml
 from lab.namespace import why_unusable
 from lab.veth import veth_pair
 from tests.cnet.nccl.test_plugin import ask
-from tests.support import ROOT
+from tests.support import PATIENCE_S, ROOT
 
 DEPLOY = ROOT / "deploy"
 BIN = Path(sys.executable).parent
@@ -291,7 +291,7 @@ def test_the_unit_is_sound(tmp_path):
     assert "ExecStart=/opt/harp/bin/harp setup " in text
     unit.write_text(text.replace("/opt/harp/bin/harp", "/bin/true"))
     done = subprocess.run(["systemd-analyze", "verify", "--man=no", unit], capture_output=True,
-                          text=True, check=False, timeout=60)
+                          text=True, check=False, timeout=PATIENCE_S)
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -29,6 +29,7 @@ from sim.network.interface import Capture, Site
 from sim.network.transport import Style
 from sim.records.timeline import Timeline
 from sim.schema.parameters import load_stack
+from tests.support import PATIENCE_S
 from tests.support.cluster_files import cluster
 
 root_only = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
@@ -61,9 +62,9 @@ def data_crosses(wiring, plan, sender, receiver, paths):
         near, far = ends
         listener = far.listen(paths=paths)
         with wiring.hosts[sender].entered():
-            out = near.connect(listener.handle, timeout=20, paths=paths,
+            out = near.connect(listener.handle, timeout=PATIENCE_S, paths=paths,
                                flows=plan.flows_of(sender))
-        into = listener.accept(timeout=20)
+        into = listener.accept(timeout=PATIENCE_S)
         before = wiring.sent_bytes()
         for _ in range(paths):
             posted = into.post(bytearray(len(MESSAGE)))
@@ -88,9 +89,9 @@ class Running:
     def connect(self, flow):
         listener = self.engines[flow.receiver].listen()
         with self.hosts[flow.sender].entered():
-            out = self.engines[flow.sender].connect(listener.handle, timeout=20,
+            out = self.engines[flow.sender].connect(listener.handle, timeout=PATIENCE_S,
                                                     flows=self.plan.flows_of(flow.sender))
-        return out, listener.accept(timeout=20)
+        return out, listener.accept(timeout=PATIENCE_S)
 
     def begin(self):
         """Begin to send a message, each of other bytes, by every flow."""

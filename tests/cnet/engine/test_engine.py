@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support import PATIENCE_S
 from tests.support.c_programs import SANITIZED, build, library, run
 
 if TYPE_CHECKING:
@@ -111,7 +112,8 @@ def test_the_data_path_allocates_nothing_and_calls_only_what_its_port_must(
     if not strace:
         pytest.skip("strace is not installed")
     trace = tmp_path / "trace"
-    subprocess.run([strace, "-f", "-o", str(trace), str(quiet), port], check=True, timeout=60)
+    subprocess.run([strace, "-f", "-o", str(trace), str(quiet), port], check=True,
+                   timeout=PATIENCE_S)
     window = trace.read_text().split("getppid(")[1:2]
     assert window, "the marks are missing"
     calls = set(re.findall(r"^\d+ +(\w+)\(", window[0], re.M))

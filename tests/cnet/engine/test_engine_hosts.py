@@ -9,6 +9,7 @@ import pytest
 
 from lab.namespace import why_unusable
 from lab.veth import End, veth_pair
+from tests.support import PATIENCE_S
 from tests.support.c_programs import build, library
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def talk(peer: Path, ends: tuple[End, End], ports: tuple[str, str], kind: str, *
     handle = server.stdout.readline().strip()
     assert handle
     said = a.space.run(peer, ports[0], a.device, a.ipv6 if ipv6 else "-", *common, handle)
-    heard, _ = server.communicate(timeout=60)
+    heard, _ = server.communicate(timeout=PATIENCE_S)
     assert server.returncode == 0, heard
     return said, heard
 
@@ -91,7 +92,7 @@ def test_a_killed_process_is_noticed_by_all_connections_to_it_at_once(
         assert client.stdout.readline() == "connected\n"
         server.kill()
         server.wait()
-        took, _ = client.communicate("killed\n", timeout=60)
+        took, _ = client.communicate("killed\n", timeout=PATIENCE_S)
         assert client.returncode == 0
         print(f"{connections} connections learnt of it after {took.strip()} ms")
         assert int(took) < 30_000  # 1,400 on a host at rest; one a second would be 64,000

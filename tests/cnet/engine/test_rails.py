@@ -11,6 +11,7 @@ from harp._cnet import ffi, lib
 from harp.net import Completion, Engine, Handle, Port
 from lab.namespace import why_unusable
 from lab.veth import Net
+from tests.support import PATIENCE_S
 from tests.support.c_programs import build, library, run
 
 if TYPE_CHECKING:
@@ -41,8 +42,8 @@ class Rails:
             if down is not None:
                 self.pull(down)
             handle = cut(self.listener.handle, addresses)
-            self.near = self.near_engine.connect(handle, paths=nics, timeout=20)
-        self.far = self.listener.accept(timeout=20)
+            self.near = self.near_engine.connect(handle, paths=nics, timeout=PATIENCE_S)
+        self.far = self.listener.accept(timeout=PATIENCE_S)
 
     def pull(self, rail: int) -> None:
         self.set_link(rail, "down")
@@ -160,7 +161,7 @@ def test_more_paths_than_rails_leave_by_other_udp_ports(kind: str) -> None:
             listener = far.listen(paths=4)
         with a.entered():
             near = Engine([Port(kind, interface=end.device, locals=2) for end, _ in pairs])
-            connection = near.connect(listener.handle, paths=4, timeout=20)
+            connection = near.connect(listener.handle, paths=4, timeout=PATIENCE_S)
         assert len({path.local for path in connection.paths}) == 4
         near.close()
         far.close()
@@ -197,9 +198,9 @@ def test_what_a_pulled_rail_keeps_holds_up_no_connection(kind: str) -> None:
     # Together they put more on it than its ring takes; the other rail has room for all of them.
     with rails(kind) as world:
         with world.pairs[0][0].space.entered():
-            nears = [world.near_engine.connect(world.listener.handle, paths=2, timeout=20)
+            nears = [world.near_engine.connect(world.listener.handle, paths=2, timeout=PATIENCE_S)
                      for _ in range(100)]
-        fars = [world.listener.accept(timeout=20) for _ in nears]
+        fars = [world.listener.accept(timeout=PATIENCE_S) for _ in nears]
         buffers = [bytearray(len(MESSAGE)) for _ in fars]
         pulled_in_time = False
         for each in (4, 16, 64):  # on a busy machine the first ones are through before the pull

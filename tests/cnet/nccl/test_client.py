@@ -11,6 +11,7 @@ import pytest
 
 from lab.namespace import why_unusable
 from lab.veth import veth_pair
+from tests.support import PATIENCE_S
 from tests.support.nccl_pair import SOURCES, client, run_pair, tcp_ref
 
 if TYPE_CHECKING:
@@ -124,10 +125,11 @@ def test_both_directions_are_counted():
 def test_wrong_options_and_plugins_are_one_sentence(tmp_path):
     program = client()
     asked = subprocess.run([program, tmp_path / "no.so", "nosuch"], capture_output=True, text=True,
-                           check=False, timeout=30)
+                           check=False, timeout=PATIENCE_S)
     assert asked.returncode == 1
     assert asked.stderr == "there is no scenario nosuch; --list shows them\n"
-    assert subprocess.run([program], check=False, timeout=30, capture_output=True).returncode == 2
+    assert subprocess.run([program], check=False, timeout=PATIENCE_S,
+                          capture_output=True).returncode == 2
     ended = run(tmp_path / "no.so", ["fifo"])
     assert "the plugin cannot be loaded: " in ended.said[0]
     older = run(tcp_ref(), ["fifo"], "--version", "6")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.cnet.nccl.test_plugin import ask
+from tests.support import PATIENCE_S
 from tests.support.c_programs import build
 
 if TYPE_CHECKING:
@@ -24,12 +25,12 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_policy(program: Path) -> None:
-    subprocess.run([program], check=True, timeout=60)
+    subprocess.run([program], check=True, timeout=PATIENCE_S)
 
 
 def cores(program: Path, *before: str, **environment: str) -> tuple[int, ...]:
     said = subprocess.run([*before, program, "here"], env={**os.environ, **environment}, check=True,
-                          capture_output=True, text=True, timeout=60).stdout
+                          capture_output=True, text=True, timeout=PATIENCE_S).stdout
     return tuple(int(word) for word in said.split())
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from lab.namespace import Namespace, why_unusable
 from lab.veth import Net, veth_pair
-from tests.support import ROOT
+from tests.support import PATIENCE_S, ROOT
 from tests.support.nccl_pair import harp
 
 PLAIN = ("-O2",)
@@ -32,7 +32,7 @@ def ask(*wishes: str, before: tuple[str, ...] = (), **settings: str) -> dict[str
     kept["HARP_CONF_FILE"] = settings.pop("HARP_CONF_FILE", "/dev/null")
     done = subprocess.run([*before, sys.executable, str(SAYS), str(harp(PLAIN)), *wishes],
                           env={**kept, **settings}, capture_output=True, text=True, check=False,
-                          timeout=60)
+                          timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found

@@ -20,7 +20,7 @@ from sim.answer.collective_bench import parse_sizes
 from sim.answer.nccl_tuning import tune
 from sim.cluster.cluster import Cluster
 from sim.schema import load
-from tests.support import ROOT
+from tests.support import PATIENCE_S, ROOT
 from tests.support.c_programs import SANITIZED, build, library, run
 from tests.support.nccl_pair import harp
 
@@ -87,7 +87,7 @@ def ask(client: Path, questions: Sequence[Question], version: int = 6, *, ranks:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HARP_")}
     done = subprocess.run(
         [client, "ask", harp(), str(version), str(ranks), str(nodes)], input=lines, text=True,
-        capture_output=True, check=False, timeout=60,
+        capture_output=True, check=False, timeout=PATIENCE_S,
         env={**kept, "HARP_CONF_FILE": "/dev/null", **settings})
     assert done.returncode == 0, done.stderr
     answers = []

@@ -6,6 +6,7 @@ import pytest
 
 from lab.namespace import why_unusable
 from lab.veth import Net, veth_pair
+from tests.support import PATIENCE_S
 from tests.support.c_programs import build, library, run
 
 LOOPBACK = {"ipv4": ("127.0.0.1", "-", "127.0.0.1", "-"), "ipv6": ("::1", "-", "::1", "-")}
@@ -74,7 +75,7 @@ def test_a_full_queue_holds_back(program, family):
                               stderr=subprocess.PIPE, text=True) as process:
             assert process.stdout.readline() == "full\n", process.stderr.read()
             a.shape(10**9, queue_bytes=64 << 20)
-            assert process.wait(timeout=60) == 0, process.stderr.read()
+            assert process.wait(timeout=PATIENCE_S) == 0, process.stderr.read()
 
 
 @root

@@ -22,6 +22,7 @@ from tests.cnet.ports.xdp_peers import (
     own,
     pattern,
 )
+from tests.support import PATIENCE_S
 
 pytestmark = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 
@@ -190,7 +191,7 @@ def test_everything_else_is_the_kernels(program):
         other.bind((b.ipv4, 0))
         other.settimeout(60)
         with a.space.entered():
-            here = socket.create_connection(listener.getsockname(), timeout=60)
+            here = socket.create_connection(listener.getsockname(), timeout=PATIENCE_S)
             udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         there, _ = listener.accept()
         with listener, here, there, udp, other:

@@ -8,6 +8,7 @@ import struct
 import subprocess
 from typing import TYPE_CHECKING
 
+from tests.support import PATIENCE_S
 from tests.support.c_programs import build, library
 
 if TYPE_CHECKING:
@@ -84,11 +85,11 @@ class Peer:
         """Close the port; every frame must be back, and the sanitizers content."""
         states = numbers(self.do("close"))
         assert states["FREE"] == sum(states.values()), states
-        assert self.process.wait(timeout=60) == 0, self.process.stderr.read()
+        assert self.process.wait(timeout=PATIENCE_S) == 0, self.process.stderr.read()
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait(timeout=60)
+        self.process.wait(timeout=PATIENCE_S)
 
 
 def pattern(number, size):

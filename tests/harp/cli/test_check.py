@@ -15,6 +15,7 @@ from harp.cli import check
 from harp.net import nics
 from lab.namespace import why_unusable
 from lab.veth import Net, veth_pair
+from tests.support import PATIENCE_S
 
 TOPICS = ["kernel", "AF_XDP", "rights", "memlock", "huge pages", "NUMA", "/dev/shm", "CPU",
           "CRC32C", "UDP", "rmem_max", "wmem_max"]
@@ -121,7 +122,7 @@ os.setresuid(65534, 65534, 65534)
 check.check.main(["--json"], standalone_mode=False)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False,
-                          timeout=60)
+                          timeout=PATIENCE_S)
     assert (done.returncode, done.stderr) == (0, "")
     found = {finding["topic"]: finding for finding in json.loads(done.stdout)["host"]}
     assert "CAP_NET_RAW" in found["AF_XDP"]["change"]

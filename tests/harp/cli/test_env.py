@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from harp.cli import conf, env
 from harp.cli.main import harp
 from harp.lightcc.horovod.settings import NAMES as HOROVOD_NAMES
-from tests.support import ROOT
+from tests.support import PATIENCE_S, ROOT
 
 CLEAN = {name: value for name, value in os.environ.items()
          if not name.startswith(("HARP_", "LIGHT_", "NCCL_"))}
@@ -25,7 +25,7 @@ HARP = [sys.executable, "-m", "harp.cli.main"]
 
 def run(*arguments, **settings):
     return subprocess.run([*HARP, *arguments], env={**CLEAN, **settings}, capture_output=True,
-                          text=True, check=False, timeout=60)
+                          text=True, check=False, timeout=PATIENCE_S)
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_a_shell_gets_the_environment_as_it_is_meant(conf_file):
     said = run("env", HARP_CONF_FILE=file)
     assert (said.returncode, said.stderr) == (0, "")
     shell = subprocess.run(["sh", "-c", f"{said.stdout}\nenv -0"], env={}, capture_output=True,
-                           text=True, check=True, timeout=60)
+                           text=True, check=True, timeout=PATIENCE_S)
     got = dict(line.split("=", 1) for line in shell.stdout.split("\0") if line)
     assert {name: value for name, value in got.items() if name.startswith(("HARP", "NCCL"))} == {
         "NCCL_NET_PLUGIN": run("plugin-path").stdout.strip(), "NCCL_NET": "HARP",

@@ -8,13 +8,14 @@ import pytest
 from click.testing import CliRunner
 
 from harp.cli.main import COMMANDS, harp
+from tests.support import PATIENCE_S
 
 HARP = [sys.executable, "-m", "harp.cli.main"]
 
 
 def run(*arguments):
     return subprocess.run([*HARP, *arguments], capture_output=True, text=True, check=False,
-                          timeout=60)
+                          timeout=PATIENCE_S)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -18,6 +18,7 @@ from harp.cli.perf import parse_sizes, perf
 from harp.cli.perf.ends import Run, TcpEnd
 from lab.namespace import why_unusable
 from lab.veth import veth_pair
+from tests.support import PATIENCE_S
 
 PERF = [sys.executable, "-m", "harp.cli.main", "perf"]
 QUICK = ["--seconds", "0.01", "--sizes", "8:64KiB:8192"]
@@ -205,7 +206,7 @@ def test_a_server_that_cannot_do_what_is_asked_says_so():
             check_rows(rows(done), [8, 65536])  # it goes on serving
         finally:
             server.send_signal(signal.SIGINT)
-            _, error = server.communicate(timeout=30)
+            _, error = server.communicate(timeout=PATIENCE_S)
     assert server.returncode == 130
     assert "Traceback" not in error
 
@@ -231,7 +232,7 @@ def test_a_client_that_asks_for_nonsense_is_told_and_the_server_goes_on():
             check_rows(rows(done), [8, 65536])
         finally:
             server.send_signal(signal.SIGINT)
-            _, error = server.communicate(timeout=30)
+            _, error = server.communicate(timeout=PATIENCE_S)
     assert "Traceback" not in error
 
 
@@ -274,7 +275,7 @@ def test_it_can_be_interrupted_and_leaves_nothing(number):
             if "GB/s" in line:
                 break  # it measures
         process.send_signal(number)
-        _, error = process.communicate(timeout=60)
+        _, error = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, error.strip()) == (130, "")
     assert list(Path("/dev/shm").glob(f"harp-*-{process.pid}-*")) == []
 

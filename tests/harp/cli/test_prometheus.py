@@ -24,7 +24,7 @@ from harp.cli.prometheus import METRICS, exposition
 from harp.cli.stats_files import snapshots
 from harp.cli.top import top
 from harp.net import Engine, Port
-from tests.support import ROOT
+from tests.support import PATIENCE_S, ROOT
 
 DASHBOARD = ROOT / "deploy" / "grafana" / "harp.json"
 
@@ -35,8 +35,8 @@ def job():
     place = Port("udp", address="127.0.0.1")
     with Engine(place, name="near") as near, Engine(place, name="far") as far:
         listener = far.listen()
-        connection = near.connect(listener.handle, timeout=20)
-        peer = listener.accept(timeout=20)
+        connection = near.connect(listener.handle, timeout=PATIENCE_S)
+        peer = listener.accept(timeout=PATIENCE_S)
         post = peer.post(bytearray(1 << 16))
         connection.send(bytes(1 << 16)).wait(20)
         post.wait(20)
@@ -117,11 +117,11 @@ def test_the_port_answers_prometheus(job):
         try:
             url = f"http://127.0.0.1:{made.server_port}"
             assert urlsplit(url).scheme == "http"
-            with urllib.request.urlopen(f"{url}/metrics", timeout=20) as answer:
+            with urllib.request.urlopen(f"{url}/metrics", timeout=PATIENCE_S) as answer:
                 assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
                 assert "harp_path_up" in families(answer.read().decode())
             with pytest.raises(urllib.error.HTTPError, match="404"):
-                urllib.request.urlopen(f"{url}/", timeout=20)
+                urllib.request.urlopen(f"{url}/", timeout=PATIENCE_S)
         finally:
             made.shutdown()
             thread.join()

@@ -11,6 +11,7 @@ import pytest
 from harp.net import Engine
 from lab.namespace import why_unusable
 from lab.veth import End, veth_pair
+from tests.support import PATIENCE_S
 from tests.support.nccl_pair import client, harp, run_pair
 
 if TYPE_CHECKING:
@@ -71,8 +72,9 @@ def test_both_ends_use_the_class_of_the_connecting_one(
                                       address=end.ipv6 if ipv6 else end.ipv4))
         near_engine, far_engine = engines
         with far_engine.listen(paths=2) as listener, ends[0].space.entered():
-            near = near_engine.connect(listener.handle, timeout=20, paths=2, traffic_class=EF | 1)
-            far = listener.accept(timeout=20)
+            near = near_engine.connect(listener.handle, timeout=PATIENCE_S, paths=2,
+                                       traffic_class=EF | 1)
+            far = listener.accept(timeout=PATIENCE_S)
         for sends, takes in ((near, far), (far, near)):
             posted = takes.post(bytearray(len(MESSAGE)))
             sends.send(MESSAGE).wait(20)
@@ -90,9 +92,10 @@ def test_connections_of_one_engine_differ() -> None:
             near_engine = Engine("udp", interface=a.device)
         listener = far_engine.listen()
         with a.space.entered():
-            nears = [near_engine.connect(listener.handle, timeout=20, traffic_class=traffic_class)
+            nears = [near_engine.connect(listener.handle, timeout=PATIENCE_S,
+                                         traffic_class=traffic_class)
                      for traffic_class in (0, AF21, EF)]
-        fars = [listener.accept(timeout=20) for _ in nears]
+        fars = [listener.accept(timeout=PATIENCE_S) for _ in nears]
         posted = [far.post(bytearray(len(MESSAGE))) for far in fars]
         for done in [near.send(MESSAGE) for near in nears] + posted:
             done.wait(20)

@@ -15,6 +15,7 @@ from harp.cli.diagnose.snapshot import engines, from_json, to_json
 from harp.net import Engine, Port
 from lab.namespace import why_unusable
 from lab.veth import veth_pair
+from tests.support import PATIENCE_S
 from tests.support.diagnosis_cluster import all_to_all
 
 TOKEN = b"0123456789abcdef0123456789abcdef"
@@ -201,8 +202,8 @@ def test_a_snapshot_is_of_this_host(tmp_path):
     place = Port("udp", address="127.0.0.1")
     with Engine(place) as near, Engine(place) as far:
         listener = far.listen()
-        connection = near.connect(listener.handle, timeout=20)
-        peer = listener.accept(timeout=20)
+        connection = near.connect(listener.handle, timeout=PATIENCE_S)
+        peer = listener.accept(timeout=PATIENCE_S)
         file = tmp_path / "here.json"
         assert invoke("--snapshot", file, "--seconds", 0.5, "--name", "here").exit_code == 0
         assert (connection.closed, peer.closed) == (False, False)
@@ -230,8 +231,8 @@ def test_hosts_that_share_memory_tell_of_their_own_engines():
         with place, other:
             listener = other.listen()
             with near.space.entered():
-                connection = place.connect(listener.handle, timeout=20)
-            peer = listener.accept(timeout=20)
+                connection = place.connect(listener.handle, timeout=PATIENCE_S)
+            peer = listener.accept(timeout=PATIENCE_S)
             with ThreadPoolExecutor() as pool:  # a process is where its first thread is
                 seen = list(pool.map(engines_seen_at, (near, far)))
             assert (connection.closed, peer.closed) == (False, False)

@@ -13,6 +13,7 @@ import pytest
 from harp.cli.setup.host import Host, Refused
 from lab.namespace import why_unusable
 from lab.veth import veth_pair
+from tests.support import PATIENCE_S
 
 LACKS = why_unusable() or ("" if shutil.which("ethtool") else "ethtool is not installed")
 pytestmark = pytest.mark.skipif(bool(LACKS), reason=LACKS)
@@ -34,7 +35,7 @@ class Machine:
         done = subprocess.run(self.end.space.command("unshare", "--mount", "sh", "-c", mounts, "sh",
                                                      *HARP, "setup", *arguments),
                               env=environment, capture_output=True, text=True, check=False,
-                              timeout=60)
+                              timeout=PATIENCE_S)
         assert done.returncode == status, done.stdout + done.stderr
         return done.stdout + done.stderr
 

@@ -20,7 +20,7 @@ from harp.cli import conf, env
 from harp.cli.setup import setup, state
 from harp.net import nics
 from tests.harp.cli.setup.fake_host import GIB, MIB, FakeHost, fails, run, small
-from tests.support import ROOT
+from tests.support import PATIENCE_S, ROOT
 
 CONF = "/etc/harp/harp.conf"
 
@@ -377,7 +377,7 @@ def test_the_plugin_knows_what_is_written(host, tmp_path):
              if not name.startswith(("HARP_", "NCCL_"))}
     done = subprocess.run([sys.executable, str(ROOT / "tests" / "support" / "plugin_says.py"),
                            str(env.find_plugin())], env={**clean, "HARP_CONF_FILE": str(file)},
-                          capture_output=True, text=True, check=True, timeout=60)
+                          capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     warnings = [text for level, text in json.loads(done.stdout)["said"] if level == "warn"]
     assert len(warnings) == 1  # that there are no such cards here
     assert 'HARP_IFNAME "=eth1,eth2,eth3' in warnings[0]

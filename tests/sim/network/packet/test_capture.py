@@ -15,7 +15,7 @@ from scapy.utils import rdpcap
 from harp.wire import Harp
 from sim.run import main
 from tests.sim.network.packet.test_world import SEGMENT, Net
-from tests.support import ROOT
+from tests.support import PATIENCE_S, ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,7 +59,7 @@ def test_tshark_finds_nothing_wrong(capture: Path, tmp_path: Path) -> None:
     done = subprocess.run(
         [tshark, "-X", f"lua_script:{ROOT / 'harp' / 'wire.lua'}", "-d", "udp.port==4791,harp",
          "-r", str(capture), "-T", "fields", "-e", "harp.type", "-e", "_ws.expert.message"],
-        capture_output=True, text=True, check=True, timeout=60,
+        capture_output=True, text=True, check=True, timeout=PATIENCE_S,
         env=os.environ | {"HOME": str(tmp_path)})
     rows = [line.split("\t") for line in done.stdout.splitlines()]
     assert sum(row[0] == "4" for row in rows) >= 4 * MESSAGE // SEGMENT
