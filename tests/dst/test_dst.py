@@ -63,7 +63,7 @@ def shows(program):
 
 
 @pytest.mark.parametrize("bug", long_except(
-    IN_SESSIONS, "NO_DEDUPE", "PAYLOAD_UNCHECKED", "DEAD_FOREVER"))
+    IN_SESSIONS, "PAYLOAD_UNCHECKED", "DEAD_FOREVER"))
 def test_the_harness_catches(bug, tmp_path):
     assert shows(build_dst(tmp_path / "dst", IN_SESSIONS[bug])), IN_SESSIONS[bug].wrong
 
