@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harp.lightcc.failure import FAILED, LATE, SYMPTOM, GroupError
 from harp.lightcc.mover import RUNS, CancelledError, DiffersError, LateError, SizeError
-from harp.lightcc.program import heard_what
+from harp.lightcc.program import read_descriptor
 
 if TYPE_CHECKING:
     from harp.lightcc.failure import Failure
@@ -163,7 +163,8 @@ class CallQueue:
         if isinstance(error, SizeError):
             return f"{which}: {error}", SYMPTOM if program.same_sizes else FAILED
         if isinstance(error, DiffersError):
-            both = sorted([(error.peer, heard_what(error.heard)), (self._rank, program.what)])
+            both = sorted([(error.peer, read_descriptor(error.descriptor)),
+                           (self._rank, program.what)])
             return f"{which}: ranks do not agree: " + ", ".join(
                 f"rank {rank} calls {what}" for rank, what in both), FAILED
         return f"{which}: {error}", FAILED

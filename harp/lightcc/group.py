@@ -40,7 +40,7 @@ from harp._cnet import ffi
 from harp.lightcc.call_queue import CallQueue
 from harp.lightcc.elements import combination, divide, element_type, move
 from harp.lightcc.failure import FAILED, LEAVE_S, SYMPTOM, Failure, GroupError
-from harp.lightcc.mover import TOLD_BYTES, Mover
+from harp.lightcc.mover import INLINE_DESCRIPTOR_BYTES, Mover
 from harp.lightcc.p2p import DATA, PointToPoint
 from harp.lightcc.peers import Peers
 from harp.lightcc.pieces import PLACE, SEND, address, cut, in_turn, plan_pieces, table
@@ -264,8 +264,8 @@ class Group:
                          self.ranks) if reduction == "avg" else None
         return Program(f"{call} of {len(data) // unit} {dtype}, {reduction}, by {plan_name}",
                        made.among(ranks).on(data, pairs), self.rank, self.ranks, work, finish,
-                       pairs, carried=not among and plan_name == "recursive-doubling"
-                       and len(data) <= TOLD_BYTES, data=data)
+                       pairs, inline_descriptor=not among and plan_name == "recursive-doubling"
+                       and len(data) <= INLINE_DESCRIPTOR_BYTES, data=data)
 
     def allgather(self, data: Bytes) -> Future[None]:
         """Give every rank all equal parts of ``data``, of which it has its own one."""
@@ -282,12 +282,12 @@ class Group:
                            lambda: self._broadcast_program(data, root))
 
     def _broadcast_program(self, data: Bytes, root: int) -> Program:
-        is_small = len(data) <= TOLD_BYTES
+        is_small = len(data) <= INLINE_DESCRIPTOR_BYTES
         pieces = (small_broadcast(data, self.rank, self.ranks, root) if is_small else
                   plan_pieces("broadcast", self.ranks, self.rank, len(data), 1, root=root)
                   .on(data, data))
         return Program(f"broadcast of {len(data)} B, root {root}", pieces, self.rank, self.ranks,
-                       carried=is_small, data=data)
+                       inline_descriptor=is_small, data=data)
 
     def _again(self, what: tuple[Any, ...], data: Bytes, error: Bytes | None,
                make: Callable[[], Program]) -> Future[None]:
@@ -358,7 +358,7 @@ class Group:
         made = plan_pieces("recursive-doubling", self.ranks, self.rank, 1, 1)
         work = ffi.new("struct harp_piece_work *", {"reduce": combination("uint8", "max")})
         return Program("barrier", made.on(self._token, self._token), self.rank, self.ranks, work,
-                       carried=True)
+                       inline_descriptor=True)
 
     def _algorithm(self, nbytes: int, *, sparse: bool) -> tuple[str, dict[str, Any]]:
         path = allreduce_path(self.settings, self.ranks, nbytes, sparse=sparse,

@@ -15,8 +15,8 @@ SLOTS = 16
 """Pieces that may be under way to be reduced: what 100 Gb/s bring in 0.3 ms."""
 SLICE_NS = 50_000_000
 """How long C may keep a signal waiting."""
-SAID_BYTES: int = lib.HARP_SAID_BYTES
-TOLD_BYTES: int = lib.HARP_INLINE_DESCRIPTOR_BYTES
+DESCRIPTOR_BYTES: int = lib.HARP_SAID_BYTES
+INLINE_DESCRIPTOR_BYTES: int = lib.HARP_INLINE_DESCRIPTOR_BYTES
 RUNS: int = lib.HARP_MOVER_RUNS
 """Lists of pieces that may be under way at once."""
 DONE: int = lib.HARP_MOVE_DONE
@@ -34,9 +34,9 @@ class CancelledError(Exception):
 class DiffersError(Exception):
     """A peer sent other bytes than were expected."""
 
-    def __init__(self, peer: int, heard: bytes) -> None:
-        super().__init__(peer, heard)
-        self.peer, self.heard = peer, heard
+    def __init__(self, peer: int, descriptor: bytes) -> None:
+        super().__init__(peer, descriptor)
+        self.peer, self.descriptor = peer, descriptor
 
 
 class SizeError(GroupError):

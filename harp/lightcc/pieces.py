@@ -30,7 +30,7 @@ PIECE_BYTES = 256 << 10
 """Of a second-level cache of 1 MiB or more, a few pieces."""
 
 PIECE = np.dtype([("at", "u8"), ("from", "u8"), ("bytes", "u4"), ("from_bytes", "u4"),
-                  ("kind", "u2"), ("peer", "u2"), ("told", "u4")], align=True)
+                  ("kind", "u2"), ("peer", "u2"), ("inline_descriptor", "u4")], align=True)
 """struct harp_piece."""
 
 SEND: int = lib.HARP_PIECE_SEND
@@ -42,7 +42,7 @@ _RECEIVE = {Op.COPY: PLACE, Op.REDUCE: REDUCE}
 _ALONE = {Op.SELECT: lib.HARP_PIECE_SELECT, Op.SCATTER_ADD: lib.HARP_PIECE_ADD}
 
 Row = tuple[int, int, int, int, int, int, int]
-"""A piece: at, from, bytes, from_bytes, kind, peer, told."""
+"""A piece: at, from, bytes, from_bytes, kind, peer, inline_descriptor."""
 
 
 class PlanPieces(NamedTuple):

@@ -1,11 +1,11 @@
-"""A collective on given memory, made ready to be run: once, or in every step of a training.
+"""A collective on given memory, ready to run: once, or in every step of a training.
 
-Ranks agree on what they call before anything is received: each describes its call, by number and
-words, to its partners of `harp.collectives.doubling`, and expects the same of them. Partners link
-all ranks and are the same ones in every call, so two that call different things are found wherever
-they are. Messages of a small allreduce or broadcast, which go between partners, carry the
-description; other programs begin with it. A program knows addresses only; whoever runs it keeps the
-memory.
+Ranks agree on their call before anything is received: each sends a descriptor of its call, a number
+and words, to its partners of `harp.collectives.doubling`, and expects the same from them. Partners
+link all ranks and are the same in every call, so two ranks that call different things are found
+wherever they are. Messages of a small allreduce or broadcast, which go between partners, carry the
+descriptor inline; other programs begin with it. A program holds addresses only; the caller keeps
+the memory.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from harp._cnet import ffi
 from harp.collectives.doubling import find_partners
-from harp.lightcc.mover import SAID_BYTES
+from harp.lightcc.mover import DESCRIPTOR_BYTES
 from harp.lightcc.pieces import FENCE, PLACE, SEND, address, table
 
 if TYPE_CHECKING:
@@ -28,49 +28,48 @@ if TYPE_CHECKING:
 
 _NUMBER_BYTES = 8
 _LINE_BYTES = 64
-"""Of a cache: what comes behind a description is aligned."""
+"""A cache line: the bytes behind a descriptor are aligned."""
 
 
 class Program:
     """A rank's part of a collective.
 
     Args:
-        what: what ranks must agree upon, for people.
+        what: the call in words, on which ranks must agree.
         pieces: of type `harp.lightcc.pieces.PIECE`.
-        rank: who runs it, of so many ``ranks``.
+        rank: the rank that runs it, of ``ranks``.
         work: a ``struct harp_piece_work *``, where there is something to reduce or select.
-        finish: does what is left when the pieces are there.
-        own: memory that the pieces point to and that nobody else keeps.
+        finish: is called when the pieces are there.
+        own: memory that the pieces point to and that only the program keeps.
         same_sizes: whether ranks that agree have pieces of the same sizes.
-        carried: whether the pieces are one to and one from each partner, and carry the description.
-        data: the memory that it works on, if that is all: other programs may be run beside it whose
-            memory is apart.
+        inline_descriptor: whether the pieces carry the descriptor; there is one to and one from
+            each partner then.
+        data: all the memory that it works on, if known: programs on other memory may run beside it.
 
     """
 
     def __init__(self, what: str, pieces: NDArray[np.void], rank: int, ranks: int,
                  work: Any = None, finish: Callable[[], None] | None = None,
-                 own: Any = None, *, same_sizes: bool = True, carried: bool = False,
+                 own: Any = None, *, same_sizes: bool = True, inline_descriptor: bool = False,
                  data: Bytes | None = None) -> None:
         self.what, self.finish, self._own = what, finish, own
         self._place = None if data is None else (address(data), address(data) + len(data))
         self.same_sizes = same_sizes
-        self._said = _describe(what)
+        self._descriptor = _make_descriptor(what)
         self.work = work or ffi.new("struct harp_piece_work *")
-        self.work.said = self._said_at = ffi.from_buffer("uint8_t[]", self._said)
-        self.work.said_bytes = len(self._said)
-        self.number = ffi.cast("uint64_t *", self._said_at)
-        """As which call of the group it is run."""
-        if carried and len(pieces):
+        self.work.said = self._descriptor_at = ffi.from_buffer("uint8_t[]", self._descriptor)
+        self.work.said_bytes = len(self._descriptor)
+        self.number = ffi.cast("uint64_t *", self._descriptor_at)
+        """The number of the call of the group that it is run as."""
+        if inline_descriptor and len(pieces):
             pieces = pieces[pieces["kind"] != FENCE]  # what a piece needs it waits for anyway
-            pieces["told"] = 1
+            pieces["inline_descriptor"] = 1
         else:
-            told = [(0, 0, 0, 0, kind, peer, 1) for kind in (SEND, PLACE)
-                    for peer in find_partners(rank, ranks)]
-            pieces = np.concatenate([table(told), pieces])
+            descriptors = [(0, 0, 0, 0, kind, peer, 1) for kind in (SEND, PLACE)
+                           for peer in find_partners(rank, ranks)]
+            pieces = np.concatenate([table(descriptors), pieces])
         self.pieces_n = len(pieces)
         self.pieces = ffi.from_buffer("struct harp_piece[]", pieces)
-
 
     def is_apart(self, other: Program) -> bool:
         """Whether both may be run at once."""
@@ -80,10 +79,10 @@ class Program:
 
 
 def small_broadcast(data: Bytes, rank: int, ranks: int, root: int) -> NDArray[np.void]:
-    """Give a rank's pieces of a broadcast that comes with the descriptions.
+    """Return a rank's pieces of a broadcast that travels with the descriptors.
 
-    Partners exchange messages as in recursive doubling, of which those hold the data whose sender
-    has it by then and whose receiver has not: from each rank to the one that differs in one bit.
+    Partners exchange messages as in recursive doubling, between ranks that differ in one bit. A
+    message holds the data if its sender has it by then and its receiver has not.
     """
     power = 1 << (ranks.bit_length() - 1)
     at, rows = address(data), []
@@ -107,13 +106,13 @@ def small_broadcast(data: Bytes, rank: int, ranks: int, root: int) -> NDArray[np
     return table(rows)
 
 
-def _describe(what: str) -> bytearray:
-    """Leave room for the number, and end by a zero or more."""
-    words = what.encode()[:SAID_BYTES - _NUMBER_BYTES - 1]
+def _make_descriptor(what: str) -> bytearray:
+    """Encode the call after room for its number; zeros fill the last cache line."""
+    words = what.encode()[:DESCRIPTOR_BYTES - _NUMBER_BYTES - 1]
     lines = (_NUMBER_BYTES + len(words)) // _LINE_BYTES + 1
     return bytearray(_NUMBER_BYTES) + words.ljust(lines * _LINE_BYTES - _NUMBER_BYTES, b"\0")
 
 
-def heard_what(heard: bytes) -> str:
-    """Give what another rank calls, of what it told."""
-    return heard[_NUMBER_BYTES:].split(b"\0")[0].decode(errors="replace")
+def read_descriptor(descriptor: bytes) -> str:
+    """Return what another rank calls."""
+    return descriptor[_NUMBER_BYTES:].split(b"\0")[0].decode(errors="replace")
