@@ -27,7 +27,7 @@ import torch.distributed as dist
 
 from harp.lightcc.group import ErrorPart
 from harp.lightcc.torch import LightGroup
-from harp.lightcc.torch.hierarchical import DividedGroup
+from harp.lightcc.torch.hierarchical import HierarchicalGroup
 
 Layout = tuple[int, tuple[int, ...]]
 """Of a bucket: its index, and its parameters' sizes."""
@@ -106,9 +106,9 @@ class GradientState:
     def __init__(self, group: dist.ProcessGroup | None = None,
                  sparsity: Sparsity | None = None, host: str | None = None) -> None:
         self.group = group
-        self._divided: DividedGroup | None = None
+        self._hierarchical: HierarchicalGroup | None = None
         if dist.is_initialized() and not isinstance(self._own_group(), LightGroup):
-            self._divided = DividedGroup(self._own_group(), host)
+            self._hierarchical = HierarchicalGroup(self._own_group(), host)
         self.sparsity = sparsity or Sparsity()
         self.step = 0
         """Steps that were sparse."""
@@ -122,10 +122,10 @@ class GradientState:
     def _own_group(self) -> dist.ProcessGroup | None:
         return dist.group.WORLD if self.group is None else self.group
 
-    def averager(self) -> LightGroup | DividedGroup:
+    def averager(self) -> LightGroup | HierarchicalGroup:
         """Give what averages. Raises ValueError where it was not made in time."""
-        if self._divided is not None:
-            return self._divided
+        if self._hierarchical is not None:
+            return self._hierarchical
         group = self._own_group()
         if not isinstance(group, LightGroup):
             raise ValueError("GradientState was made before init_process_group; make it after, for "
@@ -203,8 +203,8 @@ class GradientState:
     def end_bucket(self, bucket: dist.GradBucket) -> None:
         """Count steps."""
         if bucket.is_last():
-            if self._divided is not None:
-                self._divided.end_step()
+            if self._hierarchical is not None:
+                self._hierarchical.end_step()
             if not self._is_first:
                 self.step += 1
                 self._own, self._all = {}, ()  # every bucket has come
@@ -253,7 +253,7 @@ def average_gradients(state: GradientState,
         raise
 
 
-def _begin_average(state: GradientState, group: LightGroup | DividedGroup,
+def _begin_average(state: GradientState, group: LightGroup | HierarchicalGroup,
                    bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     gradients, memory = bucket.buffer(), state.memory_of(bucket)
     if memory is None:

@@ -1,17 +1,18 @@
-"""Sums of DDP's buckets over a group of any backend: within a host by it, between by LightCC.
+"""Hierarchical DDP sums: the group's own backend inside a host, LightCC between hosts.
 
-A bucket is divided among the ranks of a host. DDP's own backend (NCCL on GPUs) sums it there, so
-that each rank has one part of the host's sum; LightCC sums the parts of the hosts, as the LIGHT_*
-variables say; and the backend gives all ranks of the host all parts.
+A bucket is divided among the ranks of a host. DDP's own backend (NCCL on GPUs) sums it there by a
+reduce-scatter, so that each rank has one part of the host's sum; LightCC sums the parts between
+hosts, as the LIGHT_* variables say; an all-gather of the backend gives all parts to all ranks of
+the host.
 
-The backend's calls have one order at all ranks, as it needs: the sums of all buckets of a step, as
-they come, then the gathering of all. A thread does in the buckets' order what waits, so that
-gradients are computed meanwhile. A tensor on a GPU has a stream for it, and its part alone is
+The backend needs its calls in one order at all ranks: the reduce-scatters of a step's buckets, as
+they come, then the all-gathers. A thread runs the steps that wait, in the buckets' order, so that
+gradients are computed meanwhile. A tensor on a GPU has a stream for this, and only its part is
 copied to the host.
 
-A rank at which anything fails makes no more calls of the backend, so that nobody takes its parts
-for good, and fails LightCC's group: that tells all ranks why, whatever they wait for. Each of them
-ends its buckets by that sentence, and leaves the group of its host, in which others may wait for it
+If anything fails at a rank, it makes no more calls of the backend, so that no rank uses its parts,
+and it fails LightCC's group: all ranks get the reason, whatever they wait for. Each of them fails
+its buckets with that sentence and leaves the group of its host, where other ranks might wait for it
 until the backend's timeout.
 """
 
@@ -22,14 +23,13 @@ import queue
 import threading
 from concurrent.futures import Future, InvalidStateError
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
 from harp.lightcc.failure import GroupError
 from harp.lightcc.group import Between, ErrorPart
-from harp.lightcc.hosts import find_hosts
 from harp.lightcc.torch.work import LightWork
 
 if TYPE_CHECKING:
@@ -42,17 +42,49 @@ if TYPE_CHECKING:
 WITHOUT_REDUCE_SCATTER = {"mpi"}
 """Backends that sum all of a bucket at every rank of a host instead."""
 SHARE_OF_TIMEOUT = 0.9
-"""Of the backend's: LightCC, which names who did not come, is to be late before it."""
+"""Share of the backend's timeout: LightCC, which names the missing rank, must time out first."""
 ABORT_S = 10.0
-"""So long a backend may take to abort a group before who waits for buckets is told."""
+"""A backend may take this long to abort a group before the waiting buckets are failed."""
+
+
+class Hosts(NamedTuple):
+    """The ranks that a rank sums with."""
+
+    mine: tuple[int, ...]
+    """The ranks of its host."""
+    across: tuple[int, ...]
+    """One rank of each host, with the same part of a bucket."""
+
+
+def find_hosts(names: Sequence[str], rank: int) -> Hosts:
+    """Find them by the names of all ranks' hosts.
+
+    >>> find_hosts(["a", "a", "b", "b"], 2)
+    Hosts(mine=(2, 3), across=(0, 2))
+
+    Raises:
+        ValueError: the same at all ranks, where hosts have different numbers of ranks.
+
+    """
+    hosts: dict[str, list[int]] = {}
+    for other, name in enumerate(names):
+        hosts.setdefault(name, []).append(other)
+    if len({len(ranks) for ranks in hosts.values()}) > 1:
+        counts = ", ".join(str(len(ranks)) for ranks in hosts.values())
+        raise ValueError(f"the hosts have {counts} ranks; a bucket is divided among the ranks of a "
+                         "host, so all must have as many (or DDP a group of the backend lightcc, "
+                         "which takes any)")
+    mine = hosts[names[rank]]
+    place = mine.index(rank)
+    return Hosts(tuple(mine), tuple(ranks[place] for ranks in hosts.values()))
 
 
 class BackendError(RuntimeError):
-    """The backend has failed: often it follows from what another rank sees better."""
+    """The backend has failed, often because of a failure that another rank sees better."""
 
 
 class Bucket:
-    """A bucket on its way: its gradients, and what of them a rank of the host has."""
+    """A bucket under way: its gradients, and the part of them that this rank sums."""
 
     def __init__(self, gradients: torch.Tensor, ranks: int, place: int, divisor: int) -> None:
         self.gradients, self.divisor = gradients, divisor
@@ -66,7 +98,7 @@ class Bucket:
         self.over: Future[None] = Future()
 
     def wait_within(self) -> None:
-        """Wait for what the backend has begun."""
+        """Wait for the call that the backend has begun."""
         work, self.within = self.within, None
         try:
             work.wait()
@@ -74,18 +106,18 @@ class Bucket:
             raise BackendError(str(error)) from error
 
     def succeed(self) -> None:
-        """End it, if it has not ended."""
+        """Complete the bucket, if it is not over."""
         with contextlib.suppress(InvalidStateError):
             self.over.set_result(None)
 
     def fail(self, sentence: str) -> None:
-        """The same, by a failure."""
+        """Fail the bucket, if it is not over."""
         with contextlib.suppress(InvalidStateError):
             self.over.set_exception(GroupError(sentence))
 
 
 class BucketWork(LightWork):
-    """What DDP is given of it."""
+    """The work of a bucket, for DDP."""
 
     def __init__(self, bucket: Bucket, callbacks: Callbacks) -> None:
         super().__init__([bucket.over], [bucket.gradients])
@@ -97,11 +129,11 @@ class BucketWork(LightWork):
         return [gradients.device] if gradients.device.type == "cuda" else None
 
 
-class DividedGroup:
-    """What `harp.lightcc.hook` asks of a group, for one of another backend.
+class HierarchicalGroup:
+    """The group that `harp.lightcc.hook` uses where DDP's group has another backend.
 
-    All ranks of ``group`` make it, in the same order as other groups. ``host`` is the name of this
-    rank's host where ranks of one are not to be found by what they share.
+    All ranks of ``group`` make it, in the same order as other groups. ``host`` names this rank's
+    host where ranks of a host share nothing by which they could be found.
 
     Raises:
         ValueError: the same at all ranks, where hosts have different numbers of ranks.
@@ -131,7 +163,7 @@ class DividedGroup:
         self._stream: Any = None
         self._steps: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         # A daemon: the backend may hold it for longer than the process wants to last.
-        threading.Thread(target=self._serve, daemon=True, name="lightcc buckets").start()
+        threading.Thread(target=self._serve_steps, daemon=True, name="lightcc buckets").start()
         self._light.when_over(self._light_is_over)
 
     def size(self) -> int:
@@ -139,67 +171,67 @@ class DividedGroup:
         return len(self._hosts.mine) * len(self._hosts.across)
 
     def error_part(self, gradients: torch.Tensor) -> ErrorPart:
-        """Tell for which elements a sparse average keeps an error; none where it is dense."""
+        """Return the elements for which a sparse average keeps an error; none where it is dense."""
         elements = -(-gradients.numel() // len(self._hosts.mine))
         first = min(self._place * elements, gradients.numel())
         part = gradients.new_empty(elements, device="meta")
-        is_sparse = self._light.sparse_between(self._between(gradients), part)
+        is_sparse = self._light.sparse_between(self._describe_between(gradients), part)
         return ErrorPart(first, min(elements, gradients.numel() - first) if is_sparse else 0,
                          len(self._hosts.across), elements if is_sparse else 0)
 
-    def _between(self, gradients: torch.Tensor) -> Between:
+    def _describe_between(self, gradients: torch.Tensor) -> Between:
         return Between(self._hosts.across, gradients.nbytes)
 
     def allreduce(self, tensors: Sequence[torch.Tensor]) -> LightWork:
         """Sum a bucket in place. It is not over before `end_step`."""
         gradients, = tensors
-        return self._sum(gradients, self._sum_between)
+        return self._sum_bucket(gradients, self._sum_between)
 
     def average_sparsely(self, gradients: torch.Tensor, error: torch.Tensor,
                          ratio: float | None = None, *, sampled: bool = False) -> LightWork:
         """Average a bucket in place, sparsely between hosts. It is not over before `end_step`."""
         between = partial(self._sum_between, error=error, ratio=ratio, sampled=sampled)
-        return self._sum(gradients, between, self.size())
+        return self._sum_bucket(gradients, between, self.size())
 
-    def _sum(self, gradients: torch.Tensor, between: Callable[[Bucket], None],
+    def _sum_bucket(self, gradients: torch.Tensor, between: Callable[[Bucket], None],
              divisor: int = 1) -> LightWork:
         bucket = Bucket(gradients, len(self._hosts.mine), self._place, divisor)
-        self._under_way.add(bucket)  # before the look at the sentence, which is set before these
+        self._under_way.add(bucket)  # before the sentence is read, which is set before
         bucket.over.add_done_callback(lambda _: self._under_way.discard(bucket))
         if self._sentence is not None:
             bucket.fail(self._sentence)
         else:
             self._begun.append(bucket)
-            self._carry_out(self._sum_within, bucket)
-            self._then(between, bucket)
+            self._run_step(self._sum_within, bucket)
+            self._queue_step(between, bucket)
         return BucketWork(bucket, self._light.callbacks)
 
     def end_step(self) -> None:
         """Gather all buckets, now that all have come."""
         begun, self._begun = self._begun, []
-        for step in (self._gather, self._end):
+        for step in (self._gather_bucket, self._end_bucket):
             for bucket in begun:
-                self._then(step, bucket)
+                self._queue_step(step, bucket)
 
     # ---- One step after the other ----
 
-    def _then(self, step: Callable[[Bucket], None], bucket: Bucket) -> None:
-        self._steps.put(partial(self._carry_out, partial(self._beside, step), bucket))
+    def _queue_step(self, step: Callable[[Bucket], None], bucket: Bucket) -> None:
+        self._steps.put(partial(self._run_step, partial(self._run_on_stream, step), bucket))
 
-    def _serve(self) -> None:
+    def _serve_steps(self) -> None:
         for step in iter(self._steps.get, None):
             step()
 
-    def _carry_out(self, step: Callable[[Bucket], None], bucket: Bucket) -> None:
+    def _run_step(self, step: Callable[[Bucket], None], bucket: Bucket) -> None:
         if self._has_failed:  # the end of all buckets is to come
             return
         try:
             step(bucket)
-        except Exception as error:  # nobody else would hear of it
+        except Exception as error:  # no other code reports it
             self.fail(error)
 
-    def _beside(self, step: Callable[[Bucket], None], bucket: Bucket) -> None:
-        """Let nothing of a step wait in the stream of the caller's kernels."""
+    def _run_on_stream(self, step: Callable[[Bucket], None], bucket: Bucket) -> None:
+        """Run a step on a stream of its own, so that it does not wait for the caller's kernels."""
         if not bucket.gradients.is_cuda:
             step(bucket)
             return
@@ -210,12 +242,12 @@ class DividedGroup:
         with torch.cuda.stream(self._stream):
             step(bucket)
 
-    def _scatters(self, bucket: Bucket) -> bool:
+    def _can_reduce_scatter(self, bucket: Bucket) -> bool:
         backend = self._within._get_backend(bucket.gradients.device)
         return backend.name() not in WITHOUT_REDUCE_SCATTER
 
     def _sum_within(self, bucket: Bucket) -> None:
-        if self._scatters(bucket):
+        if self._can_reduce_scatter(bucket):
             bucket.within = _scatter_sum(bucket.part, bucket.whole, self._within)
         else:
             bucket.within = dist.all_reduce(bucket.whole, group=self._within, async_op=True)
@@ -223,20 +255,21 @@ class DividedGroup:
     def _sum_between(self, bucket: Bucket, error: torch.Tensor | None = None,
                      ratio: float | None = None, *, sampled: bool = False) -> None:
         bucket.wait_within()
-        if not self._scatters(bucket):
+        if not self._can_reduce_scatter(bucket):
             bucket.part.copy_(bucket.whole[bucket.own])
         if len(self._hosts.across) > 1:
             bucket.between = self._light.sum_between(
-                bucket.part, self._between(bucket.gradients), error, ratio, sampled=sampled)
+                bucket.part, self._describe_between(bucket.gradients), error, ratio,
+                sampled=sampled)
 
-    def _gather(self, bucket: Bucket) -> None:
+    def _gather_bucket(self, bucket: Bucket) -> None:
         if bucket.between is not None:
             bucket.between.wait()
         if bucket.divisor > 1:
             bucket.part.div_(bucket.divisor)
         bucket.within = _gather_parts(bucket.whole, bucket.part, self._within)
 
-    def _end(self, bucket: Bucket) -> None:
+    def _end_bucket(self, bucket: Bucket) -> None:
         bucket.wait_within()
         if bucket.whole is not bucket.gradients:
             bucket.gradients.copy_(bucket.whole[:bucket.gradients.numel()])
@@ -248,7 +281,7 @@ class DividedGroup:
     # ---- Failures ----
 
     def fail(self, error: Exception) -> None:
-        """Tell all ranks what has failed here; they end their buckets, and this one too."""
+        """Fail the buckets of all ranks by what has failed here."""
         self._has_failed = True
         self._light.fail(error, is_symptom=isinstance(error, BackendError))
 
@@ -260,7 +293,7 @@ class DividedGroup:
     def _end_buckets(self, sentence: str | None) -> None:
         self._has_failed = True
         if sentence is not None:
-            _abort(self._within)
+            _abort_group(self._within)
         self._sentence = sentence or "the group is closed"
         for bucket in list(self._under_way):
             bucket.fail(self._sentence)
@@ -269,8 +302,8 @@ class DividedGroup:
         del self._within  # gloo leaves a group when nobody has it any more
 
 
-def _abort(group: Any) -> None:
-    """Have a backend give up what is under way in a group, and torch forget the group."""
+def _abort_group(group: Any) -> None:
+    """Make a backend give up its work in a group, and torch forget the group."""
     def abort() -> None:
         with contextlib.suppress(Exception):  # its owner may have destroyed it meanwhile
             give_up = getattr(dist.distributed_c10d, "_abort_process_group",  # from torch 2.6 on

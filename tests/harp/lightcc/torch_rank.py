@@ -291,7 +291,7 @@ def any_backend_fails(rank, ranks):
     if rank == ranks - 1 and how == "before":
         state.memory_of = None
     elif rank == ranks - 1:
-        state._divided._light.__class__ = Broken
+        state._hierarchical._light.__class__ = Broken
     said = [ends_by(net), ends_by(net)]  # by the failure, then at once
     if how != "killed":  # all are still there, and so is the group that they were given
         dist.barrier()
