@@ -3,10 +3,10 @@
 >>> import harp.lightcc.torch  # doctest: +SKIP
 >>> torch.distributed.init_process_group("lightcc")  # doctest: +SKIP
 
-Other settings than the environment's are ``pg_options`` (`harp.lightcc.settings.LightSettings`).
-Whatever torch asks of a process group becomes calls of `harp.lightcc.group.Group`. Tensors that are
-contiguous are worked on in place; others are copied and copied back, those on GPUs by
-`harp.lightcc.torch.cuda`. What torch is given for it are works (`harp.lightcc.torch.work`).
+``pg_options`` (`harp.lightcc.settings.LightSettings`) replaces the environment's settings. Each
+method that torch calls on a process group makes calls of `harp.lightcc.group.Group` and returns a
+work (`harp.lightcc.torch.work`). Contiguous tensors are used in place; others are copied and copied
+back, those on GPUs by `harp.lightcc.torch.cuda`.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from harp.lightcc.tensors import (
 )
 from harp.lightcc.torch.callbacks import Callbacks, as_in, here
 from harp.lightcc.torch.cuda import CudaDevices, First, Stager
-from harp.lightcc.torch.join import give_reducers_works_of_cpp
-from harp.lightcc.torch.work import LightWork, StagedWork, joined, work_of
+from harp.lightcc.torch.join import patch_join
+from harp.lightcc.torch.work import LightWork, StagedWork, join_works, work_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -62,12 +62,13 @@ BACKEND = "lightcc"
 WAIT_SLICE = timedelta(seconds=0.2)
 _REDUCTIONS = {"SUM": "sum", "AVG": "avg", "PRODUCT": "product", "MIN": "min", "MAX": "max",
                "BAND": "band", "BOR": "bor", "BXOR": "bxor"}
-_OF_HASH = {hash(getattr(dist.ReduceOp, name)): said for name, said in _REDUCTIONS.items()}
-"""By what torch hashes them by: asking one for its name takes longer than a small reduction."""
+_REDUCTION_BY_HASH = {hash(getattr(dist.ReduceOp, name)): word
+                      for name, word in _REDUCTIONS.items()}
+"""Keyed by torch's hash: asking for a name takes longer than a small allreduce."""
 
 
-def _call(first: First) -> Callable[[_Method], _Method]:
-    """Stage what is on GPUs; and let what torch will wait for at once need no other thread."""
+def _group_call(first: First) -> Callable[[_Method], _Method]:
+    """Stage tensors on GPUs; run a call that torch waits for at once in the caller's thread."""
     def decorate(method: _Method) -> _Method:
         @functools.wraps(method)
         def begin(self: LightGroup, *args: Any, **named: Any) -> LightWork:
@@ -87,28 +88,28 @@ def _call(first: First) -> Callable[[_Method], _Method]:
 
 
 class PatientStore:
-    """One of torch's stores that waits as long as a group does.
+    """A store of torch's that waits as long as a group does.
 
-    It is a copy with a connection of its own, since who waits for a store of torch's keeps others
-    from using it.
+    It is a copy with a connection of its own: a thread that waits for a store of torch's keeps
+    other threads from using it.
     """
 
     def __init__(self, store: Any, timeout: timedelta) -> None:
         self._store, self._timeout_s = store.clone(), timeout.total_seconds()
 
     def set(self, key: str, value: bytes) -> None:
-        """Tell all ranks."""
+        """Set a key for all ranks."""
         self._store.set(key, value)
 
     def get(self, key: str) -> bytes:
-        """Wait until it is told; in slices, so that no thread waits on when all is over."""
+        """Wait until the key is set; in slices, so that no thread waits after the process's end."""
         end_s = time.monotonic() + self._timeout_s
-        while not self._has(key):
+        while not self._has_key(key):
             if time.monotonic() > end_s:
                 raise TimeoutError(key)
         return bytes(self._store.get(key))
 
-    def _has(self, key: str) -> bool:
+    def _has_key(self, key: str) -> bool:
         try:
             self._store.wait([key], WAIT_SLICE)
         except dist.DistStoreError:
@@ -160,28 +161,28 @@ class LightGroup(dist.ProcessGroup):
 
     # ---- Collectives ----
 
-    @_call(First.BOTH)
+    @_group_call(First.BOTH)
     def allreduce(self, tensors: Tensors, opts: Any = None) -> LightWork:
         """Reduce tensors, each in place."""
-        reduction = _reduction(opts)
+        reduction = _find_reduction(opts)
         if len(tensors) == 1 and lies_flat(tensors[0]):
             tensor = tensors[0]
             return work_of(self._group.allreduce_of(
                 tensor, tensor.data_ptr(), tensor.numel(), dtype_of(tensor), reduction, flat_bytes),
                 tensors)
         if any(tensor.is_sparse for tensor in tensors):
-            return joined([self._allreduce_sparse(tensor, reduction) for tensor in tensors],
+            return join_works([self._allreduce_sparse(tensor, reduction) for tensor in tensors],
                            tensors)
         return self._on_each(tensors, lambda data, tensor: self._group.allreduce(
             data, dtype_of(tensor), reduction))
 
-    @_call(First.BOTH)
+    @_group_call(First.BOTH)
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> LightWork:
         """Reduce tensors, each in place."""
         return self.allreduce(tensors, opts)
 
     def _allreduce_sparse(self, tensor: torch.Tensor, reduction: str) -> LightWork:
-        """Give all ranks the elements of all, which each adds up in the same order."""
+        """Send all ranks the elements of all; each adds them up in the same order."""
         if not tensor.is_sparse or reduction != "sum":
             raise ValueError("the backend lightcc adds sparse tensors up; it has no other "
                              "reduction for them, and no call of sparse and dense ones together")
@@ -205,20 +206,20 @@ class LightGroup(dist.ProcessGroup):
         return self._group.exchange(call, [bytes_of(own)[0]] * self.size(), all_bytes(parts)[0])
 
     def error_part(self, tensor: torch.Tensor) -> ErrorPart:
-        """Tell for which elements a sparse average keeps an error; none where it is dense."""
+        """Return the elements for which a sparse average keeps an error; none where it is dense."""
         return self._group.error_part(tensor.numel() * tensor.element_size(), dtype_of(tensor))
 
-    @_call(First.BOTH)
+    @_group_call(First.BOTH)
     def average_sparsely(self, tensor: torch.Tensor, error: torch.Tensor,
                          ratio: float | None = None, *, sampled: bool = False) -> LightWork:
-        """Average a tensor in place; the error keeps what is not sent (`harp.lightcc.hook`)."""
+        """Average a tensor in place; the error keeps the values not sent (`harp.lightcc.hook`)."""
         left = bytes_of(error)[0]
         return self._on_each([tensor], lambda data, tensor: self._group.allreduce(
             data, dtype_of(tensor), "avg", left, ratio, sampled=sampled))
 
     @property
     def place(self) -> str:
-        """Where this rank is: ranks of one place share a host's memory."""
+        """The place of this rank: ranks of one place share a host's memory."""
         return self._group.places[self._group.rank]
 
     def sparse_between(self, between: Between, part: torch.Tensor) -> bool:
@@ -226,7 +227,7 @@ class LightGroup(dist.ProcessGroup):
         return part.dtype == torch.float32 and len(between.ranks) > 1 and "ratio" in (
             self._group.between_path(between, part.nbytes, sparse=True).parameters)
 
-    @_call(First.BOTH)
+    @_group_call(First.BOTH)
     def sum_between(self, tensor: torch.Tensor, between: Between,
                     error: torch.Tensor | None = None, ratio: float | None = None, *,
                     sampled: bool = False) -> LightWork:
@@ -235,7 +236,7 @@ class LightGroup(dist.ProcessGroup):
         return self._on_each([tensor], lambda data, tensor: self._group.sum_between(
             data, dtype_of(tensor), between, left, ratio, sampled=sampled))
 
-    @_call(First.BOTH)
+    @_group_call(First.BOTH)
     def broadcast(self, tensors: Tensors, opts: Any) -> LightWork:
         """Give all ranks the root's tensors."""
         if len(tensors) == 1 and lies_flat(tensors[0]):
@@ -244,7 +245,7 @@ class LightGroup(dist.ProcessGroup):
                 tensor, tensor.data_ptr(), tensor.nbytes, opts.rootRank, flat_bytes), tensors)
         return self._on_each(tensors, lambda data, _: self._group.broadcast(data, opts.rootRank))
 
-    @_call(First.BOTH)
+    @_group_call(First.BOTH)
     def reduce(self, tensors: Tensors, opts: Any) -> LightWork:
         """Reduce tensors; only the root's change."""
         if opts.rootRank == self.rank():
@@ -252,7 +253,7 @@ class LightGroup(dist.ProcessGroup):
         copies = [tensor.clone() for tensor in tensors]
         return self.allreduce(copies, opts)
 
-    @_call(First.WRITTEN)
+    @_group_call(First.WRITTEN)
     def allgather(self, outputs: Sequence[Tensors], inputs: Tensors,
                   opts: Any = None) -> LightWork:  # noqa: ARG002  (torch gives it)
         """Give all ranks the tensors of all, which may differ in size."""
@@ -264,13 +265,13 @@ class LightGroup(dist.ProcessGroup):
             finishes.append(finish)
         return LightWork(made, list(outputs), all_of(finishes))
 
-    @_call(First.WRITTEN)
+    @_group_call(First.WRITTEN)
     def allgather_coalesced(self, outputs: Sequence[Tensors], inputs: Tensors,
                             opts: Any = None) -> LightWork:
         """Give all ranks the lists of tensors of all; a list of outputs is of one rank."""
         return self.allgather(list(zip(*outputs, strict=True)), inputs, opts)
 
-    @_call(First.WRITTEN)
+    @_group_call(First.WRITTEN)
     def _allgather_base(self, output: torch.Tensor, own: torch.Tensor,
                         opts: Any = None) -> LightWork:  # noqa: ARG002  (torch gives it)
         data, finish = bytes_of(output)
@@ -282,14 +283,14 @@ class LightGroup(dist.ProcessGroup):
         data[self.rank() * part:(self.rank() + 1) * part] = given
         return LightWork([self._group.allgather(data)], [output], finish)
 
-    @_call(First.WRITTEN)
+    @_group_call(First.WRITTEN)
     def allgather_into_tensor_coalesced(self, outputs: Tensors, inputs: Tensors,
                                         opts: Any = None) -> LightWork:
         """Give all ranks the tensors of all, pair by pair."""
-        return joined([self._allgather_base(output, own, opts)
+        return join_works([self._allgather_base(output, own, opts)
                         for output, own in zip(outputs, inputs, strict=True)], outputs)
 
-    @_call(First.WRITTEN)
+    @_group_call(First.WRITTEN)
     def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors],
                        opts: Any = None) -> LightWork:
         """Reduce lists of tensors, and give each rank the one of its number."""
@@ -299,16 +300,17 @@ class LightGroup(dist.ProcessGroup):
                 works.append(self._reduce_scatter_base(
                     output, torch.cat([part.reshape(-1) for part in parts]), opts))
             else:
-                works.append(self._reduce_uneven(output, parts, opts))
-        return joined(works, outputs)
+                works.append(self._reduce_parts_of_any_size(output, parts, opts))
+        return join_works(works, outputs)
 
-    def _reduce_uneven(self, output: torch.Tensor, parts: Tensors, opts: Any) -> LightWork:
+    def _reduce_parts_of_any_size(self, output: torch.Tensor, parts: Tensors,
+                                  opts: Any) -> LightWork:
         whole = torch.cat([part.reshape(-1) for part in parts])
         start = sum(part.numel() for part in parts[:self.rank()])
         take = take_part(output, parts[self.rank()].numel(), whole, start)
         return LightWork([self.allreduce([whole], opts).over], [output], take)
 
-    @_call(First.WRITTEN)
+    @_group_call(First.WRITTEN)
     def _reduce_scatter_base(self, output: torch.Tensor, whole: torch.Tensor,
                              opts: Any = None) -> LightWork:
         if whole.numel() % self.size():
@@ -318,16 +320,16 @@ class LightGroup(dist.ProcessGroup):
         work = whole.clone(memory_format=torch.contiguous_format)  # the caller keeps its own
         take = take_part(output, part, work, self.rank() * part)
         return LightWork([self._group.reduce_scatter(bytes_of(work)[0], dtype_of(work),
-                                                     _reduction(opts))], [output], take)
+                                                     _find_reduction(opts))], [output], take)
 
-    @_call(First.WRITTEN)
+    @_group_call(First.WRITTEN)
     def reduce_scatter_tensor_coalesced(self, outputs: Tensors, inputs: Tensors,
                                         opts: Any = None) -> LightWork:
         """Reduce and scatter, pair by pair."""
-        return joined([self._reduce_scatter_base(output, whole, opts)
+        return join_works([self._reduce_scatter_base(output, whole, opts)
                         for output, whole in zip(outputs, inputs, strict=True)], outputs)
 
-    @_call(First.WRITTEN)
+    @_group_call(First.WRITTEN)
     def alltoall(self, outputs: Tensors, inputs: Tensors,
                  opts: Any = None) -> LightWork:  # noqa: ARG002  (torch gives it)
         """Send a tensor to each rank and receive one from each."""
@@ -335,7 +337,7 @@ class LightGroup(dist.ProcessGroup):
         ins, finish = all_bytes(outputs)
         return LightWork([self._group.exchange("all_to_all", outs, ins)], outputs, finish)
 
-    @_call(First.WRITTEN)
+    @_group_call(First.WRITTEN)
     def alltoall_base(self, output: torch.Tensor, given: torch.Tensor, output_sizes: Sequence[int],
                       input_sizes: Sequence[int], opts: Any = None) -> LightWork:
         """Send rows to each rank and receive rows from each; no sizes stand for equal ones."""
@@ -352,7 +354,7 @@ class LightGroup(dist.ProcessGroup):
         work = self.alltoall(parts[0], parts[1], opts)
         return LightWork([work.over], [output])
 
-    @_call(First.WRITTEN)
+    @_group_call(First.WRITTEN)
     def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> LightWork:
         """Give the root the tensors of all."""
         outs, ins, finish = [NO_BYTES] * self.size(), [NO_BYTES] * self.size(), nothing
@@ -362,7 +364,7 @@ class LightGroup(dist.ProcessGroup):
         return LightWork([self._group.exchange(f"gather at {opts.rootRank}", outs, ins)],
                          list(outputs), finish)
 
-    @_call(First.WRITTEN)
+    @_group_call(First.WRITTEN)
     def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> LightWork:
         """Give each rank a tensor of the root's."""
         ins = [NO_BYTES] * self.size()
@@ -372,20 +374,20 @@ class LightGroup(dist.ProcessGroup):
         return LightWork([self._group.exchange(f"scatter from {opts.rootRank}", outs, ins)],
                          outputs, finish)
 
-    @_call(First.WRITTEN)
+    @_group_call(First.WRITTEN)
     def barrier(self, opts: Any = None) -> LightWork:  # noqa: ARG002  (torch gives it)
-        """Be over when all ranks have come here."""
+        """Wait for all ranks."""
         return work_of(self._group.barrier(), [])
 
     # ---- Between two ranks ----
 
-    @_call(First.READ)
+    @_group_call(First.READ)
     def send(self, tensors: Tensors, peer: int, tag: int = 0) -> LightWork:
         """Send a tensor."""
         return LightWork([self._group.send(bytes_of(tensor)[0], peer, tag) for tensor in tensors],
                          tensors)
 
-    @_call(First.WRITTEN)
+    @_group_call(First.WRITTEN)
     def recv(self, tensors: Tensors, peer: int | None, tag: int = 0) -> LightWork:
         """Receive a tensor of a rank."""
         data, finish = all_bytes(tensors)
@@ -405,16 +407,16 @@ class LightGroup(dist.ProcessGroup):
     # ---- The end ----
 
     def when_over(self, tell: Callable[[str | None], None]) -> None:
-        """Have the sentence told by which the group fails, or None when it is closed instead."""
+        """Call ``tell`` with the sentence of the failure, or with None when the group is closed."""
         self.callbacks.program_group.when_over(tell)
 
     def fail(self, error: Exception, *, is_symptom: bool = False) -> None:
-        """Tell all ranks what has failed here; a symptom may follow from another's failure."""
+        """Fail the group at all ranks; a symptom may follow from another rank's failure."""
         self.callbacks.program_group.fail(f"rank {self.rank()} could not average gradients: "
                          f"{type(error).__name__}: {error}", is_symptom=is_symptom)
 
     def abort(self) -> None:
-        """Fail what was begun, at all ranks."""
+        """Fail the calls that were begun, at all ranks."""
         for group in self.callbacks.groups():
             group.abort()
 
@@ -433,7 +435,7 @@ class LightGroup(dist.ProcessGroup):
 
 
 def _warn_of_threads(group: Group) -> None:
-    """Say at a host's first rank that torch's threads spin for cores that its ranks share."""
+    """Warn at a host's first rank if its ranks have more threads than CPUs."""
     here = group.places[group.rank]
     ranks, threads = group.places.count(here), torch.get_num_threads()
     cpus = len(os.sched_getaffinity(0))
@@ -448,21 +450,21 @@ def _warn_once(sentence: str) -> None:
     log.warning("%s", sentence)
 
 
-def _reduction(opts: Any) -> str:
+def _find_reduction(opts: Any) -> str:
     if opts is None:
         return "sum"
     op = opts.reduceOp
-    return _OF_HASH.get(hash(op)) or _reduction_of(op)
+    return _REDUCTION_BY_HASH.get(hash(op)) or _parse_reduction(op)
 
 
-def _reduction_of(op: Any) -> str:
+def _parse_reduction(op: Any) -> str:
     name = str(getattr(op, "op", op)).split(".")[-1]
     if name not in _REDUCTIONS:
         raise ValueError(f"reduction {name} is none of {', '.join(_REDUCTIONS)}")
     return _REDUCTIONS[name]
 
 
-def _create(asked: Any, settings: LightSettings | None) -> LightGroup:
+def _create_group(asked: Any, settings: LightSettings | None) -> LightGroup:
     if settings is not None and not isinstance(settings, LightSettings):
         raise ValueError(f"pg_options is a {type(settings).__name__}; the backend lightcc takes "
                          "harp.lightcc.settings.LightSettings")
@@ -471,9 +473,9 @@ def _create(asked: Any, settings: LightSettings | None) -> LightGroup:
 
 with contextlib.suppress(AttributeError):  # torch without distributed has no backends
     if not hasattr(dist.Backend, BACKEND.upper()):
-        dist.Backend.register_backend(BACKEND, _create, extended_api=True,
+        dist.Backend.register_backend(BACKEND, _create_group, extended_api=True,
                                       devices=["cpu", "cuda"])
-        give_reducers_works_of_cpp(LightWork)
+        patch_join(LightWork)
 
-with contextlib.suppress(ValueError):  # what is missing, init_process_group says when it is called
+with contextlib.suppress(ValueError):  # init_process_group names the variable that is missing
     os.environ.update(torch_variables(os.environ))

@@ -195,7 +195,7 @@ class Stager:
         try:
             stage.wait_out()
             begun = call(*stage.args).over
-        except Exception as error:  # nobody else would hear of it
+        except Exception as error:  # no other code reports it
             over.set_exception(error)
         else:
             begun.add_done_callback(functools.partial(self._end, stage, over))

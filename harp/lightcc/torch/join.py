@@ -1,10 +1,10 @@
-"""DDP's ``join``, for ranks with different numbers of inputs, over works that are made in Python.
+"""DDP's ``join`` for ranks with uneven inputs, over works made in Python.
 
-A rank tells the others by an allreduce that it still has inputs. DDP gives the work to its reducer,
-in C++, which waits for it in the backward pass and reads how many ranks have (unless
-``divide_by_initial_world_size``). Neither can be with a work of Python: its ``wait`` is gone when
-the last reference of Python is, and C++ does not ask it for a result. So the reducer gets a work of
-C++ that is over when the future is.
+A rank signals by an allreduce that it still has inputs. DDP gives the work to its reducer, in C++,
+which waits for it in the backward pass and reads the number of ranks with inputs (unless
+``divide_by_initial_world_size``). A work of Python allows neither: its ``wait`` is gone with the
+last reference in Python, and C++ does not ask it for a result. So the reducer gets a work of C++
+that completes with the future.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     import torch.distributed as dist
 
 
-def give_reducers_works_of_cpp(kind: type[dist.Work]) -> None:
-    """Let works of a ``kind`` leave ``Join.notify_join_context`` as works of C++."""
+def patch_join(kind: type[dist.Work]) -> None:
+    """Make ``Join.notify_join_context`` return works of C++ in place of works of a ``kind``."""
     notify = Join.notify_join_context
-    cpp: Any = c10d  # whose stubs leave the function out
+    cpp: Any = c10d  # its stubs leave the function out
 
     @functools.wraps(notify)
     def notify_by_cpp(joinable: Any) -> Any:

@@ -1,6 +1,6 @@
-"""What torch is given for a collective that was begun: works, and the futures of works.
+"""Works: torch's handles of collectives under way, and their futures.
 
-Works are done in the group's thread; ``wait`` blocks the caller, a future may be chained.
+The group's thread completes a work; ``wait`` blocks the caller, and futures may be chained.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     Tensors = Sequence[torch.Tensor]
 
 
-def _once(tell: Callable[[Future[Any]], Any]) -> Callable[[Future[Any]], Any]:
-    """Forget who is told: a future keeps its callbacks, these a work, and the work the future."""
+def _call_once(tell: Callable[[Future[Any]], Any]) -> Callable[[Future[Any]], Any]:
+    """Forget the callback when it has run: it refers to a work, which refers to the future."""
     kept = [tell]
 
     def call(future: Future[Any]) -> None:
@@ -38,10 +38,10 @@ def _once(tell: Callable[[Future[Any]], Any]) -> Callable[[Future[Any]], Any]:
 
 
 class LightWork(dist.Work):
-    """What was begun, and is over when all ``futures`` are and ``finish`` has been called."""
+    """A work that is over when all ``futures`` are and ``finish`` has been called."""
 
     callbacks: Callbacks
-    """Of the process group that it is of."""
+    """Those of its process group."""
 
     def __init__(self, futures: Sequence[Future[Any]], results: Tensors | list[Tensors],
                  finish: Callable[[], None] | None = None) -> None:
@@ -56,30 +56,30 @@ class LightWork(dist.Work):
         self._left, self._counting = len(futures), threading.Lock()
         self.over = Future()
         for future in self._futures:
-            future.add_done_callback(_once(self._one_is_over))
+            future.add_done_callback(_call_once(self._one_is_over))
         if not futures:
-            self._end()
+            self._complete_work()
 
     def _one_is_over(self, future: Future[Any]) -> None:
-        with self._counting:  # one may be over before the thread that waits has asked for it
+        with self._counting:  # one future may be over before the callback of the next is added
             self._left -= 1
             is_last = not self._left
             if future.exception() is not None and not self.over.done():
                 self.over.set_exception(future.exception())
         if is_last and not self.over.done():
-            self._end()
+            self._complete_work()
 
-    def _end(self) -> None:
+    def _complete_work(self) -> None:
         try:
             if self._finish:
                 self._finish()
-        except Exception as error:  # nobody else would hear of it
+        except Exception as error:  # no other code reports it
             self.over.set_exception(error)
         else:
             self.over.set_result(None)
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        """Block until it is over; raises what it failed by."""
+        """Block until it is over; raises its error."""
         seconds = timeout.total_seconds() or None
         try:
             self.over.result(seconds)
@@ -96,26 +96,26 @@ class LightWork(dist.Work):
         return self.over.done() and self.over.exception() is None
 
     def exception(self) -> Any:
-        """Give what it failed by, or None."""
+        """Return its error, or None."""
         return self.over.exception() if self.over.done() else None
 
     def result(self) -> Any:
-        """Give the tensors with the result."""
+        """Return the tensors with the result."""
         return self._results
 
     def source_rank(self) -> int:
-        """Rank that a message from anybody came from."""
+        """Return the rank that a message from any rank came from."""
         return int(self._futures[0].result())
 
     _source_rank = source_rank  # torch's recv asks by this name
 
     def get_future(self) -> torch.futures.Future[Any]:
-        """Give a future of the tensors; who chains to it may call collectives there."""
+        """Return a future of the tensors; callbacks chained to it may call collectives."""
         if self._torch_future is None:
             lane = self.callbacks.lane()
             self._torch_future = LightFuture(lane, self._devices())
             self.over.add_done_callback(
-                _once(lambda _: lane.completing.submit(self._tell_torch)))
+                _call_once(lambda _: lane.completing.submit(self._tell_torch)))
         return self._torch_future
 
     def _devices(self) -> list[torch.device] | None:
@@ -131,7 +131,7 @@ class LightWork(dist.Work):
 
 
 class DoneWork(LightWork):
-    """What was over before its call returned."""
+    """A work that was over before its call returned."""
 
     over = OVER
 
@@ -142,17 +142,17 @@ class DoneWork(LightWork):
         self._torch_future = None
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:  # noqa: ARG002  (torch gives it)
-        """Go on."""
+        """Return at once."""
         return True
 
 
 def work_of(future: Future[None], results: Tensors) -> LightWork:
-    """Give the work of a call that writes to where the results lie."""
+    """Return the work of a call that writes the results in place."""
     return DoneWork(results) if future is OVER else LightWork([future], results)
 
 
 class StagedWork(LightWork):
-    """What works on copies of tensors on GPUs (`harp.lightcc.torch.cuda`)."""
+    """A work on copies of tensors on GPUs (`harp.lightcc.torch.cuda`)."""
 
     def __init__(self, over: Future[Any], results: Any, stage: Stage) -> None:
         super().__init__([over], results)
@@ -168,12 +168,12 @@ class StagedWork(LightWork):
         return self._stage.devices
 
     def _tell_torch(self) -> None:
-        with contextlib.ExitStack() as streams:  # which who waits for the future waits for
+        with contextlib.ExitStack() as streams:  # a waiter of the future waits for them
             for stream in self._stage.on_sides():
                 streams.enter_context(stream)
             super()._tell_torch()
 
 
-def joined(works: Sequence[LightWork], results: Tensors) -> LightWork:
+def join_works(works: Sequence[LightWork], results: Tensors) -> LightWork:
     """Make one work of several."""
     return LightWork([work.over for work in works], results)
