@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from harp.lightcc.horovod.negotiation import Answer
+    from harp.lightcc.horovod.negotiation import Response
     from harp.lightcc.horovod.settings import Settings
     from harp.lightcc.settings import LightSettings
 
@@ -75,7 +75,7 @@ class Tuner:
         """Whether all was tried."""
         return self._trial is None
 
-    def look(self, answers: Sequence[Answer], now_s: float) -> dict[str, Any] | None:
+    def look(self, responses: Sequence[Response], now_s: float) -> dict[str, Any] | None:
         """Count a decision; gives settings where others are to hold from now on."""
         if self._trial is None:
             return None
@@ -84,7 +84,8 @@ class Tuner:
         elif self._decisions > self._steps:
             return self._end_sample(now_s)
         self._decisions += 1
-        self._bytes += sum(request.nbytes for answer in answers for request in answer.requests)
+        self._bytes += sum(request.nbytes for response in responses
+                           for request in response.requests)
         return None
 
     def _end_sample(self, now_s: float) -> dict[str, Any] | None:

@@ -1,7 +1,7 @@
-"""What rank 0 decides: which tensors are ready at all ranks, and which of them travel together.
+"""Rank 0's decisions: which tensors are ready at all ranks, and which travel together.
 
 Ranks ask for collectives by a tensor's name, each in its own order. A `Coordinator` hears the
-requests of all ranks and answers with the calls that all of them carry out, in one order. It knows
+requests of all ranks and returns responses: the calls that all ranks make, in one order. It uses
 no clock, thread or network, so that a test can play any order of events.
 
 A tensor is ready when every rank that has not joined asked for it; one that belongs to a group is
@@ -81,7 +81,7 @@ WAIT = Request("wait", "wait")
 
 
 @dataclass(frozen=True)
-class Answer:
+class Response:
     """One call that all ranks carry out, or that fails at all of them."""
 
     requests: tuple[Request, ...]
@@ -116,15 +116,15 @@ class Codec:
         """Take it apart."""
         return [self._hear(said) for said in json.loads(bytes(message))]
 
-    def pack_answers(self, answers: Iterable[Answer]) -> Bytes:
-        """Make a message of answers."""
-        return _message([[[self._say(request) for request in answer.requests], answer.rows,
-                          answer.error, answer.gone, answer.last, answer.tuned]
-                         for answer in answers])
+    def pack_responses(self, responses: Iterable[Response]) -> Bytes:
+        """Make a message of responses."""
+        return _message([[[self._say(request) for request in response.requests], response.rows,
+                          response.error, response.gone, response.last, response.tuned]
+                         for response in responses])
 
-    def unpack_answers(self, message: Bytes) -> list[Answer]:
+    def unpack_responses(self, message: Bytes) -> list[Response]:
         """Take it apart."""
-        return [Answer(tuple(map(self._hear, requests)), tuple(map(tuple, rows)), *more)
+        return [Response(tuple(map(self._hear, requests)), tuple(map(tuple, rows)), *more)
                 for requests, rows, *more in json.loads(bytes(message))]
 
     def _say(self, request: Request) -> int | tuple[Any, ...]:
@@ -176,7 +176,7 @@ class Coordinator:
         self._parts: dict[str, list[dict[int, Request]]] = defaultdict(list)
 
     @property
-    def has_answers(self) -> bool:
+    def has_responses(self) -> bool:
         """Whether `decide` has anything to say."""
         return bool(self._ready) or len(self._joined) == self._ranks
 
@@ -216,29 +216,29 @@ class Coordinator:
         self._gone[rank] = why
         self._find_ready(list(self._waiting))
 
-    def decide(self) -> list[Answer]:
+    def decide(self) -> list[Response]:
         """Say what all ranks do now."""
         ready, self._ready = self._ready, []
-        answers: list[Answer] = []
+        responses: list[Response] = []
         buckets: dict[tuple[Any, ...], list[Request]] = defaultdict(list)
         for together in ready:
             firsts = [of_ranks[min(of_ranks)] for of_ranks in together]
             error = next(filter(None, map(self._error, together)), "")
             if error:
                 gone = bool(self._gone) and any(len(part) < self._ranks for part in together)
-                answers.append(Answer((*firsts, *self._forget(firsts[0].group)), error=error,
+                responses.append(Response((*firsts, *self._forget(firsts[0].group)), error=error,
                                       gone=gone))
             elif firsts[0].kind == "allreduce":
                 for first in firsts:
                     buckets[first.fused_with].append(first)
             else:
-                answers += self._fused(together)
-        answers += [Answer(tuple(bucket)) for together in buckets.values()
+                responses += self._fused(together)
+        responses += [Response(tuple(bucket)) for together in buckets.values()
                     for bucket in self._cut(together)]
         if len(self._joined) == self._ranks:
-            answers.append(Answer((Request("join", "join"),), last=self._joined[-1]))
+            responses.append(Response((Request("join", "join"),), last=self._joined[-1]))
             self._joined = []
-        return answers
+        return responses
 
     def stalled(self, before_s: float) -> list[str]:
         """Give a sentence about each tensor that waits since before a time, once."""
@@ -296,7 +296,7 @@ class Coordinator:
                     "allreduce by sum or average and barrier are")
         return ""
 
-    def _fused(self, group: list[dict[int, Request]]) -> Iterable[Answer]:
+    def _fused(self, group: list[dict[int, Request]]) -> Iterable[Response]:
         """Give the calls of a group: tensors of one type go together, up to the threshold."""
         alike: dict[tuple[Any, ...], list[dict[int, Request]]] = defaultdict(list)
         for of_ranks in group:
@@ -307,7 +307,7 @@ class Coordinator:
                      else of_ranks[min(of_ranks)].nbytes for of_ranks in parts]
             for start, end in pairwise([*fuse(sizes, self.threshold_bytes), len(parts)]):
                 firsts = tuple(of_ranks[min(of_ranks)] for of_ranks in parts[start:end])
-                yield Answer(firsts, _rows(parts[start:end]))
+                yield Response(firsts, _rows(parts[start:end]))
 
     def _cut(self, together: list[Request]) -> Iterable[tuple[Request, ...]]:
         grouped = [request for request in together if request.group]

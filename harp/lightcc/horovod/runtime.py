@@ -24,10 +24,10 @@ import numpy as np
 from harp.lightcc.horovod.errors import HorovodInternalError, RequestError
 from harp.lightcc.horovod.negotiation import (
     WAIT,
-    Answer,
     Codec,
     Coordinator,
     Request,
+    Response,
 )
 from harp.lightcc.horovod.packing import Buffers, nbytes, pack, shares, split, unpack
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     Bytes = NDArray[np.uint8]
     Errors = dict[str, NDArray[np.float32]]
 
-REQUESTS, ANSWERS = 1, 2
+REQUESTS, RESPONSES = 1, 2
 """Tags of messages."""
 WORDS = ("join", "barrier")
 """What is asked for and has no tensor."""
@@ -58,7 +58,7 @@ class Entry:
     request: Request
     data: Bytes
     """Its memory; the result is there, too, but for calls with ``make``."""
-    finish: Callable[[Answer], Any]
+    finish: Callable[[Response], Any]
     """Gives the future's result when the call is over."""
     make: Callable[[int], Bytes] | None = None
     """Gives memory for so many rows of a result of its own."""
@@ -105,7 +105,7 @@ class Runtime:
             for peer in range(1, group.ranks):
                 self._listen(peer, REQUESTS)
         else:
-            self._listen(0, ANSWERS)
+            self._listen(0, RESPONSES)
         self._thread = threading.Thread(target=self._serve, daemon=True,
                                         name=f"horovod {group.rank}")
         self._thread.start()
@@ -227,7 +227,7 @@ class Runtime:
         if tag == REQUESTS:
             self._hear_requests(peer, self._heard[peer].unpack_requests(message))
         else:
-            self._carry_out_all(self._heard[peer].unpack_answers(message))
+            self._carry_out_all(self._heard[peer].unpack_responses(message))
 
     def _hear_of_end(self, peer: int, why: str) -> None:
         if self._coordinator and self.group.failure is None:
@@ -246,7 +246,7 @@ class Runtime:
 
     def _plan_decision(self) -> None:
         assert self._coordinator
-        if not self._coordinator.has_answers:
+        if not self._coordinator.has_responses:
             return
         if not self._coordinator.expects_more:
             self._decide_s = time.monotonic()
@@ -257,47 +257,47 @@ class Runtime:
         assert self._coordinator
         self._decide_s = None
         self._timeline.cycle()
-        answers = self._coordinator.decide()
-        if self._tuner and (tuned := self._tuner.look(answers, time.monotonic())):
-            answers.insert(0, Answer((), tuned=tuned))
-        message = self._sent.pack_answers(answers)
+        responses = self._coordinator.decide()
+        if self._tuner and (tuned := self._tuner.look(responses, time.monotonic())):
+            responses.insert(0, Response((), tuned=tuned))
+        message = self._sent.pack_responses(responses)
         for peer in range(1, self.group.ranks):
-            self.group.send(message, peer, ANSWERS)
-        for answer in answers:
-            self._timeline.decide(request.name for request in answer.requests)
-        self._carry_out_all(answers)
+            self.group.send(message, peer, RESPONSES)
+        for response in responses:
+            self._timeline.decide(request.name for request in response.requests)
+        self._carry_out_all(responses)
 
     # ---- Calls ----
 
-    def _carry_out_all(self, answers: Sequence[Answer]) -> None:
+    def _carry_out_all(self, responses: Sequence[Response]) -> None:
         """Do what was decided, in order.
 
         One call that the caller waits for is carried out in this thread, which need not hand it to
         the group's and be woken again: nothing else is to be done meanwhile. Of several the next is
         prepared while one is under way.
         """
-        here = self._is_awaited and len(answers) == 1
+        here = self._is_awaited and len(responses) == 1
         with self.group.waiting() if here else contextlib.nullcontext():
-            for answer in answers:
-                self._carry_out(answer)
+            for response in responses:
+                self._carry_out(response)
 
-    def _carry_out(self, answer: Answer) -> None:
-        if answer.tuned:
-            self._take_settings(answer.tuned)
-        if not answer.requests:
+    def _carry_out(self, response: Response) -> None:
+        if response.tuned:
+            self._take_settings(response.tuned)
+        if not response.requests:
             return
-        entries = [self._entries.pop(request.name, None) for request in answer.requests]
-        kind = answer.requests[0].kind
-        if answer.error or kind not in WORDS:
-            self._timeline.call([request.name for request in answer.requests],
-                                "error" if answer.error else kind)
-        if answer.error:
-            self._timeline.over({request.name: {} for request in answer.requests})
-            error = HorovodInternalError if answer.gone else RequestError
-            _fail(entries, error(answer.error))
+        entries = [self._entries.pop(request.name, None) for request in response.requests]
+        kind = response.requests[0].kind
+        if response.error or kind not in WORDS:
+            self._timeline.call([request.name for request in response.requests],
+                                "error" if response.error else kind)
+        if response.error:
+            self._timeline.over({request.name: {} for request in response.requests})
+            error = HorovodInternalError if response.gone else RequestError
+            _fail(entries, error(response.error))
             return
         try:
-            getattr(self, f"_call_{kind}")(answer, entries)
+            getattr(self, f"_call_{kind}")(response, entries)
         except Exception as error:  # the group fails by it, and these are no longer its
             _fail(entries, HorovodInternalError(str(error)))
             raise
@@ -309,16 +309,17 @@ class Runtime:
         if self._coordinator:
             self._coordinator.threshold_bytes = threshold
 
-    def _after(self, begun: Future[None] | None, answer: Answer, entries: Sequence[Entry | None],
+    def _after(self, begun: Future[None] | None, response: Response,
+               entries: Sequence[Entry | None],
                then: Callable[[], None] | None = None) -> None:
         """End a call in this thread, when what was begun is over."""
         if begun is None:
-            self._end(None, answer, entries, then)
+            self._end(None, response, entries, then)
             return
         begun.add_done_callback(lambda future: self._inbox.put(
-            partial(self._end, future, answer, entries, then)))
+            partial(self._end, future, response, entries, then)))
 
-    def _end(self, future: Future[None] | None, answer: Answer, entries: Sequence[Entry | None],
+    def _end(self, future: Future[None] | None, response: Response, entries: Sequence[Entry | None],
              then: Callable[[], None] | None) -> None:
         good = False
         try:
@@ -326,66 +327,66 @@ class Runtime:
                 future.result()
             if then:
                 then()
-            ended = [(entry, entry.finish(answer)) for entry in entries if entry]
+            ended = [(entry, entry.finish(response)) for entry in entries if entry]
             good = True
         except Exception as error:
             _fail(entries, HorovodInternalError(str(error)))
             return
         finally:
-            if self._timeline.is_written and answer.requests[0].kind not in WORDS:
-                self._timeline.over({request.name: self._told(answer, at) if good else {}
-                                     for at, request in enumerate(answer.requests)})
+            if self._timeline.is_written and response.requests[0].kind not in WORDS:
+                self._timeline.over({request.name: self._told(response, at) if good else {}
+                                     for at, request in enumerate(response.requests)})
         for entry, result in ended:
             entry.future.set_result(result)
 
-    def _told(self, answer: Answer, at: int) -> dict[str, str]:
+    def _told(self, response: Response, at: int) -> dict[str, str]:
         """Say what one of the results of a call is, as Horovod's timeline has it."""
-        request, own = answer.requests[at], self.group.rank
+        request, own = response.requests[at], self.group.rank
         rows = list(request.shape[:1])
         if request.kind == "allgather":
-            rows = [sum(of_rank[at] for of_rank in answer.rows)]
+            rows = [sum(of_rank[at] for of_rank in response.rows)]
         elif request.kind == "alltoall":
-            rows = [sum(splits[own] for splits in answer.rows)]
+            rows = [sum(splits[own] for splits in response.rows)]
         elif request.kind == "reducescatter":
             rows = [shares(rows[0], self.group.ranks)[own]]
         return {"dtype": request.dtype, "shape": str([*rows, *request.shape[1:]])}
 
-    def _begin_activity(self, answer: Answer, what: str) -> None:
-        self._timeline.activity([request.name for request in answer.requests], what)
+    def _begin_activity(self, response: Response, what: str) -> None:
+        self._timeline.activity([request.name for request in response.requests], what)
 
-    def _call_join(self, answer: Answer, entries: Sequence[Entry | None]) -> None:
-        self._after(None, answer, entries)
+    def _call_join(self, response: Response, entries: Sequence[Entry | None]) -> None:
+        self._after(None, response, entries)
 
     _call_barrier = _call_join  # the negotiation was the barrier
 
-    def _call_broadcast(self, answer: Answer, entries: Sequence[Entry | None]) -> None:
+    def _call_broadcast(self, response: Response, entries: Sequence[Entry | None]) -> None:
         (entry,) = entries
         assert entry
-        self._begin_activity(answer, "LIGHTCC_BCAST")
-        root = int(answer.requests[0].detail.removeprefix("root "))
-        self._after(self.group.broadcast(entry.data, root), answer, entries)
+        self._begin_activity(response, "LIGHTCC_BCAST")
+        root = int(response.requests[0].detail.removeprefix("root "))
+        self._after(self.group.broadcast(entry.data, root), response, entries)
 
-    def _call_allgather(self, answer: Answer, entries: Sequence[Entry | None]) -> None:
-        self._begin_activity(answer, "ALLOCATE_OUTPUT")
+    def _call_allgather(self, response: Response, entries: Sequence[Entry | None]) -> None:
+        self._begin_activity(response, "ALLOCATE_OUTPUT")
         outputs = []
-        for entry, rows in zip(entries, zip(*answer.rows, strict=True), strict=True):
+        for entry, rows in zip(entries, zip(*response.rows, strict=True), strict=True):
             assert entry
             assert entry.make
             outputs.append(split(entry.make(sum(rows)), rows))
         mine, of_ranks, then = entries[0].data if entries[0] else None, outputs[0], None
         if len(entries) > 1:
-            mine, of_ranks, then = self._fuse_gather(answer, entries, outputs)
-        self._begin_activity(answer, "LIGHTCC_ALLGATHER")
+            mine, of_ranks, then = self._fuse_gather(response, entries, outputs)
+        self._begin_activity(response, "LIGHTCC_ALLGATHER")
         assert mine is not None
-        self._after(self.group.exchange(f"allgather of {answer.requests[0].name}",
+        self._after(self.group.exchange(f"allgather of {response.requests[0].name}",
                                         [mine] * self.group.ranks, of_ranks),
-                    answer, entries, then)
+                    response, entries, then)
 
-    def _fuse_gather(self, answer: Answer, entries: Sequence[Entry | None],
+    def _fuse_gather(self, response: Response, entries: Sequence[Entry | None],
                      outputs: Sequence[Sequence[Bytes]],
                      ) -> tuple[Bytes, list[Bytes], Callable[[], None]]:
         """Put a group's parts into one; give it, where those of all ranks go, and what follows."""
-        self._begin_activity(answer, "MEMCPY_IN_FUSION_BUFFER")
+        self._begin_activity(response, "MEMCPY_IN_FUSION_BUFFER")
         targets = list(zip(*outputs, strict=True))
         sizes = [nbytes(parts) for parts in targets]
         own = sizes[self.group.rank]
@@ -394,43 +395,43 @@ class Runtime:
         pack([entry.data for entry in entries if entry], mine)
 
         def copy_out() -> None:
-            self._begin_activity(answer, "MEMCPY_OUT_FUSION_BUFFER")
+            self._begin_activity(response, "MEMCPY_OUT_FUSION_BUFFER")
             for data, parts in zip(of_ranks, targets, strict=True):
                 unpack(data, parts)
             self._buffers.give_back(buffer)
         return mine, of_ranks, copy_out
 
-    def _call_alltoall(self, answer: Answer, entries: Sequence[Entry | None]) -> None:
+    def _call_alltoall(self, response: Response, entries: Sequence[Entry | None]) -> None:
         (entry,) = entries
         assert entry
         assert entry.make
         own = self.group.rank
-        ins = [splits[own] for splits in answer.rows]
-        self._begin_activity(answer, "ALLOCATE_OUTPUT")
+        ins = [splits[own] for splits in response.rows]
+        self._begin_activity(response, "ALLOCATE_OUTPUT")
         parts = split(entry.make(sum(ins)), ins)
-        self._begin_activity(answer, "LIGHTCC_ALLTOALL")
-        self._after(self.group.exchange(f"alltoall of {answer.requests[0].name}",
-                                        split(entry.data, answer.rows[own]), parts),
-                    answer, entries)
+        self._begin_activity(response, "LIGHTCC_ALLTOALL")
+        self._after(self.group.exchange(f"alltoall of {response.requests[0].name}",
+                                        split(entry.data, response.rows[own]), parts),
+                    response, entries)
 
-    def _call_reducescatter(self, answer: Answer, entries: Sequence[Entry | None]) -> None:
-        first, ranks = answer.requests[0], self.group.ranks
+    def _call_reducescatter(self, response: Response, entries: Sequence[Entry | None]) -> None:
+        first, ranks = response.requests[0], self.group.ranks
         then = None
         if len(entries) == 1 and entries[0] and first.shape[0] % ranks == 0:
             data = entries[0].data
         else:
-            data, then = self._fuse_scatter(answer, entries)
-        self._begin_activity(answer, "LIGHTCC_REDUCESCATTER")
-        self._after(self.group.reduce_scatter(data, first.dtype, first.detail), answer, entries,
+            data, then = self._fuse_scatter(response, entries)
+        self._begin_activity(response, "LIGHTCC_REDUCESCATTER")
+        self._after(self.group.reduce_scatter(data, first.dtype, first.detail), response, entries,
                     then)
 
-    def _fuse_scatter(self, answer: Answer, entries: Sequence[Entry | None],
+    def _fuse_scatter(self, response: Response, entries: Sequence[Entry | None],
                       ) -> tuple[Bytes, Callable[[], None]]:
         """Put tensors into one by rank, with as much room for each; give it, and what follows."""
-        self._begin_activity(answer, "MEMCPY_IN_FUSION_BUFFER")
+        self._begin_activity(response, "MEMCPY_IN_FUSION_BUFFER")
         ranks = self.group.ranks
         of_ranks = list(zip(*(split(entry.data, shares(request.shape[0], ranks))
-                              for entry, request in zip(entries, answer.requests, strict=True)
+                              for entry, request in zip(entries, response.requests, strict=True)
                               if entry), strict=True))
         room = max(map(nbytes, of_ranks))
         buffer = self._buffers.take(room * ranks)
@@ -439,49 +440,49 @@ class Runtime:
             pack(parts, chunk)
 
         def copy_out() -> None:
-            self._begin_activity(answer, "MEMCPY_OUT_FUSION_BUFFER")
+            self._begin_activity(response, "MEMCPY_OUT_FUSION_BUFFER")
             unpack(chunks[self.group.rank], of_ranks[self.group.rank])
             self._buffers.give_back(buffer)
         return buffer[:room * ranks], copy_out
 
     # ---- Fused allreduces ----
 
-    def _call_allreduce(self, answer: Answer, entries: Sequence[Entry | None]) -> None:
-        first = answer.requests[0]
-        total = sum(request.nbytes for request in answer.requests)
+    def _call_allreduce(self, response: Response, entries: Sequence[Entry | None]) -> None:
+        first = response.requests[0]
+        total = sum(request.nbytes for request in response.requests)
         left = self.group.error_bytes(total, first.dtype) if first.sparse else 0
         if len(entries) == 1 and entries[0] and not left:
-            self._begin_activity(answer, "LIGHTCC_ALLREDUCE")
-            self._after(self.group.allreduce(entries[0].data, first.dtype, first.detail), answer,
+            self._begin_activity(response, "LIGHTCC_ALLREDUCE")
+            self._after(self.group.allreduce(entries[0].data, first.dtype, first.detail), response,
                         entries)
             return
-        self._begin_activity(answer, "MEMCPY_IN_FUSION_BUFFER")
+        self._begin_activity(response, "MEMCPY_IN_FUSION_BUFFER")
         buffer = self._buffers.take(total)
-        ends = np.cumsum([0, *(request.nbytes for request in answer.requests)])
-        parts = split(buffer[:total], [request.nbytes for request in answer.requests])
+        ends = np.cumsum([0, *(request.nbytes for request in response.requests)])
+        parts = split(buffer[:total], [request.nbytes for request in response.requests])
         for part, entry in zip(parts, entries, strict=True):
             part[:] = entry.data if entry else 0
-        error = self._add_errors(answer, parts, left) if left else None
-        self._begin_activity(answer, f"LIGHTCC_{'SPARSE_' if left else ''}ALLREDUCE")
+        error = self._add_errors(response, parts, left) if left else None
+        self._begin_activity(response, f"LIGHTCC_{'SPARSE_' if left else ''}ALLREDUCE")
 
         def copy_out() -> None:
-            self._begin_activity(answer, "MEMCPY_OUT_FUSION_BUFFER")
+            self._begin_activity(response, "MEMCPY_OUT_FUSION_BUFFER")
             for part, entry in zip(parts, entries, strict=True):
                 if entry:
                     entry.data[:] = part
             if error is not None:
-                self._keep_errors(answer, error, self.group.examined(total, first.dtype), ends)
+                self._keep_errors(response, error, self.group.examined(total, first.dtype), ends)
             self._buffers.give_back(buffer)
-        self._after(self.group.allreduce(buffer[:total], first.dtype, first.detail, error), answer,
-                    entries, copy_out)
+        self._after(self.group.allreduce(buffer[:total], first.dtype, first.detail, error),
+                    response, entries, copy_out)
 
-    def _add_errors(self, answer: Answer, parts: Sequence[Bytes], left: int) -> Bytes:
+    def _add_errors(self, response: Response, parts: Sequence[Bytes], left: int) -> Bytes:
         """Add what has not been sent to what is sent now; give memory for what then is left.
 
         Buckets differ from step to step, and with them the part of each that a rank examines. So
         what is left is kept by tensor, and takes part in the sum as this rank's gradient does.
         """
-        for request, part in zip(answer.requests, parts, strict=True):
+        for request, part in zip(response.requests, parts, strict=True):
             kept = self._errors.get(request.name)
             if kept is None or kept.nbytes != request.nbytes:
                 self._errors[request.name] = np.zeros(request.nbytes // 4, np.float32)
@@ -490,8 +491,8 @@ class Runtime:
                 kept[:] = 0
         return np.zeros(left, np.uint8)
 
-    def _keep_errors(self, answer: Answer, error: Bytes, of: slice, ends: NDArray[Any]) -> None:
-        for request, start, end in zip(answer.requests, ends[:-1], ends[1:], strict=True):
+    def _keep_errors(self, response: Response, error: Bytes, of: slice, ends: NDArray[Any]) -> None:
+        for request, start, end in zip(response.requests, ends[:-1], ends[1:], strict=True):
             first, last = max(start, of.start), min(end, of.stop)
             if first < last:
                 kept = self._errors[request.name].view(np.uint8)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from harp.lightcc.elements import combination
-from harp.lightcc.horovod.negotiation import Answer, Request
+from harp.lightcc.horovod.negotiation import Request, Response
 from harp.lightcc.horovod.runtime import Entry
 from harp.lightcc.horovod.torch.handles import begin, join_handles, named, runtime_of, synchronize
 from harp.lightcc.horovod.world import ProcessSet, global_process_set
@@ -54,9 +54,9 @@ def _request(kind: str, name: str, memory: torch.Tensor, detail: str = "", **mor
 
 def _into(target: torch.Tensor, memory: torch.Tensor,
           change: Callable[[torch.Tensor], None] = lambda _: None,
-          ) -> Callable[[Answer], torch.Tensor]:
+          ) -> Callable[[Response], torch.Tensor]:
     """Give what moves a result to where it belongs, if it is not there, after a last change."""
-    def finish(_: Answer) -> torch.Tensor:
+    def finish(_: Response) -> torch.Tensor:
         with writing(target):
             change(memory)
             if memory.data_ptr() != target.data_ptr():
@@ -292,8 +292,8 @@ def alltoall_async(tensor: torch.Tensor, splits: Any = None, name: str | None = 
     made: list[torch.Tensor] = []
     own = process_set.rank()
 
-    def finish(answer: Answer) -> Any:
-        return made[0], torch.tensor([given[own] for given in answer.rows], dtype=torch.int32)
+    def finish(response: Response) -> Any:
+        return made[0], torch.tensor([given[own] for given in response.rows], dtype=torch.int32)
     return begin(runtime, [Entry(request, flat_bytes(memory), finish, _maker(memory, made))])[0]
 
 
@@ -307,7 +307,7 @@ def _scatter_entry(tensor: torch.Tensor, name: str, reduction: _Reduction,
     own = process_set.rank()
     first = own * rows + min(own, more)
 
-    def finish(_: Answer) -> torch.Tensor:
+    def finish(_: Response) -> torch.Tensor:
         mine = memory[first:first + rows + (own < more)].clone()
         left.finish(mine)
         return mine
@@ -343,5 +343,5 @@ def grouped_reducescatter_async(tensors: Sequence[torch.Tensor], name: str | Non
 
 def say(kind: str, name: str, process_set: ProcessSet) -> int:
     """Tell the others a word, ``barrier`` or ``join``; it is over when all have told it."""
-    entry = Entry(Request(kind, name), np.empty(0, np.uint8), lambda answer: answer.last)
+    entry = Entry(Request(kind, name), np.empty(0, np.uint8), lambda response: response.last)
     return begin(runtime_of(process_set), [entry])[0]

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harp.lightcc.horovod import negotiation
-from harp.lightcc.horovod.negotiation import WAIT, Answer, Codec, Coordinator, Request
+from harp.lightcc.horovod.negotiation import WAIT, Codec, Coordinator, Request, Response
 
 MIB = 1 << 20
 
@@ -19,8 +19,8 @@ def gradient(name, nbytes=4, **more):
     return Request("allreduce", name, "float32", (nbytes // 4,), nbytes, "avg", **more)
 
 
-def names(answers):
-    return [[request.name for request in answer.requests] for answer in answers]
+def names(responses):
+    return [[request.name for request in response.requests] for response in responses]
 
 
 @settings(deadline=None)
@@ -31,21 +31,21 @@ def test_each_tensor_is_reduced_once_in_any_order_of_ranks(sizes, ranks, thresho
     events = [(rank, gradient(f"g{at}", 4 * size)) for rank in range(ranks)
               for at, size in enumerate(sizes)]
     chance.shuffle(events)
-    heard, answers = {}, []
+    heard, responses = {}, []
     for rank, request in events:
         coordinator.hear(rank, [request], 0.0)
         heard.setdefault(request.name, set()).add(rank)
         if chance.random() < 0.2:
-            for answer in coordinator.decide():
-                assert all(len(heard[one.name]) == ranks for one in answer.requests)
-                answers.append(answer)
-    answers += coordinator.decide()
-    assert sorted(name for bucket in names(answers) for name in bucket) == sorted(
+            for response in coordinator.decide():
+                assert all(len(heard[one.name]) == ranks for one in response.requests)
+                responses.append(response)
+    responses += coordinator.decide()
+    assert sorted(name for bucket in names(responses) for name in bucket) == sorted(
         f"g{at}" for at in range(len(sizes)))
-    for answer in answers:
-        assert not answer.error
-        assert (len(answer.requests) == 1
-                or sum(request.nbytes for request in answer.requests) <= threshold)
+    for response in responses:
+        assert not response.error
+        assert (len(response.requests) == 1
+                or sum(request.nbytes for request in response.requests) <= threshold)
 
 
 def test_no_more_tensors_are_expected_when_every_rank_waits_until_one_asks_again():
@@ -76,7 +76,7 @@ def test_a_group_travels_whole_and_together_even_above_the_threshold():
     group = [gradient(f"g{i}", MIB, group="all", group_size=3) for i in range(3)]
     coordinator.hear(0, group, 0.0)
     coordinator.hear(1, group[:2], 0.0)
-    assert not coordinator.has_answers
+    assert not coordinator.has_responses
     coordinator.hear(1, group[2:], 0.0)
     assert names(coordinator.decide()) == [["g0", "g1", "g2"]]
 
@@ -92,9 +92,9 @@ def test_gathers_of_a_group_travel_together_up_to_the_threshold_and_types_do_not
             Request("allgather", name, dtype, (rows, 2), 8 * rows, group="all", group_size=4)
             for name, dtype, rows in (("a", "float32", 1 + rank), ("b", "int32", 1),
                                       ("c", "float32", 4), ("d", "float32", 2 * rank))], 0.0)
-    answers = coordinator.decide()
+    responses = coordinator.decide()
     # The result of a has 24 B, that of c 64, that of d 16.
-    assert [(names([answer])[0], answer.rows) for answer in answers] == [
+    assert [(names([response])[0], response.rows) for response in responses] == [
         (["a", "c"], ((1, 4), (2, 4))), (["d"], ((0,), (2,))), (["b"], ((1,), (1,)))]
 
 
@@ -102,9 +102,9 @@ def test_one_tensor_that_does_not_go_together_fails_its_whole_group():
     coordinator = Coordinator(2, 0)
     coordinator.hear(0, [gathering("a", 2), gathering("b", 2)], 0.0)
     coordinator.hear(1, [gathering("a", 2), gathering("b", 2, rows=3)], 0.0)
-    (answer,) = coordinator.decide()
-    assert [request.name for request in answer.requests] == ["a", "b"]
-    assert answer.error.startswith("ranks do not agree on b: rank 0 calls allgather of 2x2 float32")
+    (response,) = coordinator.decide()
+    assert [request.name for request in response.requests] == ["a", "b"]
+    assert response.error.startswith("ranks do not agree on b: rank 0 calls allgather of 2x2 float32")
 
 
 @given(st.integers(1, 4), st.integers(1, 4), st.booleans())
@@ -113,10 +113,10 @@ def test_no_tensor_waits_for_a_group_that_ranks_do_not_count_alike(one, other, t
     for rank, size in enumerate((one, other)):
         group = [gathering(f"g{at}", size) for at in range(size)]
         coordinator.hear(rank, group[::-1] if turned else group, 0.0)
-    answers = coordinator.decide()
-    assert sorted(name for bucket in names(answers) for name in bucket) == sorted(
+    responses = coordinator.decide()
+    assert sorted(name for bucket in names(responses) for name in bucket) == sorted(
         f"g{at}" for at in range(max(one, other)))
-    assert all(bool(answer.error) == (one != other) for answer in answers)
+    assert all(bool(response.error) == (one != other) for response in responses)
     assert coordinator.oldest_s() is None
     assert not coordinator._parts
 
@@ -152,7 +152,7 @@ def test_who_joined_is_waited_for_no_more_until_all_have():
     (over,) = coordinator.decide()
     assert over.requests[0].kind == "join"
     assert over.last == 1
-    assert not coordinator.has_answers
+    assert not coordinator.has_responses
 
 
 def test_a_tensor_that_waits_is_named_once_with_the_ranks_that_miss():
@@ -171,23 +171,23 @@ def test_what_waits_for_a_rank_that_left_fails_now_and_later():
     coordinator.hear(0, [gradient("a")], 0.0)
     coordinator.leave(1, "rank 1 is gone: closed")
     coordinator.hear(0, [gradient("b")], 0.0)
-    answers = coordinator.decide()
-    assert [answer.error for answer in answers] == ["a: rank 1 is gone: closed",
+    responses = coordinator.decide()
+    assert [response.error for response in responses] == ["a: rank 1 is gone: closed",
                                                     "b: rank 1 is gone: closed"]
-    assert all(answer.gone for answer in answers)
+    assert all(response.gone for response in responses)
 
 
 def test_messages_are_read_as_they_were_written_and_what_was_said_before_is_short():
     requests = [gradient("a", 8, sparse=True), Request("alltoall", "b", "int64", (3, 2), 48,
                                                       splits=(1, 2))]
-    answers = [Answer(tuple(requests), ((1, 2), (0, 3))), Answer((), tuned={"cycle_s": 0.5}),
-               Answer((requests[0],), error="why", gone=True, last=3)]
+    responses = [Response(tuple(requests), ((1, 2), (0, 3))), Response((), tuned={"cycle_s": 0.5}),
+               Response((requests[0],), error="why", gone=True, last=3)]
     ends, sizes = (Codec(), Codec()), []
     for _ in range(2):
         message = ends[0].pack_requests(requests)
         assert ends[1].unpack_requests(message) == requests
         sizes.append(len(message))
-        assert ends[1].unpack_answers(ends[0].pack_answers(answers)) == answers
+        assert ends[1].unpack_responses(ends[0].pack_responses(responses)) == responses
     assert sizes[1] == len("[0, 1]")
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from harp.lightcc.horovod.autotune import Tuner, apply, choices
 from harp.lightcc.horovod.errors import HorovodInternalError
-from harp.lightcc.horovod.negotiation import Answer, Codec, Request
+from harp.lightcc.horovod.negotiation import Codec, Request, Response
 from harp.lightcc.horovod.runtime import REQUESTS, Entry, Runtime
 from harp.lightcc.horovod.settings import Settings
 from harp.lightcc.horovod.timeline import Timeline
@@ -194,7 +194,7 @@ def test_a_rank_that_cannot_begin_a_call_is_an_error_at_all_ranks():
 
 
 def answer_of(nbytes):
-    return Answer((Request("allreduce", "a", "float32", (nbytes // 4,), nbytes),))
+    return Response((Request("allreduce", "a", "float32", (nbytes // 4,), nbytes),))
 
 
 def test_autotune_keeps_what_was_fastest_and_tries_compression_only_where_allowed(tmp_path):
