@@ -106,7 +106,7 @@ class Failure:
         """Report a failure. For LATE, ``why`` is the call, with its number first."""
         if self.sentence is None and not self._reported & {FAILED, kind}:
             self._reported.add(kind)
-            self._start(self._ask_lower_ranks(why, kind))
+            self._start_task(self._ask_lower_ranks(why, kind))
 
     async def decide(self, why: str, kind: bytes = FAILED) -> str:
         """Report a failure and wait for the sentence."""
@@ -120,7 +120,7 @@ class Failure:
         if kind == DECIDED:
             self._settle_and_send(text)
         elif kind == ASK_CALLS_BEGUN:
-            self._start(self._send_news(rank, CALLS_BEGUN, str(self.calls_begun)))
+            self._start_task(self._send_news(rank, CALLS_BEGUN, str(self.calls_begun)))
         elif kind == CALLS_BEGUN:
             self._begun_by[rank] = int(text)
             if len(self._begun_by) == len(self._others):
@@ -167,7 +167,7 @@ class Failure:
 
     async def _ask_lower_ranks(self, why: str, kind: bytes) -> None:
         for rank in range(self._rank):
-            self._start(self._send_news(rank, kind, why))
+            self._start_task(self._send_news(rank, kind, why))
             await self._wait_for_sentence_of(rank)
             if self.sentence is not None:
                 return
@@ -195,7 +195,7 @@ class Failure:
     async def _name_missing_ranks(self, call: str) -> str:
         number, what = call.split(" ", 1)
         for rank in self._others:
-            self._start(self._send_news(rank, ASK_CALLS_BEGUN, ""))
+            self._start_task(self._send_news(rank, ASK_CALLS_BEGUN, ""))
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._all_answered.wait(), LEAVE_S)
         begun = {self._rank: self.calls_begun, **self._begun_by}
@@ -210,14 +210,14 @@ class Failure:
         if self.sentence is None:
             self.settle(sentence)
             for rank in self._others:
-                self._start(self._send_news(rank, DECIDED, sentence))
+                self._start_task(self._send_news(rank, DECIDED, sentence))
 
     async def _send_news(self, rank: int, kind: bytes, text: str) -> None:
         assert self._messenger
         with contextlib.suppress(GroupError):  # the peer is gone
             await self._messenger.send_news(rank, kind, text)
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -136,7 +136,7 @@ class Group:
                                         name=f"lightcc {rank}")
         self._thread.start()
         try:
-            self._on_loop(self._open()).result()
+            self._on_loop(self._open_connections()).result()
         except BaseException:
             self.close()
             raise
@@ -148,7 +148,7 @@ class Group:
             raise GroupError(FORKED)
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
-    async def _open(self) -> None:
+    async def _open_connections(self) -> None:
         await self._peers.connect()
         self._p2p = PointToPoint(self._peers.p2p, self._failure)
         self._mover = Mover(self._peers)
@@ -168,17 +168,18 @@ class Group:
         that a sample tells (harp_topk_sample), not exactly.
         """
         left = None if error is None else (address(error), len(error))
-        return self._again(("allreduce", dtype, reduction, left, ratio, sampled), data, error,
-                           lambda: self._allreduce_program(data, dtype, reduction, error, ratio,
-                                                           sampled=sampled))
+        return self._repeat_on(("allreduce", dtype, reduction, left, ratio, sampled), data, error,
+                               lambda: self._allreduce_program(data, dtype, reduction, error, ratio,
+                                                               sampled=sampled))
 
     def _allreduce_program(self, data: Bytes, dtype: str, reduction: str, error: Bytes | None,
                            ratio: float | None, *, sampled: bool) -> Program:
-        name, parameters = self._algorithm(len(data), sparse=error is not None and len(error) > 0)
+        is_sparse = error is not None and len(error) > 0
+        name, parameters = self._choose_algorithm(len(data), sparse=is_sparse)
         if ratio is not None and "ratio" in parameters:
             parameters["ratio"] = ratio
-        return self._reduction("allreduce", name, data, dtype, reduction, parameters,
-                               slice(0, len(data)), error, sampled=sampled)
+        return self._reduction_program("allreduce", name, data, dtype, reduction, parameters,
+                                       slice(0, len(data)), error, sampled=sampled)
 
     def error_bytes(self, nbytes: int, dtype: str) -> int:
         """Bytes of the error of an allreduce of so many bytes; 0 where it is not sparse."""
@@ -188,7 +189,7 @@ class Group:
         """Tell among which elements this rank selects, and how many ranks select among them."""
         if dtype != "float32":
             return ErrorPart(0, 0, self.ranks, 0)
-        name, parameters = self._algorithm(nbytes, sparse=True)
+        name, parameters = self._choose_algorithm(nbytes, sparse=True)
         made = plan_pieces(name, self.ranks, self.rank, nbytes, 4, **parameters)
         elements = made.error_bytes // 4
         return ErrorPart(made.error_offset // 4, elements,
@@ -201,9 +202,9 @@ class Group:
         All ranks of the group call it, each with parts of the same size.
         """
         left = None if error is None else (address(error), len(error))
-        return self._again(("sum_between", dtype, between, left, ratio, sampled), data, error,
-                           lambda: self._sum_between_program(data, dtype, between, error, ratio,
-                                                             sampled=sampled))
+        return self._repeat_on(("sum_between", dtype, between, left, ratio, sampled), data, error,
+                               lambda: self._sum_between_program(data, dtype, between, error, ratio,
+                                                                 sampled=sampled))
 
     def _sum_between_program(self, data: Bytes, dtype: str, between: Between, error: Bytes | None,
                              ratio: float | None, *, sampled: bool) -> Program:
@@ -211,8 +212,9 @@ class Group:
         parameters = dict(path.parameters)
         if ratio is not None and "ratio" in parameters:
             parameters["ratio"] = ratio
-        return self._reduction("sum between hosts", path.plan, data, dtype, "sum", parameters,
-                               slice(0, len(data)), error, sampled=sampled, among=between.ranks)
+        return self._reduction_program(
+            "sum between hosts", path.plan, data, dtype, "sum", parameters, slice(0, len(data)),
+            error, sampled=sampled, among=between.ranks)
 
     def between_path(self, between: Between, part_bytes: int, *, sparse: bool) -> PlanPath:
         """Tell how such a part travels."""
@@ -227,15 +229,15 @@ class Group:
     def reduce_scatter(self, data: Bytes, dtype: str, reduction: str = "sum") -> Future[None]:
         """Reduce all ranks' ``data``; of its equal parts a rank's own one is the result."""
         own = self._own_part(data)
-        return self._again(("reduce_scatter", dtype, reduction), data, None, lambda:
-                           self._reduction("reduce_scatter", "reduce-scatter", data, dtype,
-                                           reduction, {}, own))
+        return self._repeat_on(
+            ("reduce_scatter", dtype, reduction), data, None, lambda: self._reduction_program(
+                "reduce_scatter", "reduce-scatter", data, dtype, reduction, {}, own))
 
     def examined(self, nbytes: int, dtype: str) -> slice:
         """Which bytes of a sparse allreduce's data its error belongs to."""
         if dtype != "float32":
             return slice(0, 0)
-        name, parameters = self._algorithm(nbytes, sparse=True)
+        name, parameters = self._choose_algorithm(nbytes, sparse=True)
         return plan_pieces(name, self.ranks, self.rank, nbytes, 4, **parameters).examined
 
     @property
@@ -243,9 +245,9 @@ class Group:
         """The sentence by which the group has failed."""
         return self._failure.sentence
 
-    def _reduction(self, call: str, plan_name: str, data: Bytes, dtype: str, reduction: str,
-                   parameters: dict[str, Any], own: slice, error: Bytes | None = None, *,
-                   sampled: bool = False, among: tuple[int, ...] | None = None) -> Program:
+    def _reduction_program(self, call: str, plan_name: str, data: Bytes, dtype: str, reduction: str,
+                           parameters: dict[str, Any], own: slice, error: Bytes | None = None, *,
+                           sampled: bool = False, among: tuple[int, ...] | None = None) -> Program:
         unit = element_type(dtype).itemsize
         ranks = among or tuple(range(self.ranks))
         made = plan_pieces(plan_name, len(ranks), ranks.index(self.rank), len(data), unit,
@@ -274,12 +276,12 @@ class Group:
             return Program(f"allgather of {len(data)} B", made.on(data, data), self.rank,
                            self.ranks, data=data)
         self._own_part(data)
-        return self._again(("allgather",), data, None, make)
+        return self._repeat_on(("allgather",), data, None, make)
 
     def broadcast(self, data: Bytes, root: int) -> Future[None]:
         """Give every rank the ``data`` of ``root``."""
-        return self._again(("broadcast", root), data, None,
-                           lambda: self._broadcast_program(data, root))
+        return self._repeat_on(("broadcast", root), data, None,
+                               lambda: self._broadcast_program(data, root))
 
     def _broadcast_program(self, data: Bytes, root: int) -> Program:
         is_small = len(data) <= INLINE_DESCRIPTOR_BYTES
@@ -289,16 +291,16 @@ class Group:
         return Program(f"broadcast of {len(data)} B, root {root}", pieces, self.rank, self.ranks,
                        inline_descriptor=is_small, data=data)
 
-    def _again(self, what: tuple[Any, ...], data: Bytes, error: Bytes | None,
-               make: Callable[[], Program]) -> Future[None]:
-        return self._repeat((address(data), len(data), *what), (data, error), make)
+    def _repeat_on(self, what: tuple[Any, ...], data: Bytes, error: Bytes | None,
+                   make: Callable[[], Program]) -> Future[None]:
+        return self._repeat_call((address(data), len(data), *what), (data, error), make)
 
-    def _repeat(self, key: tuple[Any, ...], memory: Any,
-                make: Callable[[], Program]) -> Future[None]:
+    def _repeat_call(self, key: tuple[Any, ...], memory: Any,
+                     make: Callable[[], Program]) -> Future[None]:
         """Begin what may have been called before with the same memory, as training does."""
-        return self._queue.begin(self._programs.get(key) or self._keep(key, make()), memory)
+        return self._queue.begin(self._programs.get(key) or self._keep_program(key, make()), memory)
 
-    def _keep(self, key: tuple[Any, ...], program: Program) -> Program:
+    def _keep_program(self, key: tuple[Any, ...], program: Program) -> Program:
         if len(self._programs) >= PROGRAMS:
             self._programs.clear()
         self._programs[key] = program
@@ -311,7 +313,7 @@ class Group:
                      bytes_of: Callable[[Any], Bytes]) -> Future[None]:
         """Do as `allreduce`, densely."""
         key = (at, elements, dtype, reduction)
-        return self._queue.begin(self._programs.get(key) or self._keep(
+        return self._queue.begin(self._programs.get(key) or self._keep_program(
             key, self._allreduce_program(bytes_of(owner), dtype, reduction, None, None,
                                          sampled=False)), owner)
 
@@ -319,7 +321,7 @@ class Group:
                      bytes_of: Callable[[Any], Bytes]) -> Future[None]:
         """Do as `broadcast`."""
         key = (at, nbytes, "broadcast", root)
-        return self._queue.begin(self._programs.get(key) or self._keep(
+        return self._queue.begin(self._programs.get(key) or self._keep_program(
             key, self._broadcast_program(bytes_of(owner), root)), owner)
 
     @property
@@ -348,11 +350,11 @@ class Group:
                            finish=partial(move, target, source, nbytes), same_sizes=False)
         places = [(address(data), len(data)) for data in (*outs, *ins)]
         own = places[self.rank], places[self.ranks + self.rank]
-        return self._repeat((call, *places), (outs, ins), make)
+        return self._repeat_call((call, *places), (outs, ins), make)
 
     def barrier(self) -> Future[None]:
         """Be done when all ranks have come here."""
-        return self._repeat(("barrier",), None, self._barrier_program)
+        return self._repeat_call(("barrier",), None, self._barrier_program)
 
     def _barrier_program(self) -> Program:
         made = plan_pieces("recursive-doubling", self.ranks, self.rank, 1, 1)
@@ -360,7 +362,7 @@ class Group:
         return Program("barrier", made.on(self._token, self._token), self.rank, self.ranks, work,
                        inline_descriptor=True)
 
-    def _algorithm(self, nbytes: int, *, sparse: bool) -> tuple[str, dict[str, Any]]:
+    def _choose_algorithm(self, nbytes: int, *, sparse: bool) -> tuple[str, dict[str, Any]]:
         path = allreduce_path(self.settings, self.ranks, nbytes, sparse=sparse,
                               tuning=self._tuning, hosts=self._peers.hosts)
         return path.plan, dict(path.parameters)
@@ -406,11 +408,11 @@ class Group:
             return  # a child of fork has no thread of the group
         if self._mover:
             with contextlib.suppress(Exception):
-                self._on_loop(self._settle("the group is closed")).result()
+                self._on_loop(self._end_calls("the group is closed")).result()
             self._queue.close()
             self._mover.flush(LEAVE_S)
         with contextlib.suppress(Exception):
-            self._on_loop(self._shut()).result(LEAVE_S + 5)
+            self._on_loop(self._close_connections()).result(LEAVE_S + 5)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -420,11 +422,11 @@ class Group:
         self._failure.sentence = FORKED
         self._queue.forked()
 
-    async def _settle(self, why: str) -> None:
+    async def _end_calls(self, why: str) -> None:
         await self._failure.flush()
         self._failure.settle(why, is_failure=False)
 
-    async def _shut(self) -> None:
+    async def _close_connections(self) -> None:
         if self._mover:
             await self._failure.close()
             await self._p2p.close()
@@ -435,22 +437,22 @@ class Group:
 
     def send(self, data: Bytes, peer: int, tag: int = 0) -> Future[None]:
         """Send a message; the future is done when ``data`` may change."""
-        return self._on_loop(self._send(data, peer, tag))
+        return self._on_loop(self._send_message(data, peer, tag))
 
     def receive(self, data: Bytes, peer: int | None, tag: int = 0) -> Future[int]:
         """Receive the next message of a tag from ``peer``, or from any; gives the peer."""
-        return self._on_loop(self._receive(data, peer, tag))
+        return self._on_loop(self._receive_message(data, peer, tag))
 
     def message(self, peer: int, tag: int) -> Future[Bytes]:
         """Give the next message of a tag from ``peer``, of whatever size, whenever it comes."""
-        return self._on_loop(self._message(peer, tag))
+        return self._on_loop(self._take_message(peer, tag))
 
-    async def _message(self, peer: int, tag: int) -> Bytes:
+    async def _take_message(self, peer: int, tag: int) -> Bytes:
         if self._failure.sentence is not None:
             raise GroupError(self._failure.sentence)
         return (await self._p2p.receive(peer, tag))[1]
 
-    async def _send(self, data: Bytes, peer: int, tag: int) -> None:
+    async def _send_message(self, data: Bytes, peer: int, tag: int) -> None:
         """Send; a message that is late fails the group, since half of it may be under way."""
         if self._failure.sentence is not None:
             raise GroupError(self._failure.sentence)
@@ -462,7 +464,7 @@ class Group:
                 f"{self.timeout_s:g} s", FAILED))
         writing.result()
 
-    async def _receive(self, data: Bytes, peer: int | None, tag: int) -> int:
+    async def _receive_message(self, data: Bytes, peer: int | None, tag: int) -> int:
         if self._failure.sentence is not None:
             raise GroupError(self._failure.sentence)
         try:

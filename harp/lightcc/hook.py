@@ -222,7 +222,7 @@ class GradientState:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back this rank's own, in a job of as many ranks."""
-        self._load(state)
+        self._reset_to(state)
         self._own = state["buckets"]
 
     def load_state_dicts(self, states: Sequence[dict[str, Any]]) -> None:
@@ -234,10 +234,10 @@ class GradientState:
         """
         if not states:
             raise ValueError("load_state_dicts needs the state of every rank of the checkpoint")
-        self._load(states[0])
+        self._reset_to(states[0])
         self._all = [state["buckets"] for state in states]
 
-    def _load(self, state: dict[str, Any]) -> None:
+    def _reset_to(self, state: dict[str, Any]) -> None:
         self._memories, self._own, self._all = {}, {}, ()
         self.step, self._is_first = state["step"], True
 

@@ -70,11 +70,11 @@ def read_place(env: Mapping[str, str]) -> Place:
             continue
         if names.launcher == "Slurm" and "SLURM_STEP_ID" not in env:
             continue  # a shell of salloc or sbatch, not a task of srun
-        rank, size = _number(env, names.rank), _number(env, names.size)
+        rank, size = _read_count(env, names.rank), _read_count(env, names.size)
         if size < 1 or rank >= size:
             raise ValueError(f"{names.rank} is {rank} and {names.size} is {size}; ranks are 0 to "
                              f"{names.size} - 1")
-        local = [_number(env, name) if env.get(name) else None
+        local = [_read_count(env, name) if env.get(name) else None
                  for name in (names.local_rank, names.local_size)]
         return Place(rank, size, local[0], local[1], names.launcher)
     return Place()
@@ -96,7 +96,7 @@ def read_master(env: Mapping[str, str]) -> tuple[str, int]:
         raise ValueError("MASTER_ADDR is not set; with ranks on several hosts it must name the "
                          "host of rank 0")
     if "MASTER_PORT" in env:
-        return address, _number(env, "MASTER_PORT")
+        return address, _read_count(env, "MASTER_PORT")
     job = next((env[names.job] for names in _LAUNCHERS if names.job in env), None)
     if job is None and place.size == place.local_size:
         job = _job_of_hydra()
@@ -110,12 +110,12 @@ def torch_variables(env: Mapping[str, str]) -> dict[str, str]:
     place = read_place(env)
     if not place.launcher or "RANK" in env:
         return {}
-    told: dict[str, int | str | None] = {
+    variables: dict[str, int | str | None] = {
         "RANK": place.rank, "WORLD_SIZE": place.size,
         "LOCAL_RANK": place.local_rank, "LOCAL_WORLD_SIZE": place.local_size}
     with contextlib.suppress(ValueError):  # torch says which of the two it misses
-        told["MASTER_ADDR"], told["MASTER_PORT"] = read_master(env)
-    return {name: str(value) for name, value in told.items()
+        variables["MASTER_ADDR"], variables["MASTER_PORT"] = read_master(env)
+    return {name: str(value) for name, value in variables.items()
             if value is not None and name not in env}
 
 
@@ -145,7 +145,7 @@ def first_host(nodes: str) -> str:
     return "".join(part or "" for part in found.groups())
 
 
-def _number(env: Mapping[str, str], name: str) -> int:
+def _read_count(env: Mapping[str, str], name: str) -> int:
     text = env.get(name)
     if text is None:
         raise ValueError(f"{name} is not set, though other variables of its launcher are")

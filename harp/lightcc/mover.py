@@ -88,7 +88,7 @@ class Mover:
         if end == DONE:
             return True
         if end != MORE:
-            self._check(end)
+            self._raise_end(end)
         return False
 
     def hurry(self) -> None:
@@ -114,7 +114,7 @@ class Mover:
         for connection in self._connections.values():
             connection.close()
 
-    def _check(self, end: int) -> None:
+    def _raise_end(self, end: int) -> None:
         moved = self._moved
         if end == lib.HARP_MOVE_LATE:
             raise LateError

@@ -52,16 +52,16 @@ class PeerChannel(ConnectionChannel):
         try:
             await super().send(piece)
         except EndedError as error:
-            raise self._gone(error) from error
+            raise self._gone_error(error) from error
 
     async def take(self) -> Bytes:
         """Give the next piece."""
         try:
             return await super().take()
         except EndedError as error:
-            raise self._gone(error) from error
+            raise self._gone_error(error) from error
 
-    def _gone(self, error: EndedError) -> GroupError:
+    def _gone_error(self, error: EndedError) -> GroupError:
         return GroupError(f"rank {self._peer} is gone: {error}")
 
 
@@ -100,7 +100,7 @@ class Peers:
     async def connect(self) -> None:
         """Open all connections. Raises what the network raises; GroupError names who is late."""
         try:
-            await asyncio.wait_for(self._connect(), self._timeout_s)
+            await asyncio.wait_for(self._connect_all(), self._timeout_s)
         except asyncio.TimeoutError:
             if self._asking:
                 self._asking.join(1)  # else it may ask on while the process ends
@@ -109,60 +109,61 @@ class Peers:
                              f"{'s' if len(late) > 1 else ''} {', '.join(map(str, late))} did not "
                              "come") from None
 
-    async def _connect(self) -> None:
-        kinds = await self._find()
-        listeners = {(peer, which): self._engine(which, kind).listen(dead_after=self.dead_s)
+    async def _connect_all(self) -> None:
+        kinds = await self._find_kinds()
+        listeners = {(peer, which): self._engine_for(which, kind).listen(dead_after=self.dead_s)
                      for peer, kind in kinds.items() if peer > self.rank for which in KINDS}
         self._store.set(f"handles/{self.rank}", json.dumps(
             {f"{which.decode()} {peer}": listener.handle.to_bytes().hex()
              for (peer, which), listener in listeners.items()}).encode())
         try:
             await asyncio.gather(
-                *(self._accept(peer, which, listener)
+                *(self._accept_peer(peer, which, listener)
                   for (peer, which), listener in listeners.items()),
-                *(self._reach(peer, kind) for peer, kind in kinds.items() if peer < self.rank))
+                *(self._connect_peer(peer, kind) for peer, kind in kinds.items()
+                  if peer < self.rank))
         finally:
             for listener in listeners.values():
                 listener.close()
 
-    async def _told(self, key: str) -> Any:
+    async def _read_store(self, key: str) -> Any:
         """Wait for what a rank tells by the store."""
         loop = asyncio.get_running_loop()
         came: asyncio.Future[Any] = loop.create_future()
 
-        def settle(tell: Callable[[Any], None], value: Any) -> None:
+        def settle(finish: Callable[[Any], None], value: Any) -> None:
             if not came.done():
-                tell(value)
+                finish(value)
 
         def ask() -> None:
             try:
                 value: Any = self._store.get(key)
-                tell = came.set_result
+                finish = came.set_result
             except Exception as error:  # it is raised where it is awaited
-                tell, value = came.set_exception, error
+                finish, value = came.set_exception, error
             with contextlib.suppress(RuntimeError):  # nobody waits any more
-                loop.call_soon_threadsafe(settle, tell, value)
+                loop.call_soon_threadsafe(settle, finish, value)
         # Nobody joins it for good, as an executor's threads are when the process ends.
         self._asking = threading.Thread(target=ask, daemon=True, name="lightcc store")
         self._asking.start()
         return json.loads(await came)
 
-    async def _find(self) -> dict[int, str]:
+    async def _find_kinds(self) -> dict[int, str]:
         """Find how to reach each other rank."""
         self._store.set(f"place/{self.rank}",
                         json.dumps([memory_place(), self.direct.open()]).encode())
-        told = []
+        found = []
         for rank in range(self.ranks):
             self._missing = {rank}
-            told.append(await self._told(f"place/{rank}"))
+            found.append(await self._read_store(f"place/{rank}"))
         self._missing = set(range(self.ranks)) - {self.rank}
-        self.places = [place for place, _ in told]
+        self.places = [place for place, _ in found]
         here = self.places[self.rank]
-        kinds = {peer: self._kind(place == here) for peer, place in enumerate(self.places)
+        kinds = {peer: self._choose_kind(place == here) for peer, place in enumerate(self.places)
                  if peer != self.rank}
         for peer, kind in kinds.items():
             if kind == "mem":
-                self.direct.meet(peer, told[peer][1])
+                self.direct.meet(peer, found[peer][1])
         return kinds
 
     @property
@@ -175,13 +176,13 @@ class Peers:
         """After so many silent seconds a rank counts as dead."""
         return max(1.0, min(self._timeout_s, 30.0))
 
-    def _kind(self, same_host: bool) -> str:
+    def _choose_kind(self, same_host: bool) -> str:
         if self._port == "mem" and not same_host:
             raise ValueError("HARP_PORT is mem, but the ranks are on several hosts; auto takes mem "
                              "within a host, and udp or xdp between them")
         return "mem" if self._port == "mem" or (self._port == "auto" and same_host) else "network"
 
-    def _engine(self, which: bytes, kind: str) -> Engine:
+    def _engine_for(self, which: bytes, kind: str) -> Engine:
         """Return the engine; the waiting thread drives that of pieces, that of P2P has its own."""
         if (which, kind) not in self._engines:
             name = f"lightcc {self.rank} {which.decode()}"
@@ -194,20 +195,20 @@ class Peers:
             self._engines[which, kind] = opened
         return self._engines[which, kind]
 
-    async def _accept(self, peer: int, which: bytes, listener: Listener) -> None:
-        self._keep(peer, await listener.accept_async(), which)
+    async def _accept_peer(self, peer: int, which: bytes, listener: Listener) -> None:
+        self._keep_connection(peer, await listener.accept_async(), which)
         if which == PIECES:
             self.direct.link(peer)
 
-    async def _reach(self, peer: int, kind: str) -> None:
-        said = await self._told(f"handles/{peer}")
+    async def _connect_peer(self, peer: int, kind: str) -> None:
+        handles = await self._read_store(f"handles/{peer}")
         self.direct.link(peer)  # so it is there when the peer has accepted the first connection
         for which in KINDS:
-            handle = bytes.fromhex(said[f"{which.decode()} {self.rank}"])
-            self._keep(peer, await self._engine(which, kind).connect_async(
+            handle = bytes.fromhex(handles[f"{which.decode()} {self.rank}"])
+            self._keep_connection(peer, await self._engine_for(which, kind).connect_async(
                 handle, dead_after=self.dead_s), which)
 
-    def _keep(self, peer: int, connection: Connection, which: bytes) -> None:
+    def _keep_connection(self, peer: int, connection: Connection, which: bytes) -> None:
         if which == PIECES:
             self.pieces[peer] = connection
         else:

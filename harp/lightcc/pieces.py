@@ -112,10 +112,10 @@ def fence() -> Row:
 
 def cut(kind: int, peer: int, data: Bytes) -> Iterator[Row]:
     """Cut what goes to or comes from a peer into pieces."""
-    yield from _cut(kind, peer, address(data), len(data), PIECE_BYTES)
+    yield from _cut_range(kind, peer, address(data), len(data), PIECE_BYTES)
 
 
-def _cut(kind: int, peer: int, start: int, length: int, piece_bytes: int) -> Iterator[Row]:
+def _cut_range(kind: int, peer: int, start: int, length: int, piece_bytes: int) -> Iterator[Row]:
     for offset in range(0, length, piece_bytes):
         yield start + offset, 0, min(piece_bytes, length - offset), 0, kind, peer, 0
 
@@ -145,11 +145,11 @@ def pieces_of(plan: Plan, rank: int) -> PlanPieces:
     """Give a rank's pieces of a plan, as `harp.collectives.execute` would move them."""
     if set(plan.buffers) - {Buffer.DATA, Buffer.PAIRS}:
         raise ValueError("the plan needs memory that collectives on the host do not have")
-    rows = table(list(_rows(plan, rank, PIECE_BYTES // plan.unit_bytes * plan.unit_bytes)))
+    rows = table(list(_plan_rows(plan, rank, PIECE_BYTES // plan.unit_bytes * plan.unit_bytes)))
     return PlanPieces(rows, plan.buffers[Buffer.DATA], plan.buffers.get(Buffer.PAIRS, 0))
 
 
-def _rows(plan: Plan, rank: int, piece_bytes: int) -> Iterator[Row]:
+def _plan_rows(plan: Plan, rank: int, piece_bytes: int) -> Iterator[Row]:
     first = {Buffer.DATA: 0, Buffer.PAIRS: plan.buffers[Buffer.DATA]}
     for step in plan.rank_steps(rank):
         if step.waits:
@@ -158,9 +158,10 @@ def _rows(plan: Plan, rank: int, piece_bytes: int) -> Iterator[Row]:
             yield (first[Buffer(work.dst_buffer)] + work.dst_offset,
                    first[Buffer(work.src_buffer)] + work.src_offset,
                    work.dst_length, work.src_length, _ALONE[Op(work.op)], 0, 0)
-        sends = [_cut(SEND, message.dst, first[Buffer(message.src_buffer)] + message.src_offset,
-                      message.length, piece_bytes) for message in step.sends]
-        receives = [_cut(_RECEIVE[Op(message.op)], message.src,
-                         first[Buffer(message.dst_buffer)] + message.dst_offset,
-                         message.length, piece_bytes) for message in step.receives]
+        sends = [_cut_range(SEND, message.dst,
+                            first[Buffer(message.src_buffer)] + message.src_offset,
+                            message.length, piece_bytes) for message in step.sends]
+        receives = [_cut_range(_RECEIVE[Op(message.op)], message.src,
+                               first[Buffer(message.dst_buffer)] + message.dst_offset,
+                               message.length, piece_bytes) for message in step.receives]
         yield from in_turn(sends, receives)

@@ -44,7 +44,7 @@ def read_port(environment: Mapping[str, str]) -> str:
 
 def open_memory(environment: Mapping[str, str], name: str) -> Engine:
     """Open the engine for ranks of this host."""
-    return _open(Port("mem"), environment, name)
+    return _open_engine(Port("mem"), environment, name)
 
 
 def open_network(environment: Mapping[str, str], name: str) -> Engine:
@@ -52,15 +52,17 @@ def open_network(environment: Mapping[str, str], name: str) -> Engine:
     udp = find_place(environment)
     port = read_port(environment)
     if port == "xdp" or (port == "auto" and _is_card(udp.interface)):
-        xdp = replace(udp, kind="xdp", interface=_told(udp), zero_copy_only=port == "auto")
+        xdp = replace(udp, kind="xdp", interface=_find_interface(udp),
+                      zero_copy_only=port == "auto")
         with contextlib.suppress(*[OpenError] if port == "auto" else []):
-            return _open(xdp, environment, name, frames=XDP_FRAMES)
-    return _open(udp, environment, name)
+            return _open_engine(xdp, environment, name, frames=XDP_FRAMES)
+    return _open_engine(udp, environment, name)
 
 
 def open_p2p(environment: Mapping[str, str], name: str, *, mem: bool) -> Engine:
     """Open the engine for messages, to ranks of this host (``mem``) or of others."""
-    return _open(Port("mem") if mem else find_place(environment), environment, name, "thread")
+    port = Port("mem") if mem else find_place(environment)
+    return _open_engine(port, environment, name, "thread")
 
 
 def find_place(environment: Mapping[str, str]) -> Port:
@@ -76,7 +78,7 @@ def find_place(environment: Mapping[str, str]) -> Port:
     return Port("udp", nics.interface_of(address), address)
 
 
-def _told(port: Port) -> str:
+def _find_interface(port: Port) -> str:
     if port.interface is None:
         raise OpenError(f"no interface has {port.address} as its first address; HARP_IFNAME names "
                         "the one for xdp")
@@ -88,8 +90,8 @@ def _is_card(interface: str | None) -> bool:
     return interface is not None and (nics.SYS / interface / "device").exists()
 
 
-def _open(port: Port, environment: Mapping[str, str], name: str, progress: str = "inline",
-          frames: int = 4096) -> Engine:
+def _open_engine(port: Port, environment: Mapping[str, str], name: str, progress: str = "inline",
+                 frames: int = 4096) -> Engine:
     port = replace(port, faults=environment.get("HARP_FAULTS") or None)
     return Engine(port, name=f"{name} {port.kind}", progress=progress, frames=frames,
                   quiet_after=QUIET_S)

@@ -142,13 +142,13 @@ class LightSettings:
         return Choice("ring", why=self._why_no_other(nbytes, sparse=sparse))
 
     def _why_no_other(self, nbytes: int, *, sparse: bool) -> str:
-        told = [f"more than LIGHT_SMALL_THRESHOLD, {self.small_bytes} B"]
+        reasons = [f"more than LIGHT_SMALL_THRESHOLD, {self.small_bytes} B"]
         if self.two_d:
-            told.append(f"more than LIGHT_HIERARCHICAL_THRESHOLD, "
-                        f"{self.hierarchical_threshold_bytes} B")
+            reasons.append(f"more than LIGHT_HIERARCHICAL_THRESHOLD, "
+                           f"{self.hierarchical_threshold_bytes} B")
         if self.topk:
-            told.append(self._why_not_sparse(nbytes) if sparse else "all of it must arrive")
-        return "; ".join(told)
+            reasons.append(self._why_not_sparse(nbytes) if sparse else "all of it must arrive")
+        return "; ".join(reasons)
 
     def _why_not_sparse(self, nbytes: int) -> str:
         if nbytes > SPARSE_MOST_BYTES:
@@ -156,52 +156,52 @@ class LightSettings:
         return f"less than LIGHT_TOPK_THRESHOLD, {self.topk_threshold_bytes} B"
 
 
-def _refuse(variable: str, found: object, allowed: str) -> ValueError:
+def _refusal(variable: str, found: object, allowed: str) -> ValueError:
     return ValueError(f"{variable} is {str(found)!r}; allowed is {allowed}.")
 
 
-def _number(variable: str, raw: Raw, allowed: str) -> float:
+def _parse_number(variable: str, raw: Raw, allowed: str) -> float:
     try:
         return float(raw)
     except ValueError:
-        raise _refuse(variable, raw, allowed) from None
+        raise _refusal(variable, raw, allowed) from None
 
 
-def _flag(variable: str, raw: Raw) -> bool:
-    number = _number(variable, raw, "0 or 1")
+def _parse_flag(variable: str, raw: Raw) -> bool:
+    number = _parse_number(variable, raw, "0 or 1")
     if number not in {0, 1}:
-        raise _refuse(variable, raw, "0 or 1")
+        raise _refusal(variable, raw, "0 or 1")
     return bool(number)
 
 
-def _count(least: int, allowed: str) -> Callable[[str, Raw], int]:
+def _count_parser(least: int, allowed: str) -> Callable[[str, Raw], int]:
     def parse(variable: str, raw: Raw) -> int:
-        number = _number(variable, raw, allowed)
+        number = _parse_number(variable, raw, allowed)
         if not number.is_integer() or number < least:
-            raise _refuse(variable, raw, allowed)
+            raise _refusal(variable, raw, allowed)
         return int(number)
     return parse
 
 
-def _ratio(variable: str, raw: Raw) -> float:
+def _parse_ratio(variable: str, raw: Raw) -> float:
     allowed = "a share above 0 and up to 1, e.g. 0.01"
-    number = _number(variable, raw, allowed)
+    number = _parse_number(variable, raw, allowed)
     if not 0 < number <= 1:
-        raise _refuse(variable, raw, allowed)
+        raise _refusal(variable, raw, allowed)
     return number
 
 
-_bytes = _count(0, "a whole number of bytes, 0 or more")
+_parse_bytes = _count_parser(0, "a whole number of bytes, 0 or more")
 
 _VARIABLES: dict[str, tuple[str, Callable[[str, Raw], bool | int | float]]] = {
-    "LIGHT_2D_ALLREDUCE": ("two_d", _flag),
-    "LIGHT_INTRA_SIZE": ("intra_size", _count(1, "a whole number of ranks, 1 or more")),
-    "LIGHT_HIERARCHICAL_THRESHOLD": ("hierarchical_threshold_bytes", _bytes),
-    "LIGHT_TOPK_ALLREDUCE": ("topk", _flag),
-    "LIGHT_TOPK_RATIO": ("topk_ratio", _ratio),
-    "LIGHT_TOPK_THRESHOLD": ("topk_threshold_bytes", _bytes),
-    "LIGHT_TOPK_FP16": ("topk_fp16", _flag),
-    "LIGHT_SMALL_THRESHOLD": ("small_bytes", _bytes),
+    "LIGHT_2D_ALLREDUCE": ("two_d", _parse_flag),
+    "LIGHT_INTRA_SIZE": ("intra_size", _count_parser(1, "a whole number of ranks, 1 or more")),
+    "LIGHT_HIERARCHICAL_THRESHOLD": ("hierarchical_threshold_bytes", _parse_bytes),
+    "LIGHT_TOPK_ALLREDUCE": ("topk", _parse_flag),
+    "LIGHT_TOPK_RATIO": ("topk_ratio", _parse_ratio),
+    "LIGHT_TOPK_THRESHOLD": ("topk_threshold_bytes", _parse_bytes),
+    "LIGHT_TOPK_FP16": ("topk_fp16", _parse_flag),
+    "LIGHT_SMALL_THRESHOLD": ("small_bytes", _parse_bytes),
 }
 
 NAMES = tuple(_VARIABLES)

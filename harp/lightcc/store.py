@@ -33,28 +33,28 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self._values: dict[str, bytes] = {}
-        self._told = threading.Condition()
+        self._changed = threading.Condition()
 
     def set(self, key: str, value: bytes) -> None:
         """Tell all ranks."""
-        with self._told:
+        with self._changed:
             self._values[key] = value
-            self._told.notify_all()
+            self._changed.notify_all()
 
     def get(self, key: str) -> bytes:
         """Wait until it is told."""
-        with self._told:
-            self._told.wait_for(lambda: key in self._values)
+        with self._changed:
+            self._changed.wait_for(lambda: key in self._values)
             return self._values[key]
 
     def has(self, key: str) -> bool:
         """Whether it is told."""
-        with self._told:
+        with self._changed:
             return key in self._values
 
     def find(self, prefix: str) -> list[str]:
         """Give the ends of the keys that begin so."""
-        with self._told:
+        with self._changed:
             return [key[len(prefix):] for key in self._values if key.startswith(prefix)]
 
 
@@ -110,17 +110,17 @@ class StoreClient:
 
     def set(self, key: str, value: bytes) -> None:
         """Tell all ranks."""
-        self._ask({"key": key, "value": value.hex()})
+        self._send_request({"key": key, "value": value.hex()})
 
     def get(self, key: str) -> bytes:
         """Wait until it is told. Raises TimeoutError."""
-        return bytes.fromhex(self._ask({"key": key, "value": None}))
+        return bytes.fromhex(self._send_request({"key": key, "value": None}))
 
     def has(self, key: str) -> bool:
         """Whether it is told."""
-        return bool(self._ask({"key": key, "has": True}))
+        return bool(self._send_request({"key": key, "has": True}))
 
-    def _ask(self, request: dict[str, Any]) -> Any:
+    def _send_request(self, request: dict[str, Any]) -> Any:
         with socket.create_connection(self._address, self._timeout_s) as connection:
             connection.sendall(json.dumps({"token": self._token, **request}).encode() + b"\n")
             line = connection.makefile("rb").readline()
@@ -148,15 +148,15 @@ def open_store(env: Mapping[str, str], rank: int, ranks: int, timeout_s: float) 
     """Give the store that the launcher of this process provides."""
     if ranks == 1:
         return MemoryStore()
-    told = env.get(VARIABLE, "")
-    if told and not told.startswith(FILE):
-        return StoreClient(told, timeout_s)
+    named = env.get(VARIABLE, "")
+    if named and not named.startswith(FILE):
+        return StoreClient(named, timeout_s)
     from datetime import timedelta
 
     from torch.distributed import FileStore, TCPStore
 
-    if told:
-        file = FileStore(told.removeprefix(FILE), ranks)
+    if named:
+        file = FileStore(named.removeprefix(FILE), ranks)
         file.set_timeout(timedelta(seconds=timeout_s))
         return cast("Store", file)
     address, port = read_master(env)

@@ -110,45 +110,46 @@ class Codec:
 
     def pack_requests(self, requests: Iterable[Request]) -> Bytes:
         """Make a message of requests."""
-        return _message([self._say(request) for request in requests])
+        return _make_message([self._encode_request(request) for request in requests])
 
     def unpack_requests(self, message: Bytes) -> list[Request]:
         """Take it apart."""
-        return [self._hear(said) for said in json.loads(bytes(message))]
+        return [self._decode_request(coded) for coded in json.loads(bytes(message))]
 
     def pack_responses(self, responses: Iterable[Response]) -> Bytes:
         """Make a message of responses."""
-        return _message([[[self._say(request) for request in response.requests], response.rows,
-                          response.error, response.gone, response.last, response.tuned]
-                         for response in responses])
+        return _make_message([
+            [[self._encode_request(request) for request in response.requests], response.rows,
+             response.error, response.gone, response.last, response.tuned]
+            for response in responses])
 
     def unpack_responses(self, message: Bytes) -> list[Response]:
         """Take it apart."""
-        return [Response(tuple(map(self._hear, requests)), tuple(map(tuple, rows)), *more)
+        return [Response(tuple(map(self._decode_request, requests)), tuple(map(tuple, rows)), *more)
                 for requests, rows, *more in json.loads(bytes(message))]
 
-    def _say(self, request: Request) -> int | tuple[Any, ...]:
+    def _encode_request(self, request: Request) -> int | tuple[Any, ...]:
         number = self._numbers.get(request)
         if number is not None:
             return number
-        self._remember(request)
+        self._remember_request(request)
         return astuple(request)
 
-    def _hear(self, said: int | list[Any]) -> Request:
-        if isinstance(said, int):
-            return self._known[said]
-        values: list[Any] = [tuple(value) if isinstance(value, list) else value for value in said]
+    def _decode_request(self, coded: int | list[Any]) -> Request:
+        if isinstance(coded, int):
+            return self._known[coded]
+        values: list[Any] = [tuple(value) if isinstance(value, list) else value for value in coded]
         request = Request(*values)
-        self._remember(request)
+        self._remember_request(request)
         return request
 
-    def _remember(self, request: Request) -> None:
+    def _remember_request(self, request: Request) -> None:
         if len(self._known) < KNOWN:
             self._numbers[request] = len(self._known)
             self._known.append(request)
 
 
-def _message(content: Any) -> Bytes:
+def _make_message(content: Any) -> Bytes:
     return np.frombuffer(json.dumps(content).encode(), np.uint8)
 
 
@@ -223,18 +224,18 @@ class Coordinator:
         buckets: dict[tuple[Any, ...], list[Request]] = defaultdict(list)
         for together in ready:
             firsts = [of_ranks[min(of_ranks)] for of_ranks in together]
-            error = next(filter(None, map(self._error, together)), "")
+            error = next(filter(None, map(self._find_error, together)), "")
             if error:
                 gone = bool(self._gone) and any(len(part) < self._ranks for part in together)
-                responses.append(Response((*firsts, *self._forget(firsts[0].group)), error=error,
-                                      gone=gone))
+                requests = (*firsts, *self._forget_group(firsts[0].group))
+                responses.append(Response(requests, error=error, gone=gone))
             elif firsts[0].kind == "allreduce":
                 for first in firsts:
                     buckets[first.fused_with].append(first)
             else:
-                responses += self._fused(together)
+                responses += self._fuse_group(together)
         responses += [Response(tuple(bucket)) for together in buckets.values()
-                    for bucket in self._cut(together)]
+                    for bucket in self._cut_buckets(together)]
         if len(self._joined) == self._ranks:
             responses.append(Response((Request("join", "join"),), last=self._joined[-1]))
             self._joined = []
@@ -248,8 +249,8 @@ class Coordinator:
                 waiting.warned = True
                 missing = sorted(set(range(self._ranks)) - set(waiting.requests)
                                  - set(self._joined))
-                found.append(f"{name} waits for {_ranks(missing)}; {_ranks(waiting.requests)} "
-                             "asked for it")
+                found.append(f"{name} waits for {_name_ranks(missing)}; "
+                             f"{_name_ranks(waiting.requests)} asked for it")
         return found
 
     def _find_ready(self, names: Iterable[str]) -> None:
@@ -267,7 +268,7 @@ class Coordinator:
                 self._ready.append(parts)
                 self._parts.pop(first.group, None)
 
-    def _forget(self, group: str) -> list[Request]:
+    def _forget_group(self, group: str) -> list[Request]:
         """Forget what is left of a group of which some ranks have more tensors than others."""
         left = {name: request for name, waiting in self._waiting.items() if group
                 for request in waiting.requests.values() if request.group == group}
@@ -280,7 +281,7 @@ class Coordinator:
         missing = set(range(self._ranks)) - set(waiting.requests) - set(self._joined)
         return bool(missing) and not missing <= set(self._gone)
 
-    def _error(self, of_ranks: dict[int, Request]) -> str:
+    def _find_error(self, of_ranks: dict[int, Request]) -> str:
         first_rank = min(of_ranks)
         first = of_ranks[first_rank]
         for rank, request in sorted(of_ranks.items()):
@@ -292,11 +293,12 @@ class Coordinator:
             return f"{first.name}: {self._gone[min(missing & set(self._gone))]}"
         what = f"{first.kind} by {first.detail}" if first.kind == "allreduce" else first.kind
         if missing and what not in WITH_JOINED:
-            return (f"{first.name}: {what} is not possible while {_ranks(sorted(missing))} joined; "
-                    "allreduce by sum or average and barrier are")
+            return (f"{first.name}: {what} is not possible while "
+                    f"{_name_ranks(sorted(missing))} joined; allreduce by sum or average and "
+                    "barrier are")
         return ""
 
-    def _fused(self, group: list[dict[int, Request]]) -> Iterable[Response]:
+    def _fuse_group(self, group: list[dict[int, Request]]) -> Iterable[Response]:
         """Give the calls of a group: tensors of one type go together, up to the threshold."""
         alike: dict[tuple[Any, ...], list[dict[int, Request]]] = defaultdict(list)
         for of_ranks in group:
@@ -307,9 +309,9 @@ class Coordinator:
                      else of_ranks[min(of_ranks)].nbytes for of_ranks in parts]
             for start, end in pairwise([*fuse(sizes, self.threshold_bytes), len(parts)]):
                 firsts = tuple(of_ranks[min(of_ranks)] for of_ranks in parts[start:end])
-                yield Response(firsts, _rows(parts[start:end]))
+                yield Response(firsts, _rows_by_rank(parts[start:end]))
 
-    def _cut(self, together: list[Request]) -> Iterable[tuple[Request, ...]]:
+    def _cut_buckets(self, together: list[Request]) -> Iterable[tuple[Request, ...]]:
         grouped = [request for request in together if request.group]
         for name in dict.fromkeys(request.group for request in grouped):
             yield tuple(request for request in grouped if request.group == name)
@@ -319,7 +321,7 @@ class Coordinator:
             yield tuple(alone[start:end])
 
 
-def _rows(parts: Sequence[dict[int, Request]]) -> tuple[tuple[int, ...], ...]:
+def _rows_by_rank(parts: Sequence[dict[int, Request]]) -> tuple[tuple[int, ...], ...]:
     ranks = sorted(parts[0])
     if parts[0][ranks[0]].kind == "alltoall":
         return tuple(parts[0][rank].splits for rank in ranks)
@@ -327,6 +329,6 @@ def _rows(parts: Sequence[dict[int, Request]]) -> tuple[tuple[int, ...], ...]:
                  for rank in ranks)
 
 
-def _ranks(numbers: Iterable[int] | Sequence[int]) -> str:
+def _name_ranks(numbers: Iterable[int] | Sequence[int]) -> str:
     named = ", ".join(map(str, sorted(numbers)))
     return ("ranks " if "," in named else "rank ") + named

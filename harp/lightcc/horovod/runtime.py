@@ -65,7 +65,7 @@ class Entry:
     future: Future[Any] = field(default_factory=Future)
 
 
-def _fail(entries: Sequence[Entry | None], error: Exception) -> None:
+def _fail_entries(entries: Sequence[Entry | None], error: Exception) -> None:
     for entry in entries:
         if entry:
             entry.future.set_exception(error)
@@ -91,36 +91,36 @@ class Runtime:
         self._cycle_s = settings.cycle_s
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._entries: dict[str, Entry] = {}
-        self._untold: list[Request] = []
+        self._unsent: list[Request] = []
         self._is_awaited = False
         self._failed: Exception | None = None
         self._closed = False
         self._buffers = Buffers(settings.fusion_threshold_bytes)
         self._decide_s: float | None = None
         self._coordinator: Coordinator | None = None
-        self._sent = Codec()
-        self._heard = [Codec() for _ in range(group.ranks)]
+        self._own_codec = Codec()
+        self._peer_codecs = [Codec() for _ in range(group.ranks)]
         if group.rank == 0:
             self._coordinator = Coordinator(group.ranks, settings.fusion_threshold_bytes)
             for peer in range(1, group.ranks):
-                self._listen(peer, REQUESTS)
+                self._await_message(peer, REQUESTS)
         else:
-            self._listen(0, RESPONSES)
-        self._thread = threading.Thread(target=self._serve, daemon=True,
+            self._await_message(0, RESPONSES)
+        self._thread = threading.Thread(target=self._serve_inbox, daemon=True,
                                         name=f"horovod {group.rank}")
         self._thread.start()
 
     def enqueue(self, entries: Sequence[Entry]) -> None:
         """Ask for tensors; their futures are done when the calls are over. Any thread."""
-        self._inbox.put(partial(self._ask, entries))
+        self._inbox.put(partial(self._add_entries, entries))
 
     def hurry(self) -> None:
         """Say that the caller waits for what it has asked for. Any thread."""
-        self._inbox.put(self._tell_wait)
+        self._inbox.put(self._add_wait)
 
     def close(self) -> None:
         """Leave. What has been asked for and is not over fails."""
-        self._inbox.put(self._stop)
+        self._inbox.put(self._stop_serving)
         self._thread.join()
         self.group.close()
         while not self._inbox.empty():  # calls that the group's end has ended
@@ -128,20 +128,20 @@ class Runtime:
 
     # ---- The thread ----
 
-    def _serve(self) -> None:
+    def _serve_inbox(self) -> None:
         while not self._closed:
-            self._work_once()
+            self._serve_once()
 
-    def _work_once(self) -> None:
+    def _serve_once(self) -> None:
         try:
             with contextlib.suppress(queue.Empty):
                 self._inbox.get(timeout=self._patience_s())()
                 while not self._inbox.empty():
                     self._inbox.get()()
-            self._tell_requests()
+            self._send_requests()
             self._look_at_clock()
         except Exception as error:  # whatever it is, nobody may wait for ever
-            self._fail(HorovodInternalError(str(error)))
+            self._fail_all(HorovodInternalError(str(error)))
             self.group.abort(str(error))
 
     def _patience_s(self) -> float | None:
@@ -156,7 +156,7 @@ class Runtime:
 
     def _look_at_clock(self) -> None:
         if self._decide_s is not None and time.monotonic() >= self._decide_s:
-            self._decide()
+            self._decide_calls()
         if self._coordinator is None:
             return
         unnamed = self._coordinator.oldest_s(warned=False)
@@ -168,13 +168,13 @@ class Runtime:
         limit_s = self._settings.stall_end_s
         if oldest is not None and limit_s and time.monotonic() >= oldest + limit_s:
             self.group.abort(f"a tensor waited for more than {limit_s:g} s; the group was aborted")
-            self._fail(HorovodInternalError(f"a tensor waited for more than {limit_s:g} s"))
+            self._fail_all(HorovodInternalError(f"a tensor waited for more than {limit_s:g} s"))
 
-    def _stop(self) -> None:
+    def _stop_serving(self) -> None:
         self._closed = True
-        self._fail(HorovodInternalError("Horovod has been shut down at this rank"))
+        self._fail_all(HorovodInternalError("Horovod has been shut down at this rank"))
 
-    def _fail(self, error: Exception) -> None:
+    def _fail_all(self, error: Exception) -> None:
         self._failed = self._failed or error
         for entry in self._entries.values():
             entry.future.set_exception(self._failed)
@@ -182,7 +182,7 @@ class Runtime:
 
     # ---- Requests ----
 
-    def _ask(self, entries: Sequence[Entry]) -> None:
+    def _add_entries(self, entries: Sequence[Entry]) -> None:
         busy = {entry.request.group for entry in entries
                 if entry.request.group and entry.request.name in self._entries}
         for entry in entries:
@@ -194,49 +194,49 @@ class Runtime:
                     "when it is over, or under another name"))
             else:
                 self._entries[entry.request.name] = entry
-                self._untold.append(entry.request)
+                self._unsent.append(entry.request)
                 self._is_awaited = False
 
-    def _tell_wait(self) -> None:
+    def _add_wait(self) -> None:
         if self._entries and not self._is_awaited:
             self._is_awaited = True
-            self._untold.append(WAIT)
+            self._unsent.append(WAIT)
 
-    def _tell_requests(self) -> None:
+    def _send_requests(self) -> None:
         """Tell rank 0 what has been asked for since, in one message."""
-        told, self._untold = self._untold, []
-        if told and self._coordinator:
-            self._hear_requests(0, told)
-        elif told:
-            self.group.send(self._sent.pack_requests(told), 0, REQUESTS)
+        requests, self._unsent = self._unsent, []
+        if requests and self._coordinator:
+            self._take_requests(0, requests)
+        elif requests:
+            self.group.send(self._own_codec.pack_requests(requests), 0, REQUESTS)
 
-    def _listen(self, peer: int, tag: int) -> None:
+    def _await_message(self, peer: int, tag: int) -> None:
         def came(future: Future[Bytes]) -> None:
-            self._inbox.put(partial(self._hear, peer, tag, future))
+            self._inbox.put(partial(self._take_message, peer, tag, future))
         self.group.message(peer, tag).add_done_callback(came)
 
-    def _hear(self, peer: int, tag: int, future: Future[Bytes]) -> None:
+    def _take_message(self, peer: int, tag: int, future: Future[Bytes]) -> None:
         try:
             message = future.result()
         except (Exception, CancelledError) as error:
-            self._hear_of_end(peer, str(error))
+            self._take_leave(peer, str(error))
             return
         if self._closed:
             return  # the group that it came by has ended meanwhile
-        self._listen(peer, tag)
+        self._await_message(peer, tag)
         if tag == REQUESTS:
-            self._hear_requests(peer, self._heard[peer].unpack_requests(message))
+            self._take_requests(peer, self._peer_codecs[peer].unpack_requests(message))
         else:
-            self._carry_out_all(self._heard[peer].unpack_responses(message))
+            self._run_calls(self._peer_codecs[peer].unpack_responses(message))
 
-    def _hear_of_end(self, peer: int, why: str) -> None:
+    def _take_leave(self, peer: int, why: str) -> None:
         if self._coordinator and self.group.failure is None:
             self._coordinator.leave(peer, why)
             self._plan_decision()
         else:
-            self._fail(HorovodInternalError(self.group.failure or why))
+            self._fail_all(HorovodInternalError(self.group.failure or why))
 
-    def _hear_requests(self, rank: int, requests: Sequence[Request]) -> None:
+    def _take_requests(self, rank: int, requests: Sequence[Request]) -> None:
         assert self._coordinator
         kinds = {request.name: request.kind for request in requests if request != WAIT}
         new = self._coordinator.hear(rank, requests, time.monotonic())
@@ -253,23 +253,23 @@ class Runtime:
         elif self._decide_s is None:
             self._decide_s = time.monotonic() + self._cycle_s
 
-    def _decide(self) -> None:
+    def _decide_calls(self) -> None:
         assert self._coordinator
         self._decide_s = None
         self._timeline.cycle()
         responses = self._coordinator.decide()
         if self._tuner and (tuned := self._tuner.look(responses, time.monotonic())):
             responses.insert(0, Response((), tuned=tuned))
-        message = self._sent.pack_responses(responses)
+        message = self._own_codec.pack_responses(responses)
         for peer in range(1, self.group.ranks):
             self.group.send(message, peer, RESPONSES)
         for response in responses:
             self._timeline.decide(request.name for request in response.requests)
-        self._carry_out_all(responses)
+        self._run_calls(responses)
 
     # ---- Calls ----
 
-    def _carry_out_all(self, responses: Sequence[Response]) -> None:
+    def _run_calls(self, responses: Sequence[Response]) -> None:
         """Do what was decided, in order.
 
         One call that the caller waits for is carried out in this thread, which need not hand it to
@@ -279,9 +279,9 @@ class Runtime:
         here = self._is_awaited and len(responses) == 1
         with self.group.waiting() if here else contextlib.nullcontext():
             for response in responses:
-                self._carry_out(response)
+                self._run_call(response)
 
-    def _carry_out(self, response: Response) -> None:
+    def _run_call(self, response: Response) -> None:
         if response.tuned:
             self._take_settings(response.tuned)
         if not response.requests:
@@ -294,12 +294,12 @@ class Runtime:
         if response.error:
             self._timeline.over({request.name: {} for request in response.requests})
             error = HorovodInternalError if response.gone else RequestError
-            _fail(entries, error(response.error))
+            _fail_entries(entries, error(response.error))
             return
         try:
             getattr(self, f"_call_{kind}")(response, entries)
         except Exception as error:  # the group fails by it, and these are no longer its
-            _fail(entries, HorovodInternalError(str(error)))
+            _fail_entries(entries, HorovodInternalError(str(error)))
             raise
 
     def _take_settings(self, tuned: dict[str, Any]) -> None:
@@ -309,18 +309,19 @@ class Runtime:
         if self._coordinator:
             self._coordinator.threshold_bytes = threshold
 
-    def _after(self, begun: Future[None] | None, response: Response,
-               entries: Sequence[Entry | None],
-               then: Callable[[], None] | None = None) -> None:
+    def _end_after(self, begun: Future[None] | None, response: Response,
+                   entries: Sequence[Entry | None],
+                   then: Callable[[], None] | None = None) -> None:
         """End a call in this thread, when what was begun is over."""
         if begun is None:
-            self._end(None, response, entries, then)
+            self._end_call(None, response, entries, then)
             return
         begun.add_done_callback(lambda future: self._inbox.put(
-            partial(self._end, future, response, entries, then)))
+            partial(self._end_call, future, response, entries, then)))
 
-    def _end(self, future: Future[None] | None, response: Response, entries: Sequence[Entry | None],
-             then: Callable[[], None] | None) -> None:
+    def _end_call(self, future: Future[None] | None, response: Response,
+                  entries: Sequence[Entry | None],
+                  then: Callable[[], None] | None) -> None:
         good = False
         try:
             if future:
@@ -330,16 +331,17 @@ class Runtime:
             ended = [(entry, entry.finish(response)) for entry in entries if entry]
             good = True
         except Exception as error:
-            _fail(entries, HorovodInternalError(str(error)))
+            _fail_entries(entries, HorovodInternalError(str(error)))
             return
         finally:
             if self._timeline.is_written and response.requests[0].kind not in WORDS:
-                self._timeline.over({request.name: self._told(response, at) if good else {}
-                                     for at, request in enumerate(response.requests)})
+                self._timeline.over({
+                    request.name: self._describe_result(response, at) if good else {}
+                    for at, request in enumerate(response.requests)})
         for entry, result in ended:
             entry.future.set_result(result)
 
-    def _told(self, response: Response, at: int) -> dict[str, str]:
+    def _describe_result(self, response: Response, at: int) -> dict[str, str]:
         """Say what one of the results of a call is, as Horovod's timeline has it."""
         request, own = response.requests[at], self.group.rank
         rows = list(request.shape[:1])
@@ -355,7 +357,7 @@ class Runtime:
         self._timeline.activity([request.name for request in response.requests], what)
 
     def _call_join(self, response: Response, entries: Sequence[Entry | None]) -> None:
-        self._after(None, response, entries)
+        self._end_after(None, response, entries)
 
     _call_barrier = _call_join  # the negotiation was the barrier
 
@@ -364,7 +366,7 @@ class Runtime:
         assert entry
         self._begin_activity(response, "LIGHTCC_BCAST")
         root = int(response.requests[0].detail.removeprefix("root "))
-        self._after(self.group.broadcast(entry.data, root), response, entries)
+        self._end_after(self.group.broadcast(entry.data, root), response, entries)
 
     def _call_allgather(self, response: Response, entries: Sequence[Entry | None]) -> None:
         self._begin_activity(response, "ALLOCATE_OUTPUT")
@@ -378,8 +380,8 @@ class Runtime:
             mine, of_ranks, then = self._fuse_gather(response, entries, outputs)
         self._begin_activity(response, "LIGHTCC_ALLGATHER")
         assert mine is not None
-        self._after(self.group.exchange(f"allgather of {response.requests[0].name}",
-                                        [mine] * self.group.ranks, of_ranks),
+        self._end_after(self.group.exchange(f"allgather of {response.requests[0].name}",
+                                            [mine] * self.group.ranks, of_ranks),
                     response, entries, then)
 
     def _fuse_gather(self, response: Response, entries: Sequence[Entry | None],
@@ -410,8 +412,8 @@ class Runtime:
         self._begin_activity(response, "ALLOCATE_OUTPUT")
         parts = split(entry.make(sum(ins)), ins)
         self._begin_activity(response, "LIGHTCC_ALLTOALL")
-        self._after(self.group.exchange(f"alltoall of {response.requests[0].name}",
-                                        split(entry.data, response.rows[own]), parts),
+        self._end_after(self.group.exchange(f"alltoall of {response.requests[0].name}",
+                                            split(entry.data, response.rows[own]), parts),
                     response, entries)
 
     def _call_reducescatter(self, response: Response, entries: Sequence[Entry | None]) -> None:
@@ -422,8 +424,8 @@ class Runtime:
         else:
             data, then = self._fuse_scatter(response, entries)
         self._begin_activity(response, "LIGHTCC_REDUCESCATTER")
-        self._after(self.group.reduce_scatter(data, first.dtype, first.detail), response, entries,
-                    then)
+        self._end_after(self.group.reduce_scatter(data, first.dtype, first.detail),
+                        response, entries, then)
 
     def _fuse_scatter(self, response: Response, entries: Sequence[Entry | None],
                       ) -> tuple[Bytes, Callable[[], None]]:
@@ -453,8 +455,8 @@ class Runtime:
         left = self.group.error_bytes(total, first.dtype) if first.sparse else 0
         if len(entries) == 1 and entries[0] and not left:
             self._begin_activity(response, "LIGHTCC_ALLREDUCE")
-            self._after(self.group.allreduce(entries[0].data, first.dtype, first.detail), response,
-                        entries)
+            self._end_after(self.group.allreduce(entries[0].data, first.dtype, first.detail),
+                            response, entries)
             return
         self._begin_activity(response, "MEMCPY_IN_FUSION_BUFFER")
         buffer = self._buffers.take(total)
@@ -473,8 +475,8 @@ class Runtime:
             if error is not None:
                 self._keep_errors(response, error, self.group.examined(total, first.dtype), ends)
             self._buffers.give_back(buffer)
-        self._after(self.group.allreduce(buffer[:total], first.dtype, first.detail, error),
-                    response, entries, copy_out)
+        self._end_after(self.group.allreduce(buffer[:total], first.dtype, first.detail, error),
+                        response, entries, copy_out)
 
     def _add_errors(self, response: Response, parts: Sequence[Bytes], left: int) -> Bytes:
         """Add what has not been sent to what is sent now; give memory for what then is left.

@@ -53,20 +53,20 @@ class Settings:
         """Read them. Raises ValueError in one sentence."""
         off = env.get("HOROVOD_STALL_CHECK_DISABLE", "0") not in {"", "0"}
         return cls(
-            int(_number(env, "FUSION_THRESHOLD", HOROVOD_BYTES)),
-            _number(env, "CYCLE_TIME", HOROVOD_CYCLE_S * 1e3) / 1e3,
+            int(_read_number(env, "FUSION_THRESHOLD", HOROVOD_BYTES)),
+            _read_number(env, "CYCLE_TIME", HOROVOD_CYCLE_S * 1e3) / 1e3,
             env.get("HOROVOD_TIMELINE", ""),
-            bool(_number(env, "TIMELINE_MARK_CYCLES", 0)),
-            0.0 if off else _number(env, "STALL_CHECK_TIME_SECONDS", 60),
-            0.0 if off else _number(env, "STALL_SHUTDOWN_TIME_SECONDS", 0),
-            _number(env, "START_TIMEOUT", 600),
-            bool(_number(env, "AUTOTUNE", 0)),
+            bool(_read_number(env, "TIMELINE_MARK_CYCLES", 0)),
+            0.0 if off else _read_number(env, "STALL_CHECK_TIME_SECONDS", 60),
+            0.0 if off else _read_number(env, "STALL_SHUTDOWN_TIME_SECONDS", 0),
+            _read_number(env, "START_TIMEOUT", 600),
+            bool(_read_number(env, "AUTOTUNE", 0)),
             env.get("HOROVOD_AUTOTUNE_LOG", ""),
-            max(1, int(_number(env, "AUTOTUNE_STEPS_PER_SAMPLE", 10))),
-            int(_number(env, "AUTOTUNE_WARMUP_SAMPLES", 3)))
+            max(1, int(_read_number(env, "AUTOTUNE_STEPS_PER_SAMPLE", 10))),
+            int(_read_number(env, "AUTOTUNE_WARMUP_SAMPLES", 3)))
 
 
-def _number(env: Mapping[str, str], name: str, default: float) -> float:
+def _read_number(env: Mapping[str, str], name: str, default: float) -> float:
     text = env.get(f"HOROVOD_{name}", "")
     try:
         found = float(text) if text else default

@@ -44,35 +44,35 @@ class _Track:
         return events
 
     def _negotiate(self, kind: str) -> list[dict[str, Any]]:
-        return [] if self.state else self._begin("negotiation", f"NEGOTIATE_{kind.upper()}")
+        return [] if self.state else self._begin_event("negotiation", f"NEGOTIATE_{kind.upper()}")
 
     def _rank_is_ready(self, rank: int) -> list[dict[str, Any]]:
         return [{"ph": "X", "name": str(rank), "dur": 0}] if self.state else []
 
     def _decide(self, _: None) -> list[dict[str, Any]]:
-        return self._end("") if self.state else []
+        return self._end_event("") if self.state else []
 
     def _call(self, kind: str) -> list[dict[str, Any]]:
-        return [*self._decide(None), *self._begin("call", kind.upper())]
+        return [*self._decide(None), *self._begin_event("call", kind.upper())]
 
     def _activity(self, what: str) -> list[dict[str, Any]]:
-        before = self._end("call") if self.state == "activity" else []
-        return before + self._begin("activity", what) if self.state == "call" else before
+        before = self._end_event("call") if self.state == "activity" else []
+        return before + self._begin_event("activity", what) if self.state == "call" else before
 
-    def _over(self, told: dict[str, str]) -> list[dict[str, Any]]:
-        events = self._end("call") if self.state == "activity" else []
+    def _over(self, result: dict[str, str]) -> list[dict[str, Any]]:
+        events = self._end_event("call") if self.state == "activity" else []
         if self.state == "call":
-            events += self._end("", **({"args": told} if told else {}))
+            events += self._end_event("", **({"args": result} if result else {}))
         later, self.later = self.later, []
         for step, what in later:
             events += self.take(step, what)
         return events
 
-    def _begin(self, state: str, name: str) -> list[dict[str, Any]]:
+    def _begin_event(self, state: str, name: str) -> list[dict[str, Any]]:
         self.state = state
         return [{"ph": "B", "name": name}]
 
-    def _end(self, state: str, **more: Any) -> list[dict[str, Any]]:
+    def _end_event(self, state: str, **more: Any) -> list[dict[str, Any]]:
         self.state = state
         return [{"ph": "E", **more}]
 
@@ -101,7 +101,7 @@ class _File:
                                       0o666)
             self.tracks, self.marks_cycles = {}, mark_cycles
             self._length, self._began = 0, time.monotonic()
-            self.write(_named(0, start_time_since_epoch_in_micros=time.time_ns() // 1000))
+            self.write(_name_process(0, start_time_since_epoch_in_micros=time.time_ns() // 1000))
 
     def close(self) -> None:
         if self.descriptor >= 0:
@@ -111,7 +111,7 @@ class _File:
     def track(self, name: str) -> _Track:
         if name not in self.tracks:
             self.tracks[name] = _Track(len(self.tracks) + 1)
-            self.write(_named(self.tracks[name].number, name=name))
+            self.write(_name_process(self.tracks[name].number, name=name))
         return self.tracks[name]
 
     def now_us(self) -> int:
@@ -124,23 +124,23 @@ class _File:
         text = json.dumps(events)[1:-1].encode()
         text = (b",\n" if self._length else b"[\n") + text
         try:
-            self._put(text + END)
+            self._write_text(text + END)
             self._length += len(text)
         except OSError as error:
             log.warning("the timeline ends here, since it cannot be written: %s", error.strerror)
             with contextlib.suppress(OSError):
-                self._put(END)
+                self._write_text(END)
                 os.ftruncate(self.descriptor, self._length + len(END))
             self.close()
 
-    def _put(self, text: bytes) -> None:
+    def _write_text(self, text: bytes) -> None:
         at = 0
         while at < len(text):  # once, unless a disk is full
             at += os.pwrite(self.descriptor, text[at:], self._length + at)
 
 
-def _named(number: int, **told: Any) -> list[dict[str, Any]]:
-    return [{"name": "process_name", "ph": "M", "pid": number, "args": told},
+def _name_process(number: int, **args: Any) -> list[dict[str, Any]]:
+    return [{"name": "process_name", "ph": "M", "pid": number, "args": args},
             {"name": "process_sort_index", "ph": "M", "pid": number,
              "args": {"sort_index": number}}]
 
@@ -173,27 +173,27 @@ class Timeline:
 
     def negotiate(self, kinds: Mapping[str, str]) -> None:
         """A rank was the first one to ask for tensors, each by a kind of call."""
-        self._tell("negotiate", kinds)
+        self._record("negotiate", kinds)
 
     def rank_is_ready(self, names: Iterable[str], rank: int) -> None:
         """A rank asked for tensors."""
-        self._tell("rank_is_ready", dict.fromkeys(names, rank))
+        self._record("rank_is_ready", dict.fromkeys(names, rank))
 
     def decide(self, names: Iterable[str]) -> None:
         """All ranks have asked."""
-        self._tell("decide", dict.fromkeys(names))
+        self._record("decide", dict.fromkeys(names))
 
     def call(self, names: Iterable[str], kind: str) -> None:
         """The call for tensors begins."""
-        self._tell("call", dict.fromkeys(names, kind))
+        self._record("call", dict.fromkeys(names, kind))
 
     def activity(self, names: Iterable[str], what: str) -> None:
         """A part of the call begins, and the one before it ends."""
-        self._tell("activity", dict.fromkeys(names, what))
+        self._record("activity", dict.fromkeys(names, what))
 
     def over(self, results: Mapping[str, dict[str, str]]) -> None:
         """The call is over, with all of its parts; its events end with what is told of results."""
-        self._tell("over", results)
+        self._record("over", results)
 
     def cycle(self) -> None:
         """Rank 0 decides."""
@@ -202,7 +202,7 @@ class Timeline:
                 self._file.write([{"ph": "i", "name": "CYCLE_START", "ts": self._file.now_us(),
                                    "s": "g"}])
 
-    def _tell(self, step: str, of_tensors: Mapping[str, Any]) -> None:
+    def _record(self, step: str, of_tensors: Mapping[str, Any]) -> None:
         if not self.is_written:
             return
         with self._file.lock:

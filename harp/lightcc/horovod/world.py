@@ -49,17 +49,17 @@ class ProcessSet:
 
     def size(self) -> int:
         """How many they are."""
-        self._check()
+        self._check_added()
         return len(self.ranks)
 
     def rank(self) -> int:
         """Give this rank's number among them. Raises ValueError where it is none of them."""
-        self._check()
+        self._check_added()
         if not self.included():
             raise ValueError(f"rank {current().rank} is not in the process set {self.ranks}")
         return self.ranks.index(current().rank)
 
-    def _check(self) -> None:
+    def _check_added(self) -> None:
         if self.process_set_id is None:
             raise ValueError("the process set was not added; hvd.init(process_sets=...) and "
                              "hvd.add_process_set do so")
@@ -89,7 +89,7 @@ class World:
         self.sets: dict[int, ProcessSet] = {}
         whole.ranks = list(range(place.size))
         self.add(whole)
-        hosts = _hosts(place, store)
+        hosts = _exchange_hosts(place, store)
         host = hosts[place.rank]
         self.local_rank = hosts[:place.rank].count(host)
         self.local_size = hosts.count(host)
@@ -135,23 +135,23 @@ class World:
             raise ValueError("the set of all ranks, or one that was not added, cannot be removed")
         assert removed.process_set_id is not None
         del self.sets[removed.process_set_id]
-        self._end(removed)
+        self._end_set(removed)
 
     def close(self) -> None:
         """Leave."""
         for ended in reversed(list(self.sets.values())):
-            self._end(ended)
+            self._end_set(ended)
         self.sets.clear()
         self.timeline.stop()
 
-    def _end(self, ended: ProcessSet) -> None:
+    def _end_set(self, ended: ProcessSet) -> None:
         ended.process_set_id = None
         if ended.runtime:
             ended.runtime.close()
             ended.runtime = None
 
 
-def _hosts(place: Place, store: Store) -> list[str]:
+def _exchange_hosts(place: Place, store: Store) -> list[str]:
     """Give each rank's host, as those are told apart that share memory."""
     if place.size == 1:
         return [""]

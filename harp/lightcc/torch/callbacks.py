@@ -57,15 +57,15 @@ class Worker:
             self._queue.put(work)
             if not self._serves:
                 self._serves = True
-                threading.Thread(target=self._serve, daemon=True, name=self._name).start()
+                threading.Thread(target=self._serve_queue, daemon=True, name=self._name).start()
 
-    def _serve(self) -> None:
+    def _serve_queue(self) -> None:
         _HERE.origin = self._origin
-        while work := self._next():
+        while work := self._take_work():
             work()
             del work  # with what it holds
 
-    def _next(self) -> Callable[[], object] | None:
+    def _take_work(self) -> Callable[[], object] | None:
         with contextlib.suppress(queue.Empty):
             return self._queue.get(timeout=LINGER_S)
         with self._beginning:
@@ -185,7 +185,7 @@ class LightFuture(torch.futures.Future):
     def then(self, callback: Callable[[Any], Any]) -> torch.futures.Future[Any]:
         """Have a callback run when this is done; gives the future of what it returns."""
         chained = LightFuture(self._lane, self._devices)
-        self._lane.chained.submit(partial(self._run, callback, chained))
+        self._lane.chained.submit(partial(self._run_callback, callback, chained))
         return chained
 
     def add_done_callback(self, callback: Callable[[Any], Any]) -> None:
@@ -199,7 +199,7 @@ class LightFuture(torch.futures.Future):
         self._set_unwrap_func(raise_error)
         self.set_result(FailedValue(result))
 
-    def _run(self, callback: Callable[[Any], Any], chained: LightFuture) -> None:
+    def _run_callback(self, callback: Callable[[Any], Any], chained: LightFuture) -> None:
         with contextlib.suppress(Exception):  # the callback sees it
             self.wait()
         try:

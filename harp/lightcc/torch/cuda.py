@@ -129,18 +129,18 @@ class Stage:
         self._back = [(tensor, copy) for tensor, copy in back if tensor is not copy]
         self.devices = sorted({leaf.device for leaf in leaves if devices.holds(leaf)}, key=str)
         for device in self.devices:  # what the caller's kernels write or still read
-            self._side(device).wait_event(devices.record(devices.current_stream(device)))
+            self._side_stream(device).wait_event(devices.record(devices.current_stream(device)))
         for tensor, copy in out:
             if tensor is not copy:
-                devices.copy(self._side(tensor.device), copy, tensor)
-        self._out = self._record()
+                devices.copy(self._side_stream(tensor.device), copy, tensor)
+        self._out = self._record_events()
         self._came: list[Any] = []
 
-    def _side(self, device: Any) -> Any:
+    def _side_stream(self, device: Any) -> Any:
         return self._devices.side_stream(device)
 
-    def _record(self) -> list[Any]:
-        return [self._devices.record(self._side(device)) for device in self.devices]
+    def _record_events(self) -> list[Any]:
+        return [self._devices.record(self._side_stream(device)) for device in self.devices]
 
     def wait_out(self) -> None:
         """Block until the copies on the host are there."""
@@ -150,8 +150,8 @@ class Stage:
     def copy_back(self) -> None:
         """Begin to copy results back, when the collective is over."""
         for tensor, copy in self._back:
-            self._devices.copy(self._side(tensor.device), tensor, copy)
-        self._came = self._record()
+            self._devices.copy(self._side_stream(tensor.device), tensor, copy)
+        self._came = self._record_events()
 
     def join(self) -> None:
         """Let the caller's streams wait for the results."""
@@ -160,7 +160,7 @@ class Stage:
 
     def on_sides(self) -> Iterable[AbstractContextManager[Any]]:
         """Give what makes the streams of the copies the current ones."""
-        return [self._devices.on_stream(self._side(device)) for device in self.devices]
+        return [self._devices.on_stream(self._side_stream(device)) for device in self.devices]
 
 
 class Stager:
@@ -198,9 +198,9 @@ class Stager:
         except Exception as error:  # no other code reports it
             over.set_exception(error)
         else:
-            begun.add_done_callback(functools.partial(self._end, stage, over))
+            begun.add_done_callback(functools.partial(self._end_call, stage, over))
 
-    def _end(self, stage: Stage, over: Future[Any], begun: Future[Any]) -> None:
+    def _end_call(self, stage: Stage, over: Future[Any], begun: Future[Any]) -> None:
         try:
             result = begun.result()
             stage.copy_back()

@@ -87,7 +87,7 @@ def test_what_is_sent_at_once_may_be_longer_than_what_is_open(monkeypatch, ranks
             assert all((ins[rank] == rank + 1).all() for ins in came for rank in range(ranks))
         else:
             for rank in group:
-                monkeypatch.setattr(rank, "_algorithm", lambda *_, **__: (plan, {}))
+                monkeypatch.setattr(rank, "_choose_algorithm", lambda *_, **__: (plan, {}))
             of_all(rank.allreduce(own, "uint8") for rank, own in zip(group, data, strict=True))
             assert all((own == ranks * (ranks + 1) // 2).all() for own in data)
 

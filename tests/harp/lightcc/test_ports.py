@@ -24,12 +24,12 @@ needs_root = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 @pytest.fixture
 def opened(monkeypatch):
     """The kinds of ports that were tried, in turn."""
-    kinds, to_open = [], ports._open
+    kinds, to_open = [], ports._open_engine
 
     def note(port, *rest, **options):
         kinds.append(port.kind)
         return to_open(port, *rest, **options)
-    monkeypatch.setattr(ports, "_open", note)
+    monkeypatch.setattr(ports, "_open_engine", note)
     return kinds
 
 

@@ -104,7 +104,8 @@ def test_one_tensor_that_does_not_go_together_fails_its_whole_group():
     coordinator.hear(1, [gathering("a", 2), gathering("b", 2, rows=3)], 0.0)
     (response,) = coordinator.decide()
     assert [request.name for request in response.requests] == ["a", "b"]
-    assert response.error.startswith("ranks do not agree on b: rank 0 calls allgather of 2x2 float32")
+    assert response.error.startswith(
+        "ranks do not agree on b: rank 0 calls allgather of 2x2 float32")
 
 
 @given(st.integers(1, 4), st.integers(1, 4), st.booleans())

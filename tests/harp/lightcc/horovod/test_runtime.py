@@ -60,9 +60,9 @@ def test_a_message_that_comes_after_the_thread_has_ended_is_not_answered():
     with runtimes_of(2) as (runtimes, _):
         late = Future()
         late.set_result(Codec().pack_requests([]))
-        runtimes[0]._inbox.put(runtimes[0]._stop)
+        runtimes[0]._inbox.put(runtimes[0]._stop_serving)
         runtimes[0]._thread.join()
-        runtimes[0]._inbox.put(partial(runtimes[0]._hear, 1, REQUESTS, late))
+        runtimes[0]._inbox.put(partial(runtimes[0]._take_message, 1, REQUESTS, late))
         runtimes[0].close()
 
 
