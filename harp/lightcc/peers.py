@@ -8,7 +8,7 @@ HARP_PORT names one for all.
 One connection of a pair carries the pieces of collectives, the other one what may come at any time:
 messages between two ranks, and news that the group has failed. They have engines of their own:
 collectives are moved by the thread that waits for them, messages by one that always listens.
-Between ranks of one host pieces go straight through memory (`direct.py`) where nothing forbids it.
+Between ranks of one host pieces go straight through memory (`mover.py`) where nothing forbids it.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from harp.collectives.channels import ConnectionChannel
-from harp.lightcc.direct import Direct
 from harp.lightcc.failure import GroupError
+from harp.lightcc.mover import Direct
 from harp.lightcc.ports import open_memory, open_network, open_p2p, read_port
 from harp.net.errors import EndedError
 

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from harp._cnet import ffi, lib
-from harp.lightcc.direct import Direct
 from harp.lightcc.elements import combination
 from harp.lightcc.failure import GroupError
-from harp.lightcc.mover import Mover
+from harp.lightcc.mover import Direct, Mover
 from harp.lightcc.peers import Peers
 from harp.lightcc.pieces import PIECE_BYTES, PLACE, REDUCE, SEND, address, cut, table
 from harp.lightcc.program import Program
