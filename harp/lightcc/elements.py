@@ -1,4 +1,4 @@
-"""Element types of collectives, and what combines two of them.
+"""Element types of collectives, and their reductions.
 
 Reductions are C's (`cnet/lightcc/reduce.h`) and work in place on bytes, so that memory of numpy,
 torch or anything else is good for them. Averages are sums that are divided in the end; those of

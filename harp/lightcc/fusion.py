@@ -1,4 +1,4 @@
-"""Which gradients travel together: the rules alone, without time.
+"""Tensor fusion: the rules for which gradients travel together, without time.
 
 The simulator (`sim.workloads.buckets`) and Horovod's negotiation (`harp.lightcc.horovod`) ask the
 same function, so what is simulated is what is deployed. DDP's buckets are torch's own work; the

@@ -74,7 +74,7 @@ class ErrorPart(NamedTuple):
 
 
 class Between(NamedTuple):
-    """What ranks of several hosts have of a bucket that the ranks of each host have divided."""
+    """Parts of a bucket that hosts sum, where the ranks of each host have divided it."""
 
     ranks: tuple[int, ...]
     """One of each host, with the same part."""
@@ -165,7 +165,7 @@ class Group:
         With ``error``, memory of `error_bytes` that was zero when it was first given, sums and
         averages are sparse where the settings say so: what is not sent is added the next time. A
         ``ratio`` is taken in place of the settings' share. ``sampled``: selected by a threshold
-        that a sample tells (harp_topk_sample), not exactly.
+        from a sample (harp_topk_sample), not exactly.
         """
         left = None if error is None else (address(error), len(error))
         return self._repeat_on(("allreduce", dtype, reduction, left, ratio, sampled), data, error,
@@ -182,11 +182,11 @@ class Group:
                                        slice(0, len(data)), error, sampled=sampled)
 
     def error_bytes(self, nbytes: int, dtype: str) -> int:
-        """Bytes of the error of an allreduce of so many bytes; 0 where it is not sparse."""
+        """Return the bytes of the error of an allreduce of ``nbytes``; 0 where it is not sparse."""
         return 4 * self.error_part(nbytes, dtype).elements
 
     def error_part(self, nbytes: int, dtype: str) -> ErrorPart:
-        """Tell among which elements this rank selects, and how many ranks select among them."""
+        """Return the elements among which this rank selects, and the number of ranks that do."""
         if dtype != "float32":
             return ErrorPart(0, 0, self.ranks, 0)
         name, parameters = self._choose_algorithm(nbytes, sparse=True)
@@ -217,13 +217,13 @@ class Group:
             error, sampled=sampled, among=between.ranks)
 
     def between_path(self, between: Between, part_bytes: int, *, sparse: bool) -> PlanPath:
-        """Tell how such a part travels."""
+        """Return the path of such a part."""
         return between_path(self.settings, len(between.ranks), between.bucket_bytes, part_bytes,
                             sparse=sparse, tuning=self._tuning)
 
     @property
     def places(self) -> list[str]:
-        """Of each rank the place: those of one share a host's memory."""
+        """The place of each rank: ranks with the same one share a host's memory."""
         return self._peers.places
 
     def reduce_scatter(self, data: Bytes, dtype: str, reduction: str = "sum") -> Future[None]:
@@ -234,7 +234,7 @@ class Group:
                 "reduce_scatter", "reduce-scatter", data, dtype, reduction, {}, own))
 
     def examined(self, nbytes: int, dtype: str) -> slice:
-        """Which bytes of a sparse allreduce's data its error belongs to."""
+        """Return the bytes of a sparse allreduce's data that its error belongs to."""
         if dtype != "float32":
             return slice(0, 0)
         name, parameters = self._choose_algorithm(nbytes, sparse=True)
@@ -306,8 +306,8 @@ class Group:
         self._programs[key] = program
         return program
 
-    # The same with memory of an owner that is asked for its bytes the first time alone; `at` is the
-    # address. What a small call costs is for the most part what stands here.
+    # The same for memory of an owner, which gives its bytes in the first call only; `at` is its
+    # address. These lines are most of the cost of a small call.
 
     def allreduce_of(self, owner: Any, at: int, elements: int, dtype: str, reduction: str,
                      bytes_of: Callable[[Any], Bytes]) -> Future[None]:
@@ -376,9 +376,9 @@ class Group:
     # ---- One call after the other ----
 
     def waiting(self) -> Waiter:
-        """Carry out what this thread calls within, in this thread if nothing is before it.
+        """Run the calls made in this context in this thread, if the queue is empty.
 
-        For who waits for a call at once: it need not be handed to another thread and back.
+        For a caller that waits for its call at once: this saves two thread switches.
         """
         return self._queue.waiter
 
@@ -394,7 +394,7 @@ class Group:
         self._on_loop(listen()).result()
 
     def fail(self, why: str, *, is_symptom: bool = False) -> None:
-        """Fail the group at all ranks, by ``why`` or what another rank knows of a symptom."""
+        """Fail the group at all ranks, by ``why`` or by the reason behind a symptom."""
         with contextlib.suppress(RuntimeError):  # it is closed
             self._failure.report_soon(why, SYMPTOM if is_symptom else FAILED)
 
@@ -403,7 +403,7 @@ class Group:
         self._failure.report_soon(f"{why} by rank {self.rank}")
 
     def close(self) -> None:
-        """Leave the group. What was begun and is not over fails here; other ranks go on."""
+        """Leave the group. Calls that are not over fail here; other ranks go on."""
         if self._loop.is_closed() or os.getpid() != self._process:
             return  # a child of fork has no thread of the group
         if self._mover:
@@ -418,7 +418,7 @@ class Group:
         self._loop.close()
 
     def forked(self) -> None:
-        """Fail what is called in a child of fork, which has no thread of the group."""
+        """Fail the calls of a child of fork, which has no thread of the group."""
         self._failure.sentence = FORKED
         self._queue.forked()
 

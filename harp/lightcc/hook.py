@@ -51,7 +51,7 @@ class Sparsity:
     warm_up_steps: int = 1
     """Steps with each of them."""
     sampled: bool = False
-    """Whether a threshold that a sample tells selects, in one pass, instead of the exact largest:
+    """Whether a threshold from a sample selects, in one pass, instead of the exact largest:
     somewhat fewer are sent (cnet/lightcc/topk.h has the bound)."""
     feedback: bool = True
     """Whether what is not sent is kept. Without it gradients are lost: for comparisons."""
@@ -75,7 +75,7 @@ class Sparsity:
 
 @dataclass
 class BucketMemory:
-    """What a rank keeps of a bucket from step to step."""
+    """A rank's memory of a bucket from step to step."""
 
     part: ErrorPart
     """Of the bucket's elements those that ``error`` is about."""

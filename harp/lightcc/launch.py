@@ -1,7 +1,7 @@
-"""Who a process is among those that were started with it, from the launcher's environment.
+"""The rank of a process and the size of its job, from the launcher's environment.
 
-One parser for ``harp run``, torchrun, horovodrun, Open MPI, MPICH and Slurm. What a launcher does
-not say is left out: ranks of a host are then counted when the ranks have met
+One parser for ``harp run``, torchrun, horovodrun, Open MPI, MPICH and Slurm. Values that a launcher
+does not set stay empty: the ranks of a host are then counted when the ranks have met
 (`harp.lightcc.horovod.world`).
 
 >>> read_place({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4"}).rank
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Names:
-    """How a launcher calls what it says."""
+    """The names of a launcher's variables."""
 
     launcher: str
     rank: str
@@ -32,7 +32,7 @@ class _Names:
     local_rank: str
     local_size: str
     job: str = ""
-    """What tells one job of the launcher from another; Hydra's is `_job_of_hydra`."""
+    """The variable that identifies the job; Hydra's is `_job_of_hydra`."""
 
 
 _LAUNCHERS = (
@@ -44,12 +44,12 @@ _LAUNCHERS = (
     _Names("MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
     _Names("Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "", "SLURM_JOB_ID"),
 )
-"""In the order in which they are believed: a launcher within another one's job comes first."""
+"""In order of precedence: a launcher within another one's job comes first."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """A process among the others."""
+    """The place of a process in its job."""
 
     rank: int = 0
     size: int = 1
@@ -59,10 +59,10 @@ class Place:
 
 
 def read_place(env: Mapping[str, str]) -> Place:
-    """Find the launcher's words. Without a launcher a process is alone.
+    """Read the launcher's variables. Without a launcher a process is alone.
 
     Raises:
-        ValueError: in one sentence, where a variable is missing or is no number that can be.
+        ValueError: in one sentence, where a variable is missing or is no valid number.
 
     """
     for names in _LAUNCHERS:
@@ -81,10 +81,10 @@ def read_place(env: Mapping[str, str]) -> Place:
 
 
 def read_master(env: Mapping[str, str]) -> tuple[str, int]:
-    """Give the address and TCP port at which rank 0 can be found.
+    """Return the address and TCP port of rank 0.
 
-    MASTER_ADDR and MASTER_PORT say so; else it is the first host of a Slurm job, or this host if
-    all ranks are here, and a port that follows from what tells the job from others.
+    They are MASTER_ADDR and MASTER_PORT; else the first host of a Slurm job, or this host if all
+    ranks are here, and a port that is computed from the job's identity.
     """
     place = read_place(env)
     address = env.get("MASTER_ADDR")
@@ -106,7 +106,7 @@ def read_master(env: Mapping[str, str]) -> tuple[str, int]:
 
 
 def torch_variables(env: Mapping[str, str]) -> dict[str, str]:
-    """Give what torch.distributed reads, where a launcher said it in other words."""
+    """Return torch.distributed's variables, translated from the launcher's."""
     place = read_place(env)
     if not place.launcher or "RANK" in env:
         return {}
@@ -120,7 +120,7 @@ def torch_variables(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def _job_of_hydra() -> str | None:
-    """Give the process of MPICH's launcher on this host, which is over all ranks of a job here."""
+    """Return the process of MPICH's launcher, the parent of all ranks of a job on this host."""
     process = os.getpid()
     while process > 1:
         try:

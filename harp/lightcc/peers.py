@@ -1,14 +1,13 @@
 """The connections of a group of ranks: two to each other rank, made when the group is made.
 
-Ranks tell each other where they listen by a store, which knows ``set(key, bytes)`` and
-``get(key) -> bytes``; get waits until somebody has set the key. torch's stores are such. Ranks of
-one host and its network talk over memory (``mem``), others over the network (``ports.py``);
-HARP_PORT names one for all.
+Ranks publish where they listen in a store with ``set(key, bytes)`` and ``get(key) -> bytes``; get
+waits until the key is set. torch's stores are such. Ranks that share a host and its network connect
+over memory (``mem``), others over the network (``ports.py``); HARP_PORT chooses one port for all.
 
-One connection of a pair carries the pieces of collectives, the other one what may come at any time:
-messages between two ranks, and news that the group has failed. They have engines of their own:
-collectives are moved by the thread that waits for them, messages by one that always listens.
-Between ranks of one host pieces go straight through memory (`mover.py`) where nothing forbids it.
+One connection of a pair carries the pieces of collectives, the other one messages that may come at
+any time: data between two ranks, and news that the group has failed. Each has an engine of its own:
+the thread that waits for a collective drives the first, a listening thread the second. Between
+ranks of one host pieces go straight through memory (`mover.py`) where nothing forbids it.
 """
 
 from __future__ import annotations
@@ -66,13 +65,13 @@ class PeerChannel(ConnectionChannel):
 
 
 class Store(Protocol):
-    """What ranks find each other by."""
+    """The store in which ranks find each other."""
 
     def set(self, key: str, value: bytes) -> object:
-        """Tell all ranks."""
+        """Set a key for all ranks."""
 
     def get(self, key: str) -> bytes:
-        """Wait until it is told."""
+        """Wait until the key is set."""
 
 
 class Peers:
@@ -87,18 +86,18 @@ class Peers:
         self._environment = environment
         self._asking: threading.Thread | None = None
         self._missing: set[int] = set()
-        """Ranks that are waited for while the group is made."""
+        """Ranks that have not come yet while the group is made."""
         self.places: list[str] = []
-        """Of each rank the place, in words: ranks of one share memory."""
+        """The place of each rank: ranks with the same one share memory."""
         self.pieces: dict[int, Connection] = {}
-        """For collectives (`harp.lightcc.mover`)."""
+        """The connections for collectives (`harp.lightcc.mover`)."""
         self.direct = Direct(ranks, environment)
-        """For pieces of ranks of this host."""
+        """The memory for pieces between ranks of this host."""
         self.p2p: dict[int, PeerChannel] = {}
-        """For messages between two ranks, and for failures."""
+        """The channels for messages between two ranks and for failures."""
 
     async def connect(self) -> None:
-        """Open all connections. Raises what the network raises; GroupError names who is late."""
+        """Open all connections. Raises the network's errors; GroupError names missing ranks."""
         try:
             await asyncio.wait_for(self._connect_all(), self._timeout_s)
         except asyncio.TimeoutError:
@@ -127,7 +126,7 @@ class Peers:
                 listener.close()
 
     async def _read_store(self, key: str) -> Any:
-        """Wait for what a rank tells by the store."""
+        """Wait for a key of the store, and return its value."""
         loop = asyncio.get_running_loop()
         came: asyncio.Future[Any] = loop.create_future()
 
@@ -141,15 +140,15 @@ class Peers:
                 finish = came.set_result
             except Exception as error:  # it is raised where it is awaited
                 finish, value = came.set_exception, error
-            with contextlib.suppress(RuntimeError):  # nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(settle, finish, value)
-        # Nobody joins it for good, as an executor's threads are when the process ends.
+        # A daemon: an executor's thread would be joined when the process ends.
         self._asking = threading.Thread(target=ask, daemon=True, name="lightcc store")
         self._asking.start()
         return json.loads(await came)
 
     async def _find_kinds(self) -> dict[int, str]:
-        """Find how to reach each other rank."""
+        """Choose how to reach each other rank."""
         self._store.set(f"place/{self.rank}",
                         json.dumps([memory_place(), self.direct.open()]).encode())
         found = []
@@ -168,12 +167,12 @@ class Peers:
 
     @property
     def hosts(self) -> int:
-        """How many places there are."""
+        """The number of hosts."""
         return len(set(self.places))
 
     @property
     def dead_s(self) -> float:
-        """After so many silent seconds a rank counts as dead."""
+        """A rank that is silent for this long counts as dead."""
         return max(1.0, min(self._timeout_s, 30.0))
 
     def _choose_kind(self, same_host: bool) -> str:
@@ -218,7 +217,7 @@ class Peers:
 
     @property
     def engines(self) -> list[Engine]:
-        """Those that carry pieces; whoever waits for pieces drives them."""
+        """The engines of pieces; the thread that waits for pieces drives them."""
         return [engine for (which, _), engine in self._engines.items() if which == PIECES]
 
     async def flush(self, timeout_s: float) -> None:
@@ -238,7 +237,7 @@ class Peers:
 
 
 def memory_place() -> str:
-    """Where memory can be shared: this boot of this host, its spaces, and the user's."""
+    """Name the place that shares memory: this boot of this host, its namespaces and the user."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     spaces = [Path(f"/proc/self/ns/{kind}").stat().st_ino for kind in ("net", "user")]
     return json.dumps([boot, *spaces, Path("/dev/shm").stat().st_dev, os.geteuid()])

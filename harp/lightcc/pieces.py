@@ -1,4 +1,4 @@
-"""What a rank does in a collective, as the list of pieces that `cnet/lightcc/mover.h` moves.
+"""The pieces of a rank's part in a collective, which `cnet/lightcc/mover.h` moves.
 
 A plan's messages are cut into pieces of `PIECE_BYTES`, which stay in a core's cache while they are
 reduced. Both ends cut alike, so all ranks must use the same size. The list of a plan is made once

@@ -1,4 +1,4 @@
-"""Which plan of `harp.collectives` averages a tensor: asked by the simulator and by real groups.
+"""The choice of a plan for an allreduce, for real groups and for the simulator.
 
 The LIGHT_* settings come first (`harp.lightcc.settings`), then a table of `sim.tune`, if HARP_TUNER
 names one (`harp.collectives.tuning`), then a threshold between few steps and few bytes.

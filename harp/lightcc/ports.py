@@ -1,17 +1,16 @@
-"""The engines by which a rank reaches other ranks.
+"""The engines that connect a rank to other ranks.
 
-Those for pieces of collectives are driven by the thread that waits for them, and between hosts
-choose how datagrams leave:
+The thread that waits for pieces of collectives drives their engines. Between hosts HARP_PORT
+chooses the engine's port:
 
     HARP_PORT    the engine's port
     auto         xdp where the card's driver works on the engine's memory (zero copy), else udp
     udp, xdp     that one; xdp with a copy, too
     mem          none: all ranks are on one host
 
-Each rank chooses by itself: xdp and udp understand each other. Messages, which are few, need no
-queue of the card: they go by memory or udp, and a thread of the engine's own listens. The interface
-is that of HARP_IFNAME, else the one from which the network leads to MASTER_ADDR. HARP_FAULTS says
-what goes wrong on the way, for tests.
+Each rank chooses by itself: xdp and udp interoperate. Messages, which are few, need no queue of the
+card: they take memory or udp, and the engine's own thread listens. The interface is that of
+HARP_IFNAME, else the one that routes to MASTER_ADDR. HARP_FAULTS injects faults, for tests.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ if TYPE_CHECKING:
 
 PORTS = ("auto", "udp", "xdp", "mem")
 QUIET_S = 0.002
-"""The thread that drives may be off its CPU for so long while other ranks have it."""
+"""The driving thread may be off its CPU for this long while other ranks have it."""
 XDP_FRAMES = 8192
-"""As many as the plugin gives such an engine: rings of both directions, and what is on its way."""
+"""As in the plugin: rings of both directions, and the frames under way."""
 
 
 def read_port(environment: Mapping[str, str]) -> str:
-    """Give HARP_PORT. Raises ValueError for what collectives on the host do not have."""
+    """Read HARP_PORT. Raises ValueError for a port that collectives on the host do not have."""
     port = environment.get("HARP_PORT", "auto")
     if port not in PORTS:
         raise ValueError(f"HARP_PORT is {port!r}; collectives on the host have {', '.join(PORTS)}")
@@ -66,7 +65,7 @@ def open_p2p(environment: Mapping[str, str], name: str, *, mem: bool) -> Engine:
 
 
 def find_place(environment: Mapping[str, str]) -> Port:
-    """Find the interface and the address by which this host reaches the others, as a udp port."""
+    """Find the interface and address that lead to the other hosts, as a udp port."""
     interface = environment.get("HARP_IFNAME", "").removeprefix("=")  # as exact names for NCCL
     if interface:
         return Port("udp", interface)

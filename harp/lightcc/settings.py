@@ -105,7 +105,7 @@ class LightSettings:
     def from_env(cls, env: Mapping[str, Raw]) -> LightSettings:
         """Read the LIGHT_* variables of ``env``, e.g. ``os.environ``; other names are ignored.
 
-        A `ValueError` in one sentence tells of an unknown LIGHT_* name or a value out of range.
+        A `ValueError` in one sentence names an unknown LIGHT_* name or a value out of range.
         """
         given: dict[str, Any] = {}
         for variable in (name for name in env if name.startswith("LIGHT_")):

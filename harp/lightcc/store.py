@@ -1,8 +1,8 @@
-"""The place where ranks find each other: keys and values at an address that all ranks know.
+"""The rendezvous store: keys and values at an address that all ranks know.
 
-``harp run`` holds a `StoreServer` and tells its address and a token by HARP_STORE, which is
-``HOST:PORT/TOKEN``; without it torch's TCPStore at MASTER_ADDR and MASTER_PORT does the same. A
-request is a connection of its own, with one line of JSON each way, so that a ``get`` may wait while
+``harp run`` holds a `StoreServer` and passes its address and a token in HARP_STORE,
+``HOST:PORT/TOKEN``; without it torch's TCPStore at MASTER_ADDR and MASTER_PORT does the same. Each
+request has its own connection, with one line of JSON each way, so that a ``get`` may wait while
 others go on. HARP_STORE may also be ``file:PATH``: a file that all hosts see and no other job uses.
 """
 
@@ -36,24 +36,24 @@ class MemoryStore:
         self._changed = threading.Condition()
 
     def set(self, key: str, value: bytes) -> None:
-        """Tell all ranks."""
+        """Set a key for all ranks."""
         with self._changed:
             self._values[key] = value
             self._changed.notify_all()
 
     def get(self, key: str) -> bytes:
-        """Wait until it is told."""
+        """Wait until the key is set."""
         with self._changed:
             self._changed.wait_for(lambda: key in self._values)
             return self._values[key]
 
     def has(self, key: str) -> bool:
-        """Whether it is told."""
+        """Whether the key is set."""
         with self._changed:
             return key in self._values
 
     def find(self, prefix: str) -> list[str]:
-        """Give the ends of the keys that begin so."""
+        """Return the rest of each key that begins with ``prefix``."""
         with self._changed:
             return [key[len(prefix):] for key in self._values if key.startswith(prefix)]
 
@@ -76,7 +76,7 @@ class StoreServer(socketserver.ThreadingTCPServer):
         return f"{host}:{self.server_address[1]}/{self.token}"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of a client that went away."""
+        """Print no traceback for a client that went away."""
 
 
 class _Handler(socketserver.StreamRequestHandler):
@@ -98,7 +98,7 @@ class _Handler(socketserver.StreamRequestHandler):
 
 
 class StoreClient:
-    """What a `StoreServer` holds, from elsewhere."""
+    """A client of a `StoreServer`."""
 
     def __init__(self, variable: str, timeout_s: float) -> None:
         where, _, self._token = variable.partition("/")
@@ -109,15 +109,15 @@ class StoreClient:
         self._address, self._timeout_s = (host, int(port)), timeout_s
 
     def set(self, key: str, value: bytes) -> None:
-        """Tell all ranks."""
+        """Set a key for all ranks."""
         self._send_request({"key": key, "value": value.hex()})
 
     def get(self, key: str) -> bytes:
-        """Wait until it is told. Raises TimeoutError."""
+        """Wait until the key is set. Raises TimeoutError."""
         return bytes.fromhex(self._send_request({"key": key, "value": None}))
 
     def has(self, key: str) -> bool:
-        """Whether it is told."""
+        """Whether the key is set."""
         return bool(self._send_request({"key": key, "has": True}))
 
     def _send_request(self, request: dict[str, Any]) -> Any:
@@ -136,11 +136,11 @@ class PrefixStore:
         self._prefix, self._store = prefix, store
 
     def set(self, key: str, value: bytes) -> None:
-        """Tell all ranks."""
+        """Set a key for all ranks."""
         self._store.set(self._prefix + key, value)
 
     def get(self, key: str) -> bytes:
-        """Wait until it is told."""
+        """Wait until the key is set."""
         return bytes(self._store.get(self._prefix + key))
 
 

@@ -1,4 +1,7 @@
-"""Memory of torch's tensors as the bytes that a `harp.lightcc.group.Group` works on.
+"""The memory of torch's tensors as bytes for `harp.lightcc.group.Group`.
+
+This module stands outside of `harp.lightcc.torch`, since Horovod's API imports it and must not
+register a backend.
 
 A collective ends in another thread than it began in, when the caller may have made the result part
 of a graph: `writing` keeps what is written there out of it.
@@ -28,7 +31,7 @@ def nothing() -> None:
 
 
 def bytes_of(tensor: torch.Tensor) -> tuple[Bytes, Callable[[], None]]:
-    """Give a tensor's memory, or a copy of it, and what is to be called when the result is in it.
+    """Return a tensor's memory, or a copy, and a function to call when the result is in it.
 
     The bytes keep the memory.
     """
@@ -60,13 +63,13 @@ def flat_bytes(whole: torch.Tensor) -> Bytes:
 
 
 def all_bytes(tensors: Iterable[torch.Tensor]) -> tuple[list[Bytes], Callable[[], None]]:
-    """Give the memory of each, and what is to be called when the results are there."""
+    """Return the memory of each, and a function to call when the results are there."""
     pairs = [bytes_of(tensor) for tensor in tensors]
     return [data for data, _ in pairs], all_of([finish for _, finish in pairs])
 
 
 def all_of(finishes: Sequence[Callable[[], None]]) -> Callable[[], None]:
-    """Give what calls all of them."""
+    """Return a function that calls all of them."""
     wanted = [one for one in finishes if one is not nothing]
 
     def finish() -> None:
@@ -77,7 +80,7 @@ def all_of(finishes: Sequence[Callable[[], None]]) -> Callable[[], None]:
 
 def take_part(output: torch.Tensor, elements: int, whole: torch.Tensor,
               start: int) -> Callable[[], None]:
-    """Give what copies so many elements of ``whole``, which is contiguous, to ``output``."""
+    """Return a function that copies ``elements`` of ``whole``, contiguous, to ``output``."""
     if (output.numel(), output.dtype) != (elements, whole.dtype):
         raise ValueError(f"reduce_scatter: {elements} {dtype_of(whole)} do not fit "
                          f"{output.numel()} {dtype_of(output)}")

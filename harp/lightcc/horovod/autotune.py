@@ -1,4 +1,4 @@
-"""HOROVOD_AUTOTUNE: settings that rank 0 tries while the job runs, and the best of which it keeps.
+"""HOROVOD_AUTOTUNE: rank 0 tries settings while the job runs, and keeps the best.
 
 One setting after the other is changed, with the others as good as known so far: fusion threshold,
 cycle time, dense 2D or ring, from which size on gradients are sparse, and whether their values are

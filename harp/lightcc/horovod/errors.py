@@ -1,4 +1,4 @@
-"""What can go wrong, named as in Horovod."""
+"""Errors, named as in Horovod."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the rows of tensors lie in memory: by tensor, or by rank where several travel in one call."""
+"""Packing of rows of tensors: by tensor, or by rank where several travel in one call."""
 
 from __future__ import annotations
 

@@ -1,12 +1,11 @@
-"""How the ranks that are left, and those that are added, come together.
+"""The meeting of ranks that are left and ranks that are added.
 
-``harp run --min-np`` knows which of its processes live, and starts more where hosts are added. Each
-process that wants a new group says so in the store, by the number of the meeting and by the number
-with which it was started. When all that were in the last group and live have said so, ``harp run``
-tells who meets, in order: that is their new rank. A process that comes too late for a meeting comes
-to the next one; that somebody waits, or that a host was taken away, is told in the store as well,
-and the ranks look at each commit. Where the launcher says nothing of the kind, all ranks must come
-again, with their old numbers.
+``harp run --min-np`` knows the processes that live, and starts more where hosts are added. Each
+process that wants a new group writes to the store the number of the meeting and the number with
+which it was started. When all live ranks of the last group have done so, ``harp run`` publishes the
+list of those that meet, in the order of their new ranks. A process that is late for a meeting takes
+part in the next one. The store also says that a process waits, or that a host was removed; ranks
+read it at each commit. Under other launchers all ranks must come again, with their old numbers.
 """
 
 from __future__ import annotations

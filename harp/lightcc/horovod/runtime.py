@@ -1,10 +1,10 @@
-"""One rank's part in the collectives of a set of ranks, in a thread of its own.
+"""A rank's thread that negotiates and runs the collectives of a set of ranks.
 
-Callers give `Entry` objects in any order and go on. The thread tells rank 0 what was asked for;
-rank 0's thread hears that of all ranks, waits one cycle time for more, or until all callers wait
-for what they have asked for, and tells all what to do (`negotiation`). Every rank then makes the
-same calls of its `harp.lightcc.group.Group` in the same order. A thread that has nothing to do
-sleeps: there are no messages without tensors.
+Callers give `Entry` objects in any order and go on. The thread sends its requests to rank 0; rank
+0's thread collects those of all ranks, waits one cycle time for more, or until all callers wait for
+their tensors, and sends its responses to all (`negotiation`). Every rank then makes the same calls
+of its `harp.lightcc.group.Group` in the same order. A thread without work sleeps: there are no
+messages without tensors.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 REQUESTS, RESPONSES = 1, 2
 """Tags of messages."""
 WORDS = ("join", "barrier")
-"""What is asked for and has no tensor."""
+"""Requests without a tensor."""
 log = logging.getLogger("harp.horovod")
 
 
@@ -140,7 +140,7 @@ class Runtime:
                     self._inbox.get()()
             self._send_requests()
             self._look_at_clock()
-        except Exception as error:  # whatever it is, nobody may wait for ever
+        except Exception as error:  # whatever it is, no caller may wait for ever
             self._fail_all(HorovodInternalError(str(error)))
             self.group.abort(str(error))
 
@@ -203,7 +203,7 @@ class Runtime:
             self._unsent.append(WAIT)
 
     def _send_requests(self) -> None:
-        """Tell rank 0 what has been asked for since, in one message."""
+        """Send rank 0 the new requests, in one message."""
         requests, self._unsent = self._unsent, []
         if requests and self._coordinator:
             self._take_requests(0, requests)
@@ -270,7 +270,7 @@ class Runtime:
     # ---- Calls ----
 
     def _run_calls(self, responses: Sequence[Response]) -> None:
-        """Do what was decided, in order.
+        """Run the calls that were decided, in order.
 
         One call that the caller waits for is carried out in this thread, which need not hand it to
         the group's and be woken again: nothing else is to be done meanwhile. Of several the next is
@@ -342,7 +342,7 @@ class Runtime:
             entry.future.set_result(result)
 
     def _describe_result(self, response: Response, at: int) -> dict[str, str]:
-        """Say what one of the results of a call is, as Horovod's timeline has it."""
+        """Describe a result of a call, as Horovod's timeline does."""
         request, own = response.requests[at], self.group.rank
         rows = list(request.shape[:1])
         if request.kind == "allgather":

@@ -1,4 +1,4 @@
-"""The HOROVOD_* variables that are honoured, with Horovod's defaults.
+"""The HOROVOD_* variables that have an effect, with Horovod's defaults.
 
 >>> Settings.from_env({"HOROVOD_CYCLE_TIME": "0.5"}).cycle_s
 0.0005

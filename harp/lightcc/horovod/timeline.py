@@ -1,4 +1,4 @@
-"""What rank 0 did for each tensor and when, in the format of Horovod's timeline.
+"""The timeline of rank 0: what was done for each tensor and when, in Horovod's format.
 
 A file for chrome://tracing or Perfetto: each tensor is a process with its name. NEGOTIATE_* lasts
 from the first rank that asked for it to the decision, with an event of no length for each rank;
@@ -159,7 +159,7 @@ class Timeline:
 
     @property
     def is_written(self) -> bool:
-        """Whether there is a file, so that what is told is of use."""
+        """Whether events are written to a file."""
         return self._file.descriptor >= 0
 
     def start(self, path: str, *, mark_cycles: bool = False) -> None:
@@ -192,7 +192,7 @@ class Timeline:
         self._record("activity", dict.fromkeys(names, what))
 
     def over(self, results: Mapping[str, dict[str, str]]) -> None:
-        """The call is over, with all of its parts; its events end with what is told of results."""
+        """The call is over, with all of its parts; its events end with its results."""
         self._record("over", results)
 
     def cycle(self) -> None:

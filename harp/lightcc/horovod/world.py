@@ -1,4 +1,4 @@
-"""What ``init`` made in this process: the ranks, their sets, and how to make them anew.
+"""The ranks and process sets that ``init`` made in this process.
 
 Each set of ranks has a group and a `Runtime` of its own, so sets work at the same time. Sets are
 made by all ranks in the same order, which numbers them.
@@ -73,8 +73,8 @@ class World:
     """All ranks.
 
     Args:
-        place: who this process is.
-        store: by which the ranks find each other, for this world alone.
+        place: the rank of this process.
+        store: where the ranks find each other, for this world alone.
         settings: the HOROVOD_* variables.
         whole: becomes the set of all ranks.
         errors: what top-k has not sent yet, by tensor.
@@ -152,7 +152,7 @@ class World:
 
 
 def _exchange_hosts(place: Place, store: Store) -> list[str]:
-    """Give each rank's host, as those are told apart that share memory."""
+    """Return each rank's host: ranks that share memory have the same."""
     if place.size == 1:
         return [""]
     if place.local_size == place.size:

@@ -1,4 +1,4 @@
-"""Callbacks of torch's futures, and the collectives that are called in them.
+"""Callbacks of torch's futures, and the collectives that they call.
 
 All ranks must make a group's calls in the same order. What a callback calls, as those of torch's
 PowerSGD do, comes between the program's calls wherever its rank is by then: ranks would add up
@@ -43,7 +43,7 @@ _HERE = _Here()
 
 
 class Worker:
-    """A thread that does what it is given, in this order; there is none while there is nothing."""
+    """A thread that runs the work it is given, in this order; it ends when it has none."""
 
     def __init__(self, name: str, origin: str) -> None:
         self._name, self._origin = name, origin
@@ -91,7 +91,7 @@ class Callbacks:
     """The groups of one process group: the program's, and those of its callbacks.
 
     Args:
-        make: makes a group of all of its ranks; the argument tells them apart.
+        make: makes a group of all of its ranks; the argument is a prefix of its own for each.
 
     """
 
@@ -143,7 +143,7 @@ class Callbacks:
 
 
 def here() -> str:
-    """Tell whose callbacks this thread runs, for `as_in`."""
+    """Return the origin of the callbacks that this thread runs, for `as_in`."""
     return _HERE.origin
 
 
@@ -204,5 +204,5 @@ class LightFuture(torch.futures.Future):
             self.wait()
         try:
             chained.set_result(callback(self))
-        except Exception as error:  # whoever waits for the chained one is told
+        except Exception as error:  # the chained future reports it
             chained.set_exception(error)

@@ -1,4 +1,4 @@
-"""Collectives of tensors on GPUs, by way of pinned memory on the host.
+"""Staging of tensors on GPUs through pinned memory on the host.
 
 1. The side stream of the device waits for what the caller's stream has been given so far, and
    copies what is to be read out to the host.

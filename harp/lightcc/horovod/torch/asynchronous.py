@@ -1,4 +1,4 @@
-"""Collectives on torch's tensors that do not wait: each gives a handle for `synchronize`.
+"""Asynchronous collectives on torch's tensors: each returns a handle for `synchronize`.
 
 A grouped call begins at all ranks when each of its tensors is there at all of them, and fails
 whole; its tensors may have different types.
@@ -342,6 +342,6 @@ def grouped_reducescatter_async(tensors: Sequence[torch.Tensor], name: str | Non
 # ---- All ranks ----
 
 def say(kind: str, name: str, process_set: ProcessSet) -> int:
-    """Tell the others a word, ``barrier`` or ``join``; it is over when all have told it."""
+    """Send all ranks a word, ``barrier`` or ``join``; it is over when all have sent it."""
     entry = Entry(Request(kind, name), np.empty(0, np.uint8), lambda response: response.last)
     return begin(runtime_of(process_set), [entry])[0]

@@ -1,4 +1,4 @@
-"""How gradients are made smaller before they travel, chosen by the caller."""
+"""Compression of gradients before they travel, chosen by the caller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training that goes on when ranks are lost: ``hvd.elastic``.
+"""``hvd.elastic``: training that continues when ranks are lost.
 
     @hvd.elastic.run
     def train(state):

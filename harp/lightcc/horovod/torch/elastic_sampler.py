@@ -1,4 +1,4 @@
-"""A sampler that knows which samples of an epoch are done, whatever the number of ranks was."""
+"""A sampler that remembers the samples of an epoch that are done, for any number of ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parameters, optimizer's states and objects, from one rank to all or from all to all."""
+"""Broadcast and allgather of parameters, optimizer states and objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The calls that wait and are not in place, so that they can be differentiated as Horovod's."""
+"""Differentiable collectives: those that wait and are not in place, as in Horovod."""
 # ruff: noqa: D101, D102  (each is the call of its name; torch asks for forward and backward)
 
 from __future__ import annotations

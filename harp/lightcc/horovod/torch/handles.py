@@ -1,4 +1,4 @@
-"""Handles of calls under way, by which `synchronize` and `poll` know them."""
+"""Handles of calls under way, for `synchronize` and `poll`."""
 
 from __future__ import annotations
 

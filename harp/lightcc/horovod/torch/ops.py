@@ -1,4 +1,4 @@
-"""Collectives on torch's tensors that wait; those that are not in place can be differentiated."""
+"""Synchronous collectives on torch's tensors; those not in place are differentiable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An optimizer whose gradients are those of all ranks.
+"""An optimizer that averages gradients over all ranks.
 
 A hook on each parameter asks for the reduction as soon as its gradient is there, so that gradients
 travel while others are still computed; ``step`` waits for what is left. LIGHT_TOPK_ALLREDUCE and
