@@ -41,7 +41,7 @@ def combination(dtype: str, reduction: str) -> Any:
     """
     element_type(dtype)
     if reduction not in REDUCTIONS:
-        raise ValueError(f"reduction {reduction!r} is none of {', '.join(REDUCTIONS)}")
+        raise ValueError(f"unknown reduction {reduction!r}; allowed are {', '.join(REDUCTIONS)}")
     named = "sum" if reduction == "avg" else reduction
     if dtype == "bool":
         named = _OF_BOOL.get(named, named)
@@ -55,7 +55,7 @@ def combination(dtype: str, reduction: str) -> Any:
 def element_type(dtype: str) -> np.dtype[Any]:
     """How numpy sees the bytes of a type. Raises ValueError for one that is not known."""
     if dtype not in TYPES:
-        raise ValueError(f"elements of type {dtype} cannot be sent; there are {', '.join(TYPES)}")
+        raise ValueError(f"elements of type {dtype} cannot be sent; allowed are {', '.join(TYPES)}")
     return TYPES[dtype]
 
 

@@ -254,8 +254,8 @@ class Group:
                            **parameters)
         if made.error_bytes and (dtype != "float32" or reduction not in {"sum", "avg"}
                                  or error is None or len(error) != made.error_bytes):
-            raise ValueError(f"{plan_name} is for sums and averages of float32, with an error of "
-                             f"{made.error_bytes} B")
+            raise ValueError(f"{plan_name} takes only sums and averages of float32, with an error "
+                             f"of {made.error_bytes} B")
         pairs = np.empty(made.pairs_bytes, np.uint8)
         work = ffi.new("struct harp_piece_work *", {
             "reduce": combination(dtype, reduction),
@@ -345,7 +345,7 @@ class Group:
                                 [cut(PLACE, peer, ins[peer]) for peer in reversed(later)]))
             (source, nbytes), (target, room) = own
             if nbytes != room:
-                raise ValueError(f"a rank's own part has {nbytes} B and goes to {room} B")
+                raise ValueError(f"a rank's part for itself has {nbytes} B, and its place {room} B")
             return Program(call, table(rows), self.rank, self.ranks,
                            finish=partial(move, target, source, nbytes), same_sizes=False)
         places = [(address(data), len(data)) for data in (*outs, *ins)]

@@ -157,8 +157,8 @@ class GradientState:
             memory.velocity = torch.zeros_like(gradients)
         for known in ([self._own] if self._own else self._all):
             if known and layout not in known:  # a run whose averages were dense has kept nothing
-                raise ValueError(f"the checkpoint knows no bucket {layout[0]} of these parameters; "
-                                 "DDP must have the same bucket_cap_mb as then")
+                raise ValueError(f"the checkpoint has no bucket {layout[0]} of these parameters; "
+                                 "DDP must have the same bucket_cap_mb as when it was saved")
         if self._own:
             self._take_back(memory, self._own[layout])
         for known in self._all:
@@ -168,8 +168,8 @@ class GradientState:
 
     def _take_back(self, memory: BucketMemory, old: dict[str, Any]) -> None:
         if (old["first"], len(old["error"])) != (memory.part.first, memory.part.elements):
-            raise ValueError("the checkpoint is of other ranks or another LIGHT_INTRA_SIZE; "
-                             "load_state_dicts takes those of all its ranks")
+            raise ValueError("the checkpoint is of another rank or another LIGHT_INTRA_SIZE; "
+                             "load_state_dicts takes the states of all its ranks")
         memory.own_error.copy_(old["error"])
         if memory.velocity is not None and old["velocity"] is not None:
             memory.velocity.copy_(old["velocity"])
@@ -214,7 +214,7 @@ class GradientState:
         """Give what this rank's checkpoint must have."""
         if self._all:
             raise ValueError("other ranks' states were loaded and no sparse step has been made "
-                             "since: keep the checkpoint that they are of")
+                             "since: keep the checkpoint that they came from")
         return {"step": self.step, "buckets": {**self._own, **{
             layout: {"first": memory.part.first, "error": memory.own_error.clone(),
                      "velocity": None if memory.velocity is None else memory.velocity.clone()}

@@ -141,7 +141,7 @@ def first_host(nodes: str) -> str:
     """
     found = re.match(r"([^\[,]+)(?:\[(\d+)[^\]]*\]([^,\[]*))?", nodes)
     if not found:
-        raise ValueError(f"a list of hosts is {nodes!r}; it is to begin with a host's name")
+        raise ValueError(f"a list of hosts is {nodes!r}; it must begin with a host's name")
     return "".join(part or "" for part in found.groups())
 
 

@@ -69,7 +69,7 @@ class Direct:
             return ""
         made, why = ffi.new("struct harp_direct **"), ffi.new("char[]", lib.HARP_WHY_BYTES)
         if lib.harp_direct_open(made, self._ranks, why) != 0:
-            log.debug("all goes through the network: %s", ffi.string(why).decode())
+            log.debug("all pieces take the network: %s", ffi.string(why).decode())
             return ""
         self._c = made[0]
         return bytes(ffi.buffer(lib.harp_direct_name(self._c), lib.HARP_DIRECT_NAME_BYTES)).hex()
@@ -134,7 +134,7 @@ class Mover:
         All must stay until they are over. No more than `RUNS` may be under way.
         """
         if not lib.harp_mover_add(self._mover, pieces, pieces_n, work, timeout_ns):
-            raise RuntimeError(f"{RUNS} runs of the mover are under way, the most")
+            raise RuntimeError(f"{RUNS} runs of the mover are under way; that is the limit")
 
     def go_on(self) -> bool:
         """Move added pieces for a while; returns whether the first run is over. Raises as `run`."""
@@ -179,5 +179,5 @@ class Mover:
         if end == lib.HARP_MOVE_DIFFERS:
             raise DiffersError(moved.peer, bytes(ffi.buffer(moved.heard, moved.heard_bytes)))
         if end == lib.HARP_MOVE_SIZE:
-            raise SizeError(f"rank {moved.peer} sent a piece of {moved.came} B where {moved.due} "
-                             "B were to come: the ranks do not run the same plan")
+            raise SizeError(f"rank {moved.peer} sent a piece of {moved.came} B, and {moved.due} B "
+                             "were expected: the ranks do not run the same plan")

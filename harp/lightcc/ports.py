@@ -37,7 +37,7 @@ def read_port(environment: Mapping[str, str]) -> str:
     """Read HARP_PORT. Raises ValueError for a port that collectives on the host do not have."""
     port = environment.get("HARP_PORT", "auto")
     if port not in PORTS:
-        raise ValueError(f"HARP_PORT is {port!r}; collectives on the host have {', '.join(PORTS)}")
+        raise ValueError(f"HARP_PORT is {port!r}; allowed are {', '.join(PORTS)}")
     return port
 
 

@@ -104,8 +104,8 @@ class StoreClient:
         where, _, self._token = variable.partition("/")
         host, _, port = where.rpartition(":")
         if not (host and port.isdigit() and self._token):
-            raise ValueError(f"{VARIABLE} is {variable!r}; it is HOST:PORT/TOKEN, as harp run "
-                             "gives it, or file:PATH")
+            raise ValueError(f"{VARIABLE} is {variable!r}; allowed are HOST:PORT/TOKEN, as "
+                             "harp run sets it, and file:PATH")
         self._address, self._timeout_s = (host, int(port)), timeout_s
 
     def set(self, key: str, value: bytes) -> None:

@@ -39,7 +39,7 @@ def bytes_of(tensor: torch.Tensor) -> tuple[Bytes, Callable[[], None]]:
         raise ValueError(f"a tensor on {tensor.device}: the backend lightcc takes tensors on the "
                          "CPU and on CUDA GPUs")
     if tensor.is_sparse:
-        raise ValueError("of sparse tensors the backend lightcc has allreduce alone")
+        raise ValueError("the backend lightcc has only allreduce for sparse tensors")
     whole = tensor.detach()
     if whole.is_contiguous():
         return flat_bytes(whole), nothing

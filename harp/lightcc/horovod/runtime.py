@@ -190,8 +190,8 @@ class Runtime:
                 entry.future.set_exception(self._failed)
             elif entry.request.name in self._entries or entry.request.group in busy:
                 entry.future.set_exception(RequestError(
-                    f"{entry.request.name} is being worked on; a tensor can be asked for again "
-                    "when it is over, or under another name"))
+                    f"{entry.request.name} is under way; ask for the tensor again when it is "
+                    "over, or under another name"))
             else:
                 self._entries[entry.request.name] = entry
                 self._unsent.append(entry.request)

@@ -112,7 +112,7 @@ class World:
     def add(self, added: ProcessSet) -> None:
         """Make a set's group. All ranks call it, those that are not in the set, too."""
         if not added.ranks or not set(added.ranks) <= set(range(self.size)):
-            raise ValueError(f"a process set of ranks {added.ranks} is not possible; allowed are 0 "
+            raise ValueError(f"a process set of ranks {added.ranks} is invalid; allowed are 0 "
                              f"to {self.size - 1}, each once and at least one")
         for known in self.sets.values():
             if known.ranks == added.ranks:
@@ -132,7 +132,7 @@ class World:
     def remove(self, removed: ProcessSet) -> None:
         """End a set."""
         if removed.process_set_id in {None, 0}:
-            raise ValueError("the set of all ranks, or one that was not added, cannot be removed")
+            raise ValueError("the set of all ranks cannot be removed, nor one that was not added")
         assert removed.process_set_id is not None
         del self.sets[removed.process_set_id]
         self._end_set(removed)

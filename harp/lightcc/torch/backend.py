@@ -184,8 +184,8 @@ class LightGroup(dist.ProcessGroup):
     def _allreduce_sparse(self, tensor: torch.Tensor, reduction: str) -> LightWork:
         """Send all ranks the elements of all; each adds them up in the same order."""
         if not tensor.is_sparse or reduction != "sum":
-            raise ValueError("the backend lightcc adds sparse tensors up; it has no other "
-                             "reduction for them, and no call of sparse and dense ones together")
+            raise ValueError("the backend lightcc has only the sum of sparse tensors, and no call "
+                             "of sparse and dense tensors together")
         own = tensor.coalesce()
         indices, values = own.indices(), own.values()
         call = f"allreduce of a sparse {list(tensor.shape)} {dtype_of(tensor)}"
@@ -460,7 +460,7 @@ def _find_reduction(opts: Any) -> str:
 def _parse_reduction(op: Any) -> str:
     name = str(getattr(op, "op", op)).split(".")[-1]
     if name not in _REDUCTIONS:
-        raise ValueError(f"reduction {name} is none of {', '.join(_REDUCTIONS)}")
+        raise ValueError(f"unknown reduction {name}; allowed are {', '.join(_REDUCTIONS)}")
     return _REDUCTIONS[name]
 
 

@@ -182,7 +182,7 @@ class Stager:
               first: First) -> tuple[Future[Any], Stage]:
         """Begin a call when its copies are out; gives what is done when those back have begun."""
         if any(self.devices.holds(leaf) and leaf.is_sparse for leaf in pytree.tree_leaves(args)):
-            raise ValueError("the backend lightcc takes sparse tensors on the CPU alone")
+            raise ValueError("the backend lightcc takes sparse tensors only on the CPU")
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, "lightcc staging")
         over: Future[Any] = Future()

@@ -72,8 +72,8 @@ def find_hosts(names: Sequence[str], rank: int) -> Hosts:
     if len({len(ranks) for ranks in hosts.values()}) > 1:
         counts = ", ".join(str(len(ranks)) for ranks in hosts.values())
         raise ValueError(f"the hosts have {counts} ranks; a bucket is divided among the ranks of a "
-                         "host, so all must have as many (or DDP a group of the backend lightcc, "
-                         "which takes any)")
+                         "host, so all hosts must have the same number (a group of the backend "
+                         "lightcc takes any)")
     mine = hosts[names[rank]]
     place = mine.index(rank)
     return Hosts(tuple(mine), tuple(ranks[place] for ranks in hosts.values()))

@@ -168,7 +168,7 @@ def test_an_exchange_of_uneven_parts_is_the_transpose(group):
 
 def test_a_rank_must_give_itself_as_much_as_it_takes(group):
     outs = [np.zeros(1 + (i == group[0].rank), np.uint8) for i in range(len(group))]
-    with pytest.raises(ValueError, match="a rank's own part has 2 B and goes to 1 B"):
+    with pytest.raises(ValueError, match="a rank's part for itself has 2 B, and its place 1 B"):
         group[0].exchange("all_to_all", outs, [np.zeros(1, np.uint8)] * len(group))
 
 

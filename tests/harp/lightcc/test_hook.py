@@ -188,7 +188,7 @@ def test_a_checkpoint_of_other_ranks_is_refused_where_it_is_taken_for_the_own_on
         for state in ranks.states:
             state.load_state_dict(saved)
         ranks.step(zeros(2))
-        with pytest.raises(ValueError, match="load_state_dicts takes those of all its ranks"):
+        with pytest.raises(ValueError, match="load_state_dicts takes the states of all its ranks"):
             ranks.states[0].memory_of(Bucket(torch.zeros(ELEMENTS)))
 
 

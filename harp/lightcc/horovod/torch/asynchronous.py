@@ -70,11 +70,11 @@ def _into(target: torch.Tensor, memory: torch.Tensor,
 def chosen(average: bool | None, op: ReduceOp | None) -> ReduceOp:
     """Give the reduction, of which older scripts speak as ``average``."""
     if average is not None and op is not None:
-        raise ValueError("op and average are two words for one thing; give op alone")
+        raise ValueError("op and average say the same; give only op")
     if op is None:
         return Sum if average is False else Average
     if op == Adasum:
-        raise NotImplementedError("Adasum is not there; allowed are Average, Sum, Min, Max and "
+        raise NotImplementedError("Adasum is not supported; allowed are Average, Sum, Min, Max and "
                                   "Product")
     return op
 
@@ -229,7 +229,7 @@ def broadcast_async(tensor: torch.Tensor, root_rank: int, name: str | None = Non
 def _broadcast(target: torch.Tensor, source: torch.Tensor, root_rank: int, name: str | None,
                process_set: ProcessSet) -> int:
     if root_rank not in process_set.ranks:
-        raise ValueError(f"root_rank {root_rank} is none of the ranks {process_set.ranks}")
+        raise ValueError(f"root_rank {root_rank} is not one of the ranks {process_set.ranks}")
     memory = _memory(target)
     if target is not source:
         memory.copy_(source.detach())
@@ -285,7 +285,7 @@ def alltoall_async(tensor: torch.Tensor, splits: Any = None, name: str | None = 
         raise ValueError(f"alltoall of {rows} rows over {ranks} ranks needs splits")
     wanted = [rows // ranks] * ranks if splits is None else [int(split) for split in splits]
     if len(wanted) != ranks or sum(wanted) != rows or min(wanted) < 0:
-        raise ValueError(f"alltoall: splits are {wanted}; they are to be {ranks} numbers with the "
+        raise ValueError(f"alltoall: splits are {wanted}; they must be {ranks} numbers with the "
                          f"sum {rows}")
     request = replace(_request("alltoall", named("alltoall", name, process_set), memory),
                       splits=tuple(wanted))

@@ -81,7 +81,7 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int,
     A rank whose optimizer has made no step has no tensors of its own yet, and gets the root's.
     """
     if isinstance(optimizer, torch.optim.LBFGS):
-        raise ValueError("cannot broadcast torch.optim.LBFGS state: it is of one process alone")
+        raise ValueError("cannot broadcast torch.optim.LBFGS state: it belongs to one process only")
     state = optimizer.state_dict()
     own = global_process_set.rank() == root_rank
     plan = broadcast_object(_described(state) if own else None, root_rank, "optimizer.state")

@@ -65,7 +65,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
                 raise AssertionError(
                     "gradients were computed more than backward_passes_per_step times before a "
                     "call to step(); increase backward_passes_per_step to accumulate them")
-            raise AssertionError("a gradient was computed while it travels")
+            raise AssertionError("a gradient was computed while it was being averaged")
         self._left[parameter] -= 1
         if self._left[parameter] == 0:
             self._send(parameter)

@@ -85,7 +85,7 @@ def test_an_optimizer_sums_or_averages_over_its_set_of_ranks_and_refuses_adasum(
     for case in ("sum", "listed", "refused"):
         assert middle[case] == first[case]
     adasum, predivide, handle = first["refused"]
-    assert "Adasum is not there; allowed are Average, Sum" in adasum
+    assert "Adasum is not supported; allowed are Average, Sum" in adasum
     assert "gradient_predivide_factor not supported with op != Average" in predivide
     assert handle == "handle N is not known; each is synchronized once"
 
@@ -130,8 +130,8 @@ def test_mistakes_are_one_sentence_at_all_ranks_and_the_group_lives_on():
     assert "rank 0 calls allreduce of 2 float32, avg, rank 1 calls allreduce of 3" in first[0]
     assert "float64" in first[1]
     assert "root 0, rank 1" in first[2]
-    assert "allreduce.twice is being worked on" in first.pop(3)
-    assert "Adasum is not there; allowed are Average" in first[3]
+    assert "allreduce.twice is under way" in first.pop(3)
+    assert "Adasum is not supported; allowed are Average" in first[3]
     assert "bool have no reduction 'avg'" in first[4]
     assert "a tensor on meta: collectives of LightCC take tensors on the CPU" in first[5]
     assert others == [first, first]
