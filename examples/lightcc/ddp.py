@@ -1,4 +1,4 @@
-"""DistributedDataParallel over the backend lightcc, its gradients by top-k if LIGHT_* say so.
+"""DistributedDataParallel over the backend lightcc, with top-k gradients if LIGHT_* are set so.
 
     harp run -np 2 python examples/lightcc/ddp.py
     LIGHT_TOPK_ALLREDUCE=1 LIGHT_TOPK_THRESHOLD=1000 harp run -np 2 python examples/lightcc/ddp.py

@@ -5,7 +5,7 @@ from torch.utils.data import TensorDataset
 
 
 def digits(count, seed):
-    """Give a data set of so many pictures; the classes are the same for every seed."""
+    """Return a data set of ``count`` pictures; the classes are the same for every seed."""
     patterns = torch.nn.functional.interpolate(
         torch.rand(10, 1, 7, 7, generator=torch.Generator().manual_seed(0)), scale_factor=4)
     generator = torch.Generator().manual_seed(seed)

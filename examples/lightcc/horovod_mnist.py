@@ -1,4 +1,4 @@
-"""A convolutional network on digits, written for Horovod: only the import line of hvd is another.
+"""A convolutional network on digits, written for Horovod: only the import line of hvd is changed.
 
     harp run -np 2 python examples/lightcc/horovod_mnist.py
 """

@@ -69,7 +69,7 @@ class ErrorPart(NamedTuple):
     holders: int
     """Ranks that select among the same elements, each of its own gradients."""
     room: int
-    """Elements of the error's memory, of which these come first; 0 where the tensor is not sent
+    """Elements of the error's memory, which these begin; 0 where the tensor is not sent
     sparsely."""
 
 
@@ -242,7 +242,7 @@ class Group:
 
     @property
     def failure(self) -> str | None:
-        """The sentence by which the group has failed."""
+        """The sentence that says why the group has failed, or None."""
         return self._failure.sentence
 
     def _reduction_program(self, call: str, plan_name: str, data: Bytes, dtype: str, reduction: str,
@@ -270,7 +270,7 @@ class Group:
                        and len(data) <= INLINE_DESCRIPTOR_BYTES, data=data)
 
     def allgather(self, data: Bytes) -> Future[None]:
-        """Give every rank all equal parts of ``data``, of which it has its own one."""
+        """Fill ``data`` at every rank with the equal parts of all; each rank has its own one."""
         def make() -> Program:
             made = plan_pieces("allgather", self.ranks, self.rank, len(data), 1)
             return Program(f"allgather of {len(data)} B", made.on(data, data), self.rank,

@@ -41,8 +41,8 @@ class Sparsity:
     """
 
     momentum: float = 0.0
-    """Momentum correction: momentum is gathered before the selection, not by the optimizer, whose
-    own must be 0 then. It begins anew for elements that were just updated (factor masking)."""
+    """Momentum correction: momentum is gathered before the selection, not by the optimizer, where
+    it must be 0. It begins anew for elements that were just updated (factor masking)."""
     clip: float | None = None
     """Largest norm of the gradients of a bucket over all ranks; a rank's own are held to it over
     the square root of the ranks."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     Bytes = NDArray[np.uint8]
 
 PIECE_BYTES = 256 << 10
-"""Of a second-level cache of 1 MiB or more, a few pieces."""
+"""A few pieces fit a second-level cache of 1 MiB or more."""
 
 PIECE = np.dtype([("at", "u8"), ("from", "u8"), ("bytes", "u4"), ("from_bytes", "u4"),
                   ("kind", "u2"), ("peer", "u2"), ("inline_descriptor", "u4")], align=True)
@@ -76,7 +76,7 @@ class PlanPieces(NamedTuple):
         return slice(start, start + self.error_bytes)
 
     def among(self, ranks: Sequence[int]) -> PlanPieces:
-        """Give them for a plan whose ranks are these of a larger group."""
+        """Return the pieces of a plan whose ranks are these ranks of a larger group."""
         rows = self.rows.copy()
         rows["peer"] = np.array(ranks, np.uint16)[rows["peer"]]
         return self._replace(rows=rows)
@@ -96,7 +96,7 @@ class PlanPieces(NamedTuple):
 
 
 def address(data: Bytes) -> int:
-    """Where memory lies."""
+    """Return the address of memory."""
     return int(data.__array_interface__["data"][0])
 
 
@@ -106,12 +106,12 @@ def table(rows: Sequence[Row]) -> NDArray[np.void]:
 
 
 def fence() -> Row:
-    """Give the piece that waits for all before it."""
+    """Return the piece that waits for all before it."""
     return 0, 0, 0, 0, FENCE, 0, 0
 
 
 def cut(kind: int, peer: int, data: Bytes) -> Iterator[Row]:
-    """Cut what goes to or comes from a peer into pieces."""
+    """Cut a message to or from a peer into pieces."""
     yield from _cut_range(kind, peer, address(data), len(data), PIECE_BYTES)
 
 
@@ -121,7 +121,7 @@ def _cut_range(kind: int, peer: int, start: int, length: int, piece_bytes: int) 
 
 
 def in_turn(sends: Sequence[Iterator[Row]], receives: Sequence[Iterator[Row]]) -> Iterator[Row]:
-    """Put what is sent and received at once in an order: of each message a piece, then the next.
+    """Interleave messages that are sent and received at once: a piece of each, then the next.
 
     The mover opens some hundreds of pieces in this order. Were all that is sent first, two ranks
     that send each other more than that would both wait for the other to receive. A step of a plan

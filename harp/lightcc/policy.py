@@ -75,7 +75,7 @@ def between_path(settings: LightSettings, hosts: int, bucket_bytes: int, part_by
 
 
 def tuning_of(environment: Mapping[str, str]) -> Tuning | None:
-    """Read the table that HARP_TUNER names, if it does; ValueError for what is none."""
+    """Read the table that HARP_TUNER names, if it is set. Raises ValueError for no table."""
     named = environment.get("HARP_TUNER")
     if not named:
         return None

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     Bytes = NDArray[np.uint8]
 
 KNOWN = 10_000
-"""So many requests are remembered; calls without a name have a new one each time."""
+"""The most requests that are remembered; calls without a name get a new one each time."""
 UNEVEN = ("allgather", "alltoall")
 """Calls in which each rank may bring another number of rows."""
 
@@ -77,7 +77,7 @@ class Request:
 WITH_JOINED = ("allreduce by sum", "allreduce by avg", "barrier")
 """What works while ranks have joined: these bring zeros, which change no sum."""
 WAIT = Request("wait", "wait")
-"""Says that a rank's caller waits for what it has asked for, so that it will ask for no more."""
+"""A rank's caller waits for its requests, so it will send no more until they are over."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Response:
 class Codec:
     """Messages from one rank to another, or of rank 0 to all.
 
-    Training asks for the same tensors in each step, so a request that was said before is a number.
+    Training requests the same tensors in each step, so a request sent before is a number.
     Both ends count alike, since messages arrive in order.
     """
 
@@ -269,7 +269,7 @@ class Coordinator:
                 self._parts.pop(first.group, None)
 
     def _forget_group(self, group: str) -> list[Request]:
-        """Forget what is left of a group of which some ranks have more tensors than others."""
+        """Forget the rest of a group, where ranks have different numbers of its tensors."""
         left = {name: request for name, waiting in self._waiting.items() if group
                 for request in waiting.requests.values() if request.group == group}
         for name in left:

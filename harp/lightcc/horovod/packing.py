@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def split(data: Bytes, sizes: Iterable[int]) -> list[Bytes]:
-    """Cut memory into parts of so many rows, of which it is full."""
+    """Cut memory into parts of the given sizes, which fill it."""
     ends = np.cumsum([0, *sizes])
     row = len(data) // int(ends[-1]) if ends[-1] else 0
     return [data[row * start:row * end] for start, end in pairwise(ends)]
@@ -63,7 +63,7 @@ class Buffers:
         self._free: list[Bytes] = []
 
     def take(self, nbytes: int) -> Bytes:
-        """Give memory of so many bytes or more."""
+        """Return a buffer of at least ``nbytes``."""
         for at, buffer in enumerate(self._free):
             if len(buffer) >= nbytes:
                 return self._free.pop(at)

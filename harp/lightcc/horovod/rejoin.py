@@ -37,7 +37,7 @@ log = logging.getLogger("harp.horovod")
 
 
 def here_key(meeting: int) -> str:
-    """Give the beginning of the keys by which processes say that they want a new group."""
+    """Return the prefix of the keys of processes that want a new group."""
     return f"elastic/{meeting}/here/"
 
 

@@ -53,15 +53,15 @@ log = logging.getLogger("harp.horovod")
 
 @dataclass(eq=False)
 class Entry:
-    """A tensor of this rank that is asked for."""
+    """A tensor that this rank has requested."""
 
     request: Request
     data: Bytes
-    """Its memory; the result is there, too, but for calls with ``make``."""
+    """Its memory; the result replaces it, except for calls with ``make``."""
     finish: Callable[[Response], Any]
-    """Gives the future's result when the call is over."""
+    """Returns the future's result when the call is over."""
     make: Callable[[int], Bytes] | None = None
-    """Gives memory for so many rows of a result of its own."""
+    """Allocates a result with the given number of rows."""
     future: Future[Any] = field(default_factory=Future)
 
 
@@ -72,14 +72,14 @@ def _fail_entries(entries: Sequence[Entry | None], error: Exception) -> None:
 
 
 class Runtime:
-    """Negotiates and carries out what this rank asks of the ``group``.
+    """Negotiates and runs the collectives that this rank requests of the ``group``.
 
     Args:
-        group: is this object's alone from now on, and closed with it.
+        group: used by this object only, and closed with it.
         settings: the HOROVOD_* variables.
         timeline: of rank 0.
-        errors: by tensor, what top-k has not sent yet; kept by the caller, so that it outlives
-            the group.
+        errors: by tensor, the values that top-k has not sent yet; the caller keeps them, so that
+            they outlive the group.
         tuner: chooses settings while it runs, at rank 0.
 
     """
@@ -115,11 +115,11 @@ class Runtime:
         self._inbox.put(partial(self._add_entries, entries))
 
     def hurry(self) -> None:
-        """Say that the caller waits for what it has asked for. Any thread."""
+        """Note that the caller waits for its requests. Any thread."""
         self._inbox.put(self._add_wait)
 
     def close(self) -> None:
-        """Leave. What has been asked for and is not over fails."""
+        """Leave. Requests that are not over fail."""
         self._inbox.put(self._stop_serving)
         self._thread.join()
         self.group.close()
@@ -272,9 +272,9 @@ class Runtime:
     def _run_calls(self, responses: Sequence[Response]) -> None:
         """Run the calls that were decided, in order.
 
-        One call that the caller waits for is carried out in this thread, which need not hand it to
-        the group's and be woken again: nothing else is to be done meanwhile. Of several the next is
-        prepared while one is under way.
+        A single call that the caller waits for runs in this thread, which has nothing else to do:
+        this saves two thread switches. Of several calls, the next is prepared while one is under
+        way.
         """
         here = self._is_awaited and len(responses) == 1
         with self.group.waiting() if here else contextlib.nullcontext():
@@ -312,7 +312,7 @@ class Runtime:
     def _end_after(self, begun: Future[None] | None, response: Response,
                    entries: Sequence[Entry | None],
                    then: Callable[[], None] | None = None) -> None:
-        """End a call in this thread, when what was begun is over."""
+        """End a call in this thread, when ``begun`` is over."""
         if begun is None:
             self._end_call(None, response, entries, then)
             return
@@ -387,7 +387,7 @@ class Runtime:
     def _fuse_gather(self, response: Response, entries: Sequence[Entry | None],
                      outputs: Sequence[Sequence[Bytes]],
                      ) -> tuple[Bytes, list[Bytes], Callable[[], None]]:
-        """Put a group's parts into one; give it, where those of all ranks go, and what follows."""
+        """Pack a group's parts; returns them, the places of all ranks' parts, and the unpacking."""
         self._begin_activity(response, "MEMCPY_IN_FUSION_BUFFER")
         targets = list(zip(*outputs, strict=True))
         sizes = [nbytes(parts) for parts in targets]
@@ -429,7 +429,7 @@ class Runtime:
 
     def _fuse_scatter(self, response: Response, entries: Sequence[Entry | None],
                       ) -> tuple[Bytes, Callable[[], None]]:
-        """Put tensors into one by rank, with as much room for each; give it, and what follows."""
+        """Pack tensors by rank, with equal room for each; returns the buffer and the unpacking."""
         self._begin_activity(response, "MEMCPY_IN_FUSION_BUFFER")
         ranks = self.group.ranks
         of_ranks = list(zip(*(split(entry.data, shares(request.shape[0], ranks))
@@ -479,7 +479,7 @@ class Runtime:
                         response, entries, copy_out)
 
     def _add_errors(self, response: Response, parts: Sequence[Bytes], left: int) -> Bytes:
-        """Add what has not been sent to what is sent now; give memory for what then is left.
+        """Add the values not sent before to those sent now; return memory for the new rest.
 
         Buckets differ from step to step, and with them the part of each that a rank examines. So
         what is left is kept by tensor, and takes part in the sum as this rank's gradient does.

@@ -2,7 +2,7 @@
 
 A file for chrome://tracing or Perfetto: each tensor is a process with its name. NEGOTIATE_* lasts
 from the first rank that asked for it to the decision, with an event of no length for each rank;
-the call itself follows, with its activities in it, and tells type and shape of the result at its
+the call itself follows, with its activities in it; type and shape of the result stand at its
 end. The file is whole JSON after each event, so that it can be read after the job was killed.
 """
 

@@ -48,12 +48,12 @@ class ProcessSet:
         return current().rank in self.ranks
 
     def size(self) -> int:
-        """How many they are."""
+        """Return the number of its ranks."""
         self._check_added()
         return len(self.ranks)
 
     def rank(self) -> int:
-        """Give this rank's number among them. Raises ValueError where it is none of them."""
+        """Return this rank's number in the set. Raises ValueError if it is not in the set."""
         self._check_added()
         if not self.included():
             raise ValueError(f"rank {current().rank} is not in the process set {self.ranks}")
@@ -65,7 +65,7 @@ class ProcessSet:
                              "hvd.add_process_set do so")
 
     def __repr__(self) -> str:
-        """Give what it is for people."""
+        """Describe the set."""
         return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks})"
 
 
@@ -77,7 +77,7 @@ class World:
         store: where the ranks find each other, for this world alone.
         settings: the HOROVOD_* variables.
         whole: becomes the set of all ranks.
-        errors: what top-k has not sent yet, by tensor.
+        errors: the values that top-k has not sent yet, by tensor.
 
     """
 
@@ -94,7 +94,7 @@ class World:
         self.local_rank = hosts[:place.rank].count(host)
         self.local_size = hosts.count(host)
         names = list(dict.fromkeys(hosts))
-        # The ranks with this local rank, one of each host that has so many.
+        # The ranks with this local rank: one of each host that has enough ranks.
         peers = [name for name in names if hosts.count(name) > self.local_rank]
         self.cross_rank, self.cross_size = peers.index(host), len(peers)
         self.is_homogeneous = len(set(Counter(hosts).values())) == 1
@@ -170,7 +170,7 @@ _made = (0, 0)
 
 
 def current() -> World:
-    """Give what ``init`` made."""
+    """Return the world that ``init`` made."""
     if _world is None:
         raise NotInitializedError
     return _world
@@ -189,7 +189,7 @@ def start(process_sets: Sequence[ProcessSet] = (),
 
 
 def meeting_store(place: Place, environment: Mapping[str, str] = os.environ) -> Store:
-    """Give the store by which the ranks meet, opened when it is first asked for."""
+    """Return the store in which the ranks meet, opened in the first call."""
     global _store  # noqa: PLW0603  (Horovod's API has one world a process)
     if _store is None:
         _store = open_store(environment, place.rank, place.size,
@@ -199,9 +199,9 @@ def meeting_store(place: Place, environment: Mapping[str, str] = os.environ) -> 
 
 def restart(place: Place, process_sets: Sequence[ProcessSet] = (),
             environment: Mapping[str, str] = os.environ, meeting: int = 0) -> None:
-    """Make all anew, as rank and size of ``place``, in the same store as before.
+    """Make a new world, as rank and size of ``place``, in the same store as before.
 
-    Processes that come to one another's ``meeting`` have lived through the same from there on.
+    Processes of one ``meeting`` count their worlds alike from there on.
     """
     global _world, _made  # noqa: PLW0603  (Horovod's API has one world a process)
     end()
@@ -220,7 +220,7 @@ def restart(place: Place, process_sets: Sequence[ProcessSet] = (),
 
 
 def gradient_errors() -> Errors:
-    """Give what top-k has not sent yet, by tensor; it may be changed."""
+    """Return the values that top-k has not sent yet, by tensor; they may be changed."""
     return _errors
 
 

@@ -176,7 +176,7 @@ class FailedValue:
 
 
 class LightFuture(torch.futures.Future):
-    """A future whose callbacks are run in the order in which they are chained, by ``lane``."""
+    """A future that runs its callbacks on ``lane``, in the order in which they are chained."""
 
     def __init__(self, lane: Lane, devices: Any = None) -> None:
         super().__init__(devices=devices)

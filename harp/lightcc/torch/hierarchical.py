@@ -286,7 +286,7 @@ class HierarchicalGroup:
         self._light.fail(error, is_symptom=isinstance(error, BackendError))
 
     def _light_is_over(self, sentence: str | None) -> None:
-        """Take the sentence by which LightCC's group has failed; None: it is closed."""
+        """Fail the buckets by the sentence of LightCC's failure; None: the group is closed."""
         threading.Thread(target=self._end_buckets, args=(sentence,), daemon=True,
                          name="lightcc buckets' end").start()
 

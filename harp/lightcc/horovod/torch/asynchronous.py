@@ -68,7 +68,7 @@ def _into(target: torch.Tensor, memory: torch.Tensor,
 # ---- Allreduce ----
 
 def chosen(average: bool | None, op: ReduceOp | None) -> ReduceOp:
-    """Give the reduction, of which older scripts speak as ``average``."""
+    """Return the reduction, which older scripts give as ``average``."""
     if average is not None and op is not None:
         raise ValueError("op and average say the same; give only op")
     if op is None:

@@ -71,7 +71,7 @@ def begin(runtime: Runtime, entries: Sequence[Entry]) -> list[int]:
 
 
 def runtime_of(process_set: ProcessSet) -> Runtime:
-    """Give what carries out calls of a set. Raises ValueError where this rank is none of it."""
+    """Return the runtime of a set. Raises ValueError if this rank is not in the set."""
     current()
     process_set.rank()
     assert process_set.runtime

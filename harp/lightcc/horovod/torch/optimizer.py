@@ -53,7 +53,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         super(self.__class__, self).load_state_dict(*args, **more)
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """Sum gradients of so many backward passes before they travel."""
+        """Sum the gradients of this many backward passes before they travel."""
         self.backward_passes_per_step = passes
         self._left = dict.fromkeys(self._trained, passes)
 
@@ -192,7 +192,7 @@ def _names(param_groups: Any, named_parameters: Any) -> dict[torch.Tensor, str]:
 
 def _groups(groups: Any, parameters: list[torch.Tensor],
             ) -> dict[torch.Tensor, Sequence[torch.Tensor]]:
-    """Give which parameters travel together: given lists, or so many groups of a like number."""
+    """Return the parameters that travel together: given lists, or groups of like size."""
     if groups is None or groups == 0:
         return {}
     if isinstance(groups, int):
@@ -223,10 +223,10 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
         optimizer: makes the steps; the object given back is of a subclass of its class.
         named_parameters: ``model.named_parameters()``, for names that all ranks agree on.
         compression: ``Compression.none`` or ``Compression.fp16``.
-        backward_passes_per_step: gradients of so many passes are summed here before they travel.
+        backward_passes_per_step: the passes whose gradients are summed here before they travel.
         op: ``Average`` or ``Sum``.
         gradient_predivide_factor: an average is divided by it before the sum, and the rest after.
-        num_groups: parameters travel in so many groups, each of them whole.
+        num_groups: the number of groups in which parameters travel, each as a whole.
         groups: the groups themselves, or their number.
         sparse_as_dense: sends sparse gradients as dense ones; the others go by allgather.
         process_set: the ranks.
