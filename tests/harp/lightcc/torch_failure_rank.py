@@ -160,7 +160,7 @@ def fail(way, groups):
 
 
 def calls_made(group):
-    return group.callbacks.program_group._calls.made
+    return group.callbacks.program_group._failure.calls_begun
 
 
 def survive(rounds, groups, on_begun):
