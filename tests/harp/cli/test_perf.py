@@ -126,7 +126,7 @@ def test_a_message_over_tcp_that_is_not_due_is_noticed():
     end = TcpEnd([here], threading.Event())
     there.sendall(struct.pack("<Q", 1))  # the first message is number 0
     try:
-        with there, pytest.raises(click.ClickException, match="not due"):
+        with there, pytest.raises(click.ClickException, match="an unexpected message"):
             end.finish(end.begin(Run("receive", 8, 4, 2)))
     finally:
         end.close()
@@ -245,21 +245,21 @@ def test_nobody_serves():
 
 @pytest.mark.parametrize(("options", "sentence"), [
     (["--local", "host"], "name a HOST, or"),
-    (["--local", "--no-control"], "--no-control belongs to --serve"),
+    (["--local", "--no-control"], "--no-control needs --serve"),
     (["--handle", "zz"], "--handle"),
     (["--handle", "00"], "a handle has 104 bytes"),
-    (["--local", "--sizes", "many"], "'many' is no size"),
+    (["--local", "--sizes", "many"], "'many' is not a size"),
     (["--local", "--engines", "0"], "--engines"),
     (["--local", "--tcp", "0"], "--tcp"),
-    (["--serve", "--tcp", "1"], "--tcp belongs to the end that measures"),
+    (["--serve", "--tcp", "1"], "--tcp needs a HOST or --local"),
     (["--local", "--faults", "banana"], 'Error: "banana" has no value; faults are written as'),
     (["--local", "--interface", "nope"], "Error: there is no interface nope here"),
     (["--local", "--mtu", "5"], "Error: the MTU of port udp leaves 0 bytes to a datagram"),
     (["--local", "--address", "192.0.2.7"], "Error: this host has no address 192.0.2.7"),
     (["--local", "--port", "xdp"], "Error: the xdp port needs an interface"),
-    (["--serve", "--address", "banana"], "'banana' is no IP address, as 10.0.0.1"),
+    (["--serve", "--address", "banana"], "'banana' is not an IP address, like 10.0.0.1"),
     (["--serve", "--address", "192.0.2.7"], "--address: this host has no address 192.0.2.7"),
-    (["--local", "--tcp", "1", "--sizes", "0"], "over TCP a message of no bytes"),
+    (["--local", "--tcp", "1", "--sizes", "0"], "TCP has no empty messages"),
 ])
 def test_wrong_use(options, sentence):
     result = CliRunner().invoke(perf, options)

@@ -164,9 +164,9 @@ def test_a_plan_by_maps_needs_no_hash(wired, job, tmp_path):
         crossed, leaves = data_crosses(wiring, made, flow.sender, flow.receiver, 1)
         assert leaves == [flow.source]
         assert crossed == set(flow.links)
-    assert plan(job(), "--check", file).stdout.startswith(f"{file} holds")
+    assert plan(job(), "--check", file).stdout.startswith(f"{file} is valid")
     done = plan(job(maps=["map-0.json"]), "--check", file)
-    assert "links, addresses or maps are others than it was made for" in done.stderr
+    assert "links, addresses or maps have changed since it was made" in done.stderr
 
 
 @root_only

@@ -229,7 +229,7 @@ def test_transfers_of_nothing():
     ({"nbytes": 6}, "nbytes 6 is not a whole number of elements of 4 bytes"),
     ({"unit_bytes": 0}, "unit_bytes is 0, but must be at least 1"),
     ({"chunk_bytes": 0}, "chunk_bytes is 0, but must be at least 1"),
-    ({"root": 12}, "root 12 is none of the ranks 0 to 11"),
+    ({"root": 12}, "root 12 is not one of the ranks 0 to 11"),
     ({"ratio": 0.0}, "ratio is 0.0, but must be above 0 and at most 1"),
     ({"value_bytes": 0}, "value_bytes is 0, but must be at least 1"),
     ({"order": [0] * 12}, "order must name each of the ranks 0 to 11 once"),
