@@ -77,7 +77,7 @@ def test_a_budget_is_kept_and_told(tmp_path: Path) -> None:
     path = write(tmp_path, topology(**CLUSTERS["two hosts of TCP"]))
     done = run(path, "--budget", "1us", "-o", tmp_path / "t.json")
     assert done.exit_code == 0, done.stderr
-    assert "6 of 84 sizes were tried before the budget was spent" in done.stdout
+    assert "6 of 84 sizes were tried within the budget" in done.stdout
     assert json.loads((tmp_path / "t.json").read_text())["source"]["tried"] == "6 of 84 sizes"
 
 
