@@ -1,4 +1,4 @@
--- Wireshark dissector of the HARP protocol, written from docs/wire.md.
+-- Wireshark dissector of the HARP protocol, written from docs/inside/wire.md.
 --
 --   wireshark -X lua_script:harp/wire.lua -d udp.port==PORT,harp capture.pcap
 --

@@ -1,4 +1,4 @@
-"""The HARP wire protocol in Python: scapy layers, checksums and keys, written from docs/wire.md.
+"""The HARP wire protocol in Python, after docs/inside/wire.md: scapy layers, checksums, keys.
 
 For captures, tests and tools; the stack itself runs the C of ``cnet``. Nothing here was taken from
 that code: the tests hold the two against each other, so that a constant misread is found.

@@ -1,4 +1,4 @@
-"""CRC32C, SipHash-2-4 and the keys of docs/wire.md in plain Python, slow and independent of the C.
+"""CRC32C, SipHash-2-4 and keys (docs/inside/wire.md) in plain Python: slow, independent of C.
 
 >>> hex(crc32c(b"123456789"))
 '0xe3069283'

@@ -5,7 +5,7 @@ rows name under ``expect[].fits`` and compares the shipped values with them: sta
 stale. ``python -m sim.calibrate --stack harp --from measurements.json -o out.yaml`` derives a host
 stack's parameters from measurements. ``python -m sim.calibrate --published`` fits kernel-tcp to
 published measurements of many clusters. A wrong file or option ends with status 2 and one sentence,
-and nothing is written. docs/calibrate.md is the manual.
+and nothing is written. docs/use/calibrate.md is the manual.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ It simulates every algorithm, protocol and number of channels of NCCL by size, a
 the choices that are faster than NCCL's own, for the plugin's tuner (``HARP_TUNER``) and for
 ``sim.run --collective NAME --tuned tuning.json``. With ``--measured`` the times come from logs of
 nccl-tests. With ``--settings DIR`` it searches the settings with the shortest training step
-instead, and writes an environment file, such a table and a report. docs/tuning.md is the manual.
+instead, and writes an environment file, such a table and a report. docs/use/tuning.md is the
+manual.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 """Command line: ``python -m sim.validate published`` compares answers with published measurements.
 
 ``python -m sim.validate fidelities`` compares fidelity flow with fidelity packet
-(`sim.validation.fidelities`; docs/fidelities.md), and ``python -m sim.validate corrections``
-derives the intervals of flow's corrections again, from other cases. ``python -m sim.validate
-packet`` compares fidelity packet with closed forms and published results
-(docs/packet-published.md). ``python -m sim.validate lab`` (root, some minutes) compares packet with
-the laboratory (docs/lab-validation.md).
+(`sim.validation.fidelities`; docs/results/fidelities.md), and ``python -m sim.validate
+corrections`` derives the intervals of flow's corrections again, from other cases. ``python -m
+sim.validate packet`` compares fidelity packet with closed forms and published results
+(docs/results/packet-published.md). ``python -m sim.validate lab`` (root, some minutes) compares
+packet with the laboratory (docs/results/lab-validation.md).
 
 ``published`` simulates every case of ``sim/validation/cases`` and every row of ``topologies/`` with
 the shipped parameters, and again with draws of the uncertain ones. Rows to which kernel-tcp is
 fitted are predicted by the fit to all other sources. The status is 1 if a row is off by more than a
-quarter and its case gives no reason. docs/validation.md has the results of this version.
+quarter and its case gives no reason. docs/results/validation.md has the results of this version.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """`harp diagnose` on eleven faults that it has to name, and on ten healthy jobs.
 
 Four hosts with two ports each (lab_job.py) send real HARP traffic. Each fault strikes a healthy
-job, one at a time. A row is right if every suspect is the struck part. docs/diagnose.md keeps the
-table. Root.
+job, one at a time. A row is right if every suspect is the struck part. docs/use/diagnose.md keeps
+the table. Root.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def run_healthy(lab: Lab, name: str) -> Result:
 
 
 def line(row: Result) -> str:
-    """Write a row of the table of docs/diagnose.md."""
+    """Write a row of the table of docs/use/diagnose.md."""
     said = "; ".join(row["sentences"]) or "nothing"
     return f"| {row['id']} | {said} | {'yes' if row['ok'] else '**no**'} |"
 

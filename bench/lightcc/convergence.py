@@ -3,8 +3,8 @@
 Two ranks train a CNN on scikit-learn's digits and a transformer on the text of this repository's
 pages (training.py), with three seeds each: dense, with the largest 1 % of gradients as float16, and
 the same without error feedback. Rows are means over the seeds, of loss and accuracy on data that
-were held back, beside those of dense training. docs/lightcc.md discusses them. Needs scikit-learn
-and torch; no root.
+were held back, beside those of dense training. docs/use/lightcc.md discusses them. Needs
+scikit-learn and torch; no root.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ def digit_batches(seed: int, rank: int) -> Iterator[Batch]:
 
 def text() -> tuple[torch.Tensor, torch.Tensor]:
     """Give the text to train on and another."""
-    pages = "\n".join(path.read_text() for path in sorted((ROOT / "docs").glob("*.md")))
+    pages = "\n".join(path.read_text() for path in sorted((ROOT / "docs").rglob("*.md")))
     symbols = torch.tensor(list(pages.encode("ascii", "ignore")))
     return symbols[:len(symbols) * 9 // 10], symbols[len(symbols) * 9 // 10:]
 

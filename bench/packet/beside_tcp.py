@@ -3,7 +3,7 @@
 A row is a queue and its neighbours: least and mean over the seeds of HARP's rate by its fair share.
 ``late``: TCP was there first. TCP is that of fidelity packet, with Linux's bursts and ACKs; hosts
 cost nothing. With ``--congestion`` a flow of TCP takes HARP's place, beside BBR: the share of a
-control that gives way to loss as HARP does. docs/packet.md keeps the tables.
+control that gives way to loss as HARP does. docs/inside/packet.md keeps the tables.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Workloads of the rows at fidelity packet: real sessions over every link of a fat tree.
 
 Frames carry 4 KiB. Nothing but the network costs time: hosts have no chains, so that the figures
-can be held against simulators that model no hosts (docs/performance.md).
+can be held against simulators that model no hosts (docs/results/performance.md).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Fabrics are three-tier fat trees of 100 Gb/s links and 1 us a link. Routes are r
 switch hashes the five-tuple (CRC32, a salt for each switch), and flows have random source ports.
 Nothing is folded by symmetry: every host, flow and message is simulated for itself. Each row runs
 in a process of its own, so that its peak memory is its own; rows of less than a second are repeated
-there, and the median counts. docs/performance.md explains the rows and their bounds.
+there, and the median counts. docs/results/performance.md explains the rows and their bounds.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ ALLREDUCE_BYTES = 64 << 20
 FLOW_BYTES = 2e6
 MERGE = 2e-2
 """Tolerance of the all-to-all: completions within 2 % of a flow's age are one event. No rank's end
-moves by more than 0.04 % against 1e-3 (docs/performance.md)."""
+moves by more than 0.04 % against 1e-3 (docs/results/performance.md)."""
 SEED = 1
 
 

@@ -1,7 +1,7 @@
 """Speed of the stack against references of the same run: kernel TCP, raw sockets, memory.
 
-Throughput is payload; CRC and tag are on; two CPUs are pinned. docs/speed.md explains each row and
-its bound. Needs root, for network namespaces.
+Throughput is payload; CRC and tag are on; two CPUs are pinned. docs/results/speed.md explains each
+row and its bound. Needs root, for network namespaces.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 WIRE_BYTES = 14 + 20 + 8 + 44
 """Ethernet, IPv4, UDP and our own header, as a shaper or policer counts them."""
 SEGMENT_BYTES = 1408
-"""Payload of a full frame at MTU 1500 (docs/wire.md)."""
+"""Payload of a full frame at MTU 1500 (docs/inside/wire.md)."""
 RATE_BPS = 10**9
 """Of the shaper and the policer."""
 

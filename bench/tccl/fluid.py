@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from bench.tccl.scenes import Scene
 
 FOUND_S = 3e-3
-"""From a fault to traffic elsewhere: three timeouts of a millisecond, docs/session.md."""
+"""From a fault to traffic elsewhere: three timeouts of a millisecond, docs/inside/session.md."""
 RATE_BPS = 25e9
 MESSAGE = 2 << 20
 STREAMS = 4

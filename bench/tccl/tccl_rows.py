@@ -9,7 +9,7 @@ A line shows the target, when HARP noticed (it retransmitted, or traffic was bac
 back at the target to stay, in bins of 10 ms, the share of the remaining capacity from then on, and
 the bytes that never arrived. The table of features follows, with rings over hashed and planned
 paths (features.py). All of it takes eight minutes, most of them in the lab; ``--only features``
-runs no scenes. docs/tccl.md has the definitions.
+runs no scenes. docs/results/tccl.md has the definitions.
 """
 
 from __future__ import annotations

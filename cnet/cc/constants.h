@@ -6,8 +6,8 @@
  *   fails NAME   the scene misses its demand with twice or half of the value (seed 3)
  *   moves NAME   its figures change, its demand holds
  *   chosen ...   no scene of that kind changes at seed 3; the value stems from the runs named,
- *                mostly beside TCP between namespaces (docs/session.md) and in the table of
- *                docs/packet.md
+ *                mostly beside TCP between namespaces (docs/inside/session.md) and in the table of
+ *                docs/inside/packet.md
  */
 #ifndef HARP_CC_CONSTANTS_H
 #define HARP_CC_CONSTANTS_H
@@ -94,15 +94,15 @@
  * there first. */
 #define SWIFT_REACHED_DRAINS_MIN 4
 /* A queue up to this, in units of T, may be that of flows like us over two links in a row.
- * Chosen for two links in a row, docs/packet.md. */
+ * Chosen for two links in a row, docs/inside/packet.md. */
 #define SWIFT_TWO_LINKS_TARGETS_MAX 16
 /* One of this many drains then shows that it was. Chosen for two links in a row,
- * docs/packet.md. */
+ * docs/inside/packet.md. */
 #define SWIFT_DOUBTED_DRAINS 15
-/* By leaving less than this part of it. Chosen for two links in a row, docs/packet.md. */
+/* By leaving less than this part of it. Chosen for two links in a row, docs/inside/packet.md. */
 #define SWIFT_GIVEN_WAY_PART 12
 /* Signs of others must last at most this many times as long after such mistakes. Chosen for two
- * links in a row, docs/packet.md. */
+ * links in a row, docs/inside/packet.md. */
 #define SWIFT_DOUBT_FACTOR_MAX 16
 /* More than this part lost is not chance. Chosen beside TCP. */
 #define SWIFT_CHANCE_LOSS_PART 64

@@ -12,7 +12,7 @@
  * seldom. Cuts are limited in time, not in rounds alone, since a flow with a shorter round trip has
  * more rounds in a storm. The queue that a flow sees does not predict its loss: a flow that came
  * late to a full buffer takes most of the queue for the path. The constants are the compromise that
- * the table in docs/packet.md showed: larger steps part the flows by chance, faster growth loses
+ * the table in docs/inside/packet.md showed: larger steps part the flows by chance, faster growth loses
  * more.
  *
  * The least depth leaves an aimed queue of 2 T / 5 for a flow of 25 Gb/s, and more for slower ones,

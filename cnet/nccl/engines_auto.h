@@ -34,7 +34,7 @@ uint32_t cores_in_list(const char *list);
 uint32_t cores_in_quota(const char *quota);
 
 /* What one engine sends and receives at once: rings use both directions, and one core moves about
- * 50 Gb/s of them together over udp (docs/speed.md, docs/nccl.md). */
+ * 50 Gb/s of them together over udp (docs/results/speed.md, docs/use/nccl.md). */
 #define ENGINES_AUTO_MBPS 25000
 /* CPUs of a rank that are not for engines: its main thread, and NCCL's, which polls. */
 #define ENGINES_AUTO_NCCL_CPUS 2

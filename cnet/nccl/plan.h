@@ -1,6 +1,6 @@
 /* A path plan for this rank: the UDP ports that it listens on, and those of its connections.
  *
- *     harp plan job.yaml -o plan.json      (docs/routing-plans.md has the file's format)
+ *     harp plan job.yaml -o plan.json      (docs/use/planned-paths.md has the file's format)
  *     HARP_PLAN=plan.json                  each rank reads of it what is its own
  *
  * A plan is a wish. Where it does not fit (another host, a port that is taken, a peer that listens

@@ -1,5 +1,5 @@
 /* HARP's network plugin for NCCL, libnccl-net-harp.so, as its own files share it. Page:
- * docs/nccl.md.
+ * docs/use/nccl.md.
  *
  *      NCCL                      versions.c                      one implementation
  *     +-----------------+       +----------------+       +--------------------------------+

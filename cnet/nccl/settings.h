@@ -3,7 +3,7 @@
  *     environment  >  file of HARP_CONF_FILE, else /etc/harp/harp.conf  >  defaults
  *
  * The file has lines NAME=value; empty ones and those that begin with # are passed over. An empty
- * value counts as not set. docs/nccl.md lists the names; settings.c is the list that counts.
+ * value counts as not set. docs/use/nccl.md lists the names; settings.c is the list that counts.
  */
 #ifndef HARP_NCCL_SETTINGS_H
 #define HARP_NCCL_SETTINGS_H

@@ -1,4 +1,4 @@
-/* The xdp port, as its own files share it. Its interface is port.h, its page docs/xdp.md.
+/* The xdp port, as its own files share it. Its interface is port.h, its page docs/inside/xdp.md.
  *
  *   port_xdp.c      opening, closing, waiting
  *   xdp_receive.c   descriptors to arrivals, fill ring

@@ -1,8 +1,8 @@
-/* One end of a HARP connection: the protocol of docs/wire.md, and nothing else.
+/* One end of a HARP connection: the protocol of docs/inside/wire.md, and nothing else.
  *
  * A session reads no clock, no socket and no random source, and it never touches payload. Headers
  * and times go in; headers, payload extents and deadlines come out. Same configuration and same
- * calls: same frames, on any machine, with payload and without. docs/session.md draws its states
+ * calls: same frames, on any machine, with payload and without. docs/inside/session.md draws its states
  * and timers.
  *
  *     frames from the wire                                 application

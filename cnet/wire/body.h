@@ -1,4 +1,4 @@
-/* The bodies of control frames (docs/wire.md), between bytes and structs.
+/* The bodies of control frames (docs/inside/wire.md), between bytes and structs.
  *
  * Encoding writes a body and returns its length: there must be room for HARP_BODY_MAX bytes.
  * Decoding is strict as that of headers is, and returns the same errors (wire.h). Bodies are read
@@ -54,7 +54,7 @@ struct harp_ack {
     uint8_t map[128];  /* bit i, from the lowest of byte 0: packet largest - 1 - i has arrived */
 };
 
-/* CLOSE: a reason of docs/wire.md, and text for the other end's log (bytes, not a string). */
+/* CLOSE: a reason of docs/inside/wire.md, and text for the other end's log (bytes, not a string). */
 struct harp_close {
     uint32_t reason;
     uint8_t text_bytes; /* at most 120 */

@@ -4,7 +4,7 @@
  *
  * SipHash serves as a pseudo-random function: two contexts that differ in a bit give keys that have
  * nothing to do with each other, so a frame of one connection, direction or incarnation of a
- * process never carries the tag of another. docs/wire.md ("Keys") has labels and contexts.
+ * process never carries the tag of another. docs/inside/wire.md ("Keys") has labels and contexts.
  *
  *                    secret + listener's id
  *     FIRST    -->   hello                     known before the ends know each other

@@ -1,4 +1,4 @@
-/* The header of docs/wire.md, between bytes and a struct.
+/* The header of docs/inside/wire.md, between bytes and a struct.
  *
  * `harp_header` is a header as the session sees it: plain integers in the host's order, without the
  * tag. The CRC is there because bytes hold it; sealing writes it and opening checks it (seal.h).

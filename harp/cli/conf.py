@@ -1,7 +1,7 @@
 """HARP's settings as the NCCL plugin reads them: a file like nccl.conf, and the environment.
 
 The file has lines ``NAME=value``. The plugin's reader, ``cnet/nccl/settings.c``, checks the values
-here too. `docs/nccl.md` explains each name.
+here too. `docs/use/nccl.md` explains each name.
 """
 
 from __future__ import annotations

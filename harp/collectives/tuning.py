@@ -1,7 +1,7 @@
 """Tuning tables: NCCL's choice for each collective and size, in the file that ``HARP_TUNER`` names.
 
 The plugin's tuner reads it in C (``cnet/nccl/tuner_table.h``), the simulator here, and
-``sim.tune`` writes it. `docs/tuning.md` has the format, ``harp-tuning-1``.
+``sim.tune`` writes it. `docs/use/tuning.md` has the format, ``harp-tuning-1``.
 """
 
 from __future__ import annotations

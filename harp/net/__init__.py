@@ -1,4 +1,4 @@
-"""The network stack for Python: engines, listeners, connections. docs/python.md shows its use."""
+"""The network stack for Python: engines, listeners and connections (docs/use/python.md)."""
 
 from harp.net.completion import Completion
 from harp.net.connection import Connection

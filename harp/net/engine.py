@@ -29,7 +29,7 @@ WHY_BYTES: int = lib.HARP_WHY_BYTES
 
 @dataclass(frozen=True)
 class Port:
-    """A port, where an engine sends and receives; ``docs/python.md`` compares the kinds."""
+    """A port, where an engine sends and receives; ``docs/use/python.md`` compares the kinds."""
 
     kind: str = "udp"
     """``udp`` sockets, ``mem`` (memory that processes of this host share) or ``xdp`` (AF_XDP)."""
@@ -76,7 +76,7 @@ class ConnectionOptions:
     congestion: str = "swift"
     """Congestion control: ``swift`` or ``fixed``."""
     flows: Sequence[tuple[str, str]] = ()
-    """Planned flows (``docs/routing-plans.md``): own address and UDP port, target's address and
+    """Planned flows (``docs/use/planned-paths.md``): own address and UDP port, target's address and
     port. The paths from one NIC to one target take those between these two in turn; where there are
     none, or a port is taken, a RuntimeWarning says so, and paths are hashed."""
 

@@ -2,7 +2,7 @@
 
 A `Deployment` has the flows of ranks over NICs with real addresses, each flow from a UDP source
 port of its rank to a port that the other rank listens on. It has a JSON form
-(``docs/routing-plans.md``) and can be checked against the current state of its fabric.
+(``docs/use/planned-paths.md``) and can be checked against the current state of its fabric.
 `harp.routing.jobs` makes it.
 """
 
@@ -70,7 +70,7 @@ class Deployment:
     ranks: tuple[Rank, ...]
     flows: tuple[Flow, ...]
     tuning: Tuning | None = None
-    """The table for NCCL's tuner (docs/tuning.md)."""
+    """The table for NCCL's tuner (docs/use/tuning.md)."""
     without: tuple[str, ...] = ()
     """Links that were down when it was made, ``from->to``."""
 

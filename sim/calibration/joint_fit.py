@@ -327,7 +327,7 @@ def _short(name: str, value: float) -> str:
 
 
 def fit_json(fit: PublishedFit) -> dict[str, Any]:
-    """Return plain data for ``--json``; docs/calibrate.md lists every key."""
+    """Return plain data for ``--json``; docs/use/calibrate.md lists every key."""
     return {
         "version": VERSION,
         "stack": STACK,

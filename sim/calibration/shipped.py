@@ -123,7 +123,7 @@ def print_comparisons(comparisons: list[Comparison], console: Console | None = N
 
 
 def comparisons_json(cluster: Cluster, comparisons: list[Comparison]) -> dict[str, Any]:
-    """Return plain data for ``--json``; docs/calibrate.md lists every key."""
+    """Return plain data for ``--json``; docs/use/calibrate.md lists every key."""
     return {
         "version": VERSION,
         "topology": cluster.topology.name,

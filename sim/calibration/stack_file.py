@@ -193,7 +193,7 @@ def base_value(calibration: Calibration, figure: Figure) -> float:
 
 
 def calibration_json(calibration: Calibration) -> dict[str, Any]:
-    """Return plain data for ``--json``; docs/calibrate.md lists every key."""
+    """Return plain data for ``--json``; docs/use/calibrate.md lists every key."""
     derived = calibration.derived
     return {
         "version": VERSION,

@@ -2,8 +2,8 @@
 
 A cause is a rule about the plan and the routing, never a single case. The interval is the range of
 differences between runs at flow and at packet (`sim.validation.correction_runs`; `python -m
-sim.validate corrections` repeats them). These runs are none of those of docs/fidelities.md. The
-answer stays that of the fluid; a note of the row names the cause and the interval.
+sim.validate corrections` repeats them). These runs are none of those of docs/results/fidelities.md.
+The answer stays that of the fluid; a note of the row names the cause and the interval.
 """
 
 from __future__ import annotations

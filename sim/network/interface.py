@@ -14,7 +14,7 @@ of one communicator or of several; they share the network.
 
 **Steps.** A run does what `harp.collectives.ir` says. In a pipeline a piece waits for the pieces
 that it passes on, for those before it on its edge, and for a slot of its protocol; in lock step a
-rank goes on when its own sends and receives are done (docs/collectives.md).
+rank goes on when its own sends and receives are done (docs/inside/collectives.md).
 `harp.collectives.execute` does this with real bytes.
 
 **Time.** `run` is a simpy process that ends when every rank is done. It accounts for all its time

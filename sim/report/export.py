@@ -1,4 +1,4 @@
-"""The answer as JSON, for programs, and as CSV, for spreadsheets; docs/output.md lists every key.
+"""The answer as JSON, for programs, and as CSV, for spreadsheets (docs/use/output.md).
 
 The same report gives the same bytes: keys keep the order below, floats carry nine significant
 digits, text is UTF-8, and the file ends with a newline. An infinite or unknown value is null.

@@ -1,7 +1,7 @@
-"""Write docs/parameters.md: every shipped parameter with its interval and its source.
+"""Write docs/use/parameters.md: every shipped parameter with its interval and its source.
 
-Run ``python -m sim.stacks.table > docs/parameters.md`` after a change to a set; a test compares the
-page with the files.
+Run ``python -m sim.stacks.table > docs/use/parameters.md`` after a change to a set; a test compares
+the page with the files.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ INTRODUCTION = """\
 # Parameters
 
 Every figure that the simulator takes on trust: its value, the interval in which it may lie, how it
-is known, and from where. Made by `python -m sim.stacks.table > docs/parameters.md` from
+is known, and from where. Made by `python -m sim.stacks.table > docs/use/parameters.md` from
 `sim/stacks/*.yaml` and `sim/frameworks/*.yaml`; change it there, or override single figures in a
 topology file under `stacks:` or `frameworks:`.
 
@@ -57,7 +57,7 @@ MEANINGS = {
 
 
 def page() -> str:
-    """Return the text of docs/parameters.md."""
+    """Return the text of docs/use/parameters.md."""
     parts = [INTRODUCTION]
     for kind, title in (("stacks", "Host stacks"), ("frameworks", "Frameworks")):
         parts.append(f"## {title}\n")

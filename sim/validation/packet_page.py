@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 INTRODUCTION = """\
 # Packets against closed forms and others' results
 
-Made by `python -m sim.validate packet --page docs/packet-published.md`; do not edit. Nothing is
-fitted. [packet.md](packet.md) describes the model.
+Made by `python -m sim.validate packet --page docs/results/packet-published.md`; do not edit.
+Nothing is fitted. [packet.md](packet.md) describes the model.
 """
 FORMS = """\
 ## Closed forms

@@ -187,12 +187,12 @@ LEAST, MOST = 0.2, 5.0
 INTRODUCTION = """\
 # Held against published measurements
 
-Made by `python -m sim.validate published --page docs/validation.md`; do not edit. Every case in
-`sim/validation/cases` and every published row of `topologies/` is simulated with the shipped
-parameters. P10 and P90 come from draws of every uncertain parameter and of the values that the
-source does not give. `kernel-tcp` is fitted to the rows marked *left out*; the prediction of such a
-row comes from the fit to all other sources (`python -m sim.calibrate --published`). No other row
-was used for any fit.
+Made by `python -m sim.validate published --page docs/results/validation.md`; do not edit. Every
+case in `sim/validation/cases` and every published row of `topologies/` is simulated with the
+shipped parameters. P10 and P90 come from draws of every uncertain parameter and of the values that
+the source does not give. `kernel-tcp` is fitted to the rows marked *left out*; the prediction of
+such a row comes from the fit to all other sources (`python -m sim.calibrate --published`). No other
+row was used for any fit.
 
 To add a case, copy a file of `sim/validation/cases`, give the cluster, the figures and their
 source, and run the command: a row that is off by more than a quarter needs a `note` with a reason.
@@ -219,7 +219,7 @@ them.) What a byte costs a thread and how long a hop takes differ between hosts 
 and three, and one figure stands for all; desktop hosts of 2014 and 2025 show it. Where a source
 does not tell its network, or calls its figure an anomaly itself, only the interval can be right.
 
-Where the spread of P10 to P90 comes from, `docs/simulator.md` tells.
+Where the spread of P10 to P90 comes from, `docs/inside/simulator.md` tells.
 """
 
 

@@ -140,7 +140,7 @@ static void send_stale(struct dst_end *end, uint64_t now_ns, uint8_t path, const
 static size_t write_frame(const struct harp_frame *frame, uint8_t *bytes)
 {
     size_t length = frame->header.length;
-    harp_header_encode(&frame->header, bytes); /* asserts that docs/wire.md allows it */
+    harp_header_encode(&frame->header, bytes); /* asserts that docs/inside/wire.md allows it */
     memset(bytes + HARP_TAGGED_BYTES, 0, HARP_HEADER_BYTES - HARP_TAGGED_BYTES);
     uint8_t type = frame->header.type;
     const uint8_t *from = type == HARP_DATA ? frame->payload : frame->body;

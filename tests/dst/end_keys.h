@@ -1,4 +1,4 @@
-/* The keys of one end of a session in a virtual network, made as docs/wire.md says of a secret that
+/* The keys of one end of a session in a virtual network, made as docs/inside/wire.md says of a secret that
  * both ends know, of the end's configuration and of what its session knows of the other.
  *
  *     struct dst_keys keys = {.secret = secret, .listener = 77, .listening = false};

@@ -50,7 +50,7 @@ def decode(frame):
 
 
 def opens(frame, key, lap=0):
-    """Tag and CRC by the C code, in the order of docs/wire.md."""
+    """Tag and CRC by the C code, in the order of docs/inside/wire.md."""
     return bool(lib.harp_open_tag(c_key(key), frame, lap)
                 and lib.harp_open_payload(frame, frame[44:], len(frame) - 44))
 

@@ -304,6 +304,6 @@ def test_the_dockerfile_is_sound():
 def test_settings_named_in_deployment_exist():
     source = (ROOT / "cnet" / "nccl" / "settings.c").read_text()
     known = set(re.findall(r'^    \{"(HARP_[A-Z_]+)"', source, re.MULTILINE))
-    texts = [path.read_text() for path in (*DEPLOY.rglob("*.*"), ROOT / "docs" / "deploy.md")
-             if path.is_file()]
+    manual = ROOT / "docs" / "use" / "deploy.md"
+    texts = [path.read_text() for path in (*DEPLOY.rglob("*.*"), manual) if path.is_file()]
     assert set(re.findall(r"\bHARP_[A-Z_]+\b", " ".join(texts))) <= known

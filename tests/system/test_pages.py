@@ -15,7 +15,8 @@ from tests.support.levels import long_except
 if TYPE_CHECKING:
     from pathlib import Path
 
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+FOLDERS = (".", "docs", "docs/*", "bench", "lab", "deploy", "tests", "examples/*")
+PAGES = sorted(page for folder in FOLDERS for page in ROOT.glob(f"{folder}/*.md"))
 SIMULATED = ("topologies.md",)
 """Pages with so much output that simulating it again takes minutes."""
 MARKED = [page for page in PAGES if "<!-- output of: " in page.read_text("utf-8")]
@@ -64,7 +65,7 @@ def test_links_and_named_files_exist(page: Path) -> None:
     text = page.read_text("utf-8")
     linked = re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", text)
     missing = [link for link in linked if not (page.parent / link).exists()]
-    named = re.findall(r"`((?:docs|sim|harp|cnet|tests|bench|topologies|notebooks)/[\w./-]+\.\w+)`",
-                       text)
+    rooms = "docs|sim|harp|cnet|lab|tests|bench|topologies|notebooks|examples"
+    named = re.findall(rf"`((?:{rooms})/[\w./-]+\.\w+)`", text)
     missing += [name for name in named if not (ROOT / name).exists()]
     assert not missing

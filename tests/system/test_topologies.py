@@ -59,7 +59,7 @@ def test_published_figures_hold(name):
 
 
 def test_the_catalogue_names_every_file():
-    catalogue = (ROOT / "docs" / "topologies.md").read_text()
+    catalogue = (ROOT / "docs" / "start" / "topologies.md").read_text()
     for path in FOLDER.glob("*.yaml"):
         assert f"(../topologies/{path.name})" in catalogue, path.name
 

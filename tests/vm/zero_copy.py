@@ -162,7 +162,7 @@ def test_a_gibibyte_streams_through_the_engine_without_a_copy(stream):
     for end in both.values():
         assert "zero copy" in end["line"]
         assert end["bytes"] == 1 << 30
-        # When the neighbour's entry grows stale, one datagram goes by the kernel (docs/xdp.md).
+        # If the neighbour's entry grows stale, the kernel sends one datagram (docs/inside/xdp.md).
         assert end["sent_copied"] <= 4
         assert end["received_copied"] == 0
     assert both["receive"]["received"] > (1 << 30) / 1472

@@ -1,6 +1,6 @@
 """``harp setup``: prepare a host for HARP, and undo that.
 
-`docs/setup.md` says what is changed and why. `choose` picks the interfaces, `targets` lists the
+`docs/use/setup.md` says what is changed and why. `choose` picks the interfaces, `targets` lists the
 wanted values, `knobs` reads and sets them, `state` saves the values of before.
 """
 

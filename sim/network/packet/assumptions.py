@@ -13,6 +13,6 @@ IDLE_CONNECTIONS = 4096
 all-to-all of more than some hundred GPUs has more."""
 MOST_FRAMES = 300_000_000
 """Most frames of one simulation: six minutes in a ring of neighbours to an hour in an all-to-all
-over three tiers (docs/performance.md). Assumed as the longest acceptable wait."""
+over three tiers (docs/results/performance.md). Assumed as the longest acceptable wait."""
 CAPTURE_BYTES = 256 << 20
 """Size at which a capture ends: Wireshark still opens it with ease."""

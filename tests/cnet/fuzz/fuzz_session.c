@@ -97,7 +97,7 @@ static void drain_frames(struct play *play)
             const struct harp_header *h = &frames[i].header;
             uint8_t bytes[HARP_TAGGED_BYTES];
             assert(frames[i].lap <= HARP_LAP_MAX);
-            harp_header_encode(h, bytes); /* asserts that docs/wire.md allows it */
+            harp_header_encode(h, bytes); /* asserts that docs/inside/wire.md allows it */
             assert(frames[i].path < PATHS || h->type == HARP_ACCEPT); /* as FIRST's */
             if (h->type == HARP_DATA || h->type == HARP_PROBE)
                 play->packets[h->path]++;

@@ -100,7 +100,7 @@ def test_every_name_is_tried_and_documented():
     source = (ROOT / "cnet" / "nccl" / "settings.c").read_text()
     known = set(re.findall(r'^    \{"(HARP_[A-Z_]+)"', source, re.MULTILINE))
     assert known == {*WRONG, "HARP_CONF_FILE"}
-    page = (ROOT / "docs" / "nccl.md").read_text()
+    page = (ROOT / "docs" / "use" / "nccl.md").read_text()
     assert set(re.findall(r"^\| `(HARP_[A-Z_]+)`", page, re.MULTILINE)) == known
 
 

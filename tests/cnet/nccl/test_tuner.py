@@ -34,7 +34,7 @@ PROTOCOLS = ("LL", "LL128", "Simple")
 VERSIONS = (4, 5, 6)
 NONE = -1.0
 RANKS, NODES = 16, 2
-SCHEMA = json.loads((ROOT / "docs" / "harp-tuning-1.schema.json").read_text())
+SCHEMA = json.loads((ROOT / "docs" / "use" / "harp-tuning-1.schema.json").read_text())
 
 Row = dict[str, Any]
 

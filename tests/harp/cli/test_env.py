@@ -183,7 +183,7 @@ def test_explain_names_all_that_lightcc_reads():
     assert read == {*conf.LIGHTCC} | told
     assert read - told <= set(re.findall("HARP_[A-Z_]+", said))
     assert "HARP_IFNAME=lo  (environment)" in said
-    page = (ROOT / "docs" / "lightcc.md").read_text()
+    page = (ROOT / "docs" / "use" / "lightcc.md").read_text()
     assert all(f"| `{name}` |" in page for name in read)
 
 

@@ -15,7 +15,7 @@ from tests.support import ROOT
 from tests.support.cluster_files import topology, write_job
 
 FABRIC = {"template": "leaf-spine", "leaves": 2, "spines": 4, "hash": {"function": "linux"}}
-SCHEMA = json.loads((ROOT / "docs" / "harp-plan-1.schema.json").read_text())
+SCHEMA = json.loads((ROOT / "docs" / "use" / "harp-plan-1.schema.json").read_text())
 ACROSS = [{"from": rank, "to": rank + 4} for rank in range(4)]
 
 

@@ -378,7 +378,7 @@ def test_counters_are_removed_with_their_engine():
 
 
 def test_the_manual_does_what_it_says():
-    done = doctest.testfile(str(ROOT / "docs" / "python.md"), module_relative=False)
+    done = doctest.testfile(str(ROOT / "docs" / "use" / "python.md"), module_relative=False)
     assert done.failed == 0
     assert done.attempted > 20
     assert doctest.testmod(harp.net.engine).failed == 0

@@ -300,6 +300,6 @@ def test_no_flows_route_to_nothing():
 
 
 def test_the_manuals_examples_run():
-    manual = ROOT / "docs" / "routing.md"
+    manual = ROOT / "docs" / "inside" / "routing.md"
     assert doctest.testfile(str(manual), module_relative=False).failed == 0
     assert doctest.testmod(fabric_module).failed == 0

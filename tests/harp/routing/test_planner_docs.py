@@ -5,7 +5,7 @@ import doctest
 from harp.routing import planner
 from tests.support import ROOT
 
-MANUAL = ROOT / "docs" / "routing-plans.md"
+MANUAL = ROOT / "docs" / "use" / "planned-paths.md"
 
 
 def test_the_manual_of_planned_routes_holds():

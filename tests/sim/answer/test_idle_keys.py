@@ -68,7 +68,7 @@ def test_bounds_of_a_parameter_have_an_effect_on_the_interval(tmp_path):
 
 @pytest.mark.parametrize("name", QUICK)
 def test_shipped_files_have_none(name):
-    """A few of them: the others take long, and docs/topologies.md shows what they print."""
+    """A few of them: the others take long, and docs/start/topologies.md shows what they print."""
     assert name not in HUGE
     assert idle(Cluster(load(FOLDER / f"{name}.yaml"))) == []
 

@@ -26,7 +26,7 @@ from tests.support.cluster_files import cluster, topology, write
 if TYPE_CHECKING:
     from pathlib import Path
 
-SCHEMA = json.loads((ROOT / "docs" / "harp-tuning-1.schema.json").read_text())
+SCHEMA = json.loads((ROOT / "docs" / "use" / "harp-tuning-1.schema.json").read_text())
 CLUSTERS: dict[str, dict[str, Any]] = {
     "two hosts of TCP": {"hosts": 2, "gpus": 4, "rate_bps": 25e9,
                          "scenario": {"stack": "kernel-tcp", "channels": "auto"}},

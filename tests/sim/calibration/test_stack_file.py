@@ -241,11 +241,11 @@ def test_equations_count_what_they_are_told() -> None:
                            {"cost_per_byte": 3.0, "cost_per_packet": 5.0}) == 6.0
 
 
-# ---- docs/calibrate.md
+# ---- docs/use/calibrate.md
 
 def documented(section: str) -> set[str]:
     """The keys of the last table of a section."""
-    text = (ROOT / "docs" / "calibrate.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "use" / "calibrate.md").read_text(encoding="utf-8")
     table = text.split(f"## {section}\n", 1)[1].split("\n## ")[0].split("`--json` prints:")[1]
     return {line.split("`")[1] for line in table.splitlines() if line.startswith("| `")}
 
@@ -262,7 +262,7 @@ def test_docs_list_exactly_the_keys_of_json(tmp_path: Path) -> None:
 
 
 def test_docs_list_exactly_the_keys_of_a_measurement_and_the_ids() -> None:
-    text = (ROOT / "docs" / "calibrate.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "use" / "calibrate.md").read_text(encoding="utf-8")
     table = text.split("| key | meaning |\n|---|---|\n| `kind`")[1].split("\n\n")[0]
     rows = [line.split("`")[1] for line in table.splitlines()[1:]]
     assert ["kind", *rows] == list(Measured.model_fields)

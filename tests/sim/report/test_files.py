@@ -1,4 +1,4 @@
-"""JSON and CSV, read back with the standard readers; and docs/output.md against what is written."""
+"""JSON and CSV, read back with the standard readers, and docs/use/output.md against the files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sim.report.export import collective_csv, collective_json, report_csv, repor
 from tests.support import ROOT
 from tests.support.report_samples import ORIGIN, collective, taco, two_jobs
 
-DOCS = ROOT / "docs" / "output.md"
+DOCS = ROOT / "docs" / "use" / "output.md"
 
 
 def documented(section: str) -> set[str]:

@@ -177,7 +177,7 @@ def test_classes_of_the_schema_have_names_of_their_own():
 
 
 def test_the_reference_in_the_docs_is_up_to_date():
-    text = (ROOT / "docs" / "topology.md").read_text()
+    text = (ROOT / "docs" / "use" / "topology.md").read_text()
     assert fill(text) == text
     for name in SCHEMA["$defs"]:
         if not name.endswith("Parameter"):
@@ -185,7 +185,7 @@ def test_the_reference_in_the_docs_is_up_to_date():
 
 
 def test_the_examples_in_the_docs_load(tmp_path):
-    text = (ROOT / "docs" / "topology.md").read_text()
+    text = (ROOT / "docs" / "use" / "topology.md").read_text()
     blocks = [block.split("```")[0] for block in text.split("```yaml\n")[1:]]
     whole = [block for block in blocks if block.startswith("name:")]
     assert whole

@@ -1,4 +1,4 @@
-"""HARP's ports as host stacks: each gives back the rows of docs/speed.md that it comes from."""
+"""HARP's ports as host stacks give back the rows of docs/results/speed.md that they come from."""
 
 from __future__ import annotations
 

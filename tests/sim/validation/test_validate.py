@@ -235,8 +235,8 @@ def test_figures_read_as_their_source_wrote_them():
 
 def test_the_page_has_a_row_for_every_figure():
     """It is made by the command; after a change that moves answers, run it with --page."""
-    text = (ROOT / "docs" / "validation.md").read_text("utf-8")
-    assert (ROOT / "docs" / "validation.png").stat().st_size > 10_000
+    text = (ROOT / "docs" / "results" / "validation.md").read_text("utf-8")
+    assert (ROOT / "docs" / "results" / "validation.png").stat().st_size > 10_000
     for path in published_files():
         for case in load_published(path):
             assert text.count(f"| `{path.stem}` |") >= len(case.figures), path.stem
@@ -244,11 +244,11 @@ def test_the_page_has_a_row_for_every_figure():
 
 def test_the_page_of_fidelities_says_what_they_say_today():
     """README shows what the page says, so that neither has figures of its own."""
-    text = (ROOT / "docs" / "fidelities.md").read_text("utf-8")
+    text = (ROOT / "docs" / "results" / "fidelities.md").read_text("utf-8")
     assert re.findall(r"^\| (?!case|---)(.*?) \|", text, re.MULTILINE) == [
         case.name for case in CASES]
     assert summary_line([compare(case) for case in CASES]) in text, (
-        "run `python -m sim.validate fidelities --page docs/fidelities.md`, then "
+        "run `python -m sim.validate fidelities --page docs/results/fidelities.md`, then "
         "`python docs/refresh.py README.md`")
 
 

@@ -1,4 +1,4 @@
-"""The shipped parameter sets: complete, sourced, and listed in docs/parameters.md."""
+"""The shipped parameter sets: complete, sourced, and listed in docs/use/parameters.md."""
 
 
 import pytest
@@ -18,7 +18,7 @@ from sim.stacks import table
 from sim.step.train import largest_deviation
 from tests.support import ROOT
 
-PAGE = ROOT / "docs" / "parameters.md"
+PAGE = ROOT / "docs" / "use" / "parameters.md"
 STACKS = {name: load_stack(name) for name in shipped("stacks")}
 FRAMEWORKS = {name: load_framework(name) for name in shipped("frameworks")}
 FIGURES = [(name, key, getattr(given, key))
@@ -33,7 +33,7 @@ def test_the_sets_that_the_topologies_name_are_shipped():
 
 def test_the_page_is_up_to_date():
     assert PAGE.read_text(encoding="utf-8") == table.page(), \
-        "run: python -m sim.stacks.table > docs/parameters.md"
+        "run: python -m sim.stacks.table > docs/use/parameters.md"
 
 
 def test_the_page_explains_every_parameter():

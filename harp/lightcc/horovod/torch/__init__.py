@@ -1,7 +1,7 @@
 """Horovod's API for PyTorch: ``import harp.lightcc.horovod.torch as hvd``.
 
 A script for Horovod runs when its import line names this module. What is there and what is not
-stands in docs/horovod.md.
+stands in docs/use/horovod.md.
 """
 
 from __future__ import annotations

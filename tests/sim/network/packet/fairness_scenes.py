@@ -1,8 +1,8 @@
 """HARP's congestion control among its own kind, tried in the packet network.
 
-``python -m tests.sim.network.packet.fairness_scenes`` prints the table of docs/packet.md; with
-``search`` it runs all combinations of a grid and prints the worst. Both print the same numbers on
-every machine.
+``python -m tests.sim.network.packet.fairness_scenes`` prints the table of docs/inside/packet.md;
+with ``search`` it runs all combinations of a grid and prints the worst. Both print the same numbers
+on every machine.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ TABLE = [Scene(2), Scene(16), Scene(64), Scene(16, apart_ms=5), Scene(64, apart_
 
 
 def print_table() -> None:
-    """Print the table of docs/packet.md: the worst of four seeds."""
+    """Print the table of docs/inside/packet.md: the worst of four seeds."""
     print("| scene | Jain's index | least share | used | lost | queue |\n"
           "|---|---|---|---|---|---|")
     for scene in TABLE:
