@@ -318,7 +318,7 @@ Made by `python -m sim.validate fidelities --page docs/results/fidelities.md`; d
 is one collective or pattern, alone on the cluster of `sim/validation/fidelities.yaml` (sixteen
 hosts under four leaves, 25 Gb/s, HARP or kernel TCP) with some values changed. It runs twice, and
 the second run counts. The error is that of `flow` relative to `packet`: below zero where the fluid
-is too fast. Nothing is fitted. [packet.md](packet.md) describes the model of `packet`.
+is too fast. Nothing is fitted. [packet.md](../inside/packet.md) describes the model of `packet`.
 
 A *correction* is `flow`'s own note on such an answer: a cause, found by a rule, and the time that
 it adds. Its interval comes from other cases than these (`python -m sim.validate corrections`,

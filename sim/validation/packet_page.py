@@ -16,7 +16,7 @@ INTRODUCTION = """\
 # Packets against closed forms and others' results
 
 Made by `python -m sim.validate packet --page docs/results/packet-published.md`; do not edit.
-Nothing is fitted. [packet.md](packet.md) describes the model.
+Nothing is fitted. [packet.md](../inside/packet.md) describes the model.
 """
 FORMS = """\
 ## Closed forms
