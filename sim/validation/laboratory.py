@@ -119,10 +119,10 @@ INTRODUCTION = """\
 Made by `python -m sim.validate lab --page docs/results/lab-validation.md` (root; four to five
 minutes, and it says how far it is); do not edit. Each row is one collective or pattern on four
 hosts of 25 Gb/s under two leaves, with some values changed, at a two-thousandth of the rates:
-`packet` simulates it, and in the laboratory ([lab.md](../inside/lab.md)) HARP's engines or the kernel's TCP
-carry the bytes over kernel routes. It runs four times, and the median of the last three counts;
-once more if the machine was too busy. The error is that of `packet` relative to the laboratory:
-below zero where packets are too fast. Nothing is fitted.
+`packet` simulates it, and in the laboratory ([lab.md](../inside/lab.md)) HARP's engines or the
+kernel's TCP carry the bytes over kernel routes. It runs four times, and the median of the last
+three counts; once more if the machine was too busy. The error is that of `packet` relative to the
+laboratory: below zero where packets are too fast. Nothing is fitted.
 """
 
 
