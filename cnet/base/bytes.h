@@ -1,8 +1,8 @@
 /* Little-endian integers at any address.
  *
- * Frames are little-endian (docs/inside/wire.md) and so is every host that this runs on, so a load is a
- * plain move; memcpy says so without breaking C's rules on alignment and aliasing. A big-endian
- * host is refused here, at compile time, rather than somewhere on the wire.
+ * Frames are little-endian (docs/inside/wire.md) and so is every host that this runs on, so a load
+ * is a plain move; memcpy says so without breaking C's rules on alignment and aliasing. A
+ * big-endian host is refused here, at compile time, rather than somewhere on the wire.
  */
 #ifndef HARP_BYTES_H
 #define HARP_BYTES_H

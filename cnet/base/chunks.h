@@ -10,8 +10,8 @@
  *
  * The sender's low is never above the receiver's, since a chunk has arrived before it is
  * acknowledged. So a sender that stays inside its own window stays inside the receiver's as well
- * (docs/inside/wire.md makes that a rule), and 4,096 chunks are 5.8 MB of one message in flight at the
- * least payload, 34 MiB at 8,832 bytes.
+ * (docs/inside/wire.md makes that a rule), and 4,096 chunks are 5.8 MB of one message in flight at
+ * the least payload, 34 MiB at 8,832 bytes.
  */
 #ifndef HARP_CHUNKS_H
 #define HARP_CHUNKS_H

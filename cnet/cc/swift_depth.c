@@ -12,8 +12,8 @@
  * seldom. Cuts are limited in time, not in rounds alone, since a flow with a shorter round trip has
  * more rounds in a storm. The queue that a flow sees does not predict its loss: a flow that came
  * late to a full buffer takes most of the queue for the path. The constants are the compromise that
- * the table in docs/inside/packet.md showed: larger steps part the flows by chance, faster growth loses
- * more.
+ * the table in docs/inside/packet.md showed: larger steps part the flows by chance, faster growth
+ * loses more.
  *
  * The least depth leaves an aimed queue of 2 T / 5 for a flow of 25 Gb/s, and more for slower ones,
  * in the fourth root of the rate: that still fills a path on which 1 % is lost at random.

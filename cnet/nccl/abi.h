@@ -2,8 +2,8 @@
  *
  * NCCL opens a plugin by dlopen and takes the newest table that it knows of ncclNetPlugin_v12 down
  * to ncclNetPlugin_v6. What follows describes these tables as NCCL 2.13 to 2.32 lay them out in
- * memory; the assertions at the end hold sizes and offsets. docs/use/nccl.md says what NCCL expects of
- * each call.
+ * memory; the assertions at the end hold sizes and offsets. docs/use/nccl.md says what NCCL expects
+ * of each call.
  *
  *     version   first in NCCL   what changed
  *     6         2.13

@@ -6,9 +6,9 @@
  *        {"collective": "AllReduce", "min_bytes": 65536, "max_bytes": 1048576,
  *         "algorithm": "Tree", "protocol": "LL128", "channels": 0}]}]}
  *
- * It is a file by itself or member "tuning" of a plan (docs/use/tuning.md). The first row counts whose
- * size fits and whose algorithm and protocol NCCL has; both limits are sizes of the row. Channels
- * 0, no row, or no such communicator: NCCL chooses.
+ * It is a file by itself or member "tuning" of a plan (docs/use/tuning.md). The first row counts
+ * whose size fits and whose algorithm and protocol NCCL has; both limits are sizes of the row.
+ * Channels 0, no row, or no such communicator: NCCL chooses.
  */
 #ifndef HARP_NCCL_TUNER_TABLE_H
 #define HARP_NCCL_TUNER_TABLE_H

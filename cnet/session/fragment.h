@@ -1,4 +1,5 @@
-/* Fragments: a chunk cut for a path that takes no frame of a whole one (docs/inside/wire.md, Fragments).
+/* Fragments: a chunk cut for a path that takes no frame of a whole one (docs/inside/wire.md,
+ * Fragments).
  *
  *     chunk    |<---------------- segment ---------------->|
  *     k = 3    |  fragment 0   |  fragment 1   | fragment 2|   multiples of 128, but for the last

@@ -2,8 +2,8 @@
  *
  * A session reads no clock, no socket and no random source, and it never touches payload. Headers
  * and times go in; headers, payload extents and deadlines come out. Same configuration and same
- * calls: same frames, on any machine, with payload and without. docs/inside/session.md draws its states
- * and timers.
+ * calls: same frames, on any machine, with payload and without. docs/inside/session.md draws its
+ * states and timers.
  *
  *     frames from the wire                                 application
  *          |                                                   |

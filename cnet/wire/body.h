@@ -54,7 +54,8 @@ struct harp_ack {
     uint8_t map[128];  /* bit i, from the lowest of byte 0: packet largest - 1 - i has arrived */
 };
 
-/* CLOSE: a reason of docs/inside/wire.md, and text for the other end's log (bytes, not a string). */
+/* CLOSE: a reason of docs/inside/wire.md, and text for the other end's log (bytes, not a string).
+ */
 struct harp_close {
     uint32_t reason;
     uint8_t text_bytes; /* at most 120 */

@@ -1,8 +1,9 @@
 /* One end in the simulation: a production session and the driver around it.
  *
  * The driver does beside the session what an engine does: it seals and opens frames under the keys
- * of docs/inside/wire.md, places payload, listens, and drives the session when that wants it. It can also
- * be made to cheat: its session is honest, but what leaves it is changed before it is sealed.
+ * of docs/inside/wire.md, places payload, listens, and drives the session when that wants it. It
+ * can also be made to cheat: its session is honest, but what leaves it is changed before it is
+ * sealed.
  */
 #ifndef DST_END_H
 #define DST_END_H

@@ -1,5 +1,6 @@
-/* The keys of one end of a session in a virtual network, made as docs/inside/wire.md says of a secret that
- * both ends know, of the end's configuration and of what its session knows of the other.
+/* The keys of one end of a session in a virtual network, made as docs/inside/wire.md says of a
+ * secret that both ends know, of the end's configuration and of what its session knows of the
+ * other.
  *
  *     struct dst_keys keys = {.secret = secret, .listener = 77, .listening = false};
  *     if (dst_keys_find(&keys, &config, session, header.type, true, &key)) ... seal

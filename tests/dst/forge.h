@@ -1,7 +1,7 @@
 /* Frames that no end sent: by field, by bit, by length.
  *
- * The table of fields says where each field of docs/inside/wire.md lies. Changes are made to the bytes of
- * whole frames and know no key; an end that is to be malicious seals what comes out.
+ * The table of fields says where each field of docs/inside/wire.md lies. Changes are made to the
+ * bytes of whole frames and know no key; an end that is to be malicious seals what comes out.
  */
 #ifndef DST_FORGE_H
 #define DST_FORGE_H

@@ -321,7 +321,8 @@ static void test_incast(void)
 
 /* CUBIC flows that fill the buffer leave us at least 0.35 of the fair share. One flow of BBR leaves
  * at least 0.15 and four of them, which do not heed losses, 0.1; Linux's real ones leave 0.37 and
- * 0.19 (docs/inside/session.md). BBR sends with segmentation offload, for which its window has room. */
+ * 0.19 (docs/inside/session.md). BBR sends with segmentation offload, for which its window has
+ * room. */
 static void test_beside(enum tcp_cc_kind kind, const char *name)
 {
     const struct {
