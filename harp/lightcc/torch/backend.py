@@ -112,7 +112,11 @@ class PatientStore:
     def _has_key(self, key: str) -> bool:
         try:
             self._store.wait([key], WAIT_SLICE)
-        except dist.DistStoreError:
+        except dist.DistStoreError:  # of a TCPStore
+            return False
+        except RuntimeError as error:  # a FileStore has no class of its own for it
+            if "timeout" not in str(error):
+                raise
             return False
         return True
 
