@@ -61,7 +61,7 @@ def test_published_figures_hold(name):
 def test_the_catalogue_names_every_file():
     catalogue = (ROOT / "docs" / "start" / "topologies.md").read_text()
     for path in FOLDER.glob("*.yaml"):
-        assert f"(../topologies/{path.name})" in catalogue, path.name
+        assert f"(../../topologies/{path.name})" in catalogue, path.name
 
 
 def test_burst_is_spent_once():

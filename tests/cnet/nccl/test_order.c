@@ -2,7 +2,7 @@
  * ahead of the receiving one.
  */
 #define _GNU_SOURCE
-#include "nccl_both_ends.h"
+#include "both_ends.h"
 
 /* Tag 5 is sent on and on; then the first buffer to be posted has tag 7. */
 static void test_other_tag_waits(void)

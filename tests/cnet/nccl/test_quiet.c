@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 #include <sys/random.h>
 
-#include "nccl_both_ends.h"
+#include "both_ends.h"
 
 static _Atomic uint32_t calls;
 

@@ -249,7 +249,7 @@ def test_another_cluster_claims_no_fit(change):
     text = asked(change)
     assert "%  fitted" not in text
     assert "+0.0 %" not in text
-    assert "not the cluster and workload that the figures under expect come from" in " ".join(
+    assert "The figures under expect come from another cluster or workload" in " ".join(
         text.split())
 
 

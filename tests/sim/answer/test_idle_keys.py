@@ -50,7 +50,7 @@ def test_figures_of_another_cluster_are_a_note_and_no_warning():
     made = Cluster(load(FOLDER / "taco-vgg16-v100-25g.yaml", ["hosts[0].nics[0].rate=10Gbps"]))
     report = answer(made, made.topology.scenarios, draws=0, search_idle=True)
     assert not report.warnings
-    assert any("not the cluster" in note for note in report.notes)
+    assert any("from another cluster or workload" in note for note in report.notes)
 
 
 def test_a_capacity_that_does_not_bind_has_an_effect_all_the_same(tmp_path):

@@ -48,7 +48,7 @@ def test_png_shows_every_kind_of_work(picture: NDArray[np.float64], kind: str) -
 
 def test_panels_over_time_share_their_axis() -> None:
     shown = panels(taco())
-    assert list(shown) == ["One", "Utilisation", "Throughput", "What"]
+    assert list(shown) == ["One", "Utilisation", "Throughput", "Causes"]
     assert shown["One"].get_xlim() == shown["Utilisation"].get_xlim()
     left, right = (shown[name].get_window_extent() for name in ("One", "Utilisation"))
     assert (left.x0, left.x1) == pytest.approx((right.x0, right.x1))

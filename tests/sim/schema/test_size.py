@@ -102,7 +102,7 @@ def test_what_goes_on_and_on_ends_with_the_limit(tmp_path, monkeypatch, keys):
     assert result.exit_code == 2
     assert result.stderr.count("\n") == 1
     assert "scenarios[0]: 5,000 events by " in result.stderr
-    assert "allowed: a simulation of fewer events" in result.stderr
+    assert "allowed: fewer steps or jobs" in result.stderr
 
 
 def test_a_fifo_that_nobody_writes_to_is_an_empty_file(tmp_path):

@@ -14,11 +14,11 @@ pytest.importorskip("torch")
 
 SAY = """
 import os
-from harp.lightcc.horovod.world import _hosts
+from harp.lightcc.horovod.world import _exchange_hosts
 from harp.lightcc.launch import read_place
 from harp.lightcc.store import open_store
 place = read_place(os.environ)
-hosts = _hosts(place, open_store(os.environ, place.rank, place.size, 300))
+hosts = _exchange_hosts(place, open_store(os.environ, place.rank, place.size, 300))
 print([hosts.index(host) for host in hosts])
 """
 
