@@ -1,7 +1,7 @@
 """The HARP wire protocol in Python, after docs/inside/wire.md: scapy layers, checksums, keys.
 
 For captures, tests and tools; the stack itself runs the C of ``cnet``. Nothing here was taken from
-that code: the tests hold the two against each other, so that a constant misread is found.
+that code: the tests compare the two, so that a misread constant is found.
 
 >>> frame = seal(Harp(type="DATA", connection=7, size=5) / Raw(b"hello"), key=bytes(16))
 >>> holds(frame, key=bytes(16))

@@ -1,11 +1,11 @@
-/* The ceiling of UDP sockets: datagrams one way, as fast as they go, nothing checked, nothing sent
- * again.
+/* The ceiling of UDP sockets: datagrams in one direction, as fast as they go, unchecked and
+ * never retransmitted.
  *
  *   udp_blast receive [options]            prints one line of JSON, exits with 0 if bytes came
  *   udp_blast send --to IP [options]       until the receiver has had enough
  *
  * The sender hands over as many datagrams as one system call takes (UDP_SEGMENT), the receiver
- * takes them as they are joined (UDP_GRO). Calls go through BENCH_BYTES of memory, piece by piece;
+ * gets them coalesced (UDP_GRO). Calls go through BENCH_BYTES of memory, piece by piece;
  * bench.h says when the receiver's clock runs.
  */
 #define _GNU_SOURCE

@@ -4,8 +4,8 @@
               └─ up[1] ──> ToR 1 ── down[1] ──┘
 
 HARP's ends are the sessions that hosts run, over one path for each port; kernel TCP's are two
-flows, one on each port, or both on one. When a link goes down that a host sees, TCP's flows move to
-the other port at once, as a bond or a routing daemon would after a while.
+flows, one on each port, or both on one. When a host sees its link go down, TCP's flows move to the
+other port at once; a bond or a routing daemon would take a while.
 """
 
 from __future__ import annotations

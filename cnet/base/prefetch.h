@@ -1,10 +1,10 @@
 /* Prefetch of memory before it is needed.
  *
- * What is copied comes from memory, or goes there, more often than not, since messages are larger
- * than caches. The CPU's own prefetcher stops at the end of each page and begins anew. So copies
- * ask for lines two pages ahead, which is a frame of any MTU. On an AMD EPYC that takes a CRC with
- * copy of 1,408 bytes between memory and cache from 18 to 32 GB/s, and harp_copy_lines behind a CRC
- * from 15 to 29; within the cache it costs 2 to 7 %.
+ * Messages are larger than caches, so most copies read or write memory. The CPU's own prefetcher
+ * stops at the end of each page and begins anew. So copies ask for lines two pages ahead, about a
+ * jumbo frame. On an AMD EPYC that raises a CRC with copy of 1,408 bytes between memory and cache
+ * from 18 to 32 GB/s, and harp_copy_lines after a CRC from 15 to 29; within the cache it costs 2 to
+ * 7 %.
  *
  * A prefetch of an address that is not mapped does nothing.
  */
@@ -15,7 +15,7 @@
 
 #define HARP_AHEAD_BYTES 8192
 
-/* What lies ahead of a place that is read, or written, line by line. */
+/* Prefetch ahead of a place that is read, or written, line by line. */
 static inline __attribute__((always_inline)) void harp_prefetch_read(const uint8_t *from)
 {
     __builtin_prefetch(from + HARP_AHEAD_BYTES, 0);

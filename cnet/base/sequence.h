@@ -6,8 +6,7 @@
  *
  * Packets are numbered in 64 bits; a frame carries the lower 32. The receiver knows the
  * rest by the largest number so far (RFC 9000, appendix A.3), as long as the two lie less than 2^31
- * apart; a frame that is replayed later is taken for another number, under which its tag does not
- * hold.
+ * apart; a frame that is replayed later decodes to another number, so its tag does not hold.
  */
 #ifndef HARP_SEQUENCE_H
 #define HARP_SEQUENCE_H

@@ -9,9 +9,9 @@
  *         v3 ^= m;  two rounds;  v0 ^= m
  *     v2 ^= 0xff;  four rounds;  result = v0 ^ v1 ^ v2 ^ v3
  *
- * A round is a chain of dependent additions, so one hash leaves most of a core idle. The form for
- * four inputs at once keeps each in one lane of vector registers, where the CPU has them wide
- * enough, and gives the same results everywhere.
+ * A round is a chain of dependent additions, so one hash leaves most of a core idle.
+ * harp_siphash_header4 hashes four inputs at once, each in one lane of vector registers where the
+ * CPU has them wide enough, and gives the same results everywhere.
  *
  * No function allocates, keeps state or fails.
  */
@@ -33,8 +33,8 @@ struct harp_key harp_key_read(const uint8_t *bytes);
 
 uint64_t harp_siphash(const struct harp_key *key, const uint8_t *bytes, size_t length);
 
-/* harp_siphash of 36 bytes, the tagged part of a header; and, if `lap`, which is below 2^24, is not
- * 0, of its three bytes behind them. Those fit into the last word, so they cost nothing. */
+/* harp_siphash of the 36 tagged bytes of a header, followed by the three bytes of `lap` (below
+ * 2^24) unless it is 0. These fit into the last word, so they cost nothing. */
 uint64_t harp_siphash_header(const struct harp_key *key, const uint8_t *bytes, uint32_t lap);
 
 /* harp_siphash_header of four inputs under one key. */

@@ -1,5 +1,6 @@
-/* Congestion marks (ECN, RFC 3168). A switch marks frames that come while more than a threshold
- * waits. Marks are a price paid beside the delay, and shorten the target queue (swift.c):
+/* Congestion marks (ECN, RFC 3168). A switch marks frames that arrive while its queue is longer
+ * than a threshold. Marks are a price in addition to the delay; they shorten the target queue
+ * (swift.c):
  *
  *   m = 2^4a,  a = share of marked bytes, smoothed by 1/64 once a round trip
  *   target queue = max(q / m, q - T (m - 1)),  q the target queue without marks
@@ -8,22 +9,23 @@
  * square root keeps their rates equal, whatever their round trips and windows are. At a = 1 the
  * queue is a 16th, and 256 times as many flows settle at it.
  *
- * At most T of the queue is taken for that of the port that marks: the rest may stand elsewhere,
- * most of all at the flow's own host, where unmarked flows keep it. If the whole target were
- * divided, these would take nearly all of the host's rate, and ports that have just marked would
- * run empty. In terms of Kelly, Maulloo and Tan (J. Oper. Res. Soc. 49, 1998) prices along a path
- * add up; they do not multiply.
+ * At most T of the queue counts as standing at the port that marks; the rest may stand elsewhere,
+ * most of all at the flow's own host, where unmarked flows keep it up. If the whole target were
+ * divided, unmarked flows would take nearly all of the host's rate, and ports that have just marked
+ * would run empty. In terms of Kelly, Maulloo and Tan (J. Oper. Res. Soc. 49, 1998) prices along a
+ * path add up; they do not multiply.
  *
  * DCTCP smooths by 1/16 (Alizadeh et al., SIGCOMM 2010; RFC 8257) and cuts a window by a / 2. Here
- * a moves the target by its 4 ln 2 = 2.8-fold, and a round makes half of that: three times as much,
- * so a quarter of the gain is as far from swinging, and a burst of a few round trips is not paid
- * for long after it. As in DCTCP a mark ends doubling.
+ * the relative change of the target is 4 ln 2 = 2.8 times a's change, and a round trip makes half
+ * of it: three times DCTCP's step. So a quarter of DCTCP's gain is as far from oscillation, and a
+ * burst of a few round trips does not cost rate for long after it. As in DCTCP a mark ends
+ * doubling.
  *
- * The rest of DCTCP's law, window -= window a / 2, cannot go below two segments, which is more than
- * a round trip holds of each of 64 flows; where growth is bounded by a part of so small a window,
- * shares stay as chance made them. And a flow with a longer round trip gets less.
+ * The rest of DCTCP's law, window -= window a / 2, cannot go below two segments; with 64 flows, a
+ * round trip holds less than that of each. Where growth is bounded by a part of so small a window,
+ * flows keep the shares that they got by chance. And a flow with a longer round trip gets less.
  *
- * The threshold governs all marked flows. So where marks arrive, a queue that drains do not empty
+ * The threshold governs all marked flows. So where marks arrive, a queue that remains after a drain
  * (swift_base.c) is no sign of foreign flows. */
 #include "base/sequence.h"
 #include "cc/swift.h"

@@ -1,5 +1,5 @@
-/* Checks of what a connection asks for; connections join an engine, with their share of its frames,
- * and leave it. */
+/* Admission of connections: checks of their settings; how they join an engine, with a share of its
+ * frames, and leave it. */
 #include "engine/engine_state.h"
 
 #include <errno.h>
@@ -8,7 +8,7 @@
 /* ---- Settings ---- */
 
 #define SECOND_NS UINT64_C(1000000000)
-/* Longer than a small message there and back over `mem`: one ACK then covers several. */
+/* Longer than a small message's round trip over `mem`: one ACK then covers several. */
 #define MEM_ACK_SOON_NS UINT64_C(4000)
 #define DEAD_MOST_NS (30 * 24 * 3600 * SECOND_NS) /* and no sum of times overflows */
 

@@ -1,4 +1,4 @@
-/* Time, chance, and the token: the right to drive an engine. */
+/* The clock, random bytes, and the token, which is the right to drive an engine. */
 #define _GNU_SOURCE
 #include "engine/engine_state.h"
 

@@ -1,3 +1,5 @@
+/* Which paths may carry data, and how long their frames may be. session_timers.c declares a path
+ * dead, session_ack.c alive again. */
 #include "session/session_state.h"
 
 /* Frames of the size in use lost in a row after which the path may have become narrower. */

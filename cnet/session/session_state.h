@@ -3,7 +3,7 @@
  *   session.c             memory, the application's calls, events
  *   session_path_calls.c  calls of its owner about paths
  *   session_send.c        which frames go out, in which order
- *   session_timers.c      what happens when nothing does
+ *   session_timers.c      timeouts, the death of a path, probes, keep-alive
  *   session_receive.c     frames in, payload placed
  *   session_ack.c         ACK both ways: what arrived, credit, losses
  *   session_handshake.c   FIRST, COOKIE, ACCEPT, VERSION; CLOSE

@@ -1,3 +1,6 @@
+/* Timers of a session: a path's loss alarms, its death after timeouts (path.h) and the probes of a
+ * dead one; probes for credit, keep-alive, and the end of a session after dead_ns of silence.
+ * session_ack.c declares a path alive again. */
 #include "session/session_state.h"
 
 /* Out of use: what was in flight travels elsewhere, and the path is probed, ever more rarely. */

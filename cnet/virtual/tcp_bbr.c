@@ -2,12 +2,12 @@
  *
  *   STARTUP    2.89 times faster each round trip, until the rate grows by less than a quarter in
  *              three of them
- *   DRAIN      the queue that this made
- *   PROBE_BW   eight phases of a round trip each: 1.25 of the rate, 0.75 of it, and six of 1
+ *   DRAIN      until the queue that STARTUP built is gone
+ *   PROBE_BW   eight phases of a round trip each: 1.25 times the rate, 0.75 times, then six at it
  *   PROBE_RTT  four segments for 200 ms, where 10 s have seen no shorter round trip
  *
- * Rates are the greatest of the last ten round trips, in segments per microsecond, 24 bits after
- * the point. Gains are in 1/256. */
+ * Rates are the greatest of the last ten round trips, in segments per microsecond, with 24
+ * fractional bits. Gains are in 1/256. */
 #include "base/sequence.h"
 #include "virtual/random.h"
 #include "virtual/tcp_cc.h"

@@ -5,15 +5,15 @@
  *
  *     table     eight tables of 256; any machine
  *     serial    the CPU's CRC32C instruction, 8 bytes at a time (SSE4.2; ARMv8)
- *     threeway  the instruction on three streams at once, as it takes three cycles but one starts
- *               in each; the streams are joined by a carry-less multiplication
+ *     threeway  the instruction on three streams at once, since its latency is three cycles and
+ *               its throughput one a cycle; a carry-less multiplication joins the streams
  *     fold      carry-less multiplications fold 4 x 16 bytes into the next (PCLMULQDQ)
  *     fold256   the same on 4 x 32 bytes (VPCLMULQDQ with AVX2, as AMD's Zen 3 has it)
  *     fold512   the same on 4 x 64 bytes (AVX-512 VPCLMULQDQ)
  *
- * Which is fastest is not a matter of the CPU's model alone: under emulation the instruction is
- * slow, on some hosts wide vectors are. So harp_crc32c_choose times those that the CPU offers, and
- * from then on the process uses the winner. Before that it uses the table.
+ * Which one is fastest does not depend on the CPU's model alone: the instruction is slow under
+ * emulation, wide vectors are on some hosts. So harp_crc32c_choose times those that the CPU offers,
+ * and from then on the process uses the winner. Before that it uses the table.
  *
  * The choice is one word per process, read and written atomically; as all routines agree, a thread
  * that still uses the old one while it changes does no harm.
@@ -35,13 +35,13 @@ uint32_t harp_crc32c(const uint8_t *bytes, size_t length);
 /* Copy `length` bytes and return their CRC32C. The two places do not overlap. */
 uint32_t harp_crc32c_copy(uint8_t *to, const uint8_t *from, size_t length);
 
-/* The CRC32C of bytes whose beginning has `crc` (0 if there was none), and which go on with these;
- * the second copies these. */
+/* Continue a CRC32C: `crc` is that of the bytes before (0 if there were none), the result covers
+ * these bytes too. The second function also copies them. */
 uint32_t harp_crc32c_more(uint32_t crc, const uint8_t *bytes, size_t length);
 uint32_t harp_crc32c_copy_more(uint32_t crc, uint8_t *to, const uint8_t *from, size_t length);
 
-/* The same for a place that another core will read: long copies go past this core's caches, from
- * which the other one would have to fetch every line. Alignment of `to` to 64 helps. */
+/* The same for a place that another core will read: long copies bypass this core's caches, since
+ * the other one would have to fetch every line from them. Alignment of `to` to 64 helps. */
 uint32_t harp_crc32c_copy_nontemporal(uint8_t *to, const uint8_t *from, size_t length);
 
 /* The routines that this CPU offers, by index; names are NULL from the last on. harp_crc32c_use

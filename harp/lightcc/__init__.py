@@ -1,1 +1,1 @@
-"""LightCC: the settings and rules of the collectives that average gradients, and their groups."""
+"""LightCC: collectives on host memory that average gradients, their groups and settings."""

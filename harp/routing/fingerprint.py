@@ -39,8 +39,8 @@ class Classes(NamedTuple):
     label: NDArray[np.int64]
     """Class of each port; -1: like no other, or too few answers."""
     sure: float
-    """Mean silhouette (Rousseeuw 1987), 1 at best: how much more a port is like its class than like
-    the next one, of how much it is like its class."""
+    """Mean silhouette (Rousseeuw 1987), 1 at best: the part of a port's similarity to its own class
+    that exceeds its similarity to the next one."""
 
 
 def find_classes(delays_s: ArrayLike) -> Classes:
@@ -63,9 +63,10 @@ def find_classes(delays_s: ArrayLike) -> Classes:
 
 
 def _correlations(delays: Floats) -> Floats:
-    """Of what is a port's own in each round, by ranks: one late packet is not more than a late one.
+    """Spearman's coefficient between ports, of the delays that remain in each round.
 
-    (Spearman's coefficient.) A lost packet carries no information: it gets the middle rank.
+    It goes by ranks, so the lateness of a single packet does not dominate. A lost packet carries
+    no information: it gets the middle rank.
     """
     own = delays - np.fmin.reduce(delays, axis=1, keepdims=True)
     rank = np.zeros_like(own)

@@ -1,6 +1,6 @@
 """Compute of one training step: end of each layer, and launch time of its gradients.
 
-Times are FLOPs over the GPU's rate. A bucket's launch is kept as a delay behind the end of the
+Times are FLOPs over the GPU's rate. A bucket's launch is kept as a delay after the end of the
 layer that completes it, so that it moves along when something slows the backward pass down.
 """
 

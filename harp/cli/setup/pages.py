@@ -1,7 +1,7 @@
 """Huge pages: 5 GiB for each card and 10 GiB more, on the NUMA nodes of the cards.
 
 The amount is the one that TACO Train's deployment guide recommends. Pages of 1 GiB are asked for
-first; what the kernel cannot give of these, since its memory is in pieces, becomes pages of 2 MiB.
+first; where memory is too fragmented for them, pages of 2 MiB make up the rest.
 SMALL_GIB of each node are 2 MiB pages in any case: an engine's memory is some 32 MiB, and it takes
 no 1 GiB page that it would leave nearly empty. What is there already counts, and nothing is taken
 away.

@@ -1,7 +1,7 @@
 """Target values of a host's knobs for ``harp setup``, and remarks.
 
 This module changes nothing. It lists all wanted values, including those that are set already, so
-that the same targets after the changes require nothing.
+that a run after the changes finds nothing left to do.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-/* What processes send into NICs, and what they take in. */
+/* Processes of hosts: what they send into NICs, and what they receive. */
 #include "base/sequence.h"
 #include "world.h"
 
-/* Frames that a session sends before it is another's turn. */
+/* Frames that a session sends before the next session's turn. */
 #define BURST 16
 
 /* ---- sending */

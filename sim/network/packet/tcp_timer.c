@@ -1,5 +1,5 @@
 /* Timers of a TCP socket: retransmission timeout (RFC 6298), tail loss probe (RFC 8985, section 7),
- * RACK's reordering, pace, delayed ACKs, and a probe of a window that is closed (RFC 9293, section
+ * RACK's reordering timer, pacing, delayed ACKs, and zero-window probes (RFC 9293, section
  * 3.8.6.1). */
 #include "base/sequence.h"
 #include "tcp.h"
