@@ -1,7 +1,7 @@
 """``harp setup``: prepare a host for HARP, and undo that.
 
-`docs/use/setup.md` says what is changed and why. `choose` picks the interfaces, `targets` lists the
-wanted values, `knobs` reads and sets them, `state` saves the values of before.
+`docs/use/deploy.md` says what is changed and why. `choose` picks the interfaces, `targets` lists
+the wanted values, `knobs` reads and sets them, `state` saves the previous values.
 """
 
 from __future__ import annotations
