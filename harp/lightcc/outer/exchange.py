@@ -1,0 +1,54 @@
+"""The mean of a vector over islands: of all its values, or of the messages of SparseLoCo.
+
+An exchange is begun, travels while its caller computes, and is waited for. The result is bit-equal
+at all islands: a sum is that of the backend, and messages are added in the order of ranks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from harp.lightcc.outer import sparse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from harp.lightcc.outer_policy import OuterPolicy
+
+
+class Exchange:
+    """A mean under way."""
+
+    def __init__(self, work: Any, finish: Callable[[], torch.Tensor]) -> None:
+        self._work, self._finish = work, finish
+
+    def wait(self) -> torch.Tensor:
+        """Wait, and give the mean."""
+        self._work.wait()
+        return self._finish()
+
+
+def begin_mean(vector: torch.Tensor, group: dist.ProcessGroup | None) -> Exchange:
+    """Begin the mean of ``vector``, which is overwritten."""
+    vector /= dist.get_world_size(group)
+    work = dist.all_reduce(vector, group=group, async_op=True)
+    return Exchange(work, lambda: vector)
+
+
+def begin_sparse_mean(error: torch.Tensor, policy: OuterPolicy,
+                      group: dist.ProcessGroup | None) -> Exchange:
+    """Begin the mean of the largest values of ``error``, where what is not sent stays."""
+    message = sparse.take(error, policy)
+    ranks = dist.get_world_size(group)
+    messages = message.new_empty(ranks * len(message))
+    work = dist.all_gather_into_tensor(messages, message, group=group, async_op=True)
+
+    def finish() -> torch.Tensor:
+        total = torch.zeros_like(error)
+        for one in messages.chunk(ranks):
+            sparse.add(one, total, policy)
+        return total.div_(ranks)
+    return Exchange(work, finish)

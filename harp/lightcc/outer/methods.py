@@ -1,0 +1,240 @@
+"""The methods: local SGD, DiLoCo, streaming DiLoCo and SparseLoCo, around any inner optimizer.
+
+Between rounds each island trains alone. An outer step takes the mean of the islands' differences,
+anchor - parameters, for a gradient, and the anchor becomes what an optimizer makes of it; then all
+islands go on from there. With learning rate a and momentum m (Nesterov's, as in torch.optim.SGD):
+
+    momentum = m * momentum + mean;    anchor -= a * (mean + m * momentum)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from harp.lightcc.outer.exchange import Exchange, begin_mean, begin_sparse_mean
+from harp.lightcc.outer.fragment import Fragment, local_of
+from harp.lightcc.outer.islands import Islands
+from harp.lightcc.outer_policy import OuterPolicy, split
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from torch import nn
+
+
+class Outer:
+    """What all methods share; users make one of the classes below.
+
+    All ranks make it together, when parameters are on their device and divided (`fully_shard`), and
+    call `step` or `after_step` as often as each other. When it is made, all islands take the
+    parameters of the first one.
+    """
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, policy: OuterPolicy,
+                 islands: Islands | None, *, lr: float, momentum: float = 0.0,
+                 local_share: float = 0.0) -> None:
+        if not dist.is_initialized():
+            raise ValueError(f"{type(self).__name__} was made before init_process_group; make it "
+                             "after")
+        _check_range("lr", lr, 0, None)
+        _check_range("momentum", momentum, 0, 1)
+        _check_range("local_share", local_share, 0, 1)
+        self.policy, self.optimizer = policy, optimizer
+        self.lr, self.momentum, self.local_share = lr, momentum, local_share
+        self.steps = 0
+        """Inner steps so far."""
+        islands = islands or Islands()
+        self._between = islands.between
+        named = {name: one for name, one in model.named_parameters() if one.requires_grad}
+        if not named:
+            raise ValueError("the model has no parameters that are trained")
+        names = list(named)
+        sizes = [local_of(one).numel() for one in named.values()]
+        self._fragments = [Fragment({names[i]: named[names[i]] for i in range_}, islands.within)
+                           for range_ in split(sizes, policy.fragments)]
+        self._momenta = [torch.zeros_like(one.anchor) if momentum else None
+                         for one in self._fragments]
+        self._errors = [torch.zeros_like(one.anchor) if policy.sparse else None
+                        for one in self._fragments]
+        self._decay = 1.0
+        self._under_way: dict[int, Exchange] = {}
+        self._start_alike()
+
+    def _start_alike(self) -> None:
+        with torch.no_grad():
+            first = dist.get_global_rank(self._between or dist.group.WORLD, 0)
+            for fragment in self._fragments:
+                fragment.anchor = fragment.flatten()
+                dist.broadcast(fragment.anchor, first, group=self._between)
+                fragment.write(fragment.anchor)
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Make the inner optimizer's step, and the outer one's where a round is over."""
+        loss = self.optimizer.step() if closure is None else self.optimizer.step(closure)
+        self.after_step()
+        return loss
+
+    def after_step(self) -> None:
+        """Do what follows an inner step that was made otherwise (`GradScaler.step`, a trainer)."""
+        with torch.no_grad():
+            self.steps += 1
+            for number in self.policy.begins(self.steps):
+                self._begin(number)
+            for number in self.policy.ends(self.steps):
+                self._end(number, self.local_share)
+
+    def settle(self) -> None:
+        """Wait for what is under way and mix it in now; all ranks call it."""
+        with torch.no_grad():
+            for number in sorted(self._under_way):
+                self._end(number, self.local_share)
+
+    def _begin(self, number: int) -> None:
+        fragment, error = self._fragments[number], self._errors[number]
+        difference = fragment.anchor - fragment.flatten()
+        if error is None:
+            self._under_way[number] = begin_mean(difference, self._between)
+        else:
+            error.mul_(self._decay).add_(difference)
+            self._under_way[number] = begin_sparse_mean(error, self.policy, self._between)
+
+    def _end(self, number: int, local_share: float) -> None:
+        exchange = self._under_way.pop(number, None)
+        if exchange is None:  # was settled already
+            return
+        mean, momentum = exchange.wait(), self._momenta[number]
+        if momentum is not None:
+            momentum.mul_(self.momentum).add_(mean)
+            mean.add_(momentum, alpha=self.momentum)
+        fragment = self._fragments[number]
+        fragment.anchor.sub_(mean, alpha=self.lr)
+        fragment.write(fragment.anchor, local_share)
+
+    # ---- checkpoints
+
+    def state_dict(self) -> dict[str, Any]:
+        """Give the state, the same at all ranks, by whole parameters; all ranks call it.
+
+        What is under way is mixed in before. Of what SparseLoCo has not sent it has the mean over
+        islands, which costs an average of the model between islands.
+        """
+        self.settle()
+        with torch.no_grad():
+            parts: dict[str, list[torch.Tensor | None]] = {
+                "anchor": [one.anchor for one in self._fragments], "momentum": list(self._momenta),
+                "error": [None if one is None else begin_mean(one.clone(), self._between).wait()
+                          for one in self._errors]}
+            state: dict[str, Any] = {"steps": self.steps}
+            for what, vectors in parts.items():
+                state[what] = {
+                    name: whole
+                    for fragment, part in zip(self._fragments, vectors, strict=True)
+                    if part is not None for name, whole in _whole_tensors(fragment, part)}
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back a state, in a job of any number of ranks and islands; all ranks call it.
+
+        The model's own checkpoint has its parameters. ValueError where the state is of other ones.
+        """
+        self._under_way.clear()
+        with torch.no_grad():
+            for number, fragment in enumerate(self._fragments):
+                fragment.anchor.copy_(_own_part(fragment, state, "anchor"))
+                for what, vectors in (("momentum", self._momenta), ("error", self._errors)):
+                    vector = vectors[number]
+                    if vector is not None:
+                        vector.copy_(_own_part(fragment, state, what))
+        self.steps = state["steps"]
+
+
+def _whole_tensors(fragment: Fragment, part: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
+    made = []
+    for (name, parameter), held in zip(fragment.parameters.items(), fragment.gather(part),
+                                       strict=True):
+        if isinstance(parameter, DTensor):
+            whole = DTensor.from_local(held, parameter.device_mesh, parameter.placements,
+                                       shape=parameter.shape, stride=parameter.stride())
+            made.append((name, whole.full_tensor()))
+        else:
+            made.append((name, held.clone()))
+    return made
+
+
+def _own_part(fragment: Fragment, state: Mapping[str, Any], what: str) -> torch.Tensor:
+    held = []
+    for name, parameter in fragment.parameters.items():
+        whole = state[what].get(name)
+        if whole is None:
+            raise ValueError(f"the checkpoint has no {what} of parameter {name}")
+        if whole.shape != parameter.shape:
+            raise ValueError(f"the checkpoint's {what} of parameter {name} has shape "
+                             f"{tuple(whole.shape)}, the model's {tuple(parameter.shape)}")
+        if isinstance(parameter, DTensor):
+            whole = local_of(distribute_tensor(whole.to(parameter.device), parameter.device_mesh,
+                                               parameter.placements))
+        held.append(whole.to(fragment.anchor.device))
+    return fragment.flatten(held)
+
+
+def _check_range(name: str, found: float, least: float, most: float | None) -> None:
+    if found < least or (most is not None and found > most):
+        allowed = f"{least} or more" if most is None else f"{least} to {most}"
+        raise ValueError(f"{name} is {found}; allowed is {allowed}")
+
+
+class LocalSGD(Outer):
+    """The mean of parameters after every ``every`` inner steps."""
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, every: int,
+                 islands: Islands | None = None) -> None:
+        super().__init__(model, optimizer, OuterPolicy("local-sgd", every), islands, lr=1.0)
+
+
+class DiLoCo(Outer):
+    """An outer step by Nesterov's momentum after every ``every`` inner steps.
+
+    The defaults of ``lr`` and ``momentum`` are the paper's (arXiv 2311.08105, with AdamW inside).
+    """
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, every: int,
+                 islands: Islands | None = None, *, lr: float = 0.7, momentum: float = 0.9) -> None:
+        super().__init__(model, optimizer, OuterPolicy("diloco", every), islands, lr=lr,
+                         momentum=momentum)
+
+
+class StreamingDiLoCo(Outer):
+    """DiLoCo by fragments of layers, each under way for ``delay`` inner steps.
+
+    When a fragment is mixed in, ``local_share`` of each parameter stays what the island made of it
+    meanwhile; if not given, the paper's 0.5 (arXiv 2501.18512) with a delay, and 0 without one.
+    """
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, every: int,
+                 islands: Islands | None = None, *, fragments: int = 4, delay: int = 1,
+                 lr: float = 0.7, momentum: float = 0.9, local_share: float | None = None) -> None:
+        if local_share is None:
+            local_share = 0.5 if delay else 0.0
+        super().__init__(model, optimizer, OuterPolicy("streaming", every, fragments, delay),
+                         islands, lr=lr, momentum=momentum, local_share=local_share)
+
+
+class SparseLoCo(Outer):
+    """The largest values of the difference, in few bits; the rest is kept for the next round.
+
+    What is kept fades by ``decay`` a round, and stands in for outer momentum. Defaults are the
+    paper's (arXiv 2508.15706).
+    """
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, every: int,
+                 islands: Islands | None = None, *, keep: int = 64, chunk: int = 4096,
+                 bits: int = 2, lr: float = 1.0, decay: float = 0.95, fragments: int = 1,
+                 delay: int = 0, local_share: float = 0.0) -> None:
+        policy = OuterPolicy("sparseloco", every, fragments, delay, keep, chunk, bits)
+        super().__init__(model, optimizer, policy, islands, lr=lr, local_share=local_share)
+        _check_range("decay", decay, 0, 1)
+        self._decay = decay

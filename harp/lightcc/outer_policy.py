@@ -1,0 +1,140 @@
+"""What replicas that synchronise every so often send, when, and in how many bytes.
+
+The pure half of `harp.lightcc.outer`, which the simulator asks as well. A *round* is ``every``
+inner steps. Parameters are divided into *fragments*, each of them sent once a round: fragment i of
+P after (i + 1) * every / P steps of it, so that the last one ends the round. What has been sent is
+mixed in ``delay`` steps later, and travels while these compute.
+
+| method | sent of a fragment | fragments, delay | source |
+|---|---|---|---|
+| local-sgd | all of the difference, fp32 | 1, 0 | Stich, ICLR 2019 |
+| diloco | the same | 1, 0 | Douillard et al., arXiv 2311.08105 |
+| streaming | the same | any | Douillard et al., arXiv 2501.18512 |
+| sparseloco | ``keep`` of each ``chunk``, in ``bits`` bits | any | Sarfi et al., arXiv 2508.15706 |
+
+>>> policy = OuterPolicy("streaming", every=30, fragments=3, delay=2)
+>>> [step for step in range(1, 61) if policy.begins(step)]
+[10, 20, 30, 40, 50, 60]
+>>> policy.begins(20), policy.ends(22)
+((1,), (1,))
+>>> OuterPolicy("sparseloco", every=30).message_bytes(4096)
+116
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, get_args
+
+from harp.nearest import nearest_name
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Method = Literal["local-sgd", "diloco", "streaming", "sparseloco"]
+FP32_BITS = 32
+SCALE_BYTES = 4
+"""Of each chunk with quantised values: the largest magnitude, in fp32."""
+BITS = (2, 4, 8, FP32_BITS)
+"""Bits that a sparse value may have; 32: as it is."""
+MOST_CHUNK = 1 << 16
+
+
+@dataclass(frozen=True)
+class OuterPolicy:
+    """The schedule and the messages; ValueError, in one sentence, for values that cannot be."""
+
+    method: Method
+    every: int
+    """Inner steps of a round."""
+    fragments: int = 1
+    delay: int = 0
+    """Inner steps from the sending of a fragment to its mixing in."""
+    keep: int = 64
+    """Values of each chunk that SparseLoCo sends: 64 of 4096 are 1.6 %; the paper has 1 to 3."""
+    chunk: int = 4096
+    """Elements among which it selects them; 4096 need indexes of 12 bits."""
+    bits: int = 2
+    """Bits of a value that it sends."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be."""
+        methods = get_args(Method)
+        if self.method not in methods:
+            near = nearest_name(self.method, methods, 0)
+            raise ValueError(f"method is {self.method!r}; did you mean {near}? Allowed are "
+                             f"{', '.join(methods)}")
+        _check("every", self.every, 1, None)
+        _check("fragments", self.fragments, 1, self.every)
+        _check("delay", self.delay, 0, self.every - 1)
+        _check("chunk", self.chunk, 2, MOST_CHUNK)
+        _check("keep", self.keep, 1, self.chunk)
+        if self.bits not in BITS:
+            raise ValueError(f"bits is {self.bits}; allowed are {', '.join(map(str, BITS))}")
+        if self.method in {"local-sgd", "diloco"} and (self.fragments, self.delay) != (1, 0):
+            raise ValueError(f"{self.method} sends all at once and waits for it; fragments and "
+                             "delay are of streaming and sparseloco")
+
+    @property
+    def sparse(self) -> bool:
+        """Whether a few values travel, to all, in place of a sum."""
+        return self.method == "sparseloco"
+
+    def begins(self, step: int) -> tuple[int, ...]:
+        """Give the fragments that are sent after inner step ``step``, counted from 1."""
+        return tuple(number for number in range(self.fragments)
+                     if (step - self._offset(number)) % self.every == 0) if step > 0 else ()
+
+    def ends(self, step: int) -> tuple[int, ...]:
+        """Give the fragments that are mixed in after inner step ``step``, counted from 1."""
+        return self.begins(step - self.delay)
+
+    def _offset(self, fragment: int) -> int:
+        return (fragment + 1) * self.every // self.fragments
+
+    # ---- messages
+
+    @property
+    def index_bits(self) -> int:
+        """Bits of the place of a value in its chunk."""
+        return (self.chunk - 1).bit_length()
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Bytes of a chunk's message."""
+        scale = SCALE_BYTES if self.bits < FP32_BITS else 0
+        return scale + -(-self.keep * (self.index_bits + self.bits) // 8)
+
+    def message_bytes(self, elements: int) -> int:
+        """Bytes that a replica contributes for ``elements`` elements of a fragment."""
+        if self.sparse:
+            return -(-elements // self.chunk) * self.chunk_bytes
+        return elements * FP32_BITS // 8
+
+    @property
+    def plan(self) -> str:
+        """The collective between replicas: a ring's sum, or an all-gather of messages."""
+        return "allgather" if self.sparse else "ring"
+
+
+def _check(name: str, found: int, least: int, most: int | None) -> None:
+    if found < least or (most is not None and found > most):
+        allowed = f"{least} or more" if most is None else f"{least} to {most}"
+        raise ValueError(f"{name} is {found}; allowed is {allowed}")
+
+
+def split(sizes: Sequence[int], fragments: int) -> list[range]:
+    """Divide parameters, in their order, into fragments of about as many elements.
+
+    A parameter is never divided, so that a fragment may be empty where one is large.
+
+    >>> split([3, 1, 4, 4], 3)
+    [range(0, 2), range(2, 3), range(3, 4)]
+    """
+    whole, before, counts = sum(sizes), 0, [0] * fragments
+    for size in sizes:
+        middle = before + size / 2
+        counts[min(int(middle * fragments / max(whole, 1)), fragments - 1)] += 1
+        before += size
+    starts = [sum(counts[:number]) for number in range(fragments)]
+    return [range(start, start + count) for start, count in zip(starts, counts, strict=True)]

@@ -1,0 +1,87 @@
+"""Messages of SparseLoCo, read by another reader than the product's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from harp.lightcc.outer import sparse  # noqa: E402
+from harp.lightcc.outer_policy import OuterPolicy  # noqa: E402
+
+
+def policy(bits, keep=5, chunk=64):
+    return OuterPolicy("sparseloco", 1, keep=keep, chunk=chunk, bits=bits)
+
+
+def vector(elements, seed=0):
+    return torch.tensor(np.random.default_rng(seed).normal(size=elements).astype(np.float32))
+
+
+def read(message, elements, rule):
+    """Read a message as its docstring describes it, bit by bit."""
+    data, found = bytes(message.numpy()), np.zeros(elements, np.float64)
+    for number in range(-(-elements // rule.chunk)):
+        row = data[number * rule.chunk_bytes:(number + 1) * rule.chunk_bytes]
+        scale = float(np.frombuffer(row[:4], "<f4")[0])
+        stream = "".join(f"{byte:08b}" for byte in row[4:])
+        each = rule.index_bits + rule.bits
+        for first in range(0, rule.keep * each, each):
+            place = int(stream[first:first + rule.index_bits], 2)
+            level = int(stream[first + rule.index_bits:first + each], 2)
+            value = scale * (2 * level / ((1 << rule.bits) - 1) - 1)
+            if number * rule.chunk + place < elements:
+                found[number * rule.chunk + place] += value
+            else:
+                assert abs(value) <= scale
+    return found
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize("elements", [64, 640, 1000, 1])
+def test_a_message_has_the_size_and_the_values_that_it_says(bits, elements):
+    rule, error = policy(bits), vector(elements)
+    before = error.numpy().copy()
+    message = sparse.take(error, rule)
+    assert message.dtype == torch.uint8
+    assert len(message) == rule.message_bytes(elements)
+    sent = read(message, elements, rule)
+    total = torch.zeros(elements)
+    sparse.add(message, total, rule)
+    np.testing.assert_allclose(total.numpy(), sent, rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(before - error.numpy(), sent, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8, 32])
+def test_sent_and_kept_are_what_was_there(bits):
+    rule, error = policy(bits), vector(1000)
+    before, total = error.clone(), torch.zeros(1000)
+    sparse.add(sparse.take(error, rule), total, rule)
+    torch.testing.assert_close(total + error, before, rtol=0, atol=1e-6)
+    if bits == 32:
+        assert torch.equal(total + error, before)
+
+
+def test_the_largest_of_each_chunk_are_sent():
+    error, total = vector(640), torch.zeros(640)
+    before = error.numpy().copy()
+    sparse.add(sparse.take(error, policy(32)), total, policy(32))
+    for first in range(0, 640, 64):
+        largest = np.argsort(-np.abs(before[first:first + 64]))[:5]
+        assert set(np.flatnonzero(total.numpy()[first:first + 64])) == set(largest.tolist())
+
+
+def test_a_value_of_few_bits_is_off_by_half_a_level_at_most():
+    for bits in (2, 4, 8):
+        rule, error = policy(bits, keep=64), vector(64)
+        scale = float(error.abs().max())
+        sparse.take(error, rule)
+        assert float(error.abs().max()) <= scale / ((1 << bits) - 1) * 1.0001
+
+
+def test_nothing_but_zeros_stays_so():
+    error, total = torch.zeros(100), torch.zeros(100)
+    sparse.add(sparse.take(error, policy(8, keep=64)), total, policy(8, keep=64))
+    assert float(total.abs().max()) == 0
+    assert float(error.abs().max()) == 0

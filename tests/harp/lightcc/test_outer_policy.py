@@ -1,0 +1,61 @@
+"""What is sent when, and in how many bytes (harp.lightcc.outer_policy)."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harp.lightcc.outer_policy import OuterPolicy, split
+
+ROUNDS = st.integers(1, 40).flatmap(lambda every: st.tuples(
+    st.just(every), st.integers(1, every), st.integers(0, every - 1)))
+
+
+@given(ROUNDS)
+def test_each_fragment_is_sent_once_a_round_and_mixed_in_after_the_delay(of):
+    every, fragments, delay = of
+    policy = OuterPolicy("streaming", every, fragments, delay)
+    for first in (1, 1 + every):
+        sent = [one for step in range(first, first + every) for one in policy.begins(step)]
+        assert sorted(sent) == list(range(fragments))
+    assert fragments - 1 in policy.begins(every)
+    for step in range(1, 3 * every):
+        assert policy.ends(step + delay) == policy.begins(step)
+    assert not any(policy.ends(step) for step in range(delay + 1))
+
+
+@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=50), st.integers(1, 9))
+def test_fragments_are_all_parameters_in_their_order_and_nearly_equal(sizes, fragments):
+    parts = split(sizes, fragments)
+    assert len(parts) == fragments
+    assert [i for part in parts for i in part] == list(range(len(sizes)))
+    share = sum(sizes) / fragments
+    for part in parts:
+        assert sum(sizes[i] for i in part) <= share + max(sizes)
+
+
+def test_messages_are_dense_or_a_few_bits_of_each_chunk():
+    assert OuterPolicy("diloco", 30).message_bytes(1000) == 4000
+    sparse = OuterPolicy("sparseloco", 30)
+    assert sparse.message_bytes(4096) == 4 + 64 * (12 + 2) // 8
+    assert sparse.message_bytes(4097) == 2 * sparse.message_bytes(1)
+    assert 4 * 4096 / sparse.message_bytes(4096) > 140  # Covenant-72B: 146 times less
+    assert OuterPolicy("sparseloco", 30, bits=32, keep=16, chunk=16).message_bytes(16) == 72
+
+
+@pytest.mark.parametrize(("given", "sentence"), [
+    ({"method": "diloc"}, "method is 'diloc'; did you mean diloco? Allowed are local-sgd, diloco, "
+                          "streaming, sparseloco"),
+    ({"every": 0}, "every is 0; allowed is 1 or more"),
+    ({"method": "streaming", "fragments": 31}, "fragments is 31; allowed is 1 to 30"),
+    ({"method": "streaming", "delay": 30}, "delay is 30; allowed is 0 to 29"),
+    ({"method": "sparseloco", "keep": 5000}, "keep is 5000; allowed is 1 to 4096"),
+    ({"method": "sparseloco", "bits": 3}, "bits is 3; allowed are 2, 4, 8, 32"),
+    ({"delay": 1}, "diloco sends all at once and waits for it; fragments and delay are of "
+                   "streaming and sparseloco")])
+def test_what_cannot_be_is_refused_in_a_sentence(given, sentence):
+    with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
+        OuterPolicy(**{"method": "diloco", "every": 30, **given})
