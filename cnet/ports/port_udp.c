@@ -48,14 +48,14 @@ static int udp_hop(struct harp_port *port, const struct harp_address *to, uint16
     harp_address_format(to, text, sizeof text);
     harp_address_format(&udp->locals[local], own, sizeof own);
     if (to->family != HARP_INET || to->port == 0 ||
-        harp_address_is_ipv4(to) != (udp->family == AF_INET)) {
+        harp_address_is_ipv4(to) != (udp->nic.family == AF_INET)) {
         snprintf(why, HARP_WHY_BYTES,
                  "%s cannot be reached from %s: it takes an %s address and a"
                  " UDP port",
-                 text, own, udp->family == AF_INET ? "IPv4" : "IPv6");
+                 text, own, udp->nic.family == AF_INET ? "IPv4" : "IPv6");
         return -EAFNOSUPPORT;
     }
-    harp_sockaddr_write(to, udp->interface, &made.to);
+    harp_sockaddr_write(to, udp->nic.index, &made.to);
     int payload = udp_route_payload(udp, &made.to);
     if (payload < 0) {
         snprintf(why, HARP_WHY_BYTES, "there is no way from %s to %s: %s", own, text,
@@ -178,8 +178,8 @@ static void write_line(struct udp_port *udp)
     char own[64], *line = udp->port.line;
     size_t room = sizeof udp->port.line;
     harp_address_format(&udp->locals[0], own, sizeof own);
-    size_t n = (size_t)snprintf(line, room, "udp: %s %s, MTU %u, %s", udp->name, own, udp->mtu,
-                                offload[udp->gso * 2 + udp->gro]);
+    size_t n = (size_t)snprintf(line, room, "udp: %s %s, MTU %u, %s", udp->nic.name, own,
+                                udp->nic.mtu, offload[udp->gso * 2 + udp->gro]);
     uint32_t least =
         udp->kernel_bytes[0] < udp->kernel_bytes[1] ? udp->kernel_bytes[0] : udp->kernel_bytes[1];
     if (least < HARP_SOCKET_BYTES && n < room)
@@ -203,8 +203,8 @@ int harp_port_udp_open(struct harp_port **port, const struct harp_port_config *c
     }
     udp->epoll = udp->last_hop = -1;
     udp->retry_ns = UINT64_MAX;
-    int error = udp_interface_find(udp, config, &local, why);
-    udp->port.payload_max = udp_payload_of_mtu(udp, udp->mtu);
+    int error = harp_interface_find(&udp->nic, "udp", config, &local, why);
+    udp->port.payload_max = udp_payload_of_mtu(udp, udp->nic.mtu);
     if (!error)
         error = allocate_memory(udp, why);
     if (!error)
@@ -214,7 +214,7 @@ int harp_port_udp_open(struct harp_port **port, const struct harp_port_config *c
         return error;
     }
     udp->port.ops = &udp_ops;
-    udp->icmp.v4 = udp->family == AF_INET;
+    udp->icmp.v4 = udp->nic.family == AF_INET;
     udp->port.locals = udp->locals;
     udp->port.locals_n = udp->sockets_n;
     write_line(udp);

@@ -1,7 +1,7 @@
 /* The udp port, as its own files share it.
  *
  *     port_udp.c         open, close, hops, waiting
- *     port_udp_socket.c  interface, addresses, sockets, what the kernel offers
+ *     port_udp_socket.c  addresses, sockets, what the kernel offers
  *     port_udp_send.c    staging, flush
  *     port_udp_receive.c arrivals, errors that ICMP brings
  *
@@ -26,6 +26,7 @@
 #include "ports/gro_buffers.h"
 #include "ports/headers.h"
 #include "ports/icmp.h"
+#include "ports/interface.h"
 #include "ports/port.h"
 
 #define UDP_GSO_BYTES 65507u /* largest UDP payload over IPv4, and the kernel's limit here */
@@ -72,10 +73,7 @@ struct udp_gso_packet {
 struct udp_port {
     struct harp_port port; /* first: the two are cast into one another */
     struct harp_arena arena;
-    int family;
-    unsigned interface; /* its index */
-    char name[16];      /* the interface's */
-    uint32_t mtu;
+    struct harp_interface nic;
     uint32_t kernel_bytes[2]; /* what it holds for each socket: received, sent */
     bool gso, gro;
     int epoll;     /* of all sockets; of a single one only while somebody sleeps */
@@ -105,8 +103,6 @@ struct udp_port {
 };
 
 /* port_udp_socket.c */
-int udp_interface_find(struct udp_port *udp, const struct harp_port_config *config,
-                       struct harp_address *local, char *why);
 int udp_sockets_open(struct udp_port *udp, const struct harp_address *local, uint16_t locals,
                      char *why);
 int udp_add_local(struct harp_port *port, uint16_t udp_port, char *why);

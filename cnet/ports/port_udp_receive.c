@@ -73,7 +73,7 @@ void udp_unreachable(struct udp_port *udp, const union harp_sockaddr *to)
 static void take_error(struct udp_port *udp, const struct harp_icmp_error *error)
 {
     union harp_sockaddr to;
-    harp_sockaddr_write(&error->to, udp->interface, &to);
+    harp_sockaddr_write(&error->to, udp->nic.index, &to);
     if (error->ours)
         return; /* it came with the system call, too */
     if (error->error == EMSGSIZE && error->mtu >= UDP_MTU_LEAST) {

@@ -112,7 +112,7 @@ static void write_message(struct udp_port *udp, const struct udp_gso_packet *pac
                           uint32_t bytes, struct msghdr *header, struct iovec parts[2],
                           union harp_control *control)
 {
-    bool v4 = udp->family == AF_INET;
+    bool v4 = udp->nic.family == AF_INET;
     uint32_t in_row = packet->bytes - packet->tail_bytes;
     uint32_t first = at < in_row && at + bytes > in_row ? in_row - at : bytes;
     parts[0] =
