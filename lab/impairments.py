@@ -60,6 +60,20 @@ def drop_to(address: str) -> bytes:
                      _op(0x15, 0, off=2, imm=wanted), GO_ON, DROP))
 
 
+def drop_tcp_port(port: int) -> bytes:
+    """Drop TCP over IPv4 without options, from or to this port."""
+    at = ETHERNET_BYTES + 20
+    return b"".join((
+        _op(0xBF, 6, 1),                            # r6 = the packet, for loads from it
+        _op(0x30, imm=ETHERNET_BYTES + 9),          # r0 = the protocol (or leave)
+        _op(0x55, 0, off=6, imm=socket.IPPROTO_TCP),
+        _op(0x28, imm=at),                          # r0 = the source port
+        _op(0x15, 0, off=2, imm=port),
+        _op(0x28, imm=at + 2),
+        _op(0x55, 0, off=2, imm=port),
+        DROP, GO_ON))
+
+
 def drop_icmp() -> bytes:
     """Drop ICMP over IPv4, as many firewalls do."""
     return b"".join((

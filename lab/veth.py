@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lab.bpf import attach_to_ingress, make_array
-from lab.impairments import choose_queue, delay, drop_icmp, drop_share, police
+from lab.impairments import choose_queue, delay, drop_icmp, drop_share, drop_tcp_port, police
 from lab.namespace import Namespace
 from lab.offloads import set_offloads
 from lab.shaping import tbf
@@ -60,6 +60,10 @@ class End:
     def losing(self, share: float) -> AbstractContextManager[None]:
         """Drop this share of what arrives here, at random."""
         return self._impaired(drop_share(share))
+
+    def losing_port(self, port: int) -> AbstractContextManager[None]:
+        """Drop what arrives here over IPv4 from or to a TCP port."""
+        return self._impaired(drop_tcp_port(port))
 
     def late(self, delay_us: int) -> AbstractContextManager[None]:
         """Delay what arrives here by 1 to 100 us."""

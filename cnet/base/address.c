@@ -52,9 +52,10 @@ void harp_address_format(const struct harp_address *address, char *out, size_t r
     }
     bool v4 = harp_address_is_ipv4(address);
     const void *bytes = v4 ? address->ip + 12 : address->ip;
+    const char *kind = address->family == HARP_TCP ? "tcp:" : "";
     inet_ntop(v4 ? AF_INET : AF_INET6, bytes, ip, sizeof ip);
     if (address->port == 0)
-        snprintf(out, room, "%s", ip);
+        snprintf(out, room, "%s%s", kind, ip);
     else
-        snprintf(out, room, v4 ? "%s:%u" : "[%s]:%u", ip, address->port);
+        snprintf(out, room, v4 ? "%s%s:%u" : "%s[%s]:%u", kind, ip, address->port);
 }

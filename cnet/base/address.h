@@ -1,4 +1,4 @@
-/* Where a frame comes from or goes to: an IP address and UDP port, or a mem port's name.
+/* Where a frame comes from or goes to: an IP address and UDP or TCP port, or a mem port's name.
  *
  * IPv4 addresses are kept as IPv6 ones, ::ffff:a.b.c.d (RFC 4291, 2.5.5.2), so that there is one
  * form. The struct has no padding and may be compared and hashed as bytes.
@@ -13,8 +13,9 @@
 
 /* cdef: begin */
 enum harp_family {
-    HARP_INET = 1, /* ip and port */
+    HARP_INET = 1, /* ip and UDP port */
     HARP_MEM = 2,  /* ip holds the random name of a mem port, port is 0 */
+    HARP_TCP = 3,  /* ip and TCP port */
 };
 
 struct harp_address {
@@ -28,21 +29,28 @@ struct harp_address {
  * `text` is none of these. */
 bool harp_address_parse(const char *text, struct harp_address *address);
 
-/* Write it as harp_address_parse reads it ("mem:0123…" for a mem port's); at most 64 bytes, the
- * closing 0 included. */
+/* Write it as harp_address_parse reads it ("mem:0123…" for a mem port's, "tcp:10.0.0.1:7000" for a
+ * tcp port's); at most 64 bytes, the closing 0 included. */
 void harp_address_format(const struct harp_address *address, char *out, size_t room);
 /* cdef: end */
 
 static inline bool harp_address_is_ipv4(const struct harp_address *address)
 {
     static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
-    return address->family == HARP_INET && memcmp(address->ip, mapped, sizeof mapped) == 0;
+    return address->family != HARP_MEM && memcmp(address->ip, mapped, sizeof mapped) == 0;
 }
 
 /* fe80::/10 (RFC 4291, 2.5.6): it means something on one link only. */
 static inline bool harp_address_is_link_local(const struct harp_address *address)
 {
     return address->ip[0] == 0xfe && (address->ip[1] & 0xc0) == 0x80;
+}
+
+/* Whether they name the same IP address and port, be it one of UDP or of TCP. */
+static inline bool harp_address_same_place(const struct harp_address *a,
+                                           const struct harp_address *b)
+{
+    return a->port == b->port && memcmp(a->ip, b->ip, sizeof a->ip) == 0;
 }
 
 static inline bool harp_address_same(const struct harp_address *a, const struct harp_address *b)

@@ -32,6 +32,7 @@
     EVENT(PATH_UNRETIRED, "path no longer retired", "path %" PRIu64)                               \
     EVENT(PATH_MTU, "path takes other frames", "path %" PRIu64 ", UDP payload %" PRIu64 " bytes")  \
     EVENT(UNREACHABLE, "unreachable, says the network", "path %" PRIu64 ", refused %" PRIu64)      \
+    EVENT(BROKEN, "its TCP flow broke", "path %" PRIu64 ", errno %" PRIu64 " (0: closed there)")   \
     EVENT(LOST, "packets given up", "lost so far %" PRIu64 ", found after all %" PRIu64)           \
     EVENT(BAD, "bad frames", "%" PRIu64 " of a wrong tag, %" PRIu64 " of no connection, so far")   \
     EVENT(CLOSED, "is over", "reason %" PRIu64 ", by peer: %" PRIu64)                              \

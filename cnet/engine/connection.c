@@ -283,7 +283,7 @@ bool harp_connection_path(struct harp_connection *connection, uint16_t path,
     bool there =
         hop->hop != HARP_NO_HOP && harp_session_path_info(connection->session, (uint8_t)path, info);
     if (there) {
-        *local = engine->ports[hop->port]->locals[hop->local];
+        *local = harp_engine_hop_local(engine, hop);
         *remote = hop->remote;
     }
     harp_token_drop(engine);

@@ -79,6 +79,7 @@ static int open_port(struct harp_engine *engine, const struct harp_engine_port *
     struct harp_port *port;
     config.frames = &engine->frames;
     config.arena = &engine->arena;
+    config.placing = (struct harp_placing){.place = harp_engine_place, .engine = engine};
     int error = wanted->open(&port, &config, why);
     if (error)
         return error;

@@ -10,6 +10,10 @@
 #define SECOND_NS UINT64_C(1000000000)
 /* Longer than a small message's round trip over `mem`: one ACK then covers several. */
 #define MEM_ACK_SOON_NS UINT64_C(4000)
+/* A flow of several that says nothing for so long is left to itself: after Linux's own least RTO
+ * (TCP_RTO_MIN) frames are asked after, and the others take over soon enough. */
+#define TCP_RTO_LEAST_NS UINT64_C(200000000)
+#define TCP_DEAD_NS UINT64_C(600000000)
 #define DEAD_MOST_NS (30 * 24 * 3600 * SECOND_NS) /* and no sum of times overflows */
 
 void harp_connection_defaults(struct harp_connection_config *config)
@@ -57,7 +61,7 @@ int harp_engine_check_frames(const struct harp_engine *engine,
 
 void harp_engine_session_config(struct harp_engine *engine,
                                 const struct harp_connection_config *from, uint32_t payload_max,
-                                bool holds_back, struct harp_session_config *config)
+                                const struct harp_port *port, struct harp_session_config *config)
 {
     uint32_t segment = payload_max - HARP_HEADER_BYTES;
     uint32_t in_frame = engine->frames.frame_bytes - HARP_FRAME_ROOM;
@@ -71,13 +75,19 @@ void harp_engine_session_config(struct harp_engine *engine,
     config->cc = from->cc ? from->cc : config->cc;
     if (from->window.max_bytes)
         config->window = from->window;
-    if (holds_back) { /* silence means that the other end is busy elsewhere, or gone */
+    if (port->holds_back) { /* silence means that the other end is busy elsewhere, or gone */
         config->cc = &harp_cc_fixed;
         config->window.initial_bytes = config->window.max_bytes;
+        config->loss.min_rto_ns = config->loss.dead_ns = config->dead_ns / 8;
+        if (port->calls_kernel && from->paths > 1) { /* or, with other flows, that this one is */
+            config->loss.min_rto_ns = TCP_RTO_LEAST_NS;
+            config->loss.dead_ns = TCP_DEAD_NS;
+        }
+    }
+    if (port->holds_back && !port->calls_kernel) {
         config->ack_along_ns = 0;
         config->ack_soon_ns = MEM_ACK_SOON_NS;
         config->ack_after_last = true;
-        config->loss.min_rto_ns = config->loss.dead_ns = config->dead_ns / 8;
     } else { /* an ACK alone costs a packet and a system call; one that goes with data, nothing */
         config->ack_soon_ns = config->ack_along_ns = config->loss.ack_delay_ns;
     }

@@ -25,8 +25,7 @@ static int begin_connection(struct harp_engine *engine, const struct harp_handle
                         payload_max, HARP_PAYLOAD_LEAST),
                -EMSGSIZE;
     }
-    harp_engine_session_config(engine, config, payload_max, engine->ports[hops[0].port]->holds_back,
-                               &session);
+    harp_engine_session_config(engine, config, payload_max, engine->ports[hops[0].port], &session);
     session.listener = handle->listener;
     session.traffic_class = config->traffic_class & (uint8_t)~HARP_ECN_MASK;
     session.addresses_n = config->paths > 1 ? HARP_ADDRESSES_MAX : 0;

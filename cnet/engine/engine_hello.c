@@ -83,8 +83,8 @@ static void make_connection(struct harp_engine *engine, uint8_t port,
 {
     struct harp_session_config config;
     harp_engine_session_config(engine, &listening->config,
-                               harp_engine_payload_max_beside(engine, port),
-                               engine->ports[port]->holds_back, &config);
+                               harp_engine_payload_max_beside(engine, port), engine->ports[port],
+                               &config);
     config.listener = listening->listener.id;
     tell_addresses(engine, arrival->from->family, &config);
     struct harp_connection *connection = harp_connection_new(engine, &listening->config, &config);

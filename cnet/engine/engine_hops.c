@@ -24,7 +24,7 @@ static bool is_between(const struct harp_planned_flow *flow, const struct harp_p
                        const struct harp_address *to)
 {
     return memcmp(flow->source.ip, port->locals[0].ip, sizeof flow->source.ip) == 0 &&
-           harp_address_same(&flow->target, to);
+           harp_address_same_place(&flow->target, to);
 }
 
 /* The flow that a plan has for path number `turn` of those from this port to this address. */
@@ -164,9 +164,10 @@ int harp_engine_make_hops(struct harp_engine *engine, const struct harp_handle *
 {
     struct making making = {.engine = engine, .config = config};
     snprintf(why, HARP_WHY_BYTES, "the handle has no address that a port of this engine leads to");
-    int error = make_hops_of_family(&making, handle, HARP_MEM, hops, why);
-    if (error)
-        error = make_hops_of_family(&making, handle, HARP_INET, hops, why);
+    static const enum harp_family best_first[] = {HARP_MEM, HARP_INET, HARP_TCP};
+    int error = -EHOSTUNREACH;
+    for (size_t i = 0; error && i < sizeof best_first / sizeof best_first[0]; i++)
+        error = make_hops_of_family(&making, handle, best_first[i], hops, why);
     for (uint32_t p = 0; !error && p < config->paths; p++)
         harp_engine_mark_hop(engine, &hops[p], config->traffic_class);
     if (!error)

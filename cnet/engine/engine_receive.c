@@ -95,6 +95,22 @@ static bool is_read_early(const struct harp_connection *connection,
            !harp_bit_ring_has(&connection->unread, header->message - connection->first_in);
 }
 
+/* Only a header that the peer has made says where its payload goes. */
+uint8_t *harp_engine_place(void *of, const uint8_t *bytes)
+{
+    struct harp_engine *engine = of;
+    struct harp_header header;
+    if (harp_header_decode(bytes, harp_wire_frame_bytes(bytes), &header) != HARP_WIRE_OK ||
+        header.type != HARP_DATA)
+        return NULL;
+    struct harp_connection *connection = harp_table_find(&engine->table, header.connection);
+    if (!connection || !connection->keyed ||
+        !harp_open_tag(&connection->in, bytes, harp_session_lap(connection->session, &header)) ||
+        is_read_early(connection, &header))
+        return NULL;
+    return harp_session_where(connection->session, &header);
+}
+
 static void place_payload(struct harp_engine *engine, struct harp_connection *connection,
                           struct harp_arrival *arrival, const struct harp_header *header,
                           const struct harp_place *where)
@@ -111,9 +127,13 @@ static void place_payload(struct harp_engine *engine, struct harp_connection *co
                           ? connection->eager + (size_t)where->eager * connection->segment
                           : where->buffer;
         to += where->offset;
-        holds = where->eager < 0 && is_read_early(connection, header)
-                    ? harp_parts_copy_lines(arrival, to)
-                    : harp_parts_copy(arrival, to);
+        if (arrival->payload)
+            holds = to == arrival->payload &&
+                    harp_open_payload(arrival->bytes, arrival->payload, header->length);
+        else
+            holds = where->eager < 0 && is_read_early(connection, header)
+                        ? harp_parts_copy_lines(arrival, to)
+                        : harp_parts_copy(arrival, to);
     }
     harp_session_placed(connection->session, holds);
 }

@@ -5,6 +5,8 @@
 #include "wire/crc32c.h"
 #include "wire/seal.h"
 
+#define GATHER_LEAST_BYTES 1024 /* less is copied sooner than described */
+
 /* Where a frame goes: its path's hop, or that of another path while its own has not been heard of.
  * ACCEPT goes back where FIRST came from, be that a path that we have or not. */
 static const struct harp_hop *find_way_out(const struct harp_connection *connection, uint8_t path)
@@ -78,10 +80,25 @@ static uint8_t *take_slot(struct harp_engine *engine, uint8_t port, int hop,
     return slot ? slot : ops->slot(engine->ports[port], hop, bytes);
 }
 
+/* Write the header, and have the port send the payload from where it lies. */
+static uint8_t *gather_frame(struct harp_port *port, int hop, const struct harp_frame *frame)
+{
+    struct harp_header fields = frame->header;
+    uint8_t *slot = port->ops->gather(port, hop, frame->payload, fields.length);
+    if (!slot)
+        return NULL;
+    fields.crc = harp_crc32c(frame->payload, fields.length);
+    harp_header_encode(&fields, slot);
+    return slot;
+}
+
 /* Write header and payload into a slot; the CRC is made on the way, the tag comes later. */
 static uint8_t *write_slot(struct harp_engine *engine, uint8_t port, int hop,
                            const struct harp_frame *frame)
 {
+    if (frame->header.type == HARP_DATA && frame->header.length >= GATHER_LEAST_BYTES &&
+        engine->ports[port]->ops->gather)
+        return gather_frame(engine->ports[port], hop, frame);
     uint8_t *slot = take_slot(engine, port, hop, &frame->header);
     if (!slot)
         return NULL;

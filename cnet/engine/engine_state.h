@@ -259,8 +259,9 @@ static inline void harp_engine_wake(struct harp_engine *engine,
 void harp_engine_publish(struct harp_engine *engine, uint32_t most);
 void harp_engine_dump(struct harp_engine *engine);
 
-/* engine_receive.c */
+/* engine_receive.c; the second is for ports (struct harp_placing). */
 void harp_engine_take(struct harp_engine *engine, uint8_t port);
+uint8_t *harp_engine_place(void *engine, const uint8_t *header);
 
 /* engine_hello.c: a frame of type FIRST, COOKIE, ACCEPT or VERSION, whole. */
 void harp_engine_take_hello(struct harp_engine *engine, uint8_t port,
@@ -348,7 +349,7 @@ int harp_engine_check_frames(const struct harp_engine *engine,
                              const struct harp_connection_config *config, char *why);
 void harp_engine_session_config(struct harp_engine *engine,
                                 const struct harp_connection_config *from, uint32_t payload_max,
-                                bool holds_back, struct harp_session_config *config);
+                                const struct harp_port *port, struct harp_session_config *config);
 
 /* engine_admission.c */
 int harp_engine_adopt(struct harp_engine *engine, struct harp_connection *connection);
@@ -389,6 +390,14 @@ static inline uint32_t harp_connection_piece(const struct harp_connection *conne
 {
     const struct harp_frames *frames = &connection->engine->frames;
     return harp_frame_of(frames, (uint64_t)(connection->pieces[piece] - frames->base));
+}
+
+/* The own address that a path leaves from; its hop is made. */
+static inline struct harp_address harp_engine_hop_local(const struct harp_engine *engine,
+                                                        const struct harp_hop *hop)
+{
+    const struct harp_port *port = engine->ports[hop->port];
+    return port->ops->hop_local ? *port->ops->hop_local(port, hop->hop) : port->locals[hop->local];
 }
 
 static inline size_t harp_arrival_bytes(const struct harp_arrival *arrival)

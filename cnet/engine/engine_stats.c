@@ -67,7 +67,7 @@ static void publish_path(const struct harp_connection *connection, uint32_t path
     struct harp_stats_path row = {.connection = connection->id,
                                   .number = path,
                                   .port = hop->port,
-                                  .local = engine->ports[hop->port]->locals[hop->local],
+                                  .local = harp_engine_hop_local(engine, hop),
                                   .remote = hop->remote,
                                   .info = *info};
     harp_stats_put_path(engine->stats.stats, connection->index, path, &row);

@@ -1,4 +1,6 @@
 /* One turn of an engine: what ports learnt, commands, connections that are due, and upkeep. */
+#include <errno.h>
+
 #include "engine/engine_state.h"
 
 /* ---- Notices of ports: about all paths to the port or address that a notice names ---- */
@@ -37,6 +39,20 @@ static void take_unreachable(struct harp_engine *engine, const struct harp_hop *
                       path, refused);
 }
 
+/* A flow is broken: of those that lead to its address only the paths that take it are concerned. */
+static void take_broken(struct harp_engine *engine, const struct harp_hop *hop,
+                        const struct harp_notice *notice)
+{
+    struct harp_connection *connection = hop->connection;
+    uint8_t path = (uint8_t)(hop - connection->hops);
+    if (hop->hop != notice->hop)
+        return;
+    harp_session_path_broken(connection->session, engine->now_ns, path,
+                             notice->error == 0 || notice->error == ECONNRESET);
+    harp_recorder_add(engine->recorder, engine->now_ns, HARP_RECORD_BROKEN, connection->id, path,
+                      (uint64_t)notice->error);
+}
+
 void harp_engine_take_notice(struct harp_engine *engine, uint8_t port,
                              const struct harp_notice *notice)
 {
@@ -52,6 +68,8 @@ void harp_engine_take_notice(struct harp_engine *engine, uint8_t port,
         if (notice->type == HARP_NOTICE_MTU)
             harp_session_path_mtu(hop->connection->session, engine->now_ns,
                                   (uint8_t)(hop - hop->connection->hops), notice->payload_max);
+        else if (notice->type == HARP_NOTICE_BROKEN)
+            take_broken(engine, hop, notice);
         else
             take_unreachable(engine, hop, refused, notice->type == HARP_NOTICE_GONE);
         harp_engine_wake(engine, hop->connection);

@@ -4,6 +4,7 @@
  *     mem    rings in memory that two processes share          the ring's
  *     udp    UDP sockets with segmentation offload             the port's buffers
  *     xdp    AF_XDP                                            frames of the engine's pool
+ *     tcp    TCP connections, one frame behind the other       the port's, or the application's
  *     chaos  another port, with seeded faults                  the other port's
  *
  *        arrivals <-- receive          slot --> memory to write a datagram into
@@ -49,6 +50,7 @@
 struct harp_arrival {
     uint8_t *bytes; /* of the UDP payload */
     uint32_t length;
+    const uint8_t *payload;          /* NULL: behind the header; else it lies there, of one part */
     uint32_t frame;                  /* of the engine's pool, ARRIVED; or HARP_NO_FRAME */
     const struct harp_address *from; /* valid until release */
     uint32_t waited_ns;              /* since it came to this host; 0 if that is unknown */
@@ -67,7 +69,8 @@ enum harp_notice_type {
     HARP_NOTICE_NONE,
     HARP_NOTICE_UNREACHABLE, /* ICMP says so, or routing */
     HARP_NOTICE_REFUSED,     /* ICMP says that no process has this port, and quotes what we sent */
-    HARP_NOTICE_GONE,        /* the process behind a mem port is */
+    HARP_NOTICE_GONE,        /* the process behind a mem or tcp port is */
+    HARP_NOTICE_BROKEN,      /* tcp: the flow of `hop` is, and what it carried is lost */
     HARP_NOTICE_MTU,         /* the way to `about` takes `payload_max` bytes only */
     HARP_NOTICE_TROUBLE,     /* `trouble` began; the port goes on as well as it can, and tries again
                                 by itself */
@@ -85,7 +88,8 @@ struct harp_notice {
     struct harp_address about;
     uint32_t payload_max;
     enum harp_trouble trouble;
-    int error;                       /* errno */
+    int error;                       /* errno; BROKEN: 0 if the other end closed it */
+    int hop;                         /* BROKEN */
     uint8_t quote[HARP_QUOTE_BYTES]; /* REFUSED: how the datagram that was refused began */
 };
 
@@ -109,6 +113,7 @@ struct harp_port {
     uint32_t headroom;    /* bytes before a frame's datagram that send_frame writes headers into */
     bool holds_back;      /* nothing is lost on its way and `room` says how much the far end takes:
                              no congestion control is needed */
+    bool calls_kernel;    /* a frame alone costs a call of the kernel: ACKs had better go along */
     bool nontemporal;     /* the last slot is read by a core with which we share no cache: write
                      long payloads past the caches */
     struct harp_port_counters counters;
@@ -133,6 +138,11 @@ struct harp_port_ops {
      * leaves and not before. Equal sizes to one hop in a row are cheapest. NULL if there is no room
      * until then. Aligned to 4; where it can be, so that the payload behind the header is to 64. */
     uint8_t *(*slot)(struct harp_port *port, int hop, uint32_t bytes);
+
+    /* Memory for a frame's header, behind which `bytes` of payload leave from where they lie. They
+     * must stay so until the next flush, not longer. NULL as for `slot`; NULL for ports that copy
+     * anyway. */
+    uint8_t *(*gather)(struct harp_port *port, int hop, const uint8_t *payload, uint32_t bytes);
 
     /* Memory for `bytes` more right behind the last slot, whose datagram becomes that much longer.
      * NULL if it would then have more than `most`, if it goes to another address than this hop, if
@@ -171,6 +181,10 @@ struct harp_port_ops {
      * cannot. */
     int (*add_local)(struct harp_port *port, uint16_t udp_port, char *why);
 
+    /* The own address that it leaves from, where that is another than its local's. NULL: it never
+     * is. */
+    const struct harp_address *(*hop_local)(const struct harp_port *port, int hop);
+
     /* The largest UDP payload that goes there, as far as it is known. */
     uint32_t (*hop_payload_max)(const struct harp_port *port, int hop);
 
@@ -191,12 +205,20 @@ struct harp_port_ops {
 };
 
 /* cdef: begin */
+/* Who knows where payload belongs. For a port that reads it out of a stream: where the payload of
+ * the frame with this header (HARP_HEADER_BYTES) is to go as it comes, or NULL if it may go there
+ * only when the frame is whole. What it says holds until the port returns to its caller. */
+struct harp_placing {
+    uint8_t *(*place)(void *engine, const uint8_t *header);
+    void *engine;
+};
+
 /* What ports are opened with. Unset fields are zero. */
 struct harp_port_config {
-    const char *interface;      /* NIC; NULL: udp finds it by `local` */
+    const char *interface;      /* NIC; NULL: udp and tcp find it by `local` */
     struct harp_address local;  /* own address; family 0: the interface's first, IPv4 before IPv6 */
-    uint16_t locals;            /* own addresses (UDP ports) to open, at least 1; the first has
-                                   local.port if that is set, the rest any */
+    uint16_t locals;            /* own addresses (UDP ports; source ports of tcp) to open, at least
+                                   1; the first has local.port if that is set, the rest any */
     uint32_t mtu;               /* 0: the interface's */
     int queue;                  /* xdp: -1 any free one */
     bool copy_only, generic;    /* xdp: do not try zero copy, native mode */
@@ -207,12 +229,14 @@ struct harp_port_config {
     uint32_t frames_max;        /* xdp: frames of the pool that it may hold to receive into */
     struct harp_frames *frames; /* the engine's pool and arena; memory that a card may access */
     struct harp_arena *arena;
+    struct harp_placing placing; /* tcp */
 };
 
 /* Each returns 0, or -errno and one sentence in `why` (HARP_WHY_BYTES), and then nothing is left
  * behind. */
 int harp_port_mem_open(struct harp_port **port, const struct harp_port_config *config, char *why);
 int harp_port_udp_open(struct harp_port **port, const struct harp_port_config *config, char *why);
+int harp_port_tcp_open(struct harp_port **port, const struct harp_port_config *config, char *why);
 int harp_port_xdp_open(struct harp_port **port, const struct harp_port_config *config, char *why);
 /* cdef: end */
 

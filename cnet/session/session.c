@@ -104,6 +104,7 @@ static struct harp_session *create_session(void *memory, const struct harp_sessi
     session->now_ns = session->began_ns = session->heard_ns = now_ns;
     session->asked_ns = now_ns; /* it wants to be driven at once */
     session->window_probe_at_ns = session->pacer_at_ns = session->narrow_ns = HARP_NEVER;
+    session->broken_ns = HARP_NEVER;
     session->keep_at_ns = session->starved_at_ns = HARP_NEVER;
     session->repeat_at_ns = HARP_NEVER;
     session->repeat_wait_ns = config->loss.initial_rto_ns;

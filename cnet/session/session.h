@@ -160,6 +160,11 @@ enum harp_verdict harp_session_receive(struct harp_session *session, uint64_t no
                                        uint64_t waited_ns, const struct harp_header *header,
                                        const uint8_t *body, bool marked, struct harp_place *place);
 
+/* Where the payload of this DATA would be placed, were it there: in a posted buffer, whole and for
+ * the first time; else NULL. The tag holds. Nothing changes, and it may be asked again and again
+ * while payload comes piece by piece. */
+uint8_t *harp_session_where(const struct harp_session *session, const struct harp_header *header);
+
 /* The payload of the last HARP_PLACE is in its place, or its CRC did not hold (then the frame never
  * was, and what it overwrote comes again). */
 void harp_session_placed(struct harp_session *session, bool holds);
@@ -360,6 +365,14 @@ void harp_session_share_liveness(struct harp_session *session, struct harp_liven
  * Linux sends a host six such answers after a pause and then one a second (icmp_ratelimit). */
 void harp_session_refused(struct harp_session *session, uint64_t now_ns, uint8_t path,
                           bool certain);
+
+/* What carried this path in order broke, and what was on its way is lost: the path is dead until it
+ * answers again. `closed`: the other end's host closed it. Then a session that cannot connect anew
+ * itself, since it listens, ends (HARP_REASON_REFUSED) if all paths are broken and nobody comes
+ * back within HARP_BROKEN_NS. */
+#define HARP_BROKEN_NS UINT64_C(1000000000)
+void harp_session_path_broken(struct harp_session *session, uint64_t now_ns, uint8_t path,
+                              bool closed);
 
 /* Send one PROBE that makes a UDP payload of `bytes`, more than HARP_HEADER_BYTES. False while one
  * is under way on this path. Once probing_bytes is 0 again it has arrived (confirmed_bytes) or is

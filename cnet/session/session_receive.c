@@ -39,6 +39,18 @@ static void count_arrival(struct harp_session *session, const struct harp_header
     session->heard_path = header->path;
 }
 
+uint8_t *harp_session_where(const struct harp_session *session, const struct harp_header *header)
+{
+    bool open = session->state == HARP_OPEN || session->state == HARP_ACCEPTING;
+    if (!open || header->flags || session->reassembly.busy || !is_for_connection(session, header) ||
+        harp_sack_has(&session->paths[header->path].sack, harp_session_number(session, header)) ||
+        harp_inbox_fit(&session->inbox, header) != HARP_FIT_BUFFER)
+        return NULL;
+    const struct harp_incoming *slot =
+        &session->inbox.slots[header->message & (session->inbox.slots_n - 1)];
+    return slot->buffer ? slot->buffer + header->offset : NULL;
+}
+
 static enum harp_verdict take_probe(struct harp_session *session, const struct harp_header *header)
 {
     count_arrival(session, header);

@@ -106,6 +106,7 @@ struct harp_session {
     struct harp_liveness *liveness; /* shared with others to the same process; or NULL */
     uint64_t narrow_ns;  /* since when not even BASE_PLPMTU passes; HARP_NEVER if it does */
     uint64_t refused_ns; /* when its port was refused for the first time since then */
+    uint64_t broken_ns;  /* since when all paths are broken by the other end; HARP_NEVER: not */
     uint64_t placed_ns;  /* when payload last counted */
     uint64_t random;
     /* handshake and end */
@@ -154,6 +155,7 @@ struct harp_session {
 static inline void harp_session_hears(struct harp_session *session)
 {
     session->heard_ns = session->now_ns;
+    session->broken_ns = HARP_NEVER;
     if (session->liveness)
         session->liveness->heard_ns = session->now_ns + session->lapse_ns;
 }

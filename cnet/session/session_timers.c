@@ -17,6 +17,27 @@ static void path_dies(struct harp_session *session, struct harp_path *path)
     session->path_state[path - session->paths].died++;
 }
 
+static bool all_dead(const struct harp_session *session)
+{
+    for (uint32_t p = 0; p < session->paths_n; p++)
+        if (session->path_state[p].heard && !session->paths[p].dead)
+            return false;
+    return true;
+}
+
+void harp_session_path_broken(struct harp_session *session, uint64_t now_ns, uint8_t path,
+                              bool closed)
+{
+    harp_session_clock(session, now_ns);
+    if (session->state != HARP_OPEN || path >= session->paths_n)
+        return;
+    if (!session->paths[path].dead)
+        path_dies(session, &session->paths[path]);
+    harp_session_wake(session, path);
+    if (closed && session->listening && all_dead(session))
+        session->broken_ns = harp_min(session->broken_ns, session->now_ns);
+}
+
 static void probe_dead(struct harp_session *session, struct harp_path *path)
 {
     if (session->now_ns < path->probe_at_ns)
@@ -136,6 +157,12 @@ static void keep_alive(struct harp_session *session)
         harp_min(quiet_ns / 2, refused ? session->config.probe_most_ns : quiet_ns);
 }
 
+/* Nobody has come back for what is all broken. */
+static uint64_t left_at_ns(const struct harp_session *session)
+{
+    return session->broken_ns == HARP_NEVER ? HARP_NEVER : session->broken_ns + HARP_BROKEN_NS;
+}
+
 static uint64_t gone_at_ns(const struct harp_session *session)
 {
     uint64_t since_ns = session->state == HARP_OPEN ? session->heard_ns : session->began_ns;
@@ -148,6 +175,10 @@ void harp_session_timers(struct harp_session *session)
         return;
     if (session->now_ns >= gone_at_ns(session)) {
         harp_session_give_up_peer(session);
+        return;
+    }
+    if (session->now_ns >= left_at_ns(session)) {
+        harp_session_end(session, HARP_REASON_REFUSED, false);
         return;
     }
     if (session->state != HARP_OPEN)
@@ -178,6 +209,7 @@ static uint64_t path_deadline_ns(struct harp_session *session, uint8_t number)
 static uint64_t open_deadline_ns(struct harp_session *session)
 {
     uint64_t at_ns = harp_min(session->keep_at_ns, session->window_probe_at_ns);
+    at_ns = harp_min(at_ns, left_at_ns(session));
     at_ns = harp_min(at_ns, session->pacer_at_ns);
     for (uint64_t set = session->awake; set;) {
         uint8_t path = harp_session_next_path(&set);

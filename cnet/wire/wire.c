@@ -77,12 +77,17 @@ bool harp_header_joins(const struct harp_header *header)
     return may_share_datagram(header->version, header->type);
 }
 
+size_t harp_wire_frame_bytes(const uint8_t *header)
+{
+    return HARP_HEADER_BYTES + (size_t)harp_load16(header + 14);
+}
+
 size_t harp_wire_first_frame(const uint8_t *datagram, size_t bytes)
 {
     if (bytes < 2 * HARP_HEADER_BYTES || bytes > HARP_JOINED_BYTES ||
         !may_share_datagram(datagram[0], datagram[1]))
         return bytes;
-    size_t first = HARP_HEADER_BYTES + (size_t)harp_load16(datagram + 14);
+    size_t first = harp_wire_frame_bytes(datagram);
     return first + HARP_HEADER_BYTES <= bytes ? first : bytes;
 }
 

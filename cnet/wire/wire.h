@@ -87,6 +87,9 @@ bool harp_header_joins(const struct harp_header *header);
 /* How many of a datagram's bytes are its first frame: all, unless others follow. */
 size_t harp_wire_first_frame(const uint8_t *datagram, size_t bytes);
 
+/* How many bytes the frame has that begins with this header, in a stream of them. */
+size_t harp_wire_frame_bytes(const uint8_t *header);
+
 /* Read the header of a frame that has `frame_bytes` bytes, payload included. On HARP_WIRE_VERSION
  * `version`, `type` and `connection` are read and the rest is zero; on other errors nothing in
  * `header` means anything. A version notice is read whatever its version. Nothing here is believed

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 PROGRESS = {"thread": 0, "inline": 1, "manual": 2}
-KINDS = ("udp", "mem", "xdp")
+KINDS = ("udp", "tcp", "mem", "xdp")
 WHY_BYTES: int = lib.HARP_WHY_BYTES
 
 
@@ -32,13 +32,15 @@ class Port:
     """A port, where an engine sends and receives; ``docs/use/python.md`` compares the kinds."""
 
     kind: str = "udp"
-    """``udp`` sockets, ``mem`` (memory that processes of this host share) or ``xdp`` (AF_XDP)."""
+    """``udp`` or ``tcp`` sockets, ``mem`` (memory that processes of this host share) or ``xdp``
+    (AF_XDP)."""
     interface: str | None = None
-    """The network interface; udp finds it by ``address``."""
+    """The network interface; udp and tcp find it by ``address``."""
     address: str | None = None
     """Own IP address, with ``:port`` if it is to be that one; the interface's first by default."""
     locals: int = 1
-    """Own UDP ports; paths with different ports take different routes through the network."""
+    """Own UDP ports, or source ports of tcp; paths with different ones take different routes
+    through the network."""
     mtu: int = 0
     """Bytes of an IP packet; 0: the interface's."""
     queue: int = -1

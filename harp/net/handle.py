@@ -28,7 +28,7 @@ class Handle:
         self._c = ffi.new("struct harp_handle *")
         ffi.memmove(self._c, data, BYTES)
         families = {address.family for address in self._c.addresses}
-        if not families <= {0, lib.HARP_INET, lib.HARP_MEM} or families == {0}:
+        if not families <= {0, lib.HARP_INET, lib.HARP_MEM, lib.HARP_TCP} or families == {0}:
             raise ValueError("these bytes are not a handle: they hold no address")
 
     @classmethod

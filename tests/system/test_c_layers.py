@@ -69,6 +69,7 @@ def test_folders_call_only_those_above_them() -> None:
                                                  "stats"}),
     ("cc/swift.h", "cc/swift*.c", set()),
     ("session/session_state.h", "session/session*.c", set()),
+    ("ports/port_tcp.h", "ports/port_tcp*.c", set()),
     ("ports/xdp_port.h", "ports/*xdp*.c", set()),
 ])
 def test_every_file_is_listed(header: str, files: str, others: set[str]) -> None:
@@ -76,7 +77,8 @@ def test_every_file_is_listed(header: str, files: str, others: set[str]) -> None
 
 
 @pytest.mark.parametrize("header", ["engine/engine_state.h", "cc/swift.h",
-                                    "session/session_state.h", "ports/xdp_port.h"])
+                                    "session/session_state.h", "ports/port_tcp.h",
+                                    "ports/xdp_port.h"])
 def test_calls_between_files_point_down_the_list(header: str) -> None:
     place = {name: at for at, name in enumerate(listed(header))}
     defined, used = symbols()

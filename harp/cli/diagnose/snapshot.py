@@ -200,8 +200,8 @@ def _is_own(ip: str) -> bool:
 
 
 def ip_of(address: str) -> str:
-    """10.0.0.1 of 10.0.0.1:7000; fd00::1 of [fd00::1]:7000."""
-    return address.rpartition(":")[0].strip("[]")
+    """10.0.0.1 of 10.0.0.1:7000 and of tcp:10.0.0.1:7000; fd00::1 of [fd00::1]:7000."""
+    return address.removeprefix("tcp:").rpartition(":")[0].strip("[]")
 
 
 def interfaces() -> list[Interface]:

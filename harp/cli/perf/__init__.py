@@ -182,7 +182,7 @@ def _read_address(_context: click.Context, _option: click.Parameter,
 @click.argument("host", required=False)
 @click.option("--serve", "serves", is_flag=True, help="Wait for clients and measure with them.")
 @click.option("--local", is_flag=True, help="Run both ends in this process.")
-@click.option("--port", "kind", type=click.Choice(["udp", "mem", "xdp"]),
+@click.option("--port", "kind", type=click.Choice(["udp", "tcp", "mem", "xdp"]),
               help="Kind of port.  [udp; --serve: the client's choice]")
 @click.option("--interface", metavar="NAME", help="Network interface; xdp needs it.")
 @click.option("--address", metavar="IP", callback=_read_address,

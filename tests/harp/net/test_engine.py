@@ -16,7 +16,7 @@ from lab.namespace import why_unusable
 from lab.veth import veth_pair
 from tests.support import ROOT
 
-PORTS = {"udp": {"address": "127.0.0.1"}, "mem": {}}
+PORTS = {"udp": {"address": "127.0.0.1"}, "tcp": {"address": "127.0.0.1"}, "mem": {}}
 PATIENCE_S = 30
 
 
@@ -140,8 +140,9 @@ def test_memory_that_is_handed_over_is_kept_alive():
     held.extend(b"now it may")
 
 
-def test_several_paths_carry_a_connection_and_can_be_looked_at():
-    with engine("udp", locals=4) as a, engine("udp", locals=4) as b:
+@pytest.mark.parametrize("port", ["udp", "tcp"])
+def test_several_paths_carry_a_connection_and_can_be_looked_at(port):
+    with engine(port, locals=4) as a, engine(port, locals=4) as b:
         listener = b.listen(paths=4)
         one = a.connect(listener.handle, timeout=PATIENCE_S, paths=4)
         other = listener.accept(PATIENCE_S)
@@ -153,7 +154,7 @@ def test_several_paths_carry_a_connection_and_can_be_looked_at():
         assert one.info.counters["data_sent"] > 0
         assert other.info.counters["placed"] > 0
         assert one.info.segment == one.segment > 1000
-        assert one.info.peer.startswith("127.0.0.1:")
+        assert one.info.peer.removeprefix("tcp:").startswith("127.0.0.1:")
 
 
 def test_an_engine_with_several_ports_and_one_with_faults():
@@ -177,7 +178,7 @@ def test_an_engine_with_several_ports_and_one_with_faults():
 
 
 @pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
-@pytest.mark.parametrize("port", ["udp", "xdp"])
+@pytest.mark.parametrize("port", ["udp", "tcp", "xdp"])
 def test_two_namespaces(port):
     with veth_pair() as (a, b):
         with b.space.entered():
@@ -221,8 +222,8 @@ def test_bytes_that_are_no_handle_are_refused(data):
 
 
 def test_errors_say_what_is_allowed():
-    with pytest.raises(ValueError, match="port is 'tcp'; there are udp, mem, xdp"):
-        harp.Engine("tcp")
+    with pytest.raises(ValueError, match="port is 'sctp'; there are udp, tcp, mem, xdp"):
+        harp.Engine("sctp")
     with pytest.raises(ValueError, match="progress is 'magic'; there are thread, inline, manual"):
         engine(progress="magic")
     with pytest.raises(ValueError, match="'nowhere' is no address"):

@@ -18,7 +18,7 @@ def streamed(port="mem", frames=256, **near):
 # ---- Received frame by frame ----
 
 
-@pytest.mark.parametrize("port", ["mem", "udp"])
+@pytest.mark.parametrize("port", ["mem", "udp", "tcp"])
 def test_a_streamed_message_comes_as_views_of_its_frames(port):
     with streamed(port) as (a, b):
         for size in (0, 1, 5000, 2_000_000):
@@ -163,7 +163,7 @@ def test_a_child_of_fork_cannot_view_frames_of_its_parent():
 # ---- Sent from frames ----
 
 
-@pytest.mark.parametrize("port", ["mem", "udp"])
+@pytest.mark.parametrize("port", ["mem", "udp", "tcp"])
 def test_a_message_is_written_where_it_is_sent_from(port):
     with pair(port, near={"drafts": 512}) as (a, b):
         into = np.zeros(300_000, np.uint8)

@@ -1,0 +1,155 @@
+/* The tcp port: an engine's frames over kernel TCP, for cards and networks where UDP or AF_XDP is
+ * worth less.
+ *
+ *     port A                                                      port B
+ *     flow 0  --- header | payload | header | payload ... ------>  accepted by the listener
+ *             <-------------------- header | payload ------------
+ *     flow 1  --- ...                                              the same, by another source port
+ *
+ * In this order: a file calls functions of those below it, and of none above.
+ *
+ *   port_tcp.c          open, close, hops, waiting
+ *   port_tcp_receive.c  frames out of the stream, payload straight into the application's memory
+ *   port_tcp_send.c     frames into the stream, payload straight out of the application's memory
+ *   port_tcp_flow.c     sockets: connect, accept, events, ends
+ *
+ * - **A flow** is a TCP connection between two ports. A pair of an own address and a remote one has
+ *   one, which all connections of the engine share, so that a plan's source port is used once; a
+ *   further own address is a further flow, by another source port. The listening end answers on the
+ *   flow by which it was asked.
+ * - **Nothing is lost or reordered** while a flow lives, so the session does no loss recovery and
+ *   no congestion control (port.h: holds_back). A frame has up to 64 KiB: its header says how long
+ *   it is, and nothing else stands in the stream.
+ * - **No staging.** `gather` has the kernel copy payload from where it lies. What the kernel does
+ *   not take at once is copied, since the application may get its memory back before the rest can
+ *   leave. Payload that comes goes by recvmsg to where the engine says (struct harp_placing); the
+ *   port asks again before each further part, and what has lost its place meanwhile goes nowhere.
+ * - **A flow breaks** when the other process ends, a host or a router says so, or nothing that we
+ *   sent is acknowledged for TCP_UNACKED_MS. What was on its way is lost then; the session sends it
+ *   on other flows. The connecting end connects anew at once, by another source port if that is not
+ *   planned, which may take a way that works; if the other end's host refuses, nobody has the port
+ *   any more.
+ *
+ *     state       socket  next
+ *     CONNECTING  yes     OPEN BROKEN
+ *     OPEN        yes     BROKEN (gone)
+ *     BROKEN              CONNECTING (gone)    the listening end waits for the other to connect
+ */
+#ifndef HARP_PORT_TCP_H
+#define HARP_PORT_TCP_H
+
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include "base/sockaddr.h"
+#include "ports/interface.h"
+#include "ports/port.h"
+#include "wire/wire.h"
+
+/* The longest frame: of the longest segment that a session knows. */
+#define TCP_SEGMENT (UINT16_MAX / HARP_CHUNK_ALIGN * HARP_CHUNK_ALIGN)
+#define TCP_FRAME_MAX (HARP_HEADER_BYTES + TCP_SEGMENT)
+#define TCP_FRAMES_AT_ONCE 4u /* of the longest, a flow and flush: what the cache still holds */
+#define TCP_OUT_BYTES (TCP_FRAMES_AT_ONCE * (TCP_FRAME_MAX + 64u))
+#define TCP_STAGE_BYTES (2u * TCP_FRAME_MAX)
+#define TCP_PIECES 128u
+#define TCP_DIRECT_LEAST 8192u /* a shorter payload is copied sooner than a call is made for it */
+#define TCP_LOCALS_MAX 256u
+#define TCP_ASKED_FLOWS 4u      /* so many are asked by themselves; of more, epoll says which */
+#define TCP_STRANGERS_MAX 1024u /* accepted flows by which no path of ours leads */
+#define TCP_UNACKED_MS 10000    /* TCP_USER_TIMEOUT; the kernel alone would try for 15 minutes */
+#define TCP_RETRY_LEAST_NS UINT64_C(100000000) /* between two attempts to connect, ever longer */
+#define TCP_RETRY_MOST_NS UINT64_C(3200000000)
+
+enum tcp_flow_state { TCP_NEW, TCP_CONNECTING, TCP_OPEN, TCP_BROKEN };
+
+struct tcp_flow {
+    enum tcp_flow_state state;
+    int fd;         /* -1: none */
+    bool accepted;  /* by our listener; else we connected */
+    bool listed;    /* in the port's `ready` */
+    bool ending;    /* the kernel says that the end will come: read until it does */
+    bool full;      /* the kernel took no more when last asked */
+    bool dirty;     /* in the port's `dirty` */
+    bool tell;      /* BROKEN is to be noticed, */
+    bool tell_gone; /* or GONE */
+    int error;      /* why it broke; 0: the other end closed it */
+    uint8_t traffic_class;
+    uint16_t local;
+    uint32_t hops; /* that the engine holds */
+    struct harp_address remote, own;
+    uint64_t retry_ns, retry_wait_ns; /* BROKEN: when to connect again, and the pause after that */
+    uint64_t age;                     /* accepted flows in their order */
+
+    /* What leaves with the next flush: pieces lie in `out` or in the application's memory. */
+    uint8_t *out;
+    uint32_t out_bytes;
+    uint32_t gathered_bytes;
+    bool kept; /* `out` holds what the kernel did not take: data waits until that has left */
+    uint32_t pieces_n;
+    struct iovec pieces[TCP_PIECES];
+
+    /* What has come: of frames that are not handed out yet, or that lie between receive and
+     * release. */
+    uint8_t *stage;
+    uint32_t stage_from, stage_to;
+    bool dry; /* the kernel had less than was asked for */
+    bool
+        narrow; /* the next frame is likely to go to its place, too: read no more than its header */
+    bool placing; /* the frame of this header goes to its place: */
+    uint8_t header[HARP_HEADER_BYTES];
+    uint8_t *place; /* NULL: it has lost it */
+    uint32_t placed_bytes;
+};
+
+struct tcp_port {
+    struct harp_port port; /* first: the two are cast into one another */
+    struct harp_interface nic;
+    struct harp_placing placing;
+    struct harp_address
+        locals[TCP_LOCALS_MAX]; /* the first listens; of others a port of 0 is any */
+    int listener, epoll;
+    int owner; /* process that opened it: a child of fork must not disturb the flows */
+    uint32_t mtu;
+    bool asleep;       /* `sleep` said yes since the last receive */
+    bool refused_fd;   /* no descriptor was left for a newcomer */
+    uint64_t now_ns;   /* of the last call that brought a time */
+    uint64_t accepted; /* so far */
+    uint32_t strangers_n, connecting_n, full_n, broken_n, tell_n; /* flows of which that holds */
+    struct tcp_flow **flows;                                      /* by hop number; NULL: free */
+    uint32_t flows_n, flows_room, used_n;
+    uint32_t *ready, ready_n; /* flows that may have something to read */
+    uint32_t *dirty, dirty_n; /* flows with pieces */
+    uint8_t *spare;           /* TCP_OUT_BYTES, to put together what the kernel did not take */
+    uint8_t *nowhere;         /* TCP_SEGMENT, for payload that has lost its place */
+};
+
+/* port_tcp_receive.c */
+size_t tcp_port_receive(struct harp_port *port, uint64_t now_ns, struct harp_arrival *arrivals,
+                        size_t room);
+
+/* port_tcp_send.c */
+size_t tcp_port_room(struct harp_port *port, int hop);
+uint8_t *tcp_port_slot(struct harp_port *port, int hop, uint32_t bytes);
+uint8_t *tcp_port_gather(struct harp_port *port, int hop, const uint8_t *payload, uint32_t bytes);
+void tcp_port_flush(struct harp_port *port, uint64_t now_ns);
+
+/* port_tcp_flow.c */
+int tcp_listen_at(struct tcp_port *tcp, const struct harp_address *local, char *why);
+/* A free number of a flow, which has memory then; -ENOMEM. */
+int tcp_flow_new(struct tcp_port *tcp);
+void tcp_flow_free(struct tcp_port *tcp, uint32_t number);
+/* Begin to connect a new or broken flow. If that fails for now it is broken, and will be tried
+ * again. Returns 0, or -errno of a source port or a way there that cannot be had. */
+int tcp_flow_connect(struct tcp_port *tcp, uint32_t number);
+/* It breaks, for that reason; 0: the other end closed it. */
+void tcp_flow_break(struct tcp_port *tcp, uint32_t number, int error);
+void tcp_flow_mark(struct tcp_port *tcp, const struct tcp_flow *flow);
+void tcp_flow_list(struct tcp_port *tcp, uint32_t number); /* it may have something to read */
+/* What epoll says of sockets; newcomers; flows that are due to connect again. */
+void tcp_look(struct tcp_port *tcp);
+void tcp_connect_again(struct tcp_port *tcp);
+/* Whether a source port can be had for a flow: -errno if not. */
+int tcp_try_source(const struct tcp_port *tcp, uint16_t source);
+
+#endif

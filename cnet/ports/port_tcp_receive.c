@@ -1,0 +1,223 @@
+/* Frames of a tcp port out of the stream.
+ *
+ *     stage  | rest of a frame | whole frame | whole frame | part of one |
+ *                                ^ handed out as they lie there
+ *
+ * A frame with a long payload goes to its place as soon as its header is there: what the stage has
+ * of it is copied, and the next call reads the rest straight into the application's memory and the
+ * next header into the stage. So payload in bulk is copied once, by the kernel.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <string.h>
+
+#include "ports/port_tcp.h"
+#include "wire/body.h"
+
+static uint32_t staged_bytes(const struct tcp_flow *flow)
+{
+    return flow->stage_to - flow->stage_from;
+}
+
+static const uint8_t *staged_header(const struct tcp_flow *flow)
+{
+    return flow->stage + flow->stage_from;
+}
+
+/* Of other versions one frame alone is understood, to be answered by which versions there are. */
+static bool is_frame(enum harp_wire_error error, const struct harp_header *header, size_t bytes)
+{
+    bool other = error == HARP_WIRE_VERSION && header->type == HARP_FIRST;
+    return bytes <= (other ? HARP_HEADER_BYTES + HARP_BODY_MAX : TCP_FRAME_MAX) &&
+           (other || error == HARP_WIRE_OK);
+}
+
+/* Bytes of the frame that begins in the stage; 0: not even its header is there, or that is none. */
+static uint32_t frame_bytes_of(struct tcp_flow *flow, bool *broken)
+{
+    struct harp_header header;
+    if (staged_bytes(flow) < HARP_HEADER_BYTES)
+        return 0;
+    size_t bytes = harp_wire_frame_bytes(staged_header(flow));
+    enum harp_wire_error error = harp_header_decode(staged_header(flow), bytes, &header);
+    *broken = !is_frame(error, &header, bytes);
+    return *broken ? 0 : (uint32_t)bytes;
+}
+
+static uint8_t *place_of(const struct tcp_port *tcp, const uint8_t *header)
+{
+    return tcp->placing.place ? tcp->placing.place(tcp->placing.engine, header) : NULL;
+}
+
+/* Have the frame that begins in the stage go to its place, if it is long and has one. */
+static bool begin_placing(const struct tcp_port *tcp, struct tcp_flow *flow, uint32_t bytes)
+{
+    uint32_t payload = bytes - HARP_HEADER_BYTES;
+    uint8_t *place = payload < TCP_DIRECT_LEAST ? NULL : place_of(tcp, staged_header(flow));
+    if (!place)
+        return false;
+    memcpy(flow->header, staged_header(flow), HARP_HEADER_BYTES);
+    flow->stage_from += HARP_HEADER_BYTES;
+    uint32_t here = staged_bytes(flow) < payload ? staged_bytes(flow) : payload;
+    memcpy(place, staged_header(flow), here);
+    flow->stage_from += here;
+    flow->place = place;
+    flow->placed_bytes = here;
+    flow->placing = true;
+    return true;
+}
+
+static struct harp_arrival arrival_of(const struct tcp_flow *flow, uint8_t *bytes, uint32_t length)
+{
+    return (struct harp_arrival){.bytes = bytes,
+                                 .length = length,
+                                 .frame = HARP_NO_FRAME,
+                                 .from = &flow->remote,
+                                 .local = flow->local};
+}
+
+/* Hand out frames that the stage has whole; a long one begins to go to its place. */
+static size_t take_staged(struct tcp_port *tcp, uint32_t number, struct harp_arrival *arrivals,
+                          size_t room)
+{
+    struct tcp_flow *flow = tcp->flows[number];
+    size_t n = 0;
+    uint32_t bytes;
+    bool broken = false;
+    while (n < room && !flow->placing && (bytes = frame_bytes_of(flow, &broken)) != 0) {
+        if (staged_bytes(flow) < bytes && begin_placing(tcp, flow, bytes))
+            break;
+        flow->narrow = false;
+        if (staged_bytes(flow) < bytes)
+            break;
+        arrivals[n++] = arrival_of(flow, flow->stage + flow->stage_from, bytes);
+        flow->stage_from += bytes;
+    }
+    if (broken)
+        tcp_flow_break(tcp, number, EPROTO);
+    return n;
+}
+
+/* Read once. False if nothing came. */
+static bool read_flow(struct tcp_port *tcp, uint32_t number)
+{
+    struct tcp_flow *flow = tcp->flows[number];
+    uint32_t payload = 0, ahead = TCP_STAGE_BYTES - flow->stage_to, pieces_n = 0;
+    struct iovec pieces[2];
+    if (flow->placing) {
+        if (flow->place && place_of(tcp, flow->header) != flow->place)
+            flow->place = NULL;
+        payload =
+            (uint32_t)harp_wire_frame_bytes(flow->header) - HARP_HEADER_BYTES - flow->placed_bytes;
+        uint8_t *to = (flow->place ? flow->place : tcp->nowhere) + flow->placed_bytes;
+        pieces[pieces_n++] = (struct iovec){to, payload};
+    }
+    if ((flow->placing || flow->narrow) && ahead > HARP_HEADER_BYTES)
+        ahead = HARP_HEADER_BYTES - (flow->placing ? 0 : staged_bytes(flow));
+    pieces[pieces_n++] = (struct iovec){flow->stage + flow->stage_to, ahead};
+    struct msghdr message = {.msg_iov = pieces, .msg_iovlen = pieces_n};
+    tcp->port.counters.receive_calls++;
+    ssize_t got = recvmsg(flow->fd, &message, MSG_DONTWAIT);
+    if (got <= 0) {
+        if (got == 0 || (errno != EAGAIN && errno != EINTR))
+            tcp_flow_break(tcp, number, got == 0 ? 0 : errno);
+        return false;
+    }
+    flow->dry = (size_t)got < (size_t)payload + ahead;
+    uint32_t placed = (uint32_t)got < payload ? (uint32_t)got : payload;
+    flow->placed_bytes += placed;
+    flow->stage_to += (uint32_t)got - placed;
+    return true;
+}
+
+/* The frame that went to its place, if that is whole now. Payload that has lost its place counts as
+ * damaged where anybody should ask for it. */
+static size_t take_placed(const struct tcp_port *tcp, struct tcp_flow *flow,
+                          struct harp_arrival *arrival)
+{
+    uint32_t bytes = (uint32_t)harp_wire_frame_bytes(flow->header);
+    if (!flow->placing || flow->placed_bytes < bytes - HARP_HEADER_BYTES)
+        return 0;
+    *arrival = arrival_of(flow, flow->header, bytes);
+    arrival->payload = flow->place ? flow->place : tcp->nowhere;
+    flow->placing = false;
+    flow->narrow = true;
+    return 1;
+}
+
+static void move_to_front(struct tcp_flow *flow)
+{
+    uint32_t bytes = staged_bytes(flow);
+    if (flow->stage_from)
+        memmove(flow->stage, flow->stage + flow->stage_from, bytes);
+    flow->stage_from = 0;
+    flow->stage_to = bytes;
+}
+
+/* Frames of one flow: those that are there already, or what one or two calls bring. `header` holds
+ * one placed frame until release, so that one ends the turn of its flow. */
+static size_t take_flow(struct tcp_port *tcp, uint32_t number, struct harp_arrival *arrivals,
+                        size_t room)
+{
+    struct tcp_flow *flow = tcp->flows[number];
+    move_to_front(flow);
+    size_t n = take_staged(tcp, number, arrivals, room);
+    for (int calls = 0; calls < 2 && n == 0 && flow->state == TCP_OPEN; calls++) {
+        if (!read_flow(tcp, number))
+            return 0;
+        n = take_placed(tcp, flow, arrivals);
+        if (n == 0)
+            n = take_staged(tcp, number, arrivals, room);
+    }
+    return n;
+}
+
+static void list_all(struct tcp_port *tcp)
+{
+    for (uint32_t i = 0; i < tcp->flows_n; i++)
+        if (tcp->flows[i] && tcp->flows[i]->state == TCP_OPEN)
+            tcp_flow_list(tcp, i);
+}
+
+/* A flow stays in the list while it may have more. */
+static bool may_have_more(const struct tcp_flow *flow, size_t got)
+{
+    return flow->state == TCP_OPEN && got && (!flow->dry || flow->ending || staged_bytes(flow));
+}
+
+size_t tcp_port_receive(struct harp_port *port, uint64_t now_ns, struct harp_arrival *arrivals,
+                        size_t room)
+{
+    struct tcp_port *tcp = (struct tcp_port *)port;
+    size_t count = 0;
+    tcp->now_ns = now_ns;
+    if (tcp->asleep || tcp->used_n > TCP_ASKED_FLOWS || tcp->connecting_n || tcp->full_n)
+        tcp_look(tcp);
+    tcp->asleep = false;
+    if (tcp->used_n <= TCP_ASKED_FLOWS)
+        list_all(tcp);
+    uint32_t asked = tcp->ready_n, left = 0, i = 0;
+    for (; i < asked && count < room; i++) {
+        struct tcp_flow *flow = tcp->flows[tcp->ready[i]];
+        size_t n = flow->state == TCP_OPEN
+                       ? take_flow(tcp, tcp->ready[i], arrivals + count, room - count)
+                       : 0;
+        count += n;
+        flow->listed = may_have_more(flow, n);
+    }
+    /* Those that were not asked come first the next time. */
+    for (uint32_t rest = i; rest < asked; rest++) {
+        uint32_t number = tcp->ready[rest];
+        tcp->ready[rest] = tcp->ready[left];
+        tcp->ready[left++] = number;
+    }
+    uint32_t kept = asked - i;
+    for (uint32_t j = kept; j < asked; j++)
+        if (tcp->flows[tcp->ready[j]]->listed)
+            tcp->ready[kept++] = tcp->ready[j];
+    tcp->ready_n = kept;
+    for (size_t a = 0; a < count; a++)
+        port->counters.received_bytes += arrivals[a].length;
+    port->counters.received += count;
+    return count;
+}

@@ -1,0 +1,169 @@
+/* Frames of a tcp port on their way into the stream.
+ *
+ *     out      | header A | header B | all of C | header D | ...        each flow's
+ *     pieces   header A, payload A, header B, payload B, C, header D ... payload D
+ *                        ^ application's memory
+ *
+ * A flush gives all pieces to the kernel. What it does not take is put together in `out`, and
+ * nothing follows until it has left: the kernel says when there is room for a third of its buffer
+ * (sk_stream_is_writeable), so that happens once in many frames.
+ */
+#define _GNU_SOURCE
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+
+#include "ports/port_tcp.h"
+
+static struct tcp_flow *flow_of(struct harp_port *port, int hop)
+{
+    const struct tcp_port *tcp = (struct tcp_port *)port;
+    assert(hop >= 0 && (uint32_t)hop < tcp->flows_n && tcp->flows[hop]);
+    return tcp->flows[hop];
+}
+
+/* While it connects one frame may wait: the first of a handshake, which is sent again anyway. */
+size_t tcp_port_room(struct harp_port *port, int hop)
+{
+    const struct tcp_flow *flow = flow_of(port, hop);
+    uint32_t used = flow->out_bytes + flow->gathered_bytes;
+    if (flow->state == TCP_BROKEN)
+        return HARP_BATCH; /* it is dropped */
+    if (flow->state == TCP_CONNECTING)
+        return used == 0;
+    if (flow->kept || flow->full)
+        return 0;
+    size_t frames = (TCP_OUT_BYTES - used) / (TCP_FRAME_MAX + 64u);
+    size_t pieces = (TCP_PIECES - flow->pieces_n) / 2;
+    return frames < pieces ? frames : pieces;
+}
+
+/* A piece more, joined to the last one if it lies behind that. */
+static void add_piece(struct tcp_flow *flow, const uint8_t *bytes, uint32_t count)
+{
+    struct iovec *last = flow->pieces_n ? &flow->pieces[flow->pieces_n - 1] : NULL;
+    if (last && (uint8_t *)last->iov_base + last->iov_len == bytes)
+        last->iov_len += count;
+    else
+        flow->pieces[flow->pieces_n++] = (struct iovec){(void *)(uintptr_t)bytes, count};
+}
+
+static uint8_t *take_out(struct tcp_port *tcp, int hop, uint32_t bytes, uint32_t gathered)
+{
+    struct tcp_flow *flow = tcp->flows[hop];
+    uint32_t at = (flow->out_bytes + 3u) & ~3u;
+    if (flow->state == TCP_BROKEN || flow->pieces_n + 2 > TCP_PIECES ||
+        at + bytes + flow->gathered_bytes + gathered > TCP_OUT_BYTES) {
+        tcp->port.counters.dropped++;
+        return NULL;
+    }
+    if (!flow->dirty)
+        tcp->dirty[tcp->dirty_n++] = (uint32_t)hop;
+    flow->dirty = true;
+    flow->out_bytes = at + bytes;
+    add_piece(flow, flow->out + at, bytes);
+    tcp->port.counters.sent++;
+    tcp->port.counters.sent_bytes += bytes + gathered;
+    return flow->out + at;
+}
+
+uint8_t *tcp_port_slot(struct harp_port *port, int hop, uint32_t bytes)
+{
+    (void)flow_of(port, hop);
+    assert(bytes <= TCP_FRAME_MAX);
+    return take_out((struct tcp_port *)port, hop, bytes, 0);
+}
+
+uint8_t *tcp_port_gather(struct harp_port *port, int hop, const uint8_t *payload, uint32_t bytes)
+{
+    struct tcp_flow *flow = flow_of(port, hop);
+    assert(bytes <= TCP_SEGMENT);
+    uint8_t *header = take_out((struct tcp_port *)port, hop, HARP_HEADER_BYTES, bytes);
+    if (!header)
+        return NULL;
+    flow->gathered_bytes += bytes;
+    add_piece(flow, payload, bytes);
+    return header;
+}
+
+/* The kernel has taken `sent` bytes of the pieces: the others lie in `out`, one behind the other.
+ */
+static void keep_rest(struct tcp_port *tcp, struct tcp_flow *flow, size_t sent)
+{
+    uint8_t *rest = tcp->spare;
+    uint32_t bytes = 0;
+    if (flow->kept && flow->pieces_n == 1) {
+        flow->pieces[0].iov_base = (uint8_t *)flow->pieces[0].iov_base + sent;
+        flow->pieces[0].iov_len -= sent;
+        return;
+    }
+    for (uint32_t i = 0; i < flow->pieces_n; i++) {
+        const struct iovec *piece = &flow->pieces[i];
+        size_t skip = sent < piece->iov_len ? sent : piece->iov_len;
+        sent -= skip;
+        memcpy(rest + bytes, (const uint8_t *)piece->iov_base + skip, piece->iov_len - skip);
+        bytes += (uint32_t)(piece->iov_len - skip);
+    }
+    tcp->spare = flow->out;
+    flow->out = rest;
+    flow->out_bytes = bytes;
+    flow->gathered_bytes = 0;
+    flow->pieces[0] = (struct iovec){rest, bytes};
+    flow->pieces_n = 1;
+    flow->kept = true;
+}
+
+static void note_full(struct tcp_port *tcp, struct tcp_flow *flow)
+{
+    tcp->full_n += !flow->full;
+    flow->full = true;
+}
+
+static size_t bytes_of_pieces(const struct tcp_flow *flow)
+{
+    size_t bytes = 0;
+    for (uint32_t i = 0; i < flow->pieces_n; i++)
+        bytes += flow->pieces[i].iov_len;
+    return bytes;
+}
+
+/* Whether all of a flow's pieces have left. */
+static bool flush_flow(struct tcp_port *tcp, uint32_t number)
+{
+    struct tcp_flow *flow = tcp->flows[number];
+    const struct msghdr message = {.msg_iov = flow->pieces, .msg_iovlen = flow->pieces_n};
+    size_t bytes = bytes_of_pieces(flow);
+    bool gathered = flow->gathered_bytes > 0;
+    ssize_t sent = 0;
+    if (flow->state == TCP_OPEN && !flow->full) {
+        tcp->port.counters.send_calls++;
+        sent = sendmsg(flow->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (sent < 0 && errno != EAGAIN && errno != EINTR) {
+            tcp_flow_break(tcp, number, errno == EPIPE ? 0 : errno);
+            return true;
+        }
+        if (sent < (ssize_t)bytes)
+            note_full(tcp, flow);
+    }
+    if (sent == (ssize_t)bytes) {
+        flow->pieces_n = flow->out_bytes = flow->gathered_bytes = 0;
+        flow->kept = flow->dirty = false;
+        return true;
+    }
+    if (sent > 0 || gathered)
+        keep_rest(tcp, flow, sent > 0 ? (size_t)sent : 0);
+    return false;
+}
+
+void tcp_port_flush(struct harp_port *port, uint64_t now_ns)
+{
+    struct tcp_port *tcp = (struct tcp_port *)port;
+    uint32_t left = 0, n = tcp->dirty_n;
+    uint32_t *dirty = tcp->dirty;
+    tcp->now_ns = now_ns;
+    tcp->dirty_n = 0; /* a flow that breaks takes itself out of no list that we walk */
+    for (uint32_t i = 0; i < n; i++)
+        if (!flush_flow(tcp, dirty[i]))
+            dirty[left++] = dirty[i];
+    tcp->dirty_n = left;
+}
