@@ -185,6 +185,14 @@ void harp_engine_close(struct harp_engine *engine)
     let_go(engine);
 }
 
+bool harp_engine_has_family(const struct harp_engine *engine, uint8_t family)
+{
+    for (uint32_t p = 0; p < engine->ports_n; p++)
+        if (engine->ports[p]->locals[0].family == family)
+            return true;
+    return false;
+}
+
 const char *harp_engine_line(const struct harp_engine *engine, uint32_t index)
 {
     if (index == 0)

@@ -105,6 +105,9 @@ bool harp_engines_sleep(struct harp_engine *const *engines, uint32_t n, int besi
 /* When it must be driven again though nothing happens; UINT64_MAX: never. For MANUAL. */
 uint64_t harp_engine_deadline_ns(struct harp_engine *engine);
 
+/* Whether it has a port whose addresses are of this family (enum harp_family). */
+bool harp_engine_has_family(const struct harp_engine *engine, uint8_t family);
+
 /* Its memory and ports, a line each, for logs. */
 const char *harp_engine_line(const struct harp_engine *engine, uint32_t index);
 

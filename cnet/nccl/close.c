@@ -2,22 +2,9 @@
 #define _GNU_SOURCE
 #include <stdlib.h>
 
-#include "transport.h"
+#include "plugin.h"
 
 #define PART_NS UINT64_C(1000000000) /* finalize waits so long at most for ends that close */
-
-static void say_what_tcp_did(const struct comm *comm)
-{
-    struct tcp_counters counters;
-    char peer[64];
-    tcp_count(comm->tcp, &counters);
-    harp_address_format(tcp_peer(comm->tcp), peer, sizeof peer);
-    plugin_info("%s %s on %s: %llu bytes in %llu messages over TCP, data sockets %u, %llu segments "
-                "sent again, round trip %u us",
-                comm->kind == COMM_SENDING ? "sent to" : "received from", peer, comm->device->name,
-                (unsigned long long)counters.bytes, (unsigned long long)counters.messages,
-                counters.sockets, (unsigned long long)counters.again, counters.rtt_us);
-}
 
 static void say_what_it_did(const struct comm *comm)
 {
@@ -25,10 +12,6 @@ static void say_what_it_did(const struct comm *comm)
     char peer[64];
     if (!plugin.settings.stats || !comm_lives(comm))
         return;
-    if (comm->tcp) {
-        say_what_tcp_did(comm);
-        return;
-    }
     harp_connection_info(comm->connection, &info);
     harp_address_format(&info.peer, peer, sizeof peer);
     plugin_info("%s %s on %s: %llu frames sent, %llu of them again, %llu lost, %llu placed, %llu "
@@ -44,7 +27,7 @@ static void say_what_it_did(const struct comm *comm)
  * acknowledgement lost, a CLOSE of ours would tell that end that its messages are, too. */
 static bool has_peer_to_await(const struct comm *comm)
 {
-    return comm->kind == COMM_RECEIVING && comm->connection && comm_lives(comm) && !comm->closed &&
+    return comm->kind == COMM_RECEIVING && comm_lives(comm) && !comm->closed &&
            comm->failed == NCCL_SUCCESS && comm_idle(comm) && !plugin.forked;
 }
 

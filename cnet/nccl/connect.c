@@ -13,22 +13,18 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
-#include "transport.h"
+#include "plugin.h"
 
 #define HANDLE_MAGIC UINT32_C(0x50524148) /* "HARP" */
-#define HANDLE_LAYOUT 3                   /* of the handle and of announcements */
+#define HANDLE_LAYOUT 4                   /* of the handle and of announcements */
 #define ATTEMPTS 4096
 
 struct handle {
     uint32_t magic;
     uint32_t layout;
-    uint64_t attempt;        /* 0: none yet */
-    struct harp_handle harp; /* without a session the secret and the NIC's address alone */
-    uint16_t tcp_port;       /* on the first address; 0: no TCP */
-    uint8_t transport_flags; /* as transport_choice_flags says */
-    uint8_t zero[5];
+    uint64_t attempt; /* 0: none yet */
+    struct harp_handle harp;
 };
 
 _Static_assert(sizeof(struct handle) <= NCCL_HANDLE_BYTES, "a handle does not fit NCCL's");
@@ -38,33 +34,15 @@ static enum nccl_result result_of(int error)
     return error == -EINVAL ? NCCL_INVALID_ARGUMENT : NCCL_SYSTEM_ERROR;
 }
 
-/* HARP_PATHS of each NIC. */
-static uint16_t count_paths(const struct device *device)
-{
-    uint64_t paths = plugin.settings.paths * device->nics_n;
-    return (uint16_t)(paths < HARP_PATHS_MAX ? paths : HARP_PATHS_MAX);
-}
-
 static void configure_connection(const struct device *device, struct harp_connection_config *config)
 {
     harp_connection_defaults(config);
-    config->paths = count_paths(device);
+    config->paths = device->paths;
     config->traffic_class = (uint8_t)plugin.settings.traffic_class;
     config->dead_ns = plugin_timeout_ns();
     /* GPUs poll the flags of LL and LL128 in messages up to this size. */
-    config->read_early_most = transport_choice_staged_most();
+    config->read_early_most = buffers_read_early_most();
     config->cc = harp_cc_by_name(settings_cc[plugin.settings.cc]);
-}
-
-static void configure_tcp(const struct device *device, int traffic_class, struct tcp_config *config)
-{
-    bool defined = traffic_class >= 0 && traffic_class <= UINT8_MAX;
-    *config = (struct tcp_config){
-        .sockets = device->sockets,
-        .staged_most = transport_choice_staged_most(),
-        .timeout_s = (uint32_t)plugin.settings.timeout_s,
-        .mtu = (uint32_t)plugin.settings.mtu,
-        .traffic_class = (uint8_t)(defined ? traffic_class : (int)plugin.settings.traffic_class)};
 }
 
 /* What every call that opens something needs: a device whose engines are there. */
@@ -78,48 +56,15 @@ static enum nccl_result begin_call(const char *call, int device)
     if (device < 0 || device >= plugin.devices_n)
         return plugin_fail(NCCL_INVALID_ARGUMENT, "%s: there are devices 0 to %d, not %d", call,
                            plugin.devices_n - 1, device);
-    return transport_choice_open(&plugin.devices[device]);
+    return engines_open(&plugin.devices[device]);
 }
 
 /* ---- listen ---- */
 
-/* For sessions, if the device has engines. */
-static int offer_session(struct comm *comm, struct handle *handle, char *why)
-{
-    struct harp_connection_config config;
-    if (comm->engine) {
-        configure_connection(comm->device, &config);
-        return harp_listen(comm->engine, &config, &comm->listening, &handle->harp, why);
-    }
-    while (getrandom(handle->harp.secret, sizeof handle->harp.secret, 0) !=
-           sizeof handle->harp.secret)
-        ; /* only a signal interrupts it */
-    handle->harp.addresses[0] = comm->device->nics[0]->address;
-    return 0;
-}
-
-static int offer_tcp(struct comm *comm, struct handle *handle, char *why)
-{
-    struct tcp_config config;
-    if (!transport_choice_offers_tcp(comm->device))
-        return 0;
-    configure_tcp(comm->device, NCCL_UNDEFINED, &config);
-    return tcp_listen(&config, &comm->device->nics[0]->address, handle->harp.secret,
-                      &comm->tcp_listening, &handle->tcp_port, why);
-}
-
-static void stop_listening(struct comm *comm)
-{
-    if (comm->tcp_listening)
-        tcp_unlisten(comm->tcp_listening);
-    if (comm->listening && comm->life == plugin.life)
-        harp_unlisten(comm->listening);
-    free(comm);
-}
-
 static enum nccl_result begin_to_listen(int number, void *handle, void **listening)
 {
     struct handle made = {.magic = HANDLE_MAGIC, .layout = HANDLE_LAYOUT};
+    struct harp_connection_config config;
     char why[HARP_WHY_BYTES];
     enum nccl_result result = begin_call("listen", number);
     if (result != NCCL_SUCCESS)
@@ -128,14 +73,12 @@ static enum nccl_result begin_to_listen(int number, void *handle, void **listeni
     struct comm *comm = comm_new(COMM_LISTENING, device, engines_next(device));
     if (!comm)
         return plugin_fail(NCCL_SYSTEM_ERROR, "listen: no memory");
-    int error = offer_session(comm, &made, why);
-    if (!error)
-        error = offer_tcp(comm, &made, why);
+    configure_connection(device, &config);
+    int error = harp_listen(comm->engine, &config, &comm->listening, &made.harp, why);
     if (error) {
-        stop_listening(comm);
+        free(comm);
         return plugin_fail(result_of(error), "listen on %s: %s", device->name, why);
     }
-    made.transport_flags = transport_choice_flags(device);
     memset(handle, 0, NCCL_HANDLE_BYTES);
     memcpy(handle, &made, sizeof made);
     plugin.open++;
@@ -193,13 +136,28 @@ static void take_planned_flows(const struct device *device, const struct harp_ha
     plugin.strayed = true;
 }
 
-static int connect_session(struct comm *comm, int traffic_class, const struct handle *handle,
-                           char *why)
+/* Whether the listener has a port of a kind that this end has, too. */
+static bool has_common_kind(const struct comm *comm, const struct harp_handle *handle)
+{
+    for (uint32_t i = 0; i < HARP_HANDLE_ADDRESSES; i++)
+        if (handle->addresses[i].family &&
+            harp_engine_has_family(comm->engine, handle->addresses[i].family))
+            return true;
+    return false;
+}
+
+static int begin_connection(struct comm *comm, int traffic_class, const struct handle *handle,
+                            char *why)
 {
     struct harp_connection_config config;
     configure_connection(comm->device, &config);
     if (traffic_class >= 0 && traffic_class <= UINT8_MAX)
         config.traffic_class = (uint8_t)traffic_class;
+    if (!has_common_kind(comm, &handle->harp)) {
+        snprintf(why, HARP_WHY_BYTES,
+                 "the other end has ports of another kind: set HARP_PORT alike on all hosts");
+        return -EINVAL;
+    }
     take_planned_flows(comm->device, &handle->harp, &config);
     int error = harp_connect(comm->engine, &handle->harp, &config, &comm->connection, why);
     if (!error && *why)
@@ -207,32 +165,6 @@ static int connect_session(struct comm *comm, int traffic_class, const struct ha
                     "hashed: %s",
                     comm->device->name, why);
     return error;
-}
-
-static int connect_tcp(struct comm *comm, int traffic_class, const struct handle *handle, char *why)
-{
-    struct tcp_config config;
-    struct harp_address peer = handle->harp.addresses[0];
-    peer.port = handle->tcp_port;
-    configure_tcp(comm->device, traffic_class, &config);
-    return tcp_connect(&config, &comm->device->nics[0]->address, &peer, handle->harp.secret,
-                       &comm->tcp, why);
-}
-
-/* A transport is taken if both ends ask for it, or one of them leaves the choice to the other. */
-static int connect_by_chosen_transport(struct comm *comm, int traffic_class,
-                                       const struct handle *handle, char *why)
-{
-    enum transport transport = transport_choice_meet(comm->device, handle->transport_flags);
-    if (transport == TRANSPORT_TCP)
-        return connect_tcp(comm, traffic_class, handle, why);
-    if (transport == TRANSPORT_SESSION)
-        return connect_session(comm, traffic_class, handle, why);
-    snprintf(why, HARP_WHY_BYTES,
-             "HARP_PORT is %s here and %s at the other rank: set it alike, or leave it to auto",
-             comm->device->transport == TRANSPORT_TCP ? "tcp" : "xdp, udp or mem",
-             comm->device->transport == TRANSPORT_TCP ? "xdp, udp or mem" : "tcp");
-    return -EINVAL;
 }
 
 static enum nccl_result begin_to_connect(int number, int traffic_class, struct handle *handle)
@@ -244,8 +176,7 @@ static enum nccl_result begin_to_connect(int number, int traffic_class, struct h
     struct device *device = &plugin.devices[number];
     struct comm *comm = comm_new(COMM_SENDING, device, engines_next(device));
     struct attempt *attempt = calloc(1, sizeof *attempt);
-    int error =
-        comm && attempt ? connect_by_chosen_transport(comm, traffic_class, handle, why) : -ENOMEM;
+    int error = comm && attempt ? begin_connection(comm, traffic_class, handle, why) : -ENOMEM;
     if (error) {
         free(comm);
         free(attempt);
@@ -267,8 +198,8 @@ static enum nccl_result look_after(struct attempt *attempt, struct handle *handl
     struct harp_completion completion;
     struct comm *comm = attempt->comm;
     attempt->asked_ns = plugin_now_ns();
-    transport_drive(comm, true);
-    if (transport_poll(comm, &completion, 1) == 0)
+    comm_drive(comm);
+    if (harp_poll(comm->connection, &completion, 1) == 0)
         return NCCL_SUCCESS;
     handle->attempt = 0;
     if (completion.type != HARP_COMPLETION_CONNECTED) {
@@ -322,11 +253,9 @@ enum nccl_result plugin_connect(int device, int traffic_class, void *bytes, void
 /* ---- accept ---- */
 
 /* Who can be accepted is connected: that is a session's first completion. */
-static struct harp_connection *accept_session(const struct comm *listening)
+static struct harp_connection *take_newcomer(const struct comm *listening)
 {
     struct harp_completion completion;
-    if (!listening->listening)
-        return NULL;
     if (plugin.drives)
         harp_engine_drive(listening->engine);
     struct harp_connection *connection = harp_accept(listening->listening);
@@ -337,21 +266,15 @@ static struct harp_connection *accept_session(const struct comm *listening)
 
 static enum nccl_result look_for_newcomer(const struct comm *listening, void **receiving)
 {
-    struct tcp_connection *tcp =
-        listening->tcp_listening ? tcp_accept(listening->tcp_listening) : NULL;
-    struct harp_connection *connection = tcp ? NULL : accept_session(listening);
-    if (!tcp && !connection)
+    struct harp_connection *connection = take_newcomer(listening);
+    if (!connection)
         return NCCL_SUCCESS;
     struct comm *comm = comm_new(COMM_RECEIVING, listening->device, listening->engine);
     if (!comm || !order_prepare(comm)) {
         free(comm);
-        if (tcp)
-            tcp_close(tcp, NULL);
-        else
-            harp_connection_close(connection);
+        harp_connection_close(connection);
         return plugin_fail(NCCL_SYSTEM_ERROR, "accept: no memory");
     }
-    comm->tcp = tcp;
     comm->connection = connection;
     plugin.open++;
     *receiving = comm;
@@ -382,7 +305,9 @@ enum nccl_result plugin_close_listen(void *listening)
         return plugin_fail(NCCL_INVALID_ARGUMENT, "closeListen: this is no listening comm");
     pthread_mutex_lock(&plugin.lock);
     plugin.open -= comm->life == plugin.life;
-    stop_listening(comm);
+    if (comm->life == plugin.life)
+        harp_unlisten(comm->listening);
+    free(comm);
     pthread_mutex_unlock(&plugin.lock);
     return NCCL_SUCCESS;
 }

@@ -29,7 +29,6 @@ static void after_fork(void)
 static void in_child(void)
 {
     plugin.forked = true;
-    tcp_forked();
     pthread_mutex_unlock(&plugin.lock);
 }
 
@@ -54,16 +53,20 @@ static uint32_t count_engines_before(const struct device *device)
     return n;
 }
 
-static void configure_port(const struct nic *nic, bool xdp, uint16_t listen_port,
+static void configure_port(const struct nic *nic, enum settings_port kind, uint16_t listen_port,
                            struct harp_engine_port *port)
 {
     const struct settings *settings = &plugin.settings;
+    const char *why;
     port->faults = *settings->faults ? settings->faults : NULL;
-    port->config.locals = (uint16_t)settings->paths;
+    port->config.locals =
+        (uint16_t)(kind == PORT_TCP ? port_choice_flows(nic, &why) : settings->paths);
     port->open = harp_port_mem_open;
-    if (settings->port == PORT_MEM)
+    if (kind == PORT_MEM)
         return;
-    port->open = xdp ? harp_port_xdp_open : harp_port_udp_open;
+    port->open = kind == PORT_XDP   ? harp_port_xdp_open
+                 : kind == PORT_TCP ? harp_port_tcp_open
+                                    : harp_port_udp_open;
     port->config.interface = nic->name;
     port->config.local = nic->address;
     port->config.local.port = listen_port;
@@ -74,8 +77,8 @@ static void configure_port(const struct nic *nic, bool xdp, uint16_t listen_port
     port->config.busy_poll_us = (uint32_t)settings->busy_poll_us;
 }
 
-static void configure_engine(struct device *device, uint32_t index, bool xdp, bool planned,
-                             struct harp_engine_config *config)
+static void configure_engine(const struct device *device, uint32_t index, enum settings_port kind,
+                             bool planned, struct harp_engine_config *config)
 {
     const struct settings *settings = &plugin.settings;
     uint32_t of_process = count_engines_before(device) + index;
@@ -86,7 +89,7 @@ static void configure_engine(struct device *device, uint32_t index, bool xdp, bo
     if (settings->cpus.n)
         config->cpu = settings->cpus.cpu[of_process % settings->cpus.n];
     config->node = device->nics[0]->node;
-    config->frames = (xdp ? XDP_FRAMES : UDP_FRAMES) * device->nics_n;
+    config->frames = (kind == PORT_XDP ? XDP_FRAMES : UDP_FRAMES) * device->nics_n;
     config->frame_bytes = FRAME_BYTES;
     config->connections = CONNECTIONS;
     config->dump = *settings->dump ? settings->dump : NULL;
@@ -94,8 +97,15 @@ static void configure_engine(struct device *device, uint32_t index, bool xdp, bo
     for (uint32_t i = 0; i < device->nics_n; i++) {
         const struct harp_address *nic = &device->nics[i]->address;
         uint16_t listen_port = planned ? plan_listen_port(&plugin.plan, nic, index) : 0;
-        configure_port(device->nics[i], xdp, listen_port, &config->ports[i]);
+        configure_port(device->nics[i], kind, listen_port, &config->ports[i]);
     }
+}
+
+/* Ports for ranks that have no xdp, behind those of xdp: what both ends have first is taken. */
+static void add_tcp_ports(const struct device *device, struct harp_engine_config *config)
+{
+    for (uint32_t i = 0; i < device->nics_n && config->ports_n < HARP_PORTS_MAX; i++)
+        configure_port(device->nics[i], PORT_TCP, 0, &config->ports[config->ports_n++]);
 }
 
 /* Whether xdp is worth trying where nobody asks for it. With a copy it loses to udp, of which the
@@ -112,28 +122,52 @@ static bool may_have_zero_copy(const struct device *device, char *why)
     return plugin.settings.xdp == XDP_BEST;
 }
 
-/* Open one engine by the port that the settings say; with `auto`, by xdp if that is possible
- * without a copy. */
+static enum settings_port kind_without_xdp(void)
+{
+    enum settings_port asked = (enum settings_port)plugin.settings.port;
+    return asked != PORT_AUTO ? asked : port_choice_has_tcp(&plugin.settings) ? PORT_TCP : PORT_UDP;
+}
+
+/* `auto` by xdp, if that is possible without a copy. */
+static int open_without_copies(struct device *device, uint32_t index, bool planned, char *why)
+{
+    struct harp_engine_config config;
+    if (!may_have_zero_copy(device, why))
+        return -EOPNOTSUPP;
+    configure_engine(device, index, PORT_XDP, planned, &config);
+    for (uint32_t i = 0; i < config.ports_n; i++)
+        config.ports[i].config.zero_copy_only = true;
+    if (port_choice_has_tcp(&plugin.settings))
+        add_tcp_ports(device, &config);
+    return harp_engine_open(&device->engines[index], &config, why);
+}
+
+/* All paths of a connection. */
+static uint16_t count_paths(const struct device *device, enum settings_port kind)
+{
+    const char *why;
+    uint64_t paths = 0;
+    for (uint32_t i = 0; i < device->nics_n; i++)
+        paths +=
+            kind == PORT_TCP ? port_choice_flows(device->nics[i], &why) : plugin.settings.paths;
+    return (uint16_t)(paths < HARP_PATHS_MAX ? paths : HARP_PATHS_MAX);
+}
+
+/* Open one engine by the port that the settings say; `not_xdp`: why `auto` did not take xdp. */
 static int open_one(struct device *device, uint32_t index, bool planned, char *why, char *not_xdp)
 {
     struct harp_engine_config config;
-    struct harp_engine **engine = &device->engines[index];
-    bool automatic = plugin.settings.port == PORT_AUTO;
+    enum settings_port kind = kind_without_xdp();
     *not_xdp = 0;
-    if (!automatic || may_have_zero_copy(device, not_xdp)) {
-        configure_engine(device, index, automatic || plugin.settings.port == PORT_XDP, planned,
-                         &config);
-        for (uint32_t i = 0; i < config.ports_n; i++)
-            config.ports[i].config.zero_copy_only = automatic;
-        int error = harp_engine_open(engine, &config, why);
-        if (!error)
-            *not_xdp = 0;
-        if (!error || !automatic)
-            return error;
-        snprintf(not_xdp, HARP_WHY_BYTES, "%s", why);
+    if (plugin.settings.port == PORT_AUTO &&
+        open_without_copies(device, index, planned, not_xdp) == 0) {
+        *not_xdp = 0;
+        device->paths = count_paths(device, PORT_XDP);
+        return 0;
     }
-    configure_engine(device, index, false, planned, &config);
-    return harp_engine_open(engine, &config, why);
+    device->paths = count_paths(device, kind);
+    configure_engine(device, index, kind, planned, &config);
+    return harp_engine_open(&device->engines[index], &config, why);
 }
 
 /* The same, on the UDP ports that the plan says if they can be had, else on any. */
@@ -186,7 +220,9 @@ static void decide_how_many(struct device *device, const struct cores *cores)
         .cpus = cores_of_rank(cores),
         .engine_cpus = plugin.settings.cpus.n,
         .devices = count_devices_in_use(),
-        .queues = plugin.settings.port == PORT_UDP ? 0 : count_queues(device),
+        .queues = plugin.settings.port == PORT_XDP || plugin.settings.port == PORT_AUTO
+                      ? count_queues(device)
+                      : 0,
     };
     if (!*plugin.progress_why)
         decide_progress(&host);
@@ -209,16 +245,30 @@ static void decide_engines(void)
             decide_how_many(&plugin.devices[i], &cores);
 }
 
+/* How many paths connections have, and what kernel TCP brings. */
+static void describe_paths(const struct device *device, const struct harp_engine *engine, char *out,
+                           size_t room)
+{
+    const char *why;
+    bool tcp = strncmp(harp_engine_line(engine, 1), "tcp:", 4) == 0;
+    uint32_t flows = port_choice_flows(device->nics[0], &why);
+    *out = 0;
+    if (tcp)
+        snprintf(out, room, "; data over kernel TCP, %u path%s (%s)", flows, flows > 1 ? "s" : "",
+                 why);
+}
+
 static void say_which(const struct device *device, uint32_t index, const char *not_xdp)
 {
     const struct harp_engine *engine = device->engines[index];
-    plugin_info("%s, engine %u of %u (%s), %s (%s): %s%s%s", device->name, index + 1,
+    char paths[128];
+    describe_paths(device, engine, paths, sizeof paths);
+    plugin_info("%s, engine %u of %u (%s), %s (%s): %s%s%s%s", device->name, index + 1,
                 device->engines_n, device->engines_why,
                 plugin.drives ? "driven inline" : "with a thread of its own", plugin.progress_why,
-                harp_engine_line(engine, 1), *not_xdp ? "; not xdp: " : "", not_xdp);
-    for (uint32_t i = 1; i < device->nics_n; i++)
-        plugin_info("%s, engine %u, and %s", device->name, index + 1,
-                    harp_engine_line(engine, 1 + i));
+                harp_engine_line(engine, 1), paths, *not_xdp ? "; not xdp: " : "", not_xdp);
+    for (uint32_t i = 2; harp_engine_line(engine, i); i++)
+        plugin_info("%s, engine %u, and %s", device->name, index + 1, harp_engine_line(engine, i));
 }
 
 enum nccl_result engines_open(struct device *device)
@@ -234,7 +284,6 @@ enum nccl_result engines_open(struct device *device)
             return plugin_fail(NCCL_SYSTEM_ERROR, "%s cannot be used: %s", device->name, why);
         }
         engines_watch_forks();
-        device->zero_copy = plugin.settings.port == PORT_AUTO && !*not_xdp;
         say_which(device, i, not_xdp);
     }
     return NCCL_SUCCESS;

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "transport.h"
+#include "plugin.h"
 
 #define LINE_BYTES 900 /* NCCL cuts lines at 1024 with what it writes before them */
 
@@ -77,10 +77,11 @@ enum nccl_result plugin_ended(const struct comm *comm, uint32_t reason)
     for (size_t i = 0; i < sizeof advices / sizeof advices[0]; i++)
         if (advices[i].reason == reason)
             advice = &advices[i];
-    struct harp_address address = transport_peer(comm);
+    struct harp_connection_info info;
     char peer[64], why[HARP_WHY_BYTES];
-    harp_address_format(&address, peer, sizeof peer);
-    transport_why(comm, why);
+    harp_connection_info(comm->connection, &info);
+    harp_address_format(&info.peer, peer, sizeof peer);
+    harp_connection_why(comm->connection, why);
     return plugin_fail(advice->result, "%s %s on %s: %s; %s",
                        comm->kind == COMM_SENDING ? "sending to" : "receiving from", peer,
                        comm->device->name, why, advice->text);

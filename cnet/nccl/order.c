@@ -42,7 +42,7 @@
 
 #include "base/copy_lines.h"
 #include "base/sequence.h"
-#include "transport.h"
+#include "plugin.h"
 
 /* ---- Announcements ---- */
 
@@ -53,8 +53,8 @@ static struct announcement *announcement_at(struct comm *comm, uint32_t number)
 
 static void post_control(struct comm *comm, uint32_t number)
 {
-    transport_receive(comm, announcement_at(comm, number), sizeof(struct announcement), false,
-                      OF_CONTROL);
+    harp_receive_unread(comm->connection, announcement_at(comm, number),
+                        sizeof(struct announcement), OF_CONTROL);
 }
 
 void order_begin(struct comm *comm)
@@ -184,7 +184,7 @@ static void stop_waiting(struct comm *comm, uint32_t i)
 
 static bool send_now(struct comm *comm, const struct waiting_send *send)
 {
-    return transport_send(comm, send->data, send->size, context_of(send->request, 0));
+    return harp_send(comm->connection, send->data, send->size, context_of(send->request, 0));
 }
 
 static void send_run(struct comm *comm)
@@ -202,7 +202,7 @@ static void send_run(struct comm *comm)
 static void send_mark(struct comm *comm)
 {
     if (run_is_over(comm) && !comm->waiting_n &&
-        transport_send(comm, comm->mark, MARK_BYTES, OF_MARK))
+        harp_send(comm->connection, comm->mark, MARK_BYTES, OF_MARK))
         comm->mark_due = comm->run = false;
 }
 
@@ -281,7 +281,7 @@ static void send_announcement(struct comm *comm, const struct announcement *news
 {
     struct announcement *place = announcement_at(comm, comm->controls_tail++);
     *place = *news;
-    transport_send(comm, place, control_bytes(place), OF_CONTROL);
+    harp_send(comm->connection, place, control_bytes(place), OF_CONTROL);
 }
 
 static void leave_run(struct comm *comm)
@@ -338,8 +338,8 @@ void order_receive_aside(struct comm *comm)
 {
     struct early *early = &comm->early;
     if (comm->posting == POSTING_LEAVE && !comm->aside_posted)
-        comm->aside_posted = transport_receive(
-            comm, early->bytes + early->to, (uint32_t)(early->room - early->to), false, OF_ASIDE);
+        comm->aside_posted = harp_receive_unread(comm->connection, early->bytes + early->to,
+                                                 (uint32_t)(early->room - early->to), OF_ASIDE);
 }
 
 void order_end_aside(struct comm *comm)

@@ -6,7 +6,7 @@
 
 #include "base/descriptors.h"
 
-#define DESCRIPTORS_WANTED 16384 /* 960 connections of 17 sockets, NCCL's count on AWS */
+#define DESCRIPTORS_WANTED 16384 /* 16 flows, as on AWS, each way to each of 512 peers */
 #define SPEED_UNKNOWN_MBPS 10000 /* what NCCL takes itself then */
 #define LATENCY_UNKNOWN 0.0f     /* NCCL takes its own figure for networks then */
 
@@ -23,15 +23,15 @@ static void say_device(int number)
     plugin_info("device %d is %s%s", number, device->name, addresses);
 }
 
-/* A rank of a large job has a connection to each peer and channel, of up to 65 sockets over TCP. */
+/* A rank of a large job has several flows of TCP to each peer. */
 static void raise_descriptor_limit(void)
 {
     uint64_t descriptors = harp_descriptors_raise();
     if (descriptors < DESCRIPTORS_WANTED)
         plugin_warn("this process may open %" PRIu64 " files at most, enough for %" PRIu64
-                    " connections of 17 sockets: a large job needs more; raise the hard limit "
+                    " peers of 16 flows each way: a large job needs more; raise the hard limit "
                     "(ulimit -Hn, LimitNOFILE= of a unit, --ulimit nofile= of a container)",
-                    descriptors, descriptors / 17);
+                    descriptors, descriptors / 32);
 }
 
 /* Settings and devices are read once, by the first communicator. */
@@ -39,7 +39,7 @@ static enum nccl_result start_plugin(void)
 {
     char why[SETTINGS_TEXT_BYTES];
     if (!settings_read(&plugin.settings, plugin_warn, why, sizeof why) ||
-        !transport_choice_fits(&plugin.settings, why, sizeof why))
+        !port_choice_fits(&plugin.settings, why, sizeof why))
         return plugin_fail(NCCL_INVALID_USAGE, "%s", why);
     *plugin.progress_why = 0;
     raise_descriptor_limit();

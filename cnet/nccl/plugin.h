@@ -8,15 +8,15 @@
  *     +-----------------+       +----------------+       | fused_devices.c  several as one|
  *                                                        | engines.c   engines of a card  |
  *                                                        |   engines_auto.c: how many     |
- *                                                        | transport_choice.c: session/TCP|
+ *                                                        |   port_choice.c: xdp, tcp, udp |
  *                                                        | connect.c   listen to accept   |
  *                                                        | close.c                        |
  *                                settings.c: HARP_ names | transfer.c  isend, irecv, test |
  *                            plan.c, json_reader.c: ports|   order.c   which buffer, when |
  *                            plan_watch.c: when it changes|                               |
  *                                log.c: NCCL's log       +--------------------------------+
- *                                abi.h: NCCL's tables      transport.h: cnet/engine/engine.h
- *                                state.c: what all share                or tcp.h
+ *                                abi.h: NCCL's tables      buffers.c: what NCCL's GPUs read
+ *                                state.c: what all share   cnet/engine/engine.h
  *
  * Beside it, and with nothing of it but settings.c: tuner.c, tuner_table.c (tuner_abi.h).
  *
@@ -48,7 +48,6 @@
 #include "engines_auto.h"
 #include "plan.h"
 #include "settings.h"
-#include "tcp/tcp.h"
 
 #define PLUGIN_DEVICES 32
 #define PLUGIN_NAME_BYTES (HARP_PORTS_MAX * IF_NAMESIZE) /* "eth1+eth2" */
@@ -71,9 +70,6 @@ struct nic {
     struct harp_address address;
 };
 
-/* The transport of a device's comms (transport_choice.c). */
-enum transport { TRANSPORT_UNDECIDED, TRANSPORT_SESSION, TRANSPORT_TCP };
-
 /* What NCCL uses as one: a NIC, or several that are fused (fused_devices.c). */
 struct device {
     char name[PLUGIN_NAME_BYTES];
@@ -87,10 +83,7 @@ struct device {
     uint32_t engines_n; /* that it is to have; 0: not decided yet */
     char engines_why[ENGINES_AUTO_WHY_BYTES];
     uint32_t next;  /* engine that the next connection lives on */
-    bool zero_copy; /* all of its engines have it */
-    enum transport transport;
-    char transport_reason[HARP_WHY_BYTES];
-    uint32_t sockets; /* of data, a connection by TCP */
+    uint16_t paths; /* of its connections */
 };
 
 /* What regMr gives out. */
@@ -187,11 +180,9 @@ struct comm {
     struct device *device;
     struct harp_engine *engine;
     struct harp_listening *listening;
-    struct tcp_listening *tcp_listening; /* NULL: it does not offer TCP */
-    struct harp_connection *connection;  /* NULL: it was let go, or has the next */
-    struct tcp_connection *tcp;
-    struct comm *next; /* lingering */
-    uint64_t until_ns; /* lingering so long at most */
+    struct harp_connection *connection; /* NULL: it was let go */
+    struct comm *next;                  /* lingering */
+    uint64_t until_ns;                  /* lingering so long at most */
 
     /* Announcements: at the sending end posted to be received into, at the receiving end to be
      * sent; message n is in place n of the ring. */
@@ -291,29 +282,17 @@ struct harp_engine *engines_next(struct device *device);
 void engines_close(void);
 void engines_watch_forks(void);
 
-/* ---- transport_choice.c ---- */
+/* port_choice.c. Whether the settings go together; else one sentence in `why`. Whether devices have
+ * tcp ports, beside xdp ones with zero copy or alone. How many flows a connection by tcp has on a
+ * NIC, and why. */
+bool port_choice_fits(const struct settings *settings, char *why, size_t room);
+bool port_choice_has_tcp(const struct settings *settings);
+uint32_t port_choice_flows(const struct nic *nic, const char **why);
 
-/* Whether the settings go together; else one sentence in `why`. */
-bool transport_choice_fits(const struct settings *settings, char *why, size_t room);
-
-/* Open what a device needs, and choose its transport. */
-enum nccl_result transport_choice_open(struct device *device);
-
-/* Whether a listener on this device accepts TCP connections. */
-bool transport_choice_offers_tcp(const struct device *device);
-
-/* Bytes of the longest message that NCCL may read before all of it is there. */
-uint32_t transport_choice_staged_most(void);
-
-/* Whether NCCL may read memory of this size while a message comes. */
-bool transport_choice_watched(size_t bytes);
-
-/* A listener's choice, for its handle; and the transport that the connecting end takes in view of
- * it. TRANSPORT_UNDECIDED: each end asks for another one by HARP_PORT. */
-#define TRANSPORT_FLAG_TCP 1   /* the listener takes TCP; else a session */
-#define TRANSPORT_FLAG_ASKED 2 /* by HARP_PORT */
-uint8_t transport_choice_flags(const struct device *device);
-enum transport transport_choice_meet(const struct device *device, uint8_t flags);
+/* buffers.c. Bytes of the longest message that a GPU may read before all of it is there; whether it
+ * may read memory of this size while a message comes. */
+uint32_t buffers_read_early_most(void);
+bool buffers_watched(size_t bytes);
 
 /* connect.c */
 void connect_sweep(void);   /* attempts and lingering comms whose time is over */
@@ -323,10 +302,12 @@ void connect_give_up(void); /* all attempts */
 void close_sweep(void);   /* lingering comms whose time is over */
 void close_give_up(void); /* all of them; waits a little */
 
-/* transfer.c */
+/* transfer.c. comm_drive: NCCL's thread moves things on, if that is its task. comm_end: close the
+ * connection; `text` says why, if it was cut off. comm_let_go: that, and let go of all memory. */
+void comm_drive(struct comm *comm);
+void comm_end(struct comm *comm, const char *text);
 struct comm *comm_new(enum comm_kind kind, struct device *device, struct harp_engine *engine);
 bool comm_idle(const struct comm *comm); /* no request is outstanding */
-/* Let go of all memory of NCCL's and of the connection. */
 void comm_let_go(struct comm *comm);
 
 /* order.c. Sending end: controls are posted once it is connected. order_may_send: whether it is

@@ -19,5 +19,5 @@ uint64_t plugin_timeout_ns(void)
 
 bool comm_lives(const struct comm *comm)
 {
-    return (comm->connection || comm->tcp) && comm->life == plugin.life;
+    return comm->connection && comm->life == plugin.life;
 }

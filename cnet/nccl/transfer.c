@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "transport.h"
+#include "plugin.h"
 
 #define POLL 32
 #define CONTROLS_MOST (PLUGIN_CONTROLS - NCCL_REQUESTS - 2) /* before receives are put off */
@@ -44,6 +44,21 @@ bool comm_idle(const struct comm *comm)
     return comm->free_n == comm->requests_n;
 }
 
+void comm_end(struct comm *comm, const char *text)
+{
+    if (comm_lives(comm) && text)
+        harp_connection_abort(comm->connection, text);
+    else if (comm_lives(comm))
+        harp_connection_close(comm->connection);
+    comm->connection = NULL;
+}
+
+void comm_drive(struct comm *comm)
+{
+    if (plugin.drives && comm_lives(comm))
+        harp_engine_drive(comm->engine);
+}
+
 /* NCCL closes, or frees the memory, while requests are under way: it aborts. Both logs say so, for
  * the other rank reports an error and sends its reader to this one's. */
 static void abort_connection(struct comm *comm)
@@ -52,13 +67,14 @@ static void abort_connection(struct comm *comm)
     uint32_t under_way = comm->requests_n - comm->free_n;
     snprintf(text, sizeof text, "NCCL aborted it with %u requests under way", under_way);
     if (!comm->closed) {
-        struct harp_address address = transport_peer(comm);
-        harp_address_format(&address, peer, sizeof peer);
+        struct harp_connection_info info;
+        harp_connection_info(comm->connection, &info);
+        harp_address_format(&info.peer, peer, sizeof peer);
         plugin_warn("NCCL aborts %s %s on %s with %u requests under way; the other rank is told so",
                     comm->kind == COMM_SENDING ? "sending to" : "receiving from", peer,
                     comm->device->name, under_way);
     }
-    transport_close(comm, text);
+    comm_end(comm, text);
 }
 
 void comm_let_go(struct comm *comm)
@@ -66,7 +82,7 @@ void comm_let_go(struct comm *comm)
     if (comm_lives(comm) && !comm_idle(comm))
         abort_connection(comm);
     else
-        transport_close(comm, NULL);
+        comm_end(comm, NULL);
     order_forget(comm);
 }
 
@@ -127,6 +143,14 @@ static bool fill_from_aside(struct comm *comm, struct receive *receive)
     return receive->request->left;
 }
 
+static void post_buffer(struct comm *comm, const struct receive *receive, uint32_t i)
+{
+    const struct memory *memory = receive->request->memory[i];
+    bool watched = !memory || memory->watched;
+    (watched ? harp_receive : harp_receive_unread)(
+        comm->connection, receive->data[i], receive->sizes[i], context_of(receive->request, i));
+}
+
 /* Post the buffers of a request whose turn has come, and say which tags they have. */
 static void post_receive(struct comm *comm, struct receive *receive)
 {
@@ -135,9 +159,7 @@ static void post_receive(struct comm *comm, struct receive *receive)
     for (uint32_t i = 0; i < receive->request->n; i++) {
         if (receive->filled[i])
             continue;
-        const struct memory *memory = receive->request->memory[i];
-        transport_receive(comm, receive->data[i], receive->sizes[i], !memory || memory->watched,
-                          context_of(receive->request, i));
+        post_buffer(comm, receive, i);
         group.tags[group.n++] = receive->tags[i];
     }
     order_posted(comm, receive, &group);
@@ -203,7 +225,7 @@ static void take_completions(struct comm *comm)
     struct harp_completion completions[POLL];
     size_t n = POLL;
     while (n == POLL && comm_lives(comm)) {
-        n = transport_poll(comm, completions, POLL);
+        n = harp_poll(comm->connection, completions, POLL);
         for (size_t i = 0; i < n; i++)
             take_completion(comm, &completions[i]);
     }
@@ -220,10 +242,9 @@ static void take_completions(struct comm *comm)
         post_what_waited(comm);
 }
 
-/* `news`: nothing goes on before the other end announces something. */
-static void drive_comm(struct comm *comm, bool news)
+static void drive_and_take(struct comm *comm)
 {
-    transport_drive(comm, news);
+    comm_drive(comm);
     take_completions(comm);
 }
 
@@ -254,7 +275,7 @@ enum nccl_result plugin_register(void *comm, void *data, size_t size, int type, 
     struct memory *made = calloc(1, sizeof *made);
     if (!made)
         return plugin_fail(NCCL_SYSTEM_ERROR, "regMr: no memory");
-    made->watched = transport_choice_watched(size);
+    made->watched = buffers_watched(size);
     *memory = made;
     return NCCL_SUCCESS;
 }
@@ -303,7 +324,7 @@ enum nccl_result plugin_isend(void *sending, void *data, size_t size, int tag, v
                            HARP_MESSAGE_MAX);
     take_completions(comm);
     if (!may_send(comm, tag, size))
-        drive_comm(comm, true);
+        drive_and_take(comm);
     /* That the other end has closed is for test to say. */
     bool closed = why_failed(comm) != NCCL_SUCCESS && comm->closed && comm->free_n;
     if (comm->failed != NCCL_SUCCESS && !closed)
@@ -353,7 +374,7 @@ enum nccl_result plugin_irecv(void *receiving, int n, void **data, size_t *sizes
         return plugin_fail(NCCL_INVALID_ARGUMENT, "irecv: %s", wrong);
     take_completions(comm);
     if (!may_receive(comm))
-        drive_comm(comm, false);
+        drive_and_take(comm);
     if (why_failed(comm) != NCCL_SUCCESS)
         return comm->failed;
     if (!may_receive(comm))
@@ -395,7 +416,7 @@ enum nccl_result plugin_test(void *request, int *done, int *sizes)
     if (made->left)
         take_completions(made->comm);
     if (made->left)
-        drive_comm(made->comm, false);
+        drive_and_take(made->comm);
     if (made->left)
         return why_failed(made->comm);
     *done = 1;

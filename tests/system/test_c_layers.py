@@ -25,7 +25,6 @@ MAY_CALL: dict[str, set[str]] = {
     "ports": {"base", "wire"},
     "engine": {"base", "wire", "cc", "session", "ports"},
     "lightcc": {"engine", "ports"},
-    "tcp": {"base", "session"},
 }
 
 

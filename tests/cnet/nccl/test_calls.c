@@ -242,13 +242,6 @@ static void test_fork_can_only_close(void)
     wait_for(waiting);
 }
 
-/* TCP answers only who is accepted, and says at once that nobody listens. */
-static bool is_tcp(void)
-{
-    const char *port = getenv("HARP_PORT");
-    return port && strcmp(port, "tcp") == 0;
-}
-
 /* HARP_TIMEOUT is 1: what NCCL does not ask for within it is given up, by whatever it calls next.
  */
 static void forgotten_attempt(void)
@@ -256,8 +249,7 @@ static void forgotten_attempt(void)
     char handle[NCCL_HANDLE_BYTES], before[NCCL_HANDLE_BYTES];
     void *listening, *other, *comm = NULL;
     GOOD(net->listen(context, 0, handle, &listening));
-    if (!is_tcp())
-        GOOD(net->closeListen(listening)); /* so that no answer comes */
+    GOOD(net->closeListen(listening)); /* so that no answer comes */
     memcpy(before, handle, sizeof handle);
     GOOD(net->connect(context, 0, handle, &comm, NULL));
     CHECK(!comm && memcmp(handle, before, sizeof handle), "connect began nothing");
@@ -267,8 +259,6 @@ static void forgotten_attempt(void)
     GOOD(net->closeListen(other));
     REFUSED(net->connect(context, 0, handle, &comm, NULL), NCCL_REMOTE_ERROR,
             "has not asked for this attempt for 1 s");
-    if (is_tcp())
-        GOOD(net->closeListen(listening));
 }
 
 /* Beyond so many attempts under way connect says "later", and begins none. */
@@ -319,20 +309,18 @@ static void attempts_at_once(void)
 /* NCCL 2.30's buffers: Simple's is the only one that nobody reads early. */
 static void test_which_memory_is_watched(void)
 {
-    CHECK(transport_choice_watched(524288) && transport_choice_watched(4915200),
-          "LL's and LL128's buffers");
-    CHECK(!transport_choice_watched(4194304), "Simple's buffer");
-    CHECK(transport_choice_watched(4194304 - 1) && transport_choice_watched(8388608),
-          "memory of another size");
+    CHECK(buffers_watched(524288) && buffers_watched(4915200), "LL's and LL128's buffers");
+    CHECK(!buffers_watched(4194304), "Simple's buffer");
+    CHECK(buffers_watched(4194304 - 1) && buffers_watched(8388608), "memory of another size");
     setenv("NCCL_BUFFSIZE", "8388608", 1);
-    CHECK(!transport_choice_watched(8388608) && transport_choice_watched(4194304),
+    CHECK(!buffers_watched(8388608) && buffers_watched(4194304),
           "Simple's buffer, as the user sets it");
     setenv("NCCL_LL128_BUFFSIZE", "8388608", 1);
-    CHECK(transport_choice_watched(8388608), "a size that both have");
-    CHECK(transport_choice_staged_most() == 1048576, "a step of LL128, as the user sets it");
+    CHECK(buffers_watched(8388608), "a size that both have");
+    CHECK(buffers_read_early_most() == 1048576, "a step of LL128, as the user sets it");
     unsetenv("NCCL_BUFFSIZE");
     unsetenv("NCCL_LL128_BUFFSIZE");
-    CHECK(transport_choice_staged_most() == 614400, "a step of LL128");
+    CHECK(buffers_read_early_most() == 614400, "a step of LL128");
 }
 
 /* A message into the receiving end's memory; whether the engine takes it that nobody reads it
@@ -349,9 +337,6 @@ static bool comes_unread(void)
 static void test_the_engine_hears_what_is_watched(void)
 {
     static uint8_t simple[4194304];
-    const struct comm *comm = receiving;
-    if (comm->tcp)
-        return;
     void *other = in_memory;
     CHECK(!comes_unread(), "memory of another size is watched");
     GOOD(net->regMr(receiving, simple, sizeof simple, NCCL_PTR_HOST, &in_memory));

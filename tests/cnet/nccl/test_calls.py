@@ -44,12 +44,14 @@ def test_calls_race_with_no_engine(run, progress):
 OVER_TCP = {"HARP_PORT": "tcp", "HARP_IFNAME": "=lo"}
 
 
-def test_calls_over_tcp(run):
-    run(SANITIZED, HARP_TIMEOUT="1", **OVER_TCP)
+@pytest.mark.parametrize("progress", ["threads", "inline"])
+def test_calls_over_tcp(run, progress):
+    run(SANITIZED, HARP_PROGRESS=progress, HARP_TIMEOUT="1", **OVER_TCP)
 
 
-def test_calls_over_tcp_race_with_nothing(run):
-    run(RACES, "at-once", HARP_TIMEOUT="60", **OVER_TCP)
+@pytest.mark.parametrize("progress", ["threads", "inline"])
+def test_calls_over_tcp_race_with_no_engine(run, progress):
+    run(RACES, "at-once", HARP_PROGRESS=progress, HARP_TIMEOUT="60", **OVER_TCP)
 
 
 def test_attempts_are_bounded(run):

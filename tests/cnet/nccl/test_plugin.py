@@ -310,7 +310,7 @@ def line_of_engine(found: dict[str, Any]) -> str:
 def test_auto_opens_no_xdp_where_it_would_copy_and_says_why():
     with veth_pair() as (end, _):
         line = line_of_engine(ask("listen", before=tuple(end.space.command())))
-        assert re.search(r": udp: v1 10\.0\.1\.1:\d+, .*; not xdp: a virtual interface has no zero "
+        assert re.search(r": tcp:10\.0\.1\.1:\d+ v1, .*; not xdp: a virtual interface has no zero "
                          r"copy$", line), line
         forced = ask("listen", before=tuple(end.space.command()), HARP_PORT="xdp")
         assert re.search(r": xdp: v1 queue 0, native XDP", line_of_engine(forced)), forced
@@ -326,7 +326,7 @@ def test_auto_tries_zero_copy_of_a_card_and_leaves_nothing_of_it_behind(tmp_path
         mounted = f'mount --bind {sys_net} /sys/class/net && exec "$@"'
         before = (*end.space.command(), "unshare", "--mount", "sh", "-c", mounted, "sh")
         line = line_of_engine(ask("listen", before=before))
-        assert re.search(r": udp: v1 .*; not xdp: the driver of v1 has no zero copy", line), line
+        assert re.search(r": tcp:.* v1, .*; not xdp: the driver of v1 has no zero copy", line), line
         assert "xdp" not in end.space.run("ip", "link", "show", "dev", "v1")
 
 
@@ -335,7 +335,7 @@ def test_asking_for_xdp_where_it_is_impossible_is_an_error():
     with veth_pair() as (end, _):
         # Without capabilities, as most containers are.
         bare = (*end.space.command(), "setpriv", "--bounding-set=-all", "--inh-caps=-all", "--")
-        assert ": udp: v1 " in line_of_engine(ask("listen", before=bare))
+        assert ": tcp:10.0.1.1:" in line_of_engine(ask("listen", before=bare))
         forced = ask("listen", before=bare, HARP_PORT="xdp")
         assert forced["listen"] == SYSTEM_ERROR
         assert "v1 cannot be used: " in warnings(forced)[0]
@@ -351,5 +351,5 @@ def test_a_child_of_fork_gets_an_error():
 def test_the_limit_of_descriptors_is_raised_to_the_hard_one(hard: int, warned: bool) -> None:
     found = ask(before=("prlimit", f"--nofile=256:{hard}"), HARP_PORT="mem")
     assert found["descriptors"] == hard
-    assert any("may open 4096 files at most, enough for 240 connections" in text
+    assert any("may open 4096 files at most, enough for 128 peers" in text
                for text in warnings(found)) == warned
