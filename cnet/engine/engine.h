@@ -125,6 +125,15 @@ struct harp_handle {
     struct harp_address addresses[HARP_HANDLE_ADDRESSES]; /* family 0: none */
 };
 
+/* The CRC of payloads that a connection sends by tcp ports; by others it is always there. TCP's own
+ * sum has 16 bits and goes from card to card; the CRC goes from memory to memory, so that it finds
+ * what a path's switches, a card or a host's bus changed. */
+enum harp_crc {
+    HARP_CRC_AUTO, /* where there are several paths, or the kernel has to make TCP's sum anyway */
+    HARP_CRC_ON,
+    HARP_CRC_OFF,
+};
+
 /* A flow of a plan: frames from the UDP port of `source` to `target` take the links that the plan
  * gives them, on switches that hash ports. */
 struct harp_planned_flow {
@@ -146,6 +155,7 @@ struct harp_connection_config {
     uint32_t read_early_most; /* bytes of the longest message that somebody reads in its buffer
                                  before RECEIVED (NCCL's LL flags), 0: nobody does; these are copied
                                  only after their CRC held, line by line */
+    enum harp_crc crc;
     const struct harp_cc_ops *cc;
     struct harp_cc_config window; /* zeros: the session's defaults */
 };

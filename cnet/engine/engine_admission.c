@@ -101,6 +101,14 @@ void harp_engine_session_config(struct harp_engine *engine,
     while (!config->connection || harp_table_find(&engine->table, config->connection));
 }
 
+bool harp_engine_omits_crc(const struct harp_connection_config *config,
+                           const struct harp_port *port)
+{
+    bool by_itself = config->paths == 1 && port->offloads_sums;
+    return port->ops->gather &&
+           (config->crc == HARP_CRC_OFF || (config->crc == HARP_CRC_AUTO && by_itself));
+}
+
 /* ---- Joining and leaving ---- */
 
 int harp_engine_adopt(struct harp_engine *engine, struct harp_connection *connection)

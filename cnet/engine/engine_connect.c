@@ -41,6 +41,7 @@ static int begin_connection(struct harp_engine *engine, const struct harp_handle
                -ENOMEM;
     }
     memcpy(made->hops, hops, config->paths * sizeof hops[0]);
+    made->omits_crc = harp_engine_omits_crc(config, engine->ports[hops[0].port]);
     made->listener = handle->listener;
     memcpy(&made->secret, handle->secret, sizeof made->secret);
     struct harp_end connecting = {.connection = session.connection, .epoch = session.epoch};

@@ -93,6 +93,7 @@ static void make_connection(struct harp_engine *engine, uint8_t port,
     connection->session =
         harp_session_accept(connection->session, &config, engine->now_ns, first, path);
     connection->listening_end = true;
+    connection->omits_crc = harp_engine_omits_crc(&listening->config, engine->ports[port]);
     connection->listening = listening;
     connection->listener = listening->listener.id;
     connection->secret = listening->secret;

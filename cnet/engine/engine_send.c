@@ -81,13 +81,14 @@ static uint8_t *take_slot(struct harp_engine *engine, uint8_t port, int hop,
 }
 
 /* Write the header, and have the port send the payload from where it lies. */
-static uint8_t *gather_frame(struct harp_port *port, int hop, const struct harp_frame *frame)
+static uint8_t *gather_frame(struct harp_port *port, int hop, const struct harp_frame *frame,
+                             bool omits_crc)
 {
     struct harp_header fields = frame->header;
     uint8_t *slot = port->ops->gather(port, hop, frame->payload, fields.length);
     if (!slot)
         return NULL;
-    fields.crc = harp_crc32c(frame->payload, fields.length);
+    fields.crc = omits_crc ? 0 : harp_crc32c(frame->payload, fields.length);
     harp_header_encode(&fields, slot);
     return slot;
 }
@@ -96,9 +97,6 @@ static uint8_t *gather_frame(struct harp_port *port, int hop, const struct harp_
 static uint8_t *write_slot(struct harp_engine *engine, uint8_t port, int hop,
                            const struct harp_frame *frame)
 {
-    if (frame->header.type == HARP_DATA && frame->header.length >= GATHER_LEAST_BYTES &&
-        engine->ports[port]->ops->gather)
-        return gather_frame(engine->ports[port], hop, frame);
     uint8_t *slot = take_slot(engine, port, hop, &frame->header);
     if (!slot)
         return NULL;
@@ -146,7 +144,10 @@ static void write_frame(struct harp_engine *engine, struct harp_connection *conn
     if (whole && connection->drafts && port->ops->send_frame &&
         send_draft(engine, port, hop->hop, frame))
         return;
-    uint8_t *slot = write_slot(engine, hop->port, hop->hop, frame);
+    bool gathers = port->ops->gather && frame->header.type == HARP_DATA &&
+                   frame->header.length >= GATHER_LEAST_BYTES;
+    uint8_t *slot = gathers ? gather_frame(port, hop->hop, frame, connection->omits_crc)
+                            : write_slot(engine, hop->port, hop->hop, frame);
     if (!slot)
         return;
     wait_for_tag(engine, slot, frame->lap);

@@ -115,12 +115,13 @@ struct harp_connection {
     const struct harp_peer *liveness_of; /* whose liveness the session shares; or NULL */
     uint64_t listener;                   /* id of that listener, at either end */
     struct harp_key secret, hello, accept, in, out;
-    bool keyed;  /* in and out are made */
-    bool ready;  /* CONNECTED was reported */
-    bool ended;  /* CLOSED was */
-    bool orphan; /* the application has let go of it */
-    bool notify; /* completions came, and `fd` has not signalled them yet */
-    bool recent; /* it is in the engine's `recent` */
+    bool omits_crc; /* of long payloads that it sends */
+    bool keyed;     /* in and out are made */
+    bool ready;     /* CONNECTED was reported */
+    bool ended;     /* CLOSED was */
+    bool orphan;    /* the application has let go of it */
+    bool notify;    /* completions came, and `fd` has not signalled them yet */
+    bool recent;    /* it is in the engine's `recent` */
     uint64_t linger_ns;
     uint32_t first_in, first_out; /* numbers of the first messages */
     uint32_t posted;              /* buffers */
@@ -350,6 +351,8 @@ int harp_engine_check_frames(const struct harp_engine *engine,
 void harp_engine_session_config(struct harp_engine *engine,
                                 const struct harp_connection_config *from, uint32_t payload_max,
                                 const struct harp_port *port, struct harp_session_config *config);
+bool harp_engine_omits_crc(const struct harp_connection_config *config,
+                           const struct harp_port *port);
 
 /* engine_admission.c */
 int harp_engine_adopt(struct harp_engine *engine, struct harp_connection *connection);

@@ -28,6 +28,7 @@ const char *const settings_cc[] = {"swift", "fixed", NULL};
 static const char *const ports[] = {"auto", "xdp", "udp", "tcp", "mem", NULL};
 static const char *const progresses[] = {"auto", "threads", "inline", NULL};
 static const char *const xdp_modes[] = {"auto", "copy", "generic", NULL};
+static const char *const crcs[] = {"auto", "on", "off", NULL};
 static const char *const switches[] = {"0", "1", NULL};
 
 #define AT(member) offsetof(struct settings, member)
@@ -43,6 +44,7 @@ static const struct setting list[] = {
     {"HARP_RAILS", TEXT, AT(rails), .allowed = "at most 511 characters"},
     {"HARP_PLAN", TEXT, AT(plan), .allowed = "at most 511 characters"},
     {"HARP_TUNER", TEXT, AT(tuner), .allowed = "at most 511 characters"},
+    {"HARP_CRC", WORD, AT(crc), crcs, .allowed = "auto, on or off"},
     {"HARP_CC", WORD, AT(cc), settings_cc, .allowed = "swift or fixed"},
     {"HARP_MTU", NUMBER, AT(mtu), NULL, 576, 65535, "576 to 65535"},
     {"HARP_SPEED", NUMBER, AT(speed_mbps), NULL, 1, 1600000, "1 to 1600000 (Mb/s)"},

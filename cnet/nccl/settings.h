@@ -37,6 +37,7 @@ struct settings {
     uint64_t speed_mbps;                  /* for NICs if the driver reports no speed; 0: unknown */
     uint64_t paths;                       /* a connection */
     uint64_t sockets;                     /* a connection by tcp; 0: by what the host is */
+    uint64_t crc;                         /* enum harp_crc */
     uint64_t cc;                          /* index into settings_cc */
     uint64_t mtu;                         /* 0: the interface's */
     uint64_t traffic_class;               /* where NCCL asks for none */

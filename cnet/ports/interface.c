@@ -3,6 +3,8 @@
 
 #include <errno.h>
 #include <ifaddrs.h>
+#include <linux/ethtool.h>
+#include <linux/sockios.h>
 #include <net/if.h>
 #include <stdio.h>
 #include <string.h>
@@ -48,18 +50,25 @@ static int nothing_found(const struct harp_port_config *config, char *why)
     return -EADDRNOTAVAIL;
 }
 
-static uint32_t interface_mtu(const char *name)
+static bool has_feature(int control, struct ifreq *request, uint32_t command)
+{
+    struct ethtool_value value = {.cmd = command};
+    request->ifr_data = (void *)&value;
+    return ioctl(control, SIOCETHTOOL, request) == 0 && value.data;
+}
+
+static void ask_interface(struct harp_interface *found)
 {
     struct ifreq request = {0};
-    uint32_t mtu = 0;
-    memcpy(request.ifr_name, name, strnlen(name, sizeof request.ifr_name - 1));
+    memcpy(request.ifr_name, found->name, strnlen(found->name, sizeof request.ifr_name - 1));
     int control = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (control < 0)
-        return 0;
+        return;
     if (ioctl(control, SIOCGIFMTU, &request) == 0)
-        mtu = (uint32_t)request.ifr_mtu;
+        found->mtu = (uint32_t)request.ifr_mtu;
+    found->offloads_sums = has_feature(control, &request, ETHTOOL_GTXCSUM) &&
+                           has_feature(control, &request, ETHTOOL_GRXCSUM);
     close(control);
-    return mtu;
 }
 
 int harp_interface_find(struct harp_interface *found, const char *kind,
@@ -94,7 +103,7 @@ int harp_interface_find(struct harp_interface *found, const char *kind,
     snprintf(found->name, sizeof found->name, "%s", entry->ifa_name);
     freeifaddrs(list);
     found->index = if_nametoindex(found->name);
-    found->mtu = interface_mtu(found->name);
+    ask_interface(found);
     if (config->mtu > found->mtu) {
         snprintf(why, HARP_WHY_BYTES,
                  "an MTU of %u is asked for, but %s has %u; ip link set dev %s"

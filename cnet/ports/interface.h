@@ -9,6 +9,7 @@ struct harp_interface {
     unsigned index;
     int family; /* AF_INET or AF_INET6, of the address that was found */
     uint32_t mtu;
+    bool offloads_sums; /* the card makes and checks the sums of TCP and UDP */
 };
 
 /* The interface that `config` names, or that has its address; the address goes to `local`, which

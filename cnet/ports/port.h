@@ -114,6 +114,7 @@ struct harp_port {
     bool holds_back;      /* nothing is lost on its way and `room` says how much the far end takes:
                              no congestion control is needed */
     bool calls_kernel;    /* a frame alone costs a call of the kernel: ACKs had better go along */
+    bool offloads_sums;   /* tcp: the card makes and checks TCP's sums */
     bool nontemporal;     /* the last slot is read by a core with which we share no cache: write
                      long payloads past the caches */
     struct harp_port_counters counters;

@@ -269,6 +269,7 @@ int harp_port_tcp_open(struct harp_port **port, const struct harp_port_config *c
     tcp->port.locals = tcp->locals;
     tcp->port.locals_n = config->locals;
     tcp->port.payload_max = TCP_FRAME_MAX;
+    tcp->port.offloads_sums = tcp->nic.offloads_sums;
     tcp->port.holds_back = tcp->port.calls_kernel = true;
     harp_address_format(&tcp->locals[0], own, sizeof own);
     snprintf(tcp->port.line, sizeof tcp->port.line, "%s %s, MTU %u", own, tcp->nic.name,

@@ -65,13 +65,19 @@ uint64_t harp_open_tags(const struct harp_key *key, const uint8_t *const *header
     return good;
 }
 
+bool harp_payload_unchecked(const uint8_t *header)
+{
+    return header[1] == HARP_DATA && harp_load32(header + CRC_AT) == 0;
+}
+
 bool harp_open_crc(const uint8_t *header, uint32_t crc)
 {
-    return crc == harp_load32(header + CRC_AT);
+    return harp_payload_unchecked(header) || crc == harp_load32(header + CRC_AT);
 }
 
 bool harp_open_payload(const uint8_t *header, const uint8_t *payload, size_t length)
 {
     assert(harp_load16(header + 14) == length);
-    return harp_crc32c(payload, length) == harp_load32(header + CRC_AT);
+    return harp_payload_unchecked(header) ||
+           harp_crc32c(payload, length) == harp_load32(header + CRC_AT);
 }

@@ -52,6 +52,10 @@ bool harp_open_tag(const struct harp_key *key, const uint8_t *header, uint32_t l
 uint64_t harp_open_tags(const struct harp_key *key, const uint8_t *const *headers,
                         const uint32_t *laps, size_t count);
 
+/* Whether the sender made no CRC of this DATA's payload: then it is 0 (docs/inside/wire.md,
+ * Streams). Such a payload holds in all that follows. */
+bool harp_payload_unchecked(const uint8_t *header);
+
 /* Whether the payload is the one that the header was sealed with. */
 bool harp_open_payload(const uint8_t *header, const uint8_t *payload, size_t length);
 

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 FILE = Path("/etc/harp/harp.conf")
 NAMES = ("HARP_IFNAME", "HARP_PORT", "HARP_PROGRESS", "HARP_CPUS", "HARP_ENGINES", "HARP_PATHS",
-         "HARP_SOCKETS", "HARP_RAILS", "HARP_PLAN", "HARP_TUNER", "HARP_CC", "HARP_MTU",
+         "HARP_SOCKETS", "HARP_RAILS", "HARP_PLAN", "HARP_TUNER", "HARP_CRC", "HARP_CC",
+         "HARP_MTU",
          "HARP_SPEED", "HARP_TRAFFIC_CLASS", "HARP_TIMEOUT", "HARP_STATS", "HARP_DUMP",
          "HARP_FAULTS", "HARP_XDP", "HARP_BUSY_POLL")
 """Names that the file may set."""

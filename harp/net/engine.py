@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+CHECKSUMS = {"auto": 0, "on": 1, "off": 2}
 PROGRESS = {"thread": 0, "inline": 1, "manual": 2}
 KINDS = ("udp", "tcp", "mem", "xdp")
 WHY_BYTES: int = lib.HARP_WHY_BYTES
@@ -75,6 +76,9 @@ class ConnectionOptions:
     """Somebody reads posted buffers before they are reported, so no bad byte may ever be there."""
     traffic_class: int = 0
     """TOS byte of IP packets in both directions, without ECN's bits; the connecting end sets it."""
+    checksum: str = "auto"
+    """tcp: a CRC32C of each payload, ``on`` or ``off``; ``auto``: where there are several paths, or
+    the card does not check TCP's sums. Other ports always have it."""
     congestion: str = "swift"
     """Congestion control: ``swift`` or ``fixed``."""
     flows: Sequence[tuple[str, str]] = ()
@@ -414,6 +418,7 @@ def _connection_config(options: ConnectionOptions) -> Any:
     config.dead_ns = int(options.dead_after * 1e9)
     config.stream_frames, config.draft_frames = options.streamed, options.drafts
     config.read_early_most = lib.HARP_MESSAGE_MAX if options.read_early else 0
+    config.crc = _one_of("checksum", options.checksum, CHECKSUMS)
     config.traffic_class = options.traffic_class
     config.cc = lib.harp_cc_by_name(options.congestion.encode())
     if config.cc == ffi.NULL:

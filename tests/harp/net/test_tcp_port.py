@@ -44,6 +44,8 @@ class Relay:
         struct.pack_into("<H", data, PORT_AT, self._listener.getsockname()[1])
         self.handle = harp.Handle(bytes(data))
         self.carried = 0
+        self.flips = 0
+        """Bytes of a payload of zeros that are still to be changed on the way."""
         self._other = {}
         self._cut = threading.Event()
         self._end = threading.Event()
@@ -78,12 +80,19 @@ class Relay:
         try:
             data = one.recv(self._random.choice((1, 7, 45, 5000, 200_000)))
             if data:
-                self._other[one].sendall(data)
+                self._other[one].sendall(self._flipped(data))
         except OSError:
             data = b""
         self.carried += len(data)
         if not data:
             self._drop([one])
+
+    def _flipped(self, data):
+        at = data.find(bytes(200))  # no header has so many zeros
+        if at < 0 or not self.flips:
+            return data
+        self.flips -= 1
+        return data[:at + 100] + b"\xff" + data[at + 101:]
 
     def _drop(self, which):
         for one in which:
@@ -152,6 +161,34 @@ def test_messages_under_way_survive_a_cut():
             sent[number].wait(PATIENCE_S)
         for number, buffer in enumerate(into):
             assert np.array_equal(buffer, pattern(2_000_000, number))
+
+
+@pytest.mark.parametrize("checksum", ["on", "off", "auto"])
+def test_a_checksum_finds_what_changed_between_the_cards(checksum):
+    with pair_by_relay(9, checksum=checksum) as (a, b, relay):
+        relay.flips = 3
+        into = np.ones(3_000_000, np.uint8)
+        posted = b.post(into)
+        sent = a.send(bytes(3_000_000))
+        assert posted.wait(PATIENCE_S) == 3_000_000
+        sent.wait(PATIENCE_S)
+        assert relay.flips == 0
+        assert into.any() == (checksum != "on")  # auto: one path, and loopback offloads sums
+        assert bool(b.info.counters["bad_payloads"]) == (checksum == "on")
+
+
+def test_several_paths_have_a_checksum():
+    with engine("tcp", locals=2) as a, engine("tcp", locals=2) as b, \
+            b.listen(paths=2) as listener, Relay(listener.handle, 10) as relay:
+        one = a.connect(relay.handle, timeout=PATIENCE_S, paths=2)
+        two = listener.accept(PATIENCE_S)
+        relay.flips = 3
+        into = np.ones(3_000_000, np.uint8)
+        posted = two.post(into)
+        one.send(bytes(3_000_000)).wait(PATIENCE_S)
+        posted.wait(PATIENCE_S)
+        assert relay.flips == 0
+        assert not into.any()
 
 
 def test_strangers_neither_disturb_nor_stay():
