@@ -14,6 +14,10 @@
  * (TCP_RTO_MIN) frames are asked after, and the others take over soon enough. */
 #define TCP_RTO_LEAST_NS UINT64_C(200000000)
 #define TCP_DEAD_NS UINT64_C(600000000)
+/* A stream loses nothing, so nobody waits for an ACK amid a message. */
+#define STREAM_ACK_DELAY_NS UINT64_C(500000)
+#define STREAM_ACK_EVERY 64
+#define ACK_SOON_NS UINT64_C(20000) /* after a whole message, whose sender waits to be done */
 #define DEAD_MOST_NS (30 * 24 * 3600 * SECOND_NS) /* and no sum of times overflows */
 
 void harp_connection_defaults(struct harp_connection_config *config)
@@ -84,12 +88,16 @@ void harp_engine_session_config(struct harp_engine *engine,
             config->loss.dead_ns = TCP_DEAD_NS;
         }
     }
+    if (port->calls_kernel) {
+        config->loss.ack_delay_ns = STREAM_ACK_DELAY_NS;
+        config->ack_every = STREAM_ACK_EVERY;
+    }
     if (port->holds_back && !port->calls_kernel) {
         config->ack_along_ns = 0;
         config->ack_soon_ns = MEM_ACK_SOON_NS;
         config->ack_after_last = true;
     } else { /* an ACK alone costs a packet and a system call; one that goes with data, nothing */
-        config->ack_soon_ns = config->ack_along_ns = config->loss.ack_delay_ns;
+        config->ack_soon_ns = config->ack_along_ns = ACK_SOON_NS;
     }
     config->app_drives = engine->config.progress == HARP_PROGRESS_INLINE;
     config->epoch = engine->epoch;

@@ -85,7 +85,8 @@ struct tcp_flow {
     uint8_t *out;
     uint32_t out_bytes;
     uint32_t gathered_bytes;
-    bool kept; /* `out` holds what the kernel did not take: data waits until that has left */
+    bool corked; /* the kernel waits for more before it sends the last part of a packet */
+    bool kept;   /* `out` holds what the kernel did not take: data waits until that has left */
     uint32_t pieces_n;
     struct iovec pieces[TCP_PIECES];
 

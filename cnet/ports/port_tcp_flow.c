@@ -162,7 +162,7 @@ static int watch_socket(const struct tcp_port *tcp, int fd, uint32_t number)
 static void forget_bytes(struct tcp_port *tcp, struct tcp_flow *flow, uint32_t number)
 {
     drop_from_list(tcp->dirty, &tcp->dirty_n, number);
-    flow->dirty = flow->kept = flow->placing = flow->narrow = false;
+    flow->dirty = flow->corked = flow->kept = flow->placing = flow->narrow = false;
     flow->pieces_n = flow->out_bytes = flow->gathered_bytes = 0;
     flow->stage_from = flow->stage_to = 0;
 }

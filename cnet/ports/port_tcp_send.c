@@ -11,6 +11,7 @@
 #define _GNU_SOURCE
 #include <assert.h>
 #include <errno.h>
+#include <netinet/tcp.h>
 #include <string.h>
 
 #include "ports/port_tcp.h"
@@ -22,20 +23,23 @@ static struct tcp_flow *flow_of(struct harp_port *port, int hop)
     return tcp->flows[hop];
 }
 
+static uint32_t frames_of_room(const struct tcp_flow *flow)
+{
+    uint32_t used = flow->out_bytes + flow->gathered_bytes;
+    uint32_t frames = (TCP_OUT_BYTES - used) / (TCP_FRAME_MAX + 64u);
+    uint32_t pieces = (TCP_PIECES - flow->pieces_n) / 2;
+    return frames < pieces ? frames : pieces;
+}
+
 /* While it connects one frame may wait: the first of a handshake, which is sent again anyway. */
 size_t tcp_port_room(struct harp_port *port, int hop)
 {
     const struct tcp_flow *flow = flow_of(port, hop);
-    uint32_t used = flow->out_bytes + flow->gathered_bytes;
     if (flow->state == TCP_BROKEN)
         return HARP_BATCH; /* it is dropped */
     if (flow->state == TCP_CONNECTING)
-        return used == 0;
-    if (flow->kept || flow->full)
-        return 0;
-    size_t frames = (TCP_OUT_BYTES - used) / (TCP_FRAME_MAX + 64u);
-    size_t pieces = (TCP_PIECES - flow->pieces_n) / 2;
-    return frames < pieces ? frames : pieces;
+        return flow->out_bytes == 0;
+    return flow->kept || flow->full ? 0 : frames_of_room(flow);
 }
 
 /* A piece more, joined to the last one if it lies behind that. */
@@ -127,17 +131,32 @@ static size_t bytes_of_pieces(const struct tcp_flow *flow)
     return bytes;
 }
 
-/* Whether all of a flow's pieces have left. */
+/* TCP_NODELAY, which is set anyway, sends what MSG_MORE holds back (tcp(7)). */
+static void uncork_flow(struct tcp_flow *flow)
+{
+    int on = 1;
+    if (flow->state == TCP_OPEN)
+        (void)setsockopt(flow->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    flow->corked = false;
+}
+
+/* Whether all of a flow's pieces have left, and it need not be looked at again. Who has filled
+ * `out` goes on in this turn: packets of the card are then filled from one call to the next. */
 static bool flush_flow(struct tcp_port *tcp, uint32_t number)
 {
     struct tcp_flow *flow = tcp->flows[number];
     const struct msghdr message = {.msg_iov = flow->pieces, .msg_iovlen = flow->pieces_n};
     size_t bytes = bytes_of_pieces(flow);
-    bool gathered = flow->gathered_bytes > 0;
+    bool gathered = flow->gathered_bytes > 0, more = gathered && frames_of_room(flow) == 0;
     ssize_t sent = 0;
+    if (!bytes) {
+        uncork_flow(flow);
+        flow->dirty = false;
+        return true;
+    }
     if (flow->state == TCP_OPEN && !flow->full) {
         tcp->port.counters.send_calls++;
-        sent = sendmsg(flow->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+        sent = sendmsg(flow->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL | (more ? MSG_MORE : 0));
         if (sent < 0 && errno != EAGAIN && errno != EINTR) {
             tcp_flow_break(tcp, number, errno == EPIPE ? 0 : errno);
             return true;
@@ -147,8 +166,9 @@ static bool flush_flow(struct tcp_port *tcp, uint32_t number)
     }
     if (sent == (ssize_t)bytes) {
         flow->pieces_n = flow->out_bytes = flow->gathered_bytes = 0;
-        flow->kept = flow->dirty = false;
-        return true;
+        flow->kept = false;
+        flow->corked = flow->dirty = more;
+        return !more;
     }
     if (sent > 0 || gathered)
         keep_rest(tcp, flow, sent > 0 ? (size_t)sent : 0);
