@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import socket
 import struct
 import subprocess
@@ -113,7 +114,9 @@ class Namespace:
 
 def why_unusable() -> str:
     """Return why no namespace can be made here, or an empty string: for pytest.mark.skipif."""
-    return "" if os.geteuid() == 0 else "needs root, for network namespaces"
+    if os.geteuid() != 0:
+        return "needs root, for network namespaces"
+    return "" if shutil.which("ip") else "needs ip of iproute2, for network namespaces"
 
 
 def _unshared() -> int:

@@ -205,15 +205,22 @@ static bool copies_under_way(const struct harp_mover *mover)
     return any;
 }
 
-bool harp_mover_flush(struct harp_mover *mover, uint64_t timeout_ns)
+static bool flush_copies(struct harp_mover *mover, uint64_t timeout_ns)
 {
     uint64_t end_ns = waiting_begin(&mover->waiting) + timeout_ns;
-    struct harp_moved moved;
-    mover->moved = &moved;
     while (copies_under_way(mover) && mover->result == HARP_MOVE_DONE) {
         bool drove = drive_engines(mover);
         if (!mover_poll_peers(mover) && !drove && !wait_a_while(mover, end_ns, timeout_ns))
             return false;
     }
     return mover->result == HARP_MOVE_DONE;
+}
+
+bool harp_mover_flush(struct harp_mover *mover, uint64_t timeout_ns)
+{
+    struct harp_moved moved;
+    mover->moved = &moved;
+    bool flushed = flush_copies(mover, timeout_ns);
+    mover->moved = NULL;
+    return flushed;
 }

@@ -1,6 +1,6 @@
 """``make test-gpu``: real NCCL over HARP, and LightCC, where there is a CUDA GPU.
 
-    python -m tests.gpu.run [--evidence FOLDER] [--seconds 300]
+    python -m tests.gpu.run [--evidence FOLDER] [--seconds 300] [--networks socket,harp-auto]
     python -m tests.gpu.run --rehearse      # over gloo and LightCC on CPUs: tries the ranks
 
 Two ranks on one GPU that seem to be on two hosts run collectives and train over NCCL's Socket
@@ -57,6 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--evidence", type=Path, default=ROOT / "docs" / "evidence")
     parser.add_argument("--seconds", type=float, default=300, help="that a job may take")
+    parser.add_argument("--networks", default="", help="those with these names alone, by commas")
     parser.add_argument("--rehearse", action="store_true", help="without a GPU")
     wish = parser.parse_args(arguments)
     python, why = torch_python(HAS_TORCH if wish.rehearse else HAS_CUDA)
@@ -66,6 +67,8 @@ def main(arguments: list[str] | None = None) -> int:
     rehearsed = [launch.REHEARSAL, launch.LIGHTCC, launch.HOOK_REHEARSAL]
     plugin = Path() if wish.rehearse else nccl_pair.harp(("-O2",))
     networks = rehearsed if wish.rehearse else launch.networks(plugin)
+    if wish.networks:
+        networks = [one for one in networks if one.name in wish.networks.split(",")]
     jobs: list[launch.Ended] = []
     lines: list[str] = []
     good = True
