@@ -6,10 +6,11 @@ chooses the engine's port:
     HARP_PORT    the engine's port
     auto         xdp where the card's driver works on the engine's memory (zero copy), else udp
     udp, xdp     that one; xdp with a copy, too
+    tcp          kernel TCP, on all hosts alike
     mem          none: all ranks are on one host
 
 Each rank chooses by itself: xdp and udp interoperate. Messages, which are few, need no queue of the
-card: they take memory or udp, and the engine's own thread listens. The interface is that of
+card: they take memory, udp or tcp, and the engine's own thread listens. The interface is that of
 HARP_IFNAME, else the one that routes to MASTER_ADDR. HARP_FAULTS injects faults, for tests.
 """
 
@@ -26,7 +27,7 @@ from harp.net.errors import OpenError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-PORTS = ("auto", "udp", "xdp", "mem")
+PORTS = ("auto", "udp", "tcp", "xdp", "mem")
 QUIET_S = 0.002
 """The driving thread may be off its CPU for this long while other ranks have it."""
 XDP_FRAMES = 8192
@@ -55,12 +56,17 @@ def open_network(environment: Mapping[str, str], name: str) -> Engine:
                       zero_copy_only=port == "auto")
         with contextlib.suppress(*[OpenError] if port == "auto" else []):
             return _open_engine(xdp, environment, name, frames=XDP_FRAMES)
-    return _open_engine(udp, environment, name)
+    return _open_engine(_sockets(udp, port), environment, name)
+
+
+def _sockets(udp: Port, port: str) -> Port:
+    """The port of sockets that HARP_PORT asks for."""
+    return replace(udp, kind="tcp") if port == "tcp" else udp
 
 
 def open_p2p(environment: Mapping[str, str], name: str, *, mem: bool) -> Engine:
     """Open the engine for messages, to ranks of this host (``mem``) or of others."""
-    port = Port("mem") if mem else find_place(environment)
+    port = Port("mem") if mem else _sockets(find_place(environment), read_port(environment))
     return _open_engine(port, environment, name, "thread")
 
 

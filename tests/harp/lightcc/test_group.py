@@ -432,7 +432,7 @@ def test_a_receive_that_begins_as_the_group_ends_waits_for_nothing():
 
 
 @pytest.mark.parametrize(
-    ("port", "sentence"), [("tcp", "HARP_PORT is 'tcp'; .* auto, udp, xdp, mem")])
+    ("port", "sentence"), [("rdma", "HARP_PORT is 'rdma'; .* auto, udp, tcp, xdp, mem")])
 def test_a_port_that_there_is_not_is_told(monkeypatch, port, sentence):
     monkeypatch.setenv("HARP_PORT", port)
     with pytest.raises(ValueError, match=sentence):

@@ -34,8 +34,11 @@ def opened(monkeypatch):
 
 
 @needs_root
-def test_a_sum_goes_over_af_xdp_between_two_hosts(monkeypatch, opened):
-    monkeypatch.setenv("HARP_PORT", "xdp")
+@pytest.mark.parametrize(("port", "kinds"), [
+    ("xdp", ["udp", "udp", "xdp", "xdp"]),  # messages need no queue of the card
+    ("tcp", ["tcp"] * 4)])
+def test_a_sum_goes_by_the_port_that_is_asked_for(monkeypatch, opened, port, kinds):
+    monkeypatch.setenv("HARP_PORT", port)
     store, done = MemoryStore(), threading.Barrier(2)
     with veth_pair() as ends:
         def live(rank):
@@ -51,7 +54,7 @@ def test_a_sum_goes_over_af_xdp_between_two_hosts(monkeypatch, opened):
             answers = list(pool.map(live, range(2)))
     for data in answers:
         np.testing.assert_array_equal(data, 2 * MEGABYTE)
-    assert sorted(opened) == ["udp", "udp", "xdp", "xdp"]  # messages need no queue of the card
+    assert sorted(opened) == kinds
 
 
 @needs_root

@@ -41,7 +41,8 @@ def found(started):
     return answers
 
 
-@pytest.mark.parametrize(("ranks", "port"), long_except([(3, "udp"), (4, "auto")], (3, "udp")))
+@pytest.mark.parametrize(("ranks", "port"), long_except(
+    [(3, "udp"), (3, "tcp"), (4, "auto")], (3, "udp"), (3, "tcp")))
 def test_collectives_are_right(ranks, port):
     assert found(start("collectives", ranks, HARP_PORT=port)) == ["right"] * ranks
 
