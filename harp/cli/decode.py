@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harp._cnet import lib
+from harp.cli.capture import problem_of
+from harp.cli.io import InputError, reading
 from harp.net.handle import BYTES as HANDLE_BYTES
 from harp.net.handle import Handle
 from harp.wire_sums import End, header_tag, key_accept, key_down, key_hello, key_up
@@ -190,8 +192,8 @@ def frames(file: Path, secret: bytes | None, port: int | None,
     with file.open("rb") as opened:
         try:
             reader = PcapReader(opened)  # type: ignore[arg-type]  # it takes both
-        except Scapy_Exception as error:
-            raise click.ClickException(f"{file} is no capture: {error}") from error
+        except (Scapy_Exception, EOFError):
+            return  # what `problem_of` finds
         for packet in reader:
             start = float(packet.time) if start is None else start
             found = False
@@ -345,24 +347,30 @@ def decode(capture: Path, *, secret: str | None, port: int | None, bad: bool, su
            as_json: bool) -> None:
     """List the HARP frames of a packet capture, one line each, and a summary.
 
-    Exit code 1 if a tag or a CRC is wrong.
+    Exit code 1 if a tag or a CRC is wrong, 2 if the capture is not whole: then what it has is
+    listed all the same.
     """
     logging.getLogger("scapy").setLevel(logging.ERROR)
     known = parse_secret(secret)
-    if not capture.is_file():
-        raise click.ClickException(f"there is no file {capture}")
+    problem = reading(capture, problem_of)
     total = Summary()
 
     def other() -> None:
         total.other += 1
 
-    for frame in frames(capture, known, port, other):
-        total.add(frame)
-        if not summary and not (bad and frame.sound):
-            click.echo(json.dumps(_document(frame)) if as_json else line(frame))
+    try:
+        for frame in frames(capture, known, port, other):
+            total.add(frame)
+            if not summary and not (bad and frame.sound):
+                click.echo(json.dumps(_document(frame)) if as_json else line(frame))
+    except Exception:
+        if not problem:  # else scapy stumbled over what is told below
+            raise
     if as_json:
         click.echo(json.dumps({"summary": total.document()}))
     else:
         click.echo("\n".join(total.lines()))
+    if problem:
+        raise InputError(f"{capture}: {problem}")
     if total.tags["BAD"] or total.crcs["BAD"]:
         click.get_current_context().exit(1)

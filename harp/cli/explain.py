@@ -17,7 +17,6 @@ from harp.cli import conf
 from harp.lightcc.fusion import DDP_BYTES, DDP_FIRST_BYTES, fill
 from harp.lightcc.horovod.settings import NAMES as HOROVOD_NAMES
 from harp.lightcc.policy import allreduce_path, tuning_of
-from harp.lightcc.ports import PORTS
 from harp.lightcc.settings import NAMES, Choice, LightSettings
 
 if TYPE_CHECKING:
@@ -98,8 +97,6 @@ def _source(name: str) -> str:
         return f"{conf.path()}, which NCCL's plugin reads; LightCC reads the environment"
     if name not in conf.LIGHTCC:
         return "environment; only NCCL's plugin reads it"
-    if name == "HARP_PORT" and os.environ[name] not in PORTS:
-        return f"environment; LightCC refuses it and allows {', '.join(PORTS)}"
     return "environment"
 
 

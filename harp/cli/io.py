@@ -15,18 +15,40 @@ import secrets
 import stat
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 STDOUT = "-"
+Read = TypeVar("Read")
 
 
 class OutputError(click.ClickException):
     """A target cannot be written; the message is one sentence for the user."""
+
+
+class InputError(click.ClickException):
+    """A file that a command was given cannot be used: a wrong use of the command."""
+
+    exit_code = 2
+
+
+def read_text(path: Path) -> str:
+    """Read a text file; `InputError` if it cannot be read."""
+    return reading(path, lambda one: one.read_text("utf-8"))
+
+
+def reading(path: Path, how: Callable[[Path], Read]) -> Read:
+    """Read a file in some way; `InputError` that names it if that fails."""
+    try:
+        return how(path)
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} cannot be read: it is not text") from error
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {_reason(error)}") from error
 
 
 def check_target(target: str, suffixes: Collection[str] = (), *, stdout: bool = True) -> None:

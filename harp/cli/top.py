@@ -11,6 +11,7 @@ import contextlib
 import json
 import time
 from dataclasses import asdict
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -254,6 +255,9 @@ def _export(export: str, pids: Sequence[int], interval_s: float, *, once: bool,
             _until_interrupted(made.serve_forever)
         return
 
+    if _is_address(address):
+        raise click.UsageError(f"--export {export}: {port!r} is no port: 0 to {MOST_PORT} are "
+                               "possible")
     check_target(export)
 
     def write() -> None:
@@ -266,6 +270,15 @@ def _export(export: str, pids: Sequence[int], interval_s: float, *, once: bool,
     write()
     if not once:
         _until_interrupted(go_on)
+
+
+def _is_address(text: str) -> bool:
+    """Whether a text before a colon can only be an address, and no folder of a file's name."""
+    try:
+        ip_address(text.strip("[]"))
+    except ValueError:
+        return False
+    return True
 
 
 def _until_interrupted(run: Callable[[], object]) -> None:

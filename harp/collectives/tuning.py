@@ -10,6 +10,8 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from harp.reading import FileError, Node, check_format, parse
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -19,6 +21,7 @@ ALGORITHMS = ("Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree
 PROTOCOLS = ("LL", "LL128", "Simple")
 CHANNELS_MOST = 64
 """NCCL's own limit (MAXCHANNELS)."""
+RANKS_MOST = 1 << 20
 
 
 class TuningError(ValueError):
@@ -99,26 +102,32 @@ class Tuning:
     def from_json(cls, text: str) -> Tuning:
         """Read a file; TuningError, one sentence, if it is not a tuning table."""
         try:
-            data: Any = json.loads(text)
-        except ValueError as error:
-            raise TuningError(f"it is no JSON: {error}") from error
-        return cls.from_dict(data)
+            return cls.from_dict(parse(text).plain())
+        except FileError as error:
+            raise TuningError(str(error)) from error
 
     @classmethod
     def from_dict(cls, data: Any) -> Tuning:
         """The same of what JSON has become."""
-        if not isinstance(data, dict) or data.get("format") != FORMAT:
-            found = data.get("format") if isinstance(data, dict) else None
-            raise TuningError(f"its format is {found!r} and this HARP reads {FORMAT!r}")
-        names = set(Row.__dataclass_fields__)
+        node = Node(data, "")
         try:
-            return cls(tuple(Communicator(one["ranks"], one["nodes"], tuple(
-                Row(**{name: value for name, value in row.items() if name in names})
-                for row in one["rows"])) for one in data["communicators"]),
-                data.get("source", {}))
-        except TuningError:
-            raise
-        except KeyError as error:
-            raise TuningError(f"{error.args[0]!r} is missing") from error
-        except (TypeError, AttributeError) as error:
-            raise TuningError(f"a value is missing or not what it should be: {error}") from error
+            check_format(node, FORMAT)
+            source = node.get("source")
+            return cls(tuple(_communicator(one) for one in node["communicators"].each()),
+                       {name: value.plain() for name, value in source.items()} if source else {})
+        except FileError as error:
+            raise TuningError(str(error)) from error
+
+
+def _communicator(node: Node) -> Communicator:
+    return Communicator(node["ranks"].whole(1, RANKS_MOST), node["nodes"].whole(1, RANKS_MOST),
+                        tuple(_row(row) for row in node["rows"].each()))
+
+
+def _row(node: Node) -> Row:
+    channels, gain = node.get("channels"), node.get("gain")
+    return Row(node["collective"].one_of(*COLLECTIVES), node["min_bytes"].whole(0, 1 << 63),
+               node["max_bytes"].whole(0, 1 << 63), node["algorithm"].one_of(*ALGORITHMS),
+               node["protocol"].one_of(*PROTOCOLS),
+               channels.whole(0, CHANNELS_MOST) if channels else 0,
+               gain.number() if gain and not gain.is_none() else None)

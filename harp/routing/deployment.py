@@ -9,21 +9,26 @@ port of its rank to a port that the other rank listens on. It has a JSON form
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from harp.collectives.tuning import Tuning, TuningError
+from harp.reading import FileError, check_format, parse
 from harp.routing.path_plan import PathPlan, PlanError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from harp.reading import Node
     from harp.routing.fabric import Fabric
     from harp.routing.source_ports import Bonds
 
 FORMAT = "harp-plan-1"
+RANKS_MOST = 1 << 20
+MBPS_MOST = 10_000_000
 LAUNCHERS = {"openmpi": "{host} slots={slots}", "mpich": "{host}:{slots}",
              "torchrun": "{host} --node-rank={node} --nproc-per-node={slots}"}
 """The line of each host: hostfiles of mpirun, and torchrun's options on each host."""
@@ -92,36 +97,49 @@ class Deployment:
     def from_json(cls, text: str) -> Deployment:
         """Read what `to_json` wrote; raises PlanError, one sentence, for anything else."""
         try:
-            data: Any = json.loads(text)
-        except ValueError as error:
-            raise PlanError(f"it is no JSON: {error}") from error
-        if not isinstance(data, dict) or data.get("format") != FORMAT:
-            found = data.get("format") if isinstance(data, dict) else None
-            raise PlanError(f"its format is {found!r} and this HARP reads {FORMAT!r}: make it anew "
-                            "with harp plan")
-        try:
-            ranks = tuple(Rank(int(rank["rank"]), str(rank["host"]), _texts(rank["listen"]),
-                               tuple(map(int, rank.get("mbps", ())))) for rank in data["ranks"])
-            flows = tuple(Flow(int(flow["from"]), int(flow["to"]), str(flow["source"]),
-                               str(flow["target"]), _texts(flow["links"]))
-                          for flow in data["flows"])
-            settings = {str(name): str(value) for name, value in data["settings"].items()}
-            odd = [name for name in settings if name not in SETTINGS]
-            if odd:
-                raise PlanError(f"it sets {odd[0]!r}: allowed are {', '.join(SETTINGS)}")
-            return cls(str(data["fabric"]), settings,
-                       float(data["max_load"]), float(data["bound"]), float(data["ecmp_load"]),
-                       int(data["unrealised"]), ranks, flows,
-                       Tuning.from_dict(data["tuning"]) if "tuning" in data else None,
-                       _texts(data.get("without", [])))
-        except PlanError:
-            raise
+            data = parse(text)
+            check_format(data, FORMAT, "make it anew with harp plan")
+            made = cls._of(data)
+        except FileError as error:
+            raise PlanError(str(error)) from error
         except TuningError as error:
             raise PlanError(f"its tuning table is invalid: {error}") from error
-        except KeyError as error:
-            raise PlanError(f"{error.args[0]!r} is missing") from error
-        except (TypeError, ValueError, AttributeError) as error:
-            raise PlanError(f"a value is not what it should be: {error}") from error
+        made._check_ranks()
+        return made
+
+    @classmethod
+    def _of(cls, data: Node) -> Deployment:
+        ranks = tuple(Rank(rank["rank"].whole(0, RANKS_MOST - 1), rank["host"].text(),
+                           tuple(one.address() for one in rank["listen"].each()),
+                           tuple(one.whole(1, MBPS_MOST) for one in rank["mbps"].each())
+                           if rank.get("mbps") else ())
+                      for rank in data["ranks"].each())
+        flows = tuple(Flow(flow["from"].whole(0, RANKS_MOST - 1),
+                           flow["to"].whole(0, RANKS_MOST - 1), flow["source"].address(),
+                           flow["target"].address(),
+                           tuple(link.text() for link in flow["links"].each()))
+                      for flow in data["flows"].each())
+        settings = {name: value.text() for name, value in data["settings"].items()}
+        odd = [name for name in settings if name not in SETTINGS]
+        if odd:
+            raise PlanError(f"it sets {odd[0]!r}: allowed are {', '.join(SETTINGS)}")
+        tuning, without = data.get("tuning"), data.get("without")
+        return cls(data["fabric"].text(), settings, data["max_load"].number(0),
+                   data["bound"].number(0), data["ecmp_load"].number(0),
+                   data["unrealised"].whole(0, 1 << 53), ranks, flows,
+                   Tuning.from_dict(tuning.plain()) if tuning else None,
+                   tuple(link.text() for link in without.each()) if without else ())
+
+    def _check_ranks(self) -> None:
+        """Raise PlanError if a rank is there twice, or a flow is of a rank that is not there."""
+        counts = Counter(rank.rank for rank in self.ranks)
+        twice = [rank for rank, count in counts.items() if count > 1]
+        if twice:
+            raise PlanError(f"rank {twice[0]} is there {counts[twice[0]]} times")
+        for number, flow in enumerate(self.flows):
+            for rank in (flow.sender, flow.receiver):
+                if rank not in counts:
+                    raise PlanError(f"flows[{number}] is of rank {rank}, which is not there")
 
     def hostfile(self, launcher: str) -> str:
         """Hosts in the order of their ranks, as a launcher of `LAUNCHERS` reads them."""
@@ -180,12 +198,6 @@ def split_address(address: str) -> tuple[str, int]:
     """Take ``ip:port`` apart."""
     ip, _, port = address.rpartition(":")
     return ip, int(port)
-
-
-def _texts(values: Any) -> tuple[str, ...]:
-    if not isinstance(values, list):
-        raise TypeError(f"{values!r} is no list")
-    return tuple(map(str, values))
 
 
 def _lines(rows: list[dict[str, Any]]) -> str:

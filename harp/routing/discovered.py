@@ -12,10 +12,11 @@ import json
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 from itertools import cycle
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from harp.reading import FileError, check_format, parse
 from harp.routing.path_plan import PathPlan, PlanError, link_loads
 from harp.routing.paths import equal_cost_paths
 from harp.routing.planner import MOST_PATHS, MOVES
@@ -59,18 +60,14 @@ def to_json(ways: list[Way]) -> str:
 def from_json(text: str) -> list[Way]:
     """Read what `to_json` wrote; raises PlanError, one sentence, for anything else."""
     try:
-        data: Any = json.loads(text)
-        if data["format"] != FORMAT:
-            raise PlanError(f"its format is {data['format']!r}, but this HARP reads {FORMAT!r}: "
-                            "make it again with harp probe")
-        return [Way(str(way["source"]), str(way["target"]),
-                    tuple(None if router is None else str(router) for router in way["routers"]),
-                    tuple(int(port) for port in way["ports"])) for way in data["ways"]]
-    except PlanError:
-        raise
-    except KeyError as error:
-        raise PlanError(f"{error.args[0]!r} is missing") from error
-    except (TypeError, ValueError) as error:
+        data = parse(text)
+        check_format(data, FORMAT, "make it again with harp probe")
+        return [Way(way["source"].text(), way["target"].address(),
+                    tuple(None if router.is_none() else router.text()
+                          for router in way["routers"].each()),
+                    tuple(port.whole(1, 65535) for port in way["ports"].each()))
+                for way in data["ways"].each()]
+    except FileError as error:
         raise PlanError(f"it is not a map: {error}") from error
 
 

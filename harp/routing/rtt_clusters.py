@@ -12,10 +12,11 @@ the noise.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from harp.reading import FileError, check_format, parse
 from harp.routing.path_plan import PlanError
 
 if TYPE_CHECKING:
@@ -53,18 +54,12 @@ def to_json(source: str, round_trips_s: Mapping[str, float]) -> str:
 def from_json(text: str) -> tuple[str, dict[str, float]]:
     """Read it; raises PlanError, one sentence, for anything else."""
     try:
-        data: Any = json.loads(text)
-        if data["format"] != FORMAT:
-            raise PlanError(f"its format is {data['format']!r}, but this HARP reads {FORMAT!r}")
-        taken = {str(target): float(us) / 1e6 for target, us in data["round_trip_us"].items()}
-        source = str(data["source"])
-    except PlanError:
-        raise
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        data = parse(text)
+        check_format(data, FORMAT, "make it again with harp probe --latency")
+        taken = {target: us.number(1e-3, 6e7) / 1e6 for target, us in data["round_trip_us"].items()}
+        return data["source"].text(), taken
+    except FileError as error:
         raise PlanError(f"it is not a file of harp probe --latency: {error}") from error
-    if not all(0 < some < 60 for some in taken.values()):
-        raise PlanError("a round trip is not between 0 and a minute")
-    return source, taken
 
 
 def matrix(hosts: Sequence[Sequence[str]],

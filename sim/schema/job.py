@@ -32,12 +32,19 @@ def load_rates(path: Path) -> dict[str, float]:
     return Source.read(path).validate(LinkRates).rates
 
 
+BROADCAST = IPv4Address("255.255.255.255")
+
+
 def _ipv4(text: str) -> str:
     try:
-        return str(IPv4Address(text))
+        known = IPv4Address(text)
     except AddressValueError as error:
         raise Problem(f"{show(text)} is no IPv4 address", found=text,
                       allowed="an address such as 10.0.0.1") from error
+    if known.is_multicast or known.is_unspecified or known == BROADCAST:
+        raise Problem(f"{text} is the address of no host", found=text,
+                      allowed="an address of one NIC, such as 10.0.0.1")
+    return str(known)
 
 
 Address = Annotated[str, AfterValidator(_ipv4)]
@@ -183,4 +190,7 @@ def _ranks_misfit(job: PlannedJob, topology: Topology) -> list[Problem]:
         found += [Problem(f"there is no rank {rank}", path=("flows", number, end), found=rank,
                           allowed=f"0 to {ranks - 1}, the job's GPUs")
                   for end, rank in (("from", pair.sender), ("to", pair.receiver)) if rank >= ranks]
+        if pair.sender == pair.receiver:
+            found.append(Problem(f"rank {pair.sender} sends to itself", path=("flows", number),
+                                 allowed="pairs of two ranks"))
     return found

@@ -186,6 +186,7 @@ class _Builder:
         self._events = events
         self._anchors: dict[str, Node | None] = {}
         self._nodes = 0
+        self._aliases = False
         self._origin = ""
 
     def document(self) -> Node:
@@ -231,10 +232,12 @@ class _Builder:
     def _count(self, event: Any, nodes: int, path: Path) -> None:
         self._nodes += nodes
         if self._nodes > MAX_NODES:
-            raise _At(event.start_mark, Problem("too many values, aliases expanded", path=path,
+            expanded = ", aliases expanded" if self._aliases else ""
+            raise _At(event.start_mark, Problem(f"too many values{expanded}", path=path,
                                                 allowed=f"at most {MAX_NODES}"))
 
     def _alias(self, event: Any, path: Path) -> Node:
+        self._aliases = True
         if event.anchor not in self._anchors:
             raise _At(event.start_mark, Problem(f"alias {show('*' + event.anchor)} has no anchor",
                                                 path=path, found=event.anchor))

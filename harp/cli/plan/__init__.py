@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harp.cli.io import make_folder, write_text
+from harp.cli.io import make_folder, read_text, write_text
 from harp.cli.plan.job_files import (
     load_background,
     load_jobs,
     planned_job,
     read_plan,
-    read_text,
     read_tuning,
     take_down,
 )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from harp.cli.io import InputError, read_text
 from harp.nearest import did_you_mean
 
 if TYPE_CHECKING:
@@ -259,7 +260,7 @@ def read_plan(path: Path) -> Deployment:
     try:
         return Deployment.from_json(read_text(path))
     except PlanError as error:
-        raise click.ClickException(f"{path} is not a plan: {error}") from error
+        raise InputError(f"{path} is not a plan: {error}") from error
 
 
 def read_tuning(path: Path) -> Tuning:
@@ -270,12 +271,3 @@ def read_tuning(path: Path) -> Tuning:
         return Tuning.from_json(read_text(path))
     except TuningError as error:
         raise click.UsageError(f"{path} is not a tuning table: {error}") from error
-
-
-def read_text(path: Path) -> str:
-    """Read a text file; ClickException, one sentence, if it cannot be read."""
-    try:
-        return path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise click.ClickException(f"{path} cannot be read: {reason}") from error

@@ -144,7 +144,7 @@ def test_a_file_without_a_capture_and_a_wrong_secret_are_refused(tmp_path):
     text = tmp_path / "text"
     text.write_text("no capture")
     result = run(text)
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "is no capture" in result.output
     for secret in ("00", "zz"):
         result = run(text, "--secret", secret)

@@ -214,7 +214,7 @@ def test_what_is_no_plan_is_one_sentence(tmp_path, text):
     file = tmp_path / "plan.json"
     file.write_text(text)
     done = run("env", "--plan", file)
-    assert (done.exit_code, done.stdout) == (1, "")
+    assert (done.exit_code, done.stdout) == (2, "")
     assert NO_PLANS[text] in done.stderr
 
 

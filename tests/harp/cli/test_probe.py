@@ -173,7 +173,7 @@ def test_a_plan_by_maps_needs_no_hash(wired, job, tmp_path):
 @pytest.mark.parametrize(("changes", "sentence"), [
     ({"routers": {}}, "routers has no name for 100.64.0."),
     ({"routers": {"100.64.0.9": "spine9"}}, "'spine9' is not a known switch"),
-    ({"maps": ["none.json"]}, "none.json cannot be read: No such file"),
+    ({"maps": ["none.json"]}, "none.json cannot be read: no such file"),
     ({"maps": ["top.yaml"]}, "it is not a map"),
 ], ids=["unnamed", "no switch", "no file", "no map"])
 def test_what_is_wrong_with_maps_is_one_sentence(job, changes, sentence):
@@ -222,9 +222,10 @@ def test_an_address_of_another_host_is_one_sentence():
 
 
 @pytest.mark.parametrize(("text", "sentence"), [
-    ("{", "it is not a map"), ("{}", "'format' is missing"),
+    ("{", "it is not a map"), ("{}", "its format is None"),
     ('{"format": "x"}', "its format is 'x'"),
-    ('{"format": "harp-map-1", "ways": [{}]}', "'source' is missing"), ("[]", "it is not a map")])
+    ('{"format": "harp-map-1", "ways": [{}]}', r"source is missing in ways\[0\]"),
+    ("[]", "it is not a map")])
 def test_what_is_no_map_is_one_sentence(text, sentence):
     with pytest.raises(PlanError, match=sentence):
         discovered.from_json(text)

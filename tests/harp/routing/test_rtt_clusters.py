@@ -133,7 +133,7 @@ def test_files_of_hosts_become_a_matrix() -> None:
 
 NO_FILES = {"": "it is not a file of harp probe", '{"format": "x"}': "its format is 'x'",
             '{"format": "harp-latency-1", "source": "a", "round_trip_us": {"b": -1}}':
-            "not between 0 and a minute"}
+            r"round_trip_us.b is -1: a number from 0.001 to 6e\+07 is possible"}
 
 
 @pytest.mark.parametrize("text", NO_FILES)

@@ -213,8 +213,9 @@ def test_a_mistake_is_one_sentence(tmp_path: Path, case: str) -> None:
 
 NO_TABLES = {
     "": "it is no JSON", "[]": "its format is None", '{"format": "harp-tuning-1"}':
-    "'communicators' is missing", '{"format": "harp-tuning-1", "communicators": [{"ranks": 8, '
-    '"nodes": 2, "rows": [{"collective": "AllReduce"}]}]}': "a value is missing",
+    "communicators is missing", '{"format": "harp-tuning-1", "communicators": [{"ranks": 8, '
+    '"nodes": 2, "rows": [{"collective": "AllReduce"}]}]}':
+    "min_bytes is missing in communicators[0].rows[0]",
     '{"format": "harp-tuning-1", "communicators": []}': "has no rows for 8 ranks on 2 hosts",
 }
 
