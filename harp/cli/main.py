@@ -75,7 +75,7 @@ def main() -> NoReturn:
             click.echo(error.format_message())
             sys.exit(2)
         _print_error(error.format_message())
-        sys.exit(2 if isinstance(error, click.UsageError) else 1)
+        sys.exit(error.exit_code)
     except BrokenPipeError:
         sys.exit(1)
     except HarpError as error:

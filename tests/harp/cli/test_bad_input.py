@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from harp.cli.main import harp
 from harp.reading import FileError, parse
 from harp.wire import Harp
+from tests.support.cluster_files import topology, write_job
 
 ETHERNET = bytes(12) + b"\x08\x00"
 
@@ -149,3 +150,12 @@ def test_an_address_without_a_port_is_no_file(tmp_path, monkeypatch, export):
     assert done.exit_code == 2
     assert "is no port: 0 to 65535 are possible" in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("address", ["239.1.2.3", "0.0.0.0", "255.255.255.255"])
+def test_an_address_of_no_host_is_told(tmp_path, address):
+    job = write_job(tmp_path, topology(hosts=2), addresses={"h-0/eth0": address,
+                                                            "h-1/eth0": "10.0.0.2"})
+    done = say("plan", job)
+    assert (done.exit_code, f"{address} is the address of no host" in done.stderr) == (2, True), \
+        done.stderr

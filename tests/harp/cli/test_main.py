@@ -57,7 +57,8 @@ def test_a_port_that_is_taken_is_named(arguments, tmp_path, monkeypatch):
     (["check", "--colour"], 2, "No such option"),
     (["perf"], 2, "name a HOST, or give one of --serve, --local and --handle"),
     (["perf", "a.invalid"], 1, "unknown host 'a.invalid'"),
-    (["decode", "/nonexistent.pcap"], 2, "/nonexistent.pcap cannot be read: no such file or directory"),
+    (["decode", "/nonexistent.pcap"], 2,
+     "/nonexistent.pcap cannot be read: no such file or directory"),
 ])
 def test_errors_are_a_sentence_and_a_status(arguments, status, sentence):
     done = run(*arguments)

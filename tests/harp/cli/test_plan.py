@@ -342,6 +342,7 @@ def test_a_revision_of_another_job_s_plan_is_refused(running, job):
          "{from: 0, to: 1}"),
     ([{"from": 0, "to": -1}], "flows[0].to: found -1; allowed: at least 0"),
     ([{"from": 0}], "flows[0].to: is missing and has no default"),
+    ([{"from": 0, "to": 0}], "flows[0]: rank 0 sends to itself; allowed: pairs of two ranks"),
     ([{"from": 0, "too": 1}], "flows[0].too: unknown key 'too'; allowed: from, to; "
                               "did you mean 'to'?"),
 ])
