@@ -28,3 +28,11 @@ def _wide_screen(monkeypatch: pytest.MonkeyPatch) -> None:
 def _no_settings_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave the file of settings that whoever runs the tests uses alone."""
     monkeypatch.delenv("HARP_CONF_FILE", raising=False)
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Name raw bytes by their length: xdist refuses tests whose names differ between workers.
+
+    What a test compresses or packs may hold the time at which the worker was started.
+    """
+    return f"{len(val)}_bytes" if isinstance(val, bytes) else None
