@@ -1,6 +1,7 @@
 """Map a function over items on all cores that this process may use.
 
-Workers are forked if the system allows it, so that they inherit what is already built.
+Workers are forked if the system allows it, so that they inherit what is already built. They end with
+the process that forked them, however it ends.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import os
 import warnings
 from concurrent.futures import ProcessPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from harp.parent import end_with_parent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,11 +44,12 @@ def map_shared(function: Callable[[Any, Item], Answer], shared: Any, items: Sequ
     with warnings.catch_warnings():
         # Python 3.12 counts numpy's idle threads and warns of locks that none of them holds.
         warnings.simplefilter("ignore", DeprecationWarning)
-        with ProcessPoolExecutor(count, context, _share, (shared,)) as pool:
+        with ProcessPoolExecutor(count, context, _share, (os.getpid(), shared)) as pool:
             return list(pool.map(_call, [function] * len(items), items))
 
 
-def _share(shared: Any) -> None:
+def _share(parent: int, shared: Any) -> None:
+    end_with_parent(parent)
     global _shared  # noqa: PLW0603  (a worker has one task, and this is its memory)
     _shared = shared
     gc.freeze()  # inherited objects stay, so that collections need not visit them

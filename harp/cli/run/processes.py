@@ -13,7 +13,6 @@ ssh, which ends the processes when the connection does.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import queue
@@ -26,11 +25,13 @@ import threading
 import time
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harp.lightcc.horovod.rejoin import ELASTIC, changed_key, here_key, members_key
 from harp.lightcc.store import VARIABLE, StoreServer
+from harp.parent import end_with_parent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -42,8 +43,6 @@ CAUSE_S = 2.0
 """Time for a rank that another one reports as gone to end, so that it is named first."""
 GONE = re.compile(rb"\brank (\d+) is gone\b")
 """What LightCC says at the ranks that are left (`harp.lightcc.peers`)."""
-PR_SET_PDEATHSIG = 1
-"""prctl(2)"""
 CARRIED = ("HARP_", "HOROVOD_", "LIGHT_", "NCCL_", "OMP_", "PATH", "PYTHON", "LD_LIBRARY_PATH",
            "VIRTUAL_ENV")
 """Beginnings of the variables that a process on another host gets from here."""
@@ -293,16 +292,10 @@ class Job:
 
 
 def _start_here(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    libc, launcher = ctypes.CDLL(None), os.getpid()
-
-    def end_with_launcher() -> None:
-        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != launcher:
-            os._exit(1)
     return subprocess.Popen(command, env=dict(environment), stdin=subprocess.DEVNULL,
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                             start_new_session=True,
-                            preexec_fn=end_with_launcher)  # noqa: PLW1509  (calls prctl alone)
+                            preexec_fn=partial(end_with_parent, os.getpid()))  # noqa: PLW1509
 
 
 def _start_there(ssh: Sequence[str], host: str, command: Sequence[str],
