@@ -1,7 +1,7 @@
 """Map a function over items on all cores that this process may use.
 
-Workers are forked if the system allows it, so that they inherit what is already built. They end with
-the process that forked them, however it ends.
+Workers are forked if the system allows it, so that they inherit what is already built. They end
+with the process that forked them, however it ends.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """Work spread over processes."""
 
+import contextlib
 import os
 import select
 import signal
@@ -37,9 +38,7 @@ def test_workers_end_with_a_process_that_is_killed():
             assert select.select([worker], [], [], 10)[0], "a worker outlived its parent"
     finally:
         for worker in workers:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(worker, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
             os.close(worker)
         parent.stdout.close()
