@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <sys/mman.h>
@@ -42,17 +43,28 @@ static int node_of(void *page)
     return syscall(SYS_get_mempolicy, &node, NULL, 0, page, NODE_OF_PAGE) == 0 ? node : -1;
 }
 
-/* Make every page present. Kernels before 5.14 have no call for it; writing to pages does it too,
- * but ends in a signal instead of an error if there is no memory. */
+/* Have the kernel write to every page. Where a page cannot be had, as a huge one that the control
+ * group may not use, read(2) fails; a store of our own would end the process by SIGBUS. */
+static bool read_zeros(uint8_t *base, size_t bytes)
+{
+    int zeros = open("/dev/zero", O_RDONLY | O_CLOEXEC);
+    size_t done = 0;
+    while (zeros >= 0 && done < bytes) {
+        ssize_t got = read(zeros, base + done, bytes - done);
+        if (got <= 0 && errno != EINTR)
+            break;
+        done += got > 0 ? (size_t)got : 0;
+    }
+    if (zeros >= 0)
+        close(zeros);
+    return done == bytes;
+}
+
+/* Make every page present. Kernels before 5.14 have no call for it. */
 static bool populate_pages(uint8_t *base, size_t bytes)
 {
-    if (madvise(base, bytes, HARP_POPULATE_WRITE) == 0)
-        return true;
-    if (errno != EINVAL)
-        return false;
-    for (size_t at = 0; at < bytes; at += ORDINARY_BYTES)
-        ((volatile uint8_t *)base)[at] = 0;
-    return true;
+    return madvise(base, bytes, HARP_POPULATE_WRITE) == 0 ||
+           (errno == EINVAL && read_zeros(base, bytes));
 }
 
 /* Map on pages of 2^shift bytes, or on ordinary ones if `shift` is 0. */

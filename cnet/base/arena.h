@@ -24,8 +24,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* MADV_POPULATE_WRITE of linux/mman.h, which not all C libraries pass on. */
+/* MADV_POPULATE_WRITE of linux/mman.h, which not all C libraries pass on. A test puts another
+ * number in its place, which the kernel refuses as it refuses this one before 5.14. */
+#ifndef HARP_POPULATE_WRITE
 #define HARP_POPULATE_WRITE 23
+#endif
 
 #define HARP_ARENA_LOCAL (-1)
 
