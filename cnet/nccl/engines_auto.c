@@ -2,98 +2,30 @@
 #define _GNU_SOURCE
 #include "engines_auto.h"
 
-#include <limits.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
+
+#include "nccl/cgroup.h"
 
 /* ---- CPUs and cores ---- */
 
 #define CPUS_MOST 8192
 #define RANKS_MOST 1024
-#define GROUPS "/sys/fs/cgroup"
 
 /* Ranks of a host, as set by torchrun, Open MPI, MPICH and its descendants, and Slurm. */
 static const char *const ranks_names[] = {"LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE",
                                           "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE"};
 
-uint32_t cores_in_list(const char *list)
+/* CPUs of the control group, or of the host where no group says. */
+static uint32_t count_cpus_around(const struct cgroup_limits *limits)
 {
-    uint32_t cpus = 0;
-    while (*list >= '0' && *list <= '9') {
-        char *end;
-        unsigned long first = strtoul(list, &end, 10), last = first;
-        if (*end == '-')
-            last = strtoul(end + 1, &end, 10);
-        if (last < first || last >= CPUS_MOST)
-            return 0;
-        cpus += (uint32_t)(last - first + 1);
-        list = end + (*end == ',');
-    }
-    return cpus;
-}
-
-uint32_t cores_in_quota(const char *quota)
-{
-    char *end;
-    unsigned long used_us = strtoul(quota, &end, 10);
-    if (end == quota || *end != ' ')
-        return UINT32_MAX;
-    unsigned long of_us = strtoul(end, NULL, 10);
-    return of_us && used_us ? (uint32_t)((used_us + of_us - 1) / of_us) : UINT32_MAX;
-}
-
-static bool read_line_of(const char *path, char *line, int room)
-{
-    FILE *from = fopen(path, "re");
-    bool there = from && fgets(line, room, from);
+    char list[CPUS_MOST];
+    FILE *from = limits->cpus ? NULL : fopen("/sys/devices/system/cpu/online", "re");
+    uint32_t online = from && fgets(list, sizeof list, from) ? cgroup_cpus_in_list(list) : 0;
     if (from)
         fclose(from);
-    return there;
-}
-
-/* The process's control group of version 2, from the mount's root on: "/user.slice/job". */
-static bool find_group(char *group, size_t room)
-{
-    char line[PATH_MAX];
-    FILE *from = fopen("/proc/self/cgroup", "re");
-    bool found = false;
-    while (from && !found && fgets(line, sizeof line, from))
-        found = strncmp(line, "0::/", 4) == 0;
-    if (from)
-        fclose(from);
-    if (found)
-        snprintf(group, room, "%.*s", (int)strcspn(line + 3, "\n"), line + 3);
-    return found;
-}
-
-/* The least of the quotas of a group and of all that it lies in. */
-static uint32_t find_quota(char *group)
-{
-    uint32_t least = UINT32_MAX;
-    for (;;) {
-        char path[PATH_MAX + 64], quota[64];
-        snprintf(path, sizeof path, GROUPS "%s/cpu.max", group);
-        uint32_t here =
-            read_line_of(path, quota, sizeof quota) ? cores_in_quota(quota) : UINT32_MAX;
-        least = here < least ? here : least;
-        char *slash = strrchr(group, '/');
-        if (!slash)
-            return least;
-        *slash = 0;
-    }
-}
-
-/* CPUs of the control group, or of the host if there is no group. */
-static uint32_t count_cpus_of_group(const char *group)
-{
-    char path[PATH_MAX + 64], list[CPUS_MOST];
-    snprintf(path, sizeof path, GROUPS "%s/cpuset.cpus.effective", group);
-    if (!read_line_of(path, list, sizeof list) &&
-        !read_line_of("/sys/devices/system/cpu/online", list, sizeof list))
-        return 0;
-    return cores_in_list(list);
+    return limits->cpus ? limits->cpus : online;
 }
 
 static uint32_t count_cpus_of_process(void)
@@ -118,13 +50,10 @@ static uint32_t read_ranks(void)
 
 void cores_find(struct cores *cores)
 {
-    char group[PATH_MAX] = "";
-    bool grouped = find_group(group, sizeof group);
+    struct cgroup_limits limits = cgroup_read("/proc/self/cgroup", "/proc/self/mountinfo");
     *cores = (struct cores){.cpus = count_cpus_of_process(), .ranks = read_ranks()};
-    cores->bound = cores->cpus < count_cpus_of_group(grouped ? group : "");
-    uint32_t quota = grouped ? find_quota(group) : UINT32_MAX;
-    cores->bound &= quota >= cores->cpus;
-    cores->cpus = quota < cores->cpus ? quota : cores->cpus;
+    cores->bound = cores->cpus < count_cpus_around(&limits) && limits.quota_cpus >= cores->cpus;
+    cores->cpus = limits.quota_cpus < cores->cpus ? limits.quota_cpus : cores->cpus;
 }
 
 uint32_t cores_of_rank(const struct cores *cores)

@@ -26,13 +26,6 @@ void cores_find(struct cores *cores);
 /* CPUs of this rank alone; 1 at least. */
 uint32_t cores_of_rank(const struct cores *cores);
 
-/* CPUs of a list such as "0-3,8", as the kernel writes them; 0 if it is not such a list. */
-uint32_t cores_in_list(const char *list);
-
-/* CPUs that a quota such as "150000 100000" pays for (cpu.max of control groups, version 2),
- * rounded up; UINT32_MAX for "max 100000" and for text that is no quota. */
-uint32_t cores_in_quota(const char *quota);
-
 /* What one engine sends and receives at once: rings use both directions, and one core moves about
  * 50 Gb/s of them together over udp (docs/results/speed.md, docs/use/nccl.md). */
 #define ENGINES_AUTO_MBPS 25000

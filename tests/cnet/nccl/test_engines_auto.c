@@ -79,14 +79,6 @@ static void ranks_of_a_host_share_its_cpus(void)
     CHECK(cores_of_rank(&(struct cores){.cpus = 2, .ranks = 8}) == 1, "one at least");
 }
 
-static void lists_and_quotas_are_the_kernels(void)
-{
-    CHECK(cores_in_list("0-3,8\n") == 5 && cores_in_list("7") == 1, "lists");
-    CHECK(cores_in_list("") == 0 && cores_in_list("3-1") == 0 && cores_in_list("x") == 0, "none");
-    CHECK(cores_in_quota("150000 100000\n") == 2 && cores_in_quota("50000 100000") == 1, "quotas");
-    CHECK(cores_in_quota("max 100000\n") == UINT32_MAX && cores_in_quota("") == UINT32_MAX, "max");
-}
-
 int main(int count, char **arguments)
 {
     struct cores here;
@@ -103,6 +95,5 @@ int main(int count, char **arguments)
     one_thread_that_drives_them_all_gets_one();
     an_engine_has_a_thread_where_a_cpu_is_free_for_it();
     ranks_of_a_host_share_its_cpus();
-    lists_and_quotas_are_the_kernels();
     return 0;
 }

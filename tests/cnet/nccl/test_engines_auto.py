@@ -21,7 +21,8 @@ CPUS = sorted(os.sched_getaffinity(0))
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("engines") / "test",
-                 ["tests/cnet/nccl/test_engines_auto.c", "cnet/nccl/engines_auto.c"])
+                 ["tests/cnet/nccl/test_engines_auto.c", "cnet/nccl/engines_auto.c",
+                  "cnet/nccl/cgroup.c"])
 
 
 def test_the_policy(program: Path) -> None:
