@@ -1,10 +1,11 @@
 """``harp diagnose``: files, hosts over a port with a token, what people and programs read."""
 
 import json
+import select
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 from click.testing import CliRunner
@@ -189,6 +190,30 @@ def test_what_is_no_request_gets_no_report(quick, request_):
             said = file.read(1000)
         assert b"moments" not in said
         assert ask_host("127.0.0.1", port, TOKEN, 1, 2).host == "h0"
+
+
+def test_who_has_not_shown_the_token_holds_nobody_up(quick):
+    """As many strangers as the server hears at once, and more, each amid a request."""
+    with serving("h0") as port, ExitStack() as stack:
+        for _ in range(exchange.STRANGERS + 6):
+            stranger = stack.enter_context(socket.create_connection(("127.0.0.1", port), 20))
+            with suppress(OSError):  # the oldest are hung up on
+                stranger.makefile("rb").readline()
+                stranger.sendall(b" ")
+        assert ask_host("127.0.0.1", port, TOKEN, 1, 2).host == "h0"
+
+
+def test_a_request_that_trickles_in_has_an_end(quick, monkeypatch):
+    monkeypatch.setattr(exchange, "REQUEST_S", 0.5)
+    with serving("h0") as port, socket.create_connection(("127.0.0.1", port), 20) as made:
+        made.makefile("rb").readline()
+        for _ in range(exchange.REQUEST_BYTES // 2):
+            with suppress(OSError):
+                made.sendall(b" ")
+            if select.select([made], [], [], 0.05)[0]:
+                break  # it has hung up
+        else:
+            pytest.fail("each byte gave the request more time")
 
 
 @pytest.mark.parametrize(("seconds", "moments"), [(-1, 2), (1e9, 2), (1, 1), (1, 10**6)])
