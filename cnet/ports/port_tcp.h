@@ -54,6 +54,9 @@
 #define TCP_STAGE_BYTES (2u * TCP_FRAME_MAX)
 #define TCP_PIECES 128u
 #define TCP_DIRECT_LEAST 8192u /* a shorter payload is copied sooner than a call is made for it */
+#define TCP_PLACED_MOST                                                                            \
+    16u /* frames of a flow that go to their places in a turn: who drives the                      \
+           engine may yield the CPU after each turn, as NCCL's threads do */
 #define TCP_LOCALS_MAX 256u
 #define TCP_ASKED_FLOWS 4u      /* so many are asked by themselves; of more, epoll says which */
 #define TCP_STRANGERS_MAX 1024u /* accepted flows by which no path of ours leads */
@@ -97,8 +100,10 @@ struct tcp_flow {
     bool dry; /* the kernel had less than was asked for */
     bool
         narrow; /* the next frame is likely to go to its place, too: read no more than its header */
-    bool placing; /* the frame of this header goes to its place: */
-    uint8_t header[HARP_HEADER_BYTES];
+    bool placing; /* the frame of headers[header_at] goes to its place; those of earlier ones may
+                     lie between receive and release */
+    uint8_t headers[TCP_PLACED_MOST + 1][HARP_HEADER_BYTES];
+    uint32_t header_at;
     uint8_t *place; /* NULL: it has lost it */
     uint32_t placed_bytes;
 };

@@ -24,6 +24,12 @@ static const uint8_t *staged_header(const struct tcp_flow *flow)
     return flow->stage + flow->stage_from;
 }
 
+/* Of the frame that goes to its place. */
+static uint8_t *placed_header(struct tcp_flow *flow)
+{
+    return flow->headers[flow->header_at];
+}
+
 /* Of other versions one frame alone is understood, to be answered by which versions there are. */
 static bool is_frame(enum harp_wire_error error, const struct harp_header *header, size_t bytes)
 {
@@ -56,7 +62,7 @@ static bool begin_placing(const struct tcp_port *tcp, struct tcp_flow *flow, uin
     uint8_t *place = payload < TCP_DIRECT_LEAST ? NULL : place_of(tcp, staged_header(flow));
     if (!place)
         return false;
-    memcpy(flow->header, staged_header(flow), HARP_HEADER_BYTES);
+    memcpy(placed_header(flow), staged_header(flow), HARP_HEADER_BYTES);
     flow->stage_from += HARP_HEADER_BYTES;
     uint32_t here = staged_bytes(flow) < payload ? staged_bytes(flow) : payload;
     memcpy(place, staged_header(flow), here);
@@ -105,10 +111,10 @@ static bool read_flow(struct tcp_port *tcp, uint32_t number)
     uint32_t payload = 0, ahead = TCP_STAGE_BYTES - flow->stage_to, pieces_n = 0;
     struct iovec pieces[2];
     if (flow->placing) {
-        if (flow->place && place_of(tcp, flow->header) != flow->place)
+        if (flow->place && place_of(tcp, placed_header(flow)) != flow->place)
             flow->place = NULL;
-        payload =
-            (uint32_t)harp_wire_frame_bytes(flow->header) - HARP_HEADER_BYTES - flow->placed_bytes;
+        payload = (uint32_t)harp_wire_frame_bytes(placed_header(flow)) - HARP_HEADER_BYTES -
+                  flow->placed_bytes;
         uint8_t *to = (flow->place ? flow->place : tcp->nowhere) + flow->placed_bytes;
         pieces[pieces_n++] = (struct iovec){to, payload};
     }
@@ -135,11 +141,13 @@ static bool read_flow(struct tcp_port *tcp, uint32_t number)
 static size_t take_placed(const struct tcp_port *tcp, struct tcp_flow *flow,
                           struct harp_arrival *arrival)
 {
-    uint32_t bytes = (uint32_t)harp_wire_frame_bytes(flow->header);
+    uint8_t *header = placed_header(flow);
+    uint32_t bytes = (uint32_t)harp_wire_frame_bytes(header);
     if (!flow->placing || flow->placed_bytes < bytes - HARP_HEADER_BYTES)
         return 0;
-    *arrival = arrival_of(flow, flow->header, bytes);
+    *arrival = arrival_of(flow, header, bytes);
     arrival->payload = flow->place ? flow->place : tcp->nowhere;
+    flow->header_at = (flow->header_at + 1) % (TCP_PLACED_MOST + 1);
     flow->placing = false;
     flow->narrow = true;
     return 1;
@@ -154,20 +162,28 @@ static void move_to_front(struct tcp_flow *flow)
     flow->stage_to = bytes;
 }
 
-/* Frames of one flow: those that are there already, or what one or two calls bring. `header` holds
- * one placed frame until release, so that one ends the turn of its flow. */
+/* Whether one more call may bring frames: what is handed out of the stage must stay where it lies
+ * until release, so then only a frame that goes to its place goes on. */
+static bool may_read_on(const struct tcp_flow *flow, size_t n, size_t room)
+{
+    return n < room && flow->state == TCP_OPEN && (n == 0 || flow->placing || flow->narrow) &&
+           TCP_STAGE_BYTES - flow->stage_to >= HARP_HEADER_BYTES;
+}
+
+/* Frames of one flow: those that are there already, and what comes until the kernel has no more. */
 static size_t take_flow(struct tcp_port *tcp, uint32_t number, struct harp_arrival *arrivals,
                         size_t room)
 {
     struct tcp_flow *flow = tcp->flows[number];
     move_to_front(flow);
-    size_t n = take_staged(tcp, number, arrivals, room);
-    for (int calls = 0; calls < 2 && n == 0 && flow->state == TCP_OPEN; calls++) {
-        if (!read_flow(tcp, number))
-            return 0;
-        n = take_placed(tcp, flow, arrivals);
-        if (n == 0)
-            n = take_staged(tcp, number, arrivals, room);
+    size_t n = take_staged(tcp, number, arrivals, room), placed = 0;
+    while (placed < TCP_PLACED_MOST && may_read_on(flow, n, room) && read_flow(tcp, number)) {
+        size_t whole = take_placed(tcp, flow, arrivals + n);
+        placed += whole;
+        n += whole;
+        n += take_staged(tcp, number, arrivals + n, room - n);
+        if (flow->dry)
+            break;
     }
     return n;
 }
