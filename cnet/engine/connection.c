@@ -35,6 +35,9 @@ static bool take_memory(struct harp_connection *connection,
                                        sizeof(struct harp_completion));
     connection->session = aligned_alloc(64, session_bytes);
     connection->eager = aligned_alloc(128, (size_t)HARP_EAGER * session->segment);
+    if (config->short_bytes &&
+        !(connection->shorts = aligned_alloc(128, HARP_SHORTS * HARP_SHORT_BYTES)))
+        return false;
     if (!connection->commands || !connection->completions || !connection->session ||
         !connection->eager)
         return false;
@@ -86,6 +89,7 @@ void harp_connection_free(struct harp_connection *connection)
     free(connection->pieces);
     free(connection->session);
     free(connection->eager);
+    free(connection->shorts);
     free(connection);
 }
 
@@ -110,17 +114,41 @@ static bool is_usable(const struct harp_connection *connection)
            connection->engine->generation == harp_generation;
 }
 
+static uint32_t shorts_open(struct harp_connection *connection)
+{
+    return connection->shorts_taken -
+           atomic_load_explicit(&connection->shorts_done, memory_order_acquire);
+}
+
+static bool may_send(struct harp_connection *connection, uint32_t size)
+{
+    return is_usable(connection) && size <= HARP_MESSAGE_MAX &&
+           connection->sends_open + shorts_open(connection) < HARP_MESSAGES;
+}
+
 bool harp_send(struct harp_connection *connection, const void *buffer, uint32_t size,
                uint64_t context)
 {
-    if (!is_usable(connection) || connection->sends_open == HARP_MESSAGES ||
-        size > HARP_MESSAGE_MAX)
+    if (!may_send(connection, size))
         return false;
     connection->sends_open++;
     return put_command(connection, &(struct harp_command){.type = HARP_COMMAND_SEND,
                                                           .size = size,
                                                           .buffer = (void *)(uintptr_t)buffer,
                                                           .context = context});
+}
+
+bool harp_send_short(struct harp_connection *connection, const void *buffer, uint32_t size)
+{
+    assert(size <= connection->config.short_bytes && connection->shorts);
+    if (!may_send(connection, size) || shorts_open(connection) == HARP_SHORTS)
+        return false;
+    uint8_t *copy =
+        connection->shorts + (size_t)(connection->shorts_taken++ % HARP_SHORTS) * HARP_SHORT_BYTES;
+    memcpy(copy, buffer, size);
+    return put_command(
+        connection,
+        &(struct harp_command){.type = HARP_COMMAND_SEND_SHORT, .size = size, .buffer = copy});
 }
 
 static bool post_buffer(struct harp_connection *connection, uint32_t type, void *buffer,
@@ -165,8 +193,7 @@ uint8_t *harp_draft_bytes(const struct harp_connection *connection, uint32_t fra
 bool harp_send_frames(struct harp_connection *connection, const uint32_t *frames, uint32_t size,
                       uint64_t context)
 {
-    if (!is_usable(connection) || connection->sends_open == HARP_MESSAGES || !connection->drafts ||
-        size > HARP_MESSAGE_MAX)
+    if (!may_send(connection, size) || !connection->drafts)
         return false;
     uint32_t count = size ? (size - 1) / connection->segment + 1 : 0;
     uint32_t capacity = 2 * connection->config.draft_frames;

@@ -140,6 +140,9 @@ struct harp_planned_flow {
     struct harp_address source, target;
 };
 
+#define HARP_SHORT_BYTES 4096 /* of the longest message that harp_send_short can be asked for */
+#define HARP_SHORTS 64        /* that it has copied, and the other end has not */
+
 struct harp_connection_config {
     uint16_t paths;
     const struct harp_planned_flow *flows; /* NULL: none; kept by the caller to the engine's end, or
@@ -155,6 +158,10 @@ struct harp_connection_config {
     uint32_t read_early_most; /* bytes of the longest message that somebody reads in its buffer
                                  before RECEIVED (NCCL's LL flags), 0: nobody does; these are copied
                                  only after their CRC held, line by line */
+    uint32_t
+        short_bytes; /* up to HARP_SHORT_BYTES: messages of no more are sent by harp_send_short;
+                        both ends say the same. Where an ACK costs calls of the kernel (tcp),
+                        one is for several of them, since nobody waits for it. 0: none is */
     enum harp_crc crc;
     const struct harp_cc_ops *cc;
     struct harp_cc_config window; /* zeros: the session's defaults */
@@ -233,6 +240,11 @@ bool harp_connection_path(struct harp_connection *connection, uint16_t path,
  * later (256 are under way, or it is not connected yet), or never (it is closed). */
 bool harp_send(struct harp_connection *connection, const void *buffer, uint32_t size,
                uint64_t context);
+
+/* Send a message of up to the config's short_bytes as a socket does: it is copied, and no SENT
+ * follows. A close waits until the other end has those that were taken, an abort does not. False as
+ * above, and while HARP_SHORTS of them are under way. */
+bool harp_send_short(struct harp_connection *connection, const void *buffer, uint32_t size);
 
 /* Post a buffer for the next message: RECEIVED follows. False as above. */
 bool harp_receive(struct harp_connection *connection, void *buffer, uint32_t capacity,

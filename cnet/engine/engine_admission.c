@@ -17,6 +17,7 @@
 /* A stream loses nothing, so nobody waits for an ACK amid a message. */
 #define STREAM_ACK_DELAY_NS UINT64_C(500000)
 #define STREAM_ACK_EVERY 64
+#define STREAM_ACK_PATIENT_NS UINT64_C(100000) /* some round trips: one ACK for many messages */
 #define ACK_SOON_NS UINT64_C(20000) /* after a whole message, whose sender waits to be done */
 #define DEAD_MOST_NS (30 * 24 * 3600 * SECOND_NS) /* and no sum of times overflows */
 
@@ -42,6 +43,10 @@ int harp_engine_check_config(const struct harp_engine *engine,
         return snprintf(why, HARP_WHY_BYTES,
                         "dead_ns is %llu: 1 s (1000000000) to 30 days are possible",
                         (unsigned long long)config->dead_ns),
+               -EINVAL;
+    if (config->short_bytes > HARP_SHORT_BYTES)
+        return snprintf(why, HARP_WHY_BYTES, "short_bytes is %u: at most %d are possible",
+                        config->short_bytes, HARP_SHORT_BYTES),
                -EINVAL;
     if (config->stream_frames > HARP_STREAM_MAX)
         return snprintf(why, HARP_WHY_BYTES, "stream_frames is %u: at most %u are possible",
@@ -91,6 +96,8 @@ void harp_engine_session_config(struct harp_engine *engine,
     if (port->calls_kernel) {
         config->loss.ack_delay_ns = STREAM_ACK_DELAY_NS;
         config->ack_every = STREAM_ACK_EVERY;
+        config->patient_bytes = from->short_bytes;
+        config->ack_patient_ns = STREAM_ACK_PATIENT_NS;
     }
     if (port->holds_back && !port->calls_kernel) {
         config->ack_along_ns = 0;

@@ -83,7 +83,9 @@ static void close_connection(struct harp_connection *connection, uint32_t reason
     harp_token_take(engine);
     /* What was handed over before the close counts as handed over. */
     harp_connection_command(connection);
-    if (!connection->ended)
+    connection->lingers = reason == HARP_REASON_DONE && !connection->ended &&
+                          harp_connection_has_shorts_alone(connection);
+    if (!connection->ended && !connection->lingers)
         harp_session_close(connection->session, harp_engine_clock(engine), reason, text);
     harp_engine_reclaim_frames(engine, connection);
     harp_connection_orphan(connection);

@@ -41,12 +41,15 @@ static bool execute_command(struct harp_connection *connection, const struct har
     case HARP_COMMAND_RECEIVE_UNREAD:
         return execute_receive(connection, command);
     case HARP_COMMAND_SEND:
+    case HARP_COMMAND_SEND_SHORT:
         connection->sent[slot].count = 0;
+        connection->sent[slot].is_short = command->type == HARP_COMMAND_SEND_SHORT;
         if (!harp_session_message(session, command->buffer, command->size, command->context))
             return false;
         connection->sent_next++;
         return true;
     default:
+        connection->sent[slot].is_short = false;
         connection->sent[slot].first =
             (uint32_t)((const uint8_t **)command->buffer - connection->pieces);
         connection->sent[slot].count =
@@ -125,13 +128,30 @@ static void free_pieces(struct harp_connection *connection, uint32_t first, uint
     }
 }
 
-static void on_sent(struct harp_connection *connection)
+/* Whether the application is told. */
+static bool on_sent(struct harp_connection *connection)
 {
+    struct harp_engine *engine = connection->engine;
     uint32_t slot = connection->sent_oldest++ % HARP_MESSAGES;
-    if (!connection->sent[slot].count || connection->orphan)
-        return;
-    free_pieces(connection, connection->sent[slot].first, connection->sent[slot].count);
-    owe_drafts(connection, connection->sent[slot].count);
+    if (connection->sent[slot].is_short) {
+        atomic_fetch_add_explicit(&connection->shorts_done, 1, memory_order_release);
+        if (connection->lingers && connection->sent_oldest == connection->sent_next)
+            harp_session_close(connection->session, engine->now_ns, HARP_REASON_DONE, NULL);
+        return false;
+    }
+    if (connection->sent[slot].count && !connection->orphan) {
+        free_pieces(connection, connection->sent[slot].first, connection->sent[slot].count);
+        owe_drafts(connection, connection->sent[slot].count);
+    }
+    return true;
+}
+
+bool harp_connection_has_shorts_alone(const struct harp_connection *connection)
+{
+    for (uint32_t i = connection->sent_oldest; i != connection->sent_next; i++)
+        if (!connection->sent[i % HARP_MESSAGES].is_short)
+            return false;
+    return connection->sent_oldest != connection->sent_next;
 }
 
 static void on_connected(struct harp_connection *connection)
@@ -172,13 +192,14 @@ static void report_event(struct harp_connection *connection, const struct harp_e
         completion.type = HARP_COMPLETION_CONNECTED;
         break;
     case HARP_EVENT_SENT:
-        on_sent(connection);
         completion.type = HARP_COMPLETION_SENT;
         completion.message = event->message - connection->first_out;
         connection->messages_sent++;
         harp_count(&engine->messages_sent, 1);
         harp_count(&engine->message_bytes_sent, event->size);
         connection->bytes_sent += event->size;
+        if (!on_sent(connection))
+            return;
         break;
     case HARP_EVENT_RECEIVED:
         completion.type = HARP_COMPLETION_RECEIVED;

@@ -104,7 +104,7 @@ uint8_t *harp_engine_place(void *of, const uint8_t *bytes)
         header.type != HARP_DATA)
         return NULL;
     struct harp_connection *connection = harp_table_find(&engine->table, header.connection);
-    if (!connection || !connection->keyed ||
+    if (!connection || !connection->keyed || connection->lingers ||
         !harp_open_tag(&connection->in, bytes, harp_session_lap(connection->session, &header)) ||
         is_read_early(connection, &header))
         return NULL;
@@ -240,7 +240,9 @@ static void sort_frame(struct harp_engine *engine, uint8_t port, struct group *g
         group->n && engine->headers[group->which[0]].connection == header->connection
             ? group->connection
             : harp_table_find(&engine->table, header->connection);
-    if (!connection || !connection->keyed) {
+    /* What comes for who has let go of its memory has no place: the other end hears why soon. */
+    bool unwanted = connection && connection->lingers && header->type == HARP_DATA;
+    if (!connection || !connection->keyed || unwanted) {
         harp_count(&engine->stats.stats->engine.strangers, 1);
         return;
     }

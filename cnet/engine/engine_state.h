@@ -54,6 +54,7 @@
 
 enum harp_command_type {
     HARP_COMMAND_SEND,
+    HARP_COMMAND_SEND_SHORT,
     HARP_COMMAND_SEND_FRAMES,
     HARP_COMMAND_RECEIVE,
     HARP_COMMAND_RECEIVE_UNREAD
@@ -101,7 +102,10 @@ struct harp_connection {
     uint32_t left_over; /* closed, and this many messages can still be received */
     uint32_t pieces_at;
     uint32_t segment;
-    _Atomic uint32_t armed; /* the application waits for `fd` */
+    uint8_t *shorts; /* copies of short messages, a ring of HARP_SHORTS; NULL: there are none */
+    uint32_t shorts_taken;
+    _Atomic uint32_t shorts_done; /* the engine's: the other end has so many */
+    _Atomic uint32_t armed;       /* the application waits for `fd` */
     int fd;
     struct harp_spsc *commands, *completions;
     struct harp_spsc *returns, *drafts; /* frames; NULL if there are none */
@@ -120,6 +124,7 @@ struct harp_connection {
     bool ready;     /* CONNECTED was reported */
     bool ended;     /* CLOSED was */
     bool orphan;    /* the application has let go of it */
+    bool lingers;   /* an orphan that closes when the other end has its short messages */
     bool notify;    /* completions came, and `fd` has not signalled them yet */
     bool recent;    /* it is in the engine's `recent` */
     uint64_t linger_ns;
@@ -135,7 +140,8 @@ struct harp_connection {
     uint32_t drafts_due; /* frames that the application is owed */
     uint32_t sent_oldest, sent_next;
     struct {
-        uint32_t first, count; /* of `pieces`; count 0: a buffer of the application's */
+        uint32_t first, count; /* of `pieces`; count 0: one buffer */
+        bool is_short;
     } sent[HARP_MESSAGES];
     uint8_t *eager;
     uint32_t eager_bytes[HARP_EAGER];
@@ -291,6 +297,8 @@ void harp_connection_complete(struct harp_connection *connection,
                               const struct harp_completion *completion);
 void harp_connection_command(struct harp_connection *connection);
 void harp_connection_events(struct harp_connection *connection);
+/* Whether short messages are under way, and no others. */
+bool harp_connection_has_shorts_alone(const struct harp_connection *connection);
 
 /* Give its application the frames to write into that it is owed, as far as the pool has some. */
 void harp_connection_refill_drafts(struct harp_connection *connection);

@@ -42,6 +42,7 @@ static void configure_connection(const struct device *device, struct harp_connec
     config->dead_ns = plugin_timeout_ns();
     /* GPUs poll the flags of LL and LL128 in messages up to this size. */
     config->read_early_most = buffers_read_early_most();
+    config->short_bytes = HARP_SHORT_BYTES;
     config->crc = (enum harp_crc)plugin.settings.crc;
     config->cc = harp_cc_by_name(settings_cc[plugin.settings.cc]);
 }

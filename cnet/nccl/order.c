@@ -182,8 +182,14 @@ static void stop_waiting(struct comm *comm, uint32_t i)
             (comm->waiting_n - i) * sizeof comm->waiting[0]);
 }
 
+/* A short one is done at once, as with a socket: NCCL does not wait for the other end. */
 static bool send_now(struct comm *comm, const struct waiting_send *send)
 {
+    if (send->size <= HARP_SHORT_BYTES &&
+        harp_send_short(comm->connection, send->data, send->size)) {
+        request_sent(send->request, send->size);
+        return true;
+    }
     return harp_send(comm->connection, send->data, send->size, context_of(send->request, 0));
 }
 

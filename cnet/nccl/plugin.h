@@ -308,6 +308,7 @@ void comm_drive(struct comm *comm);
 void comm_end(struct comm *comm, const char *text);
 struct comm *comm_new(enum comm_kind kind, struct device *device, struct harp_engine *engine);
 bool comm_idle(const struct comm *comm); /* no request is outstanding */
+void request_sent(struct request *request, uint32_t bytes);
 void comm_let_go(struct comm *comm);
 
 /* order.c. Sending end: controls are posted once it is connected. order_may_send: whether it is

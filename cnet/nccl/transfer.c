@@ -127,6 +127,11 @@ static void end_part(struct comm *comm, uint64_t context, uint32_t bytes)
         plugin.profiler(&request->events[part], NCCL_PROFILER_STOP, NULL, PLUGIN_PROFILER_ID, NULL);
 }
 
+void request_sent(struct request *request, uint32_t bytes)
+{
+    end_part(request->comm, context_of(request, 0), bytes);
+}
+
 /* ---- Receives ---- */
 
 /* Fill the buffers that what came aside is for. Returns whether the receive waits for more. */

@@ -276,9 +276,12 @@ static void write_ack(struct harp_session *session, struct harp_frame *frame, ui
 static uint64_t credit_in_ns(const struct harp_session *session)
 {
     int32_t ahead = (int32_t)(session->inbox.complete - (uint32_t)session->granted_messages);
+    bool few = ahead < HARP_EAGER / 2;
+    if (session->patient)
+        return few ? session->config.ack_patient_ns : 0;
     if (!session->config.ack_after_last)
         return HARP_ACK_SOON_NS;
-    return ahead < HARP_EAGER / 2 ? session->config.ack_soon_ns : 0;
+    return few ? session->config.ack_soon_ns : 0;
 }
 
 /* Credit is not sent at once: an ACK may soon carry it. */

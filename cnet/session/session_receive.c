@@ -236,8 +236,11 @@ void harp_session_placed(struct harp_session *session, bool holds)
     struct harp_path *path = &session->paths[header->path];
     if (!harp_inbox_placed(&session->inbox, header, session->placing_fit))
         return;
+    session->patient = header->size <= session->config.patient_bytes;
+    uint64_t soon_ns =
+        session->patient ? session->config.ack_patient_ns : session->config.ack_soon_ns;
     uint64_t latest_ns = session->config.ack_after_last ? path->ack_latest_ns : path->ack_at_ns;
-    path->ack_at_ns = harp_min(latest_ns, session->now_ns + session->config.ack_soon_ns);
+    path->ack_at_ns = harp_min(latest_ns, session->now_ns + soon_ns);
     if (session->goes_quiet && !harp_before(session->inbox.complete, session->inbox.posted)) {
         path->ack_now = true;
         session->at_once_ns = session->now_ns;

@@ -218,6 +218,60 @@ static void test_profiler_hears_events(void)
 }
 
 /* A child of fork can do nothing but close, and ends as any process does; the parent goes on. */
+/* NCCL has its memory back before the other end asks for any of them, and may close at once. */
+static void test_short_sends_are_done_when_they_are_copied(void)
+{
+    enum { SHORT = 200, SENDS = HARP_SHORTS / 2 };
+    connect_ends();
+    void *first = begin_receive(SHORT, NULL);
+    wait_for(send_now(SHORT, NULL));
+    wait_for(first);
+    for (int i = 0; i < SENDS; i++) {
+        int done = 0, size = 0;
+        memset(out, i, SHORT);
+        GOOD(net->test(send_now(SHORT, NULL), &done, &size));
+        CHECK(done && size == SHORT, "send %d of %d bytes: done %d", i, size, done);
+    }
+    memset(out, 0xee, SHORT);
+    GOOD(net->deregMr(sending, out_memory));
+    GOOD(net->closeSend(sending));
+    for (int i = 0; i < SENDS; i++) {
+        wait_for(begin_receive(SHORT, NULL));
+        CHECK(in[0] == i && in[SHORT - 1] == i, "message %d is %d to %d", i, in[0], in[SHORT - 1]);
+    }
+    GOOD(net->deregMr(receiving, in_memory));
+    GOOD(net->closeRecv(receiving));
+}
+
+/* There are only so many copies: further sends are done when the other end has them. */
+static void test_more_short_sends_than_copies(void)
+{
+    enum { SHORT = 8, SENDS = HARP_SHORTS + NCCL_REQUESTS };
+    void *requests[SENDS];
+    int done = 0, n = 0;
+    connect_ends();
+    void *first = begin_receive(SHORT, NULL);
+    wait_for(send_now(SHORT, NULL));
+    wait_for(first);
+    for (; n < SENDS; n++) {
+        out[n * SHORT] = (uint8_t)n;
+        GOOD(
+            net->isend(sending, out + (size_t)n * SHORT, SHORT, 5, out_memory, NULL, &requests[n]));
+        if (!requests[n])
+            break;
+    }
+    CHECK(n > HARP_SHORTS, "no more than %d sends were taken", n);
+    GOOD(net->test(requests[n - 1], &done, NULL));
+    CHECK(!done, "a send of which there is no copy is done");
+    for (int i = 0; i < n; i++) {
+        wait_for(begin_receive(SHORT, NULL));
+        CHECK(in[0] == (uint8_t)i, "message %d is %d", i, in[0]);
+    }
+    for (int i = 0; i < n; i++)
+        wait_for(requests[i]);
+    close_ends();
+}
+
 static void test_fork_can_only_close(void)
 {
     char handle[NCCL_HANDLE_BYTES];
@@ -356,6 +410,8 @@ int main(int count, char **words)
         return 0;
     }
     test_which_memory_is_watched();
+    test_short_sends_are_done_when_they_are_copied();
+    test_more_short_sends_than_copies();
     connect_ends();
     test_wrong_arguments();
     test_most_receives_outstanding();
