@@ -3,6 +3,8 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
+#include <unistd.h>
 
 #include "base/descriptors.h"
 
@@ -34,6 +36,21 @@ static void raise_descriptor_limit(void)
                     descriptors, descriptors / 32);
 }
 
+/* NCCL can encrypt its own sockets (from 2.32 on, where it is built for it); whoever asks for that
+ * may believe that it covers these connections, too. */
+static void warn_of_encryption(void)
+{
+    for (char **at = environ; *at; at++) {
+        int length = (int)strcspn(*at, "=");
+        bool meant = strncmp(*at, "NCCL_", 5) == 0 && (memmem(*at, (size_t)length, "TLS", 3) ||
+                                                       memmem(*at, (size_t)length, "ENCRYPT", 7));
+        if (meant)
+            plugin_warn("%.*s is set, and is for NCCL's own sockets: HARP authenticates its "
+                        "connections and encrypts none; NCCL_NET=Socket does without HARP",
+                        length, *at);
+    }
+}
+
 /* Settings and devices are read once, by the first communicator. */
 static enum nccl_result start_plugin(void)
 {
@@ -43,6 +60,7 @@ static enum nccl_result start_plugin(void)
         return plugin_fail(NCCL_INVALID_USAGE, "%s", why);
     *plugin.progress_why = 0;
     raise_descriptor_limit();
+    warn_of_encryption();
     enum nccl_result result = devices_find();
     plugin.ready = result == NCCL_SUCCESS;
     for (int i = 0; plugin.ready && i < plugin.devices_n; i++)

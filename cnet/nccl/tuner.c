@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "engine/engine.h"
 #include "settings.h"
@@ -42,6 +43,14 @@ static const char *find_file(const struct settings *settings, const char **setti
     return *settings->tuner ? settings->tuner : *settings->plan ? settings->plan : NULL;
 }
 
+/* Tables are made for HARP: with NCCL_NET=Socket, say, NCCL's own choice is the better one. NCCL
+ * compares that name so, too. */
+static bool nccl_takes_harp(void)
+{
+    const char *asked = getenv("NCCL_NET");
+    return !asked || !*asked || strcasecmp(asked, NAME) == 0;
+}
+
 static bool read_table(struct tuner *tuner, size_t ranks, size_t nodes)
 {
     struct settings settings;
@@ -54,7 +63,7 @@ static bool read_table(struct tuner *tuner, size_t ranks, size_t nodes)
         return false;
     }
     path = find_file(&settings, &setting);
-    if (!path)
+    if (!path || !nccl_takes_harp())
         return false;
     if (!tuner_table_read(table, path, ranks, nodes, why)) {
         LOG(tuner->logger, NCCL_LOG_WARN, "TUNER/HARP : %s %s is not followed, NCCL chooses: %s",

@@ -188,8 +188,12 @@ int harp_xdp_socket_open(struct harp_xdp_socket *xsk, const struct harp_xdp_sock
                                     .interface = config->interface};
     if (xsk->fd < 0) {
         int error = errno;
+        const char *cure = error == EPERM          ? "it needs CAP_NET_RAW"
+                           : error == EACCES       ? "a security module, as SELinux, forbids it"
+                           : error == EAFNOSUPPORT ? "the kernel needs CONFIG_XDP_SOCKETS"
+                                                   : "the system has no more of them";
         snprintf(why, HARP_WHY_BYTES, "no AF_XDP socket can be made (%s): %s", strerror(error),
-                 error == EPERM ? "it needs CAP_NET_RAW" : "the kernel needs CONFIG_XDP_SOCKETS");
+                 cure);
         return -error;
     }
     (void)setsockopt(xsk->fd, SOL_SOCKET, SO_SNDBUFFORCE, &bytes, sizeof bytes);

@@ -232,6 +232,15 @@ def test_an_interface_whose_cable_is_out_is_no_device():
         assert "there are: lo eth0 eth1 (no carrier)" in warnings(found)[0]
 
 
+def test_who_asks_nccl_to_encrypt_is_told_that_harp_does_not():
+    found = ask(HARP_PORT="mem", NCCL_SOCKET_TLS_KEY="secret")
+    said, = warnings(found)
+    assert "NCCL_SOCKET_TLS_KEY is set" in said
+    assert "secret" not in said
+    assert "encrypts none" in said
+    assert warnings(ask(HARP_PORT="mem", NCCL_DEBUG="WARN")) == []
+
+
 @root_only
 def test_loopback_is_used_where_there_is_nothing_else():
     with Net() as net:

@@ -210,6 +210,16 @@ def test_without_a_table_nccl_chooses_and_nothing_is_said(client: Path, version:
     assert (said.answers, said.log) == (UNTOUCHED, [])
 
 
+@pytest.mark.parametrize(("network", "chooses"), [("Socket", False), ("IB", False), ("harp", True),
+                                                  ("", True)])
+def test_a_table_for_harp_is_for_no_other_network(client: Path, tmp_path: Path, network: str,
+                                                  chooses: bool) -> None:
+    file = tmp_path / "tuning.json"
+    file.write_text(json.dumps(table(*SOME)))
+    said = ask(client, QUESTIONS, HARP_TUNER=str(file), NCCL_NET=network)
+    assert (said.answers != UNTOUCHED) == chooses
+
+
 def test_another_communicator_is_left_to_nccl(client: Path, tmp_path: Path) -> None:
     file = tmp_path / "tuning.json"
     file.write_text(json.dumps(table(*SOME)))
