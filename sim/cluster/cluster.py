@@ -63,6 +63,9 @@ class Cluster:
         memory, gpu_node, gpu_switch, nic_switch: int64[gpus]; NUMA node of each GPU's NIC, where
             the buffers of its traffic lie, and of the GPU, and PCIe switch of the GPU and of its
             NIC, all hosts' in a row.
+        gpu_socket: int64[gpus]; NUMA node of each GPU towards the other GPUs of its host, over
+            which they are spread evenly where the file does not place them.
+        bridged: bool[gpus]; whether all that a GPU sends to others crosses the host's bridge.
         nic_latency_s: float64[gpus]; from each GPU to its NIC.
         own_nics, own_vnics: int64[gpus]; NICs and vNICs that only this GPU uses, from ``endpoint``
             and ``vnic`` on; its channels take turns on them.
@@ -91,14 +94,18 @@ class Cluster:
         nodes = np.array([group.numa_nodes for group in groups])
         self.memory = _number(nodes, self.host, devices.nic_node)
         self.gpu_node = _number(nodes, self.host, devices.gpu_node)
+        spread = self.local * nodes[self.host] // gpus[self.host]
+        placed = np.array([group.affinity is not None for group in groups])[self.host]
+        self.gpu_socket = np.where(placed, self.gpu_node, _number(nodes, self.host, spread))
         switches = np.array([group.pcie_switches or 1 for group in groups])
         self.gpu_switch = _number(switches, self.host, devices.gpu_switch)
         self.nic_switch = _number(switches, self.host, devices.nic_switch)
-        crossing_s = np.array([group.numa_link.latency for group in groups])[self.host]
+        crossing_s = np.array([group.socket_link.latency for group in groups])[self.host]
         self.nic_latency_s = (np.array([g.pcie_link.latency for g in groups])[self.host]
                               + crossing_s * (self.gpu_node != self.memory))
         self.flops = np.repeat([_flops(topology, group) for group in groups], gpus)
         self.fabric = build_fabric(topology)
+        self.bridged = np.array([not group.pcie_switches for group in groups])[self.host]
         self.peer_access = np.array([group.peer_access for group in groups])
         self.has_nvlink = np.array([group.nvlink is not None for group in groups])
         self.nvlink_latency_s = np.array([g.nvlink.latency if g.nvlink else 0.0 for g in groups])
@@ -146,9 +153,11 @@ class Cluster:
         self._add("memory", np.repeat([group.memory / 8 for group in groups],
                                       [group.numa_nodes for group in groups]),
                   partial(self._part_name, "memory{}", nodes))
-        if any(group.affinity for group in groups):
-            joins = np.repeat([group.numa_link.rate / 8 if group.affinity else _NO_LIMIT
-                               for group in groups], [group.numa_nodes for group in groups])
+        crossed = [_crosses_sockets(group) for group in groups]
+        if any(crossed):
+            joins = np.repeat([group.socket_link.rate / 8 if crosses else _NO_LIMIT
+                               for group, crosses in zip(groups, crossed, strict=True)],
+                              [group.numa_nodes for group in groups])
             for way in ("out", "in"):
                 self._add(f"numa_link_{way}", joins,
                           partial(self._part_name, f"NUMA link{{}} {way}", nodes))
@@ -197,6 +206,12 @@ class Cluster:
             cores = self.blocks["cores"][np.arange(self.hosts)]
             capacity[cores] = np.minimum(self.cores, stack.cores.value)
         return capacity
+
+
+def _crosses_sockets(group: HostGroup) -> bool:
+    """Whether traffic of GPUs may cross from one NUMA node to another."""
+    several = group.numa_nodes > 1 and group.gpus.count > 1
+    return group.affinity is not None or (several and group.nvlink is None)
 
 
 def _number(parts: Ints, host: Ints, part: Ints) -> Ints:

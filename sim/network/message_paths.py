@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -59,7 +60,8 @@ class Paths:
     cost of one message; ``ceiling``: largest payload rate of an edge in bytes/s; ``inner``: whether
     it stays inside a host; ``proxied``: whether one thread of each process handles the messages of
     all its edges; ``helped``: whether helpers or the NIC move the bytes meanwhile; ``stages``: the
-    stages between hosts, None if they take no time.
+    stages between hosts, None if they take no time; ``sockets``: those over which NCCL splits a
+    message; ``tree_most``: bytes/s of data of a tree over these edges, at most.
     """
 
     edge: Ints
@@ -72,6 +74,8 @@ class Paths:
     proxied: bool = False
     helped: bool = False
     stages: Stages | None = None
+    sockets: int = 1
+    tree_most: float = math.inf
 
     @property
     def edges(self) -> int:

@@ -11,6 +11,7 @@ driver, and takes a virtual one that gives none for 10 Gb/s.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from harp.collectives.collective_plan import Plan
     from harp.collectives.tuning import Tuning
     from sim.cluster.cluster import Cluster
+    from sim.schema.hosts import HostGroup
     from sim.schema.scenario_keys import Scenario
 
 PLANS = {"allreduce": ("tree", "ring"), "reduce-scatter": ("reduce-scatter",),
@@ -57,6 +59,8 @@ _TREE_FACTOR = (
     (1, 1, 1, 1, .9, .8, .7, .7, .7, .7, .6, .5, .4, .4, .5, .6, .7, .8, .9, 1, 1, 1, 1),
     (1, 1, 1, 1, 1, .9, .8, .8, .8, .7, .6, .6, .6, .6, .6, .6, .8, .9, .9, .9, .9, 1, 1),
     (.9, .9, .9, .9, .9, .9, .9, .8, .7, .6, .6, .5, .5, .5, .5, .6, .7, .8, .7, .7, .8, .9, .9))
+_TREE_NIC = (12.5, 25.0, 50.0)
+"""NICs of NVIDIA's own hosts of each generation (DGX-1, DGX A100, DGX H100), GB/s."""
 _UNKNOWN_BPS = 10e9
 _NVLINK_BPS = 160e9
 """Of one NVLink of Volta to Hopper (SM70_NVLINK_BW and the like in src/graph/topo.h); in a host the
@@ -112,7 +116,7 @@ class View:
         groups = [group for group in topology.hosts for _ in range(group.count)]
         group = groups[cluster.host[gpus[0]]]
         model, nvlink = group.gpus.model, group.nvlink is not None
-        generation = 2 if is_hopper(group) else int(bool(re.search(r"\bA\d{2,3}", model)))
+        generation = _generation(group)
         known = topology.vpc is None and group.nics[0].driver == "other"
         bps = min(nic.rate for nic in group.nics) if known else _UNKNOWN_BPS
         rings = rings_of(topology)
@@ -140,6 +144,32 @@ def _doubled(speed: float, generation: int) -> float:
     """
     speeds = _SPEEDS_HOPPER if generation == 2 else _SPEEDS
     return float(next((listed for listed in reversed(speeds) if listed >= 2 * speed), speeds[0]))
+
+
+def tree_bytes_per_s(cluster: Cluster, gpus: NDArray[np.int64]) -> float:
+    """Bytes of an all-reduce that trees through whole hosts get done in a second, at most.
+
+    Bytes alone would let two hosts send an all-reduce at the rate of their NICs. NCCL's own figures
+    (_TREE_MOST, per NIC, of NVIDIA's hosts) say 82 % of that for hosts of V100, 52 % of A100 and
+    46 % of H100: channels reduce and copy, and a GPU's path carries both ways. Hosts with slower
+    NICs reach the same share of them: assumed, after two hosts of 8 x 100 Gb/s that reach 75 and
+    100 of 188 GB/s on the bus (NVIDIA/nccl issue 495, NVIDIA/nccl-tests issue 169).
+    """
+    hosts, ranks = len(np.unique(cluster.host[gpus])), len(gpus)
+    if hosts in (1, ranks):
+        return math.inf
+    topology = cluster.topology
+    groups = [group for group in topology.hosts for _ in range(group.count)]
+    group = groups[cluster.host[gpus[0]]]
+    generation = _generation(group)
+    share = min(1.0, min(nic.rate for nic in group.nics) / 8e9 / _TREE_NIC[generation])
+    bus = rings_of(topology) * _TREE_MOST[generation][min(hosts, 3) - 1] * share
+    return float(bus * 1e9 * ranks / (2 * (ranks - 1)))
+
+
+def _generation(group: HostGroup) -> int:
+    """0: Volta and older, 1: Ampere, 2: Hopper and later; by the name of the GPU."""
+    return 2 if is_hopper(group) else int(bool(re.search(r"\bA\d{2,3}", group.gpus.model)))
 
 
 def choices(view: View, collective: str, nbytes: int, plans: Sequence[str] = ()) -> list[Choice]:

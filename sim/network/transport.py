@@ -1,7 +1,8 @@
 """Paths of messages through the cluster: resources, units of each per byte, and latency.
 
-A message between GPUs of one host takes the host's GPU fabric: NVLink, or PCIe, or, where GPUs have
-no access to each other's memory, PCIe and the memory of the host. One between hosts takes, in
+A message between GPUs of one host takes the host's GPU fabric: NVLink, or PCIe with its host
+bridges and the link between sockets, or, where GPUs have no access to each other's memory, PCIe and
+the memory of the host. One between hosts takes, in
 order: PCIe, the sending host's memory, network thread and cores, vNIC and host caps, the fabric's
 links, and the same at the receiver. Costs per payload byte:
 
@@ -46,6 +47,7 @@ from harp.routing.overlay import encapsulate
 from sim.network.interface import CutOffError
 from sim.network.link_state import LinkState
 from sim.network.message_paths import Paths, Stages
+from sim.network.nccl import tree_bytes_per_s
 from sim.network.planned import SharedPlan
 from sim.schema.errors import Problem
 from sim.schema.nccl_defaults import connection, uses_sockets
@@ -76,6 +78,10 @@ SHARED_MEMORY = 4.0
 """Bytes that pass the host's memory for each byte that two GPUs exchange through it: a write and a
 read, counted twice, since transfers through memory reach about half of what its data sheet says
 (see memory_per_byte of kernel-tcp)."""
+HOST_BRIDGE = 1.2
+"""PCIe bytes for each byte that two GPUs exchange through a host bridge: processors cut such
+packets to 64 B (INTEL_P2P_OVERHEAD of src/graph/topo.h, NVIDIA/nccl 2.22; published, of Intel's).
+"""
 DYNAMIC = "dynamic"
 """The bond that splits a flow; every other one gives it one port."""
 BURST_BYTES = 65536
@@ -205,7 +211,16 @@ class Transport:
         coefficient = np.concatenate([np.broadcast_to(np.asarray(row[2], np.float64), len(row[0]))
                                       for row in rows])
         return Paths(edge, resource, coefficient, alpha_s, message_s, ceiling, inner, proxied=True,
-                     helped=self.helped, stages=stages)
+                     helped=self.helped, stages=stages,
+                     sockets=1 if self.style.congestion is None else self.style.sockets,
+                     tree_most=self._tree_most(src, dst) if len(between) else math.inf)
+
+    def _tree_most(self, src: Ints, dst: Ints) -> float:
+        """Bytes/s of a tree over these edges, at most, where NICs move the bytes."""
+        if self.core_s:
+            return math.inf
+        gpus = np.unique(np.concatenate([src, dst]))
+        return tree_bytes_per_s(self.cluster, gpus) / self.on_line
 
     def add_inside(self, edge: Ints, src: Ints, dst: Ints, rows: HostRows,
                    alpha_s: Floats) -> None:
@@ -220,14 +235,17 @@ class Transport:
             rows.append((edge[crosses], cluster.blocks["switch_out"][up[crosses]], 1.0))
             rows.append((edge[crosses], cluster.blocks["switch_in"][down[crosses]], 1.0))
         if "numa_link_out" in cluster.blocks:
-            here, there = cluster.gpu_node[src[edge]], cluster.gpu_node[dst[edge]]
+            here, there = cluster.gpu_socket[src[edge]], cluster.gpu_socket[dst[edge]]
             self._between_nodes(edge[~cluster.has_nvlink[host]], here[~cluster.has_nvlink[host]],
                                 there[~cluster.has_nvlink[host]], rows)
+        bridged = ~staged & (cluster.bridged[src[edge]]
+                             | (cluster.gpu_switch[src[edge]] != cluster.gpu_switch[dst[edge]]))
         for has in (True, False):
             some = edge[cluster.has_nvlink[host] == has]
             kind = "nvlink" if has else "pcie"
-            rows.append((some, cluster.blocks[f"{kind}_out"][src[some]], 1.0))
-            rows.append((some, cluster.blocks[f"{kind}_in"][dst[some]], 1.0))
+            cost = 1.0 if has else np.where(bridged, HOST_BRIDGE, 1.0)[~cluster.has_nvlink[host]]
+            rows.append((some, cluster.blocks[f"{kind}_out"][src[some]], cost))
+            rows.append((some, cluster.blocks[f"{kind}_in"][dst[some]], cost))
         alpha_s[edge] = np.where(cluster.has_nvlink[host], cluster.nvlink_latency_s[host],
                                  cluster.pcie_latency_s[host])
 

@@ -19,6 +19,10 @@ PCIE3_BPS = 96e9
 """What a GPU's 16 lanes of PCIe 3.0 carry each way, beside packet headers."""
 
 
+SOCKET_BPS = (80e9, 128e9, 176e9)
+"""Between the sockets of hosts of PCIe 3.0, 4.0 and 5.0; see `HostGroup.socket_link`."""
+
+
 class Gpus(Model):
     """The GPUs of one host."""
 
@@ -115,9 +119,10 @@ class HostGroup(Model):
     affinity: Affinity | None = None
     """Where GPUs and NICs sit, and which take which; where not given, each GPU is on the NUMA node
     of its NIC."""
-    numa_link: Link = Link.model_construct(rate=80e9, latency=0.1e-6)
+    numa_link: Link | None = None
     """What joins a NUMA node to the others, each way: GPUs that affinity puts on another node than
-    their NIC pay it. The default is what NCCL takes for UPI between Skylakes (SKL_QPI_BW)."""
+    their NIC pay it, and GPUs without NVLink on different nodes. Where not given, what NCCL takes
+    for the CPUs of the generation of pcie: 10GB/s (3.0), 16GB/s (4.0) or 22GB/s (5.0), 0.1us."""
     memory: Rate = 1024e9
     """Memory bandwidth of one NUMA node, as data sheets have it; 128GB/s is six channels of
     DDR4-2666."""
@@ -126,6 +131,17 @@ class HostGroup(Model):
     as fast as a GPU's path; where not given, every device has a path of its own."""
     peer_access: Flag = True
     """Whether GPUs without NVLink reach each other's memory; else they meet in the host's."""
+
+    @property
+    def socket_link(self) -> Link:
+        """What joins a NUMA node to the others, given or by default.
+
+        SKL_QPI_BW, AMD_BW and SRP_QPI_BW of src/graph/topo.h, NVIDIA/nccl 2.22.
+        """
+        if self.numa_link is not None:
+            return self.numa_link
+        generation = min(round(math.log2(max(self.pcie_link.rate / PCIE3_BPS, 1.0))), 2)
+        return Link.model_construct(rate=SOCKET_BPS[generation], latency=0.1e-6)
 
     @property
     def pcie_link(self) -> Link:

@@ -3,8 +3,10 @@
 A pipeline (rings, trees) is one flow for each ring or tree. Its footprint is the sum of those of
 its edges, since in the end all of them keep the pace of the slowest. The latency and the filling of
 the pipeline and the stack's time for its messages precede that flow, in closed form
-(`sim.network.flow.pipeline`). A phase in lock step lasts the latency of its slowest edge, the
-stack's cost of a rank's messages, and the fluid time of its edges' bytes, each a flow of its own.
+(`sim.network.flow.pipeline`). Trees through whole hosts whose NICs move the bytes are held to what
+NCCL's own figures give them (`sim.network.nccl.tree_bytes_per_s`). A phase in lock step lasts the
+latency of its slowest edge, the stack's cost of a rank's messages, and the fluid time of its edges'
+bytes, each a flow of its own.
 
 Channels split a collective's bytes evenly and run side by side, each on its own source ports; what
 is planned is planned for all of them. A short collective uses fewer (`harp.collectives.window`).
@@ -14,6 +16,7 @@ if helpers or the NIC move the bytes meanwhile, only its time beyond theirs coun
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
@@ -44,6 +47,9 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Floats = NDArray[np.float64]
 
+TASK_BYTES = 64 << 10
+"""Least part of a message for one socket (NCCL_SOCKET_MIN_TASKSIZE, src/transport/net_socket.cc of
+NVIDIA/nccl 2.30)."""
 KEPT_RANKS = 64
 """Largest number of ranks of plans with cached phases, which the next simulation needs again."""
 
@@ -90,6 +96,10 @@ class Prepared:
     """Whether bytes move while the next message is handled."""
     stages: Stages | None
     """What bytes pass one after the other between hosts."""
+    sockets: int
+    """Sockets of NCCL's over which messages are split."""
+    tree_most: float
+    """Bytes/s of a tree's data, at most."""
 
 
 class Timed(NamedTuple):
@@ -135,12 +145,13 @@ class FlowCommunicator:
             protocol: Protocol = SIMPLE) -> Generator[simpy.Event, None, None]:
         """Run a plan, as the protocol says: phase after phase, each as its flows."""
         used = placement[:protocol.window.channels(plan.nbytes, len(placement))]
+        tree_bytes = plan.nbytes if plan.name == "tree" else 0
         for phase, flows in _layout(plan):
             name = f"{label} {phase.label}".strip()
             if phase.local is not None:
                 yield from line.wait(local_s(phase.local), "selection", name)
             else:
-                timed = self._time(phase, _lay(phase, flows, used), protocol)
+                timed = self._time(phase, _lay(phase, flows, used), protocol, tree_bytes)
                 yield from self._run_phase(timed, line, name)
 
     def announce(self, plan: Plan, placement: Sequence[Ints]) -> None:
@@ -158,12 +169,20 @@ class FlowCommunicator:
         yield flows.done
         line.transfer(name, start_s, flows.limits)
 
-    def _time(self, phase: Phase, laid: Laid, protocol: Protocol) -> Timed:
-        """What a phase takes beside its flows: found once for each step that has it again."""
+    def _time(self, phase: Phase, laid: Laid, protocol: Protocol, tree_bytes: int) -> Timed:
+        """What a phase takes beside its flows: found once for each step that has it again.
+
+        A tree of so many bytes lasts as long as trees through whole hosts need at least.
+        """
         known = self._timed.setdefault(phase, {})
         key = (self.transport.links.key, protocol, laid.key)
         if key not in known:
-            known[key] = self._find_times(phase, laid, protocol)
+            found = self._find_times(phase, laid, protocol)
+            if tree_bytes and found.prepared.tree_most < math.inf:
+                share = laid.amount / tree_bytes
+                found = found._replace(ceilings=np.minimum(found.ceilings,
+                                                           found.prepared.tree_most * share))
+            known[key] = found
         return known[key]
 
     def _find_times(self, phase: Phase, laid: Laid, protocol: Protocol) -> Timed:
@@ -188,7 +207,8 @@ class FlowCommunicator:
                          prepared.ceilings)
         whole = phase_times(times, laid.edges.group, piece, phase.feeds, cut,
                             protocol.window.slots, helped=prepared.helped)
-        ceilings = prepared.ceilings
+        ceilings = prepared.ceilings * _sockets_used(prepared.sockets,
+                                                     piece / cut.messages)
         if whole.least_s.any():
             held = (whole.least_s > 0) & (piece > 0)
             window = np.divide(piece, whole.least_s, out=np.full(len(piece), np.inf), where=held)
@@ -229,7 +249,7 @@ class FlowCommunicator:
                         _ceilings(paths, edges.group, edges.share), paths.inner,
                         EdgeTimes(paths.alpha_s, _first_turns_s(paths, edges),
                                   _turns_s(paths, edges), first_s, steady_s), paths.helped,
-                        paths.stages)
+                        paths.stages, paths.sockets, paths.tree_most)
 
     def reroute(self) -> None:
         """Route everything anew, since the state of the links has changed."""
@@ -289,6 +309,14 @@ def _on_channels(phase: Phase, placement: Sequence[Ints], group: Ints, share: Fl
     level = np.zeros(len(group), np.int64) if phase.feeds is None else phase.feeds.level
     return Edges(src, dst, channel, np.tile(group, channels) + channel * flows,
                  np.tile(share, channels), np.tile(level, channels))
+
+
+def _sockets_used(sockets: int, message: Floats) -> Floats:
+    """Share of a connection's sockets that messages of so many bytes occupy.
+
+    NCCL cuts a message into tasks of at least `TASK_BYTES` and gives each to a socket.
+    """
+    return np.asarray(np.clip(np.ceil(message / TASK_BYTES), 1, sockets) / sockets)
 
 
 def _turns_s(paths: Paths, edges: Edges) -> Floats:

@@ -171,8 +171,11 @@ def test_a_tree_goes_over_hosts_and_down_their_chains(tmp_path, gpus, hosts):
     short, long = measured(clock, "tree", gpus * hosts, [8, 1 << 30], gpus)
     rule_s = 2 * ((gpus - 1) * ALPHA1_S + log2(hosts) * ALPHA_S)
     assert rule_s * 0.99 <= short <= rule_s + 2 * (log2(hosts) + 1) * ALPHA1_S
-    # A host of two or more children sends S: half of it three times less its part as a leaf.
-    assert long == pytest.approx((1 << 30) / B * (1 if hosts == 2 else 2), rel=0.02)
+    # A host of two or more children sends S: half of it three times less its part as a leaf. NCCL's
+    # table has 18.5 (two hosts) and 10 GB/s (more) on the bus for a NIC of this rate and such GPUs.
+    ranks = gpus * hosts
+    table = (18.5e9 if hosts == 2 else 10e9) * ranks / (2 * (ranks - 1))
+    assert long == pytest.approx((1 << 30) / min(table, B / (1 if hosts == 2 else 2)), rel=0.02)
 
 
 UNEVEN_SIZES = [64, 1 << 16, 1 << 20, 1 << 23, 1 << 26]

@@ -13,7 +13,9 @@ from harp.collectives.protocol import LL, LL128, SIMPLE
 from harp.collectives.registry import make_plan
 from sim.answer.collective_bench import Timer, measure
 from sim.cluster.placement import choose_gpus, place
+from sim.network.interface import Site
 from sim.network.nccl import View, choose, chosen_plan, predict_s
+from sim.network.transport import Style, Transport
 from sim.run import main
 from sim.schema.parameters import load_stack
 from tests.support.cluster_files import cluster, topology, write
@@ -88,6 +90,31 @@ def test_ll128_is_chosen_where_nccl_trusts_it(tmp_path, model, more, trusted):
     assert view.ll128 == trusted
     chosen = {choose(view, "allreduce", 1 << power).protocol for power in range(3, 32)}
     assert (LL128 in chosen) == trusted
+
+
+@pytest.mark.parametrize(("model", "nics", "hosts", "gigabytes"), [
+    ("V100", 4, 2, 74.0), ("V100", 4, 4, 40.0), ("A100", 8, 2, 94.4), ("H100", 8, 2, 82.8)])
+def test_trees_through_hosts_reach_what_nccls_table_gives_them(tmp_path, model, nics, hosts,
+                                                               gigabytes):
+    """18.5, 10, 23.6 / 2 and 41.4 / 4 GB/s on the bus for each NIC of 100 Gb/s."""
+    gpus = {"count": 8, "model": model, "effective": "1TFLOPS"}
+    built = cluster(tmp_path, hosts=hosts, gpus=8, nic={"count": nics, "rate": "100Gbps"},
+                    host={"gpus": gpus, "nvlink": {"rate": "900GB/s", "latency": "0s"}},
+                    scenario={"channels": "auto"})
+    row = measure(built, "allreduce", [1 << 30], scenario=built.topology.scenarios[0],
+                  algorithms=["tree"]).rows[0]
+    assert row.busbw / 1e9 == pytest.approx(gigabytes, rel=0.01)
+
+
+@pytest.mark.parametrize(("hosts", "gpus", "stack"), [(1, 8, "ideal"), (2, 1, "ideal"),
+                                                      (2, 8, "kernel-tcp")])
+def test_other_trees_are_not_held_back(tmp_path, hosts, gpus, stack):
+    """In one host, with one GPU a host, and where the host's cores move the bytes."""
+    built = cluster(tmp_path, hosts=hosts, gpus=gpus, scenario={"stack": stack})
+    site = Site(built, load_stack(stack, built.topology.stacks),
+                Style.of(built.topology.scenarios[0], built.topology))
+    paths = Transport(built, site.stack, site.style).paths([0], [built.gpus - 1])
+    assert paths.tree_most == np.inf
 
 
 def timer(built):

@@ -31,6 +31,20 @@ def test_a_tree_over_hosts_of_eight_is_cut_as_by_nccl(nbytes, piece):
     assert pieces("tree", nbytes).pieces == each_tree // piece
 
 
+@pytest.mark.parametrize(("nbytes", "sockets"), [
+    (128 * KIB, 1), (512 * KIB, 2), (2 * MIB, 8), (32 * MIB, 16)])
+def test_short_messages_leave_sockets_idle(tmp_path, nbytes, sockets):
+    """A step of half the bytes is two messages, each cut into parts of 64 KiB or more."""
+    free = {"base": "kernel-tcp", "cost_per_byte": "0s", "cost_per_packet": "0s",
+            "cost_per_message": "0s", "start_latency": "0s", "flow_rate": "1000Tbps",
+            "memory_per_byte": 0, "headers": "0B", "deviation": 1.0}
+    built = cluster(tmp_path, nic={"driver": "ena"}, stacks={"free": free},
+                    vpc={"vnics": 1, "flow_rate": "1Gbps"}, scenario={"stack": "free"})
+    row = measure(built, "allreduce", [nbytes], scenario=built.topology.scenarios[0],
+                  algorithms=["ring"]).rows[0]
+    assert row.busbw == pytest.approx(sockets * 1e9 / 8, rel=0.1)
+
+
 @pytest.mark.parametrize("nbytes", [16, 16 * MIB, 1024 * MIB])
 def test_a_step_of_a_ring_is_two_messages_of_up_to_a_mebibyte(nbytes):
     cut = pieces("ring", nbytes)

@@ -60,10 +60,13 @@ def test_within_a_host_nothing_of_the_network_is_used(tmp_path):
 
 
 def test_without_nvlink_gpus_meet_over_pcie(tmp_path):
-    made = transport(tmp_path, gpus=2, host={
-        "nvlink": "none", "pcie": {"rate": "12GB/s", "latency": "2us"}})
+    """Below one switch at its rate; a host bridge needs 6/5 of a byte's packets."""
+    pcie = {"nvlink": "none", "numa_nodes": 1, "pcie": {"rate": "12GB/s", "latency": "2us"}}
+    made = transport(tmp_path, gpus=4, host=pcie | {"pcie_switches": 2})
     assert rates(made, [0], [1]) == pytest.approx([12e9])
+    assert rates(made, [0], [2]) == pytest.approx([10e9])
     assert made.paths([0], [1]).alpha_s == pytest.approx([2e-6])
+    assert rates(transport(tmp_path, gpus=2, host=pcie), [0], [1]) == pytest.approx([10e9])
 
 
 def test_latency_is_the_sum_of_the_way(tmp_path):
@@ -212,7 +215,8 @@ def test_bytes_pass_the_memory_of_both_hosts(tmp_path):
 
 def test_without_peer_access_gpus_meet_in_the_hosts_memory(tmp_path):
     made = transport(tmp_path, gpus=2, host={
-        "nvlink": "none", "pcie": {"rate": "12GB/s"}, "memory": "20GB/s", "peer_access": False})
+        "nvlink": "none", "numa_nodes": 1, "pcie": {"rate": "12GB/s"}, "memory": "20GB/s",
+        "peer_access": False})
     assert rates(made, [0, 1], [1, 0]) == pytest.approx([2.5e9, 2.5e9])
     names = {made.cluster.resource_name(int(r)) for r in made.paths([0], [1]).resource}
     assert names == {"h-0/gpu0 pcie out", "h-0/gpu1 pcie in", "h-0/memory0"}
@@ -386,14 +390,21 @@ def test_a_gpu_on_another_numa_node_than_its_nic_pays_the_way_there(tmp_path):
 def test_gpus_without_nvlink_meet_over_the_link_between_their_nodes(tmp_path):
     made = transport(tmp_path, gpus=4, host={"nvlink": "none", "pcie": {"rate": "12GB/s"},
                                              "affinity": {}})
-    assert rates(made, [0], [1]) == pytest.approx([12e9])
+    assert rates(made, [0], [1]) == pytest.approx([10e9])
     assert rates(made, [0, 1], [2, 3]) == pytest.approx([5e9, 5e9])
 
 
-def test_without_affinity_no_traffic_passes_between_nodes(tmp_path):
+@pytest.mark.parametrize(("pcie", "joined"), [(12, 10e9), (24, 16e9), (48, 22e9)])
+def test_sockets_are_joined_by_what_nccl_takes_for_their_generation(tmp_path, pcie, joined):
+    made = transport(tmp_path, gpus=2, host={"nvlink": "none", "pcie": {"rate": f"{pcie}GB/s"}})
+    assert rates(made, [0], [1]) == pytest.approx([min(joined, pcie * 1e9 / 1.2)])
+
+
+def test_without_affinity_gpus_are_spread_over_nodes_towards_one_another(tmp_path):
     other = {"name": "g", "count": 1, "gpus": {"count": 4, "model": "any",
                                                "effective": "100TFLOPS"},
              "nvlink": "none", "nics": [{"name": "eth", "rate": "400Gbps"}]}
     mixed = transport(tmp_path, hosts=[other, other | {"name": "h", "affinity": {}}])
-    assert rates(mixed, [0], [3]) == pytest.approx([48e9])
-    assert rates(mixed, [4], [7]) == pytest.approx([10e9])
+    assert rates(mixed, [0], [3]) == pytest.approx([22e9])
+    assert rates(mixed, [0], [1]) == pytest.approx([40e9])
+    assert rates(mixed, [4], [7]) == pytest.approx([22e9])
