@@ -18,6 +18,7 @@ _LADDERS: dict[str, dict[str, float]] = {
     "overlap": {"": 1.0},
     "slowdown": {"": 1.0},
     "jitter": {"": 1.0},
+    "contention": {"": 1.0},
     "kernel_delay": {"": 1.0},
     "deviation": {"": 1.0},
 }

@@ -144,6 +144,9 @@ class FrameworkSet(Model):
     """Factor by which the backward pass takes longer while a collective runs beside it."""
     jitter: ShareParameter | None = None
     """Standard deviation of a rank's compute time; a step waits for the slowest rank."""
+    contention: ShareParameter | None = None
+    """Share by which compute takes longer where several GPUs of a host train; where not given,
+    none."""
     selection_per_element: TimeParameter | None = None
     """GPU seconds per gradient element that top-k examines."""
     scatter_per_element: TimeParameter | None = None
@@ -186,6 +189,7 @@ class FrameworkCosts(Model):
     overlap: ShareParameter
     slowdown: FactorParameter
     jitter: ShareParameter
+    contention: ShareParameter | None = None
     selection_per_element: TimeParameter
     scatter_per_element: TimeParameter
     cast_per_element: TimeParameter
@@ -283,7 +287,8 @@ def derives_from(name: str, ancestor: str, overrides: Mapping[str, AnySet], kind
     return wanted is not None
 
 
-_OPTIONAL = ("base", "description", "cores", "deviation", "copy_per_element", "kernel_delay")
+_OPTIONAL = ("base", "description", "cores", "deviation", "contention", "copy_per_element",
+             "kernel_delay")
 
 
 def _one(name: str, overrides: Mapping[str, AnySet], kind: Kind, model: type[AnySet],

@@ -14,7 +14,8 @@ and delays the backward pass by the same time, since the two share one GPU; wher
 instead, by a share (``kernel_delay``). A collective's own
 kernels slow the backward pass down by a factor while they run. Compute times of ranks differ from
 step to step, and a step waits for the slowest: all compute is stretched by the mean of the largest
-of n normal deviations (Blom's approximation).
+of n normal deviations (Blom's approximation), and, where several GPUs of a host train, by what they
+take from one another there (``contention``: input pipeline, cores, power).
 
 `Coordinator` and `Streams` serve a job's collectives in the order of their requests. simpy's
 resources do so too, but with an event for each request and release; these need one only if a
@@ -127,7 +128,9 @@ class Job:
         self._running, self._running_since_s, self._ran_s = 0, 0.0, 0.0
         delay = recipe.costs.kernel_delay
         self._kernel_delay = 1.0 if delay is None else delay.value
-        self._stretch = 1.0 + recipe.costs.jitter.value * largest_deviation(gpus)
+        crowd = recipe.costs.contention if min(gpus, recipe.host_group) > 1 else None
+        self._stretch = ((1.0 + recipe.costs.jitter.value * largest_deviation(gpus))
+                         * (1.0 if crowd is None else 1.0 + crowd.value))
         self._coordinator = Coordinator(env)
         self._streams = Streams(env, [f"{track}/stream{n}" for n in range(recipe.streams)])
         self.graph = self._make_graph()

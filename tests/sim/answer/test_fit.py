@@ -255,7 +255,7 @@ def test_another_cluster_claims_no_fit(change):
 
 def test_calibrate_tells_the_fingerprint_of_another_cluster(tmp_path):
     path = tmp_path / "other.yaml"
-    path.write_text(TACO.read_text().replace("rate: 25Gbps}", "rate: 100Gbps}"))
+    path.write_text(TACO.read_text().replace("rate: 25Gbps,", "rate: 100Gbps,"))
     with pytest.raises(TopologyError) as caught:
         compare_file(path)
     assert caught.value.key == "fitted_on"

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harp.lightcc.settings import LightSettings
-from sim.answer.scenario import Settings
+from sim.answer.scenario import Run, Settings
 from sim.cluster.placement import place
 from sim.network.flow.flow_communicator import FlowCommunicator
 from sim.network.flow.timed_fluid import TimedFluid
@@ -26,7 +26,7 @@ from sim.step.recipe import Recipe
 from sim.step.train import Job, largest_deviation
 from sim.workloads.layers import Layer, Tensor
 from sim.workloads.models import Model
-from tests.support.cluster_files import IDEAL, cluster
+from tests.support.cluster_files import FREE, IDEAL, cluster
 
 SECOND = 250_000
 """Elements whose average takes a second."""
@@ -127,6 +127,18 @@ def test_a_step_waits_for_the_slowest_of_its_ranks(tmp_path):
     assert step_of(job(tmp_path, layers, gpus=1, costs=costs)) == pytest.approx(3)
     stretch = 1 + 0.1 * largest_deviation(2)
     assert step_of(job(tmp_path, layers, costs=costs)) == pytest.approx(3 * stretch)
+
+
+@pytest.mark.parametrize(("hosts", "gpus", "slower"), [(2, 1, 1.0), (1, 2, 1.5), (2, 2, 1.5)])
+def test_gpus_of_a_host_take_from_one_another(tmp_path, hosts, gpus, slower):
+    """Where several of a host train, all compute takes half as long again."""
+    made = cluster(tmp_path, hosts=hosts, gpus=gpus, rate_bps=1e18,
+                   host={"nvlink": {"rate": "1000TB/s", "latency": "0s"}},
+                   frameworks={"free": FREE | {"contention": 0.5}})
+    (scenario,) = made.topology.scenarios
+    alone, all_ = (Run(made, scenario, count).go()[0].breakdown.compute_s
+                   for count in (1, hosts * gpus))
+    assert all_ == pytest.approx(slower * alone)
 
 
 @pytest.mark.parametrize("ranks", [2, 8, 64, 1024])
