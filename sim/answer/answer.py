@@ -169,7 +169,7 @@ def _with_intervals(cluster: Cluster, rows: Sequence[Row], found: Answers, draws
     Fits run at flow, whatever the fidelity of the rows.
     """
     from sim.answer.fit import fits_hold
-    from sim.answer.uncertainty import FEWEST_DRAWS, affordable_draws, causes, spread
+    from sim.answer.uncertainty import FEWEST_DRAWS, affordable_draws, causes, settle, spread
 
     known = [row for several in found for row in several] if fidelity == "flow" else []
     refit = fits_hold(cluster, known)
@@ -188,7 +188,9 @@ def _with_intervals(cluster: Cluster, rows: Sequence[Row], found: Answers, draws
                     strict=True))
     due = (dict(zip(open_, causes(cluster, chosen, refit=refit, fidelity=fidelity), strict=True))
            if why else {})
-    return [[replace(result, interval=interval, causes=reasons) for result, interval, reasons
+    return [[replace(result, causes=reasons, interval=interval and settle(
+                interval, result.images_per_s, result.breakdown.exposed_s))
+             for result, interval, reasons
              in zip(several, made[i], due.get(i) or [()] * len(several), strict=True)]
             if made.get(i) else several for i, several in enumerate(found)], []
 

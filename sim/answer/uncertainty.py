@@ -12,6 +12,12 @@ succeeds is left out.
 `spread` gives the interval of each row. `causes` gives each parameter's part in it: the parameter
 goes to its own P10 and P90 while the others stay at their values.
 
+What NCCL's connections are is no number and often not told; a draw takes one of the
+possibilities (`sim.answer.hidden`).
+
+Draws know only what is unknown of parameters. What clusters differ by beside that widens P10 and
+P90 (`sim.answer.margins`), and the answer itself always lies between them (`settle`).
+
 Distributions ------------- A value is the median of its distribution: the true value is as likely
 below it as above. So the answer at the values lies in the middle of the draws' answers, even if an
 interval reaches far to one side.
@@ -36,6 +42,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from sim.answer.fit import fit, fit_slopes, fits_hold, used_sets
+from sim.answer.hidden import AS_TOLD, Hidden, dimensions, every_hidden, hidden_at, uncover
+from sim.answer.margins import TRAINING
 from sim.answer.parallel import map_shared
 from sim.answer.scenario import Settings, run_scenario
 from sim.records.results import Cause, Interval
@@ -128,6 +136,16 @@ TAIL = 0.1
 PORTS = "source ports"
 """Label of the choice of source ports, which ECMP hashes, in the tornado."""
 PORT_DRAWS = 5
+CONNECTIONS = "helpers and sockets"
+"""Label of what is not told of NCCL's connections, in the tornado."""
+
+
+class Found(NamedTuple):
+    """What a draw says of a row."""
+
+    images_per_s: float
+    exposed_s: float
+    step_s: float
 
 
 @dataclass(frozen=True)
@@ -142,11 +160,12 @@ class _Task:
 
 
 @dataclass(frozen=True)
-class _Draw:
-    """One value of each uncertain parameter."""
+class Draw:
+    """One value of each uncertain parameter, and what is not told of connections."""
 
     figures: Mapping[str, float]
     seed: int | None = None
+    hidden: Hidden = AS_TOLD
 
 
 def unknowns(topology: Topology, *, fitted: bool = False) -> list[Unknown]:
@@ -172,6 +191,29 @@ def unknowns(topology: Topology, *, fitted: bool = False) -> list[Unknown]:
     return list(found.values())
 
 
+def choose_draws(topology: Topology, draws: int, *, fitted: bool = False) -> list[Draw]:
+    """Draws of all that is unknown of a file; arguments as of `unknowns`."""
+    open_, first = unknowns(topology, fitted=fitted), dimensions(topology)
+    # The least primes fill their dimensions most evenly, which a choice of few needs most.
+    points = halton(draws, first + len(open_), topology.seed)
+    return [Draw({unknown.name: unknown.quantile(share)
+                  for unknown, share in zip(open_, point[first:], strict=True)},
+                 (topology.seed + number) % 2**32, hidden_at(topology, point[:first]))
+            for number, point in enumerate(points.tolist(), 1)]
+
+
+def settle(interval: Interval, images_per_s: float, exposed_s: float) -> Interval:
+    """Widen an interval by what clusters differ by beside draws, and let it hold the answer."""
+    margin, low, high = TRAINING, interval.low_images_per_s, interval.high_images_per_s
+    wide_low, wide_high = margin.widen(low, high)
+    samples = interval.samples
+    most_s = interval.high_exposed_s + samples * (1 / wide_low - 1 / low)
+    least_s = max(interval.low_exposed_s - samples * (1 / high - 1 / wide_high), 0.0)
+    return replace(interval, low_images_per_s=min(wide_low, images_per_s),
+                   high_images_per_s=max(wide_high, images_per_s),
+                   low_exposed_s=min(least_s, exposed_s), high_exposed_s=max(most_s, exposed_s))
+
+
 def affordable_draws(effort: int) -> int:
     """Draws that some seconds allow if each takes ``effort`` events.
 
@@ -195,12 +237,7 @@ def spread(cluster: Cluster, rows: Sequence[Row], draws: int = DRAWS, *, refit: 
     """
     if refit is None:
         refit = fits_hold(cluster)
-    open_ = unknowns(cluster.topology, fitted=refit)
-    points = halton(draws, len(open_), cluster.topology.seed)
-    chosen = [_Draw({unknown.name: unknown.quantile(share)
-                     for unknown, share in zip(open_, point.tolist(), strict=True)},
-                    (cluster.topology.seed + number) % 2**32)
-              for number, point in enumerate(points, 1)]
+    chosen = choose_draws(cluster.topology, draws, fitted=refit)
     task = _Task(cluster, rows, refit, fidelity, fit_slopes(cluster) if refit else {})
     answers = [answer for answer in map_shared(_answers, task, chosen, workers)
                if answer is not None]
@@ -218,10 +255,11 @@ def causes(cluster: Cluster, rows: Sequence[Row], *, refit: bool | None = None,
     if refit is None:
         refit = fits_hold(cluster)
     open_ = unknowns(cluster.topology, fitted=refit)
-    chosen = [_Draw({unknown.name: unknown.quantile(share)})
+    chosen = [Draw({unknown.name: unknown.quantile(share)})
               for unknown in open_ for share in (TAIL, 1.0 - TAIL)]
-    chosen += [_Draw({}, (cluster.topology.seed + number) % 2**32)
+    chosen += [Draw({}, (cluster.topology.seed + number) % 2**32)
                for number in range(1, PORT_DRAWS + 1)]
+    chosen += [Draw({}, hidden=hidden) for hidden in every_hidden(cluster.topology)]
     task = _Task(cluster, rows, refit, fidelity, fit_slopes(cluster) if refit else {})
     answers = map_shared(_answers, task, chosen, workers)
     jobs = next((answer for answer in answers if answer is not None), [])
@@ -230,29 +268,33 @@ def causes(cluster: Cluster, rows: Sequence[Row], *, refit: bool | None = None,
              for job in range(len(jobs[row]))] if jobs else [] for row in range(len(rows))]
 
 
-def _answers(task: _Task, draw: _Draw) -> list[list[tuple[float, float]]] | None:
-    """Images/s and exposed seconds of each row and job, or None if a fit finds no value."""
+def _answers(task: _Task, draw: Draw) -> list[list[Found]] | None:
+    """What each row and job comes to, or None if a fit finds no value."""
     settings = Settings(draw.figures, seed=draw.seed, name_limits=False)
     try:
         if task.refit:
             fitted = fit(task.cluster, settings, accuracy=FIT_ACCURACY, slopes=task.slopes)
             settings = replace(settings, figures={**draw.figures, **fitted})
         settings = replace(settings, fidelity=task.fidelity)
-        return [[(result.images_per_s, result.breakdown.exposed_s)
-                 for result in run_scenario(task.cluster, scenario, gpus, settings)]
+        cluster = uncover(task.cluster, draw.hidden)
+        named = {scenario.name: scenario for scenario in cluster.topology.scenarios}
+        return [[Found(result.images_per_s, result.breakdown.exposed_s, result.step_s)
+                 for result in run_scenario(cluster, named.get(scenario.name, scenario), gpus,
+                                            settings)]
                 for scenario, gpus in task.rows]
     except TopologyError:
         return None
 
 
 def _interval(answers: Answers, *, refit: bool) -> Interval | None:
-    """P10, P50 and P90 of one row, from (images/s, exposed seconds) of each draw."""
-    rates, exposed_s = answers.T
+    """P10, P50 and P90 of one row, from what each draw comes to."""
+    rates, exposed_s, step_s = answers.T
     if np.ptp(rates) <= SAME * rates.max():
         return None
     low, middle, high = np.quantile(rates, (TAIL, 0.5, 1.0 - TAIL)).tolist()
     least_s, middle_s, most_s = np.quantile(exposed_s, (TAIL, 0.5, 1.0 - TAIL)).tolist()
-    return Interval(low, middle, high, least_s, middle_s, most_s, len(answers), refit)
+    return Interval(low, middle, high, least_s, middle_s, most_s, len(answers), refit,
+                    float(rates[0] * step_s[0]))
 
 
 def _causes(open_: Sequence[Unknown], rates: Sequence[float | None]) -> tuple[Cause, ...]:
@@ -263,8 +305,10 @@ def _causes(open_: Sequence[Unknown], rates: Sequence[float | None]) -> tuple[Ca
         if low is not None and high is not None:
             found.append(Cause(unknown.name, unknown.quantile(TAIL), unknown.quantile(1.0 - TAIL),
                                low, high))
-    ports = [rate for rate in rates[2 * len(open_):] if rate is not None]
-    if ports:
-        found.append(Cause(PORTS, None, None, min(ports), max(ports)))
+    first, last = 2 * len(open_), 2 * len(open_) + PORT_DRAWS
+    for label, some in ((PORTS, rates[first:last]), (CONNECTIONS, rates[last:])):
+        moved_to = [rate for rate in some if rate is not None]
+        if moved_to:
+            found.append(Cause(label, None, None, min(moved_to), max(moved_to)))
     moved = [cause for cause in found if cause.width > SAME * max(cause.at_low, cause.at_high)]
     return tuple(sorted(moved, key=lambda cause: -cause.width))

@@ -24,7 +24,7 @@ Predict published figures by the fit that never saw their source.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import mean, median, pvariance
 from typing import TYPE_CHECKING, Any
 
@@ -353,5 +353,4 @@ def left_out(rows: Sequence[Prediction]) -> list[Prediction]:
         return list(rows)
     fit = fit_published(bounds=False)
     found = {(row.row.case, row.row.figure): row.left_out for row in fit.rows}
-    return [replace(row, value=found[row.case, row.figure]) if row.figure.fits else row
-            for row in rows]
+    return [row.moved_to(found[row.case, row.figure]) if row.figure.fits else row for row in rows]

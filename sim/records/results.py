@@ -82,6 +82,8 @@ class Interval:
     draws: int
     refitted: bool = True
     """Whether what the file fits was fitted again in each draw."""
+    samples: float = 0.0
+    """Samples of a step of all GPUs."""
 
 
 @dataclass(frozen=True)

@@ -208,7 +208,8 @@ def _interval_notes(rows: Iterable[ScenarioResult], *, each: bool) -> list[str]:
         return []
     draws = max(interval.draws for _, interval in found)
     lines = [f"P10, P50, P90: images/s over {draws} draws of the uncertain parameters and of "
-             "source ports" + ("; each draw fits the fitted parameters again."
+             "source ports, and a margin for what else clusters differ by"
+             + ("; each draw fits the fitted parameters again."
                                if all(interval.refitted for _, interval in found) else ".")]
     if each:
         lines += [f"{label(row)}: {rate(interval.low_images_per_s)} to "

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sim.answer.answer import answer
 from sim.answer.scenario import Settings, run_scenario
 from sim.answer.uncertainty import (
     DRAWS,
@@ -17,12 +18,14 @@ from sim.answer.uncertainty import (
     affordable_draws,
     causes,
     halton,
+    settle,
     spread,
     unknowns,
 )
 from sim.cluster import placement
 from sim.cluster.cluster import Cluster
 from sim.network.flow import flow_communicator as communicator
+from sim.records.results import Interval
 from sim.schema import load
 from sim.step import recipe
 from tests.support.cluster_files import FREE, IDEAL, cluster, topology, write
@@ -112,6 +115,33 @@ def test_the_answer_at_the_values_is_the_median_where_one_parameter_decides(tmp_
     (alone,) = run_scenario(made, made.topology.scenarios[0], made.gpus)
     assert found.low_images_per_s < 0.995 * found.high_images_per_s
     assert found.median_images_per_s == pytest.approx(alone.images_per_s, rel=1e-3)
+
+
+@given(low=st.floats(1, 1e6), wide=st.floats(1, 10), answer=st.floats(0.1, 1e7),
+       exposed=st.floats(0, 100))
+def test_an_answer_always_lies_in_its_own_interval(low, wide, answer, exposed):
+    """Wherever the draws lie; and the margin only widens what they span."""
+    found = settle(Interval(low, low * wide, low * wide, 0.1, 0.2, 0.3, 24, samples=16.0),
+                   answer, exposed)
+    assert found.low_images_per_s <= min(low, answer)
+    assert found.high_images_per_s >= max(low * wide, answer)
+    assert found.low_exposed_s <= exposed <= found.high_exposed_s
+    assert 0 <= found.low_exposed_s <= 0.1
+    assert found.high_exposed_s >= 0.3
+    assert found.median_images_per_s == low * wide
+
+
+def test_every_row_of_a_file_lies_in_its_own_interval(tmp_path):
+    """All that is unknown can only cost here, so that draws lie below the answer."""
+    costly = {"jitter": figure(0.0, 0.0, 0.2, "assumed"),
+              "step_overhead": figure("0s", "0s", "1s", "assumed")}
+    made = cluster(tmp_path, gpus=4, frameworks={"free": FREE | costly})
+    (found,) = spread(made, [(made.topology.scenarios[0], 8)], workers=1)[0]
+    (result,) = answer(made, made.topology.scenarios).scenarios
+    assert found.high_images_per_s < result.images_per_s
+    assert result.interval.high_images_per_s == result.images_per_s
+    assert result.interval.low_images_per_s < found.low_images_per_s
+    assert result.interval.low_exposed_s <= result.breakdown.exposed_s
 
 
 def test_what_nothing_moves_has_no_interval(tmp_path):

@@ -1,0 +1,104 @@
+"""Margins of intervals: what they hold, and that no source sees its own."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.answer.margins import Margin
+from sim.validation.case import case_files, load_case
+from sim.validation.coverage import KINDS, against_others, as_shipped, derive, stale, widened
+from sim.validation.predictions import COVERED_TARGET, Prediction
+from tests.support import ROOT
+
+FIGURES = {figure.quantity: figure for path in case_files() for figure in load_case(path).figures}
+
+
+def row(low, high, source="a", quantity="busbw", value=None):
+    """Give a row whose interval and prediction are these shares of what was published."""
+    figure = FIGURES[quantity]
+    value = (low + high) / 2 if value is None else value
+    return Prediction("c", source, 0, figure, *(share * figure.value
+                                                for share in (value, low, high)))
+
+
+def test_a_margin_is_what_intervals_miss_by():
+    """Ten sources: one lies far below its interval, and one above; each is a tenth."""
+    rows = [row(0.8, 1.2, str(number)) for number in range(8)]
+    rows += [row(1.5, 2.0, "below"), row(0.5, 0.8, "above")]
+    assert derive(rows) == pytest.approx((math.log(1.5), math.log(1 / 0.8)))
+    assert derive(rows[:8]) == (0.0, 0.0)
+    assert derive([]) == (0.0, 0.0)
+
+
+def test_a_source_counts_once_however_many_rows_it_has():
+    few = [row(0.9, 1.1, str(number)) for number in range(20)] + [row(2.0, 3.0, "odd")]
+    many = few[:-1] + [row(2.0, 3.0, "odd")] * 50
+    assert derive(few) == derive(many) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("quantity", ["time", "busbw", "samples_per_s"])
+def test_a_time_is_widened_as_its_speed(quantity):
+    """A margin below makes speeds lower, hence times longer."""
+    found = widened(row(0.9, 1.1, quantity=quantity), Margin(math.log(2), 0.0))
+    published = FIGURES[quantity].value
+    ends = (found.low / published, found.high / published)
+    assert ends == pytest.approx((0.9, 2.2) if quantity == "time" else (0.45, 1.1))
+
+
+def test_no_source_sees_its_own_rows():
+    """The one odd source gets the others' margin, which is none, and the others get its."""
+    rows = [row(0.9, 1.1, "fine"), row(2.0, 3.0, "odd")]
+    fine, odd = against_others(rows)
+    assert (odd.low, odd.high) == (rows[1].low, rows[1].high)
+    assert not odd.covered
+    assert fine.low == pytest.approx(0.9 / 2.0 * fine.figure.value)
+    moved = against_others([rows[0], row(4.0, 5.0, "odd")])
+    assert moved[1].low == pytest.approx(4.0 * odd.figure.value)
+
+
+def test_kinds_have_margins_of_their_own():
+    rows = [row(0.9, 1.1, "a"), row(1.5, 2.0, "b"), row(0.9, 1.1, "c", "samples_per_s")]
+    assert against_others(rows)[2] == rows[2]
+    assert [kind.name for kind in KINDS] == ["training", "collectives"]
+
+
+@given(st.floats(0.1, 10), st.floats(0.1, 10), st.floats(0.05, 20), st.floats(0, 2),
+       st.floats(0, 2), st.sampled_from(["time", "busbw", "samples_per_s"]))
+def test_every_interval_holds_its_prediction(a, b, value, below, above, quantity):
+    found = widened(row(min(a, b), max(a, b), quantity=quantity, value=value),
+                    Margin(below, above))
+    assert found.low <= found.value <= found.high
+    assert found.low <= min(a, b) * found.figure.value * (1 + 1e-9)
+    assert found.high >= max(a, b) * found.figure.value * (1 - 1e-9)
+
+
+def test_a_shipped_margin_that_rows_do_not_give_is_stale():
+    rows = [row(9.0, 10.0, str(number)) for number in range(9)]
+    (sentence,) = [text for text in stale(rows) if "collectives" in text]
+    assert f"{math.log(9):.3f} below" in sentence
+    assert "sim/answer/margins.py" in sentence
+
+
+def test_a_new_row_gets_the_shipped_margin():
+    margin = KINDS[0].shipped
+    (found,) = as_shipped([row(0.9, 1.1, quantity="samples_per_s")])
+    assert found.low == pytest.approx(0.9 * math.exp(-margin.below) * found.figure.value)
+
+
+@pytest.mark.parametrize("kind", ["training", "collectives"])
+def test_the_page_tells_that_left_out_sources_are_covered(kind):
+    """Each source's rows against margins of all others, as the issue of trust asks."""
+    text = (ROOT / "docs" / "results" / "validation.md").read_text("utf-8")
+    found = re.search(rf"of them {kind}, from (\d+) sources.*?hold (\d+) % of them .*?, "
+                      r"(\d+) % where", text)
+    assert found is not None, (
+        "run: python -m sim.validate published --page docs/results/validation.md")
+    low, high = COVERED_TARGET
+    assert int(found[1]) >= 12
+    assert low <= int(found[2]) / 100 <= high
+    assert low <= int(found[3]) / 100 <= high
