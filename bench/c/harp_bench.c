@@ -1,6 +1,6 @@
 /* The stack itself, over the engine's C interface: bulk data one way, or a message there and back.
  *
- *   harp_bench receive --port udp|xdp|mem [options]   "ready HANDLE", then one line of JSON
+ *   harp_bench receive --port udp|tcp|xdp|mem [options]   "ready HANDLE", then one line of JSON
  *   harp_bench send --handle HANDLE [options]         one line of JSON when the receiver has enough
  *   harp_bench pairs --engines 1|2 [options]          both ends in each engine, an engine a CPU
  *

@@ -8,7 +8,7 @@
 enum { FLIGHT_MAX = 256 }; /* messages of a connection */
 
 static const char USAGE[] =
-    "usage: harp_bench receive|send|pairs --port udp|xdp|mem [--interface NAME]\n"
+    "usage: harp_bench receive|send|pairs --port udp|tcp|xdp|mem [--interface NAME]\n"
     "           [--handle HANDLE] [--cpu N] [--seconds S] [--size BYTES] [--flight N]\n"
     "           [--memory BYTES] [--frames N] [--paths N] [--engines 1|2] [--stream]\n"
     "           [--drafts] [--ping] [--thread] [--copy] [--faults CHAOS]\n"
@@ -20,7 +20,10 @@ static void read_port(struct settings *s, const char *name)
         const char *name;
         int (*open)(struct harp_port **port, const struct harp_port_config *config, char *why);
     } PORTS[] = {
-        {"mem", harp_port_mem_open}, {"udp", harp_port_udp_open}, {"xdp", harp_port_xdp_open}};
+        {"mem", harp_port_mem_open},
+        {"tcp", harp_port_tcp_open},
+        {"udp", harp_port_udp_open},
+        {"xdp", harp_port_xdp_open}};
     for (size_t i = 0; i < sizeof PORTS / sizeof *PORTS; i++)
         if (!strcmp(name, PORTS[i].name))
             s->port.open = PORTS[i].open;

@@ -7,6 +7,7 @@ progress thread does, with 4 MiB messages, 8 in flight, one CPU for each end. Th
 
 from __future__ import annotations
 
+import subprocess
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -137,6 +138,23 @@ def ring(size: int) -> Group:
     return as_it_comes("ring", gbps if size > RING_TIMED_BYTES else us, "--size", str(size))
 
 
+CROWDS = (2, 4, 8)
+"""Processes that others run beside the two ends, as data loaders: each would take a CPU."""
+
+
+def crowded(busy: int, group: Group) -> Group:
+    """Return the place with so many processes that never sleep, wherever the kernel puts them."""
+    @contextmanager
+    def among_others(bench: Bench) -> Iterator[Arms]:
+        with ExitStack() as stack:
+            for _ in range(busy):
+                other = subprocess.Popen(["sh", "-c", "while :; do :; done"])
+                stack.callback(other.wait)
+                stack.callback(other.kill)
+            yield stack.enter_context(group(bench))
+    return among_others
+
+
 @contextmanager
 def xdp_pair(bench: Bench) -> Iterator[Arms]:
     """MTU 9000; TCP has a pair of its own, since a program on a veth changes what it offloads."""
@@ -260,5 +278,11 @@ ROWS = by_id((
            unit="µs", against=tuple(NCCL_TCP), beside=tuple(OTHERS), target=0.9, lower=True),
     ArmRow("nccl-ring-64MiB", "allreduce of 64 MiB, default settings", ring(64 << 20), OWN,
            against=tuple(NCCL_TCP), beside=tuple(OTHERS), target=1.2),
+    *(ArmRow(f"crowded-{busy}-8B", f"allreduce of 8 B beside {busy} busy processes",
+             crowded(busy, ring(8)), OWN, unit="µs", against=tuple(NCCL_TCP),
+             beside=tuple(OTHERS), target=1.1, lower=True) for busy in CROWDS),
+    *(ArmRow(f"crowded-{busy}-64MiB", f"allreduce of 64 MiB beside {busy} busy processes",
+             crowded(busy, ring(64 << 20)), OWN, against=tuple(NCCL_TCP), beside=tuple(OTHERS),
+             target=0.9) for busy in CROWDS),
 ))
 SUBJECT = compare(__doc__, ROWS)

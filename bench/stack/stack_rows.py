@@ -25,6 +25,7 @@ from bench.arms import (
 from bench.comparison import ArmRow, compare
 from bench.rows import by_id
 from bench.stack.emulated import emulated_at
+from bench.stack.tcp_places import dead_flow, two_links
 from bench.subject import BenchError
 from lab.offloads import SEGMENTATION
 from lab.veth import Net, veth_pair
@@ -140,6 +141,15 @@ def udp_pair(bench: Bench) -> Iterator[Arms]:
         yield {**harp_arms(bench, a, b, "udp", {
             "HARP": (), "HARP, 1 % lost": ("--faults", "drop=1%")}),
             **udp_arm(bench, a, b), **tcp_arms(bench, a, b)}
+
+
+@contextmanager
+def tcp_pair(bench: Bench) -> Iterator[Arms]:
+    """MTU 1500, every offload on, one flow; the reference has one socket, too."""
+    with veth_pair() as (a, b), veth_pair() as (c, d):
+        for end in (a, b):
+            end.congestion("cubic")  # Linux's default, whatever this machine is set to
+        yield {**harp_arms(bench, a, b, "tcp", {"HARP": ()}), **tcp_arms(bench, c, d)}
 
 
 @contextmanager
@@ -305,6 +315,12 @@ ROWS = by_id((
              "HARP, zero copy", against=tuple(TCP), target=1.94) for mtu in (3400, 8500)),
     ArmRow("udp-tcp", "udp port over veth, MTU 1500, one flow", udp_pair, "HARP",
            against=tuple(TCP), target=1.3, aim=1.6),
+    ArmRow("tcp-port", "tcp port over veth, MTU 1500, one flow", tcp_pair, "HARP",
+           against=("TCP CUBIC, 1",), target=0.9),
+    ArmRow("tcp-2-paths", "tcp port, two links of 1 Gb/s", two_links, "HARP, two links",
+           against=("HARP, one link",), target=1.9),
+    ArmRow("tcp-dead-flow", "longest pause as one of two flows dies", dead_flow,
+           "HARP, a flow dies", unit="ms", target=1000.0, lower=True),
     ArmRow("udp-raw", "the same", udp_pair, "HARP", against=("raw UDP",), target=0.8),
     ArmRow("udp-both", "udp port over veth, both ways at once", udp_both_pair, "HARP, both",
            against=tuple(f"{name}, both" for name in TCP), target=1.0, aim=1.3),
