@@ -1,4 +1,5 @@
 #include <assert.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -166,6 +167,24 @@ static void on_connected(struct harp_connection *connection)
         harp_engine_welcome(connection->listening, connection);
 }
 
+/* Name the way on which nothing comes any more: of several flows one may be lost, and whoever looks
+ * for it in a network needs its ports. */
+static void add_way(struct harp_connection *connection)
+{
+    const struct harp_hop *hop = &connection->hops[0];
+    size_t length = strlen(connection->why);
+    char local[64], remote[64], more[40] = "";
+    if (hop->hop == HARP_NO_HOP)
+        return;
+    struct harp_address from = harp_engine_hop_local(connection->engine, hop);
+    harp_address_format(&from, local, sizeof local);
+    harp_address_format(&hop->remote, remote, sizeof remote);
+    if (connection->config.paths > 1)
+        snprintf(more, sizeof more, " and %d other paths", connection->config.paths - 1);
+    snprintf(connection->why + length, sizeof connection->why - length, "; from %s to %s%s", local,
+             remote, more);
+}
+
 static void on_closed(struct harp_connection *connection, const struct harp_event *event)
 {
     struct harp_engine *engine = connection->engine;
@@ -174,6 +193,9 @@ static void on_closed(struct harp_connection *connection, const struct harp_even
     connection->linger_ns = engine->now_ns + HARP_LINGER_NS;
     connection->reason = event->reason;
     harp_reason_explain(event, connection->why, sizeof connection->why);
+    if (!event->by_peer &&
+        (event->reason == HARP_REASON_SILENT || event->reason == HARP_REASON_REFUSED))
+        add_way(connection);
     harp_recorder_add(engine->recorder, engine->now_ns, HARP_RECORD_CLOSED, connection->id,
                       event->reason, event->by_peer);
     engine->failed |= event->reason != HARP_REASON_DONE;

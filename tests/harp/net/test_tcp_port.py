@@ -286,6 +286,25 @@ def test_a_flow_that_the_network_swallows_is_healed_by_the_others():
 
 
 @needs_namespaces
+def test_both_ends_name_the_flow_that_the_network_swallows():
+    with veth_pair() as (a, b):
+        with b.space.entered():
+            far_engine = harp.Engine("tcp", address=b.ipv4)
+        with a.space.entered():
+            near_engine = harp.Engine("tcp", address=a.ipv4)
+        with a.space.entered(), near_engine, far_engine, \
+                far_engine.listen(dead_after=1) as listener:
+            near = near_engine.connect(listener.handle, timeout=PATIENCE_S, dead_after=1)
+            far = listener.accept(PATIENCE_S)
+            local, remote = near.paths[0].local, near.paths[0].remote
+            with b.losing_port(port_of(local)):
+                for end, way in ((near, f"from {local} to {remote}"),
+                                 (far, f"from {remote} to {local}")):
+                    with pytest.raises(harp.PeerGone, match=way):
+                        end.recv(timeout=PATIENCE_S)
+
+
+@needs_namespaces
 def test_a_plan_chooses_the_source_ports():
     with veth_pair() as (a, b):
         with b.space.entered():
