@@ -121,10 +121,11 @@ def test_a_row_beside_tcp_is_measured_for_as_long_as_its_windows_take():
 
 def test_all_rows_are_named_once():
     assert list(ROWS) == ["zc-tcp", "zc-raw", "zc-copy", "zc-tcp-3400", "zc-tcp-8500", "udp-tcp",
-                          "tcp-port", "tcp-2-paths", "tcp-dead-flow", "udp-raw", "udp-both", "udp-loss", "udp-1g", "udp-beside-cubic-1",
-                          "udp-beside-cubic-4", "udp-beside-bbr-1", "udp-beside-bbr-4",
-                          "udp-policed", "mem-1MiB", "mem-64B", "mem-rtt", "frame-cost",
-                          "engines-2", *CONNS, "xdp-3400", "xdp-1500", "xdp-9000"]
+                          "tcp-port", "tcp-2-paths", "tcp-dead-flow", "udp-raw", "udp-both",
+                          "udp-loss", "udp-1g", "udp-beside-cubic-1", "udp-beside-cubic-4",
+                          "udp-beside-bbr-1", "udp-beside-bbr-4", "udp-policed", "mem-1MiB",
+                          "mem-64B", "mem-rtt", "frame-cost", "engines-2", *CONNS, "xdp-3400",
+                          "xdp-1500", "xdp-9000"]
 
 
 @pytest.mark.parametrize(("options", "message"), [
