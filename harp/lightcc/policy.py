@@ -80,7 +80,7 @@ def tuning_of(environment: Mapping[str, str]) -> Tuning | None:
     if not named:
         return None
     try:
-        return Tuning.from_json(Path(named).read_text())
+        return Tuning.from_json(Path(named).read_text("utf-8-sig"))
     except UnicodeDecodeError:
         raise ValueError(f"HARP_TUNER {named}: it is not text") from None
     except (OSError, TuningError) as error:

@@ -1,9 +1,10 @@
 """The rendezvous store: keys and values at an address that all ranks know.
 
 ``harp run`` holds a `StoreServer` and passes its address and a token in HARP_STORE,
-``HOST:PORT/TOKEN``; without it torch's TCPStore at MASTER_ADDR and MASTER_PORT does the same. Each
-request has its own connection, with one line of JSON each way, so that a ``get`` may wait while
-others go on. HARP_STORE may also be ``file:PATH``: a file that all hosts see and no other job uses.
+``HOST:PORT/TOKEN`` (an IPv6 address in brackets); without it torch's TCPStore at MASTER_ADDR and
+MASTER_PORT does the same. Each request has its own connection, with one line of JSON each way, so
+that a ``get`` may wait while others go on. HARP_STORE may also be ``file:PATH``: a file that all
+hosts see and no other job uses.
 """
 
 from __future__ import annotations
@@ -66,13 +67,24 @@ class StoreServer(socketserver.ThreadingTCPServer):
     request_queue_size = 1024
 
     def __init__(self, address: str = "127.0.0.1") -> None:
+        """``address``: where it listens; "" is all addresses, of both families."""
+        self._both = not address and socket.has_dualstack_ipv6()
+        if self._both or ":" in address:
+            self.address_family = socket.AF_INET6
         super().__init__((address, 0), _Handler)
         self.store = MemoryStore()
         self.token = secrets.token_hex(16)
         threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
 
+    def server_bind(self) -> None:
+        """Bind the socket, to both families where it listens at all addresses."""
+        if self._both:
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        super().server_bind()
+
     def variable(self, host: str) -> str:
         """Give the value of HARP_STORE for processes that reach this one as ``host``."""
+        host = f"[{host}]" if ":" in host else host
         return f"{host}:{self.server_address[1]}/{self.token}"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -106,7 +118,7 @@ class StoreClient:
         if not (host and port.isdigit() and self._token):
             raise ValueError(f"{VARIABLE} is {variable!r}; allowed are HOST:PORT/TOKEN, as "
                              "harp run sets it, and file:PATH")
-        self._address, self._timeout_s = (host, int(port)), timeout_s
+        self._address, self._timeout_s = (host.strip("[]"), int(port)), timeout_s
 
     def set(self, key: str, value: bytes) -> None:
         """Set a key for all ranks."""

@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 from pathlib import Path
 from typing import Any
 
 import click
 
 from harp.cli import conf
+from harp.cli.run.here import LOOPBACK, addresses_of, free_port, is_here, own_address
 from harp.cli.run.host_slots import FoundHosts, parse_hosts, read_hostfile
-from harp.cli.run.processes import LOCAL, Job, place_ranks
+from harp.cli.run.processes import Job, place_ranks
 from harp.nearest import did_you_mean
-from harp.net import nics
 
 START_S = 600.0
 """Time for --host-discovery-script to find enough slots; Horovod's --elastic-timeout."""
@@ -62,16 +61,16 @@ def run(context: click.Context, *, number: int | None, hosts: str | None, hostfi
     if number > slots:
         raise click.UsageError(f"-np is {number}, but the hosts have {slots} slots")
     ranks = place_ranks(given, number)
-    if any(rank.host in LOCAL for rank in ranks):
+    if any(is_here(rank.host) for rank in ranks):
         _require_program(command[0])
-    begins_here = ranks[0].host in LOCAL
+    begins_here = is_here(ranks[0].host)
     conf.check_settings(os.environ, here=begins_here)
     if address:
         _check_address(address, is_met_here=begins_here)
-    far = next((rank.host for rank in ranks if rank.host not in LOCAL), None)
+    far = next((rank.host for rank in ranks if not is_here(rank.host)), None)
     ssh = ["ssh", "-o", "BatchMode=yes", *(["-p", str(ssh_port)] if ssh_port else [])]
-    job = Job(ranks, command, os.environ, address or (own_address(far) if far else LOCAL[1]),
-              _free_port(), least or 0, ssh, most, found)
+    job = Job(ranks, command, os.environ, address or (own_address(far) if far else LOOPBACK),
+              free_port(), least or 0, ssh, most, found)
     for ending in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(ending, _interrupt)
     try:
@@ -133,27 +132,9 @@ def _interrupt(*_: Any) -> None:
 
 def _check_address(address: str, *, is_met_here: bool) -> None:
     """Refuse an address that ranks cannot reach: they would all wait for one another."""
-    try:
-        found = {str(where[0]) for *_, where in socket.getaddrinfo(address, None)}
-    except (OSError, UnicodeError):
+    if not addresses_of(address):
         raise click.UsageError(f"--address: unknown host {address!r}; give a name or an address "
-                               "of this host that the ranks can reach") from None
-    if is_met_here and not any(map(nics.is_own_address, found)):
+                               "of this host that the ranks can reach")
+    if is_met_here and not is_here(address):
         raise click.UsageError(f"--address: {address} is not an address of this host, where rank "
                                "0 runs and the ranks meet; `ip address` lists them")
-
-
-def own_address(host: str) -> str:
-    """Give this host's source address for packets to ``host``."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
-        try:
-            asking.connect((host, 9))  # sends nothing; the kernel chooses the route
-        except socket.gaierror:
-            raise click.UsageError(f"-H: unknown host {host!r}; --address gives the address "
-                                   "of this host that the others can reach") from None
-        return str(asking.getsockname()[0])
-
-
-def _free_port() -> int:
-    with socket.create_server(("", 0)) as free:
-        return int(free.getsockname()[1])

@@ -1,7 +1,15 @@
-"""Hosts and slots of ``harp run``: from a list, a file, or a script that runs during the job."""
+"""Hosts and slots of ``harp run``: from a list, a file, or a script that runs during the job.
+
+All three are read alike. A host is a name or an address, of IPv6 with or without brackets; with
+slots behind a colon it needs brackets where it could be read in two ways. A byte-order mark at the
+front is skipped.
+"""
 
 from __future__ import annotations
 
+import codecs
+import ipaddress
+import re
 import subprocess
 import threading
 from typing import TYPE_CHECKING
@@ -18,6 +26,11 @@ if TYPE_CHECKING:
 SECONDS = 1.0
 """Between two runs of the script; the same as Horovod's driver."""
 SCRIPT_S = 60.0
+MARK = codecs.BOM_UTF8.decode()
+"""The byte-order mark, which editors on Windows put at the front of a file."""
+BRACKETED = re.compile(r"\[([^\[\]]*)\](?::(.*))?")
+IMPOSSIBLE = re.compile(r"^-|[^\w.:@%-]")
+"""What a host's name cannot have, or ssh would take for an option."""
 OTHER_WORDS = ("max_slots", "max-slots", "username", "user", "binding", "ifname")
 """Further words of Open MPI's and MPICH's hostfiles; they have no effect here."""
 
@@ -40,16 +53,42 @@ def parse_hosts(text: str) -> list[tuple[str, int]]:
 
 
 def _read_host(part: str) -> tuple[str, int]:
-    host, _, slots = part.rpartition(":") if ":" in part else (part, "", "1")
-    if not host or not slots.isdecimal() or int(slots) < 1:
-        raise ValueError(f"{part!r} is not a host; write HOST:SLOTS with at least one slot")
+    host, slots = _divide(part)
+    if not slots.isdecimal() or int(slots) < 1 or not _is_name(host):
+        raise ValueError(f"{part!r} is not a host; write HOST:SLOTS with at least one slot"
+                         + "; the port of ssh is --ssh-port" * (host.count(":") == 1))
     return host, int(slots)
+
+
+def _divide(part: str) -> tuple[str, str]:
+    """Divide a host from its slots."""
+    if found := BRACKETED.fullmatch(part):
+        return found[1], "1" if found[2] is None else found[2]
+    host, _, slots = part.rpartition(":") if ":" in part else (part, "", "1")
+    if not _is_ipv6(part):
+        return host, slots
+    if _is_ipv6(host) and slots.isdecimal():
+        raise ValueError(f"{part!r} can be read as one address or as {host} with {slots} slots; "
+                         f"write [{part}] or [{host}]:{slots}")
+    return part, "1"
+
+
+def _is_name(host: str) -> bool:
+    return bool(host) and not IMPOSSIBLE.search(host) and (":" not in host or _is_ipv6(host))
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def read_hostfile(path: Path) -> list[tuple[str, int]]:
     """Read lines ``host slots=N`` or ``host:N``, the formats of Open MPI, MPICH and Horovod."""
     try:
-        lines = path.read_text().splitlines()
+        lines = path.read_text("utf-8-sig").splitlines()
     except UnicodeDecodeError:
         raise click.UsageError(f"--hostfile {path} cannot be read: it is not text") from None
     hosts: dict[str, int] = {}
@@ -83,7 +122,13 @@ def _read_host_line(words: Sequence[str]) -> tuple[str, int]:
             raise ValueError(f"{word!r} is not a number of slots; write slots=N with N at "
                              "least 1")
         slots = int(value)
-    return (host, slots) if slots else _read_host(host)
+    if slots is None:
+        return _read_host(host)
+    found = BRACKETED.fullmatch(host)
+    host = found[1] if found and found[2] is None else host
+    if not _is_name(host):
+        raise ValueError(f"{words[0]!r} is not a host; write HOST slots=N")
+    return host, slots
 
 
 class FoundHosts:
@@ -142,7 +187,8 @@ class FoundHosts:
     def _ask_script(self) -> list[tuple[str, int]]:
         run = subprocess.run([str(self._script)], capture_output=True, text=True, errors="replace",
                              timeout=SCRIPT_S, check=True, stdin=subprocess.DEVNULL)
-        names = [line.strip() for line in run.stdout.splitlines() if line.strip()]
+        lines = run.stdout.removeprefix(MARK).splitlines()
+        names = [line.strip() for line in lines if line.strip()]
         return parse_hosts(",".join(
             name if ":" in name else f"{name}:{self._slots}" for name in names))
 

@@ -29,6 +29,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harp.cli.run.here import is_here, is_loopback
 from harp.lightcc.horovod.rejoin import ELASTIC, changed_key, here_key, members_key
 from harp.lightcc.store import VARIABLE, StoreServer
 from harp.parent import end_with_parent
@@ -36,7 +37,6 @@ from harp.parent import end_with_parent
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-LOCAL = ("localhost", "127.0.0.1")
 GRACE_S = 5.0
 """Time between SIGTERM and SIGKILL."""
 CAUSE_S = 2.0
@@ -114,7 +114,7 @@ class Job:
         self._refused: set[str] = set()
         self._environment, self._ssh = environment, ssh
         self._address, self._port = address, port
-        self._here = address in LOCAL
+        self._here = is_loopback(address)
         self._server = StoreServer("127.0.0.1" if self._here else "")
         self._events: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
         self._meeting = 1
@@ -134,10 +134,10 @@ class Job:
     def _start(self, rank: Rank, meeting: int) -> subprocess.Popen[bytes]:
         first = self._ranks[0].host
         told = self._shared_variables() | variables(
-            rank, self._ranks, self._address if first in LOCAL else first, self._port)
+            rank, self._ranks, self._address if is_here(first) else first, self._port)
         if self._least:
             told[ELASTIC] = str(meeting)
-        if rank.host in LOCAL:
+        if is_here(rank.host):
             return _start_here(self._command, {**self._environment, **told})
         return _start_there(self._ssh, rank.host, self._command, self._environment, told)
 
@@ -232,7 +232,7 @@ class Job:
 
     def _is_reachable(self, host: str) -> bool:
         """Whether a host reaches this one."""
-        if host in LOCAL or not self._here:
+        if is_here(host) or not self._here:
             return True
         if host not in self._refused:
             self._refused.add(host)

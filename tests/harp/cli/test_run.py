@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import click
 import pytest
 
+from harp.cli.run.here import is_here, own_address
 from harp.cli.run.host_slots import FoundHosts, parse_hosts, read_hostfile
 from harp.cli.run.processes import place_ranks, variables
 
@@ -47,6 +49,59 @@ def test_other_words_of_open_mpi_and_mpich_in_a_hostfile_change_nothing(tmp_path
     assert read_hostfile(path) == [("a", 4), ("b", 2), ("::1", 2)]
 
 
+def test_a_mark_at_the_front_is_no_part_of_a_name(tmp_path):
+    path = tmp_path / "hosts"
+    path.write_bytes(b"\xef\xbb\xbfa slots=4\r\nb:2\r\n")
+    assert read_hostfile(path) == [("a", 4), ("b", 2)]
+    path.write_bytes(b"#!/bin/sh\nprintf '\\357\\273\\277a:4\\r\\n'\n")
+    path.chmod(0o755)
+    found = FoundHosts(path)
+    assert found.wait_for(1, 60.0) == [("a", 4)]
+    found.close()
+
+
+@pytest.mark.parametrize(("text", "host", "slots"), [
+    ("fd00::2", "fd00::2", 1), ("[fd00::2]", "fd00::2", 1), ("[fd00::2]:4", "fd00::2", 4),
+    ("::1", "::1", 1), ("[::1]:2", "::1", 2), ("fe80::1%eth0", "fe80::1%eth0", 1),
+    ("1:2:3:4:5:6:7:8", "1:2:3:4:5:6:7:8", 1), ("1:2:3:4:5:6:7:8:9", "1:2:3:4:5:6:7:8", 9),
+    ("192.0.2.7:4", "192.0.2.7", 4), ("me@node-1.example:2", "me@node-1.example", 2)])
+def test_an_address_of_either_family_is_read_alike_in_a_list_and_a_file(tmp_path, text, host,
+                                                                        slots):
+    path = tmp_path / "hosts"
+    path.write_text(f"{text}\n")
+    assert parse_hosts(text) == read_hostfile(path) == [(host, slots)]
+    path.write_text(f"[{host}] slots=7\n")
+    assert read_hostfile(path) == [(host, 7)]
+
+
+def test_a_name_or_address_of_this_host_needs_no_ssh(tmp_path):
+    ssh = tmp_path / "ssh"
+    ssh.write_text("#!/bin/sh\necho ssh was asked >&2; exit 9\n")
+    ssh.chmod(0o755)
+    name = socket.gethostname()
+    if not is_here(name):
+        pytest.skip("this host does not know its own name")
+    ended = run("-H", f"{name}:2,127.0.0.1:1", "sh", "-c", "echo $RANK $GROUP_RANK $MASTER_ADDR",
+                PATH=f"{tmp_path}:{os.environ['PATH']}")
+    assert ended.returncode == 0, ended.stderr
+    assert sorted(ended.stdout.splitlines()) == [
+        "[0] 0 0 127.0.0.1", "[1] 1 0 127.0.0.1", "[2] 2 1 127.0.0.1"]
+
+
+def test_a_host_is_here_by_its_address_of_either_family():
+    assert is_here("localhost")
+    assert is_here("127.0.0.1")
+    assert not is_here("192.0.2.7")
+    assert not is_here("2001:db8::7")
+    assert not is_here("me@localhost")
+    assert not is_here("banana.invalid")
+    assert not is_here("a" * 70)
+    if socket.has_dualstack_ipv6():
+        assert is_here("::1")
+        assert own_address("::1") == "::1"
+    assert own_address("127.0.0.1") == "127.0.0.1"
+
+
 @pytest.mark.parametrize(("text", "sentence"), [
     (b"a\nlocalhost slot=2\n", "{path}:2: 'slot=2' is unknown; write HOST slots=N; did you "
      "mean slots=2?"),
@@ -56,6 +111,14 @@ def test_other_words_of_open_mpi_and_mpich_in_a_hostfile_change_nothing(tmp_path
     (b"localhost 2\n", "{path}:1: '2' is unknown; write HOST slots=N"),
     (b"\na:x\n", "{path}:2: 'a:x' is not a host; write HOST:SLOTS with at least one slot"),
     (b"a\nb\na:2\n", "{path}:3: a is already listed above"),
+    (b"a:2 slots=4\n", "{path}:1: 'a:2' is not a host; write HOST slots=N"),
+    (b"a:22:4\n", "{path}:1: 'a:22:4' is not a host; write HOST:SLOTS with at least one slot; the "
+     "port of ssh is --ssh-port"),
+    (b"fd00::2:4\n", "{path}:1: 'fd00::2:4' can be read as one address or as fd00::2 with 4 slots; "
+     "write [fd00::2:4] or [fd00::2]:4"),
+    (b"a\0b slots=1\n", "{path}:1: 'a\\x00b' is not a host"),
+    (b"-oPort=1 slots=1\n", "{path}:1: '-oPort=1' is not a host"),
+    (b"\xff\xfea\0\n\0", "--hostfile {path} cannot be read: it is not text"),
     (b"# none\n", "--hostfile {path} names no host; write lines HOST slots=N"),
     (b"\x80\xff\0", "--hostfile {path} cannot be read: it is not text")])
 def test_a_mistake_in_a_hostfile_is_told_with_its_line(tmp_path, text, sentence):
@@ -94,7 +157,8 @@ def test_a_file_that_is_not_executable_is_no_program(tmp_path):
     assert f"'{path}' is not executable; use chmod +x" in ended.stderr
 
 
-@pytest.mark.parametrize("text", ["", ",", "a:0", "a:x", ":3", "a:1,a:2"])
+@pytest.mark.parametrize("text", ["", ",", "a:0", "a:x", ":3", "a:1,a:2", "[::1", "[]:2", "[::1]2",
+                                  "[::1]:", "a b:1", "-oPort=1:1", "\0:1", "http://a:1"])
 def test_hosts_that_cannot_be_are_refused(text):
     with pytest.raises(click.BadParameter):
         parse_hosts(text)

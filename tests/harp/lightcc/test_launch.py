@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 
@@ -85,6 +86,17 @@ def test_torch_is_told_in_its_own_words_what_another_launcher_said():
     ("n-1,n-2", "n-1")])
 def test_the_first_of_slurms_hosts(nodes, first):
     assert first_host(nodes) == first
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this host has no IPv6")
+def test_a_store_at_all_addresses_is_reached_by_both_families():
+    server = StoreServer("")
+    try:
+        StoreClient(server.variable("::1"), 30).set("key", b"value")
+        assert StoreClient(server.variable("127.0.0.1"), 30).get("key") == b"value"
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 def test_a_store_is_shared_and_wants_its_token():

@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harp.collectives.tuning import Tuning
+from harp.lightcc.policy import tuning_of
 from harp.lightcc.settings import NAMES, LightSettings
 from sim.workloads.models import get_model
 
@@ -140,3 +142,9 @@ def test_small_tensors_take_few_steps_where_no_other_setting_holds():
 def test_the_names_are_seven_and_ours():
     assert len(NAMES) == 8
     assert all(name.startswith("LIGHT_") for name in NAMES)
+
+
+def test_a_table_with_a_mark_at_its_front_is_a_table(tmp_path):
+    path = tmp_path / "tuning.json"
+    path.write_bytes(b"\xef\xbb\xbf" + Tuning(()).to_json().encode())
+    assert tuning_of({"HARP_TUNER": str(path)}) == Tuning(())
