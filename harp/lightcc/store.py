@@ -53,6 +53,12 @@ class MemoryStore:
         with self._changed:
             return key in self._values
 
+    def settle(self, key: str, value: bytes) -> bytes:
+        """Set a key unless it is set; give what it is then: one of many callers decides."""
+        with self._changed:
+            self._changed.notify_all()
+            return self._values.setdefault(key, value)
+
     def find(self, prefix: str) -> list[str]:
         """Return the rest of each key that begins with ``prefix``."""
         with self._changed:
@@ -102,6 +108,8 @@ class _Handler(socketserver.StreamRequestHandler):
         answer: str | bool = ""
         if asked.get("has"):
             answer = store.has(asked["key"])
+        elif asked.get("settle"):
+            answer = store.settle(asked["key"], bytes.fromhex(asked["value"])).hex()
         elif asked["value"] is not None:
             store.set(asked["key"], bytes.fromhex(asked["value"]))
         else:
@@ -131,6 +139,11 @@ class StoreClient:
     def has(self, key: str) -> bool:
         """Whether the key is set."""
         return bool(self._send_request({"key": key, "has": True}))
+
+    def settle(self, key: str, value: bytes) -> bytes:
+        """Set a key unless it is set; give what it is then."""
+        return bytes.fromhex(self._send_request({"key": key, "value": value.hex(),
+                                                 "settle": True}))
 
     def _send_request(self, request: dict[str, Any]) -> Any:
         with socket.create_connection(self._address, self._timeout_s) as connection:

@@ -16,18 +16,20 @@ from harp.lightcc.outer import sparse
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from harp.lightcc.outer.peers import Peers
     from harp.lightcc.outer_policy import OuterPolicy
 
 
 class Exchange:
-    """A mean under way."""
+    """A mean under way, or one that is there where there is no ``work``."""
 
-    def __init__(self, work: Any, finish: Callable[[], torch.Tensor]) -> None:
+    def __init__(self, work: Any, finish: Callable[[], torch.Tensor | None]) -> None:
         self._work, self._finish = work, finish
 
-    def wait(self) -> torch.Tensor:
-        """Wait, and give the mean."""
-        self._work.wait()
+    def wait(self) -> torch.Tensor | None:
+        """Wait, and give the mean; None where this peer was late."""
+        if self._work is not None:
+            self._work.wait()
         return self._finish()
 
 
@@ -52,3 +54,26 @@ def begin_sparse_mean(error: torch.Tensor, policy: OuterPolicy,
             sparse.add(one, total, policy)
         return total.div_(ranks)
     return Exchange(work, finish)
+
+
+def mean_of_peers(vector: torch.Tensor, peers: Peers, share: float) -> Exchange:
+    """Give the mean over peers of ``vector``, which is on the host, by weights."""
+    mean = peers.mean(vector.numpy(), share)
+    return Exchange(None, lambda: None if mean is None else torch.from_numpy(mean))
+
+
+def sparse_mean_of_peers(error: torch.Tensor, policy: OuterPolicy, peers: Peers,
+                         share: float) -> Exchange:
+    """Do as `begin_sparse_mean`, over peers and by weights."""
+    came = peers.messages(sparse.take(error, policy).numpy(), share)
+
+    def finish() -> torch.Tensor | None:
+        if came is None:
+            return None
+        total = torch.zeros_like(error)
+        for one, weight in zip(*came, strict=True):
+            said = torch.zeros_like(error)
+            sparse.add(torch.from_numpy(one.copy()), said, policy)
+            total.add_(said, alpha=float(weight))
+        return total
+    return Exchange(None, finish)

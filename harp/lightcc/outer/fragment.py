@@ -29,11 +29,13 @@ class Fragment:
     Args:
         parameters: by name, in the model's order.
         within: the ranks that divide the fragment; None: nobody does.
+        device: where the anchor is; the parameters' if not given.
 
     """
 
     def __init__(self, parameters: Mapping[str, torch.Tensor],
-                 within: dist.ProcessGroup | None) -> None:
+                 within: dist.ProcessGroup | None,
+                 device: torch.device | None = None) -> None:
         self.parameters = dict(parameters)
         self._held = [local_of(parameter) for parameter in self.parameters.values()]
         self.elements = sum(held.numel() for held in self._held)
@@ -44,7 +46,7 @@ class Fragment:
         """Elements of this rank's part; the last part may be filled up."""
         self._own = slice(place * self.room, (place + 1) * self.room)
         self._whole = self.room * ranks
-        device = self._held[0].device if self._held else None
+        device = device or (self._held[0].device if self._held else None)
         self.anchor = torch.zeros(self.room, device=device)
         """This rank's part of the parameters as all islands last agreed on them."""
 
@@ -53,7 +55,8 @@ class Fragment:
         held = self._held if tensors is None else tensors
         whole = self.anchor.new_zeros(self._whole)
         if held:
-            torch.cat([one.reshape(-1).float() for one in held], out=whole[:self.elements])
+            torch.cat([one.reshape(-1).to(whole.device, torch.float32) for one in held],
+                      out=whole[:self.elements])
         return whole[self._own].clone() if len(whole) > self.room else whole
 
     def gather(self, part: torch.Tensor) -> list[torch.Tensor]:
@@ -68,4 +71,5 @@ class Fragment:
     def write(self, part: torch.Tensor, local_share: float = 0.0) -> None:
         """Make the parameters those of ``part``, but for ``local_share`` of what they are."""
         for held, new in zip(self._held, self.gather(part), strict=True):
-            held.copy_(new if not local_share else new.lerp(held.float(), local_share))
+            held.copy_(new if not local_share
+                       else new.to(held.device).lerp(held.float(), local_share))

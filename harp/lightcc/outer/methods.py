@@ -9,21 +9,31 @@ islands go on from there. With learning rate a and momentum m (Nesterov's, as in
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from harp.lightcc.outer.exchange import Exchange, begin_mean, begin_sparse_mean
+from harp.lightcc.outer.exchange import (
+    Exchange,
+    begin_mean,
+    begin_sparse_mean,
+    mean_of_peers,
+    sparse_mean_of_peers,
+)
 from harp.lightcc.outer.fragment import Fragment, local_of
 from harp.lightcc.outer.islands import Islands
 from harp.lightcc.outer_policy import OuterPolicy, split
+from harp.lightcc.tensors import flat_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from torch import nn
+
+    from harp.lightcc.outer.peers import Peers
 
 
 class Outer:
@@ -35,11 +45,9 @@ class Outer:
     """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, policy: OuterPolicy,
-                 islands: Islands | None, *, lr: float, momentum: float = 0.0,
-                 local_share: float = 0.0) -> None:
-        if not dist.is_initialized():
-            raise ValueError(f"{type(self).__name__} was made before init_process_group; make it "
-                             "after")
+                 islands: Islands | None, peers: Peers | None = None, *, lr: float,
+                 momentum: float = 0.0, local_share: float = 0.0) -> None:
+        self._check_place(policy, islands, peers)
         _check_range("lr", lr, 0, None)
         _check_range("momentum", momentum, 0, 1)
         _check_range("local_share", local_share, 0, 1)
@@ -48,14 +56,16 @@ class Outer:
         self.steps = 0
         """Inner steps so far."""
         islands = islands or Islands()
-        self._between = islands.between
+        self._between, self.peers = islands.between, peers
+        self._own_steps, self._is_meeting = 0, False
         named = {name: one for name, one in model.named_parameters() if one.requires_grad}
         if not named:
             raise ValueError("the model has no parameters that are trained")
         names = list(named)
         sizes = [local_of(one).numel() for one in named.values()]
-        self._fragments = [Fragment({names[i]: named[names[i]] for i in range_}, islands.within)
-                           for range_ in split(sizes, policy.fragments)]
+        host = torch.device("cpu") if peers else None  # from where the state goes to others
+        self._fragments = [Fragment({names[i]: named[names[i]] for i in range_}, islands.within,
+                                    host) for range_ in split(sizes, policy.fragments)]
         self._momenta = [torch.zeros_like(one.anchor) if momentum else None
                          for one in self._fragments]
         self._errors = [torch.zeros_like(one.anchor) if policy.sparse else None
@@ -64,13 +74,46 @@ class Outer:
         self._under_way: dict[int, Exchange] = {}
         self._start_alike()
 
+    def _check_place(self, policy: OuterPolicy, islands: Islands | None,
+                     peers: Peers | None) -> None:
+        if peers is None and not dist.is_initialized():
+            raise ValueError(f"{type(self).__name__} was made before init_process_group; make it "
+                             "after")
+        if peers is not None and islands is not None:
+            raise ValueError("peers come and go as islands of one rank; give islands= or peers=")
+        if peers is not None and policy.delay:
+            raise ValueError("peers come and go between rounds, with nothing under way; give "
+                             "delay=0")
+
     def _start_alike(self) -> None:
+        if self.peers is not None:
+            self._start_with(self.peers)
+            return
         with torch.no_grad():
             first = dist.get_global_rank(self._between or dist.group.WORLD, 0)
             for fragment in self._fragments:
                 fragment.anchor = fragment.flatten()
                 dist.broadcast(fragment.anchor, first, group=self._between)
                 fragment.write(fragment.anchor)
+
+    def _start_with(self, peers: Peers) -> None:
+        with torch.no_grad():
+            for fragment in self._fragments:
+                fragment.anchor = fragment.flatten()
+            state = [one for one in (*(one.anchor for one in self._fragments), *self._momenta)
+                     if one is not None]
+            self._go_on_from(peers.start([flat_bytes(one) for one in state],
+                                         lambda: self.steps - self._is_meeting))
+
+    def _go_on_from(self, steps: int | None) -> None:
+        """Take up the state that has been written to the anchors; None: it is this one's own."""
+        if steps is None:
+            return
+        self.steps, self._own_steps = steps, 0
+        for fragment, error in zip(self._fragments, self._errors, strict=True):
+            fragment.write(fragment.anchor)
+            if error is not None:
+                error.zero_()
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Make the inner optimizer's step, and the outer one's where a round is over."""
@@ -82,6 +125,7 @@ class Outer:
         """Do what follows an inner step that was made otherwise (`GradScaler.step`, a trainer)."""
         with torch.no_grad():
             self.steps += 1
+            self._own_steps += 1
             for number in self.policy.begins(self.steps):
                 self._begin(number)
             for number in self.policy.ends(self.steps):
@@ -96,23 +140,46 @@ class Outer:
     def _begin(self, number: int) -> None:
         fragment, error = self._fragments[number], self._errors[number]
         difference = fragment.anchor - fragment.flatten()
-        if error is None:
+        if error is not None:
+            error.mul_(self._decay).add_(difference)
+        if self.peers is not None:
+            self._under_way[number] = self._exchange_with(self.peers, difference, error)
+        elif error is None:
             self._under_way[number] = begin_mean(difference, self._between)
         else:
-            error.mul_(self._decay).add_(difference)
             self._under_way[number] = begin_sparse_mean(error, self.policy, self._between)
+
+    def _exchange_with(self, peers: Peers, difference: torch.Tensor,
+                       error: torch.Tensor | None) -> Exchange:
+        share = min(self._own_steps, self.policy.every) / self.policy.every
+        self._is_meeting = True
+        try:
+            if error is None:
+                return mean_of_peers(difference, peers, share)
+            return sparse_mean_of_peers(error, self.policy, peers, share)
+        finally:
+            self._is_meeting = False
 
     def _end(self, number: int, local_share: float) -> None:
         exchange = self._under_way.pop(number, None)
         if exchange is None:  # was settled already
             return
-        mean, momentum = exchange.wait(), self._momenta[number]
+        mean = exchange.wait()
+        if mean is None:
+            assert self.peers
+            self._go_on_from(self.peers.catch_up())
+            return
+        with self.peers.changing() if self.peers else contextlib.nullcontext():
+            self._step_anchor(number, mean)
+        fragment = self._fragments[number]
+        fragment.write(fragment.anchor, local_share)
+
+    def _step_anchor(self, number: int, mean: torch.Tensor) -> None:
+        momentum = self._momenta[number]
         if momentum is not None:
             momentum.mul_(self.momentum).add_(mean)
             mean.add_(momentum, alpha=self.momentum)
-        fragment = self._fragments[number]
-        fragment.anchor.sub_(mean, alpha=self.lr)
-        fragment.write(fragment.anchor, local_share)
+        self._fragments[number].anchor.sub_(mean, alpha=self.lr)
 
     # ---- checkpoints
 
@@ -126,7 +193,8 @@ class Outer:
         with torch.no_grad():
             parts: dict[str, list[torch.Tensor | None]] = {
                 "anchor": [one.anchor for one in self._fragments], "momentum": list(self._momenta),
-                "error": [None if one is None else begin_mean(one.clone(), self._between).wait()
+                "error": [one if one is None or self.peers
+                          else begin_mean(one.clone(), self._between).wait()
                           for one in self._errors]}
             state: dict[str, Any] = {"steps": self.steps}
             for what, vectors in parts.items():
@@ -191,8 +259,8 @@ class LocalSGD(Outer):
     """The mean of parameters after every ``every`` inner steps."""
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, every: int,
-                 islands: Islands | None = None) -> None:
-        super().__init__(model, optimizer, OuterPolicy("local-sgd", every), islands, lr=1.0)
+                 islands: Islands | None = None, *, peers: Peers | None = None) -> None:
+        super().__init__(model, optimizer, OuterPolicy("local-sgd", every), islands, peers, lr=1.0)
 
 
 class DiLoCo(Outer):
@@ -202,8 +270,9 @@ class DiLoCo(Outer):
     """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, every: int,
-                 islands: Islands | None = None, *, lr: float = 0.7, momentum: float = 0.9) -> None:
-        super().__init__(model, optimizer, OuterPolicy("diloco", every), islands, lr=lr,
+                 islands: Islands | None = None, *, lr: float = 0.7, momentum: float = 0.9,
+                 peers: Peers | None = None) -> None:
+        super().__init__(model, optimizer, OuterPolicy("diloco", every), islands, peers, lr=lr,
                          momentum=momentum)
 
 
@@ -216,11 +285,12 @@ class StreamingDiLoCo(Outer):
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, every: int,
                  islands: Islands | None = None, *, fragments: int = 4, delay: int = 1,
-                 lr: float = 0.7, momentum: float = 0.9, local_share: float | None = None) -> None:
+                 lr: float = 0.7, momentum: float = 0.9, local_share: float | None = None,
+                 peers: Peers | None = None) -> None:
         if local_share is None:
             local_share = 0.5 if delay else 0.0
         super().__init__(model, optimizer, OuterPolicy("streaming", every, fragments, delay),
-                         islands, lr=lr, momentum=momentum, local_share=local_share)
+                         islands, peers, lr=lr, momentum=momentum, local_share=local_share)
 
 
 class SparseLoCo(Outer):
@@ -233,8 +303,9 @@ class SparseLoCo(Outer):
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, every: int,
                  islands: Islands | None = None, *, keep: int = 64, chunk: int = 4096,
                  bits: int = 2, lr: float = 1.0, decay: float = 0.95, fragments: int = 1,
-                 delay: int = 0, local_share: float = 0.0) -> None:
+                 delay: int = 0, local_share: float = 0.0, peers: Peers | None = None) -> None:
         policy = OuterPolicy("sparseloco", every, fragments, delay, keep, chunk, bits)
-        super().__init__(model, optimizer, policy, islands, lr=lr, local_share=local_share)
+        super().__init__(model, optimizer, policy, islands, peers, lr=lr,
+                         local_share=local_share)
         _check_range("decay", decay, 0, 1)
         self._decay = decay

@@ -1,0 +1,321 @@
+"""Peers that come and go, as threads of one process, against numpy where nothing is by chance."""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from harp.lightcc.outer import DiLoCo, Islands, LocalSGD, Peers, SparseLoCo, StreamingDiLoCo
+from harp.lightcc.outer.meeting import Meeting
+from harp.lightcc.outer.newest import StateServer, take_newest
+from harp.lightcc.store import MemoryStore, StoreServer
+from tests.harp.lightcc.outer import reference
+from tests.support import ROOT
+
+PATIENCE_S = 120.0
+ELEMENTS = sum(int(np.prod(shape)) for shape in reference.SHAPES.values())
+CLOSE = {"rtol": 2e-5, "atol": 2e-6}
+
+
+class Quadratic(torch.nn.Module):
+    """The model of reference.py, from other values at each peer but the first."""
+
+    def __init__(self, peer):
+        super().__init__()
+        values, first = reference.start(ELEMENTS) + peer, 0
+        for name, shape in reference.SHAPES.items():
+            size = int(np.prod(shape))
+            part = torch.tensor(values[first:first + size], dtype=torch.float32).view(shape)
+            self.register_parameter(name, torch.nn.Parameter(part))
+            first += size
+
+    def forward(self, weights, targets):
+        flat = torch.cat([one.reshape(-1) for one in self.parameters()])
+        return 0.5 * (weights * flat - targets).square().sum()
+
+
+class Trained:
+    """A peer: data of its island, model and outer optimizer."""
+
+    def __init__(self, make, island, peers):
+        self.island, self.peers = island, peers
+        self.model = Quadratic(island)
+        self.outer = make(self.model, torch.optim.SGD(self.model.parameters(), reference.INNER),
+                          peers=peers)
+
+    def train(self, steps):
+        for _ in range(steps):
+            self.outer.optimizer.zero_grad()
+            data = [torch.tensor(one, dtype=torch.float32) for one in
+                    reference.draw(self.island, self.outer.steps + 1, ELEMENTS)]
+            self.model(*data).backward()
+            self.outer.step()
+
+    @property
+    def values(self):
+        return torch.cat([one.detach().reshape(-1) for one in self.model.parameters()]).numpy()
+
+
+def begin(make, count, **options):
+    """Peers that begin together, numbered as their islands are."""
+    store, turns = MemoryStore(), [threading.Event() for _ in range(count + 1)]
+    turns[0].set()
+
+    class InTurn:
+        """Lets peers come in the order of their islands."""
+
+        def __init__(self, island):
+            self.island = island
+
+        def __getattr__(self, name):
+            return getattr(store, name)
+
+        def settle(self, key, value):
+            if key.startswith("member/"):
+                assert turns[self.island].wait(PATIENCE_S)
+            found = store.settle(key, value)
+            if key.startswith("member/") and found == value:
+                turns[self.island + 1].set()
+            return found
+
+    def one(island):
+        options_of = {"deadline_s": PATIENCE_S, "timeout_s": 30.0} | options
+        return Trained(make, island, Peers(count, store=InTurn(island), **options_of))
+    with ThreadPoolExecutor(count) as pool:
+        return store, list(pool.map(one, range(count)))
+
+
+def together(*work):
+    with ThreadPoolExecutor(len(work)) as pool:
+        for done in [pool.submit(one) for one in work]:
+            done.result(PATIENCE_S)
+
+
+def leave(*trained):
+    together(*(one.peers.close for one in trained))
+
+
+def check_equal(*trained):
+    """The state that all have in common; a fragment may have been trained since."""
+    anchors = [[fragment.anchor.numpy().tobytes() for fragment in one.outer._fragments]
+               for one in trained]
+    assert all(one == anchors[0] for one in anchors)
+    if len(anchors[0]) == 1:
+        assert len({one.values.tobytes() for one in trained}) == 1
+
+
+def test_peers_that_all_come_do_what_islands_do():
+    _, three = begin(lambda *of, **more: DiLoCo(*of, 3, **more), 3)
+    check_equal(*three)
+    together(*(lambda one=one: one.train(12) for one in three))
+    wanted = reference.diloco(3, 12, ELEMENTS, 3, 0.7, 0.9)
+    np.testing.assert_allclose(three[0].values, wanted[0], **CLOSE)
+    check_equal(*three)
+    assert [one.peers.number for one in three] == [4, 4, 4]
+    leave(*three)
+
+
+@pytest.mark.parametrize("make", [
+    lambda *of, **more: LocalSGD(*of, 4, **more),
+    lambda *of, **more: StreamingDiLoCo(*of, 4, fragments=2, delay=0, **more),
+    lambda *of, **more: SparseLoCo(*of, 4, keep=8, chunk=16, **more)],
+    ids=["local SGD", "streaming", "sparse"])
+def test_every_method_has_peers_equal_after_a_round(make):
+    _, two = begin(make, 2)
+    together(*(lambda one=one: one.train(8) for one in two))
+    check_equal(*two)
+    leave(*two)
+
+
+def test_a_round_goes_on_by_weight_without_a_peer_that_left():
+    _, three = begin(lambda *of, **more: LocalSGD(*of, 2, **more), 3, deadline_s=1.0)
+    three[1].peers.weight = 3.0
+    together(*(lambda one=one: one.train(2) for one in three))
+    values = reference.start(ELEMENTS)
+    own = [values] * 3
+    for step in (1, 2):
+        own = [reference.inner_step(one, island, step) for island, one in enumerate(own)]
+    mean = np.average(own, axis=0, weights=[1, 3, 1])
+    np.testing.assert_allclose(three[0].values, mean, **CLOSE)
+    leave(three[2])
+    together(*(lambda one=one: one.train(2) for one in three[:2]))
+    own = [mean] * 2
+    for step in (3, 4):
+        own = [reference.inner_step(one, island, step) for island, one in enumerate(own)]
+    np.testing.assert_allclose(three[0].values, np.average(own, axis=0, weights=[1, 3]), **CLOSE)
+    check_equal(*three[:2])
+    assert three[0].peers.members == (0, 1)
+    leave(*three[:2])
+
+
+def test_a_late_peer_and_a_new_one_take_the_newest_state_and_go_on_with_the_others():
+    make = lambda *of, **more: DiLoCo(*of, 2, **more)  # noqa: E731
+    store, (first, second) = begin(make, 2, deadline_s=0.5)
+    first.train(6)  # three rounds alone
+    assert (first.peers.number, first.peers.members) == (3, (0,))
+    second.train(2)  # is late for the first
+    assert second.peers.number == 3
+    check_equal(first, second)
+    first.peers._meeting._deadline_s = second.peers._meeting._deadline_s = PATIENCE_S
+    third = Trained(make, 2, Peers(2, store=store, deadline_s=PATIENCE_S, timeout_s=30.0))
+    check_equal(first, second, third)
+    together(*(lambda one=one: one.train(4) for one in (first, second, third)))
+    check_equal(first, second, third)
+    assert first.peers.members == third.peers.members == (0, 1, 2)
+    leave(first, second, third)
+
+
+PEER = """
+import sys
+import numpy as np
+from harp.lightcc.outer import Peers
+from harp.lightcc.store import StoreClient
+peers = Peers(2, deadline_s=300, timeout_s=20, store=StoreClient(sys.argv[1], 60))
+peers.start([np.zeros(4, np.uint8)], lambda: 0)
+print(peers.me, flush=True)
+while peers.mean(np.ones(1 << 20, np.float32), 1.0) is not None:
+    print(peers.number, *peers.members, flush=True)
+"""
+
+
+def test_a_peer_that_is_killed_in_an_exchange_is_left_out():
+    with StoreServer() as server:
+        variable = server.variable("127.0.0.1")
+        started = [subprocess.Popen([sys.executable, "-c", PEER, variable], text=True, cwd=ROOT,
+                                    stdout=subprocess.PIPE) for _ in range(2)]
+        try:
+            killed, left = sorted(started, key=lambda one: -int(one.stdout.readline()))
+            for process in (killed, left):
+                assert process.stdout.readline() == "1 0 1\n"
+            killed.kill()
+            assert any(line.endswith(" 0\n") for line in iter(left.stdout.readline, ""))
+        finally:
+            for process in started:
+                process.kill()
+                process.communicate()
+        server.shutdown()
+
+
+def test_who_was_not_in_the_result_that_counts_is_late():
+    store = MemoryStore()
+    one, other = (Meeting(store, [name], 0.0) for name in "ab")
+    assert one.found(1)
+    assert one.gather(1, 0).numbers == (0,)
+    assert other.gather(1, 0) is None
+    assert one.settle(1, 0)
+    assert not other.settle(1, 1)
+    assert other.gather(1, 1) is None
+
+
+# ---- The newest state
+
+@pytest.fixture
+def servers():
+    made = []
+
+    def serve(number, state, token="token"):
+        server = StateServer("127.0.0.1", token, lambda: 7)
+        with server.changing(number, (0,), [state]):
+            pass
+        made.append(server)
+        return server
+    yield serve
+    for server in made:
+        server.shutdown()
+        server.server_close()
+
+
+def state_of(seed, nbytes=3_000_000):
+    return np.random.default_rng(seed).integers(0, 256, nbytes, np.uint8)
+
+
+def test_the_newest_state_is_taken_whoever_has_it(servers):
+    peers = [servers(4, state_of(1)), servers(6, state_of(2)), servers(-1, state_of(3)),
+             servers(9, state_of(4), token="another")]
+    addresses = {number: peer.address for number, peer in enumerate(peers)}
+    head, state = take_newest(addresses, "token", 2, PATIENCE_S)
+    assert (head.number, head.steps) == (6, 7)
+    assert state == state_of(2).tobytes()
+    assert take_newest({}, "token", 6, PATIENCE_S) is None
+    with pytest.raises(TimeoutError, match="no peer could give a state of a round after 6 within"):
+        take_newest(addresses, "token", 6, 0.0)
+
+
+class Between:
+    """Stands before a peer: passes on some bytes of each state, or changes one."""
+
+    def __init__(self, to, most=None, flip=None):
+        self.to, self.most, self.flip = to, most, flip
+        self.passed = 0
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.address = list(self.listener.getsockname())
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self):
+        while True:
+            try:
+                client, _ = self.listener.accept()
+            except OSError:
+                return
+            with client, socket.create_connection(tuple(self.to)) as peer:
+                peer.sendall(client.makefile("rb").readline())
+                stream = peer.makefile("rb")
+                client.sendall(stream.readline())
+                while chunk := bytearray(stream.read1(1 << 16)):
+                    at = -1 if self.flip is None else self.flip - self.passed
+                    if 0 <= at < len(chunk):
+                        chunk[at] ^= 1
+                    if self.most is not None:
+                        chunk = chunk[:self.most - self.passed]
+                    self.passed += len(chunk)
+                    if not chunk:
+                        break
+                    client.sendall(chunk)
+
+
+def test_what_one_peer_began_to_send_another_one_finishes(servers):
+    whole = state_of(5)
+    near = Between(servers(1, whole).address, most=1_000_000)
+    far = Between(servers(1, whole).address)
+    _, state = take_newest({0: near.address, 1: far.address}, "token", 0, PATIENCE_S)
+    assert state == whole.tobytes()
+    assert near.passed + far.passed == len(whole) or near.passed == 0
+    near.listener.close()
+    far.listener.close()
+
+
+def test_a_state_that_came_wrong_is_taken_from_another_peer(servers):
+    whole = state_of(6)
+    bad = Between(servers(1, whole).address, flip=2_000_000)
+    good = servers(1, whole)
+    _, state = take_newest({0: bad.address, 1: good.address}, "token", 0, PATIENCE_S)
+    assert hashlib.sha256(state).digest() == hashlib.sha256(whole).digest()
+    bad.listener.close()
+
+
+# ---- What cannot be
+
+def test_what_cannot_be_is_refused_in_a_sentence(monkeypatch):
+    monkeypatch.delenv("HARP_STORE", raising=False)
+    with pytest.raises(ValueError, match="need a store that outlives them"):
+        Peers(2)
+    with pytest.raises(ValueError, match="count is 0; allowed is 1 or more"):
+        Peers(0, store=MemoryStore())
+    model = torch.nn.Linear(2, 2)
+    inner = torch.optim.SGD(model.parameters(), 0.1)
+    peers = Peers(1, store=MemoryStore())
+    with pytest.raises(ValueError, match="give islands= or peers="):
+        DiLoCo(model, inner, 2, Islands(), peers=peers)
+    with pytest.raises(ValueError, match="give delay=0"):
+        StreamingDiLoCo(model, inner, 4, peers=peers)
