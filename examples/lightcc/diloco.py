@@ -26,7 +26,7 @@ KILLED_AFTER = TOLD_EVERY = 10
 
 
 def main():
-    peers = Peers(PEERS, deadline_s=10, timeout_s=30)
+    peers = Peers(PEERS, deadline_s=10, timeout_s=120)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 10))
     outer = DiLoCo(model, torch.optim.AdamW(model.parameters(), 1e-3), EVERY, peers=peers)

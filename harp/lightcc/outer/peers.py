@@ -56,7 +56,7 @@ class Peers:
     """One peer, among the others.
 
     Args:
-        count: peers with which training begins; it waits for them for one deadline.
+        count: peers with which training begins; it waits for them for ``timeout_s``.
         deadline_s: how long a round waits for a peer that does not come.
         weight: of this peer's steps beside those of the others; such as samples a step.
         timeout_s: how long an exchange may take. A peer that is silent for this long, or 30 s if
@@ -96,7 +96,8 @@ class Peers:
         self._parts = parts
         token = self._store.settle("token", secrets.token_hex(16).encode()).decode()
         self._server = StateServer(_own_host(), token, steps)
-        self._meeting = Meeting(self._store, self._server.address, self._deadline_s)
+        self._meeting = Meeting(self._store, self._server.address, self._deadline_s,
+                                self._timeout_s)
         self.me = self._meeting.number
         """This peer's number, in the order in which all came."""
         if not self._meeting.found(self._count):
@@ -113,13 +114,14 @@ class Peers:
 
     def catch_up(self) -> int | None:
         """Take the newest state; None where no other peer has one, and this one goes on alone."""
+        self._meeting.announce()
         found = take_newest(self._meeting.others(), self._server.token, self.number,
                             self._timeout_s)
         if found is None:
             while self._meeting.has_result(self.number + 1):
                 self.number += 1
             self.members = (self.me,)
-            self._meeting.announce(self.number + 1, self.members)
+            self._meeting.join(self.members)
             self.offer(self.number)
             return None
         head, state = found
@@ -129,7 +131,7 @@ class Peers:
                 part[:] = np.frombuffer(state, np.uint8, len(part), at)
                 at += len(part)
         self.number, self.members = head.number, head.members
-        self._meeting.announce(head.number + 1, head.members)
+        self._meeting.join(head.members)
         log.info("peer %d took the state after round %d", self.me, head.number)
         return head.steps
 

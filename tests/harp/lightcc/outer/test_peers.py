@@ -209,7 +209,7 @@ def test_a_peer_that_is_killed_in_an_exchange_is_left_out():
 
 def test_who_was_not_in_the_result_that_counts_is_late():
     store = MemoryStore()
-    one, other = (Meeting(store, [name], 0.0) for name in "ab")
+    one, other = (Meeting(store, [name], 0.0, 0.0) for name in "ab")
     assert one.found(1)
     assert one.gather(1, 0).numbers == (0,)
     assert other.gather(1, 0) is None
