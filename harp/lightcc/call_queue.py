@@ -12,13 +12,14 @@ not contiguous, are made before and after it, in no order with other calls.)
 
 from __future__ import annotations
 
+import json
 import queue
 import threading
 from collections import deque
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from harp.lightcc.failure import FAILED, LATE, SYMPTOM, GroupError
+from harp.lightcc.failure import DIFFERS, FAILED, LATE, SYMPTOM, GroupError
 from harp.lightcc.mover import RUNS, CancelledError, DiffersError, LateError, SizeError
 from harp.lightcc.program import read_descriptor
 
@@ -145,6 +146,7 @@ class CallQueue:
     def _number_call(self, program: Program) -> None:
         self._failure.calls_begun += 1
         program.number[0] = self._failure.calls_begun
+        self._failure.last_begun.append(program.what)
 
     def _fail_group(self, why: str, kind: bytes) -> str:
         """Fail the group, and end what may still use a call's memory; returns the sentence."""
@@ -163,10 +165,8 @@ class CallQueue:
         if isinstance(error, SizeError):
             return f"{which}: {error}", SYMPTOM if program.same_sizes else FAILED
         if isinstance(error, DiffersError):
-            both = sorted([(error.peer, read_descriptor(error.descriptor)),
-                           (self._rank, program.what)])
-            return f"{which}: ranks do not agree: " + ", ".join(
-                f"rank {rank} calls {what}" for rank, what in both), FAILED
+            both = {error.peer: read_descriptor(error.descriptor), self._rank: program.what}
+            return json.dumps([number, program.what, both]), DIFFERS
         return f"{which}: {error}", FAILED
 
     # ---- In the group's thread ----

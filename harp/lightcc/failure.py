@@ -9,30 +9,46 @@ wait for the sentence while the rank is there, and no longer than a silent rank 
 Each rank passes the sentence on once before it leaves, so it arrives although a rank is killed
 while it sends it.
 
-A report has one of three kinds. `FAILED` is a reason. `SYMPTOM` follows from a failure that another
+A report has one of four kinds. `FAILED` is a reason. `SYMPTOM` follows from a failure that another
 rank sees better, such as data of a wrong size where ranks do not agree: it decides only if no
 reason comes. `LATE` says that a call takes too long; all ranks are then asked how many calls they
-have begun, and the sentence names the ranks that did not come.
+have begun, and the sentence names the ranks that did not come. `DIFFERS` says that two ranks call
+different things; all are asked what they call, and the sentence names the ranks of each call.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Sequence
     from typing import Any
 
-FAILED, SYMPTOM, LATE = b"f", b"s", b"l"
-DECIDED, ASK_CALLS_BEGUN, CALLS_BEGUN = b"d", b"h", b"n"
+FAILED, SYMPTOM, LATE, DIFFERS = b"f", b"s", b"l", b"x"
+DECIDED, ASK_CALLS_BEGUN, CALLS_BEGUN, ASK_CALL, CALL = b"d", b"h", b"n", b"a", b"c"
+REMEMBERED = 32
+"""Calls: more than are under way at once."""
 LEAVE_S = 1.0
 """A rank that leaves tries for this long to reach the others."""
 
 
 class GroupError(RuntimeError):
     """The group has failed; the sentence is the same at every rank that could be reached."""
+
+
+def name_ranks(ranks: Sequence[int]) -> str:
+    """Give ranks in words.
+
+    >>> name_ranks([0]), name_ranks([0, 2, 3])
+    ('rank 0', 'ranks 0, 2 and 3')
+    """
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
 
 
 class Messenger(Protocol):
@@ -78,12 +94,16 @@ class Failure:
         self.known = asyncio.Event()
         self.calls_begun = 0
         """The calls that this rank has begun: counted by the queue, sent to ranks that ask."""
+        self.last_begun: deque[str] = deque(maxlen=REMEMBERED)
+        """The last of these calls, in words."""
         self._messenger: Messenger | None = None
         self._mover: Cancellable | None = None
         self._listeners: list[Callable[[str | None], None]] = []
         self._reported: set[bytes] = set()
         self._begun_by: dict[int, int] = {}
         self._all_answered = asyncio.Event()
+        self._calls_of: dict[int, str] = {}
+        self._all_said = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def attach(self, messenger: Messenger, mover: Cancellable | None = None) -> None:
@@ -103,7 +123,11 @@ class Failure:
     # ---- In the loop ----
 
     def report(self, why: str, kind: bytes = FAILED) -> None:
-        """Report a failure. For LATE, ``why`` is the call, with its number first."""
+        """Report a failure.
+
+        For LATE, ``why`` is the call, with its number first; for DIFFERS it is JSON: the number of
+        the call, what the rank that reports calls, and what each of two ranks calls.
+        """
         if self.sentence is None and not self._reported & {FAILED, kind}:
             self._reported.add(kind)
             self._start_task(self._ask_lower_ranks(why, kind))
@@ -125,8 +149,19 @@ class Failure:
             self._begun_by[rank] = int(text)
             if len(self._begun_by) == len(self._others):
                 self._all_answered.set()
+        elif kind == ASK_CALL:
+            self._start_task(self._send_news(rank, CALL, self._find_call(int(text))))
+        elif kind == CALL:
+            self._calls_of[rank] = text
+            if len(self._calls_of) == len(self._others):
+                self._all_said.set()
         else:
             self.report(text, kind)
+
+    def _find_call(self, number: int) -> str:
+        """Give what this rank calls in its call of a number; empty if it is not there yet."""
+        back = self.calls_begun - number
+        return self.last_begun[-1 - back] if 0 <= back < len(self.last_begun) else ""
 
     def settle(self, sentence: str, *, is_failure: bool = True) -> None:
         """End this rank's work by a sentence; listeners get None if it is no failure."""
@@ -190,6 +225,8 @@ class Failure:
                 await asyncio.wait_for(self.known.wait(), self._patience_s)
         elif kind == LATE:
             why = await self._name_missing_ranks(why)
+        elif kind == DIFFERS:
+            why = await self._name_odd_ranks(*json.loads(why))
         self._settle_and_send(why)
 
     async def _name_missing_ranks(self, call: str) -> str:
@@ -205,6 +242,21 @@ class Failure:
         return (f"call {number}, {what}: not over after {self._timeout_s:g} s, "
                 + (f"{who}{', '.join(map(str, missing))} did not come" if missing
                    else "though all ranks came"))
+
+    async def _name_odd_ranks(self, number: int, what: str, both: dict[str, str]) -> str:
+        for rank in self._others:
+            self._start_task(self._send_news(rank, ASK_CALL, str(number)))
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._all_said.wait(), LEAVE_S)
+        said = {**self._calls_of, self._rank: self._find_call(number),
+                **{int(rank): call for rank, call in both.items()}}
+        calls: dict[str, list[int]] = {}
+        for rank in sorted(said):
+            if said[rank]:
+                calls.setdefault(said[rank], []).append(rank)
+        return f"call {number}, {what}: ranks do not agree: " + ", ".join(
+            f"{name_ranks(ranks)} call{'s' * (len(ranks) == 1)} {call}"
+            for call, ranks in calls.items())
 
     def _settle_and_send(self, sentence: str) -> None:
         if self.sentence is None:

@@ -49,7 +49,7 @@ from harp.lightcc.program import Program, small_broadcast
 from harp.lightcc.settings import INDEX_BYTES, LightSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
     from concurrent.futures import Future
 
     from numpy.typing import NDArray
@@ -79,6 +79,13 @@ class Between(NamedTuple):
     ranks: tuple[int, ...]
     """One of each host, with the same part."""
     bucket_bytes: int
+
+
+def _describe_plan(name: str, parameters: Mapping[str, Any]) -> str:
+    """Give all that shapes a plan, in words: ranks compare them."""
+    of = {"group": "groups of {}", "ratio": "ratio {}", "value_bytes": "values of {} B"}
+    return ", ".join([name, *(of.get(key, key + " {}").format(value)
+                              for key, value in parameters.items())])
 
 
 PROGRAMS = 256
@@ -264,7 +271,8 @@ class Group:
             "is_sampled": sampled})
         finish = partial(divide, address(data) + own.start, own.stop - own.start, dtype,
                          self.ranks) if reduction == "avg" else None
-        return Program(f"{call} of {len(data) // unit} {dtype}, {reduction}, by {plan_name}",
+        return Program(f"{call} of {len(data) // unit} {dtype}, {reduction}, by "
+                       f"{_describe_plan(plan_name, parameters)}",
                        made.among(ranks).on(data, pairs), self.rank, self.ranks, work, finish,
                        pairs, inline_descriptor=not among and plan_name == "recursive-doubling"
                        and len(data) <= INLINE_DESCRIPTOR_BYTES, data=data)

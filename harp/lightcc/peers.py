@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from harp.collectives.channels import ConnectionChannel
-from harp.lightcc.failure import GroupError
+from harp.lightcc.failure import GroupError, name_ranks
 from harp.lightcc.mover import Direct
 from harp.lightcc.ports import open_memory, open_network, open_p2p, read_port
 from harp.net.errors import EndedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -149,17 +149,18 @@ class Peers:
 
     async def _find_kinds(self) -> dict[int, str]:
         """Choose how to reach each other rank."""
-        self._store.set(f"place/{self.rank}",
-                        json.dumps([memory_place(), self.direct.open()]).encode())
+        self._store.set(f"place/{self.rank}", json.dumps(
+            [memory_place(), self.direct.open(), self._port]).encode())
         found = []
         for rank in range(self.ranks):
             self._missing = {rank}
             found.append(await self._read_store(f"place/{rank}"))
         self._missing = set(range(self.ranks)) - {self.rank}
-        self.places = [place for place, _ in found]
+        self.places = [place for place, *_ in found]
+        check_ports([port for *_, port in found], self.places)
         here = self.places[self.rank]
-        kinds = {peer: self._choose_kind(place == here) for peer, place in enumerate(self.places)
-                 if peer != self.rank}
+        kinds = {peer: link_kind(self._port, same_host=place == here)
+                 for peer, place in enumerate(self.places) if peer != self.rank}
         for peer, kind in kinds.items():
             if kind == "mem":
                 self.direct.meet(peer, found[peer][1])
@@ -174,12 +175,6 @@ class Peers:
     def dead_s(self) -> float:
         """A rank that is silent for this long counts as dead."""
         return max(1.0, min(self._timeout_s, 30.0))
-
-    def _choose_kind(self, same_host: bool) -> str:
-        if self._port == "mem" and not same_host:
-            raise ValueError("HARP_PORT is mem, but the ranks are on several hosts; auto takes mem "
-                             "within a host, and udp or xdp between them")
-        return "mem" if self._port == "mem" or (self._port == "auto" and same_host) else "network"
 
     def _engine_for(self, which: bytes, kind: str) -> Engine:
         """Return the engine; the waiting thread drives that of pieces, that of P2P has its own."""
@@ -234,6 +229,37 @@ class Peers:
             engine.close()
         self._engines.clear()
         self.direct.close()
+
+
+def link_kind(port: str, *, same_host: bool) -> str:
+    """Say how a rank with this HARP_PORT reaches another one: over memory or the network."""
+    return "mem" if port == "mem" or (port == "auto" and same_host) else "network"
+
+
+def check_ports(ports: Sequence[str], places: Sequence[str]) -> None:
+    """Refuse what ranks' HARP_PORT, each in its place, cannot do together; all ranks find it alike.
+
+    Raises:
+        ValueError: in one sentence that names the ranks.
+
+    """
+    if "mem" in ports and len(set(places)) > 1:
+        raise ValueError("HARP_PORT is mem, but the ranks are on several hosts; auto takes mem "
+                         "within a host, and udp or xdp between them")
+    for one, port in enumerate(ports):
+        for other in range(one):
+            same = places[one] == places[other]
+            kinds = {link_kind(name, same_host=same) for name in (port, ports[other])}
+            if len(kinds) > 1 or (kinds == {"network"} and (port == "tcp") != (
+                    ports[other] == "tcp")):
+                raise ValueError(_describe_ports(ports))
+
+
+def _describe_ports(ports: Sequence[str]) -> str:
+    of = {port: [rank for rank, found in enumerate(ports) if found == port] for port in ports}
+    return ("ranks do not agree on HARP_PORT: " + ", ".join(
+        f"it is {port} at {name_ranks(ranks)}" for port, ranks in of.items())
+        + "; of these only auto, udp and xdp go together, and between hosts alone")
 
 
 def memory_place() -> str:

@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import networkx as nx
 import numpy as np
@@ -17,6 +18,7 @@ import pytest
 from harp.collectives.doubling import find_partners
 from harp.collectives.tuning import Communicator, Row, Tuning
 from harp.lightcc.group import Group, GroupError
+from harp.lightcc.peers import Peers, check_ports
 from harp.lightcc.pieces import PIECE_BYTES
 from harp.lightcc.settings import LightSettings
 
@@ -297,7 +299,8 @@ def test_ranks_that_do_not_agree_all_hear_the_same_sentence(ranks):
         assert len(set(said)) == 1
         assert "ranks do not agree: " in said[0]
         assert "rank 0 calls allreduce of 9 float32" in said[0]
-        assert "calls allreduce of 8 float32" in said[0]
+        others = "rank 1 calls" if ranks == 2 else "ranks 1, 2 and 3 call"
+        assert f"{others} allreduce of 8 float32" in said[0]
         assert failures([rank.barrier() for rank in group]) == said  # and of every later call
 
 
@@ -333,6 +336,57 @@ def test_whoever_calls_something_longer_is_told_at_once(ranks):
                                             "float32") for i, rank in enumerate(group)])
             assert len(set(said)) == 1
             assert f"rank {odd} calls allreduce of 100000 float32, sum, by ring" in said[0]
+
+
+SPARSE = LightSettings(topk=True, topk_threshold_bytes=0, topk_ratio=0.1)
+
+
+@pytest.mark.parametrize(("odd", "says"), [
+    (replace(SPARSE, topk_ratio=0.2), "by topk, ratio 0.2, values of 4 B"),
+    (replace(SPARSE, topk_fp16=True), "by topk, ratio 0.1, values of 2 B"),
+    (LightSettings(two_d=True, intra_size=3), "by 2d, groups of 3")],
+    ids=["ratio", "fp16", "2d"])
+def test_a_rank_with_other_settings_is_named_at_once(odd, says):
+    with group_of(3, settings=SPARSE) as group:
+        group[1].settings = odd
+        data = [np.ones(1000, "<f4") for _ in group]
+        said = failures([rank.allreduce(raw(own), "float32", error=np.zeros(
+            rank.error_bytes(own.nbytes, "float32"), np.uint8) if rank.settings.topk else None)
+            for rank, own in zip(group, data, strict=True)])
+        assert len(set(said)) == 1
+        assert "ranks do not agree: " in said[0]
+        assert f"rank 1 calls allreduce of 1000 float32, sum, {says}" in said[0]
+        assert ("ranks 0 and 2 call allreduce of 1000 float32, sum, by topk, ratio 0.1, values of "
+                "4 B") in said[0]
+
+
+def test_a_rank_with_another_port_is_named_before_a_group_is_made():
+    store = MemoryStore()
+
+    def make(rank):
+        peers = Peers(rank, 3, store, PATIENCE_S, {"HARP_PORT": "tcp" if rank == 1 else "auto"})
+        with pytest.raises(ValueError, match="HARP_PORT") as caught:
+            asyncio.run(peers.connect())
+        peers.close()
+        return str(caught.value)
+    with ThreadPoolExecutor(3) as pool:
+        said = list(pool.map(make, range(3)))
+    assert len(set(said)) == 1
+    assert said[0].startswith("ranks do not agree on HARP_PORT: it is auto at ranks 0 and 2, it is "
+                              "tcp at rank 1")
+
+
+@pytest.mark.parametrize(("ports", "hosts", "agree"), [
+    (["auto", "auto"], "aa", True), (["udp", "xdp", "auto"], "abc", True),
+    (["udp", "xdp"], "aa", True), (["auto", "udp"], "aa", False), (["auto", "udp"], "ab", True),
+    (["tcp", "tcp"], "ab", True), (["tcp", "udp"], "ab", False), (["tcp", "auto"], "ab", False),
+    (["mem", "auto"], "aa", True), (["mem", "mem"], "ab", False), (["mem", "tcp"], "aa", False)])
+def test_ports_that_go_together(ports, hosts, agree):
+    if agree:
+        check_ports(ports, hosts)
+    else:
+        with pytest.raises(ValueError, match="HARP_PORT"):
+            check_ports(ports, hosts)
 
 
 def test_partners_link_all_ranks_and_know_each_other():
