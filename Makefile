@@ -2,7 +2,7 @@
 PY := .venv/bin/python
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: run test test-all setup setup-run lint format bench clean help
+.PHONY: run test test-all test-torch setup setup-run lint format bench clean help
 
 run: setup-run  ## set everything up and run the main job
 	$(PY) -m sim.run topologies/taco-vgg16-v100-25g.yaml
@@ -15,6 +15,10 @@ test-all: setup  ## all tests: soaks, long matrices and the emulated machine amo
 	@$(PY) -c 'import harp'
 	$(PY) -m pytest -n auto
 	$(PY) -m pytest tests/vm/zero_copy.py
+
+test-torch: setup  ## the tests of what binds torch, with the newest torch that README names
+	@$(PY) -c 'import harp'
+	sh .ci/newest-torch.sh
 
 setup:  ## prepare .venv, and all that tests need
 	@sh .ci/setup.sh test
@@ -35,7 +39,7 @@ bench: setup-run  ## the speed table of the simulator
 	$(PY) -m bench sim
 
 clean:  ## remove what setup and the builds made
-	rm -rf .venv build
+	rm -rf .venv .venv-torch build
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed 's/:.*## /	/'

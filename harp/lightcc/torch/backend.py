@@ -163,6 +163,15 @@ class LightGroup(dist.ProcessGroup):
     def _set_group_name(self, name: str) -> None:
         self.callbacks.name = name
 
+    # torch asks a group for its backend, one for each kind of device, before it batches messages
+    # (from 2.14 on), splits a group or lets it allocate. This group is its own for all of them, and
+    # does none of these. Before 2.14 Python cannot subclass c10d's Backend.
+    supports_coalescing = supports_splitting = supports_time_estimate = False
+    supports_tensor_alloc = False
+
+    def _get_backend(self, device: torch.device) -> LightGroup:  # noqa: ARG002  (torch gives it)
+        return self
+
     # ---- Collectives ----
 
     @_group_call(First.BOTH)
@@ -475,11 +484,19 @@ def _create_group(asked: Any, settings: LightSettings | None) -> LightGroup:
     return LightGroup(asked.store, asked.group_rank, asked.group_size, asked.timeout, settings)
 
 
-with contextlib.suppress(AttributeError):  # torch without distributed has no backends
-    if not hasattr(dist.Backend, BACKEND.upper()):
-        dist.Backend.register_backend(BACKEND, _create_group, extended_api=True,
-                                      devices=["cpu", "cuda"])
-        patch_join(LightWork)
+def register() -> None:
+    """Make the backend known to torch; from 2.14 on torch calls it when it does not know the name.
+
+    Importing this module does so already.
+    """
+    with contextlib.suppress(AttributeError):  # torch without distributed has no backends
+        if not hasattr(dist.Backend, BACKEND.upper()):
+            dist.Backend.register_backend(BACKEND, _create_group, extended_api=True,
+                                          devices=["cpu", "cuda"])
+            patch_join(LightWork)
+
+
+register()
 
 with contextlib.suppress(ValueError):  # init_process_group names the variable that is missing
     os.environ.update(torch_variables(os.environ))

@@ -13,8 +13,9 @@ import pytest
 
 from tests.support.levels import long, long_except
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
+TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2])
 RANK = Path(__file__).with_name("torch_rank.py")
 PATIENCE_S = 600
 NOTICED_S = 180
@@ -183,3 +184,24 @@ def test_shapes_that_differ_are_the_same_error_at_every_rank():
     one, *others = found(start("different", 3))
     assert "rank 0 calls allreduce of 9 float32" in one
     assert set(others) == {one}
+
+
+BY_NAME = """
+import torch, torch.distributed as dist
+dist.init_process_group("lightcc", rank=0, world_size=1, store=dist.HashStore())
+data = torch.ones(3)
+dist.all_reduce(data)
+print(dist.get_backend(), data.tolist())
+"""
+
+
+@pytest.mark.parametrize("torchcomms", ["0", "1"])
+def test_torch_finds_the_backend_by_its_name(torchcomms):
+    run = subprocess.run([sys.executable, "-W", "ignore", "-c", BY_NAME], text=True, check=False,
+                         capture_output=True, timeout=PATIENCE_S,
+                         env={**os.environ, "TORCH_DISTRIBUTED_USE_TORCHCOMMS": torchcomms})
+    if TORCH < (2, 14):  # which asks for no backends of others
+        assert "Unknown backend type lightcc" in run.stderr
+    else:
+        assert run.returncode == 0, run.stderr
+        assert run.stdout == "lightcc [1.0, 1.0, 1.0]\n"

@@ -338,6 +338,17 @@ def new_groups(rank, folder):
     assert len(both) == 2
 
 
+def batches_of_messages(rank, folder):
+    after, before = (rank + 1) % RANKS, (rank - 1) % RANKS
+    for group in (None, dist.new_group()):
+        sent, came = torch.full((3,), float(rank)), torch.zeros(3)
+        for work in dist.batch_isend_irecv([dist.P2POp(dist.irecv, came, before, group),
+                                            dist.P2POp(dist.isend, sent, after, group)]):
+            work.wait()
+        assert (came == before).all()
+        assert (group or dist.group.WORLD)._get_backend(torch.device("cpu")).size() == RANKS
+
+
 def two_groups_from_two_threads(rank, folder):
     groups = [dist.new_group() for _ in range(2)]
     found = [None, None]
@@ -417,7 +428,7 @@ CHECKS = {check.__name__: check for check in (
     functional_collectives, functional_gradients, gradients_of_what_ends_late, dtensor,
     mesh_of_two_dimensions, tensor_parallel, fsdp2, hybrid_sharded, pipelining,
     zero_redundancy_optimizer, distributed_checkpoint, tensors_of_all_kinds, sparse_gradients,
-    futures, uneven_inputs, new_groups, two_groups_from_two_threads,
+    futures, uneven_inputs, new_groups, batches_of_messages, two_groups_from_two_threads,
     fork_of_data_loader, timeouts, abort)}
 
 
