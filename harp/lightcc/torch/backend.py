@@ -423,6 +423,11 @@ class LightGroup(dist.ProcessGroup):
         """Call ``tell`` with the sentence of the failure, or with None when the group is closed."""
         self.callbacks.program_group.when_over(tell)
 
+    @property
+    def failure(self) -> str | None:
+        """The sentence that says why the group has failed, or None."""
+        return self.callbacks.program_group.failure
+
     def fail(self, error: Exception, *, is_symptom: bool = False) -> None:
         """Fail the group at all ranks; a symptom may follow from another rank's failure."""
         self.callbacks.program_group.fail(f"rank {self.rank()} could not average gradients: "
@@ -466,7 +471,7 @@ def _warn_once(sentence: str) -> None:
 def _find_reduction(opts: Any) -> str:
     if opts is None:
         return "sum"
-    op = opts.reduceOp
+    op = getattr(opts, "reduceOp", opts)  # C++ takes a bare ReduceOp as well
     return _REDUCTION_BY_HASH.get(hash(op)) or _parse_reduction(op)
 
 

@@ -1,0 +1,125 @@
+"""LightCC between replicas under torchft's Manager, which lets them die and come again.
+
+    from harp.lightcc.torchft import ProcessGroupLightCC
+    manager = torchft.Manager(pg=ProcessGroupLightCC(timeout=timedelta(seconds=30)), ...)
+
+The Manager makes a quorum of the replicas that live and calls `configure` when it changes: the old
+group is aborted and left, and a new one is made in the same process. A replica that is killed is
+an error of the call that is under way; torchft then does not commit the step.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torchft.process_group import ProcessGroupWrapper
+
+from harp.lightcc.torch import LightGroup
+
+if TYPE_CHECKING:
+    from harp.lightcc.torch.work import LightWork
+
+
+class PlainWork(dist.Work):
+    """A work whose future, once it is over, runs callbacks at once in the caller's thread.
+
+    So do futures of C++, and torchft chains callbacks that must not run before `then` returns.
+    LightCC's own futures have a thread for them, in which they may call collectives.
+    """
+
+    def __init__(self, work: LightWork, *, raises: bool) -> None:
+        super().__init__()
+        self._work, self._raises = work, raises
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Block until it is over; raises its error, or leaves it to the future."""
+        try:
+            return self._work.wait(timeout or timedelta(0))
+        except RuntimeError:
+            if self._raises or not self._work.is_completed():
+                raise
+            return False
+
+    def is_completed(self) -> bool:
+        """Whether it is over."""
+        return self._work.is_completed()
+
+    def is_success(self) -> bool:
+        """Whether it is over without an error."""
+        return self._work.is_success()
+
+    def exception(self) -> Any:
+        """Return its error, or None."""
+        return self._work.exception()
+
+    def result(self) -> Any:
+        """Return the tensors with the result."""
+        return self._work.result()
+
+    def block_current_stream(self) -> None:
+        """Wait: there is no stream."""
+        self._work.wait()
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """Return a future of the tensors."""
+        if not self._work.is_completed():
+            return self._work.get_future()
+        over: torch.futures.Future[Any] = torch.futures.Future()
+        if self._work.is_success():
+            over.set_result(self._work.result())
+        else:
+            over.set_exception(self._work.exception())
+        return over
+
+
+class ProcessGroupLightCC(ProcessGroupWrapper):
+    """A process group of torchft over `LightGroup`.
+
+    Args:
+        timeout: of a new group's making and of each call; a replica that is silent for it, or for
+            30 s if that is less, counts as dead.
+        managed: whether it is a Manager's, which looks for errors in futures and by `errored`;
+            ``wait`` raises none then, since torchft's DistributedDataParallel (0.2.0) ends by an
+            AssertionError where it does.
+
+    """
+
+    def __init__(self, timeout: timedelta = timedelta(seconds=60), *, managed: bool = True) -> None:
+        super().__init__(timeout)
+        self._managed = managed
+
+    def _create_pg(self, store: Any, rank: int, world_size: int) -> LightGroup:
+        return LightGroup(store, rank, world_size, self._timeout)
+
+    def _wrap_work(self, work: LightWork, opts: object) -> PlainWork:  # noqa: ARG002
+        return PlainWork(work, raises=not self._managed)
+
+    def abort(self, errored: bool = True) -> None:
+        """Fail what was begun, and leave the group."""
+        group = self._pg
+        super().abort(errored)
+        if group is not None:
+            group.shutdown()
+
+    def shutdown(self) -> None:
+        """Leave the group."""
+        group = self._pg
+        super().shutdown()
+        if group is not None:
+            group.shutdown()
+
+    def errored(self) -> Exception | None:
+        """Give the error by which the group has failed, if it has."""
+        sentence = None if self._pg is None else self._pg.failure
+        return None if sentence is None else RuntimeError(sentence)
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Set the timeout of groups that are made from now on."""
+        self._timeout = timeout
+
+    def getBackendName(self) -> str:  # noqa: N802  (torch's spelling)
+        """Give the name in torchft's way."""
+        return "torchft-lightcc"
