@@ -1,4 +1,4 @@
-"""Only `harp.lightcc.torch`, `hook` and `tensors`, and Horovod's API for torch, import torch."""
+"""What imports torch: `harp.lightcc.torch`, `torchft`, `hook` and `tensors`, and Horovod's API."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import harp.lightcc
 
 ROOT = Path(harp.lightcc.__file__).parent
-NEED_TORCH = {"hook", "tensors", "torch"}
+NEED_TORCH = {"hook", "tensors", "torch", "torchft"}
 
 
 def test_other_modules_do_not_import_torch():
