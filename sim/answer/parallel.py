@@ -10,13 +10,14 @@ import gc
 import multiprocessing
 import os
 import warnings
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from harp.parent import end_with_parent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -39,13 +40,38 @@ def map_shared(function: Callable[[Any, Item], Answer], shared: Any, items: Sequ
     count = min(workers or _cores(), len(items))
     if count <= 1:
         return [function(shared, item) for item in items]
+    with _pool(count, shared) as pool:
+        return list(pool.map(_call, [function] * len(items), items))
+
+
+def each_shared(function: Callable[[Any, Item], Answer], shared: Any, items: Sequence[Item],
+                workers: int | None = None) -> Iterator[Answer]:
+    """Yield the answers that `map_shared` gives, each as soon as it is there, in any order.
+
+    Items that no worker has begun are dropped when the iterator is closed. A worker that is killed
+    ends it with `BrokenProcessPool`.
+    """
+    count = min(workers or _cores(), len(items))
+    if count <= 1:
+        yield from (function(shared, item) for item in items)
+        return
+    with _pool(count, shared) as pool:
+        try:
+            for future in as_completed([pool.submit(_call, function, item) for item in items]):
+                yield future.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+@contextmanager
+def _pool(count: int, shared: Any) -> Iterator[ProcessPoolExecutor]:
     methods = multiprocessing.get_all_start_methods()
     context = multiprocessing.get_context("fork" if "fork" in methods else None)
     with warnings.catch_warnings():
         # Python 3.12 counts numpy's idle threads and warns of locks that none of them holds.
         warnings.simplefilter("ignore", DeprecationWarning)
         with ProcessPoolExecutor(count, context, _share, (os.getpid(), shared)) as pool:
-            return list(pool.map(_call, [function] * len(items), items))
+            yield pool
 
 
 def _share(parent: int, shared: Any) -> None:

@@ -172,7 +172,7 @@ COLLECTIVE_HEADER = (
 
 def report_csv(report: Report) -> str:
     """CSV text of a run's scenarios, with a header line."""
-    return _table(HEADER, (_cells(row) for row in report.scenarios))
+    return _table(HEADER, (row_cells(row) for row in report.scenarios))
 
 
 def collective_csv(report: CollectiveReport) -> str:
@@ -192,7 +192,8 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
     return text.getvalue()
 
 
-def _cells(row: ScenarioResult) -> tuple[Cell, ...]:
+def row_cells(row: ScenarioResult) -> tuple[Cell, ...]:
+    """Cells of one row under `HEADER`."""
     return (row.name, row.gpus, row.job, rounded(row.images_per_s), rounded(row.efficiency),
             rounded(row.step_s * 1e3), *breakdown_ms(row.breakdown).values(), *_interval_cells(row),
             *_expect_cells(row), error_pct(row), *_limits(row), "; ".join(row.notes))

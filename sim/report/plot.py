@@ -27,7 +27,7 @@ MOST_TIMELINES = 12
 """With more rows than these, only each scenario's largest number of GPUs gets a timeline."""
 
 _WIDTH_INCHES = 11.0
-_DATELESS: dict[str, dict[str, Any]] = {
+DATELESS: dict[str, dict[str, Any]] = {
     ".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 
 
@@ -40,7 +40,7 @@ def report_plot(report: Report, target: str) -> bytes:
     with mpl.rc_context({"svg.hashsalt": "harp"}), warnings.catch_warnings():
         # A name in a script that the font lacks is drawn as boxes; that is no reason to complain.
         warnings.filterwarnings("ignore", message="Glyph .* missing")
-        figure(report).savefig(picture, format=suffix[1:], dpi=150, metadata=_DATELESS[suffix])
+        figure(report).savefig(picture, format=suffix[1:], dpi=150, metadata=DATELESS[suffix])
     return picture.getvalue()
 
 

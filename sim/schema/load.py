@@ -16,7 +16,11 @@ def load(path: Path, changes: Sequence[str] = ()) -> Topology:
     units), and if there is none, of sense (references, sizes that fit, hosts that reach each
     other).
     """
-    source = Source.read(Path(path), changes)
+    return checked(Source.read(Path(path), changes))
+
+
+def checked(source: Source) -> Topology:
+    """Make the `Topology` of a source, as `load` does."""
     topology = source.validate(Topology, PLAIN_VALUES)
     topology._source = source
     found = list(check(topology))

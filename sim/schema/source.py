@@ -93,8 +93,12 @@ class Source:
     @classmethod
     def read(cls, path: FilePath, changes: Sequence[str] = ()) -> Source:
         """Read and parse ``path`` and apply ``changes`` to it; raises TopologyError."""
-        file = str(path)
         data = read_input(path, most_bytes=MAX_BYTES, allowed="a YAML file")
+        return cls.parse(data, str(path), changes)
+
+    @classmethod
+    def parse(cls, data: bytes, file: str, changes: Sequence[str] = ()) -> Source:
+        """Parse the bytes of a file that was read before, or elsewhere; raises TopologyError."""
         root = _compose(_text(data, file), file, _Builder.document)
         for change in changes:
             apply_change(root, change)

@@ -47,6 +47,26 @@ def test_a_file_sees_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr() == ("", "")
 
 
+def test_lasting_work_says_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = terminal(monkeypatch)
+    with progress(4, "sweep", lasting=True) as advance:
+        advance()
+    assert "left" in stream.getvalue()
+
+
+def test_a_log_sees_a_line_at_each_tenth_of_lasting_work(
+        capsys: pytest.CaptureFixture[str]) -> None:
+    with progress(40, "sweep", lasting=True) as advance:
+        for _ in range(40):
+            advance()
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 10
+    assert lines[0].startswith("sweep: 4 of 40, about ")
+    with progress(40, "sweep", lasting=True, quiet=True) as advance:
+        advance(40)
+    assert capsys.readouterr() == ("", "")
+
+
 def test_standard_output_stays_clean(monkeypatch: pytest.MonkeyPatch,
                                      capsys: pytest.CaptureFixture[str]) -> None:
     stream = terminal(monkeypatch)

@@ -1,0 +1,1 @@
+"""Sweeps: many points of one topology file, kept as they are done."""

@@ -1,0 +1,118 @@
+"""One point of a sweep: run it, and name it by a hash of all that its answer depends on.
+
+A `Study` is what all points share. It holds the topology file's bytes rather than its path, so that
+a worker on another machine needs no file. A point that the simulator refuses (a fabric too small
+for its hosts, say) is an answer as well: an `Outcome` without rows and with the sentence.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata, resources
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sim.schema.errors import TopologyError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from sim.schema.model import Topology
+
+COMPILED = ("sim.network.flow._fluid", "sim.network.packet._packet")
+"""Compiled parts that decide answers."""
+FORMAT = 1
+"""Version of what a stored outcome holds."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """The topology file and how its points run."""
+
+    file: str
+    """Name of the topology file, for errors."""
+    data: bytes
+    scenarios: tuple[str, ...] = ()
+    """Names of those to run; all where empty."""
+    fidelity: str = "flow"
+    draws: int = 0
+
+    def load(self, changes: Sequence[str]) -> Topology:
+        """The topology of a point; raises TopologyError."""
+        from sim.schema.load import checked
+        from sim.schema.source import Source
+
+        return checked(Source.parse(self.data, self.file, changes))
+
+    def check_form(self, changes: Sequence[str]) -> None:
+        """Raise TopologyError where a key or value of a point is none of the topology file."""
+        from sim.schema.model import Topology
+        from sim.schema.parameters import PLAIN_VALUES
+        from sim.schema.source import Source
+
+        Source.parse(self.data, self.file, changes).validate(Topology, PLAIN_VALUES)
+
+    def key(self, changes: Sequence[str]) -> str:
+        """Hash of file, overrides, seed (in one of the two), way of running and code."""
+        named = [FORMAT, code_digest(), hashlib.sha256(self.data).hexdigest(),
+                 list(self.scenarios), self.fidelity, self.draws, list(changes)]
+        return hashlib.sha256(json.dumps(named).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Answer of one point: a list of cells under `sim.report.export.HEADER` a row, or an error."""
+
+    key: str
+    changes: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...] = ()
+    error: str | None = None
+
+
+def run_point(study: Study, point: tuple[str, tuple[str, ...]]) -> Outcome:
+    """Simulate one point, given by its key and changes."""
+    from sim.answer.answer import answer
+    from sim.cluster.cluster import Cluster
+    from sim.network.interface import NetworkError
+    from sim.report.export import row_cells
+
+    key, changes = point
+    try:
+        topology = study.load(changes)
+        chosen = [scenario for scenario in topology.scenarios
+                  if not study.scenarios or scenario.name in study.scenarios]
+        report = answer(Cluster(topology), chosen, draws=study.draws, fidelity=study.fidelity)
+    except (TopologyError, NetworkError) as error:
+        return Outcome(key, changes, error=str(error))
+    return Outcome(key, changes, tuple(row_cells(row) for row in report.scenarios))
+
+
+@cache
+def code_digest() -> str:
+    """Hash of the simulator: its version, modules, parameter sets and compiled parts."""
+    digest = hashlib.sha256(source_digest().encode())
+    for module in COMPILED:
+        spec = find_spec(module)
+        assert spec is not None
+        digest.update(Path(str(spec.origin)).read_bytes())
+    return digest.hexdigest()
+
+
+@cache
+def source_digest() -> str:
+    """The same without the compiled parts, which may differ between machines of one version."""
+    digest = hashlib.sha256(metadata.version("harp-stack").encode())
+    for package in ("harp", "sim"):
+        for name, content in _files(Path(str(resources.files(package)))):
+            digest.update(f"{package}/{name}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()
+
+
+def _files(folder: Path) -> Iterable[tuple[str, bytes]]:
+    found = [path for path in folder.rglob("*") if path.suffix in (".py", ".yaml")]
+    for path in sorted(found, key=lambda one: one.relative_to(folder).as_posix()):
+        yield path.relative_to(folder).as_posix(), path.read_bytes()

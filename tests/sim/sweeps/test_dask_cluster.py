@@ -1,0 +1,90 @@
+"""Sweeps on a Dask cluster: a real scheduler, worker processes, one of them killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from distributed import Client, LocalCluster
+
+from sim.sweeps.store import Store
+from tests.sim.sweeps.test_sweep import run, stored, sweep_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from sim.sweeps.study import Outcome
+
+pytestmark = pytest.mark.filterwarnings("default")  # Dask's own warnings are not ours to mend
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0",
+                      host="127.0.0.1") as made:
+        yield made
+
+
+def test_a_killed_worker_costs_no_point_and_none_is_done_twice(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cluster: LocalCluster) -> None:
+    sweep = sweep_file(tmp_path, grid={"workload.batch": list(range(1, 41))})
+    with Client(cluster.scheduler_address, set_as_default=False) as client:
+        victim = next(iter(client.run(os.getpid).values()))
+    kept: list[str] = []
+    put = Store.put
+
+    def put_and_kill(store: Store, outcome: Outcome) -> None:
+        put(store, outcome)
+        kept.append(outcome.key)
+        if len(kept) == 5:
+            os.kill(victim, signal.SIGKILL)
+
+    monkeypatch.setattr(Store, "put", put_and_kill)
+    done = run(sweep, "-o", tmp_path / "dask.parquet", "--dask", cluster.scheduler_address)
+    assert done.exit_code == 0, done.output
+    assert len(kept) == len(set(kept)) == len(stored(tmp_path)) == 40
+    run(sweep, "-o", tmp_path / "here.parquet", "--cache", tmp_path / "other")
+    assert (tmp_path / "dask.parquet").read_bytes() == (tmp_path / "here.parquet").read_bytes()
+    again = run(sweep, "-o", tmp_path / "b.parquet", "--dask", cluster.scheduler_address)
+    assert "40 of 40 points are stored" in again.stderr
+    assert len(kept) == 80  # only the run without Dask added some
+
+
+def test_workers_of_another_version_are_refused(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cluster: LocalCluster) -> None:
+    monkeypatch.setattr("sim.sweeps.dask_cluster.source_digest", lambda: "0" * 64)
+    done = run(sweep_file(tmp_path), "-o", tmp_path / "r.csv", "--dask", cluster.scheduler_address)
+    assert done.exit_code == 2
+    assert "another version of HARP" in done.stderr
+    assert not (tmp_path / "r.csv").exists()
+
+
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "nowhere", "http://127.0.0.1:1"])
+def test_an_address_without_a_scheduler_is_one_sentence(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    monkeypatch.setattr("sim.sweeps.dask_cluster.TIMEOUT_S", 0.5)
+    done = run(sweep_file(tmp_path), "-o", tmp_path / "r.csv", "--dask", address)
+    assert done.exit_code == 2
+    assert "no Dask scheduler answers there" in done.stderr
+    assert "Traceback" not in done.output
+    assert not (tmp_path / "r.csv").exists()
+
+
+def test_a_scheduler_without_workers_is_one_sentence(tmp_path: Path) -> None:
+    with LocalCluster(n_workers=0, processes=False, dashboard_address=":0",
+                      host="127.0.0.1", protocol="tcp") as empty:
+        done = run(sweep_file(tmp_path), "-o", tmp_path / "r.csv", "--dask",
+                   empty.scheduler_address)
+    assert done.exit_code == 2
+    assert "the scheduler has no workers" in done.stderr
+
+
+def test_without_the_package_there_is_a_sentence(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    done = run(sweep_file(tmp_path), "-o", tmp_path / "r.csv", "--dask", "tcp://127.0.0.1:1")
+    assert done.exit_code == 2
+    assert "harp-stack[sweep]" in done.stderr
