@@ -221,8 +221,9 @@ def test_the_front_is_drawn(tmp_path: Path) -> None:
 
 
 def test_packets_can_be_swept(tmp_path: Path) -> None:
-    done = run(sweep_file(tmp_path, fidelity="packet", list=[{"workload.batch": 32}],
-                          set={"scenarios[0].stack": "harp", "hosts[0].gpus.count": 1}), "-o", tmp_path / "r.parquet")
+    sweep = sweep_file(tmp_path, fidelity="packet", list=[{"workload.batch": 32}],
+                       set={"scenarios[0].stack": "harp", "hosts[0].gpus.count": 1})
+    done = run(sweep, "-o", tmp_path / "r.parquet")
     assert done.exit_code == 0, done.output
     (row,) = rows(tmp_path / "r.parquet")
     assert row["error"] is None
