@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from sim.answer.parallel import map_shared
+from sim.answer.parallel import each_shared, map_shared
 
 WORK = """
 import os, time
@@ -26,6 +26,23 @@ map_shared(work, None, range(3), workers=3)
 @pytest.mark.parametrize("workers", [1, 2])
 def test_answers_come_in_the_order_of_items(workers):
     assert map_shared(pow, 2, range(20), workers) == [2 ** n for n in range(20)]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_answers_come_as_they_are_done(workers):
+    assert sorted(each_shared(pow, 2, range(20), workers)) == [2 ** n for n in range(20)]
+
+
+def note(folder, item):
+    (folder / str(item)).touch()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_items_are_dropped_when_nobody_asks_any_more(tmp_path, workers):
+    answers = each_shared(note, tmp_path, range(500), workers)
+    next(answers)
+    answers.close()
+    assert len(list(tmp_path.iterdir())) < 500
 
 
 def test_workers_end_with_a_process_that_is_killed():
