@@ -26,7 +26,8 @@ PATH = click.Path(path_type=Path)
 @click.argument("topology", type=PATH, required=False)
 @click.option("--stack", help="Host stack to derive from measurements, e.g. harp.")
 @click.option("--from", "measurements", type=PATH, metavar="FILE",
-              help="Measurements in JSON, or a log of nccl-tests' all_reduce_perf.")
+              help="Measurements in JSON (ours, iperf3's or nccl-tests'), or a log of nccl-tests' "
+                   "all_reduce_perf.")
 @click.option("--topology", "cluster", type=PATH, metavar="FILE",
               help="Topology file of the cluster on which the log was made.")
 @click.option("-o", "--output", metavar="FILE|-", help="Write the stack's parameters as YAML.")

@@ -121,12 +121,13 @@ def payload_bytes(stack: HostStack, mtu: int) -> int:
     return mtu - max(stack.headers.value - ETHERNET_BYTES, 0)
 
 
-def parse_measurements(text: str, file: str, stack: HostStack) -> tuple[list[Row], list[str]]:
-    """Rows of a JSON file and the ids of those that are not used; raises TopologyError.
+def parse_measurements(document: object, file: str,
+                       stack: HostStack) -> tuple[list[Row], list[str]]:
+    """Rows of a JSON document and the ids of those that are not used; raises TopologyError.
 
     ``stack`` gives the headers, hence the payload of a packet.
     """
-    data = _list(text, file)
+    data = _list(document, file)
     rows: list[Row] = []
     unused: list[str] = []
     for number, item in enumerate(data):
@@ -144,20 +145,25 @@ def parse_measurements(text: str, file: str, stack: HostStack) -> tuple[list[Row
     return rows, unused
 
 
-def _list(text: str, file: str) -> list[Any]:
+def _list(data: object, file: str) -> list[Any]:
+    if not isinstance(data, list) or not data:
+        raise TopologyError(file, Problem(f"found {show(data)}", allowed="a list of measurements, "
+                                          "or the JSON of nccl-tests or iperf3"))
+    if len(data) > MOST_ROWS:
+        raise TopologyError(file, Problem(f"{len(data)} rows", allowed=f"at most {MOST_ROWS}"))
+    return data
+
+
+def parse_json(text: str, file: str) -> Any:
+    """Plain data of a JSON text; raises TopologyError."""
     try:
-        data = json.loads(text, parse_constant=_no_constant)
+        return json.loads(text, parse_constant=_no_constant)
     except json.JSONDecodeError as error:
         problem = Problem(f"is not JSON: {error.msg}")
         raise TopologyError(file, problem, error.lineno, error.colno) from None
     except (ValueError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise TopologyError(file, Problem(f"is not JSON: {reason}")) from None
-    if not isinstance(data, list) or not data:
-        raise TopologyError(file, Problem(f"found {show(data)}", allowed="a list of measurements"))
-    if len(data) > MOST_ROWS:
-        raise TopologyError(file, Problem(f"{len(data)} rows", allowed=f"at most {MOST_ROWS}"))
-    return data
 
 
 def _no_constant(name: str) -> float:
@@ -169,7 +175,7 @@ def _row(item: Any, stack: HostStack) -> Row | None:
         raise Problem(f"found {show(item)}", allowed="a mapping with kind, or with id and value")
     if "id" in item:
         return _bench_row(_validated(BenchRow, item), stack)
-    return _measured(_validated(Measured, item), stack)
+    return row_of(_validated(Measured, item), stack)
 
 
 def _validated(model: Any, item: dict[str, Any]) -> Any:
@@ -189,7 +195,8 @@ def _bench_row(row: BenchRow, stack: HostStack) -> Equation | None:
     return meaning(row.value, payload_bytes(stack, 1500))
 
 
-def _measured(row: Measured, stack: HostStack) -> Row:
+def row_of(row: Measured, stack: HostStack) -> Row:
+    """What a measurement says of a stack; raises Problem."""
     payload = payload_bytes(stack, row.mtu)
     if payload <= 0:
         raise Problem(f"an mtu of {row.mtu}", path=("mtu",), allowed="more than the headers")

@@ -124,11 +124,18 @@ def _row(words: list[str], columns: list[str], ranks: int, where: tuple[str, int
     size, count = _whole(words[0], where), _whole(words[1], where)
     if size == 0:
         return []
-    if count == 0 or size % count or size // count > 16:
-        raise _error(*where, f"{count} elements in {size} bytes", allowed="elements of 1 to 16 B")
+    if problem := count_problem(size, count):
+        raise TopologyError(where[0], problem, where[1], 1)
     first = columns.index("time")
     return [LogRow(size, count, _time(words[at:at + 4], size, ranks, where), where[1])
             for at in (first, first + 4)]
+
+
+def count_problem(size: int, count: int) -> Problem | None:
+    """Say that elements do not fill the bytes, or None where they do."""
+    if count == 0 or size % count or size // count > 16:
+        return Problem(f"{count} elements in {size} bytes", allowed="elements of 1 to 16 B")
+    return None
 
 
 def _whole(word: str, where: tuple[str, int]) -> int:
@@ -150,15 +157,24 @@ def _number(word: str, where: tuple[str, int]) -> float:
 def _time(words: list[str], size: int, ranks: int, where: tuple[str, int]) -> float:
     """Seconds of one half of a row whose four columns agree with each other."""
     time_us, algbw, busbw = (_number(word, where) for word in words[:3])
+    wrong = 0.0 if words[3] == "N/A" else _number(words[3], where)
+    if problem := time_problem(time_us, algbw, busbw, wrong, size=size, ranks=ranks):
+        raise TopologyError(where[0], problem, where[1], 1)
+    return time_us * 1e-6
+
+
+def time_problem(time_us: float, algbw: float, busbw: float, wrong: float, *, size: int,
+                 ranks: int) -> Problem | None:
+    """Say what is wrong with the figures of one time, or None where they agree."""
     if time_us == 0:
-        raise _error(*where, "a time of 0", allowed="a time above 0 us")
-    if words[3] != "N/A" and (wrong := _number(words[3], where)) >= 1:
-        raise _error(*where, f"{wrong:g} wrong values", allowed="0, or N/A where none are checked")
+        return Problem("a time of 0", allowed="a time above 0 us")
+    if wrong >= 1:
+        return Problem(f"{wrong:g} wrong values", allowed="0, or N/A where none are checked")
     if not math.isclose(algbw, size / time_us / 1e3, rel_tol=0.02, abs_tol=0.006):
-        raise _error(*where, f"algbw {algbw:g} GB/s is not {size} B in {time_us:g} us",
-                     allowed="columns that agree with each other")
+        return Problem(f"algbw {algbw:g} GB/s is not {size} B in {time_us:g} us",
+                       allowed="columns that agree with each other")
     factor = busbw_factor("allreduce", ranks)
     if not math.isclose(busbw, factor * algbw, rel_tol=0.01, abs_tol=0.006 * (1 + factor)):
-        raise _error(*where, f"busbw is {busbw:g} at algbw {algbw:g}", allowed="all_reduce_perf, "
-                     f"whose busbw is {factor:g} times algbw on {ranks} ranks")
-    return time_us * 1e-6
+        return Problem(f"busbw is {busbw:g} at algbw {algbw:g}", allowed="all_reduce_perf, "
+                       f"whose busbw is {factor:g} times algbw on {ranks} ranks")
+    return None

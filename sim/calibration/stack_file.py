@@ -22,8 +22,10 @@ from sim.calibration.derive import (
     Figure,
     derive,
 )
-from sim.calibration.measurements import ceiling_times, parse_measurements
-from sim.calibration.nccl_log import parse_log
+from sim.calibration.iperf3 import is_iperf3
+from sim.calibration.iperf3 import parse_document as iperf3_rows
+from sim.calibration.measurements import ceiling_times, parse_json, parse_measurements
+from sim.calibration.nccl_json import is_nccl_tests, read_nccl
 from sim.cluster.cluster import Cluster
 from sim.report.numbers import percent, rounded
 from sim.report.quantities import quantity
@@ -70,7 +72,7 @@ def calibrate(stack: str, measurements: Path, topology: Path | None) -> Calibrat
 
     Args:
         stack: the set that supplies what is not derived.
-        measurements: a JSON file or a log of nccl-tests.
+        measurements: a JSON file (ours, nccl-tests' or iperf3's) or a log of nccl-tests.
         topology: the cluster that a log comes from; without it the network counts as free.
 
     """
@@ -79,8 +81,13 @@ def calibrate(stack: str, measurements: Path, topology: Path | None) -> Calibrat
     file = str(measurements)
     data = read_input(measurements, most_bytes=MOST_BYTES, allowed="a file")
     text = _text(data, file)
-    if text.lstrip()[:1] in ("[", "{"):
-        rows, unused = parse_measurements(text, file, base)
+    document = parse_json(text, file) if text.lstrip()[:1] in ("[", "{") else None
+    if document is not None and not is_nccl_tests(document):
+        if is_iperf3(document):
+            rows = iperf3_rows(document, file, base)
+            unused: list[str] = []
+        else:
+            rows, unused = parse_measurements(document, file, base)
         equations = [row for row in rows if isinstance(row, Equation)]
         what = f"{len(rows)} measurements"
         notes = [f"Not used: {', '.join(dict.fromkeys(unused))}."] if unused else []
@@ -106,7 +113,7 @@ def _from_log(text: str, file: str, base: HostStack,
     """Derive from a log iteratively, with equations that hold near the last values."""
     from sim.calibration.ring_costs import Ring, bare_cluster, check_ranks
 
-    log = parse_log(text, file)
+    log = read_nccl(text, file)
     if cluster is None:
         cluster = bare_cluster(log, file)
     check_ranks(cluster, log, file)

@@ -1,4 +1,4 @@
-"""A tuning table from logs of nccl-tests: one log for each choice, at the same sizes.
+"""A tuning table from logs or JSON of nccl-tests: one log for each choice, at the same sizes.
 
 ``nccl=own.log`` is a run with NCCL's own choice. The others were run with NCCL_ALGO and NCCL_PROTO,
 which name them: ``Tree LL=tree-ll.log``. The mean of out-of-place and in-place times counts.
@@ -15,7 +15,8 @@ import click
 from harp.collectives.protocol import PROTOCOLS
 from harp.collectives.tuning import Communicator
 from sim.answer.nccl_tuning import LEAST_GAIN, Size, Tuned, make_table
-from sim.calibration.nccl_log import MOST_BYTES, NcclLog, parse_log
+from sim.calibration.nccl_json import read_nccl
+from sim.calibration.nccl_log import MOST_BYTES, NcclLog
 from sim.network.nccl import Choice
 from sim.schema.errors import Problem, TopologyError
 
@@ -35,7 +36,7 @@ def tune_measured(given: Sequence[str], nodes: int | None) -> tuple[Tuned, dict[
         if not equals or name in logs:
             raise click.UsageError(f"--measured {text}: give CHOICE=LOG, each choice once")
         content = _read(Path(path))
-        logs[name] = parse_log(content, path)
+        logs[name] = read_nccl(content, path)
         files.append(Path(path).name)
         digest.update(f"{name}={content}".encode())
     if OWN not in logs or len(logs) < 2:
