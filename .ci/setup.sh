@@ -41,6 +41,8 @@ lacking() {
         echo "iproute2: without it tests between network namespaces are skipped"
     command -v ethtool >/dev/null ||
         echo "ethtool: without it the test of harp setup on a real link is skipped"
+    command -v chromium >/dev/null && command -v chromedriver >/dev/null ||
+        echo "chromium chromium-driver: without them the page of --html is not opened by a test"
     command -v iperf3 >/dev/null ||
         echo "iperf3: without it the test of its output is skipped"
     command -v tshark >/dev/null ||
@@ -57,7 +59,7 @@ need=$(missing)
 if [ -n "$need$(lacking)" ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     packages="python3 python3-venv python3-dev gcc libc6-dev"
     [ "$stage" = run ] ||
-        packages="$packages tshark qemu-system-x86 busybox-static clang libclang-rt-dev strace iproute2 ethtool systemd iperf3"
+        packages="$packages tshark qemu-system-x86 busybox-static clang libclang-rt-dev strace iproute2 ethtool systemd iperf3 chromium chromium-driver"
     echo "setup: installing $packages"
     export DEBIAN_FRONTEND=noninteractive
     apt-get -qq update

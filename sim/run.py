@@ -7,6 +7,7 @@ the options. A wrong file or option ends with status 2 and one sentence, and not
 
 from __future__ import annotations
 
+import shlex
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -43,6 +44,7 @@ class Options:
     csv: str | None = None
     plot: str | None = None
     trace: str | None = None
+    html: str | None = None
     collective: str | None = None
     sizes: str | None = None
     tuned: str | None = None
@@ -57,8 +59,31 @@ class Options:
     @property
     def targets(self) -> dict[str, str]:
         """Files (or ``-``) to write, by option."""
-        named = {"--json": self.json, "--csv": self.csv, "--plot": self.plot, "--trace": self.trace}
+        named = {"--json": self.json, "--csv": self.csv, "--plot": self.plot, "--trace": self.trace,
+                 "--html": self.html}
         return {option: target for option, target in named.items() if target is not None}
+
+    @property
+    def records(self) -> bool:
+        """Whether an output shows utilisation over time."""
+        return bool(self.plot or self.trace or self.html)
+
+    @property
+    def asks_why(self) -> bool:
+        """Whether causes are wanted; a page has them where intervals are drawn anyway."""
+        return self.why or bool(self.html and (self.fidelity == "flow" or self.draws))
+
+    def command(self, topology: Path) -> str:
+        """Command that gives the same answer again."""
+        words = ["python", "-m", "sim.run", str(topology)]
+        for option, values in (("--set", self.changes), ("--scenario", self.scenario)):
+            words += [word for value in values for word in (option, value)]
+        if self.draws is not None:
+            words += ["--draws", str(self.draws)]
+        if self.fidelity != "flow":
+            words += ["--fidelity", self.fidelity]
+        return shlex.join([*words, *(word for option, target in self.targets.items()
+                                     for word in (option, target))])
 
     @property
     def table_stream(self) -> str:
@@ -77,6 +102,8 @@ class Options:
 @click.option("--csv", metavar="FILE|-", help="Write the answer as CSV.")
 @click.option("--plot", metavar="FILE", help="Draw timeline, link utilisation and scaling.")
 @click.option("--trace", metavar="FILE", help="Write a trace for ui.perfetto.dev.")
+@click.option("--html", metavar="FILE", help="Write the answer as one page for a browser, with its "
+                                             "causes, timelines and fabric.")
 @click.option("--collective", metavar="NAME",
               help="Time one collective by every algorithm instead of training: "
                    f"{', '.join(COLLECTIVES)}.")
@@ -115,12 +142,11 @@ def main(topology: Path, **options: object) -> int:
     from sim.answer.answer import answer
     from sim.schema.errors import printable
 
-    report = answer(cluster, scenarios, record=bool(ask.plot or ask.trace), draws=ask.draws,
-                    why=ask.why, search_idle=True, quiet=ask.quiet, fidelity=ask.fidelity,
-                    capture=capture)
+    report = answer(cluster, scenarios, record=ask.records, draws=ask.draws, why=ask.asks_why,
+                    search_idle=True, quiet=ask.quiet, fidelity=ask.fidelity, capture=capture)
     for warned in report.warnings:
         click.echo(f"warning: {printable(warned.text)}", err=True)
-    _write(report, ask.targets)
+    _write(report, ask, cluster, topology)
     if not ask.quiet:
         _print(report, ask)
     return _misses(report, quiet=ask.quiet) if ask.strict else 0
@@ -146,8 +172,9 @@ def _check_options(ask: Options) -> None:
                 raise click.UsageError(f"{option} needs --collective")
         return
     _known("--collective", "collective", ask.collective, COLLECTIVES)
-    training = {"--plot": ask.plot, "--trace": ask.trace, "--explain": ask.explain,
-                "--strict": ask.strict, "--why": ask.why, "--draws": ask.draws is not None}
+    training = {"--plot": ask.plot, "--trace": ask.trace, "--html": ask.html,
+                "--explain": ask.explain, "--strict": ask.strict, "--why": ask.why,
+                "--draws": ask.draws is not None}
     for option, given in training.items():
         if given:
             raise click.UsageError(f"{option} is for training; --collective runs none")
@@ -202,7 +229,8 @@ def _check_target(option: str, target: str) -> None:
 
             check_target(target, SUFFIXES, stdout=False)
         else:
-            check_target(target, stdout=option != "--trace")
+            suffixes = (".html", ".htm") if option == "--html" else ()
+            check_target(target, suffixes, stdout=option not in ("--trace", "--html"))
     except OutputError as error:
         raise click.UsageError(f"{option}: {error}") from error
 
@@ -214,12 +242,12 @@ def _chosen(topology: Topology, only: Sequence[str]) -> list[Scenario]:
     return [s for s in topology.scenarios if not only or s.name in only]
 
 
-def _write(report: Report, targets: dict[str, str]) -> None:
+def _write(report: Report, ask: Options, cluster: Cluster, topology: Path) -> None:
     """Write the outputs after all of them are made."""
     from harp.cli.io import write_bytes
 
     made: list[tuple[str, bytes]] = []
-    for option, target in targets.items():
+    for option, target in ask.targets.items():
         if option == "--json":
             from sim.report.export import report_json
 
@@ -232,6 +260,12 @@ def _write(report: Report, targets: dict[str, str]) -> None:
             from sim.report.plot import report_plot
 
             made.append((target, report_plot(report, target)))
+        elif option == "--html":
+            from sim.report.html.page import Made, report_html
+
+            page = report_html(report, cluster, Made(ask.command(topology),
+                                                     cluster.topology.text))
+            made.append((target, page.encode()))
         else:
             from sim.report.trace import report_trace
 

@@ -46,7 +46,8 @@ def print_report(report: Report, *, console: Console | None = None) -> None:
     show(console, Text(report.topology, style="bold"))
     columns: list[Column] = []
     if report.scenarios:
-        columns = fit(_columns(report.scenarios, plain=console.options.ascii_only), console.width)
+        columns = fit(columns_of(report.scenarios, plain=console.options.ascii_only),
+                      console.width)
         show(console, grid(columns, section_ends(report.scenarios)))
     for note in notes(report, [column.header for column in columns]):
         show(console, Text(note, style="dim"))
@@ -103,7 +104,8 @@ def notes(report: Report, headers: Sequence[str] = ()) -> list[str]:
     return lines + list(report.notes)
 
 
-def _columns(rows: Sequence[ScenarioResult], *, plain: bool) -> list[Column]:
+def columns_of(rows: Sequence[ScenarioResult], *, plain: bool) -> list[Column]:
+    """Return all columns of the table; ``plain`` keeps to ASCII."""
     decimals = milliseconds_decimals(min(row.step_s for row in rows))
     parts = [_parts_ms(row, decimals) for row in rows]
     return [

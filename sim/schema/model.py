@@ -178,6 +178,11 @@ class Topology(Model):
         return self._source.sha256 if self._source else ""
 
     @property
+    def text(self) -> str:
+        """The file as given, without changes; empty where the topology comes from no file."""
+        return self._source.text if self._source else ""
+
+    @property
     def plain(self) -> dict[str, Any] | None:
         """The file as plain data; None where the topology comes from no file."""
         plain: dict[str, Any] | None = self._source.root.plain() if self._source else None

@@ -84,11 +84,12 @@ class Source:
     """A file that was read: its name, its nodes, and errors that point into it."""
 
     def __init__(self, file: str, root: Node, sha256: str = "",
-                 changes: tuple[str, ...] = ()) -> None:
+                 changes: tuple[str, ...] = (), text: str = "") -> None:
         self.file = file
         self.root = root
         self.sha256 = sha256
         self.changes = changes
+        self.text = text
 
     @classmethod
     def read(cls, path: FilePath, changes: Sequence[str] = ()) -> Source:
@@ -99,10 +100,11 @@ class Source:
     @classmethod
     def parse(cls, data: bytes, file: str, changes: Sequence[str] = ()) -> Source:
         """Parse the bytes of a file that was read before, or elsewhere; raises TopologyError."""
-        root = _compose(_text(data, file), file, _Builder.document)
+        text = _text(data, file)
+        root = _compose(text, file, _Builder.document)
         for change in changes:
             apply_change(root, change)
-        return cls(file, root, hashlib.sha256(data).hexdigest(), tuple(changes))
+        return cls(file, root, hashlib.sha256(data).hexdigest(), tuple(changes), text)
 
     def validate(self, model: type[AnyModel], context: dict[str, Any] | None = None) -> AnyModel:
         """Make a ``model`` of the file; raises TopologyError for its first problem."""
