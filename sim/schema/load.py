@@ -21,9 +21,14 @@ def load(path: Path, changes: Sequence[str] = ()) -> Topology:
 
 def checked(source: Source) -> Topology:
     """Make the `Topology` of a source, as `load` does."""
-    topology = source.validate(Topology, PLAIN_VALUES)
+    topology = well_formed(source)
     topology._source = source
     found = list(check(topology))
     if found:
         raise source.first(found)
     return topology
+
+
+def well_formed(source: Source) -> Topology:
+    """Make the `Topology` of a source after a check of its form (keys, types, units) alone."""
+    return source.validate(Topology, PLAIN_VALUES)

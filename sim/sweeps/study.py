@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from sim.schema.errors import TopologyError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from sim.schema.model import Topology
 
@@ -50,15 +50,22 @@ class Study:
 
     def check_form(self, changes: Sequence[str]) -> None:
         """Raise TopologyError where a key or value of a point is none of the topology file."""
-        from sim.schema.model import Topology
-        from sim.schema.parameters import PLAIN_VALUES
+        from sim.schema.load import well_formed
         from sim.schema.source import Source
 
-        Source.parse(self.data, self.file, changes).validate(Topology, PLAIN_VALUES)
+        well_formed(Source.parse(self.data, self.file, changes))
 
     def key(self, changes: Sequence[str]) -> str:
-        """Hash of file, overrides, seed (in one of the two), way of running and code."""
-        named = [FORMAT, code_digest(), hashlib.sha256(self.data).hexdigest(),
+        """Hash of file, overrides, seed (in one of the two), way of running and code.
+
+        Files that a value names, from the topology file's folder on, count with their content.
+        """
+        from sim.schema.source import Source
+
+        texts = sorted(set(_texts(Source.parse(self.data, self.file, changes).root.plain())))
+        folder = Path(self.file).parent
+        files = [[text, _file_digest(folder / text)] for text in texts if _names_file(folder, text)]
+        named = [FORMAT, code_digest(), hashlib.sha256(self.data).hexdigest(), files,
                  list(self.scenarios), self.fidelity, self.draws, list(changes)]
         return hashlib.sha256(json.dumps(named).encode()).hexdigest()
 
@@ -89,6 +96,31 @@ def run_point(study: Study, point: tuple[str, tuple[str, ...]]) -> Outcome:
     except (TopologyError, NetworkError) as error:
         return Outcome(key, changes, error=str(error))
     return Outcome(key, changes, tuple(row_cells(row) for row in report.scenarios))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All texts in plain data."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for child in value.values():
+            yield from _texts(child)
+    elif isinstance(value, list):
+        for child in value:
+            yield from _texts(child)
+
+
+@cache
+def _names_file(folder: Path, text: str) -> bool:
+    try:
+        return (folder / text).is_file()
+    except (OSError, ValueError):  # a long or odd text is no name of a file
+        return False
+
+
+@cache
+def _file_digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 @cache

@@ -19,6 +19,7 @@ from sim.answer.answer import answer
 from sim.cluster.cluster import Cluster
 from sim.schema import load
 from sim.sweep import main
+from sim.sweeps import study
 from tests.support.cluster_files import topology, write
 
 GRID = {"hosts[0].nics[0].rate": ["10Gbps", "100Gbps"], "workload.batch": [32, 64, 128]}
@@ -92,6 +93,16 @@ def test_what_an_answer_depends_on_is_in_its_key(tmp_path: Path, what: str) -> N
             file.write("seed: 9\n")
     run(sweep, "-o", tmp_path / "b.csv")
     assert len(stored(tmp_path)) == 12
+
+
+def test_a_file_that_a_value_names_counts_with_its_content(tmp_path: Path) -> None:
+    def key(content: str) -> str:
+        (tmp_path / "config.json").write_text(content)
+        study._file_digest.cache_clear()
+        return study.Study(str(tmp_path / "t.yaml"), b"name: t").key(["workload.model=config.json"])
+
+    assert key("{}") == key("{}")
+    assert key("{}") != key("[]")
 
 
 def test_a_sweep_that_is_killed_goes_on_where_it_stopped(tmp_path: Path) -> None:
