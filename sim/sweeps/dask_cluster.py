@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sim.sweeps.study import run_point, source_digest
+from sim.sweeps.study import Outcome, run_point, source_digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from sim.sweeps.study import Outcome, Study
+    from sim.sweeps.study import Study
 
 TIMEOUT_S = 10
 """How long a scheduler may take to answer."""
@@ -42,13 +42,16 @@ def each_on_dask(address: str, study: Study,
         shared = client.submit(_shared, study, source_digest(), pure=True)
         futures = [client.submit(run_point, shared, point, key=f"sweep-{point[0]}")
                    for point in points]
-        for future, result in as_completed(futures, loop=client.loop,
-                                           with_results=True, raise_errors=False):
-            if future.status != "finished":
+        done = as_completed(futures, loop=client.loop, with_results=True, raise_errors=False)
+        for future, result in done:
+            if isinstance(result, Outcome):  # even if its worker has died since
+                future.release()  # so that workers need not keep it
+                yield result
+            elif future.status in ("lost", "pending"):
+                done.add(future)  # its worker died before it was fetched: another does it again
+            else:
                 raise click.ClickException(f"the Dask cluster at {address} gave up: "
                                            f"{_reason(future, result)}")
-            future.release()  # so that workers need not keep the result
-            yield result
 
 
 def _shared(study: Study, expected: str) -> Study:

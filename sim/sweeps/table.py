@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".parquet", ".csv")
 OF_ROWS = tuple("scenario" if name == "name" else name for name in HEADER)
-_TEXTS = ("scenario", "job", "expect_kind", "expect_source", "bottleneck", "runner_up", "currency", "notes")
+_TEXTS = ("scenario", "job", "expect_kind", "expect_source", "bottleneck", "runner_up", "currency",
+          "notes")
 _SI = " in SI"
 
 
