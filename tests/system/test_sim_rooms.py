@@ -10,7 +10,7 @@ PACKAGES = ("harp", "lab", "sim", "bench", "tests")
 """From the ground up: a package imports itself and those before it."""
 SIM = ROOT / "sim"
 ROOMS = ("workloads", "schema", "stacks", "frameworks", "records", "cluster", "network", "step",
-         "answer", "report", "sweeps", "validation", "calibration")
+         "traces", "answer", "report", "sweeps", "validation", "calibration")
 """From the ground up: a room imports itself and those before it. Commands stand above them all."""
 COMMANDS = {"run", "sweep", "tune", "calibrate", "validate", "command"}
 FIDELITIES = ("flow", "packet", "lab")

@@ -1,0 +1,1 @@
+"""Execution traces of others: read, written and replayed on a simulated cluster."""
