@@ -1,0 +1,115 @@
+"""Command line: ``python -m sim.trace PREFIX --topology cluster.yaml`` replays execution traces.
+
+The traces are MLCommons Chakra's: ``PREFIX.0.et``, ``PREFIX.1.et`` and so on, one a rank and GPU.
+The command prints when each rank is done and how long its GPU waited for the network. A wrong trace
+or option ends with status 2 and one sentence. docs/use/traces.md is the manual.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sim.command import plain_command
+
+if TYPE_CHECKING:
+    from sim.schema.model import Topology
+    from sim.schema.scenario_keys import Scenario
+    from sim.traces.execution_trace import JobTrace
+    from sim.traces.replay import Replay
+
+PATH = click.Path(path_type=Path)
+VERSION = 1
+MOST_SHOWN = 16
+"""Ranks of the printed table."""
+
+
+@plain_command
+@click.argument("prefix", type=PATH)
+@click.option("--topology", type=PATH, required=True, metavar="FILE",
+              help="Topology file of the cluster; its workload is not used.")
+@click.option("--scenario", metavar="NAME",
+              help="Scenario that gives stack, algorithm and routing; the first by default.")
+@click.option("--set", "changes", multiple=True, metavar="KEY=VALUE",
+              help="Change a value of the topology file (may be repeated).")
+@click.option("--groups", type=PATH, metavar="FILE",
+              help='Groups of ranks, as {"1": [0, 1]}; those of the traces by default.')
+@click.option("--deps", type=click.Choice(["data+ctrl", "data"]), default="data+ctrl",
+              show_default=True, help="Dependencies that hold an operation back.")
+@click.option("--by-flops", is_flag=True, help="Compute takes its FLOPs over the GPU's rate, "
+                                               "not the recorded time.")
+@click.option("--fidelity", type=click.Choice(["flow", "packet"]), default="flow",
+              show_default=True, help="What carries the bytes.")
+@click.option("--json", "as_json", metavar="FILE|-", help="Write the answer as JSON.")
+@click.option("--quiet", is_flag=True, help="No table.")
+def main(prefix: Path, *, topology: Path, scenario: str | None, changes: tuple[str, ...],
+         groups: Path | None, deps: Any, by_flops: bool, fidelity: str, as_json: str | None,
+         quiet: bool) -> None:
+    """Replay the execution traces PREFIX.<rank>.et on a simulated cluster."""
+    from harp.cli.io import check_target, check_targets, write_text
+    from sim.cluster.cluster import Cluster
+    from sim.schema import load
+    from sim.traces.execution_trace import load_traces
+    from sim.traces.replay import replay
+
+    if as_json is not None:
+        check_targets({"--json": as_json}, inputs=[str(topology)])
+        check_target(as_json)
+    loaded = load(topology, changes)
+    chosen = _scenario(loaded, scenario)
+    cluster = Cluster(loaded)
+    trace = load_traces(prefix, ranks=cluster.gpus, deps=deps, groups=groups)
+    if trace.dropped:
+        click.echo(f"warning: {trace.dropped:,} control dependencies name nodes that are not "
+                   "there; they hold nothing back", err=True)
+    found = replay(cluster, chosen, trace, fidelity=fidelity, by_flops=by_flops)
+    if as_json is not None:
+        write_text(as_json, json.dumps(_document(loaded, chosen, trace, found), indent=2) + "\n")
+    if not quiet:
+        _print(found, to_stderr=as_json == "-")
+
+
+def _scenario(topology: Topology, name: str | None) -> Scenario:
+    from sim.schema.errors import TopologyError, unknown
+
+    names = [one.name for one in topology.scenarios]
+    if name is not None and name not in names:
+        raise click.UsageError(str(TopologyError("--scenario", unknown("scenario", name, names))))
+    return next(one for one in topology.scenarios if name in (None, one.name))
+
+
+def _document(topology: Topology, scenario: Scenario, trace: JobTrace,
+              found: Replay) -> dict[str, Any]:
+    from sim.report.numbers import rounded
+
+    return {
+        "version": VERSION, "topology": topology.name, "scenario": scenario.name,
+        "total_us": rounded(found.total_s * 1e6), "dropped_ctrl_deps": trace.dropped,
+        "ranks": [{"total_us": rounded(rank.total_s * 1e6),
+                   "compute_us": rounded(rank.compute_s * 1e6),
+                   "exposed_us": rounded(rank.exposed_s * 1e6)} for rank in found.ranks]}
+
+
+def _print(found: Replay, *, to_stderr: bool) -> None:
+    from rich.text import Text
+
+    from sim.report.screen import console_for, grid, show, text_column
+
+    console = console_for(sys.stderr if to_stderr else sys.stdout)
+    shown = list(enumerate(found.ranks))[:MOST_SHOWN]
+    show(console, grid([
+        text_column("rank", [str(rank) for rank, _ in shown]),
+        text_column("total\nus", [f"{one.total_s * 1e6:.1f}" for _, one in shown]),
+        text_column("GPU compute\nus", [f"{one.compute_s * 1e6:.1f}" for _, one in shown]),
+        text_column("exposed\nus", [f"{one.exposed_s * 1e6:.1f}" for _, one in shown])]))
+    more = f"; {len(shown)} of {len(found.ranks)} ranks are shown" if (
+        len(shown) < len(found.ranks)) else ""
+    show(console, Text(f"All are done after {found.total_s * 1e6:.1f} us{more}.", style="dim"))
+
+
+if __name__ == "__main__":
+    main()

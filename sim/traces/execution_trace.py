@@ -1,0 +1,306 @@
+"""A job's Chakra execution traces: the operations of each rank, and the groups that they name.
+
+``PREFIX.<rank>.et`` is a file a rank, from rank 0 on; where only ``PREFIX.et`` or ``PREFIX`` is
+there, all ranks do the same. A node waits for its data and control dependencies, or
+(``deps="data"``) for the former alone, as mlcommons' own feeder has it. Converters leave control
+parents behind that the file does not hold: these are dropped and counted. A data parent that is not
+there is an error.
+
+Groups come from the traces (nodes ``process_group:init``) or from a file of ASTRA-sim's form,
+``{"1": [0, 1], "2": [2, 3]}``. A collective without a group, or of the groups "" and "0", is of all
+ranks.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from sim.schema.errors import Problem, TopologyError, listing, show
+from sim.schema.source import read_input
+from sim.traces.chakra_format import (
+    COLL,
+    COLLECTIVES,
+    COMP,
+    MEM_LOAD,
+    MEM_STORE,
+    METADATA,
+    RECV,
+    SEND,
+    Node,
+    read_trace,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+MOST_BYTES = 1 << 30
+MOST_RANKS = 16_384
+MOST_NODES = 1_000_000
+"""Nodes of all ranks together."""
+RUN = ("all-reduce", "reduce", "all-gather", "broadcast", "all-to-all", "reduce-scatter",
+       "reduce-scatter-block", "barrier")
+"""Collectives that are simulated."""
+ALL = ("", "0")
+"""Names of the group of all ranks."""
+Deps = Literal["data", "data+ctrl"]
+
+
+@dataclass(frozen=True)
+class Op:
+    """One operation of a rank."""
+
+    name: str
+    kind: Literal["compute", "cpu", "collective", "send", "receive", "none"]
+    after: tuple[int, ...]
+    """Numbers of operations of the same rank that it waits for."""
+    seconds: float = 0.0
+    """Its time as recorded."""
+    flops: float = 0.0
+    nbytes: int = 0
+    collective: str = ""
+    group: str = ""
+    peer: int = -1
+    tag: int = 0
+
+
+@dataclass(frozen=True)
+class JobTrace:
+    """What every rank does."""
+
+    ranks: tuple[tuple[Op, ...], ...]
+    groups: Mapping[str, tuple[int, ...]]
+    dropped: int = 0
+    """Control dependencies on nodes that are in no file."""
+
+    def group(self, name: str) -> str:
+        """The one name of a group that may have several."""
+        return ALL[-1] if name in ALL else name
+
+    def members(self, group: str) -> tuple[int, ...]:
+        """Ranks of a group, in their order."""
+        return tuple(range(len(self.ranks))) if group in ALL else self.groups[group]
+
+
+def load_traces(prefix: Path, *, ranks: int, deps: Deps = "data+ctrl",
+                groups: Path | None = None) -> JobTrace:
+    """Read the traces of a job of ``ranks`` ranks; raises TopologyError."""
+    files = _files(prefix, ranks)
+    read = {file: _nodes(file) for file in dict.fromkeys(files)}
+    total = sum(len(read[file]) for file in files)
+    if total > MOST_NODES:
+        raise TopologyError(str(prefix), Problem(f"{total:,} nodes", allowed=f"{MOST_NODES:,}"))
+    named = _named_groups(read) if groups is None else _group_file(groups)
+    made = {file: _ops(file, nodes, deps) for file, nodes in read.items()}
+    trace = JobTrace(tuple(made[file][0] for file in files), _checked(named, ranks, prefix),
+                     sum(made[file][1] for file in files))
+    _check_peers(trace, files)
+    return trace
+
+
+def _files(prefix: Path, ranks: int) -> list[Path]:
+    """File of each rank."""
+    pattern = re.compile(re.escape(prefix.name) + r"\.(\d+)\.et")
+    folder = prefix.parent
+    if not folder.is_dir():
+        raise TopologyError(str(prefix), Problem(f"there is no folder {str(folder)!r}"))
+    found = {int(match[1]): path for path in folder.iterdir()
+             if (match := pattern.fullmatch(path.name))}
+    if found:
+        if sorted(found) != list(range(len(found))):
+            missing = next(rank for rank in range(len(found)) if rank not in found)
+            raise TopologyError(str(prefix), Problem(
+                f"{prefix.name}.{missing}.et is missing", allowed="a file for each rank from 0 on"))
+        if len(found) != ranks:
+            raise TopologyError(str(prefix), Problem(
+                f"traces of {len(found)} ranks for {ranks} GPUs", allowed="one GPU a rank"))
+        return [found[rank] for rank in range(ranks)]
+    for one in (prefix.with_name(prefix.name + ".et"), prefix):
+        if one.is_file():
+            return [one] * ranks
+    raise TopologyError(str(prefix), Problem(
+        "there are no traces of this name", allowed=f"{prefix.name}.0.et, {prefix.name}.1.et ..., "
+        f"or {prefix.name}.et for all ranks"))
+
+
+def _nodes(file: Path) -> list[Node]:
+    data = read_input(file, most_bytes=MOST_BYTES, allowed="an execution trace")
+    try:
+        return read_trace(data)[1]
+    except Problem as problem:
+        raise TopologyError(str(file), problem) from None
+
+
+def _ops(file: Path, nodes: Sequence[Node], deps: Deps) -> tuple[tuple[Op, ...], int]:
+    """Operations of a file, and the number of control dependencies that were dropped."""
+    try:
+        after, dropped = _parents(nodes, deps)
+        _check_circles(nodes, after)
+        return tuple(_op(node, before) for node, before in zip(nodes, after, strict=True)), dropped
+    except Problem as problem:
+        raise TopologyError(str(file), problem) from None
+
+
+def _parents(nodes: Sequence[Node], deps: Deps) -> tuple[list[tuple[int, ...]], int]:
+    """For each node the numbers of those that it waits for; and how many were dropped."""
+    place = {node.id: number for number, node in enumerate(nodes)}
+    if len(place) < len(nodes):
+        twice = next(node for number, node in enumerate(nodes) if place[node.id] != number)
+        raise Problem(f"two nodes have the id {twice.id}", allowed="each id once")
+    after, dropped = [], 0
+    for node in nodes:
+        parents = []
+        for parent in node.data_deps:
+            if parent not in place:
+                raise Problem(f"node {node.id} ({show(node.name)}) waits for the data of node "
+                              f"{parent}, which is not there", allowed="nodes of the same file")
+            parents.append(place[parent])
+        if deps == "data+ctrl":
+            known = [place[parent] for parent in node.ctrl_deps if parent in place]
+            dropped += len(node.ctrl_deps) - len(known)
+            parents += known
+        after.append(tuple(dict.fromkeys(parents)))
+    return after, dropped
+
+
+def _check_circles(nodes: Sequence[Node], after: Sequence[Sequence[int]]) -> None:
+    waits = [len(before) for before in after]
+    followers: list[list[int]] = [[] for _ in nodes]
+    for number, before in enumerate(after):
+        for parent in before:
+            followers[parent].append(number)
+    ready = [number for number, count in enumerate(waits) if count == 0]
+    done = 0
+    while ready:
+        done += 1
+        for follower in followers[ready.pop()]:
+            waits[follower] -= 1
+            if waits[follower] == 0:
+                ready.append(follower)
+    if done < len(nodes):
+        stuck = nodes[next(number for number, count in enumerate(waits) if count)]
+        raise Problem(f"node {stuck.id} ({show(stuck.name)}) waits for itself, in a circle",
+                      allowed="dependencies without circles")
+
+
+def _op(node: Node, after: tuple[int, ...]) -> Op:
+    seconds = node.duration_us * 1e-6
+    if node.type == COMP:
+        return Op(node.name, "cpu" if node.get("is_cpu_op") else "compute", after, seconds,
+                  flops=float(_whole(node, "num_ops", 0)))
+    if node.type in (MEM_LOAD, MEM_STORE):
+        return Op(node.name, "compute", after, seconds)
+    if node.type in (SEND, RECV):
+        peer = "comm_dst" if node.type == SEND else "comm_src"
+        return Op(node.name, "send" if node.type == SEND else "receive", after, seconds,
+                  nbytes=_whole(node, "comm_size"), peer=_whole(node, peer),
+                  tag=_whole(node, "comm_tag", 0))
+    if node.type == COLL and (node.get("comm_type") is not None or not node.get("is_cpu_op")):
+        return _collective(node, after, seconds)
+    if node.type in (METADATA, COLL):  # a CPU's call of a collective, beside the GPU's own node
+        return Op(node.name, "none", after)
+    raise Problem(f"node {node.id} ({show(node.name)}) has the type {node.type}",
+                  found=node.type, allowed="1 to 7: metadata, memory, compute, send, receive, "
+                  "collective")
+
+
+def _collective(node: Node, after: tuple[int, ...], seconds: float) -> Op:
+    number = _whole(node, "comm_type")
+    name = COLLECTIVES[number] if number < len(COLLECTIVES) else str(number)
+    if name not in RUN:
+        raise Problem(f"node {node.id} ({show(node.name)}) is a collective of the type {name}",
+                      allowed=listing(RUN))
+    size = _whole(node, "comm_size", 0) if name == "barrier" else _whole(node, "comm_size")
+    return Op(node.name, "collective", after, seconds, nbytes=size, collective=name,
+              group=str(node.get("pg_name", "")))
+
+
+def _whole(node: Node, name: str, default: int | None = None) -> int:
+    value = node.get(name, default)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        found = "no" if value is None else f"{show(value)} as"
+        raise Problem(f"node {node.id} ({show(node.name)}) has {found} {name}",
+                      allowed="a whole number")
+    return value
+
+
+def _named_groups(read: Mapping[Path, Sequence[Node]]) -> dict[str, Any]:
+    """Groups of the nodes ``process_group:init``; an empty list of ranks means all."""
+    found: dict[str, Any] = {}
+    for file, nodes in read.items():
+        for node in nodes:
+            if node.type == METADATA and "process_group:init" in node.name and node.inputs:
+                for name, ranks in _groups_of(file, node):
+                    if found.setdefault(name, ranks) != ranks:
+                        raise TopologyError(str(file), Problem(
+                            f"the group {show(name)} is {ranks} here and {found[name]} in another "
+                            "file", allowed="one meaning of a name in all files, or a file of "
+                            "groups"))
+    return found
+
+
+def _groups_of(file: Path, node: Node) -> list[tuple[str, Any]]:
+    assert node.inputs is not None
+    try:
+        return [(str(group["pg_name"]), group["ranks"]) for group in json.loads(node.inputs.values)]
+    except (ValueError, KeyError, TypeError):
+        raise TopologyError(str(file), Problem(
+            f"node {node.id} ({show(node.name)}) holds no groups",
+            allowed='[{"pg_name": "0", "ranks": [0, 1]}, ...]')) from None
+
+
+def _group_file(path: Path) -> dict[str, Any]:
+    data = read_input(path, most_bytes=MOST_BYTES, allowed="a file of groups")
+    try:
+        found = json.loads(data)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise TopologyError(str(path), Problem("is no file of groups",
+                                               allowed='JSON such as {"1": [0, 1]}'))
+    return found
+
+
+def _checked(groups: Mapping[str, Any], ranks: int, prefix: Path) -> dict[str, tuple[int, ...]]:
+    made = {}
+    for name, given in groups.items():
+        members = list(range(ranks)) if given == [] else given
+        right = isinstance(members, list) and all(
+            isinstance(rank, int) and 0 <= rank < ranks for rank in members)
+        if not right or len(set(members)) < len(members):
+            raise TopologyError(str(prefix), Problem(
+                f"the group {show(name)} is {members}", allowed=f"a list of ranks below {ranks}, "
+                "each once"))
+        made[str(name)] = tuple(sorted(members))
+    return made
+
+
+def _check_peers(trace: JobTrace, files: Sequence[Path]) -> None:
+    for rank, (ops, file) in enumerate(zip(trace.ranks, files, strict=True)):
+        for op in ops:
+            problem = _peer_problem(trace, rank, op)
+            if problem:
+                raise TopologyError(str(file), problem)
+
+
+def _peer_problem(trace: JobTrace, rank: int, op: Op) -> Problem | None:
+    count = len(trace.ranks)
+    if op.kind in ("send", "receive") and (op.peer >= count or op.peer == rank):
+        return Problem(f"{show(op.name)} of rank {rank} has rank {op.peer} as peer",
+                       allowed=f"another rank below {count}")
+    if op.kind == "collective" and op.group not in (*ALL, *trace.groups):
+        return Problem(f"{show(op.name)} is of the group {show(op.group)}", found=op.group,
+                       names=list(trace.groups), allowed=listing([*trace.groups]) or "none is "
+                       "named: give a file of groups")
+    if op.kind == "collective" and rank not in trace.members(op.group):
+        return Problem(f"rank {rank} takes part in {show(op.name)} of the group "
+                       f"{show(op.group)}, to which it does not belong",
+                       allowed=f"ranks {_ranges(trace.members(op.group))}")
+    return None
+
+
+def _ranges(ranks: Iterable[int]) -> str:
+    return ", ".join(map(str, ranks))
