@@ -6,8 +6,7 @@
   const byId = (id) => document.getElementById(id);
   const safe = (text) => echarts.format.encodeHTML(String(text));
   const charts = new Map();
-  const PARTS = ["compute", "exposed transfer", "selection", "latency", "message"];
-  const PART_COLOURS = ["#0072B2", "#D55E00", "#F0E442", "#CC79A7", "#E69F00"];
+  const PART_COLOURS = ["#0072B2", "#D55E00", "#F0E442", "#CC79A7", "#E69F00", "#009E73", "#999999"];
   const SHADES = ["#e8f1f8", "#9ecae9", "#4292c6", "#0b6fb3", "#08306b"];
   const IDLE = "#999999", DOWN = "#000000";
   const CLASSES = [[0.5, IDLE, 1], [50, "#56B4E9", 2], [90, "#0072B2", 3], [1e9, "#D55E00", 4]];
@@ -69,8 +68,8 @@
         trigger: "axis", axisPointer: { type: "shadow" }, confine: true,
         valueFormatter: (value) => `${Number(value).toPrecision(4)} ms`,
       },
-      series: PARTS.map((name, number) => ({
-        name, type: "bar", stack: "step", color: PART_COLOURS[number],
+      series: data.parts.map((name, number) => ({
+        name, type: "bar", stack: "step", color: PART_COLOURS[number % PART_COLOURS.length],
         data: data.rows.map((row) => row.parts[number]),
       })),
     });

@@ -101,7 +101,7 @@ def _answer(columns: Sequence[Column], rows: Sequence[ScenarioResult]) -> str:
 
 
 def _parts(rows: Sequence[ScenarioResult]) -> str:
-    names = ("compute", "exposed transfer", "selection", "latency", "message")
+    names = [name.replace("_", " ") for name in breakdown_ms(rows[0].breakdown)] if rows else []
     body = ([label(row), *("" if part is None else f"{part:.4g}"
                            for part in breakdown_ms(row.breakdown).values())] for row in rows)
     return _table(["row", *(f"{name} ms" for name in names)], body,

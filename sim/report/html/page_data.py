@@ -16,7 +16,7 @@ import numpy as np
 from sim.report.export import breakdown_ms
 from sim.report.fabric_drawing import positions
 from sim.report.numbers import rate, rounded
-from sim.report.panels import GPU_KINDS, KIND_COLOURS, busiest, labels
+from sim.report.panels import GPU_KINDS, GREY, KIND_COLOURS, busiest, labels
 from sim.report.plot import timelines
 from sim.report.quantities import quantity
 from sim.report.trace import natural_key
@@ -59,7 +59,10 @@ def page_data(report: Report, fabric: Fabric) -> dict[str, Any]:
     bars = MOST_BARS // max(1, len(detailed))
     return {
         "rows": [_row(name, row) for name, row in zip(names, finite, strict=True)][:MOST_ROWS],
-        "kinds": dict(KIND_COLOURS),
+        "parts": [name.replace("_", " ") for name in breakdown_ms(finite[0].breakdown)]
+        if finite else [],
+        "kinds": {kind: KIND_COLOURS.get(kind, GREY) for kind in dict.fromkeys(
+            [*KIND_COLOURS, *(span.kind for _, row in detailed for span in row.spans)])},
         "details": [_detail(name, row, fabric, drawn, bars)
                     for name, row in detailed],
         "fabric": {"nodes": nodes, "cables": _cables(fabric, drawn)} if nodes else None,
