@@ -212,8 +212,8 @@ def test_it_fits_a_phone_and_follows_the_dark(browser: Chrome) -> None:
     assert browser.execute_script("return document.documentElement.scrollWidth") <= 360
     background = "getComputedStyle(document.body).backgroundColor"
     assert browser.execute_script(f"return {background}") == "rgb(255, 255, 255)"
-    light = ("[...document.querySelectorAll('#parts svg text')].every((one) => getComputedStyle(one)"
-             ".fill.match(/\\d+/g).slice(0, 3).every((part) => part > 120))")
+    light = ("[...document.querySelectorAll('#parts svg text')].every((one) => "
+             "getComputedStyle(one).fill.match(/\\d+/g).slice(0, 3).every((part) => part > 120))")
     assert not browser.execute_script(f"return {light}")
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [
         {"name": "prefers-color-scheme", "value": "dark"}]})
