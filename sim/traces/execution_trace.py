@@ -138,7 +138,12 @@ def _ops(file: Path, nodes: Sequence[Node], deps: Deps) -> tuple[tuple[Op, ...],
     """Operations of a file, and the number of control dependencies that were dropped."""
     try:
         after, dropped = _parents(nodes, deps)
-        _check_circles(nodes, after)
+        stuck = _in_circle(after)
+        if stuck is not None:
+            other = deps == "data+ctrl" and _in_circle(_parents(nodes, "data")[0]) is None
+            raise Problem(f"node {nodes[stuck].id} ({show(nodes[stuck].name)}) waits for itself, "
+                          "in a circle", allowed="--deps data, since control dependencies close "
+                          "the circle" if other else "dependencies without circles")
         return tuple(_op(node, before) for node, before in zip(nodes, after, strict=True)), dropped
     except Problem as problem:
         raise TopologyError(str(file), problem) from None
@@ -166,24 +171,20 @@ def _parents(nodes: Sequence[Node], deps: Deps) -> tuple[list[tuple[int, ...]], 
     return after, dropped
 
 
-def _check_circles(nodes: Sequence[Node], after: Sequence[Sequence[int]]) -> None:
+def _in_circle(after: Sequence[Sequence[int]]) -> int | None:
+    """Number of a node that can never begin, or None."""
     waits = [len(before) for before in after]
-    followers: list[list[int]] = [[] for _ in nodes]
+    followers: list[list[int]] = [[] for _ in after]
     for number, before in enumerate(after):
         for parent in before:
             followers[parent].append(number)
     ready = [number for number, count in enumerate(waits) if count == 0]
-    done = 0
     while ready:
-        done += 1
         for follower in followers[ready.pop()]:
             waits[follower] -= 1
             if waits[follower] == 0:
                 ready.append(follower)
-    if done < len(nodes):
-        stuck = nodes[next(number for number, count in enumerate(waits) if count)]
-        raise Problem(f"node {stuck.id} ({show(stuck.name)}) waits for itself, in a circle",
-                      allowed="dependencies without circles")
+    return next((number for number, count in enumerate(waits) if count), None)
 
 
 def _op(node: Node, after: tuple[int, ...]) -> Op:

@@ -202,6 +202,8 @@ def test_the_command_says_when_each_rank_is_done(tmp_path: Path) -> None:
 AR = collective(1, "all-reduce", MIB)
 BAD: dict[str, tuple[list[list[Node]], str]] = {
     "a circle": ([[compute(1, 5, 2), compute(2, 5, 1)]] * 2, "waits for itself, in a circle"),
+    "a circle of control": ([[compute(1, 5, 2), Node(2, "x", COMP, ctrl_deps=(1,))]] * 2,
+                            "allowed: --deps data"),
     "an id twice": ([[compute(1, 5), compute(1, 5)]] * 2, "two nodes have the id 1"),
     "a parent that is not there": ([[compute(1, 5, 7)]] * 2, "waits for the data of node 7"),
     "an unknown type": ([[Node(1, "x", 9)]] * 2, "has the type 9"),
