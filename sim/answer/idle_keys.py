@@ -121,7 +121,7 @@ def idle_keys(cluster: Cluster, rows: Rows, workers: int | None = None) -> list[
     topology = cluster.topology
     if topology.plain is None:
         return []
-    variants = Variants(topology.plain)
+    variants = Variants(topology.plain, topology.folder)
     alike: dict[Path, list[Path]] = {}
     for path in variants.leaves():
         if path[0] == "lab" or is_of_packet(path):

@@ -37,7 +37,6 @@ from sim.step.exposure import mean_breakdown
 from sim.step.faults import Struck, check_links, strike
 from sim.step.recipe import Recipe, Views
 from sim.step.train import Job
-from sim.workloads.models import get_model
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
@@ -214,7 +213,7 @@ class Run:
         if light.intra_size > len(ranks.gpus):
             light = replace(light, intra_size=len(ranks.gpus))
         return Recipe(
-            model=get_model(workload.model), batch=workload.batch,
+            model=workload.network, batch=workload.batch,
             costs=self.settings.framework(topology, framework), allreduce=scenario.allreduce,
             views=self._views(ranks.gpus) if scenario.allreduce == "nccl" else None,
             light=light, group=group or ranks.host_group, host_group=ranks.host_group,

@@ -18,7 +18,6 @@ import numpy as np
 from harp.routing import templates
 from harp.routing.templates import Cable, Endpoints, SwitchHash, Wires
 from sim.cluster.affinity import Devices, place_devices
-from sim.workloads.models import get_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -224,7 +223,7 @@ def _flops(topology: Topology, group: HostGroup) -> float:
     if group.gpus.effective is not None:
         return group.gpus.effective
     assert group.gpus.samples_per_s is not None
-    layers = get_model(topology.workload.model).layers
+    layers = topology.workload.network.layers
     each = sum(layer.forward_flops + layer.backward_flops for layer in layers)
     return group.gpus.samples_per_s * each
 

@@ -394,8 +394,6 @@ def _frameworks(topology: Topology) -> list[str]:
 
 def _parallel(topology: Topology, scenario: Scenario, path: Path) -> Iterator[Problem]:
     """How the model is split fits the model, the hosts, and the algorithm that averages it."""
-    from sim.workloads.models import MODELS, get_model
-
     if scenario.parallel == "fsdp" and (
             scenario.tensor > 1 or scenario.allreduce not in ("nccl", "ring")):
         key = "tensor" if scenario.tensor > 1 else "allreduce"
@@ -413,10 +411,10 @@ def _parallel(topology: Topology, scenario: Scenario, path: Path) -> Iterator[Pr
         yield Problem(f"{scenario.tensor} does not divide {listing(sorted(map(str, sizes)))} GPUs",
                       path=(*path, "tensor"), found=scenario.tensor,
                       allowed="a number that divides the GPUs of each host and row")
-    models = {(job.workload or topology.workload).model for job in topology.jobs_of(scenario)}
-    for name in sorted(models or {topology.workload.model}):
-        if name in MODELS and not get_model(name).activations:
-            yield Problem(f"model {name} is no row of like transformer blocks",
+    for workload in topology.workloads_of(scenario):
+        network = workload.network
+        if not network.activations:
+            yield Problem(f"model {network.name} is no row of like transformer blocks",
                           path=(*path, "tensor"), found=scenario.tensor,
                           allowed="1, or a model such as gpt2, bert-large or llama2-7b")
 
@@ -429,9 +427,18 @@ def _workloads(topology: Topology) -> Iterator[Problem]:
 
 
 def _workload(topology: Topology, workload: Workload, path: Path) -> Iterator[Problem]:
-    from sim.workloads.models import MODELS
+    from sim.workloads.models import NAMES
 
-    yield from _known("model", workload.model, MODELS, (*path, "model"))
+    if isinstance(workload.model, str) and workload.model not in NAMES:
+        yield unknown("model", workload.model, NAMES, (*path, "model"))
+    else:
+        try:
+            _ = workload.network
+        except ValueError as error:
+            given = workload.sequence is not None
+            yield Problem(str(error), path=(*path, "sequence") if given else (*path, "model"),
+                          found=workload.sequence, allowed="no sequence, or a shorter one" if given
+                          else "e.g. sequence: 2048")
     yield from _known("framework", workload.framework, _frameworks(topology), (*path, "framework"))
 
 

@@ -17,7 +17,7 @@ def load(path: Path, changes: Sequence[str] = ()) -> Topology:
     other).
     """
     source = Source.read(Path(path), changes)
-    topology = source.validate(Topology, PLAIN_VALUES)
+    topology = source.validate(Topology, PLAIN_VALUES | {"folder": source.folder})
     topology._source = source
     found = list(check(topology))
     if found:

@@ -144,6 +144,11 @@ class Topology(Model):
         return tuple(job for job in self.jobs
                      if scenario.jobs is None or job.name in scenario.jobs)
 
+    def workloads_of(self, scenario: Scenario) -> tuple[Workload, ...]:
+        """What the jobs of ``scenario`` train, each once."""
+        own = [job.workload or self.workload for job in self.jobs_of(scenario)]
+        return tuple(dict.fromkeys(own or [self.workload]))
+
     def background_of(self, scenario: Scenario) -> tuple[Background, ...]:
         """Traffic beside the jobs of ``scenario``, in the order of the file."""
         return tuple(source for source in self.background if source.name in scenario.background)
@@ -176,6 +181,11 @@ class Topology(Model):
     def sha256(self) -> str:
         """Hash of the file's bytes; empty where the topology comes from no file."""
         return self._source.sha256 if self._source else ""
+
+    @property
+    def folder(self) -> str:
+        """Folder of the file; empty where the topology comes from no file."""
+        return self._source.folder if self._source else ""
 
     @property
     def plain(self) -> dict[str, Any] | None:

@@ -8,7 +8,11 @@ from pydantic import BeforeValidator, Field, Strict, model_validator
 from sim.schema.base import Count, Flag, Line, Model, Name, Title, one_of
 from sim.schema.errors import Problem, listing, show
 from sim.schema.hosts import Bond
+from sim.schema.transformer_keys import ModelKey
 from sim.schema.units import Bytes, Period, PositiveShare, Seconds
+from sim.workloads.model import Model as Network
+from sim.workloads.models import get_model
+from sim.workloads.transformer import build
 
 
 def _no_word(value: Any) -> Any:
@@ -25,14 +29,32 @@ Threshold = Annotated[int, Strict(), Field(ge=0, le=2**53)]
 class Workload(Model):
     """The training job's model and how it is trained."""
 
-    model: str
-    """Name of a model, e.g. vgg16."""
+    model: ModelKey
+    """Name of a model, e.g. vgg16; the path of a Hugging Face config.json; or a transformer by
+    hand."""
     batch: Count
     """Samples per GPU and step."""
     framework: str = "horovod"
     """Set of framework costs."""
     precision: Literal["fp32", "fp16"] = "fp32"
     """Type of the gradients as the backward pass leaves them."""
+    sequence: Annotated[Count, Field(le=2**24)] | None = None
+    """Tokens of a sample of text; of a model by name its usual ones where not given."""
+
+    @property
+    def network(self) -> Network:
+        """The model, for samples of so many tokens; raises ValueError where there is none."""
+        if isinstance(self.model, str):
+            return get_model(self.model, self.sequence)
+        shape = self.model.shape
+        if shape.patches is not None:
+            if self.sequence is not None:
+                raise ValueError("a model of images has samples of one size")
+        elif self.sequence is None:
+            raise ValueError("a model of text needs sequence beside it, the tokens of a sample")
+        elif 0 < shape.positions < self.sequence:
+            raise ValueError(f"the model has learned {shape.positions} positions and no more")
+        return build(shape, self.sequence or 0)
 
 
 class Job(Model):

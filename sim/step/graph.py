@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from sim.workloads.models import block_of
+from sim.workloads.model import block_of
 
 if TYPE_CHECKING:
     from sim.step.compute import Pass, Work

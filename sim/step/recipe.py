@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sim.cluster.placement import Placement
     from sim.network.nccl import View
     from sim.schema.parameters import FrameworkCosts
-    from sim.workloads.models import Model
+    from sim.workloads.model import Model
 
 ALLTOALL_PLANS = {"direct": "alltoall", "hierarchical": "hierarchical-alltoall"}
 """Plan of each way in which experts exchange activations."""

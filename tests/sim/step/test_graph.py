@@ -8,7 +8,8 @@ from sim.answer.scenario import Run
 from sim.schema import TopologyError, load
 from sim.step.graph import ON_GPU
 from sim.workloads.layers import Tensor
-from sim.workloads.models import block_of, get_model
+from sim.workloads.model import block_of
+from sim.workloads.models import get_model
 from tests.sim.step.test_train import SECOND, job, layer, parts_of, step_of
 from tests.support.cluster_files import cluster, topology, write
 
