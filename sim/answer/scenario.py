@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import simpy
 
-from harp.lightcc.policy import FP16_BYTES, FP32_BYTES
 from harp.lightcc.settings import LightSettings
 from sim.cluster.placement import rank_gpus
 from sim.network.fidelity import make_network, wall_clock
@@ -35,7 +34,9 @@ from sim.step.compute import plan_pass
 from sim.step.critical_path import mean_path
 from sim.step.exposure import mean_breakdown
 from sim.step.faults import Struck, check_links, strike
+from sim.step.groups import GROUPS, Groups
 from sim.step.recipe import Recipe, Views
+from sim.step.stages import slowest_stage
 from sim.step.train import Job
 
 if TYPE_CHECKING:
@@ -159,6 +160,7 @@ class Run:
         self.jobs: list[Job] = []
         self.names: list[str] = []
         self.starts: list[float] = []
+        self._alone_s: list[float] = []
         self._tracks: list[list[str]] = []
         self._gpus: dict[str, tuple[int, float]] = {}
         self.notes: list[str] = []
@@ -186,15 +188,23 @@ class Run:
         ranks = rank_gpus(self.cluster, hosts, count, channel_count(topology, scenario),
                           affinity=scenario.affinity)
         gpus, recipe = ranks.gpus, self._recipe(workload, ranks)
-        speeds = self.settings.speed(self.cluster.flops[gpus])
+        at = (self.cluster.flops if workload.precision == topology.workload.precision
+              else self.cluster.flops_at(workload.precision))
+        speeds = self.settings.speed(at[gpus])
         flops = float(speeds.min())
         for gpu, speed in zip(gpus.tolist(), speeds.tolist(), strict=True):
             host, local = names[self.cluster.host[gpu]], self.cluster.local[gpu]
             self._gpus[f"{host}/{local}"] = len(self.jobs), speed / flops
         comm = self.network.communicator() if count > 1 else None
         tracks = [self.cluster.gpu_name(gpu) for gpu in gpus.tolist()]
-        work = plan_pass(recipe, flops * recipe.tensor)
-        made = Job(self.env, recipe, comm, count, work, tracks[0])
+        layout = recipe.layout
+        alone_s = plan_pass(recipe, flops).compute_s
+        stage = slowest_stage(recipe.model, layout, recipe.accumulation)
+        recipe = replace(recipe, model=stage.model)
+        work = plan_pass(recipe, flops * layout.tensor * layout.context)
+        made = Job(self.env, recipe, comm, count, work, tracks[0], bubble=stage.bubble,
+                   alike=not (scenario.faults or topology.jobs or self.network.remembers))
+        self._alone_s.append(alone_s)
         made.counted = scenario.steps
         made.finds_paths = self.settings.name_limits
         self._tracks.append(tracks)
@@ -215,19 +225,21 @@ class Run:
         return Recipe(
             model=workload.network, batch=workload.batch,
             costs=self.settings.framework(topology, framework), allreduce=scenario.allreduce,
-            views=self._views(ranks.gpus) if scenario.allreduce == "nccl" else None,
+            views=self._views(ranks) if scenario.allreduce == "nccl" else None,
             light=light, group=group or ranks.host_group, host_group=ranks.host_group,
             fp16=scenario.fp16,
-            gradient_bytes=FP16_BYTES if workload.precision == "fp16" else FP32_BYTES,
+            gradient_bytes=workload.gradient_bytes,
             fusion=rule, threshold_bytes=scenario.fusion.threshold_bytes(rule),
-            cycle_s=scenario.fusion.cycle, parallel=scenario.parallel, tensor=scenario.tensor,
+            cycle_s=scenario.fusion.cycle, layout=scenario.layout,
+            accumulation=workload.accumulation, recompute=workload.recompute,
             streams=scenario.streams, alltoall=scenario.alltoall,
             placement=ranks.placement)
 
-    def _views(self, gpus: NDArray[np.int64]) -> Views:
-        tensor = self.scenario.tensor
-        return Views(*(View.of(self.cluster, self.scenario, some)
-                       for some in (gpus[::tensor], gpus[:tensor])))
+    def _views(self, ranks: Ranks) -> Views:
+        """What NCCL sees of each group of the job."""
+        groups = Groups(self.scenario.layout, len(ranks.gpus), ranks.host_group)
+        return {group: View.of(self.cluster, self.scenario, ranks.gpus[np.asarray(
+            groups.of(group)[0])]) for group in GROUPS}
 
     def _faults(self) -> list[simpy.Process]:
         check_links(self.cluster)
@@ -293,8 +305,9 @@ class Run:
     def _result(self, number: int) -> ScenarioResult:
         job, name = self.jobs[number], self.names[number]
         breakdown = mean_breakdown(job.breakdowns)
-        images_per_s = job.replicas * job.recipe.batch / breakdown.step_s
-        alone = job.recipe.batch / (job.work.compute_s * job.recipe.tensor)
+        batch = job.recipe.batch * job.recipe.accumulation
+        images_per_s = job.replicas * batch / breakdown.step_s
+        alone = job.recipe.batch / self._alone_s[number]
         step_s = job.steps_s[: self.scenario.steps][-1]
         return ScenarioResult(
             name=self.scenario.name, gpus=job.gpus, job=name, images_per_s=images_per_s,

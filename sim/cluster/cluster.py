@@ -102,7 +102,7 @@ class Cluster:
         crossing_s = np.array([group.socket_link.latency for group in groups])[self.host]
         self.nic_latency_s = (np.array([g.pcie_link.latency for g in groups])[self.host]
                               + crossing_s * (self.gpu_node != self.memory))
-        self.flops = np.repeat([_flops(topology, group) for group in groups], gpus)
+        self.flops = self.flops_at(topology.workload.precision)
         self.fabric = build_fabric(topology)
         self.bridged = np.array([not group.pcie_switches for group in groups])[self.host]
         self.peer_access = np.array([group.peer_access for group in groups])
@@ -113,6 +113,12 @@ class Cluster:
         self.blocks: dict[str, Block] = {}
         self._count = 0
         self._add_blocks(vnics)
+
+    def flops_at(self, precision: str) -> Floats:
+        """FLOP/s of each GPU that its kernels sustain at a precision."""
+        groups = self.topology.hosts
+        each = [_flops(self.topology, group, precision) for group in groups]
+        return np.repeat(each, [group.count * group.gpus.count for group in groups])
 
     def _add(self, kind: str, capacity: Floats, name: Callable[[int], str]) -> None:
         self.blocks[kind] = Block(kind, self._count, capacity, name)
@@ -218,10 +224,11 @@ def _number(parts: Ints, host: Ints, part: Ints) -> Ints:
     return np.asarray((np.cumsum(parts) - parts)[host] + part)
 
 
-def _flops(topology: Topology, group: HostGroup) -> float:
+def _flops(topology: Topology, group: HostGroup, precision: str) -> float:
     """FLOP/s of a group's GPUs, from the samples/s of the file's workload where these are given."""
-    if group.gpus.effective is not None:
-        return group.gpus.effective
+    sustained = group.gpus.sustained(precision)
+    if sustained is not None:
+        return sustained
     assert group.gpus.samples_per_s is not None
     layers = topology.workload.network.layers
     each = sum(layer.forward_flops + layer.backward_flops for layer in layers)

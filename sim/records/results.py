@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SpanKind = Literal["forward", "backward", "update", "selection", "transfer", "latency", "message",
-                   "negotiation", "fault"]
+                   "negotiation", "bubble", "fault"]
 
 
 class Span(NamedTuple):

@@ -168,7 +168,7 @@ class Topology(Model):
         kept = self.model_dump(mode="json", by_alias=True, exclude_defaults=True,
                                include={"hosts", "vpc", "fabric", "workload", "jobs"})
         for group in kept["hosts"]:
-            for speed in ("effective", "samples_per_s"):
+            for speed in ("effective", "samples_per_s", "utilisation"):
                 group["gpus"].pop(speed, None)
         return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:12]
 

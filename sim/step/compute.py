@@ -14,6 +14,8 @@ import numpy as np
 
 from harp.lightcc.fusion import DDP_FIRST_BYTES
 from sim.workloads.buckets import ddp_buckets, horovod_buckets
+from sim.workloads.layers import SCORES
+from sim.workloads.model import block_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -69,7 +71,7 @@ def plan_pass(recipe: Recipe, flops: float) -> Pass:
     backward = recipe.model.layers[::-1]
     copying = recipe.costs.copy_per_element
     copy_s = copying.value if copying is not None else 0.0
-    layers = tuple(Work(layer.name, recipe.batch * layer.backward_flops / flops
+    layers = tuple(Work(layer.name, recipe.batch * backward_flops(recipe, layer) / flops
                         + copy_s * sum(tensor.elements for tensor in layer.tensors),
                         _exchange_bytes(recipe, layer)) for layer in backward)
     ends_s = (sum(work.seconds for work in forward)
@@ -85,6 +87,17 @@ def plan_pass(recipe: Recipe, flops: float) -> Pass:
     return Pass(forward, layers, last, buckets.launch_s + held_s - ends_s[last],
                 np.add.reduceat(elements, buckets.first[:-1]), _bucket_names(recipe, buckets),
                 flops)
+
+
+def backward_flops(recipe: Recipe, layer: Layer) -> int:
+    """FLOPs of a layer's backward pass, with what it computes again.
+
+    Selective recomputation is that of attention's scores, softmax and context; full recomputation
+    that of whole blocks (Korthikanti et al. 2022, section 5; Chen et al. 2016).
+    """
+    again = (recipe.recompute == "full" and block_of(layer)) or (
+        recipe.recompute == "selective" and layer.name.endswith(SCORES))
+    return layer.backward_flops + (layer.forward_flops if again else 0)
 
 
 def _bucket_names(recipe: Recipe, buckets: Buckets) -> tuple[str, ...]:

@@ -122,6 +122,13 @@ class Transformer:
         """Layers of both stacks."""
         return self.layers + self.encoder
 
+    @property
+    def key_elements(self) -> int:
+        """Elements of a token's keys and values in a layer, or of what they come out of."""
+        if self.latent is not None:
+            return self.latent.kv_rank + self.latent.rope
+        return 2 * self.kv * self.head_size
+
     def tokens(self, sequence: int) -> int:
         """Tokens of a sample."""
         if self.patches is None:

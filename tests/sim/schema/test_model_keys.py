@@ -7,6 +7,7 @@ from click.testing import CliRunner
 
 from sim.run import main
 from sim.schema import TopologyError, load
+from sim.schema.gpu_kinds import memory_of
 from tests.support.cluster_files import topology, write
 
 LLAMA = {"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64,
@@ -90,3 +91,56 @@ def test_a_sequence_changes_the_arithmetic_of_a_model_by_name(tmp_path):
         return made.forward_flops
 
     assert 2 * flops(128) < flops(256) < 2.1 * flops(128)  # attention grows with the square
+
+
+# ---- GPUs by their data sheet
+
+def rate(folder, gpus, precision="bf16"):
+    made = load(write(folder, topology(host={"gpus": {"count": 1} | gpus}, workload={
+        "model": "gpt2", "batch": 1, "framework": "free", "precision": precision})))
+    return made.hosts[0].gpus.sustained(precision)
+
+
+@pytest.mark.parametrize(("precision", "tflops"), [("fp32", 19.5), ("tf32", 156), ("bf16", 312),
+                                                   ("fp16", 312)])
+def test_a_known_gpu_computes_as_its_data_sheet_says(tmp_path, precision, tflops):
+    """NVIDIA A100 data sheet, dense."""
+    sheet = {"model": "A100-SXM4-40GB", "utilisation": "100%"}
+    assert rate(tmp_path, sheet, precision) == pytest.approx(tflops * 1e12)
+    assert rate(tmp_path, sheet | {"utilisation": 0.25}, precision) == tflops * 1e12 / 4
+    given = {"model": "A100", "effective": "1TFLOPS"}
+    assert rate(tmp_path, given, precision) == 1e12
+
+
+@pytest.mark.parametrize(("model", "gib"), [("A100", 80), ("A100-SXM4-40GB", 40), ("any", None),
+                                            ("NVIDIA H100 80GB HBM3", 80), ("A10G", 22.5),
+                                            ("V100 16GB", 16), ("RTX3090", 24)])
+def test_memory_is_that_of_the_model_or_of_its_name(model, gib):
+    found = memory_of(model)
+    assert found is None if gib is None else found / 2**30 == pytest.approx(gib, rel=0.01)
+
+
+@pytest.mark.parametrize(("gpus", "precision", "key", "says"), [
+    ({"model": "V100"}, "bf16", "workload.precision", "V100 has no bf16; allowed: fp32, fp16"),
+    ({"model": "A100"}, "fp8", "workload.precision", "A100 has no fp8"),
+    ({"model": "A10O"}, "bf16", "hosts[0].gpus", "'A10O' is no model .* did you mean 'A10'"),
+    ({"model": "x", "utilisation": 0.5}, "bf16", "hosts[0].gpus", "'x' is no model"),
+    ({"model": "A100", "effective": "1TFLOPS", "utilisation": 0.5}, "bf16", "hosts[0].gpus",
+     "has both effective and utilisation")])
+def test_a_gpu_without_a_speed_is_refused(tmp_path, gpus, precision, key, says):
+    with pytest.raises(TopologyError, match=says) as caught:
+        rate(tmp_path, gpus, precision)
+    assert caught.value.key == key
+
+
+def test_jobs_compute_at_their_own_precision(tmp_path):
+    """TF32 has eight times the rate of fp32 on an A100."""
+    job = {"model": "gpt2", "batch": 1, "framework": "free"}
+    path = write(tmp_path, topology(
+        host={"gpus": {"count": 1, "model": "A100"}}, workload=job | {"precision": "tf32"},
+        jobs=[{"name": "fast", "hosts": ["h-0"]},
+              {"name": "slow", "hosts": ["h-1"], "workload": job | {"precision": "fp32"}}]))
+    result = CliRunner().invoke(main, [str(path), "--quiet", "--json", "-"])
+    assert result.exit_code == 0, result.stderr
+    fast, slow = (row["step_ms"] for row in json.loads(result.stdout)["scenarios"])
+    assert slow / fast == pytest.approx(8, rel=1e-3)
