@@ -14,6 +14,7 @@ import numpy as np
 import simpy
 
 from harp.lightcc.settings import LightSettings
+from sim.answer.memory_fit import too_large
 from sim.cluster.placement import rank_gpus
 from sim.network.fidelity import make_network, wall_clock
 from sim.network.interface import CutOffError, Site, TooLargeError
@@ -35,6 +36,7 @@ from sim.step.critical_path import mean_path
 from sim.step.exposure import mean_breakdown
 from sim.step.faults import Struck, check_links, strike
 from sim.step.groups import GROUPS, Groups
+from sim.step.memory import count
 from sim.step.recipe import Recipe, Views
 from sim.step.stages import slowest_stage
 from sim.step.train import Job
@@ -47,11 +49,13 @@ if TYPE_CHECKING:
     from sim.cluster.cluster import Cluster
     from sim.cluster.placement import Ranks
     from sim.network.interface import Capture
+    from sim.records.results import Memory
     from sim.schema.errors import TopologyError
     from sim.schema.model import Topology
     from sim.schema.parameters import FrameworkCosts, HostStack
     from sim.schema.scenario_keys import Job as JobModel
     from sim.schema.scenario_keys import Scenario, Workload
+    from sim.workloads.model import Model
 
 
 MOST_EVENTS = 200_000
@@ -161,6 +165,8 @@ class Run:
         self.names: list[str] = []
         self.starts: list[float] = []
         self._alone_s: list[float] = []
+        self._memory: list[Memory] = []
+        self._models: list[Model] = []
         self._tracks: list[list[str]] = []
         self._gpus: dict[str, tuple[int, float]] = {}
         self.notes: list[str] = []
@@ -198,6 +204,7 @@ class Run:
         comm = self.network.communicator() if count > 1 else None
         tracks = [self.cluster.gpu_name(gpu) for gpu in gpus.tolist()]
         layout = recipe.layout
+        self._memory.append(self._check_memory(recipe, ranks))
         alone_s = plan_pass(recipe, flops).compute_s
         stage = slowest_stage(recipe.model, layout, recipe.accumulation)
         recipe = replace(recipe, model=stage.model)
@@ -205,12 +212,46 @@ class Run:
         made = Job(self.env, recipe, comm, count, work, tracks[0], bubble=stage.bubble,
                    alike=not (scenario.faults or topology.jobs or self.network.remembers))
         self._alone_s.append(alone_s)
+        self._models.append(workload.network)
         made.counted = scenario.steps
         made.finds_paths = self.settings.name_limits
         self._tracks.append(tracks)
         self.jobs.append(made)
         self.names.append(job.name if job else "")
         self.starts.append(job.start if job else 0.0)
+
+    def _check_memory(self, recipe: Recipe, ranks: Ranks) -> Memory:
+        """Count the memory of a step; raises TopologyError where the GPUs have less."""
+        topology = self.cluster.topology
+        groups = Groups(recipe.layout, len(ranks.gpus), ranks.host_group)
+        memory = count(recipe, groups)
+        ends = np.cumsum([group.count for group in topology.hosts])
+        used = np.unique(np.searchsorted(ends, self.cluster.host[ranks.gpus], side="right"))
+        limits = [topology.hosts[number].gpus.memory_bytes for number in used.tolist()]
+        limit = min((each for each in limits if each is not None), default=None)
+        if limit is not None and memory.total > limit:
+            number = [scenario.name for scenario in topology.scenarios].index(self.scenario.name)
+            says, allowed = too_large(memory, recipe, groups, limit)
+            raise topology.error(Problem(f"{says}, on {len(ranks.gpus)} GPUs",
+                                         path=("scenarios", number), allowed=allowed))
+        return memory
+
+    def _mfu(self, job: Job, number: int, images_per_s: float) -> float | None:
+        """Share of the data sheet's FLOP/s that the model's own arithmetic takes, if it is known.
+
+        What is computed again does not count (Chowdhery et al. 2022, PaLM, appendix B).
+        """
+        model, precision = self._models[number], job.recipe.precision
+        if not model.tokens:
+            return None
+        groups = self.cluster.topology.hosts
+        peaks = [group.gpus.peak(precision) for group in groups]
+        known = [peak for peak, group in zip(peaks, groups, strict=True) if peak is not None
+                 and (group.gpus.effective is None or group.gpus.effective <= peak)]
+        if len(known) < len(peaks):
+            return None
+        flops = model.forward_flops + model.backward_flops
+        return images_per_s * flops / (job.gpus * min(known))
 
     def _recipe(self, workload: Workload, ranks: Ranks) -> Recipe:
         scenario, topology = self.scenario, self.cluster.topology
@@ -232,6 +273,7 @@ class Run:
             fusion=rule, threshold_bytes=scenario.fusion.threshold_bytes(rule),
             cycle_s=scenario.fusion.cycle, layout=scenario.layout,
             accumulation=workload.accumulation, recompute=workload.recompute,
+            flash=workload.flash, precision=workload.precision,
             streams=scenario.streams, alltoall=scenario.alltoall,
             placement=ranks.placement)
 
@@ -315,7 +357,9 @@ class Run:
             efficiency=images_per_s / (job.gpus * alone), spans=self._spans(number),
             links=self.network.usage(step_s),
             expect=find_expect(self.cluster.topology, self.scenario.name, job.gpus, name),
-            limits=mean_path(job.paths),
+            limits=mean_path(job.paths), memory=self._memory[number],
+            tokens_per_s=images_per_s * self._models[number].tokens or None,
+            mfu=self._mfu(job, number, images_per_s),
             notes=(*self.notes, *self._not_planned(), *self.network.notes),
             effort=self.env.events + self.network.effort)
 

@@ -48,6 +48,9 @@ class Workload(Model):
     recompute: Literal["none", "selective", "full"] = "none"
     """What the backward pass computes again instead of keeping it: nothing, the scores of
     attention, or each block."""
+    flash: Flag = True
+    """Whether attention keeps no scores for the backward pass, as FlashAttention and PyTorch's own
+    kernels; matters to memory only."""
     sequence: Annotated[Count, Field(le=2**24)] | None = None
     """Tokens of a sample of text; of a model by name its usual ones where not given."""
 

@@ -69,6 +69,10 @@ class Recipe:
     """Micro-steps of ``batch`` samples whose gradients add up before they are averaged."""
     recompute: str = "none"
     """What the backward pass computes again: none, selective (scores of attention) or full."""
+    precision: str = "fp32"
+    """Type of matrix products."""
+    flash: bool = True
+    """Whether attention keeps no scores."""
     placement: Placement | None = None
     """Where ranks lie; None for a job of one GPU."""
 
