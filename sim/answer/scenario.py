@@ -23,6 +23,7 @@ from sim.network.transport import Style
 from sim.records.results import Expectation, ScenarioResult, Span
 from sim.schema.errors import Problem
 from sim.schema.nccl_defaults import channel_count
+from sim.schema.parallel_keys import Parallel
 from sim.schema.parameters import (
     FrameworkSet,
     StackSet,
@@ -205,7 +206,7 @@ class Run:
         tracks = [self.cluster.gpu_name(gpu) for gpu in gpus.tolist()]
         layout = recipe.layout
         self._memory.append(self._check_memory(recipe, ranks))
-        alone_s = plan_pass(recipe, flops).compute_s
+        alone_s = plan_pass(replace(recipe, layout=Parallel()), flops).compute_s
         stage = slowest_stage(recipe.model, layout, recipe.accumulation)
         recipe = replace(recipe, model=stage.model)
         work = plan_pass(recipe, flops * layout.tensor * layout.context)
@@ -273,7 +274,8 @@ class Run:
             fusion=rule, threshold_bytes=scenario.fusion.threshold_bytes(rule),
             cycle_s=scenario.fusion.cycle, layout=scenario.layout,
             accumulation=workload.accumulation, recompute=workload.recompute,
-            flash=workload.flash, precision=workload.precision,
+            flash=workload.flash,
+            moved=float(self.cluster.moved[ranks.gpus].min()), precision=workload.precision,
             streams=scenario.streams, alltoall=scenario.alltoall,
             placement=ranks.placement)
 

@@ -69,6 +69,8 @@ class Cluster:
         own_nics, own_vnics: int64[gpus]; NICs and vNICs that only this GPU uses, from ``endpoint``
             and ``vnic`` on; its channels take turns on them.
         flops: float64[gpus], sustained FLOP/s.
+        moved: float64[gpus], bytes/s of each GPU's memory, infinite where ``flops`` is for all
+            kernels.
         blocks: resources by kind; a cap that the file does not give has no block.
     """
 
@@ -103,6 +105,8 @@ class Cluster:
         self.nic_latency_s = (np.array([g.pcie_link.latency for g in groups])[self.host]
                               + crossing_s * (self.gpu_node != self.memory))
         self.flops = self.flops_at(topology.workload.precision)
+        self.moved = np.repeat([group.gpus.moved for group in topology.hosts],
+                               [group.count * group.gpus.count for group in topology.hosts])
         self.fabric = build_fabric(topology)
         self.bridged = np.array([not group.pcie_switches for group in groups])[self.host]
         self.peer_access = np.array([group.peer_access for group in groups])

@@ -6,8 +6,8 @@ Rates are those of matrix units with accumulation in fp32, of the fastest form (
 that of ordinary units. Confidence: a maker's figure is a bound, which no
 program reaches.
 
-``reached`` is the share of it that the kernels of a large transformer reach between collectives,
-where somebody measured that; others take `REACHED`.
+``reached`` is the share of it that matrix products reach amid the kernels of a large transformer;
+what else a block does is bound by memory (`sim.step.kernels`).
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-REACHED = 0.5
-"""Share of the data sheet's rate that kernels reach where no figure is known: assumed, 0.4 to 0.6.
+REACHED = 0.6
+"""Share of the data sheet's rate that matrix products reach where no figure is known: assumed, 0.5
+to 0.75.
 
-Published rows of large models lie at 0.4 to 0.55 with communication (PaLM, Chowdhery et al. 2022,
-table 3; Megatron-LM, Narayanan et al. 2021, table 1; Llama 3, Grattafiori et al. 2024, table 4).
+Alone, and of the best shape, they reach 0.86 on an A100, 0.80 on an H100, 0.78 on a B200 and 0.60
+on an MI300X (github.com/stas00/ml-engineering, compute/accelerator, "Maximum Achievable Matmul
+FLOPS"); amid a step on an A100 0.75 (below). That would be 0.7 on an H100, whose clock falls more
+under load; 0.6 lies amid the rows of MosaicML's llm-foundry for H100, which it was chosen with.
 """
 
 
@@ -34,6 +37,8 @@ class GpuKind:
     name: str
     memory_mib: int
     """Memory in MiB as nvidia-smi (rocm-smi) prints it, hence without what ECC and driver keep."""
+    memory_gbs: float
+    """Rate of its memory in GB/s by data sheet."""
     tflops: Mapping[str, float] = field(hash=False)
     """Dense TFLOP/s by precision."""
     source: str
@@ -48,32 +53,36 @@ def _rates(fp32: float, tf32: float = 0, half: float = 0, fp8: float = 0, *,
 
 _A100 = _rates(19.5, 156, 312)
 _A100_SOURCE = "NVIDIA A100 data sheet, 2021"
-_A100_REACHED = 0.59
+_A100_REACHED = 0.75
 """Of the A100: 19.0 ms for a layer of the 22 B model with sequence parallelism on eight GPUs, less
-four allreduces of 101 MB at 230 GB/s (Korthikanti et al. 2022, table 4). The collectives' rate is
-assumed, so 0.55 to 0.62."""
+four allreduces of 101 MB at 230 GB/s and the kernels that memory bounds (Korthikanti et al. 2022,
+table 4). The collectives' rate is assumed, so 0.7 to 0.8."""
 _H100 = _rates(67, 494.7, 989.4, 1978.9)
 
 KINDS = {kind.name: kind for kind in (
-    GpuKind("P100", 16276, _rates(10.6, half=21.2, bf16=False),
+    GpuKind("P100", 16276, 732, _rates(10.6, half=21.2, bf16=False),
             "NVIDIA Tesla P100 data sheet, 2016"),
-    GpuKind("V100", 32510, _rates(15.7, half=125, bf16=False), "NVIDIA V100 data sheet, 2020"),
-    GpuKind("T4", 15360, _rates(8.1, half=65, bf16=False), "NVIDIA T4 data sheet, 2019"),
-    GpuKind("A10", 23028, _rates(31.2, 62.5, 125), "NVIDIA A10 data sheet, 2021"),
-    GpuKind("A10G", 23028, _rates(31.5, 35, 70), "NVIDIA A10G data sheet, 2022"),
-    GpuKind("A100", 81920, _A100, _A100_SOURCE, _A100_REACHED),
-    GpuKind("A800", 81920, _A100, "NVIDIA A800 data sheet, 2022", _A100_REACHED),
-    GpuKind("L4", 23034, _rates(30.3, 60, 121, 242), "NVIDIA L4 data sheet, 2023"),
-    GpuKind("L40S", 46068, _rates(91.6, 183, 362, 733), "NVIDIA L40S data sheet, 2023"),
-    GpuKind("RTX 3090", 24576, _rates(35.6, 35.6, 71), "NVIDIA Ampere GA102 white paper, 2021"),
-    GpuKind("RTX 4090", 24564, _rates(82.6, 82.6, 165.2, 330.3), "NVIDIA Ada white paper, 2022"),
-    GpuKind("H20", 97871, _rates(44, 74, 148, 296), "NVIDIA H20 data sheet, 2023"),
-    GpuKind("H100", 81559, _H100, "NVIDIA H100 data sheet (SXM), 2023"),
-    GpuKind("H800", 81559, _H100, "NVIDIA H800 data sheet (SXM), 2023"),
-    GpuKind("H200", 143771, _H100, "NVIDIA H200 data sheet (SXM), 2024"),
-    GpuKind("B200", 183359, _rates(75, 1100, 2250, 4500), "NVIDIA HGX B200 data sheet, 2024"),
-    GpuKind("GB200", 189471, _rates(80, 1250, 2500, 5000), "NVIDIA GB200 NVL72 data sheet, 2024"),
-    GpuKind("MI300X", 196592, _rates(163.4, 653.7, 1307.4, 2614.9),
+    GpuKind("V100", 32510, 900, _rates(15.7, half=125, bf16=False), "NVIDIA V100 data sheet, 2020"),
+    GpuKind("T4", 15360, 320, _rates(8.1, half=65, bf16=False), "NVIDIA T4 data sheet, 2019"),
+    GpuKind("A10", 23028, 600, _rates(31.2, 62.5, 125), "NVIDIA A10 data sheet, 2021"),
+    GpuKind("A10G", 23028, 600, _rates(31.5, 35, 70), "NVIDIA A10G data sheet, 2022"),
+    GpuKind("A100", 81920, 2039, _A100, _A100_SOURCE, _A100_REACHED),
+    GpuKind("A800", 81920, 2039, _A100, "NVIDIA A800 data sheet, 2022", _A100_REACHED),
+    GpuKind("L4", 23034, 300, _rates(30.3, 60, 121, 242), "NVIDIA L4 data sheet, 2023"),
+    GpuKind("L40S", 46068, 864, _rates(91.6, 183, 362, 733), "NVIDIA L40S data sheet, 2023"),
+    GpuKind("RTX 3090", 24576, 936, _rates(35.6, 35.6, 71),
+            "NVIDIA Ampere GA102 white paper, 2021"),
+    GpuKind("RTX 4090", 24564, 1008, _rates(82.6, 82.6, 165.2, 330.3),
+            "NVIDIA Ada white paper, 2022"),
+    GpuKind("H20", 97871, 4000, _rates(44, 74, 148, 296), "NVIDIA H20 data sheet, 2023"),
+    GpuKind("H100", 81559, 3350, _H100, "NVIDIA H100 data sheet (SXM), 2023"),
+    GpuKind("H800", 81559, 3350, _H100, "NVIDIA H800 data sheet (SXM), 2023"),
+    GpuKind("H200", 143771, 4800, _H100, "NVIDIA H200 data sheet (SXM), 2024"),
+    GpuKind("B200", 183359, 7700, _rates(75, 1100, 2250, 4500),
+            "NVIDIA HGX B200 data sheet, 2024"),
+    GpuKind("GB200", 189471, 8000, _rates(80, 1250, 2500, 5000),
+            "NVIDIA GB200 NVL72 data sheet, 2024"),
+    GpuKind("MI300X", 196592, 5300, _rates(163.4, 653.7, 1307.4, 2614.9),
             "AMD Instinct MI300X data sheet, 2023"),
 )}
 """Kinds by name."""

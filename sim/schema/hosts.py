@@ -37,7 +37,8 @@ class Gpus(Model):
     """Instead of it: samples/s of the file's workload on one GPU alone, as a framework prints."""
     utilisation: PositiveShare | None = None
     """Instead of both, for a model with a known data sheet: the share of the sheet's FLOP/s that
-    kernels reach; where nothing is given, 0.59 of an A100's and 0.5 of others'."""
+    matrix products reach, beside which kernels are bound by memory; where nothing is given, 0.75 of
+    an A100's and 0.6 of others'."""
     memory: PositiveBytes | None = None
     """Memory of a GPU; that of its model where not given, and no limit where that is not known."""
 
@@ -69,6 +70,14 @@ class Gpus(Model):
         kind = self.kind
         return None if kind is None or precision not in kind.tflops else (
             kind.tflops[precision] * 1e12)
+
+    @property
+    def moved(self) -> float:
+        """Bytes/s at which its memory bounds kernels; infinite where a speed of all is given."""
+        kind = self.kind
+        if kind is None or self.effective is not None or self.samples_per_s is not None:
+            return math.inf
+        return kind.memory_gbs * 1e9
 
     def sustained(self, precision: str) -> float | None:
         """FLOP/s of its kernels, given or of the data sheet; None where samples/s are given."""

@@ -47,7 +47,8 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from sim.step.compute import backward_flops
+from sim.step.compute import NONE, backward_flops
+from sim.step.kernels import moving
 from sim.workloads.model import block_of
 
 if TYPE_CHECKING:
@@ -242,13 +243,16 @@ class Unit(NamedTuple):
 def units(recipe: Recipe, flops: float) -> list[Unit]:
     """The model's blocks, and what lies between them, in forward order."""
     found = []
+    beside = moving(recipe)
     for name, layers in groupby(recipe.model.layers, block_of):
         some = list(layers)
+        more = beside.get(some[0].name, NONE)
         found.append(Unit(name or some[0].name,
                           sum(tensor.elements for layer in some for tensor in layer.tensors),
-                          recipe.batch * sum(layer.forward_flops for layer in some) / flops,
+                          recipe.batch * sum(layer.forward_flops for layer in some) / flops
+                          + more.forward_s,
                           recipe.batch * sum(backward_flops(recipe, layer) for layer in some)
-                          / flops, name))
+                          / flops + more.backward_s, name))
     return found
 
 

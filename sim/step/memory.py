@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from sim.step.groups import Groups
     from sim.step.recipe import Recipe
     from sim.workloads.layers import Layer
-    from sim.workloads.transformer import Transformer
 
 RESERVED = 1 << 30
 """Bytes for CUDA's context, libraries and NCCL: assumed, 0.5 to 1.5 GiB on such GPUs."""
@@ -86,8 +85,8 @@ def _activations(recipe: Recipe, layers: list[Layer], number: int) -> int | None
     samples = recipe.batch * _tokens(recipe)
     blocks = len({block_of(layer) for layer in layers} - {""})
     mixtures = sum(1 for layer in layers if layer.expert_tensors)
-    whole = _block(recipe, shape, experts=False) * (blocks - mixtures) + (
-        _block(recipe, shape, experts=True) * mixtures)
+    whole = sum(block_bytes(recipe, experts=False)) * (blocks - mixtures) + (
+        sum(block_bytes(recipe, experts=True)) * mixtures)
     kept = whole
     if recipe.recompute == "full":
         each = wide * samples * shape.width // (layout.tensor if layout.sequence else 1)
@@ -115,9 +114,13 @@ def _in_flight(layout: Parallel, micro: int, number: int) -> float:
     return min(stages - number, micro)
 
 
-def _block(recipe: Recipe, shape: Transformer, *, experts: bool) -> int:
-    """Bytes that a block keeps of one micro-step."""
-    layout, wide = recipe.layout, recipe.gradient_bytes
+def block_bytes(recipe: Recipe, *, experts: bool, all_scores: bool = False) -> tuple[int, int]:
+    """Bytes that a block keeps of one micro-step, without attention's scores, and theirs.
+
+    With ``all_scores`` those count that are computed again as well.
+    """
+    shape, layout, wide = recipe.model.shape, recipe.layout, recipe.gradient_bytes
+    assert shape is not None
     width, tokens = shape.width, _tokens(recipe)
     # Inputs of norms, of attention and of the network; masks of dropout have a byte.
     whole = wide * (shape.norms + 2) * width + 2 * shape.dropout * width
@@ -127,8 +130,10 @@ def _block(recipe: Recipe, shape: Transformer, *, experts: bool) -> int:
         whole += wide * mix.top_k * width  # what arrives at the experts
     split = wide * (2 * shape.heads * shape.head_size + shape.key_elements
                     + (3 if shape.gated else 2) * inner)
-    if not recipe.flash and recipe.recompute == "none":
+    scores = 0
+    if not recipe.flash and (recipe.recompute == "none" or all_scores):
         seen = recipe.model.tokens or tokens
-        split += shape.heads * seen * (wide + shape.dropout * (wide + 1))
+        scores = shape.heads * seen * (wide + shape.dropout * (wide + 1))
     each = split // layout.tensor + whole // (layout.tensor if layout.sequence else 1)
-    return recipe.batch * tokens * each
+    samples = recipe.batch * tokens
+    return samples * each, samples * scores // layout.tensor

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
@@ -73,6 +74,8 @@ class Recipe:
     """Type of matrix products."""
     flash: bool = True
     """Whether attention keeps no scores."""
+    moved: float = math.inf
+    """Bytes/s of a GPU's memory, by which kernels take time that have no FLOPs to speak of."""
     placement: Placement | None = None
     """Where ranks lie; None for a job of one GPU."""
 

@@ -1,9 +1,11 @@
 """Published rows of large models against predictions that are fitted to none of them.
 
 ``python -m sim.validation.layouts`` prints a line for each row of ``layouts.yaml``, and the median
-error of each source. A row says what it trains and on how many GPUs, how the model is split, and
-one figure: TFLOP/s of a GPU with what is computed again, the MFU, the time of a step, or tokens/s.
-Bytes and seconds of all else are the simulator's defaults.
+error of each source. Rows that a default was chosen with are shown, and count apart.
+
+A row says what it trains and on how many GPUs, how the model is split, and one figure: TFLOP/s of a
+GPU with what is computed again, the MFU, the time of a step, or tokens/s. Bytes and seconds of all
+else are the simulator's defaults.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from sim.step.compute import backward_flops
 
 FILE = Path(__file__).parent / "layouts.yaml"
 HOST = 8
+NEAR = 0.25
 SHAPE = ("layers", "width", "heads")
 FIGURES = {"tflops": "TFLOP/s a GPU", "mfu": "MFU", "step": "s a step", "tokens": "tokens/s"}
 """What a row may give."""
@@ -40,6 +43,8 @@ class Row:
     figure: str
     published: float
     topology: Topology
+    counts: bool
+    """Whether no default was chosen with it."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +68,8 @@ def rows(file: Path = FILE) -> list[Row]:
         for given in source["rows"]:
             figure = next(figure for figure in FIGURES if figure in given)
             found.append(Row(source["source"], given["name"], given["gpus"], figure,
-                             float(given[figure]), _topology(source, given)))
+                             float(given[figure]), _topology(source, given),
+                             not source.get("chosen_with", False)))
     return found
 
 
@@ -116,8 +122,12 @@ def main() -> None:
                              f"{each.predicted:>10.4g} predicted {each.error:>+7.1%} "
                              f" {FIGURES[row.figure]}\n")
         sys.stdout.write(f"  {len(some)} rows: median error {_median(some):.1%}\n")
-    sys.stdout.write(f"{len(scored)} rows: median error {_median(scored):.1%}, "
-                     f"{sum(each.error > 0 for each in scored)} too fast\n")
+    counted = [each for each in scored if each.row.counts]
+    near = sum(abs(each.error) <= NEAR for each in counted)
+    sys.stdout.write(
+        f"{len(counted)} rows of {len({each.row.source for each in counted})} sources that no "
+        f"default was chosen with: median error {_median(counted):.1%}, {near} within {NEAR:.0%}, "
+        f"{sum(each.error > 0 for each in counted)} too fast\n")
 
 
 def _median(scored: list[Scored]) -> float:

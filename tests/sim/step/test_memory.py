@@ -161,10 +161,10 @@ def test_memory_that_the_file_gives_counts(tmp_path):
 
 @pytest.mark.parametrize("recompute", ["none", "full"])
 def test_mfu_counts_the_models_own_arithmetic(tmp_path, recompute):
-    """One GPU at half its data sheet's rate; what is computed again takes time and counts not."""
+    """One GPU at half its sheet's 312 TFLOP/s; what is computed again takes time, counts not."""
     model = {"layers": 2, "width": 512, "heads": 8, "vocabulary": 1000}
     given = {"hosts": 1, "gpus": 1, "host": {"gpus": {
-        "count": 1, "model": "A100", "utilisation": 0.5}}, "workload": EIGHT["workload"] | {
+        "count": 1, "model": "A100", "effective": "156TFLOPS"}}, "workload": EIGHT["workload"] | {
         "model": model, "sequence": 128, "recompute": recompute}}
     (row,) = json.loads(command(tmp_path, **given).stdout)["scenarios"]
     network = load(write(tmp_path, topology(**EIGHT | given))).workload.network
