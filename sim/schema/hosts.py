@@ -37,7 +37,7 @@ class Gpus(Model):
     """Instead of it: samples/s of the file's workload on one GPU alone, as a framework prints."""
     utilisation: PositiveShare | None = None
     """Instead of both, for a model with a known data sheet: the share of the sheet's FLOP/s that
-    matrix products reach, beside which kernels are bound by memory; where nothing is given, 0.75 of
+    matrix products reach, beside which kernels are bound by memory; where nothing is given, 0.73 of
     an A100's and 0.6 of others'."""
     memory: PositiveBytes | None = None
     """Memory of a GPU; that of its model where not given, and no limit where that is not known."""

