@@ -15,7 +15,8 @@ they are dropped. After its backward pass its gradients are reduced and scattere
 three times the parameters, less each rank's own share: 3 (n - 1)/n elements for each one (ZeRO
 stage 3: ibid., section 7.2.2). The next unit is gathered while one computes,
 and no earlier: one unit is ahead (`forward_prefetch` and `BACKWARD_PRE` of Zhao et al., VLDB 2023,
-section 3.3). A model without blocks is a single unit, as in FSDP without a wrapping policy. Hybrid
+section 3.3). A model without blocks is a single unit, as in FSDP without a wrapping policy. Experts
+are gathered like all else, so that no token travels. Hybrid
 sharding gathers within hosts, and averages what has been scattered between them (ibid., section
 3.2.2). In a pipeline parameters are gathered once a step and kept (as torchtitan does), and
 gradients scattered once.
@@ -212,6 +213,13 @@ def _exchange(name: str, layer: Work) -> Operation:
     return Operation("exchange", name, size=layer.exchange_bytes, group="experts")
 
 
+def _exchange_of_share(recipe: Recipe, layer: Layer) -> Operation:
+    """All-to-all of the share of a layer's tokens that a rank of a group has."""
+    nbytes = recipe.batch * layer.alltoall_bytes(recipe.gradient_bytes)
+    return Operation("exchange", layer.name, group="replicas",
+                     size=-(-nbytes // (recipe.layout.tensor * recipe.layout.context)))
+
+
 def averages(work: Pass, done: list[int], kind: Kind) -> list[Operation]:
     """Averages of the buckets, each after the operation that completes its last layer."""
     return [Operation(kind, name, size=elements, after=(done[layer],), delay_s=delay_s)
@@ -248,7 +256,8 @@ def units(recipe: Recipe, flops: float) -> list[Unit]:
         some = list(layers)
         more = beside.get(some[0].name, NONE)
         found.append(Unit(name or some[0].name,
-                          sum(tensor.elements for layer in some for tensor in layer.tensors),
+                          sum(tensor.elements for layer in some
+                              for tensor in layer.tensors + layer.expert_tensors),
                           recipe.batch * sum(layer.forward_flops for layer in some) / flops
                           + more.forward_s,
                           recipe.batch * sum(backward_flops(recipe, layer) for layer in some)
@@ -314,15 +323,19 @@ def _split(graph: list[Operation], recipe: Recipe, work: Pass) -> list[int]:
         some = list(layers)
         seconds = forward_s * sum(layer.forward_flops for layer in some) / whole
         _before_block(graph, recipe, "forward", name)
+        exchanges = [_exchange_of_share(recipe, layer) for layer in some if layer.expert_tensors]
+        graph += exchanges
         graph.append(Operation("forward", name or some[0].name, seconds))
+        graph += exchanges
         _after_block(graph, recipe, "forward", name)
     graph += _sends(recipe, "forward")
     done: list[int] = []
     backward = zip(recipe.model.layers[::-1], work.layers, strict=True)
     for name, pairs in groupby(backward, _block_of_pair):
         _before_block(graph, recipe, "backward", name)
-        for _, layer in pairs:
-            graph += [Operation("backward", layer.name, layer.seconds),
+        for layer, work_of in pairs:
+            exchanges = [_exchange_of_share(recipe, layer)] if layer.expert_tensors else []
+            graph += [*exchanges, Operation("backward", layer.name, work_of.seconds), *exchanges,
                       Operation("settle", layer.name)]
             done.append(len(graph) - 1)
         _after_block(graph, recipe, "backward", name)

@@ -55,17 +55,22 @@ def _of_stage(recipe: Recipe, groups: Groups, layers: list[Layer], number: int) 
     layout, wide = recipe.layout, recipe.gradient_bytes
     experts = sum(each.elements for layer in layers for each in layer.expert_tensors)
     shared = sum(each.elements for layer in layers for each in layer.tensors)
-    held = -(-shared // layout.tensor) + -(-experts // groups.expert)
+    spread = layout.tensor if layout.is_sharded else groups.expert
+    own, of_experts = -(-shared // layout.tensor), -(-experts // spread)
     copies = groups.size("shard" if layout.shard == "hsdp" else "replicas")
+    expert_copies = copies if layout.is_sharded else groups.size("expert copies")
+
+    def shared_out(each: int) -> int:
+        return -(-each * own // copies) + -(-each * of_experts // expert_copies)
+
     state = 12 if wide == 2 else 8
-    weights, gradients, optimizer = wide * held, wide * held, state * held
-    if layout.shard != "none":
-        optimizer = -(-optimizer // copies)
+    weights = gradients = wide * (own + of_experts)
+    optimizer = state * (own + of_experts) if layout.shard == "none" else shared_out(state)
     if layout.shard in ("zero2", "fsdp", "hsdp"):
-        gradients = -(-gradients // copies)
+        gradients = shared_out(wide)
     buffers = RESERVED
     if layout.is_sharded and layout.pipeline == 1:
-        weights = -(-weights // copies)
+        weights = shared_out(wide)
         buffers += UNIT_COPIES * wide * _largest_unit(layers) // layout.tensor
     if recipe.fusion == "size" and layout.shard == "none" and copies > 1:
         buffers += gradients
@@ -73,7 +78,8 @@ def _of_stage(recipe: Recipe, groups: Groups, layers: list[Layer], number: int) 
 
 
 def _largest_unit(layers: list[Layer]) -> int:
-    return max(sum(each.elements for layer in some for each in layer.tensors)
+    return max(sum(each.elements for layer in some
+                   for each in layer.tensors + layer.expert_tensors)
                for _, some in groupby(layers, block_of))
 
 

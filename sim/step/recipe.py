@@ -104,11 +104,10 @@ def choose_plan(recipe: Recipe, groups: Groups, elements: int,
                         chunk_bytes=max(elements * unit, 1)))
 
 
-def exchange_plan(recipe: Recipe, groups: Groups, nbytes: int) -> Plan:
+def exchange_plan(recipe: Recipe, groups: Groups, nbytes: int, group: Group = "experts") -> Plan:
     """The plan of the experts' exchange of ``nbytes`` bytes by each of their ranks."""
-    ranks = groups.expert
-    return _made(ALLTOALL_PLANS[recipe.alltoall], ranks=ranks, nbytes=nbytes,
-                 unit_bytes=recipe.gradient_bytes, group=min(recipe.host_group, ranks))
+    return _made(ALLTOALL_PLANS[recipe.alltoall], ranks=groups.size(group), nbytes=nbytes,
+                 unit_bytes=recipe.gradient_bytes, group=groups.each(group))
 
 
 def send_plan(recipe: Recipe, nbytes: int) -> Plan:

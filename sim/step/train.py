@@ -293,11 +293,11 @@ class Job:
 
     def _exchange(self, operation: Operation) -> Process:
         """All-to-all of the experts' activations, which compute waits for."""
-        if self.comm is not None and self.groups.expert > 1:
-            plan = exchange_plan(self.recipe, self.groups, operation.size)
+        if self.comm is not None and self.groups.size(operation.group) > 1:
+            plan = exchange_plan(self.recipe, self.groups, operation.size, operation.group)
             line = Timeline(self.env, self.record, self._exchange_track)
-            yield from self._run_groups(Chosen(plan), self._members(plan.name, "experts"), line,
-                                        operation.name)
+            yield from self._run_groups(Chosen(plan), self._members(plan.name, operation.group),
+                                        line, operation.name)
 
     def _wait_for(self, operation: Operation) -> Process:
         """Collective of activations, which compute waits for."""

@@ -15,7 +15,7 @@ from sim.schema.parameters import load_framework
 from sim.step.groups import Groups
 from sim.step.memory import RESERVED, count
 from sim.step.recipe import Recipe
-from sim.workloads.transformer import Transformer, build
+from sim.workloads.transformer import Experts, Transformer, build
 from tests.support.cluster_files import topology, write
 
 LAYERS, WIDTH, HEADS, TOKENS, BATCH = 24, 6144, 64, 2048, 4
@@ -83,6 +83,21 @@ def test_shards_are_those_of_zero(shard, gigabytes):
     memory = count(made, Groups(made.layout, 64, 8))
     states = memory.weights + memory.gradients + memory.optimizer
     assert states / 1e9 == pytest.approx(gigabytes * made.model.parameters / 7.5e9, rel=0.02)
+
+
+@pytest.mark.parametrize(("layout", "ranks_of_experts"), [
+    ({}, 64), ({"expert": 8}, 8), ({"shard": "fsdp"}, 64), ({"shard": "zero1"}, 64),
+    ({"expert": 8, "shard": "zero1"}, 64), ({"tensor": 8}, 64)])
+def test_experts_lie_on_the_ranks_that_share_them(layout, ranks_of_experts):
+    """Of the optimizer, whose states zero1 shares among the copies of an expert as well."""
+    made = recipe(replace(GPT, experts=Experts(64, 2, WIDTH)), layout=Parallel(**layout))
+    plain = recipe(layout=made.layout)
+    more = (count(made, Groups(made.layout, 64, 8)).optimizer
+            - count(plain, Groups(made.layout, 64, 8)).optimizer)
+    experts = LAYERS * 64 * 2 * WIDTH**2
+    networks = LAYERS * 8 * WIDTH**2 / (1 if layout.get("shard", "none") == "none" else 64)
+    wanted = 12 * (experts / ranks_of_experts - networks / layout.get("tensor", 1))
+    assert more == pytest.approx(wanted, rel=0.01)
 
 
 def test_hybrid_shards_are_those_of_a_host():

@@ -273,6 +273,22 @@ def test_experts_exchange_in_their_group_and_average_beyond(tmp_path, expert, co
     assert each[0] == pytest.approx(exchanged + shared + own, rel=1e-2)
 
 
+def test_fully_sharded_experts_are_gathered_and_no_token_travels(tmp_path):
+    each = sent(tmp_path, "pcie_out", hosts=4, **workload(EXPERTS), scenario={"parallel": "fsdp"})
+    network = load(write(tmp_path, topology(**workload(EXPERTS)))).workload.network
+    assert each == pytest.approx(3 * 3 / 4 * 4 * network.parameters, rel=1e-2)
+
+
+def test_experts_of_tensor_groups_get_a_share_of_the_tokens_each(tmp_path):
+    """Two groups of two: ranks of the same number exchange, each half of its group's tokens."""
+    each = sent(tmp_path, "pcie_out", hosts=2, gpus=2, **workload(EXPERTS),
+                scenario={"parallel": {"tensor": 2}})
+    exchanged = 8 * 4 * 1 / 2 * BATCH * 64 * 2 * 256 * 4 / 2
+    network = load(write(tmp_path, topology(**workload(EXPERTS)))).workload.network
+    averaged = 4 * (network.parameters - 8 * 8 * 2 * 256 * 64) / 2
+    assert each == pytest.approx(exchanged + averaged, rel=1e-2)
+
+
 def test_ranks_are_numbered_as_megatron_does():
     groups = Groups(Parallel(tensor=2, context=2, pipeline=2), 16, 4)
     assert [list(ranks) for ranks in groups.of("tensor")] == [[0, 1], [2, 3]]
