@@ -63,6 +63,10 @@ MOST_EVENTS = 200_000
 """Events of one simulation: steps of training that differ, or faults that come and go."""
 
 
+MOST_DRAWN = 8
+"""Micro-steps of a step of which a picture or trace shows each; more are one that is repeated."""
+
+
 class TooLongError(RuntimeError):
     """A simulation had more than `MOST_EVENTS` events; the message gives the simulated time."""
 
@@ -211,7 +215,7 @@ class Run:
         recipe = replace(recipe, model=stage.model)
         work = plan_pass(recipe, flops * layout.tensor * layout.context)
         made = Job(self.env, recipe, comm, count, work, tracks[0], bubble=stage.bubble,
-                   alike=not (scenario.faults or topology.jobs or self.network.remembers))
+                   alike=not self._shows_each(workload))
         self._alone_s.append(alone_s)
         self._models.append(workload.network)
         made.counted = scenario.steps
@@ -220,6 +224,12 @@ class Run:
         self.jobs.append(made)
         self.names.append(job.name if job else "")
         self.starts.append(job.start if job else 0.0)
+
+    def _shows_each(self, workload: Workload) -> bool:
+        """Whether micro-steps may differ, or are so few that a picture can show each."""
+        drawn = self.settings.record_links and workload.accumulation <= MOST_DRAWN
+        return bool(drawn or self.scenario.faults or self.cluster.topology.jobs
+                    or self.network.remembers)
 
     def _check_memory(self, recipe: Recipe, ranks: Ranks) -> Memory:
         """Count the memory of a step; raises TopologyError where the GPUs have less."""
