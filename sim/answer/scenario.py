@@ -63,6 +63,8 @@ MOST_EVENTS = 200_000
 """Events of one simulation: steps of training that differ, or faults that come and go."""
 
 
+REACHED = "gpus.utilisation"
+"""The share of their data sheet that GPUs reach, as a figure that may be changed."""
 MOST_DRAWN = 8
 """Micro-steps of a step of which a picture or trace shows each; more are one that is repeated."""
 
@@ -144,8 +146,14 @@ class Settings:
                     update={"value": values[0], "low": None, "high": None})
         return changed
 
-    def speed(self, flops: NDArray[np.float64]) -> NDArray[np.float64]:
-        """FLOP/s of the GPUs, all set to one figure where that is changed."""
+    def speed(self, flops: NDArray[np.float64], reached: float | None) -> NDArray[np.float64]:
+        """FLOP/s of the GPUs, all set to one figure where that is changed.
+
+        Of those that are known by their data sheets alone, ``reached`` is the share in ``flops``.
+        """
+        share = self.figures.get(REACHED)
+        if share is not None and reached is not None:
+            flops = flops * (share / reached)
         changed = self.figures.get("gpus.effective")
         return flops if changed is None else np.full_like(flops, changed)
 
@@ -201,7 +209,8 @@ class Run:
         gpus, recipe = ranks.gpus, self._recipe(workload, ranks)
         at = (self.cluster.flops if workload.precision == topology.workload.precision
               else self.cluster.flops_at(workload.precision))
-        speeds = self.settings.speed(at[gpus])
+        known = topology.reached
+        speeds = self.settings.speed(at[gpus], known and known.value)
         flops = float(speeds.min())
         for gpu, speed in zip(gpus.tolist(), speeds.tolist(), strict=True):
             host, local = names[self.cluster.host[gpu]], self.cluster.local[gpu]

@@ -14,14 +14,21 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-REACHED = 0.6
-"""Share of the data sheet's rate that matrix products reach where no figure is known: assumed, 0.5
-to 0.75.
+class Reached(NamedTuple):
+    """A share and the interval in which it may lie."""
+
+    low: float
+    value: float
+    high: float
+
+
+REACHED = Reached(0.5, 0.6, 0.75)
+"""Share of the data sheet's rate that matrix products reach where no figure is known: assumed.
 
 Alone, and of the best shape, they reach 0.86 on an A100, 0.80 on an H100, 0.78 on a B200 and 0.60
 on an MI300X (github.com/stas00/ml-engineering, compute/accelerator, "Maximum Achievable Matmul
@@ -42,7 +49,7 @@ class GpuKind:
     tflops: Mapping[str, float] = field(hash=False)
     """Dense TFLOP/s by precision."""
     source: str
-    reached: float = REACHED
+    reached: Reached = REACHED
 
 
 def _rates(fp32: float, tf32: float = 0, half: float = 0, fp8: float = 0, *,
@@ -53,11 +60,11 @@ def _rates(fp32: float, tf32: float = 0, half: float = 0, fp8: float = 0, *,
 
 _A100 = _rates(19.5, 156, 312)
 _A100_SOURCE = "NVIDIA A100 data sheet, 2021"
-_A100_REACHED = 0.73
+_A100_REACHED = Reached(0.7, 0.73, 0.8)
 """Of the A100: a layer of the 22 B model takes 19.0 ms with sequence parallelism on 8 GPUs; less
 four allreduces of 101 MB at 230 GB/s (3.1 ms) and the kernels that memory bounds (3.0 ms) that is
-2.94 TFLOP in 12.9 ms (Korthikanti et al. 2022, table 4). The collectives' rate is assumed, so 0.7
-to 0.8."""
+2.94 TFLOP in 12.9 ms (Korthikanti et al. 2022, table 4). The collectives' rate is assumed, so
+0.7 to 0.8."""
 _H100 = _rates(67, 494.7, 989.4, 1978.9)
 
 KINDS = {kind.name: kind for kind in (

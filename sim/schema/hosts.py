@@ -7,7 +7,7 @@ from pydantic import Field, Strict, model_validator
 
 from sim.schema.base import Count, Flag, Line, Model, Name, NoneWord
 from sim.schema.errors import Problem, show
-from sim.schema.gpu_kinds import KINDS, GpuKind, kind_of, memory_of
+from sim.schema.gpu_kinds import KINDS, GpuKind, Reached, kind_of, memory_of
 from sim.schema.units import ComputeRate, PositiveBytes, PositiveShare, Rate, Seconds
 
 Bond = Literal["none", "lacp-2+3", "lacp-3+4", "dynamic"]
@@ -79,6 +79,13 @@ class Gpus(Model):
             return math.inf
         return kind.memory_gbs * 1e9
 
+    @property
+    def reached(self) -> Reached | None:
+        """The share of its data sheet that is assumed of it; None where the file gives a speed."""
+        given = (self.effective, self.samples_per_s, self.utilisation)
+        kind = self.kind
+        return kind.reached if kind is not None and given == (None, None, None) else None
+
     def sustained(self, precision: str) -> float | None:
         """FLOP/s of its kernels, given or of the data sheet; None where samples/s are given."""
         peak, kind = self.peak(precision), self.kind
@@ -86,7 +93,7 @@ class Gpus(Model):
             return self.effective
         if self.samples_per_s is not None:
             return None
-        return peak * (kind.reached if self.utilisation is None else self.utilisation)
+        return peak * (kind.reached.value if self.utilisation is None else self.utilisation)
 
 
 class Link(Model):

@@ -15,6 +15,7 @@ from pydantic import BeforeValidator, Field, PrivateAttr, WithJsonSchema
 
 from sim.schema.base import Model, Name
 from sim.schema.errors import Path, Problem, TopologyError, show
+from sim.schema.gpu_kinds import Reached
 from sim.schema.hosts import HostGroup
 from sim.schema.network_keys import Fabric, Vpc
 from sim.schema.parameters import FrameworkSet, StackSet
@@ -127,6 +128,15 @@ class Topology(Model):
     def gpu_counts(self, scenario: Scenario) -> tuple[int, ...]:
         """Numbers of GPUs at which ``scenario`` runs; with jobs, once on the whole cluster."""
         return scenario.gpus or (self.gpu_count,)
+
+    @property
+    def reached(self) -> Reached | None:
+        """What GPUs of which only the model is given reach of their data sheets.
+
+        None if any has a speed of its own, or they differ.
+        """
+        found = {group.gpus.reached for group in self.hosts}
+        return found.pop() if len(found) == 1 else None
 
     @cached_property
     def gpu_totals(self) -> tuple[int, ...]:
