@@ -205,6 +205,7 @@ def _expectations(topology: Topology, scenario: Scenario, gpus: int) -> list[obj
 
 def _same(before: ScenarioResult, after: ScenarioResult) -> bool:
     """Whether two results are equal except for rounding."""
-    return ((before.expect, before.notes) == (after.expect, after.notes)
+    return ((before.expect, before.notes, before.memory)
+            == (after.expect, after.notes, after.memory)
             and math.isclose(before.images_per_s, after.images_per_s, rel_tol=ROUNDING)
             and math.isclose(before.step_s, after.step_s, rel_tol=ROUNDING))

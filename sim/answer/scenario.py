@@ -222,9 +222,16 @@ class Run:
         alone_s = plan_pass(replace(recipe, layout=Parallel()), flops).compute_s
         stage = slowest_stage(recipe.model, layout, recipe.accumulation)
         recipe = replace(recipe, model=stage.model)
+        each = self._shows_each(workload)
+        if each and workload.accumulation * len(recipe.model.layers) > MOST_EVENTS:
+            raise topology.error(Problem(
+                f"{workload.accumulation:,} micro-steps of {len(recipe.model.layers)} layers, each "
+                "simulated", path=("workload", "accumulation"), found=workload.accumulation,
+                allowed=f"a product of at most {MOST_EVENTS:,}, or no faults, jobs or traffic "
+                "beside it, so that one stands for all"))
         work = plan_pass(recipe, flops * layout.tensor * layout.context)
         made = Job(self.env, recipe, comm, count, work, tracks[0], bubble=stage.bubble,
-                   alike=not self._shows_each(workload))
+                   alike=not each)
         self._alone_s.append(alone_s)
         self._models.append(workload.network)
         made.counted = scenario.steps

@@ -26,7 +26,10 @@ class Parallel(Model):
     """Also split what lies between the matrices over them, by tokens; saves memory, and sends as
     much."""
     pipeline: Annotated[Count, Field(le=1024)] = 1
-    """Stages of consecutive layers (1F1B)."""
+    """Stages of consecutive layers."""
+    schedule: Literal["1f1b", "zero-bubble"] = "1f1b"
+    """Order of a stage's passes: one forward, one backward; or, beside that, gradients of weights
+    where it would wait (ZB-H1)."""
     interleave: Annotated[Count, Field(le=64)] = 1
     """Pieces of a stage that lie apart, so that the pipeline fills sooner."""
     context: Annotated[Count, Field(le=1024)] = 1
@@ -45,6 +48,10 @@ class Parallel(Model):
                  "tensor: 2 or more beside it"),
                 ("interleave", self.interleave > 1 and self.pipeline == 1,
                  "has no effect without pipeline", "pipeline: 2 or more beside it"),
+                ("schedule", self.schedule != "1f1b" and self.pipeline == 1,
+                 "has no effect without pipeline", "pipeline: 2 or more beside it"),
+                ("schedule", self.schedule != "1f1b" and self.interleave > 1,
+                 "zero-bubble is not interleaved here", "1f1b, or no interleave"),
                 ("shard", self.shard == "zero2" and self.pipeline > 1,
                  "zero2 would send gradients after each micro-step of a pipeline",
                  "none, zero1, fsdp or hsdp beside pipeline"),

@@ -11,6 +11,10 @@ and as many backward passes when it drains. Where stages are alike the sum is th
 micro-steps of Narayanan et al., SC 2021, section 2.2.1; it is never more than one micro-step of
 each other stage (Zheng et al., OSDI 2022 (Alpa), equation 2). With v pieces a stage it is a v-th
 (Narayanan, section 2.2.2).
+
+The backward pass of a matrix product is two products, and only the gradient of its input is waited
+for. Where those of weights fill a stage's waiting (Qi et al., ICLR 2024, ZB-H1, table 1), it waits
+(p - 1)(F + B - W) instead of (p - 1)(F + B + W).
 """
 
 from __future__ import annotations
@@ -52,6 +56,10 @@ def slowest_stage(model: Model, layout: Parallel, micro: int = 1) -> Stage:
         behind = min(behind, max(behind - later * forward[slowest], 0)
                      + max(behind - later * back, 0))
     bubble = (sum(both[:slowest]) + behind) / both[slowest] / layout.interleave
+    if layout.schedule == "zero-bubble":
+        weights = sum(each.forward_flops for each in stages[slowest]
+                      if each.tensors or each.expert_tensors)
+        bubble *= 1 - 2 * weights / both[slowest]
     return Stage(replace(model, layers=tuple(stages[slowest])), bubble)
 
 

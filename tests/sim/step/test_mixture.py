@@ -5,6 +5,9 @@ A schedule of a pipeline is worked out stage by stage in `one_f_one_b`, apart fr
 
 from __future__ import annotations
 
+import heapq
+import math
+
 import pytest
 
 from sim.answer.scenario import Run
@@ -12,7 +15,7 @@ from sim.schema import TopologyError, load
 from sim.schema.parallel_keys import Parallel
 from sim.step.groups import Groups
 from sim.step.stages import slowest_stage, split_stages
-from sim.workloads.layers import Layer
+from sim.workloads.layers import Layer, Tensor
 from sim.workloads.model import Model, block_of
 from sim.workloads.models import get_model
 from tests.sim.step.test_graph import sent
@@ -84,6 +87,15 @@ def test_what_is_repeated_takes_as_long_as_if_it_were_simulated(tmp_path, parall
     for part, seconds in vars(alike[1].breakdown).items():
         assert seconds == pytest.approx(getattr(each[1].breakdown, part), rel=1e-6, abs=1e-9), part
     assert {limit.name for limit in alike[1].limits} == {limit.name for limit in each[1].limits}
+
+
+def test_too_many_micro_steps_beside_other_jobs_are_refused(tmp_path):
+    """A job alone takes any number, since one stands for all."""
+    many = workload(accumulation=60_000)
+    assert run(tmp_path, **many)[1].step_s > 0
+    with pytest.raises(TopologyError, match="60,000 micro-steps of 75 layers") as caught:
+        run(tmp_path, **many, jobs=[{"name": "j", "hosts": ["h-0"]}])
+    assert caught.value.key == "workload.accumulation"
 
 
 def test_what_is_computed_again_costs_its_forward_pass(tmp_path):
@@ -206,6 +218,52 @@ def test_the_slowest_stage_holds_the_others_up(costs, micro):
     assert once == 3 * max(costs)
 
 
+def zero_bubble(stages, micro, forward_s, input_s, weight_s):
+    """When the last stage ends that does, whenever it is free, the first of these that it can.
+
+    The gradient of an input; a forward pass, while no more wait for theirs than stages follow; the
+    gradient of weights.
+    """
+    forward_ends, input_ends = {}, {}
+    forwards, inputs, weights = [0] * stages, [0] * stages, [0] * stages
+    free = [0.0] * stages
+    times = [0.0]
+    while min(weights) < micro:
+        now = heapq.heappop(times)
+        for stage in reversed(range(stages)):
+            while free[stage] <= now:
+                number, next_ = inputs[stage], forwards[stage]
+                ready = (input_ends.get((stage + 1, number), math.inf) if stage < stages - 1
+                         else forward_ends.get((stage, number), math.inf))
+                come = forward_ends.get((stage - 1, next_), math.inf) if stage else 0.0
+                if number < next_ and ready <= now:
+                    free[stage] = input_ends[stage, number] = now + input_s
+                    inputs[stage] += 1
+                elif next_ < micro and next_ - number < stages - stage and come <= now:
+                    free[stage] = forward_ends[stage, next_] = now + forward_s
+                    forwards[stage] += 1
+                elif weights[stage] < number:
+                    free[stage] = now + weight_s
+                    weights[stage] += 1
+                else:
+                    break
+                heapq.heappush(times, free[stage])
+    return max(free)
+
+
+@pytest.mark.parametrize("stages", [2, 4, 8])
+@pytest.mark.parametrize("turns", [1, 2, 4])
+def test_gradients_of_weights_fill_the_bubble(stages, turns):
+    """Whole seconds, so that ends of passes that meet are the same number."""
+    micro = turns * stages
+    model = Model("toy", tuple(Layer(f"h.{number}.x", (Tensor(f"{number}", 1),), 1, 2)
+                               for number in range(stages)), "sample", "made up", 1)
+    stage = slowest_stage(model, Parallel(pipeline=stages, schedule="zero-bubble"), micro)
+    assert 3 * (micro + stage.bubble) == zero_bubble(stages, micro, 1, 1, 1)
+    plain = slowest_stage(model, Parallel(pipeline=stages), micro)
+    assert stage.bubble == pytest.approx(plain.bubble / 3)
+
+
 def test_pieces_shorten_the_bubble(tmp_path):
     def bubble_s(interleave):
         job, result = run(tmp_path, 4, **FAST, **workload(SHAPE | {"head": "none"}, accumulation=4),
@@ -302,6 +360,8 @@ def test_ranks_are_numbered_as_megatron_does():
 @pytest.mark.parametrize(("parallel", "key", "says"), [
     ({"sequence": True}, "sequence", "no effect without tensor"),
     ({"interleave": 2}, "interleave", "no effect without pipeline"),
+    ({"schedule": "zero-bubble"}, "schedule", "no effect without pipeline"),
+    ({"pipeline": 2, "interleave": 2, "schedule": "zero-bubble"}, "schedule", "not interleaved"),
     ({"pipeline": 2, "shard": "zero2"}, "shard", "after each micro-step"),
     ({"expert": 2, "tensor": 2}, "expert", "not split by tensor or context"),
     ({"expert": 2, "shard": "fsdp"}, "expert", "not gathered by fsdp"),
