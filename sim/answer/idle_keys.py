@@ -121,7 +121,7 @@ def idle_keys(cluster: Cluster, rows: Rows, workers: int | None = None) -> list[
     topology = cluster.topology
     if topology.plain is None:
         return []
-    variants = Variants(topology.plain)
+    variants = Variants(topology.plain, topology.folder)
     alike: dict[Path, list[Path]] = {}
     for path in variants.leaves():
         if path[0] == "lab" or is_of_packet(path):
@@ -205,6 +205,7 @@ def _expectations(topology: Topology, scenario: Scenario, gpus: int) -> list[obj
 
 def _same(before: ScenarioResult, after: ScenarioResult) -> bool:
     """Whether two results are equal except for rounding."""
-    return ((before.expect, before.notes) == (after.expect, after.notes)
+    return ((before.expect, before.notes, before.memory)
+            == (after.expect, after.notes, after.memory)
             and math.isclose(before.images_per_s, after.images_per_s, rel_tol=ROUNDING)
             and math.isclose(before.step_s, after.step_s, rel_tol=ROUNDING))

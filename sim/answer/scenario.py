@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import simpy
 
-from harp.lightcc.policy import FP16_BYTES, FP32_BYTES
 from harp.lightcc.settings import LightSettings
+from sim.answer.memory_fit import too_large
 from sim.cluster.placement import rank_gpus
 from sim.network.fidelity import make_network, wall_clock
 from sim.network.interface import CutOffError, Site, TooLargeError
@@ -23,6 +23,7 @@ from sim.network.transport import Style
 from sim.records.results import Expectation, ScenarioResult, Span
 from sim.schema.errors import Problem
 from sim.schema.nccl_defaults import channel_count
+from sim.schema.parallel_keys import Parallel
 from sim.schema.parameters import (
     FrameworkSet,
     StackSet,
@@ -35,9 +36,11 @@ from sim.step.compute import plan_pass
 from sim.step.critical_path import mean_path
 from sim.step.exposure import mean_breakdown
 from sim.step.faults import Struck, check_links, strike
+from sim.step.groups import GROUPS, Groups
+from sim.step.memory import count
 from sim.step.recipe import Recipe, Views
+from sim.step.stages import slowest_stage
 from sim.step.train import Job
-from sim.workloads.models import get_model
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
@@ -47,15 +50,23 @@ if TYPE_CHECKING:
     from sim.cluster.cluster import Cluster
     from sim.cluster.placement import Ranks
     from sim.network.interface import Capture
+    from sim.records.results import Memory
     from sim.schema.errors import TopologyError
     from sim.schema.model import Topology
     from sim.schema.parameters import FrameworkCosts, HostStack
     from sim.schema.scenario_keys import Job as JobModel
     from sim.schema.scenario_keys import Scenario, Workload
+    from sim.workloads.model import Model
 
 
 MOST_EVENTS = 200_000
 """Events of one simulation: steps of training that differ, or faults that come and go."""
+
+
+REACHED = "gpus.utilisation"
+"""The share of their data sheet that GPUs reach, as a figure that may be changed."""
+MOST_DRAWN = 8
+"""Micro-steps of a step of which a picture or trace shows each; more are one that is repeated."""
 
 
 class TooLongError(RuntimeError):
@@ -135,8 +146,14 @@ class Settings:
                     update={"value": values[0], "low": None, "high": None})
         return changed
 
-    def speed(self, flops: NDArray[np.float64]) -> NDArray[np.float64]:
-        """FLOP/s of the GPUs, all set to one figure where that is changed."""
+    def speed(self, flops: NDArray[np.float64], reached: float | None) -> NDArray[np.float64]:
+        """FLOP/s of the GPUs, all set to one figure where that is changed.
+
+        Of those that are known by their data sheets alone, ``reached`` is the share in ``flops``.
+        """
+        share = self.figures.get(REACHED)
+        if share is not None and reached is not None:
+            flops = flops * (share / reached)
         changed = self.figures.get("gpus.effective")
         return flops if changed is None else np.full_like(flops, changed)
 
@@ -160,6 +177,9 @@ class Run:
         self.jobs: list[Job] = []
         self.names: list[str] = []
         self.starts: list[float] = []
+        self._alone_s: list[float] = []
+        self._memory: list[Memory] = []
+        self._models: list[Model] = []
         self._tracks: list[list[str]] = []
         self._gpus: dict[str, tuple[int, float]] = {}
         self.notes: list[str] = []
@@ -187,21 +207,78 @@ class Run:
         ranks = rank_gpus(self.cluster, hosts, count, channel_count(topology, scenario),
                           affinity=scenario.affinity)
         gpus, recipe = ranks.gpus, self._recipe(workload, ranks)
-        speeds = self.settings.speed(self.cluster.flops[gpus])
+        at = (self.cluster.flops if workload.precision == topology.workload.precision
+              else self.cluster.flops_at(workload.precision))
+        known = topology.reached
+        speeds = self.settings.speed(at[gpus], known and known.value)
         flops = float(speeds.min())
         for gpu, speed in zip(gpus.tolist(), speeds.tolist(), strict=True):
             host, local = names[self.cluster.host[gpu]], self.cluster.local[gpu]
             self._gpus[f"{host}/{local}"] = len(self.jobs), speed / flops
         comm = self.network.communicator() if count > 1 else None
         tracks = [self.cluster.gpu_name(gpu) for gpu in gpus.tolist()]
-        work = plan_pass(recipe, flops * recipe.tensor)
-        made = Job(self.env, recipe, comm, count, work, tracks[0])
+        layout = recipe.layout
+        self._memory.append(self._check_memory(recipe, ranks))
+        alone_s = plan_pass(replace(recipe, layout=Parallel()), flops).compute_s
+        stage = slowest_stage(recipe.model, layout, recipe.accumulation)
+        recipe = replace(recipe, model=stage.model)
+        each = self._shows_each(workload)
+        if each and workload.accumulation * len(recipe.model.layers) > MOST_EVENTS:
+            raise topology.error(Problem(
+                f"{workload.accumulation:,} micro-steps of {len(recipe.model.layers)} layers, each "
+                "simulated", path=("workload", "accumulation"), found=workload.accumulation,
+                allowed=f"a product of at most {MOST_EVENTS:,}, or no faults, jobs or traffic "
+                "beside it, so that one stands for all"))
+        work = plan_pass(recipe, flops * layout.tensor * layout.context)
+        made = Job(self.env, recipe, comm, count, work, tracks[0], bubble=stage.bubble,
+                   alike=not each)
+        self._alone_s.append(alone_s)
+        self._models.append(workload.network)
         made.counted = scenario.steps
         made.finds_paths = self.settings.name_limits
         self._tracks.append(tracks)
         self.jobs.append(made)
         self.names.append(job.name if job else "")
         self.starts.append(job.start if job else 0.0)
+
+    def _shows_each(self, workload: Workload) -> bool:
+        """Whether micro-steps may differ, or are so few that a picture can show each."""
+        drawn = self.settings.record_links and workload.accumulation <= MOST_DRAWN
+        return bool(drawn or self.scenario.faults or self.cluster.topology.jobs
+                    or self.network.remembers)
+
+    def _check_memory(self, recipe: Recipe, ranks: Ranks) -> Memory:
+        """Count the memory of a step; raises TopologyError where the GPUs have less."""
+        topology = self.cluster.topology
+        groups = Groups(recipe.layout, len(ranks.gpus), ranks.host_group)
+        memory = count(recipe, groups)
+        ends = np.cumsum([group.count for group in topology.hosts])
+        used = np.unique(np.searchsorted(ends, self.cluster.host[ranks.gpus], side="right"))
+        limits = [topology.hosts[number].gpus.memory_bytes for number in used.tolist()]
+        limit = min((each for each in limits if each is not None), default=None)
+        if limit is not None and memory.total > limit:
+            number = [scenario.name for scenario in topology.scenarios].index(self.scenario.name)
+            says, allowed = too_large(memory, recipe, groups, limit)
+            raise topology.error(Problem(f"{says}, on {len(ranks.gpus)} GPUs",
+                                         path=("scenarios", number), allowed=allowed))
+        return memory
+
+    def _mfu(self, job: Job, number: int, images_per_s: float) -> float | None:
+        """Share of the data sheet's FLOP/s that the model's own arithmetic takes, if it is known.
+
+        What is computed again does not count (Chowdhery et al. 2022, PaLM, appendix B).
+        """
+        model, precision = self._models[number], job.recipe.precision
+        if not model.tokens:
+            return None
+        groups = self.cluster.topology.hosts
+        peaks = [group.gpus.peak(precision) for group in groups]
+        known = [peak for peak, group in zip(peaks, groups, strict=True) if peak is not None
+                 and (group.gpus.effective is None or group.gpus.effective <= peak)]
+        if len(known) < len(peaks):
+            return None
+        flops = model.forward_flops + model.backward_flops
+        return images_per_s * flops / (job.gpus * min(known))
 
     def _recipe(self, workload: Workload, ranks: Ranks) -> Recipe:
         scenario, topology = self.scenario, self.cluster.topology
@@ -214,21 +291,25 @@ class Run:
         if light.intra_size > len(ranks.gpus):
             light = replace(light, intra_size=len(ranks.gpus))
         return Recipe(
-            model=get_model(workload.model), batch=workload.batch,
+            model=workload.network, batch=workload.batch,
             costs=self.settings.framework(topology, framework), allreduce=scenario.allreduce,
-            views=self._views(ranks.gpus) if scenario.allreduce == "nccl" else None,
+            views=self._views(ranks) if scenario.allreduce == "nccl" else None,
             light=light, group=group or ranks.host_group, host_group=ranks.host_group,
             fp16=scenario.fp16,
-            gradient_bytes=FP16_BYTES if workload.precision == "fp16" else FP32_BYTES,
+            gradient_bytes=workload.gradient_bytes,
             fusion=rule, threshold_bytes=scenario.fusion.threshold_bytes(rule),
-            cycle_s=scenario.fusion.cycle, parallel=scenario.parallel, tensor=scenario.tensor,
+            cycle_s=scenario.fusion.cycle, layout=scenario.layout,
+            accumulation=workload.accumulation, recompute=workload.recompute,
+            flash=workload.flash,
+            moved=float(self.cluster.moved[ranks.gpus].min()), precision=workload.precision,
             streams=scenario.streams, alltoall=scenario.alltoall,
             placement=ranks.placement)
 
-    def _views(self, gpus: NDArray[np.int64]) -> Views:
-        tensor = self.scenario.tensor
-        return Views(*(View.of(self.cluster, self.scenario, some)
-                       for some in (gpus[::tensor], gpus[:tensor])))
+    def _views(self, ranks: Ranks) -> Views:
+        """What NCCL sees of each group of the job."""
+        groups = Groups(self.scenario.layout, len(ranks.gpus), ranks.host_group)
+        return {group: View.of(self.cluster, self.scenario, ranks.gpus[np.asarray(
+            groups.of(group)[0])]) for group in GROUPS}
 
     def _faults(self) -> list[simpy.Process]:
         check_links(self.cluster)
@@ -294,8 +375,9 @@ class Run:
     def _result(self, number: int) -> ScenarioResult:
         job, name = self.jobs[number], self.names[number]
         breakdown = mean_breakdown(job.breakdowns)
-        images_per_s = job.replicas * job.recipe.batch / breakdown.step_s
-        alone = job.recipe.batch / (job.work.compute_s * job.recipe.tensor)
+        batch = job.recipe.batch * job.recipe.accumulation
+        images_per_s = job.replicas * batch / breakdown.step_s
+        alone = job.recipe.batch / self._alone_s[number]
         step_s = job.steps_s[: self.scenario.steps][-1]
         return ScenarioResult(
             name=self.scenario.name, gpus=job.gpus, job=name, images_per_s=images_per_s,
@@ -303,7 +385,9 @@ class Run:
             efficiency=images_per_s / (job.gpus * alone), spans=self._spans(number),
             links=self.network.usage(step_s),
             expect=find_expect(self.cluster.topology, self.scenario.name, job.gpus, name),
-            limits=mean_path(job.paths),
+            limits=mean_path(job.paths), memory=self._memory[number],
+            tokens_per_s=images_per_s * self._models[number].tokens or None,
+            mfu=self._mfu(job, number, images_per_s),
             notes=(*self.notes, *self._not_planned(), *self.network.notes),
             effort=self.env.events + self.network.effort)
 

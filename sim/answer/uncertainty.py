@@ -45,7 +45,7 @@ from sim.answer.fit import fit, fit_slopes, fits_hold, used_sets
 from sim.answer.hidden import AS_TOLD, Hidden, dimensions, every_hidden, hidden_at, uncover
 from sim.answer.margins import TRAINING
 from sim.answer.parallel import map_shared
-from sim.answer.scenario import Settings, run_scenario
+from sim.answer.scenario import REACHED, Settings, run_scenario
 from sim.records.results import Cause, Interval
 from sim.schema.errors import TopologyError
 from sim.schema.parameters import FrameworkSet, HostStack, Parameter, StackSet, givers
@@ -188,6 +188,8 @@ def unknowns(topology: Topology, *, fitted: bool = False) -> list[Unknown]:
             names = [f"{of}.{parameter}" for of in sources[parameter]]
             if low < high and left_out.isdisjoint(names):
                 found[names[-1]] = Unknown(names[-1], low, figure.value, high, figure.confidence)
+    if topology.reached is not None:
+        found[REACHED] = Unknown(REACHED, *topology.reached, "assumed")
     return list(found.values())
 
 

@@ -18,7 +18,6 @@ import numpy as np
 from harp.routing import templates
 from harp.routing.templates import Cable, Endpoints, SwitchHash, Wires
 from sim.cluster.affinity import Devices, place_devices
-from sim.workloads.models import get_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -70,6 +69,8 @@ class Cluster:
         own_nics, own_vnics: int64[gpus]; NICs and vNICs that only this GPU uses, from ``endpoint``
             and ``vnic`` on; its channels take turns on them.
         flops: float64[gpus], sustained FLOP/s.
+        moved: float64[gpus], bytes/s of each GPU's memory, infinite where ``flops`` is for all
+            kernels.
         blocks: resources by kind; a cap that the file does not give has no block.
     """
 
@@ -103,7 +104,9 @@ class Cluster:
         crossing_s = np.array([group.socket_link.latency for group in groups])[self.host]
         self.nic_latency_s = (np.array([g.pcie_link.latency for g in groups])[self.host]
                               + crossing_s * (self.gpu_node != self.memory))
-        self.flops = np.repeat([_flops(topology, group) for group in groups], gpus)
+        self.flops = self.flops_at(topology.workload.precision)
+        self.moved = np.repeat([group.gpus.moved for group in topology.hosts],
+                               [group.count * group.gpus.count for group in topology.hosts])
         self.fabric = build_fabric(topology)
         self.bridged = np.array([not group.pcie_switches for group in groups])[self.host]
         self.peer_access = np.array([group.peer_access for group in groups])
@@ -114,6 +117,12 @@ class Cluster:
         self.blocks: dict[str, Block] = {}
         self._count = 0
         self._add_blocks(vnics)
+
+    def flops_at(self, precision: str) -> Floats:
+        """FLOP/s of each GPU that its kernels sustain at a precision."""
+        groups = self.topology.hosts
+        each = [_flops(self.topology, group, precision) for group in groups]
+        return np.repeat(each, [group.count * group.gpus.count for group in groups])
 
     def _add(self, kind: str, capacity: Floats, name: Callable[[int], str]) -> None:
         self.blocks[kind] = Block(kind, self._count, capacity, name)
@@ -219,12 +228,13 @@ def _number(parts: Ints, host: Ints, part: Ints) -> Ints:
     return np.asarray((np.cumsum(parts) - parts)[host] + part)
 
 
-def _flops(topology: Topology, group: HostGroup) -> float:
+def _flops(topology: Topology, group: HostGroup, precision: str) -> float:
     """FLOP/s of a group's GPUs, from the samples/s of the file's workload where these are given."""
-    if group.gpus.effective is not None:
-        return group.gpus.effective
+    sustained = group.gpus.sustained(precision)
+    if sustained is not None:
+        return sustained
     assert group.gpus.samples_per_s is not None
-    layers = get_model(topology.workload.model).layers
+    layers = topology.workload.network.layers
     each = sum(layer.forward_flops + layer.backward_flops for layer in layers)
     return group.gpus.samples_per_s * each
 

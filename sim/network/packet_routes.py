@@ -56,6 +56,8 @@ def find_routes(transport: Transport, src: Ints, dst: Ints, channel: Ints) -> li
 def _routes(transport: Transport, fabric: Fabric, owner: Ints, flows: Flows,
             count: int) -> list[list[Route]]:
     found: list[list[Route]] = [[] for _ in range(count)]
+    if not len(flows.src):  # all of them stay inside hosts
+        return found
     if transport.style.routing == "spray":
         _add_sprayed(fabric, found, owner, flows)
         return found

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SpanKind = Literal["forward", "backward", "update", "selection", "transfer", "latency", "message",
-                   "negotiation", "fault"]
+                   "negotiation", "bubble", "fault"]
 
 
 class Span(NamedTuple):
@@ -56,6 +56,24 @@ class Breakdown:
     def exposed_s(self) -> float:
         """All that is not compute, in seconds."""
         return self.step_s - self.compute_s
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes on the fullest GPU in a step."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int | None
+    """None where the model's layers are not known to keep so much."""
+    buffers: int
+
+    @property
+    def total(self) -> int:
+        """All that is known."""
+        return (self.weights + self.gradients + self.optimizer + (self.activations or 0)
+                + self.buffers)
 
 
 @dataclass(frozen=True)
@@ -136,6 +154,11 @@ class ScenarioResult:
     breakdown: Breakdown
     efficiency: float | None = None
     """Images/s over ``gpus`` times the one-GPU rate (the seeds' linear speed-up), or None."""
+    tokens_per_s: float | None = None
+    """Of text, where a sample is a sequence."""
+    mfu: float | None = None
+    """Share of the GPUs' FLOP/s by data sheet that the model's own arithmetic takes, if known."""
+    memory: Memory | None = None
     expect: Expectation | None = None
     interval: Interval | None = None
     limits: tuple[Limit, ...] = ()

@@ -112,6 +112,9 @@ def columns_of(rows: Sequence[ScenarioResult], *, plain: bool) -> list[Column]:
         *name_columns(rows),
         *_quantiles(rows),
         Column("images/s", _texts((rate(row.images_per_s) for row in rows), "bold")),
+        Column("tokens/s", _texts("" if row.tokens_per_s is None else rate(row.tokens_per_s)
+                                  for row in rows), drop=4),
+        Column("MFU", _texts("" if row.mfu is None else percent(row.mfu) for row in rows), drop=4),
         Column("effi-\nciency", _texts(
             "" if row.efficiency is None else percent(row.efficiency) for row in rows), drop=2),
         Column(_expected_header(rows), _texts(
@@ -121,6 +124,7 @@ def columns_of(rows: Sequence[ScenarioResult], *, plain: bool) -> list[Column]:
                align="left", drop=4),
         Column("limited by, then", _texts(limited_by(row) for row in rows), align="left", drop=1),
         Column("step\nms", _texts(step for step, _, _ in parts), drop=5),
+        Column("GPU\nGiB", _texts(_gib(row) for row in rows), drop=6),
         Column("compute\nms", _texts(compute for _, compute, _ in parts), drop=8),
         Column("exposed\nms", _texts(exposed for _, _, exposed in parts), drop=6),
         Column(_expected_exposed_header(rows), _texts(
@@ -146,6 +150,13 @@ def limited_by(row: ScenarioResult) -> str:
 def _parts_ms(row: ScenarioResult, decimals: int) -> list[str]:
     """Step, compute and exposed time such that they add up as shown."""
     return shown_ms(row.step_s, row.breakdown.compute_s, [row.breakdown.exposed_s], decimals)
+
+
+def _gib(row: ScenarioResult) -> str:
+    """Memory of the fullest GPU, where all of it is known."""
+    if row.memory is None or row.memory.activations is None:
+        return ""
+    return f"{row.memory.total / 2**30:.1f}"
 
 
 def _texts(values: Iterable[str], style: str = "") -> list[Text]:

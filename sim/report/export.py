@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         CollectiveReport,
         Expectation,
         Interval,
+        Memory,
         Origin,
         Report,
         ScenarioResult,
@@ -98,6 +99,9 @@ def _scenario(row: ScenarioResult) -> dict[str, Any]:
         "images_per_s": rounded(row.images_per_s),
         "step_ms": rounded(row.step_s * 1e3),
         "efficiency": rounded(row.efficiency),
+        "tokens_per_s": rounded(row.tokens_per_s),
+        "mfu": rounded(row.mfu),
+        "memory_bytes": None if row.memory is None else _memory(row.memory),
         "expect": None if row.expect is None else _expect(row.expect, row.expected_exposed_s),
         "error_pct": error_pct(row),
         "interval": None if row.interval is None else _interval(row.interval),
@@ -107,6 +111,12 @@ def _scenario(row: ScenarioResult) -> dict[str, Any]:
                    for limit in row.limits],
         "notes": list(row.notes),
     }
+
+
+def _memory(memory: Memory) -> dict[str, int | None]:
+    return {"weights": memory.weights, "gradients": memory.gradients,
+            "optimizer": memory.optimizer, "activations": memory.activations,
+            "buffers": memory.buffers, "total": memory.total}
 
 
 def breakdown_ms(breakdown: Breakdown) -> dict[str, float | None]:
@@ -162,7 +172,7 @@ HEADER = (
     "p10_exposed_ms", "p50_exposed_ms", "p90_exposed_ms",
     "expect_images_per_s", "expect_exposed_ms", "expect_kind", "expect_within",
     "expect_source", "error_pct", "bottleneck", "bottleneck_ms", "runner_up", "runner_up_ms",
-    "notes",
+    "notes", "tokens_per_s", "mfu", "memory_bytes",
 )
 COLLECTIVE_HEADER = (
     "collective", "ranks", "datatype", "algorithm", "size_bytes", "count", "time_us",
@@ -196,7 +206,9 @@ def row_cells(row: ScenarioResult) -> tuple[Cell, ...]:
     """Cells of one row under `HEADER`."""
     return (row.name, row.gpus, row.job, rounded(row.images_per_s), rounded(row.efficiency),
             rounded(row.step_s * 1e3), *breakdown_ms(row.breakdown).values(), *_interval_cells(row),
-            *_expect_cells(row), error_pct(row), *_limits(row), "; ".join(row.notes))
+            *_expect_cells(row), error_pct(row), *_limits(row), "; ".join(row.notes),
+            rounded(row.tokens_per_s), rounded(row.mfu),
+            None if row.memory is None else row.memory.total)
 
 
 def _limits(row: ScenarioResult) -> tuple[Cell, ...]:

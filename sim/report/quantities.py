@@ -21,6 +21,7 @@ _LADDERS: dict[str, dict[str, float]] = {
     "contention": {"": 1.0},
     "kernel_delay": {"": 1.0},
     "deviation": {"": 1.0},
+    "utilisation": {"": 1.0},
 }
 
 

@@ -14,6 +14,7 @@ from sim.schema.hosts import HostGroup
 from sim.schema.model import Topology
 from sim.schema.nccl_defaults import KERNEL_TCP, uses_sockets
 from sim.schema.network_keys import Clos3, DualTor, Explicit, FabricLink, LeafSpine, Rail, Vpc
+from sim.schema.parallel_checks import check_parallel
 from sim.schema.parameters import FrameworkSet, Kind, StackSet, resolve, shipped
 from sim.schema.scenario_keys import Scenario, Workload, link_ends
 from sim.schema.size import check_flows, check_resources
@@ -392,35 +393,6 @@ def _frameworks(topology: Topology) -> list[str]:
     return sorted({*shipped("frameworks"), *topology.frameworks})
 
 
-def _parallel(topology: Topology, scenario: Scenario, path: Path) -> Iterator[Problem]:
-    """How the model is split fits the model, the hosts, and the algorithm that averages it."""
-    from sim.workloads.models import MODELS, get_model
-
-    if scenario.parallel == "fsdp" and (
-            scenario.tensor > 1 or scenario.allreduce not in ("nccl", "ring")):
-        key = "tensor" if scenario.tensor > 1 else "allreduce"
-        yield Problem("has no meaning with parallel: fsdp, which gathers and scatters by rings",
-                      path=(*path, key), at_key=True, allowed="parallel: data beside it")
-    if scenario.tensor == 1:
-        return
-    if scenario.allreduce not in ("nccl", "ring", "tree"):
-        yield Problem(f"'{scenario.allreduce}' averages hosts, and tensor: {scenario.tensor} "
-                      "leaves no whole host to average", path=(*path, "allreduce"),
-                      found=scenario.allreduce, allowed="nccl, ring or tree beside tensor")
-    sizes = {group.gpus.count for group in topology.hosts} | {
-        gpus for _, gpus in topology.rows(scenario)}
-    if any(size % scenario.tensor for size in sizes):
-        yield Problem(f"{scenario.tensor} does not divide {listing(sorted(map(str, sizes)))} GPUs",
-                      path=(*path, "tensor"), found=scenario.tensor,
-                      allowed="a number that divides the GPUs of each host and row")
-    models = {(job.workload or topology.workload).model for job in topology.jobs_of(scenario)}
-    for name in sorted(models or {topology.workload.model}):
-        if name in MODELS and not get_model(name).activations:
-            yield Problem(f"model {name} is no row of like transformer blocks",
-                          path=(*path, "tensor"), found=scenario.tensor,
-                          allowed="1, or a model such as gpt2, bert-large or llama2-7b")
-
-
 def _workloads(topology: Topology) -> Iterator[Problem]:
     yield from _workload(topology, topology.workload, ("workload",))
     for index, job in enumerate(topology.jobs):
@@ -429,10 +401,43 @@ def _workloads(topology: Topology) -> Iterator[Problem]:
 
 
 def _workload(topology: Topology, workload: Workload, path: Path) -> Iterator[Problem]:
-    from sim.workloads.models import MODELS
+    from sim.workloads.models import NAMES
 
-    yield from _known("model", workload.model, MODELS, (*path, "model"))
+    if isinstance(workload.model, str) and workload.model not in NAMES:
+        yield unknown("model", workload.model, NAMES, (*path, "model"))
+    else:
+        try:
+            _ = workload.network
+        except ValueError as error:
+            given = workload.sequence is not None
+            yield Problem(str(error), path=(*path, "sequence") if given else (*path, "model"),
+                          found=workload.sequence, allowed="no sequence, or a shorter one" if given
+                          else "e.g. sequence: 2048")
+        else:
+            yield from _recompute(workload, path)
+    yield from _precision(topology, workload, path)
     yield from _known("framework", workload.framework, _frameworks(topology), (*path, "framework"))
+
+
+def _recompute(workload: Workload, path: Path) -> Iterator[Problem]:
+    """Blocks can be computed again where there are some."""
+    network = workload.network
+    if workload.recompute != "none" and not network.activations:
+        yield Problem(f"model {network.name} is no row of like transformer blocks",
+                      path=(*path, "recompute"), found=workload.recompute,
+                      allowed="none, or a model such as gpt2, bert-large or llama2-7b")
+
+
+def _precision(topology: Topology, workload: Workload, path: Path) -> Iterator[Problem]:
+    """A GPU without a speed of its own has one at this precision."""
+    for group in topology.hosts:
+        kind = group.gpus.kind
+        if kind is not None and workload.precision not in kind.tflops and (
+                group.gpus.effective is None and group.gpus.samples_per_s is None):
+            yield Problem(f"{kind.name} has no {workload.precision}",
+                          path=(*path, "precision"), found=workload.precision,
+                          allowed=", ".join(kind.tflops) + f"; or {group.name}'s gpus.effective")
+            return
 
 
 def _jobs(topology: Topology) -> Iterator[Problem]:
@@ -476,7 +481,7 @@ def _scenarios(topology: Topology) -> Iterator[Problem]:
         for position, name in enumerate(scenario.background):
             yield from _known("background", name, [each.name for each in topology.background],
                               (*path, "background", position))
-        yield from _parallel(topology, scenario, path)
+        yield from check_parallel(topology, scenario, path)
         if scenario.bond not in (None, "none") and not bonded:
             yield Problem(f"a bond {show(scenario.bond)} where no NIC has two ports",
                           path=(*path, "bond"), found=scenario.bond,

@@ -6,8 +6,9 @@ from typing import Annotated, Literal
 from pydantic import Field, Strict, model_validator
 
 from sim.schema.base import Count, Flag, Line, Model, Name, NoneWord
-from sim.schema.errors import Problem
-from sim.schema.units import ComputeRate, Rate, Seconds
+from sim.schema.errors import Problem, show
+from sim.schema.gpu_kinds import KINDS, GpuKind, Reached, kind_of, memory_of
+from sim.schema.units import ComputeRate, PositiveBytes, PositiveShare, Rate, Seconds
 
 Bond = Literal["none", "lacp-2+3", "lacp-3+4", "dynamic"]
 """How a NIC's ports share its flows; the numbers are the layers whose headers are hashed."""
@@ -34,15 +35,65 @@ class Gpus(Model):
     """Sustained FLOP/s on the workload's FLOPs as counted for direct algorithms."""
     samples_per_s: Annotated[float, Strict(), Field(ge=1e-6, le=1e15)] | None = None
     """Instead of it: samples/s of the file's workload on one GPU alone, as a framework prints."""
+    utilisation: PositiveShare | None = None
+    """Instead of both, for a model with a known data sheet: the share of the sheet's FLOP/s that
+    matrix products reach, beside which kernels are bound by memory; where nothing is given, 0.73 of
+    an A100's and 0.6 of others'."""
+    memory: PositiveBytes | None = None
+    """Memory of a GPU; that of its model where not given, and no limit where that is not known."""
 
     @model_validator(mode="after")
     def _one_speed(self) -> "Gpus":
-        if self.effective is None and self.samples_per_s is None:
-            raise Problem("has neither effective nor samples_per_s",
-                          allowed="one of the two, e.g. effective: 23.4TFLOPS")
-        if self.effective is not None and self.samples_per_s is not None:
-            raise Problem("has both effective and samples_per_s", allowed="one of the two")
+        given = [key for key in ("effective", "samples_per_s", "utilisation")
+                 if getattr(self, key) is not None]
+        if len(given) > 1:
+            raise Problem(f"has both {given[0]} and {given[1]}", allowed="one of the two")
+        if given in ([], ["utilisation"]) and self.kind is None:
+            raise Problem(f"has neither effective nor samples_per_s, and {show(self.model)} is no "
+                          "model whose data sheet is known", found=self.model, names=KINDS,
+                          allowed="one of the two, e.g. effective: 23.4TFLOPS, or a model among "
+                          + ", ".join(KINDS))
         return self
+
+    @property
+    def kind(self) -> GpuKind | None:
+        """Its data sheet, if that is known."""
+        return kind_of(self.model)
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """Memory of a GPU, given or of its model; None if it is not known."""
+        return memory_of(self.model) if self.memory is None else self.memory
+
+    def peak(self, precision: str) -> float | None:
+        """FLOP/s of the data sheet at a precision; None if they are not known."""
+        kind = self.kind
+        return None if kind is None or precision not in kind.tflops else (
+            kind.tflops[precision] * 1e12)
+
+    @property
+    def moved(self) -> float:
+        """Bytes/s at which its memory bounds kernels; infinite where a speed of all is given."""
+        kind = self.kind
+        if kind is None or self.effective is not None or self.samples_per_s is not None:
+            return math.inf
+        return kind.memory_gbs * 1e9
+
+    @property
+    def reached(self) -> Reached | None:
+        """The share of its data sheet that is assumed of it; None where the file gives a speed."""
+        given = (self.effective, self.samples_per_s, self.utilisation)
+        kind = self.kind
+        return kind.reached if kind is not None and given == (None, None, None) else None
+
+    def sustained(self, precision: str) -> float | None:
+        """FLOP/s of its kernels, given or of the data sheet; None where samples/s are given."""
+        peak, kind = self.peak(precision), self.kind
+        if self.effective is not None or peak is None or kind is None:
+            return self.effective
+        if self.samples_per_s is not None:
+            return None
+        return peak * (kind.reached.value if self.utilisation is None else self.utilisation)
 
 
 class Link(Model):

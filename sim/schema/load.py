@@ -31,4 +31,4 @@ def checked(source: Source) -> Topology:
 
 def well_formed(source: Source) -> Topology:
     """Make the `Topology` of a source after a check of its form (keys, types, units) alone."""
-    return source.validate(Topology, PLAIN_VALUES)
+    return source.validate(Topology, PLAIN_VALUES | {"folder": source.folder})

@@ -15,6 +15,7 @@ from pydantic import BeforeValidator, Field, PrivateAttr, WithJsonSchema
 
 from sim.schema.base import Model, Name
 from sim.schema.errors import Path, Problem, TopologyError, show
+from sim.schema.gpu_kinds import Reached
 from sim.schema.hosts import HostGroup
 from sim.schema.network_keys import Fabric, Vpc
 from sim.schema.parameters import FrameworkSet, StackSet
@@ -128,6 +129,15 @@ class Topology(Model):
         """Numbers of GPUs at which ``scenario`` runs; with jobs, once on the whole cluster."""
         return scenario.gpus or (self.gpu_count,)
 
+    @property
+    def reached(self) -> Reached | None:
+        """What GPUs of which only the model is given reach of their data sheets.
+
+        None if any has a speed of its own, or they differ.
+        """
+        found = {group.gpus.reached for group in self.hosts}
+        return found.pop() if len(found) == 1 else None
+
     @cached_property
     def gpu_totals(self) -> tuple[int, ...]:
         """GPUs of the first host, the first two, the first three ..."""
@@ -143,6 +153,11 @@ class Topology(Model):
         """Jobs that ``scenario`` runs, in the order of the file."""
         return tuple(job for job in self.jobs
                      if scenario.jobs is None or job.name in scenario.jobs)
+
+    def workloads_of(self, scenario: Scenario) -> tuple[Workload, ...]:
+        """What the jobs of ``scenario`` train, each once."""
+        own = [job.workload or self.workload for job in self.jobs_of(scenario)]
+        return tuple(dict.fromkeys(own or [self.workload]))
 
     def background_of(self, scenario: Scenario) -> tuple[Background, ...]:
         """Traffic beside the jobs of ``scenario``, in the order of the file."""
@@ -163,7 +178,7 @@ class Topology(Model):
         kept = self.model_dump(mode="json", by_alias=True, exclude_defaults=True,
                                include={"hosts", "vpc", "fabric", "workload", "jobs"})
         for group in kept["hosts"]:
-            for speed in ("effective", "samples_per_s"):
+            for speed in ("effective", "samples_per_s", "utilisation"):
                 group["gpus"].pop(speed, None)
         return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:12]
 
@@ -181,6 +196,11 @@ class Topology(Model):
     def text(self) -> str:
         """The file as given, without changes; empty where the topology comes from no file."""
         return self._source.text if self._source else ""
+
+    @property
+    def folder(self) -> str:
+        """Folder of the file; empty where the topology comes from no file."""
+        return self._source.folder if self._source else ""
 
     @property
     def plain(self) -> dict[str, Any] | None:

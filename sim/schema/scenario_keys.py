@@ -8,7 +8,12 @@ from pydantic import BeforeValidator, Field, Strict, model_validator
 from sim.schema.base import Count, Flag, Line, Model, Name, Title, one_of
 from sim.schema.errors import Problem, listing, show
 from sim.schema.hosts import Bond
+from sim.schema.parallel_keys import Parallel, ShardWord
+from sim.schema.transformer_keys import ModelKey
 from sim.schema.units import Bytes, Period, PositiveShare, Seconds
+from sim.workloads.model import Model as Network
+from sim.workloads.models import get_model
+from sim.workloads.transformer import build
 
 
 def _no_word(value: Any) -> Any:
@@ -22,17 +27,60 @@ Switch = Annotated[Literal[0, 1], BeforeValidator(_no_word)]
 Threshold = Annotated[int, Strict(), Field(ge=0, le=2**53)]
 
 
+Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp8"]
+
+
 class Workload(Model):
     """The training job's model and how it is trained."""
 
-    model: str
-    """Name of a model, e.g. vgg16."""
+    model: ModelKey
+    """Name of a model, e.g. vgg16; the path of a Hugging Face config.json; or a transformer by
+    hand."""
     batch: Count
-    """Samples per GPU and step."""
+    """Samples per GPU and micro-step, hence a step where nothing accumulates."""
     framework: str = "horovod"
     """Set of framework costs."""
-    precision: Literal["fp32", "fp16"] = "fp32"
-    """Type of the gradients as the backward pass leaves them."""
+    precision: Precision = "fp32"
+    """Type of matrix products, and of gradients as the backward pass leaves them: 4 B an element
+    (fp32, tf32) or 2 B (bf16, fp16, and fp8, whose gradients are bf16)."""
+    accumulation: Annotated[Count, Field(le=65536)] = 1
+    """Micro-steps of a step, each of ``batch`` samples; only the last one's gradients are sent."""
+    recompute: Literal["none", "selective", "full"] = "none"
+    """What the backward pass computes again instead of keeping it: nothing, the scores of
+    attention, or each block."""
+    flash: Flag = True
+    """Whether attention keeps no scores for the backward pass, as FlashAttention and PyTorch's own
+    kernels; matters to memory only."""
+    sequence: Annotated[Count, Field(le=2**24)] | None = None
+    """Tokens of a sample of text; of a model by name its usual ones where not given."""
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Bytes of an element of gradients and activations."""
+        return 4 if self.precision in ("fp32", "tf32") else 2
+
+    @property
+    def has_network(self) -> bool:
+        """Whether `network` is one."""
+        try:
+            return bool(self.network.layers)
+        except ValueError:
+            return False
+
+    @property
+    def network(self) -> Network:
+        """The model, for samples of so many tokens; raises ValueError where there is none."""
+        if isinstance(self.model, str):
+            return get_model(self.model, self.sequence)
+        shape = self.model.shape
+        if shape.patches is not None:
+            if self.sequence is not None:
+                raise ValueError("a model of images has samples of one size")
+        elif self.sequence is None:
+            raise ValueError("a model of text needs sequence beside it, the tokens of a sample")
+        elif 0 < shape.positions < self.sequence:
+            raise ValueError(f"the model has learned {shape.positions} positions and no more")
+        return build(shape, self.sequence or 0)
 
 
 class Job(Model):
@@ -109,10 +157,11 @@ class Scenario(Model):
     """LightCC's settings."""
     alltoall: Literal["direct", "hierarchical"] = "direct"
     """How experts (model moe) exchange activations: all at once, or within hosts, then between."""
-    parallel: Literal["data", "fsdp"] = "data"
-    """Every GPU holds the whole model, or (fsdp) a share of each parameter and gathers the rest."""
+    parallel: Annotated[Parallel, ShardWord()] = Parallel()
+    """How the model is split over the GPUs; ``data`` (every GPU holds all of it), ``zero1``,
+    ``zero2``, ``fsdp`` and ``hsdp`` stand for a mapping with that shard."""
     tensor: Annotated[Count, Field(le=64)] = 1
-    """GPUs of a host over which every matrix is split; each such group trains one batch."""
+    """The same as tensor under parallel."""
     fp16: Flag = False
     """Send gradients as fp16."""
     fusion: Fusion = Fusion()
@@ -145,6 +194,13 @@ class Scenario(Model):
     """Names of the background traffic beside its jobs."""
     steps: Annotated[Count, Field(le=10_000)] = 1
     """Steps simulated; their mean is reported, and the timeline of the last one."""
+
+    @property
+    def layout(self) -> Parallel:
+        """How the model is split, wherever the file says so."""
+        if self.tensor == 1:
+            return self.parallel
+        return self.parallel.model_copy(update={"tensor": self.tensor})
 
     @property
     def light_settings(self) -> dict[str, int | float]:

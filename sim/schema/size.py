@@ -134,8 +134,6 @@ def _hosts_in_use(topology: Topology, job: str | None, gpus: int) -> int:
 
 def _exchanges(topology: Topology, job: str | None) -> int:
     """All-to-alls of one step: before and after each layer of experts, there and back."""
-    from sim.workloads.models import get_model
-
     own = next((each.workload for each in topology.jobs if each.name == job), None)
-    model = get_model((own or topology.workload).model)
-    return 4 * sum(layer.alltoall_elements > 0 for layer in model.layers)
+    layers = (own or topology.workload).network.layers
+    return 4 * sum(layer.alltoall_elements > 0 for layer in layers)

@@ -21,6 +21,7 @@ import os
 import re
 from copy import copy
 from dataclasses import dataclass, field
+from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
@@ -30,7 +31,6 @@ from sim.schema.errors import Problem, TopologyError, holds, key_text, listing, 
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path as FilePath
 
     from pydantic import BaseModel
 
@@ -105,6 +105,11 @@ class Source:
         for change in changes:
             apply_change(root, change)
         return cls(file, root, hashlib.sha256(data).hexdigest(), tuple(changes), text)
+
+    @property
+    def folder(self) -> str:
+        """Folder of the file, from which its paths are taken."""
+        return str(FilePath(self.file).parent)
 
     def validate(self, model: type[AnyModel], context: dict[str, Any] | None = None) -> AnyModel:
         """Make a ``model`` of the file; raises TopologyError for its first problem."""

@@ -24,10 +24,11 @@ _QUANTITY = re.compile(r"([0-9.]+(?:[eE][+-]?[0-9]+)?) ?([A-Za-z%/]{1,8})")
 
 
 class Variants:
-    """Variants of one file's plain data."""
+    """Variants of one file's plain data, whose paths are taken from its ``folder``."""
 
-    def __init__(self, plain: dict[str, Any]) -> None:
+    def __init__(self, plain: dict[str, Any], folder: str = "") -> None:
         self._plain = plain
+        self._context = PLAIN_VALUES | {"folder": folder}
 
     def leaves(self) -> Iterator[Path]:
         """Paths of all values that are no mapping and no list, in the order of the file."""
@@ -79,7 +80,7 @@ class Variants:
     def _made(self, path: Path, value: object) -> tuple[Topology | None, list[Problem]]:
         plain = _put(self._plain, path, value)
         try:
-            made = Topology.model_validate(plain, context=PLAIN_VALUES)
+            made = Topology.model_validate(plain, context=self._context)
         except ValidationError as error:
             return None, problems(error, plain)
         return made, list(check(made))

@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from harp.lightcc.fusion import DDP_FIRST_BYTES
+from sim.step.kernels import Moving, moving
 from sim.workloads.buckets import ddp_buckets, horovod_buckets
+from sim.workloads.layers import SCORES
+from sim.workloads.model import block_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -24,6 +27,9 @@ if TYPE_CHECKING:
     from sim.step.recipe import Recipe
     from sim.workloads.buckets import Buckets
     from sim.workloads.layers import Layer
+
+
+NONE = Moving(0.0, 0.0)
 
 
 class Work(NamedTuple):
@@ -69,7 +75,9 @@ def plan_pass(recipe: Recipe, flops: float) -> Pass:
     backward = recipe.model.layers[::-1]
     copying = recipe.costs.copy_per_element
     copy_s = copying.value if copying is not None else 0.0
-    layers = tuple(Work(layer.name, recipe.batch * layer.backward_flops / flops
+    beside = moving(recipe)
+    layers = tuple(Work(layer.name, recipe.batch * backward_flops(recipe, layer) / flops
+                        + beside.get(layer.name, NONE).backward_s
                         + copy_s * sum(tensor.elements for tensor in layer.tensors),
                         _exchange_bytes(recipe, layer)) for layer in backward)
     ends_s = (sum(work.seconds for work in forward)
@@ -85,6 +93,17 @@ def plan_pass(recipe: Recipe, flops: float) -> Pass:
     return Pass(forward, layers, last, buckets.launch_s + held_s - ends_s[last],
                 np.add.reduceat(elements, buckets.first[:-1]), _bucket_names(recipe, buckets),
                 flops)
+
+
+def backward_flops(recipe: Recipe, layer: Layer) -> int:
+    """FLOPs of a layer's backward pass, with what it computes again.
+
+    Selective recomputation is that of attention's scores, softmax and context; full recomputation
+    that of whole blocks (Korthikanti et al. 2022, section 5; Chen et al. 2016).
+    """
+    again = (recipe.recompute == "full" and block_of(layer)) or (
+        recipe.recompute == "selective" and layer.name.endswith(SCORES))
+    return layer.backward_flops + (layer.forward_flops if again else 0)
 
 
 def _bucket_names(recipe: Recipe, buckets: Buckets) -> tuple[str, ...]:
@@ -106,11 +125,13 @@ def _fuse(recipe: Recipe, nbytes: NDArray[np.int64], ready_s: NDArray[np.float64
 def _forward(recipe: Recipe, flops: float) -> tuple[Work, ...]:
     """Forward pass; layers between expert layers are one piece."""
     pieces: list[Work] = []
+    beside = moving(recipe)
     for with_experts, layers in groupby(recipe.model.layers, lambda x: x.alltoall_elements > 0):
         run = list(layers)
         parts = [[layer] for layer in run] if with_experts else [run]
         pieces += [Work(part[0].name if with_experts else "forward",
-                        recipe.batch * sum(x.forward_flops for x in part) / flops,
+                        recipe.batch * sum(x.forward_flops for x in part) / flops
+                        + sum(beside.get(x.name, NONE).forward_s for x in part),
                         _exchange_bytes(recipe, part[0])) for part in parts]
     return tuple(pieces)
 

@@ -28,7 +28,7 @@ SAME = 1e-9
 COMPUTE = "compute"
 WAITING = "waiting"
 NAMES = {"forward": COMPUTE, "backward": COMPUTE, "update": "framework", "message": "messages",
-         "negotiation": "coordination"}
+         "negotiation": "coordination", "bubble": "pipeline bubble"}
 """What spans of a kind are due to, where the kind does not say it."""
 
 

@@ -1,41 +1,68 @@
-"""A training step as a graph of operations: data-parallel, fully sharded, or tensor-parallel.
+"""A training step as a graph of operations, for every way to split a model that a file may name.
 
 Operations on the GPU run one after the other in the order of the graph; the others begin when those
 in ``after`` are done. All ranks of a job do the same, so one graph stands for all. `sim.step.train`
-runs a graph.
+runs a graph, and `sim.step.groups` says which ranks an operation joins.
+
+Copies of the model average gradients while the backward pass runs. Where they share the optimizer's
+states (zero1), gradients are reduced and scattered instead, and parameters gathered behind the
+update; with zero2 they are scattered after each micro-step (Rajbhandari et al., SC 2020, sections 5
+and 7.2.1; both send as much as an average).
 
 Fully sharded data parallelism spreads parameters over the ranks, as well as gradients and states.
 Before a unit (a block of the network) computes, its parameters are gathered from all ranks; then
 they are dropped. After its backward pass its gradients are reduced and scattered. A step sends
 three times the parameters, less each rank's own share: 3 (n - 1)/n elements for each one (ZeRO
-stage 3: Rajbhandari et al., SC 2020, section 7.2.2). The next unit is gathered while one computes,
+stage 3: ibid., section 7.2.2). The next unit is gathered while one computes,
 and no earlier: one unit is ahead (`forward_prefetch` and `BACKWARD_PRE` of Zhao et al., VLDB 2023,
-section 3.3). A model without blocks is a single unit, as in FSDP without a wrapping policy.
+section 3.3). A model without blocks is a single unit, as in FSDP without a wrapping policy. Experts
+are gathered like all else, so that no token travels. Hybrid
+sharding gathers within hosts, and averages what has been scattered between them (ibid., section
+3.2.2). In a pipeline parameters are gathered once a step and kept (as torchtitan does), and
+gradients scattered once.
 
 Tensor parallelism splits every matrix over ``t`` GPUs of a host (Shoeybi et al. 2019). A block of a
 transformer needs four allreduces of its activations in each step: after its attention and its
-feed-forward network in the forward pass, before them in the backward pass (Megatron-LM, figure 4).
-Each rank sends 2 (t - 1)/t of the activations' bytes in each. The GPU waits for them. Each GPU
+feed-forward network in the forward pass, before them in the backward pass (Megatron-LM, figure 4),
+and two more if it is computed again. Each rank sends 2 (t - 1)/t of the activations' bytes in each;
+with sequence parallelism an allgather and a reduce-scatter send as much (Korthikanti et al. 2022,
+section 4.2.2). The GPU waits for them. Each GPU
 holds 1/t of the parameters, which are averaged over the GPUs of the same number in all other
 groups. Norms and biases that Megatron repeats on every GPU count as split.
+
+Context parallelism splits the tokens of a sample. Before a block attends it gathers keys and
+values, in the backward pass once more, and then scatters their gradients (Grattafiori et al. 2024,
+Llama 3, section 3.3.2).
+
+A pipeline is one stage, the slowest (`sim.step.stages`): its micro-steps, the activations that it
+exchanges with its neighbours before and after each piece, which the GPU waits for, and the time in
+which it waits for the others. Each rank of a tensor-parallel group sends its share (Narayanan et
+al., SC 2021, section 4.1).
+
+Micro-steps that are alike are simulated once, and the time repeated: ``again``.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from sim.workloads.models import block_of
+from sim.step.compute import NONE, backward_flops
+from sim.step.kernels import moving
+from sim.workloads.model import block_of
 
 if TYPE_CHECKING:
     from sim.step.compute import Pass, Work
+    from sim.step.groups import Group, Groups
     from sim.step.recipe import Recipe
+    from sim.workloads.layers import Layer
 
 
-Kind = Literal["forward", "backward", "settle", "exchange", "reduce", "average", "gather",
-               "scatter"]
-ON_GPU = frozenset({"forward", "backward", "settle", "exchange", "reduce"})
+Kind = Literal["forward", "backward", "settle", "exchange", "reduce", "collect", "spread", "send",
+               "again", "bubble", "average", "gather", "scatter"]
+ON_GPU = frozenset({"forward", "backward", "settle", "exchange", "reduce", "collect", "spread",
+                    "send", "again", "bubble"})
 """Kinds that the GPU does or waits for; the others run beside it, on the job's streams."""
 
 
@@ -46,7 +73,11 @@ class Operation:
     - forward, backward: arithmetic of ``seconds``;
     - settle: the GPU gives back the time that collectives took of it;
     - exchange: an all-to-all of ``size`` bytes a rank, between experts;
-    - reduce: an allreduce of ``size`` bytes within a tensor-parallel group;
+    - reduce, collect, spread: an allreduce, allgather, reduce-scatter of ``size`` bytes of
+      activations;
+    - send: ``size`` bytes to the next stage, and as many back;
+    - again: what the GPU did since operation number ``since``, ``size`` times more;
+    - bubble: waiting for other stages, ``seconds`` times what it did since ``since``;
     - average: an allreduce of ``size`` gradient elements over all replicas;
     - gather, scatter: an allgather to, a reduce-scatter of ``size`` parameter elements.
     """
@@ -59,41 +90,152 @@ class Operation:
     """Numbers of the operations that must be done before; of those on the GPU, beside its order."""
     delay_s: float = 0.0
     """From then to the launch: waiting for a cycle, or an overlap that is not whole."""
+    group: Group = "replicas"
+    """The ranks that it joins."""
+    since: int = -1
 
 
 Graph = tuple[Operation, ...]
 
 
-def data_parallel(work: Pass, *, averaged: bool = True) -> Graph:
-    """Every rank holds the whole model: gradients are averaged while the backward pass runs.
+@dataclass(frozen=True)
+class Micro:
+    """What a micro-step does beside its arithmetic."""
 
-    Experts exchange before and after their layer. Nothing is averaged where there is one replica.
+    gathers: tuple[str, ...] = ()
+    """Passes before which units are gathered: forward, backward."""
+    ends: Literal["", "average", "scatter"] = ""
+    """What becomes of its gradients."""
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing runs beside it."""
+        return not self.gathers and not self.ends
+
+
+def step_graph(recipe: Recipe, work: Pass, groups: Groups, *, alike: bool = True,
+               bubble: float = 0.0) -> Graph:
+    """The graph of a step.
+
+    Args:
+        recipe: the stage's layers and how they are trained.
+        work: compute of a GPU, by layer.
+        groups: which ranks share and which repeat the model.
+        alike: whether nothing but its micro-steps changes in a step, so that one stands for more.
+        bubble: micro-steps that the stage waits for others.
     """
     graph: list[Operation] = []
+    layout = recipe.layout
+    plan = _micro_steps(recipe, averaged=groups.size("replicas") > 1)
+    before = 0
+    for number, (micro, times) in enumerate(plan):
+        if bubble and 0 < number == len(plan) - 1:
+            graph.append(Operation("bubble", "pipeline", bubble, since=before))
+        before = len(graph)
+        _micro_step(graph, recipe, work, groups, micro)
+        if times > 1 and alike:
+            graph.append(Operation("again", f"{times - 1} more micro-steps", size=times - 1,
+                                   since=before))
+        else:
+            for _ in range(times - 1):
+                before = len(graph)
+                _micro_step(graph, recipe, work, groups, micro)
+    if bubble and len(plan) == 1:
+        graph.append(Operation("bubble", "pipeline", bubble, since=0))
+    if layout.shard in ("zero1", "zero2") and groups.size("replicas") > 1:
+        sent = tuple(number for number, done in enumerate(graph) if done.kind == "scatter")
+        graph += [Operation("gather", name, size=elements, after=sent)
+                  for name, elements in zip(work.names, work.elements.tolist(), strict=True)]
+    return tuple(graph)
+
+
+def _micro_steps(recipe: Recipe, *, averaged: bool) -> list[tuple[Micro, int]]:
+    """The micro-steps of a step, those in a row that are alike together."""
+    layout, count = recipe.layout, recipe.accumulation
+    quiet = Micro()
+    if not averaged:
+        return [(quiet, count - 1), (quiet, 1)] if count > 1 else [(quiet, 1)]
+    each = quiet
+    if layout.is_sharded and layout.pipeline == 1:
+        each = last = Micro(("forward", "backward"), "scatter")
+    elif layout.is_sharded:
+        first, last = Micro(("forward",)), Micro((), "scatter")
+        if count == 1:
+            return [(replace(first, ends="scatter"), 1)]
+        return [(first, 1), *([(quiet, count - 2)] if count > 2 else []), (last, 1)]
+    elif layout.shard == "zero2":
+        each = last = Micro(ends="scatter")
+    else:
+        last = Micro(ends="scatter" if layout.shard == "zero1" else "average")
+    if count > 2 and not each.is_quiet:  # the first is no rule: nothing of others runs beside it
+        return [(each, 1), (each, count - 2), (last, 1)]
+    return [(each, count - 1), (last, 1)] if count > 1 else [(last, 1)]
+
+
+def _micro_step(graph: list[Operation], recipe: Recipe, work: Pass, groups: Groups,
+                micro: Micro) -> None:
+    """Forward and backward pass of one batch, with all that goes beside."""
+    if recipe.layout.is_sharded:
+        _sharded(graph, recipe, work, groups, micro)
+        return
+    if recipe.layout.tensor > 1 or recipe.layout.context > 1:
+        done = _split(graph, recipe, work)
+    else:
+        done = _whole(graph, recipe, work)
+    if micro.ends:
+        graph += averages(work, done, micro.ends)
+        graph += _expert_averages(recipe, groups, done)
+
+
+def _whole(graph: list[Operation], recipe: Recipe, work: Pass) -> list[int]:
+    """Every rank holds whole layers; experts exchange before and after theirs.
+
+    Returns the numbers of the operations that complete each backward layer.
+    """
     done: list[int] = []
     passes: tuple[tuple[Kind, tuple[Work, ...]], ...] = (("forward", work.forward),
                                                          ("backward", work.layers))
     for kind, layers in passes:
         for layer in layers:
             if layer.exchange_bytes:
-                graph.append(Operation("exchange", f"{layer.name} in", size=layer.exchange_bytes))
+                graph.append(_exchange(f"{layer.name} in", layer))
             graph.append(Operation(kind, layer.name, layer.seconds))
             if layer.exchange_bytes:
-                graph.append(Operation("exchange", f"{layer.name} out", size=layer.exchange_bytes))
+                graph.append(_exchange(f"{layer.name} out", layer))
             if kind == "backward":
                 graph.append(Operation("settle", layer.name))
                 done.append(len(graph) - 1)
-    if averaged:
-        graph += averages(work, done)
-    return tuple(graph)
+        graph += _sends(recipe, kind)
+    return done
 
 
-def averages(work: Pass, done: list[int]) -> list[Operation]:
+def _exchange(name: str, layer: Work) -> Operation:
+    return Operation("exchange", name, size=layer.exchange_bytes, group="experts")
+
+
+def _exchange_of_share(recipe: Recipe, layer: Layer) -> Operation:
+    """All-to-all of the share of a layer's tokens that a rank of a group has."""
+    nbytes = recipe.batch * layer.alltoall_bytes(recipe.gradient_bytes)
+    return Operation("exchange", layer.name, group="replicas",
+                     size=-(-nbytes // (recipe.layout.tensor * recipe.layout.context)))
+
+
+def averages(work: Pass, done: list[int], kind: Kind) -> list[Operation]:
     """Averages of the buckets, each after the operation that completes its last layer."""
-    return [Operation("average", name, size=elements, after=(done[layer],), delay_s=delay_s)
+    return [Operation(kind, name, size=elements, after=(done[layer],), delay_s=delay_s)
             for name, elements, layer, delay_s in zip(
                 work.names, work.elements.tolist(), work.bucket_layer.tolist(),
                 work.bucket_delay_s.tolist(), strict=True)]
+
+
+def _expert_averages(recipe: Recipe, groups: Groups, done: list[int]) -> list[Operation]:
+    """Averages of experts that several ranks hold, where the file says how many do."""
+    if recipe.layout.expert is None or groups.size("expert copies") == 1:
+        return []
+    backward = zip(recipe.model.layers[::-1], done, strict=True)
+    return [Operation("average", f"{layer.name} copies", after=(number,), group="expert copies",
+                      size=sum(each.elements for each in layer.expert_tensors) // groups.expert)
+            for layer, number in backward if layer.expert_tensors]
 
 
 class Unit(NamedTuple):
@@ -103,80 +245,153 @@ class Unit(NamedTuple):
     elements: int
     forward_s: float
     backward_s: float
+    block: str
 
 
 def units(recipe: Recipe, flops: float) -> list[Unit]:
     """The model's blocks, and what lies between them, in forward order."""
     found = []
+    beside = moving(recipe)
     for name, layers in groupby(recipe.model.layers, block_of):
         some = list(layers)
+        more = beside.get(some[0].name, NONE)
         found.append(Unit(name or some[0].name,
-                          sum(tensor.elements for layer in some for tensor in layer.tensors),
-                          recipe.batch * sum(layer.forward_flops for layer in some) / flops,
-                          recipe.batch * sum(layer.backward_flops for layer in some) / flops))
+                          sum(tensor.elements for layer in some
+                              for tensor in layer.tensors + layer.expert_tensors),
+                          recipe.batch * sum(layer.forward_flops for layer in some) / flops
+                          + more.forward_s,
+                          recipe.batch * sum(backward_flops(recipe, layer) for layer in some)
+                          / flops + more.backward_s, name))
     return found
 
 
-def fully_sharded(recipe: Recipe, flops: float) -> Graph:
-    """The graph of a step."""
-    forward = units(recipe, flops)
-    graph: list[Operation] = []
-    _pass(graph, "forward", [(unit, unit.forward_s) for unit in forward])
-    _pass(graph, "backward", [(unit, unit.backward_s) for unit in reversed(forward)])
-    return tuple(graph)
+def _sharded(graph: list[Operation], recipe: Recipe, work: Pass, groups: Groups,
+             micro: Micro) -> None:
+    """Units are gathered, computed and, going backward, scattered."""
+    forward = units(recipe, work.flops)
+    begun = [number for number, done in enumerate(graph)
+             if done.kind in ("backward", "again", "bubble")][-1:]
+    _pass(graph, recipe, "forward", forward, micro, groups, begun)
+    begun = [number for number, done in enumerate(graph) if done.kind == "forward"][-1:]
+    _pass(graph, recipe, "backward", forward[::-1], micro, groups, begun)
 
 
-def _pass(graph: list[Operation], kind: Kind, parts: list[tuple[Unit, float]]) -> None:
-    """One pass over the units: gather, compute and, going backward, scatter."""
-    computed = [number for number, done in enumerate(graph) if done.kind == "forward"][-1:]
-    for unit, seconds in parts:
+def _pass(graph: list[Operation], recipe: Recipe, kind: Literal["forward", "backward"],
+          parts: list[Unit], micro: Micro, groups: Groups, begun: list[int]) -> None:
+    """One pass over the units, after the last operation of the pass before, ``begun``."""
+    group: Group = "shard" if recipe.layout.shard == "hsdp" else "replicas"
+    computed = list(begun)
+    for unit in parts:
         after: tuple[int, ...] = ()
-        if unit.elements:
+        if unit.elements and kind in micro.gathers:
             # What computes before the unit begins when what computed before that has ended.
-            ahead = tuple(computed[-2:-1] or (computed if kind == "backward" else ()))
             graph.append(Operation("gather", f"{unit.name} {kind}", size=unit.elements,
-                                   after=ahead))
+                                   after=tuple(computed[-2:-1] or begun), group=group))
             after = (len(graph) - 1,)
-        graph.append(Operation(kind, unit.name, seconds, after=after))
+        _before_block(graph, recipe, kind, unit.block)
+        graph.append(Operation(kind, unit.name, getattr(unit, f"{kind}_s"), after=after))
         computed.append(len(graph) - 1)
         if kind == "backward":
             graph.append(Operation("settle", unit.name))
-            if unit.elements:
-                graph.append(Operation("scatter", unit.name, size=unit.elements,
-                                       after=(len(graph) - 1,)))
+            if unit.elements and micro.ends:
+                _scatter(graph, unit, groups, group)
+        _after_block(graph, recipe, kind, unit.block)
+    graph += _sends(recipe, kind)
+
+
+def _scatter(graph: list[Operation], unit: Unit, groups: Groups, group: Group) -> None:
+    """Scatter a unit's gradients and, between the copies of hybrid sharding, average the shares."""
+    graph.append(Operation("scatter", unit.name, size=unit.elements, after=(len(graph) - 1,),
+                           group=group))
+    if group == "shard" and groups.size("copies") > 1:
+        graph.append(Operation("average", unit.name, size=-(-unit.elements // groups.local),
+                               after=(len(graph) - 1,), group="copies"))
 
 
 EACH_WAY = 2
 """Allreduces of a block in either pass."""
 
 
-def tensor_parallel(recipe: Recipe, work: Pass, *, averaged: bool) -> Graph:
-    """The graph of a step, from the times and buckets of one GPU of a group.
+def _split(graph: list[Operation], recipe: Recipe, work: Pass) -> list[int]:
+    """Layers are split over a group, whose times are those of one of its GPUs.
 
-    Args:
-        recipe: the model and how it is trained.
-        work: compute of a GPU, by layer.
-        averaged: whether there are other groups to average with.
+    Returns the numbers of the operations that complete each backward layer.
     """
-    nbytes = recipe.batch * recipe.model.activations * recipe.gradient_bytes
-    graph: list[Operation] = []
     forward_s = sum(piece.seconds for piece in work.forward)
     whole = sum(layer.forward_flops for layer in recipe.model.layers)
     for name, layers in groupby(recipe.model.layers, block_of):
         some = list(layers)
         seconds = forward_s * sum(layer.forward_flops for layer in some) / whole
+        _before_block(graph, recipe, "forward", name)
+        exchanges = [_exchange_of_share(recipe, layer) for layer in some if layer.expert_tensors]
+        graph += exchanges
         graph.append(Operation("forward", name or some[0].name, seconds))
-        graph += _reduces(name, nbytes)
-    done = []
+        graph += exchanges
+        _after_block(graph, recipe, "forward", name)
+    graph += _sends(recipe, "forward")
+    done: list[int] = []
     backward = zip(recipe.model.layers[::-1], work.layers, strict=True)
-    for name, pairs in groupby(backward, lambda pair: block_of(pair[0])):
-        for _, layer in pairs:
-            graph += [Operation("backward", layer.name, layer.seconds),
+    for name, pairs in groupby(backward, _block_of_pair):
+        _before_block(graph, recipe, "backward", name)
+        for layer, work_of in pairs:
+            exchanges = [_exchange_of_share(recipe, layer)] if layer.expert_tensors else []
+            graph += [*exchanges, Operation("backward", layer.name, work_of.seconds), *exchanges,
                       Operation("settle", layer.name)]
             done.append(len(graph) - 1)
-        graph += _reduces(name, nbytes)
-    return tuple(graph + averages(work, done)) if averaged else tuple(graph)
+        _after_block(graph, recipe, "backward", name)
+    graph += _sends(recipe, "backward")
+    return done
 
 
-def _reduces(block: str, nbytes: int) -> list[Operation]:
-    return [Operation("reduce", f"{block} activations", size=nbytes)] * EACH_WAY if block else []
+def _block_of_pair(pair: tuple[Layer, Work]) -> str:
+    return block_of(pair[0])
+
+
+def _before_block(graph: list[Operation], recipe: Recipe, kind: str, block: str) -> None:
+    """What a block waits for before it computes: keys and values, and what it computes again."""
+    if not block:
+        return
+    again = kind == "backward" and recipe.recompute == "full"
+    if recipe.layout.context > 1:
+        graph += [Operation("collect", f"{block} keys", size=_key_bytes(recipe),
+                            group="context")] * (1 + again)
+    if recipe.layout.tensor > 1 and again:
+        graph += _reduces(recipe, block)
+
+
+def _after_block(graph: list[Operation], recipe: Recipe, kind: str, block: str) -> None:
+    if not block:
+        return
+    if recipe.layout.context > 1 and kind == "backward":
+        graph.append(Operation("spread", f"{block} keys", size=_key_bytes(recipe),
+                               group="context"))
+    if recipe.layout.tensor > 1:
+        graph += _reduces(recipe, block)
+
+
+def _reduces(recipe: Recipe, block: str) -> list[Operation]:
+    return [Operation("reduce", f"{block} activations", size=_activation_bytes(recipe),
+                      group="tensor")] * EACH_WAY
+
+
+def _activation_bytes(recipe: Recipe) -> int:
+    """Bytes between two blocks, of the tokens that a rank has."""
+    nbytes = recipe.batch * recipe.model.activations * recipe.gradient_bytes
+    return -(-nbytes // recipe.layout.context)
+
+
+def _key_bytes(recipe: Recipe) -> int:
+    """Bytes of the keys and values of all tokens, for the heads that a rank has."""
+    model = recipe.model
+    each = model.shape.key_elements if model.shape is not None else 0
+    return -(-recipe.batch * model.tokens * each * recipe.gradient_bytes // recipe.layout.tensor)
+
+
+def _sends(recipe: Recipe, kind: str) -> list[Operation]:
+    """Activations, or their gradients, to the neighbours of each piece of a stage."""
+    layout = recipe.layout
+    if layout.pipeline == 1:
+        return []
+    size = -(-_activation_bytes(recipe) // layout.tensor)
+    return [Operation("send", f"{kind} to the next stage", size=size,
+                      group="stages")] * layout.interleave

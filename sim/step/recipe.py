@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -10,6 +11,7 @@ from harp.collectives.protocol import SIMPLE
 from harp.collectives.registry import make_plan
 from harp.lightcc.policy import FP16_BYTES, FP32_BYTES, allreduce_path
 from sim.network.nccl import choose, chosen_plan
+from sim.schema.parallel_keys import Parallel
 
 if TYPE_CHECKING:
     from harp.collectives.collective_plan import Plan
@@ -18,7 +20,8 @@ if TYPE_CHECKING:
     from sim.cluster.placement import Placement
     from sim.network.nccl import View
     from sim.schema.parameters import FrameworkCosts
-    from sim.workloads.models import Model
+    from sim.step.groups import Group, Groups
+    from sim.workloads.model import Model
 
 ALLTOALL_PLANS = {"direct": "alltoall", "hierarchical": "hierarchical-alltoall"}
 """Plan of each way in which experts exchange activations."""
@@ -31,13 +34,8 @@ class Chosen(NamedTuple):
     protocol: Protocol = SIMPLE
 
 
-class Views(NamedTuple):
-    """A job's communicators as NCCL sees them."""
-
-    average: View
-    """The ranks that average: all, or one of each tensor-parallel group."""
-    reduce: View
-    """A tensor-parallel group."""
+Views = dict[str, "View"]
+"""A job's communicators as NCCL sees them, by their group."""
 
 
 @dataclass(frozen=True)
@@ -66,57 +64,72 @@ class Recipe:
     streams: int = 1
     alltoall: str = "direct"
     """How experts exchange activations: direct or hierarchical."""
-    parallel: str = "data"
-    """Whether each rank holds the whole model (data) or a share of every parameter (fsdp)."""
-    tensor: int = 1
-    """GPUs of a tensor-parallel group, consecutive ranks of a host."""
+    layout: Parallel = field(default_factory=Parallel)
+    """How the model is split."""
+    accumulation: int = 1
+    """Micro-steps of ``batch`` samples whose gradients add up before they are averaged."""
+    recompute: str = "none"
+    """What the backward pass computes again: none, selective (scores of attention) or full."""
+    precision: str = "fp32"
+    """Type of matrix products."""
+    flash: bool = True
+    """Whether attention keeps no scores."""
+    moved: float = math.inf
+    """Bytes/s of a GPU's memory, by which kernels take time that have no FLOPs to speak of."""
     placement: Placement | None = None
     """Where ranks lie; None for a job of one GPU."""
 
 
-def choose_plan(recipe: Recipe, ranks: int, elements: int) -> Chosen:
-    """The plan that averages ``elements`` gradient elements over ``ranks`` ranks."""
+def choose_plan(recipe: Recipe, groups: Groups, elements: int,
+                group: Group = "replicas") -> Chosen:
+    """The plan that averages ``elements`` gradient elements over a group."""
     unit = FP16_BYTES if recipe.fp16 else recipe.gradient_bytes
-    name, group = recipe.allreduce, recipe.group
-    each = recipe.host_group // recipe.tensor
+    name, part = recipe.allreduce, recipe.group
+    ranks, each = groups.size(group), groups.each(group)
     if recipe.views is not None:
-        return _nccls(recipe.views.average, "allreduce", elements * unit, unit, each)
+        return _nccls(recipe.views[group], "allreduce", elements * unit, unit, each)
     ratio = 1.0
     value_bytes = unit
     if name == "tree":
-        group = each
+        part = each
     if name == "light":
         assert recipe.light is not None
         path = allreduce_path(recipe.light, ranks, elements * recipe.gradient_bytes,
                               element_bytes=unit)
-        name, group = path.plan, path.parameters.get("group", group)
+        name, part = path.plan, path.parameters.get("group", part)
         ratio = path.parameters.get("ratio", ratio)
         value_bytes = path.parameters.get("value_bytes", unit)
     return Chosen(_made(name, ranks=ranks, nbytes=elements * unit, unit_bytes=unit,
-                        group=min(group, ranks), ratio=ratio, value_bytes=value_bytes,
+                        group=min(part, ranks), ratio=ratio, value_bytes=value_bytes,
                         chunk_bytes=max(elements * unit, 1)))
 
 
-def exchange_plan(recipe: Recipe, ranks: int, nbytes: int) -> Plan:
-    """The plan of the experts' exchange of ``nbytes`` bytes by each of ``ranks`` ranks."""
-    return _made(ALLTOALL_PLANS[recipe.alltoall], ranks=ranks, nbytes=nbytes,
-                 unit_bytes=recipe.gradient_bytes, group=recipe.host_group)
+def exchange_plan(recipe: Recipe, groups: Groups, nbytes: int, group: Group = "experts") -> Plan:
+    """The plan of the experts' exchange of ``nbytes`` bytes by each of their ranks."""
+    return _made(ALLTOALL_PLANS[recipe.alltoall], ranks=groups.size(group), nbytes=nbytes,
+                 unit_bytes=recipe.gradient_bytes, group=groups.each(group))
 
 
-def share_plan(recipe: Recipe, collective: str, ranks: int, elements: int) -> Chosen:
+def send_plan(recipe: Recipe, nbytes: int) -> Plan:
+    """The plan of two ranks that send each other ``nbytes`` bytes."""
+    return _made("alltoall", ranks=2, nbytes=2 * nbytes, unit_bytes=recipe.gradient_bytes, group=1)
+
+
+def share_plan(recipe: Recipe, groups: Groups, collective: str, elements: int,
+               group: Group = "replicas") -> Chosen:
     """The ring by which ``elements`` parameters are gathered (allgather) or reduce-scattered."""
-    unit = recipe.gradient_bytes
-    if recipe.views is not None:
-        return _nccls(recipe.views.average, collective, elements * unit, unit, 1)
-    return Chosen(_made(collective, ranks=ranks, nbytes=elements * unit, unit_bytes=unit, group=1))
+    return activation_plan(recipe, groups, collective, elements * recipe.gradient_bytes, group)
 
 
-def reduce_plan(recipe: Recipe, nbytes: int) -> Chosen:
-    """How a tensor-parallel group adds up ``nbytes`` bytes of activations."""
+def activation_plan(recipe: Recipe, groups: Groups, collective: str, nbytes: int,
+                    group: Group) -> Chosen:
+    """How a group adds up, gathers or scatters ``nbytes`` bytes."""
     unit = recipe.gradient_bytes
     if recipe.views is not None:
-        return _nccls(recipe.views.reduce, "allreduce", nbytes, unit, recipe.tensor)
-    return Chosen(_made("ring", ranks=recipe.tensor, nbytes=nbytes, unit_bytes=unit, group=1))
+        each = groups.each(group) if collective == "allreduce" else 1
+        return _nccls(recipe.views[group], collective, nbytes, unit, each)
+    name = "ring" if collective == "allreduce" else collective
+    return Chosen(_made(name, ranks=groups.size(group), nbytes=nbytes, unit_bytes=unit, group=1))
 
 
 _made = lru_cache(maxsize=256)(make_plan)

@@ -27,7 +27,9 @@ from __future__ import annotations
 import math
 from collections import deque
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from harp.collectives.ir import Op
 from harp.lightcc.policy import FP32_BYTES
@@ -36,13 +38,20 @@ from sim.records.timeline import Timeline
 from sim.step.compute import Slowness
 from sim.step.critical_path import critical_path
 from sim.step.exposure import KINDS, exposed
-from sim.step.graph import ON_GPU, data_parallel, fully_sharded, tensor_parallel
-from sim.step.recipe import choose_plan, exchange_plan, reduce_plan, share_plan
+from sim.step.graph import ON_GPU, step_graph
+from sim.step.groups import Groups
+from sim.step.recipe import (
+    Chosen,
+    activation_plan,
+    choose_plan,
+    exchange_plan,
+    send_plan,
+    share_plan,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping, Sequence
 
-    import numpy as np
     import simpy
     from numpy.typing import NDArray
 
@@ -50,8 +59,9 @@ if TYPE_CHECKING:
     from sim.network.interface import Communicator
     from sim.records.results import Limit
     from sim.step.compute import Pass
-    from sim.step.graph import Graph, Operation
-    from sim.step.recipe import Chosen, Recipe
+    from sim.step.graph import Operation
+    from sim.step.groups import Group
+    from sim.step.recipe import Recipe
 
     Ints = NDArray[np.int64]
     Process = Generator[simpy.Event, Any, None]
@@ -95,8 +105,17 @@ class Streams:
             self._idle.append(stream)
 
 
-SHARES = {"gather": "allgather", "scatter": "reduce-scatter"}
-"""Plan of each kind of operation on shares of parameters."""
+COLLECTIVES = {"gather": "allgather", "scatter": "reduce-scatter", "reduce": "allreduce",
+               "collect": "allgather", "spread": "reduce-scatter"}
+"""Collective of each kind of operation on shares of parameters, and on activations."""
+
+
+class Mark(NamedTuple):
+    """Where in a step an operation began."""
+
+    since_s: float
+    spans: int
+    waits: int
 
 
 class Job:
@@ -112,7 +131,8 @@ class Job:
     """
 
     def __init__(self, env: simpy.Environment, recipe: Recipe, comm: Communicator | None,
-                 gpus: int, work: Pass, track: str) -> None:
+                 gpus: int, work: Pass, track: str, *, alike: bool = True,
+                 bubble: float = 0.0) -> None:
         self.env, self.recipe, self.comm, self.gpus, self.work = env, recipe, comm, gpus, work
         self.slow = Slowness()
         self.track = track
@@ -133,7 +153,11 @@ class Job:
                          * (1.0 if crowd is None else 1.0 + crowd.value))
         self._coordinator = Coordinator(env)
         self._streams = Streams(env, [f"{track}/stream{n}" for n in range(recipe.streams)])
-        self.graph = self._make_graph()
+        self.groups = Groups(recipe.layout, gpus, min(recipe.host_group, gpus))
+        self.graph = step_graph(recipe, work, self.groups, alike=alike, bubble=bubble)
+        self._marked = {done.since for done in self.graph if done.since >= 0}
+        self._marks: dict[int, Mark] = {}
+        self._once_s: dict[int, float] = {}
         self._waited = {number for done in self.graph for number in done.after}
         self._exchange_track = f"{track}/alltoall"
 
@@ -157,6 +181,8 @@ class Job:
                       for number, operation in enumerate(self.graph)
                       if operation.kind not in ON_GPU]
         for number, operation in enumerate(self.graph):
+            if number in self._marked:
+                self._marks[number] = Mark(self.env.now, len(self._current), len(self._waits))
             if operation.kind in ON_GPU:
                 yield from self._on_gpu(operation, done)
                 if number in done:
@@ -168,18 +194,10 @@ class Job:
         yield from self._compute(overhead_s, "update", "framework", scaled=False)
         self._finish(start_s, compute_end_s, network_end_s, overhead_s)
 
-    def _make_graph(self) -> Graph:
-        recipe = self.recipe
-        if recipe.parallel == "fsdp" and self.gpus > 1:
-            return fully_sharded(recipe, self.work.flops)
-        if recipe.tensor > 1:
-            return tensor_parallel(recipe, self.work, averaged=self.replicas > 1)
-        return data_parallel(self.work, averaged=self.gpus > 1)
-
     @property
     def replicas(self) -> int:
         """Copies of the model: what the job trains a batch on."""
-        return self.gpus // self.recipe.tensor
+        return self.gpus // self.recipe.layout.split
 
     def repeat_step(self, times: int) -> None:
         """Count the last step ``times`` more times."""
@@ -198,8 +216,12 @@ class Job:
                 self._waits.append((start_s, self.env.now))
         if operation.kind == "exchange":
             yield from self._exchange(operation)
-        elif operation.kind == "reduce":
-            yield from self._reduce(operation)
+        elif operation.kind in ("reduce", "collect", "spread"):
+            yield from self._wait_for(operation)
+        elif operation.kind == "send":
+            yield from self._send(operation)
+        elif operation.kind in ("again", "bubble"):
+            yield from self._more(operation)
         elif operation.kind == "settle":
             yield from self._pay_debt(operation.name)
         else:
@@ -209,6 +231,27 @@ class Job:
             beside_s = self._collectives_s() - ran_s
             yield from self._compute(beside_s * (self.recipe.costs.slowdown.value - 1.0),
                                      operation.kind, f"{operation.name} slowed down")
+
+    def _more(self, operation: Operation) -> Process:
+        """Do again what was done since an operation, or wait for a share of its time."""
+        now_s, mark = self.env.now, self._marks[operation.since]
+        once_s = self._once_s.pop(operation.since, now_s - mark.since_s)
+        if operation.kind == "again":
+            times = operation.size
+            self._once_s[operation.since] = once_s
+            # One span of `times` the length stands for so many, of each kind.
+            for span in self._current[mark.spans:]:
+                self._current.append(span._replace(
+                    name=f"{span.name}, {times} times",
+                    start_s=now_s + times * max(span.start_s - mark.since_s, 0.0),
+                    end_s=now_s + times * (span.end_s - mark.since_s)))
+            self._waits += [(now_s + times * (since_s - mark.since_s),
+                             now_s + times * (until_s - mark.since_s))
+                            for since_s, until_s in self._waits[mark.waits:]]
+            yield self.env.timeout(times * once_s)
+        else:
+            yield self.env.timeout(operation.seconds * once_s)
+            self._gpu_span("bubble", operation.name, now_s)
 
     def _collectives_s(self) -> float:
         """Time so far during which a collective was on its way."""
@@ -240,22 +283,37 @@ class Job:
 
     # ---- communication
 
+    def _members(self, plan: str, group: Group) -> list[list[Ints]]:
+        """GPUs of each rank of the groups that are simulated, on each channel."""
+        placement = self.placement(plan)
+        return [[gpus[ranks] for gpus in placement] for ranks in self._ranks(group)]
+
+    def _ranks(self, group: Group) -> list[Ints]:
+        return [np.asarray(ranks) for ranks in self.groups.of(group)]
+
     def _exchange(self, operation: Operation) -> Process:
         """All-to-all of the experts' activations, which compute waits for."""
-        if self.comm is not None:
-            plan = exchange_plan(self.recipe, self.gpus, operation.size)
+        if self.comm is not None and self.groups.size(operation.group) > 1:
+            plan = exchange_plan(self.recipe, self.groups, operation.size, operation.group)
             line = Timeline(self.env, self.record, self._exchange_track)
-            yield from self.comm.run(plan, self.placement(plan.name), self._local_s, line,
-                                     operation.name)
+            yield from self._run_groups(Chosen(plan), self._members(plan.name, operation.group),
+                                        line, operation.name)
 
-    def _reduce(self, operation: Operation) -> Process:
-        """Allreduce of activations in the groups of the first host; those of others do the same."""
+    def _wait_for(self, operation: Operation) -> Process:
+        """Collective of activations, which compute waits for."""
         line = Timeline(self.env, self.record, self._exchange_track)
-        chosen = reduce_plan(self.recipe, operation.size)
-        tensor, host = self.recipe.tensor, self.recipe.host_group
-        groups = [[gpus[first:first + tensor] for gpus in self.placement("2d")]
-                  for first in range(0, host, tensor)]
-        yield from self._run_groups(chosen, groups, line, operation.name)
+        chosen = activation_plan(self.recipe, self.groups, COLLECTIVES[operation.kind],
+                                 operation.size, operation.group)
+        # Rings are placed as other plans are: their ranks are those of one group.
+        yield from self._run_groups(chosen, self._members("2d", operation.group), line,
+                                    operation.name)
+
+    def _send(self, operation: Operation) -> Process:
+        """Activations to the next stage, and back."""
+        plan = send_plan(self.recipe, operation.size)
+        line = Timeline(self.env, self.record, self._exchange_track)
+        yield from self._run_groups(Chosen(plan), self._members(plan.name, operation.group), line,
+                                    operation.name)
 
     def _run_groups(self, chosen: Chosen, groups: Sequence[Sequence[Ints]], line: Timeline,
                     label: str) -> Process:
@@ -290,35 +348,30 @@ class Job:
         if operation.kind == "average":
             yield from self._cast(operation, line)
         self._count_running(1)
-        if operation.kind == "average":
-            yield from self._average(operation, line)
-        else:
-            chosen = share_plan(self.recipe, SHARES[operation.kind], self.gpus, operation.size)
-            yield from self.comm.run(chosen.plan, self.placement(chosen.plan.name),
-                                     self._local_s, line, label, chosen.protocol)
+        # GPUs of a tensor-parallel group have shares, and experts are spread otherwise.
+        elements = operation.size
+        if operation.group in ("replicas", "shard", "copies"):
+            elements = -(-elements // self.recipe.layout.tensor)
+        chosen = (choose_plan(self.recipe, self.groups, elements, operation.group)
+                  if operation.kind == "average" else
+                  share_plan(self.recipe, self.groups, COLLECTIVES[operation.kind], elements,
+                             operation.group))
+        yield from self._run_groups(chosen, self._members(chosen.plan.name, operation.group),
+                                    line, label)
         self._count_running(-1)
         self._streams.give_back(stream)
         if number in done:
             done[number].succeed()
-
-    def _average(self, operation: Operation, line: Timeline) -> Process:
-        """Average gradients over the replicas; GPUs of a tensor-parallel group have shares."""
-        assert self.comm is not None
-        tensor = self.recipe.tensor
-        chosen = choose_plan(self.recipe, self.replicas, -(-operation.size // tensor))
-        placement = self.placement(chosen.plan.name)
-        groups = [[gpus[first::tensor] for gpus in placement] for first in range(tensor)]
-        yield from self._run_groups(chosen, groups, line, operation.name)
 
     def announce(self) -> None:
         """Announce the flows of the largest average, for ``routing: plan``."""
         elements = max((tensor.elements for tensor in self.recipe.model.tensors), default=0)
         if self.comm is None or not elements:
             return
-        tensor = self.recipe.tensor
-        plan = choose_plan(self.recipe, self.replicas, -(-elements // tensor)).plan
-        for first in range(tensor):
-            self.comm.announce(plan, [gpus[first::tensor] for gpus in self.placement(plan.name)])
+        plan = choose_plan(self.recipe, self.groups,
+                           -(-elements // self.recipe.layout.tensor)).plan
+        for members in self._members(plan.name, "replicas"):
+            self.comm.announce(plan, members)
 
     def _cast(self, operation: Operation, line: Timeline) -> Process:
         """Turn fp32 gradients to fp16 and, later, back: both are paid here."""

@@ -119,7 +119,7 @@ def load_case(path: Path, changes: Mapping[str, object] | None = None) -> Case:
     """Read a case, with ``changes`` of its topology's keys; raises TopologyError."""
     given = changes or {}
     source = Source.read(path, [f"topology.{key}={value}" for key, value in given.items()])
-    case = source.validate(Case, PLAIN_VALUES)
+    case = source.validate(Case, PLAIN_VALUES | {"folder": source.folder})
     found = [problem.under("topology") for problem in check(case.topology)]
     names = [scenario.name for scenario in case.topology.scenarios]
     found += [unknown("scenario", figure.scenario, names, ("figures", number, "scenario"))

@@ -113,6 +113,10 @@ def embedding(name: str, rows: int, width: int) -> Layer:
     return Layer(name, _weights(name, rows * width, 0))
 
 
+SCORES = ".scores"
+"""How names of layers end that multiply queries, keys and values, without parameters."""
+
+
 def attention(name: str, width: int, tokens: int, *, fused: bool = False,
               bias: bool = True) -> list[Layer]:
     """Multi-head self-attention (Vaswani et al. 2017) over ``tokens`` vectors of ``width``.

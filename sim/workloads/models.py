@@ -11,62 +11,19 @@ recognise them in a timeline.
 from __future__ import annotations
 
 import difflib
-import re
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
 from sim.workloads import layers as nn
 from sim.workloads.inception import inception_v3_layers
+from sim.workloads.model import Model
 from sim.workloads.recommenders import deepfm_layers, wide_and_deep_layers
+from sim.workloads.transformer import Experts, Transformer, build
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sim.workloads.layers import Layer, Tensor
-
-
-@dataclass(frozen=True)
-class Model:
-    """A network as a list of layers in forward order; all counts are for one sample."""
-
-    name: str
-    layers: tuple[Layer, ...]
-    sample: str
-    """What one sample is, e.g. ``image of 224x224`` or ``sequence of 128 tokens``."""
-    source: str
-    """Where the shapes come from."""
-    activations: int = 0
-    """Elements that go from one block to the next for one sample; 0 where blocks differ."""
-
-    @property
-    def parameters(self) -> int:
-        """Number of learned elements, all experts included."""
-        return sum(layer.parameters for layer in self.layers)
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        """Replicated tensors in forward order: those whose gradients data parallelism averages."""
-        return tuple(tensor for layer in self.layers for tensor in layer.tensors)
-
-    @property
-    def forward_flops(self) -> int:
-        """FLOPs of the forward pass."""
-        return sum(layer.forward_flops for layer in self.layers)
-
-    @property
-    def backward_flops(self) -> int:
-        """FLOPs of the backward pass."""
-        return sum(layer.backward_flops for layer in self.layers)
-
-
-_BLOCK = re.compile(r"(?:layers?\d?|h)\.\d+(?=\.)")
-
-
-def block_of(layer: Layer) -> str:
-    """Name of the block of the network that holds a layer; empty outside of all."""
-    match = _BLOCK.match(layer.name)
-    return match[0] if match else ""
+    from sim.workloads.layers import Layer
 
 
 def _vgg16(name: str = "vgg16", divisor: int = 1) -> Model:
@@ -133,7 +90,9 @@ def _bert(name: str, depth: int, width: int, tokens: int = 128) -> Model:
     layers.append(nn.linear("pooler", width, width))
     return Model(name, tuple(layers), f"sequence of {tokens} tokens",
                  "Devlin et al. 2018, uncased, encoder and pooler; 128 tokens as in nine tenths of "
-                 "its pre-training", tokens * width)
+                 "its pre-training", tokens * width, tokens, Transformer(
+                     depth, width, width // 64, 30522, bias="all", head="none", positions=512,
+                     types=2, pooler=True, dropout=True))
 
 
 def _transformer_xl(depth: int = 18, width: int = 1024, inner: int = 4096, tokens: int = 384,
@@ -165,14 +124,16 @@ def _transformer_xl(depth: int = 18, width: int = 1024, inner: int = 4096, token
                nn.embedding("softmax.bias", sum(words for words, _ in clusters), 1),
                nn.linear("softmax.clusters", width, later, tokens)]
     return Model("transformer-xl", tuple(layers), f"sequence of {tokens} tokens",
-                 "Dai et al. 2019, large model for WikiText-103, and the authors' run script")
+                 "Dai et al. 2019, large model for WikiText-103, and the authors' run script",
+                 tokens=tokens)
 
 
-def _gpt(name: str, source: str, depth: int, width: int, tokens: int, *,
+def _gpt(name: str, source: str, depth: int, width: int, positions: int, tokens: int, *,
          experts: int = 0) -> Model:
     """Build a decoder in GPT-2's layout; with ``experts``, every second feed-forward is an MoE."""
+    mix = Experts(experts, 1, 4 * width, every=2) if experts else None
     vocabulary = 50257
-    layers = [nn.embedding("wte", vocabulary, width), nn.embedding("wpe", tokens, width)]
+    layers = [nn.embedding("wte", vocabulary, width), nn.embedding("wpe", positions, width)]
     for index in range(depth):
         block = f"h.{index}"
         feed_forward = (nn.moe_ffn(f"{block}.moe", width, 4 * width, tokens, experts=experts)
@@ -183,22 +144,16 @@ def _gpt(name: str, source: str, depth: int, width: int, tokens: int, *,
                    nn.layernorm(f"{block}.ln_2", width, tokens), *feed_forward]
     layers += [nn.layernorm("ln_f", width, tokens),
                nn.tied_linear("head", width, vocabulary, tokens)]
-    return Model(name, tuple(layers), f"sequence of {tokens} tokens", source, tokens * width)
+    return Model(name, tuple(layers), f"sequence of {tokens} tokens", source, tokens * width,
+                 tokens, Transformer(depth, width, width // 64, vocabulary, bias="all", head="tied",
+                                     positions=positions, dropout=True, experts=mix))
 
 
-def _llama(name: str, source: str, depth: int, width: int, inner: int, tokens: int) -> Model:
+def _llama(name: str, source: str, depth: int, width: int, heads: int, inner: int, *,
+           kv_heads: int = 0, vocabulary: int, tokens: int) -> Model:
     """Build a decoder with RMS norms, SwiGLU, no biases, and an output layer of its own."""
-    vocabulary = 32000
-    layers = [nn.embedding("embed_tokens", vocabulary, width)]
-    for index in range(depth):
-        block = f"layers.{index}"
-        layers += [nn.rmsnorm(f"{block}.input_norm", width, tokens),
-                   *nn.attention(f"{block}.attention", width, tokens, bias=False),
-                   nn.rmsnorm(f"{block}.post_norm", width, tokens),
-                   *nn.gated_ffn(f"{block}.mlp", width, inner, tokens)]
-    layers += [nn.rmsnorm("norm", width, tokens),
-               nn.linear("lm_head", width, vocabulary, tokens, bias=False)]
-    return Model(name, tuple(layers), f"sequence of {tokens} tokens", source, tokens * width)
+    return build(Transformer(depth, width, heads, vocabulary, kv_heads, ffn=inner, gated=True,
+                             norm="rms"), tokens, name, source)
 
 
 MODELS: dict[str, Callable[[], Model]] = {
@@ -206,29 +161,57 @@ MODELS: dict[str, Callable[[], Model]] = {
     "vgg16-quarter": lambda: _vgg16("vgg16-quarter", 4),
     "resnet50": lambda: _resnet("resnet50", (3, 4, 6, 3)),
     "resnet101": lambda: _resnet("resnet101", (3, 4, 23, 3)),
-    "bert-base": lambda: _bert("bert-base", 12, 768),
-    "bert-large": lambda: _bert("bert-large", 24, 1024),
     "transformer-xl": _transformer_xl,
-    "gpt2": lambda: _gpt("gpt2", "Radford et al. 2019, smallest of four (124 M)", 12, 768, 1024),
-    "llama2-7b": lambda: _llama("llama2-7b", "Touvron et al. 2023, Llama 2, 7 B", 32, 4096, 11008,
-                                4096),
     "inception-v3": lambda: Model("inception-v3", tuple(inception_v3_layers()),
                                   "image of 299x299", "Szegedy et al. 2016"),
     "wide-and-deep": lambda: Model("wide-and-deep", tuple(wide_and_deep_layers()), "click",
                                    "Cheng et al. 2016, figure 4, on Criteo's public features"),
     "deepfm": lambda: Model("deepfm", tuple(deepfm_layers()), "click", "Guo et al. 2017"),
-    "moe": lambda: _gpt("moe", "Rajbhandari et al. 2022 (DeepSpeed-MoE), 350M+MoE-128: 24 layers "
-                        "of 1024, top-1 of 128 experts in every second one, 13 B parameters",
-                        24, 1024, 2048, experts=128),
 }
-"""Builders of the shipped models by the name that a topology file uses."""
+"""Builders of the shipped models with samples of one size, by the name that a file uses."""
+_LLAMA3 = "Grattafiori et al. 2024, The Llama 3 Herd of Models, table 3"
+OF_TOKENS: dict[str, tuple[Callable[[int], Model], int, int]] = {
+    "bert-base": (lambda tokens: _bert("bert-base", 12, 768, tokens), 128, 512),
+    "bert-large": (lambda tokens: _bert("bert-large", 24, 1024, tokens), 128, 512),
+    "gpt2": (lambda tokens: _gpt("gpt2", "Radford et al. 2019, smallest of four (124 M)",
+                                 12, 768, 1024, tokens), 1024, 1024),
+    "llama2-7b": (lambda tokens: _llama(
+        "llama2-7b", "Touvron et al. 2023, Llama 2, 7 B", 32, 4096, 32, 11008,
+        vocabulary=32000, tokens=tokens), 4096, 0),
+    "llama3-8b": (lambda tokens: _llama("llama3-8b", _LLAMA3, 32, 4096, 32, 14336, kv_heads=8,
+                                        vocabulary=128256, tokens=tokens), 8192, 0),
+    "llama3-70b": (lambda tokens: _llama("llama3-70b", _LLAMA3, 80, 8192, 64, 28672, kv_heads=8,
+                                         vocabulary=128256, tokens=tokens), 8192, 0),
+    "llama3-405b": (lambda tokens: _llama(
+        "llama3-405b", _LLAMA3, 126, 16384, 128, 53248, kv_heads=8, vocabulary=128256,
+        tokens=tokens), 8192, 0),
+    "moe": (lambda tokens: _gpt(
+        "moe", "Rajbhandari et al. 2022 (DeepSpeed-MoE), 350M+MoE-128: 24 layers of 1024, top-1 "
+        "of 128 experts in every second one, 13 B parameters", 24, 1024, 2048, tokens,
+        experts=128), 2048, 2048),
+}
+"""Builders of models of text, the tokens of a sample where a file does not say, and the most that
+the model has learned positions for (0: any)."""
+NAMES = (*MODELS, *OF_TOKENS)
 
 
 @cache
-def get_model(name: str) -> Model:
-    """Return the model called ``name``; a `ValueError` in one sentence names the nearest one."""
-    if name not in MODELS:
-        near = difflib.get_close_matches(name.lower(), MODELS, n=1, cutoff=0.0)[0]
+def get_model(name: str, sequence: int | None = None) -> Model:
+    """Return the model called ``name`` for samples of ``sequence`` tokens.
+
+    Raises:
+        ValueError: an unknown name, or tokens that it cannot take; one sentence.
+
+    """
+    if name in MODELS and sequence is None:
+        return MODELS[name]()
+    if name in MODELS:
+        raise ValueError(f"a sample of {name} is no sequence of any length")
+    if name not in OF_TOKENS:
+        near = difflib.get_close_matches(name.lower(), NAMES, n=1, cutoff=0.0)[0]
         raise ValueError(f"unknown model {name!r}; did you mean {near!r}? "
-                         f"Allowed are {', '.join(MODELS)}.")
-    return MODELS[name]()
+                         f"Allowed are {', '.join(NAMES)}.")
+    made, usual, most = OF_TOKENS[name]
+    if sequence is not None and 0 < most < sequence:
+        raise ValueError(f"{name} has learned {most} positions and no more")
+    return made(sequence or usual)

@@ -13,6 +13,7 @@ from sim.records.results import (
     Interval,
     Limit,
     LinkUse,
+    Memory,
     Origin,
     Report,
     ScenarioResult,
@@ -129,6 +130,8 @@ def two_jobs() -> Report:
     good = cell("ecmp", 16, 1000, 1010, "measured", job="a")
     bad = cell("ecmp", 16, 700, 1010, "measured", job="b")
     noted = ScenarioResult("plan", 16, "b", 990.0, good.step_s, good.breakdown,
+                           tokens_per_s=990.0 * 1024, mfu=0.41,
+                           memory=Memory(14 << 30, 14 << 30, 84 << 30, 5 << 30, 1 << 30),
                            notes=("A fault stalled 4 flows for 50 ms.",))
     return Report("two-jobs", 7, (good, bad, noted), ("All routes were planned in 0.1 s.",),
                   warnings=(Warned("seed", 3, "x.yaml:3:1: seed: has no effect on any row"),))

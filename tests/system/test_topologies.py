@@ -64,6 +64,18 @@ def test_the_catalogue_names_every_file():
         assert f"(../../topologies/{path.name})" in catalogue, path.name
 
 
+def test_shards_of_llama_send_their_bytes():
+    """One NIC a host: rings leave it with (n - 1)/n of the parameters' bytes each time."""
+    name, micro = "llama3-8b-a100-100g", 16
+    nbytes = gradient_bytes("llama3-8b", 2) * 31 / 32 * RDMA / 12.5e9
+    least = micro * 3 * nbytes
+    assert least <= step_s(name, "fsdp+RDMA") <= 1.1 * least
+    compute_s = next(row.breakdown.compute_s for row in results(name) if row.name == "zero1+TCP")
+    assert step_s(name, "zero1+TCP") >= compute_s + nbytes / RDMA  # gathered behind the update
+    assert step_s(name, "zero1+TCP") < step_s(name, "hsdp+TCP") < step_s(name, "fsdp+TCP")
+    assert step_s(name, "fsdp+HARP") < step_s(name, "fsdp+TCP")
+
+
 def test_burst_is_spent_once():
     """Forty steps send 40 x 2·3/4·S; all but the bucket's 2 GB goes at the guaranteed 10 Gb/s."""
     name, steps = "cloud-vpc-25g-burst", 40

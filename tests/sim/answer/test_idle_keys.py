@@ -73,6 +73,13 @@ def test_shipped_files_have_none(name):
     assert idle(Cluster(load(FOLDER / f"{name}.yaml"))) == []
 
 
+def test_a_key_that_changes_memory_alone_has_an_effect(tmp_path):
+    """Attention that keeps its scores, where the file says how fast all kernels are."""
+    made = cluster(tmp_path, hosts=1, gpus=2, workload={
+        "model": "gpt2", "batch": 1, "framework": "free", "flash": False})
+    assert "workload.flash" not in idle(made)
+
+
 @pytest.mark.parametrize(("limit", "what"), [("MOST_GPUS", "4 GPUs, more than 3"),
                                              ("MOST_EVENTS", "events, more than 3"),
                                              ("MOST_LEAVES", "values, more than 3")])

@@ -12,7 +12,7 @@ from sim.answer.scenario import Run
 from sim.run import main
 from sim.schema import TopologyError, load
 from sim.schema.nccl_defaults import channel_count
-from sim.step.recipe import Recipe, choose_plan
+from sim.step.recipe import choose_plan
 from tests.support.cluster_files import RATE_BPS, cluster, topology, write
 
 TOPK = {"LIGHT_TOPK_ALLREDUCE": 1, "LIGHT_TOPK_THRESHOLD": 1}
@@ -66,8 +66,8 @@ def test_fp16_halves_the_values_of_topk(tmp_path):
     def sent(fp16):
         built = cluster(tmp_path, hosts=4, scenario={"allreduce": "light", "light": TOPK,
                                                      "fp16": fp16})
-        recipe: Recipe = Run(built, built.topology.scenarios[0], 4).jobs[0].recipe
-        plan = choose_plan(recipe, 4, 10**6).plan
+        job = Run(built, built.topology.scenarios[0], 4).jobs[0]
+        plan = choose_plan(job.recipe, job.groups, 10**6).plan
         return sum(int(phase.bytes_per_edge.sum()) for phase in plan.phases())
 
     assert sent(fp16=True) / sent(fp16=False) == pytest.approx(6 / 8, rel=1e-3)

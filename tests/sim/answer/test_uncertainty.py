@@ -234,3 +234,21 @@ def test_effort_counts_what_a_large_cluster_adds_to_each_event(tmp_path):
     small, large = (run_scenario(made, made.topology.scenarios[0], made.gpus)[0].effort
                     for made in (cluster(tmp_path, hosts=2), cluster(tmp_path, hosts=512)))
     assert large > 3 * small
+
+
+def test_what_a_data_sheet_leaves_open_is_drawn(tmp_path):
+    """Of GPUs that the file knows by name alone; a share that it gives is no unknown."""
+    def drawn(**gpus):
+        made = cluster(tmp_path, hosts=1, gpus=1, host={"gpus": {"count": 1} | gpus}, workload={
+            "model": "gpt2", "batch": 8, "framework": "free", "precision": "bf16"})
+        (found,) = spread(made, [(made.topology.scenarios[0], 1)])[0]
+        names = {unknown.name for unknown in unknowns(made.topology)}
+        return found, "gpus.utilisation" in names
+
+    interval, named = drawn(model="A100")
+    assert named
+    slow, fast = 0.7 / 0.73, 0.8 / 0.73
+    point = interval.median_images_per_s
+    assert slow < interval.low_images_per_s / point < 1 < interval.high_images_per_s / point < fast
+    for speed in ({"utilisation": 0.73}, {"effective": "200TFLOPS"}):
+        assert drawn(model="A100", **speed) == (None, False)

@@ -97,6 +97,10 @@ def test_csv_says_what_json_says() -> None:
         assert row["expect_exposed_ms"] == ("" if expect is None else str(expect["exposed_ms"]))
         assert row["expect_kind"] == ("" if expect is None else expect["kind"])
         assert row["notes"] == "; ".join(scenario["notes"])
+        for key in ("tokens_per_s", "mfu"):
+            assert row[key] == ("" if scenario[key] is None else str(scenario[key]))
+        memory = scenario["memory_bytes"]
+        assert row["memory_bytes"] == ("" if memory is None else str(memory["total"]))
 
 
 def test_csv_keeps_names_that_hold_its_own_marks() -> None:

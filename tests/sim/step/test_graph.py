@@ -6,9 +6,11 @@ import pytest
 
 from sim.answer.scenario import Run
 from sim.schema import TopologyError, load
+from sim.schema.parallel_keys import Parallel
 from sim.step.graph import ON_GPU
 from sim.workloads.layers import Tensor
-from sim.workloads.models import block_of, get_model
+from sim.workloads.model import block_of
+from sim.workloads.models import get_model
 from tests.sim.step.test_train import SECOND, job, layer, parts_of, step_of
 from tests.support.cluster_files import cluster, topology, write
 
@@ -28,13 +30,13 @@ def test_fsdp_by_hand(tmp_path):
     Gathers 0 to 1 and 1 to 2 s, forward 1 to 3 s; gathers again 3 to 4 and 4 to 5 s, backward of b
     4 to 6 s, of a 6 to 8 s; scatters 6 to 7 and 8 to 9 s.
     """
-    made = job(tmp_path, [layer("h.0.a", 2), layer("h.1.b", 2)], parallel="fsdp")
+    made = job(tmp_path, [layer("h.0.a", 2), layer("h.1.b", 2)], layout=Parallel(shard="fsdp"))
     assert step_of(made) == pytest.approx(9)
     assert parts_of(made) == pytest.approx({"compute_s": 6, "exposed_transfer_s": 3})
 
 
 def test_fsdp_gathers_no_sooner_than_one_unit_ahead(tmp_path):
-    made = job(tmp_path, [layer(f"h.{n}.x", 0.2) for n in range(4)], parallel="fsdp")
+    made = job(tmp_path, [layer(f"h.{n}.x", 0.2) for n in range(4)], layout=Parallel(shard="fsdp"))
     graph = made.graph
     for number, operation in enumerate(graph):
         if operation.kind == "gather" and operation.name.endswith("forward"):
@@ -51,7 +53,7 @@ def test_fsdp_gathers_no_sooner_than_one_unit_ahead(tmp_path):
 
 def test_a_unit_alone_computes_like_data_parallel(tmp_path):
     """One rank gathers nothing."""
-    made = job(tmp_path, [layer("h.0.a", 1)], parallel="fsdp", gpus=1)
+    made = job(tmp_path, [layer("h.0.a", 1)], layout=Parallel(shard="fsdp"), gpus=1)
     assert step_of(made) == pytest.approx(3)
 
 
@@ -119,7 +121,6 @@ def test_blocks_are_told_from_what_lies_between_them():
     ({"gpus": 4, "scenario": {"tensor": 2}, "workload": {
         "model": "vgg16", "batch": 1, "framework": "free"}}, "tensor", "model vgg16 is no row"),
     ({"gpus": 4, "scenario": {"tensor": 2, "allreduce": "2d"}}, "allreduce", "'2d' averages hosts"),
-    ({"gpus": 4, "scenario": {"tensor": 2, "parallel": "fsdp"}}, "tensor", "parallel: fsdp"),
     ({"gpus": 4, "scenario": {"allreduce": "tree", "parallel": "fsdp"}}, "allreduce",
      "parallel: fsdp"),
 ])

@@ -70,9 +70,9 @@ def test_sums_of_activations_go_by_nccls_choice_too(tmp_path):
 @pytest.mark.parametrize("collective", ["allgather", "reduce-scatter"])
 def test_gathers_and_scatters_of_parameters_go_by_nccls_choice_too(tmp_path, collective):
     built = cluster(tmp_path, hosts=2, gpus=2, scenario={"allreduce": "nccl", "parallel": "fsdp"})
-    recipe = Run(built, built.topology.scenarios[0], 4).jobs[0].recipe
+    job = Run(built, built.topology.scenarios[0], 4).jobs[0]
     for elements in (2, 10**8):
-        told = share_plan(recipe, collective, 4, elements)
+        told = share_plan(job.recipe, job.groups, collective, elements)
         row = measure(built, collective, [4 * elements], algorithms=["nccl"]).rows[0]
         assert row.choice == f"ring {told.protocol.name}"
         assert told.plan.name == collective

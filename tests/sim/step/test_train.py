@@ -25,7 +25,7 @@ from sim.step.exposure import exposed, mean_breakdown
 from sim.step.recipe import Recipe
 from sim.step.train import Job, largest_deviation
 from sim.workloads.layers import Layer, Tensor
-from sim.workloads.models import Model
+from sim.workloads.model import Model
 from tests.support.cluster_files import FREE, IDEAL, cluster
 
 SECOND = 250_000

@@ -3,7 +3,7 @@
 import pytest
 
 from sim.workloads import layers as nn
-from sim.workloads.models import MODELS, get_model
+from sim.workloads.models import NAMES, get_model
 
 
 @pytest.mark.parametrize(("name", "parameters"), [
@@ -113,7 +113,7 @@ def test_vgg16_keeps_nine_tenths_of_its_gradient_in_the_last_three_layers():
     assert share == pytest.approx(0.894, abs=0.001)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", NAMES)
 def test_every_model_is_well_formed(name):
     model = get_model(name)
     names = [tensor.name for layer in model.layers

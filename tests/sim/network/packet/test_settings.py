@@ -133,3 +133,14 @@ def test_keys_of_packet_are_found_in_lists_too() -> None:
     assert packet_keys({"hosts": [{"nics": [{"rate": "1Gbps"}, {"ring": 64}]}]}) == [
         "hosts.nics.ring"]
     assert packet_keys({"fabric": {"template": "single-switch"}}) == []
+
+
+def test_a_plan_of_groups_inside_hosts_needs_no_routes(tmp_path):
+    """No flow of a tensor-parallel group leaves its host, and none is to be steered."""
+    made = cluster(tmp_path, hosts=1, gpus=2, scenario={
+        "stack": "harp", "allreduce": "ring", "tensor": 2, "routing": "plan"},
+        workload={"model": {"layers": 1, "width": 64, "heads": 2, "vocabulary": 100},
+                  "sequence": 8, "batch": 1, "framework": "free"})
+    scenario = made.topology.scenarios[0]
+    (row,) = Run(made, scenario, 2, Settings(fidelity="packet")).go()
+    assert row.breakdown.latency_s + row.breakdown.exposed_transfer_s > 0

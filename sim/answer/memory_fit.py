@@ -1,0 +1,105 @@
+"""Whether a step fits into the GPUs' memory, and what nearest to it would.
+
+Changes are tried in the order of what they cost: attention that keeps no scores, blocks computed
+again, smaller batches with more micro-steps, shards, splits; then several at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from sim.schema.parallel_keys import Parallel
+from sim.step.groups import Groups
+from sim.step.memory import count
+from sim.workloads.model import block_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sim.records.results import Memory
+    from sim.step.recipe import Recipe
+
+    Change = dict[str, Any]
+
+_RECIPE = ("flash", "recompute", "batch", "accumulation")
+"""Changes that are keys of the workload; the others stand under parallel."""
+
+
+def too_large(memory: Memory, recipe: Recipe, groups: Groups, limit: int) -> tuple[str, str]:
+    """What a step needs of ``limit`` bytes, and what is allowed, as clauses of an error."""
+    parts = [(name, getattr(memory, name)) for name in (
+        "weights", "gradients", "optimizer", "activations", "buffers")]
+    says = (f"a step needs {_gib(memory.total)} of the {_gib(limit)} of a GPU ("
+            + ", ".join(f"{name} {_gib(nbytes)}" for name, nbytes in parts if nbytes) + ")")
+    for change in _changes(recipe, groups):
+        made = _changed(recipe, groups, change)
+        if made is not None and (total := count(*made).total) <= limit:
+            keys = ", ".join(_text(change))
+            return says, f"less, as with {keys} ({_gib(total)})"
+    return says, "less, with more GPUs or a smaller model"
+
+
+def _gib(nbytes: int) -> str:
+    return f"{nbytes / 2**30:.1f} GiB"
+
+
+def _text(change: Change) -> Iterator[str]:
+    for key, value in change.items():
+        if key in _RECIPE:
+            yield f"{key}: {str(value).lower()}"
+    layout = [f"{key}: {str(value).lower()}" for key, value in change.items() if key not in _RECIPE]
+    if layout:
+        yield f"parallel: {{{', '.join(layout)}}}"
+
+
+def _changes(recipe: Recipe, groups: Groups) -> Iterator[Change]:
+    """What to try, the smallest change first."""
+    known = recipe.model.shape is not None
+    cheap: list[Change] = []
+    if known and not recipe.flash:
+        cheap.append({"flash": True})
+    if known and recipe.recompute != "full":
+        cheap.append({"recompute": "full"})
+    cheap += [{"batch": recipe.batch >> power, "accumulation": recipe.accumulation << power}
+              for power in range(1, recipe.batch.bit_length())]
+    shards: list[Change] = [{"shard": shard} for shard in ("zero1", "zero2", "hsdp", "fsdp")]
+    splits: list[Change] = [{"tensor": 1 << power, "sequence": True}
+                            for power in range(1, groups.host.bit_length())]
+    stages: list[Change] = [{"pipeline": 1 << power}
+                            for power in range(1, groups.ranks.bit_length())]
+    yield from chain(cheap, shards, splits, stages)
+    least: Change = {}
+    for change in cheap:
+        least |= change
+    for shard in shards:
+        yield from (shard | change for change in cheap)
+        yield shard | least
+    for split in splits:
+        yield split | least
+        yield split | {"shard": "fsdp"} | least
+    for stage in stages:
+        for split in splits:
+            yield stage | split | {"shard": "zero1"} | least
+
+
+def _changed(recipe: Recipe, groups: Groups, change: Change) -> tuple[Recipe, Groups] | None:
+    """The recipe with a change; None where it is not possible."""
+    given = {key: value for key, value in change.items() if key not in _RECIPE}
+    try:
+        layout = Parallel.model_validate(recipe.layout.model_dump() | {"data": None} | given)
+    except ValidationError:
+        return None
+    shape = recipe.model.shape
+    heads = shape.heads if shape is not None else 1
+    blocks = len({block_of(layer) for layer in recipe.model.layers} - {""})
+    stage = groups.ranks // layout.pipeline
+    if (groups.ranks % layout.split or heads % layout.tensor or groups.host % layout.tensor
+            or layout.pipeline * layout.interleave > max(blocks, 1)
+            or (stage % groups.host and groups.host % stage)):
+        return None
+    own = {key: value for key, value in change.items() if key in _RECIPE}
+    return replace(recipe, layout=layout, **own), Groups(layout, groups.ranks, groups.host)

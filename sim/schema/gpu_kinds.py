@@ -1,0 +1,114 @@
+"""What data sheets say of GPUs: memory, and FLOP/s by precision, without sparsity.
+
+`kind_of` finds a GPU by the name that a topology file gives it. A size in the name counts
+(``A100-SXM4-40GB``), in GiB; without one a kind that is sold in several sizes has its largest.
+Rates are those of matrix units with accumulation in fp32, of the fastest form (SXM); ``fp32`` is
+that of ordinary units. Confidence: a maker's figure is a bound, which no
+program reaches.
+
+``reached`` is the share of it that matrix products reach amid the kernels of a large transformer;
+what else a block does is bound by memory (`sim.step.kernels`).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+class Reached(NamedTuple):
+    """A share and the interval in which it may lie."""
+
+    low: float
+    value: float
+    high: float
+
+
+REACHED = Reached(0.5, 0.6, 0.75)
+"""Share of the data sheet's rate that matrix products reach where no figure is known: assumed.
+
+Alone, and of the best shape, they reach 0.86 on an A100, 0.80 on an H100, 0.78 on a B200 and 0.60
+on an MI300X (github.com/stas00/ml-engineering, compute/accelerator, "Maximum Achievable Matmul
+FLOPS"); amid a step on an A100 0.73 (below). That would be 0.7 on an H100, whose clock falls more
+under load; 0.6 lies amid the rows of MosaicML's llm-foundry for H100, which it was chosen with.
+"""
+
+
+@dataclass(frozen=True)
+class GpuKind:
+    """A GPU by its data sheet."""
+
+    name: str
+    memory_mib: int
+    """Memory in MiB as nvidia-smi (rocm-smi) prints it, hence without what ECC and driver keep."""
+    memory_gbs: float
+    """Rate of its memory in GB/s by data sheet."""
+    tflops: Mapping[str, float] = field(hash=False)
+    """Dense TFLOP/s by precision."""
+    source: str
+    reached: Reached = REACHED
+
+
+def _rates(fp32: float, tf32: float = 0, half: float = 0, fp8: float = 0, *,
+           bf16: bool = True) -> dict[str, float]:
+    given = {"fp32": fp32, "tf32": tf32, "bf16": half if bf16 else 0, "fp16": half, "fp8": fp8}
+    return {precision: rate for precision, rate in given.items() if rate}
+
+
+_A100 = _rates(19.5, 156, 312)
+_A100_SOURCE = "NVIDIA A100 data sheet, 2021"
+_A100_REACHED = Reached(0.7, 0.73, 0.8)
+"""Of the A100: a layer of the 22 B model takes 19.0 ms with sequence parallelism on 8 GPUs; less
+four allreduces of 101 MB at 230 GB/s (3.1 ms) and the kernels that memory bounds (3.0 ms) that is
+2.94 TFLOP in 12.9 ms (Korthikanti et al. 2022, table 4). The collectives' rate is assumed, so
+0.7 to 0.8."""
+_H100 = _rates(67, 494.7, 989.4, 1978.9)
+
+KINDS = {kind.name: kind for kind in (
+    GpuKind("P100", 16276, 732, _rates(10.6, half=21.2, bf16=False),
+            "NVIDIA Tesla P100 data sheet, 2016"),
+    GpuKind("V100", 32510, 900, _rates(15.7, half=125, bf16=False), "NVIDIA V100 data sheet, 2020"),
+    GpuKind("T4", 15360, 320, _rates(8.1, half=65, bf16=False), "NVIDIA T4 data sheet, 2019"),
+    GpuKind("A10", 23028, 600, _rates(31.2, 62.5, 125), "NVIDIA A10 data sheet, 2021"),
+    GpuKind("A10G", 23028, 600, _rates(31.5, 35, 70), "NVIDIA A10G data sheet, 2022"),
+    GpuKind("A100", 81920, 2039, _A100, _A100_SOURCE, _A100_REACHED),
+    GpuKind("A800", 81920, 2039, _A100, "NVIDIA A800 data sheet, 2022", _A100_REACHED),
+    GpuKind("L4", 23034, 300, _rates(30.3, 60, 121, 242), "NVIDIA L4 data sheet, 2023"),
+    GpuKind("L40S", 46068, 864, _rates(91.6, 183, 362, 733), "NVIDIA L40S data sheet, 2023"),
+    GpuKind("RTX 3090", 24576, 936, _rates(35.6, 35.6, 71),
+            "NVIDIA Ampere GA102 white paper, 2021"),
+    GpuKind("RTX 4090", 24564, 1008, _rates(82.6, 82.6, 165.2, 330.3),
+            "NVIDIA Ada white paper, 2022"),
+    GpuKind("H20", 97871, 4000, _rates(44, 74, 148, 296), "NVIDIA H20 data sheet, 2023"),
+    GpuKind("H100", 81559, 3350, _H100, "NVIDIA H100 data sheet (SXM), 2023"),
+    GpuKind("H800", 81559, 3350, _H100, "NVIDIA H800 data sheet (SXM), 2023"),
+    GpuKind("H200", 143771, 4800, _H100, "NVIDIA H200 data sheet (SXM), 2024"),
+    GpuKind("B200", 183359, 7700, _rates(75, 1100, 2250, 4500),
+            "NVIDIA HGX B200 data sheet, 2024"),
+    GpuKind("GB200", 189471, 8000, _rates(80, 1250, 2500, 5000),
+            "NVIDIA GB200 NVL72 data sheet, 2024"),
+    GpuKind("MI300X", 196592, 5300, _rates(163.4, 653.7, 1307.4, 2614.9),
+            "AMD Instinct MI300X data sheet, 2023"),
+)}
+"""Kinds by name."""
+_SIZE = re.compile(r"\b(\d{1,4}) ?Gi?B\b", re.IGNORECASE)
+
+
+def kind_of(model: str) -> GpuKind | None:
+    """The kind that a GPU's name means; the longest name of several."""
+    words = "-".join(re.split(r"[^A-Z0-9]+", model.upper()))
+    found = [kind for name, kind in KINDS.items()
+             if re.search(rf"(?:^|-){name.replace(' ', '-?')}(?:-|$)", words)]
+    return max(found, key=lambda kind: len(kind.name), default=None)
+
+
+def memory_of(model: str) -> int | None:
+    """Bytes of memory of the GPU with this name; None if it is not known."""
+    size = _SIZE.search(model)
+    kind = kind_of(model)
+    if kind is None:
+        return None
+    return int(size[1]) << 30 if size else kind.memory_mib << 20

@@ -1,0 +1,138 @@
+"""Checks of how a model is split: whether it fits the model, the hosts and the algorithm."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sim.schema.errors import Problem, listing
+from sim.workloads.model import block_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sim.schema.errors import Path
+    from sim.schema.model import Topology
+    from sim.schema.parallel_keys import Parallel
+    from sim.schema.scenario_keys import Scenario, Workload
+
+
+def check_parallel(topology: Topology, scenario: Scenario, path: Path) -> Iterator[Problem]:
+    """Every problem with how ``scenario``, which stands at ``path``, splits its model."""
+    layout = scenario.layout
+    if scenario.tensor > 1 and scenario.parallel.tensor > 1:
+        yield Problem("stands under parallel as well", path=(*path, "tensor"), at_key=True,
+                      allowed="one of the two")
+        return
+    where = _Where(path, given_above=scenario.tensor > 1)
+    found = [*_algorithm(scenario, layout, path), *_sizes(topology, scenario, layout, where)]
+    yield from found
+    if not found:
+        for workload in topology.workloads_of(scenario):
+            if workload.has_network:
+                yield from _fits_model(workload, layout, where)
+
+
+class _Where:
+    """Where a key of the layout stands."""
+
+    def __init__(self, path: Path, *, given_above: bool) -> None:
+        self._path, self._above = path, given_above
+
+    def of(self, key: str) -> Path:
+        if key == "tensor" and self._above:
+            return (*self._path, key)
+        return (*self._path, "parallel", key)
+
+
+def _algorithm(scenario: Scenario, layout: Parallel, path: Path) -> Iterator[Problem]:
+    if layout.shard != "none" and scenario.allreduce not in ("nccl", "ring"):
+        yield Problem(f"has no meaning with parallel: {layout.shard}, which gathers and scatters "
+                      "by rings", path=(*path, "allreduce"), at_key=True,
+                      allowed="parallel: data beside it")
+    elif layout.split > 1 and scenario.allreduce not in ("nccl", "ring", "tree"):
+        key = next(key for key in ("tensor", "context", "pipeline") if getattr(layout, key) > 1)
+        yield Problem(f"'{scenario.allreduce}' averages hosts, and {key}: {getattr(layout, key)} "
+                      "leaves no whole host to average", path=(*path, "allreduce"),
+                      found=scenario.allreduce, allowed=f"nccl, ring or tree beside {key}")
+
+
+def _sizes(topology: Topology, scenario: Scenario, layout: Parallel,
+           where: _Where) -> Iterator[Problem]:
+    """Groups divide hosts and rows."""
+    hosts = {group.gpus.count for group in topology.hosts}
+    rows = {gpus for _, gpus in topology.rows(scenario)}
+    if any(size % layout.tensor for size in hosts | rows):
+        sizes = listing(sorted(map(str, hosts | rows)))
+        yield Problem(f"{layout.tensor} does not divide {sizes} GPUs",
+                      path=where.of("tensor"), found=layout.tensor,
+                      allowed="a number that divides the GPUs of each host and row")
+        return
+    for gpus in sorted(rows):
+        if gpus % layout.split:
+            key = "pipeline" if layout.pipeline > 1 else "context"
+            yield Problem(f"tensor x context x pipeline is {layout.split}, which does not divide "
+                          f"{gpus} GPUs", path=where.of(key), found=getattr(layout, key),
+                          allowed="numbers whose product divides the GPUs of each row")
+            return
+        stage = gpus // layout.pipeline
+        host = min(hosts)
+        if layout.pipeline > 1 and stage % host and host % stage:
+            yield Problem(f"stages of {stage} GPUs on hosts of {host}", path=where.of("pipeline"),
+                          found=layout.pipeline, allowed="stages of whole hosts, or several a host")
+            return
+        if layout.data is not None and layout.data * layout.split != gpus:
+            yield Problem(f"{layout.data} copies on {layout.split} GPUs each are not {gpus} GPUs",
+                          path=where.of("data"), found=layout.data,
+                          allowed=f"{gpus // layout.split}, or no data")
+            return
+        if layout.expert is not None and stage % layout.expert:
+            yield Problem(f"{layout.expert} does not divide the {stage} GPUs of a stage",
+                          path=where.of("expert"), found=layout.expert,
+                          allowed="a number that divides them")
+            return
+
+
+def _fits_model(workload: Workload, layout: Parallel, where: _Where) -> Iterator[Problem]:
+    network = workload.network
+    parts = [key for key in ("tensor", "context", "pipeline") if getattr(layout, key) > 1]
+    if parts and not network.activations:
+        yield Problem(f"model {network.name} is no row of like transformer blocks",
+                      path=where.of(parts[0]), found=getattr(layout, parts[0]),
+                      allowed="1, or a model such as gpt2, bert-large or llama2-7b")
+        return
+    shape = network.shape
+    if shape is not None and shape.heads % layout.tensor:
+        yield Problem(f"{layout.tensor} does not divide the {shape.heads} heads",
+                      path=where.of("tensor"), found=layout.tensor,
+                      allowed="a number that divides them")
+    if layout.context > 1 and (shape is None or network.tokens % (2 * layout.context)):
+        yield Problem(f"{2 * layout.context} pieces do not divide {network.tokens} tokens",
+                      path=where.of("context"), found=layout.context,
+                      allowed="a number whose double divides the sequence")
+    yield from _fits_pipeline(workload, layout, where)
+    yield from _fits_experts(workload, layout, where)
+
+
+def _fits_pipeline(workload: Workload, layout: Parallel, where: _Where) -> Iterator[Problem]:
+    blocks = len({block_of(layer) for layer in workload.network.layers} - {""})
+    pieces = layout.pipeline * layout.interleave
+    if pieces > max(blocks, 1):
+        key = "interleave" if layout.pipeline <= blocks else "pipeline"
+        yield Problem(f"{pieces} pieces of {blocks} blocks", path=where.of(key),
+                      found=getattr(layout, key), allowed=f"a product of at most {blocks}")
+    if layout.interleave > 1 and workload.accumulation % layout.pipeline:
+        yield Problem(f"{workload.accumulation} micro-steps do not fill {layout.pipeline} stages "
+                      "in turns", path=where.of("interleave"), found=layout.interleave,
+                      allowed="1, or an accumulation that is a multiple of the stages")
+
+
+def _fits_experts(workload: Workload, layout: Parallel, where: _Where) -> Iterator[Problem]:
+    if layout.expert is None:
+        return
+    shape = workload.network.shape
+    count = shape.experts.count if shape is not None and shape.experts is not None else 0
+    if not count or count % layout.expert:
+        yield Problem(f"{layout.expert} does not divide {count} experts" if count else
+                      f"model {workload.network.name} has no experts", path=where.of("expert"),
+                      found=layout.expert, allowed="a number that divides them" if count else
+                      "no expert here")

@@ -1,0 +1,101 @@
+"""Keys of how a model is split over GPUs: `Parallel`, what may stand under a scenario's parallel.
+
+Ranks are numbered as Megatron-LM does: those of a tensor-parallel group are neighbours, then those
+of a context-parallel group, then data, and the stages of the pipeline lie farthest apart.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, model_validator
+from pydantic_core import CoreSchema, core_schema
+
+from sim.schema.base import Count, Flag, Model
+from sim.schema.errors import Problem, show
+
+Shard = Literal["none", "zero1", "zero2", "fsdp", "hsdp"]
+
+
+class Parallel(Model):
+    """How a model is split; what is left over are copies, which train batches of their own."""
+
+    data: Count | None = None
+    """Copies of the model; the GPUs over all that split it, which must agree, where given."""
+    tensor: Annotated[Count, Field(le=64)] = 1
+    """GPUs of a host over which every matrix is split."""
+    sequence: Flag = False
+    """Also split what lies between the matrices over them, by tokens; saves memory, and sends as
+    much."""
+    pipeline: Annotated[Count, Field(le=1024)] = 1
+    """Stages of consecutive layers."""
+    schedule: Literal["1f1b", "zero-bubble"] = "1f1b"
+    """Order of a stage's passes: one forward, one backward; or, beside that, gradients of weights
+    where it would wait (ZB-H1)."""
+    interleave: Annotated[Count, Field(le=64)] = 1
+    """Pieces of a stage that lie apart, so that the pipeline fills sooner."""
+    context: Annotated[Count, Field(le=1024)] = 1
+    """GPUs over which the tokens of a sample are split; keys and values are gathered."""
+    expert: Count | None = None
+    """GPUs over which the experts of a layer are spread; all of a stage where not given."""
+    shard: Shard = "none"
+    """What the copies keep only a share of: zero1 optimizer states, zero2 gradients as well, fsdp
+    parameters as well, and hsdp as fsdp, but within hosts, with copies between them."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "Parallel":
+        sharded = self.shard in ("fsdp", "hsdp")
+        for key, wrong, says, allowed in (
+                ("sequence", self.sequence and self.tensor == 1, "has no effect without tensor",
+                 "tensor: 2 or more beside it"),
+                ("interleave", self.interleave > 1 and self.pipeline == 1,
+                 "has no effect without pipeline", "pipeline: 2 or more beside it"),
+                ("schedule", self.schedule != "1f1b" and self.pipeline == 1,
+                 "has no effect without pipeline", "pipeline: 2 or more beside it"),
+                ("schedule", self.schedule != "1f1b" and self.interleave > 1,
+                 "zero-bubble is not interleaved here", "1f1b, or no interleave"),
+                ("shard", self.shard == "zero2" and self.pipeline > 1,
+                 "zero2 would send gradients after each micro-step of a pipeline",
+                 "none, zero1, fsdp or hsdp beside pipeline"),
+                ("expert", self.expert is not None and (self.tensor > 1 or self.context > 1),
+                 "experts are not split by tensor or context here",
+                 "no expert beside tensor or context"),
+                ("expert", self.expert is not None and sharded,
+                 "experts are not gathered by fsdp or hsdp here", "shard: none, zero1 or zero2")):
+            if wrong:
+                raise Problem(says, path=(key,), found=getattr(self, key), at_key=True,
+                              allowed=allowed)
+        return self
+
+    @property
+    def split(self) -> int:
+        """GPUs that share one copy of the model."""
+        return self.tensor * self.context * self.pipeline
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether parameters are gathered before they are used."""
+        return self.shard in ("fsdp", "hsdp")
+
+
+WORDS = ("data", "zero1", "zero2", "fsdp", "hsdp")
+"""Words that stand for a mapping: nothing is split, or what shards the copies."""
+
+
+def _word_or_mapping(value: Any) -> Any:
+    if isinstance(value, dict | Parallel):
+        return value
+    if value in WORDS:
+        return {} if value == "data" else {"shard": value}
+    raise Problem(f"found {show(value)}", found=value, names=WORDS,
+                  allowed=f"{', '.join(WORDS)}, or a mapping of keys to values")
+
+
+class ShardWord:
+    """Annotation that lets a file say one of `WORDS` where a mapping may stand."""
+
+    def __get_pydantic_core_schema__(self, source: Any,
+                                     handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(_word_or_mapping, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema,
+                                     handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"anyOf": [{"enum": list(WORDS)}, handler(schema)]}

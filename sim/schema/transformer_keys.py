@@ -1,0 +1,207 @@
+"""Keys of a transformer by hand, and the file of one: what may stand under ``workload.model``.
+
+A Hugging Face ``config.json`` is read into the same keys (`sim.workloads.huggingface`), so that a
+file means what its numbers mean, wherever they stand. A path is taken from the topology file's
+folder.
+"""
+
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BeforeValidator,
+    Field,
+    Strict,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
+
+from sim.schema.base import Count, Flag, Model
+from sim.schema.errors import Problem, TopologyError, problems, show
+from sim.schema.source import read_input
+from sim.workloads.huggingface import keys_of
+from sim.workloads.transformer import Experts, Latent, Patches, Transformer
+
+Number = Annotated[int, Strict(), Field(ge=0, le=10_000_000)]
+Wide = Annotated[int, Strict(), Field(ge=1, le=10_000_000)]
+MOST_BYTES = 4 << 20
+"""Largest file of a model's configuration."""
+
+
+class ExpertKeys(Model):
+    """A mixture of experts in place of some layers' feed-forward network."""
+
+    count: Count
+    """Experts of a layer."""
+    top_k: Count = 1
+    """Experts that each token goes to."""
+    ffn: Wide
+    """Width inside an expert."""
+    shared: Number = 0
+    """Width of a network that all tokens pass as well."""
+    every: Count = 1
+    """Every how many layers there is a mixture; the last of so many has it."""
+    first: Number = 0
+    """Layers at the beginning that have none."""
+
+
+class LatentKeys(Model):
+    """Attention with latent keys and values, as DeepSeek's."""
+
+    kv_rank: Wide
+    """Width of the vector that keys and values come out of."""
+    q_rank: Number = 0
+    """Width of the vector that queries come out of; 0: they are projected at once."""
+    nope: Wide
+    """Elements of a head without position."""
+    rope: Wide
+    """Elements of a head that carry the position."""
+    value: Wide
+    """Elements of a head's values."""
+
+
+class PatchKeys(Model):
+    """An image in patches, each a token, and a token for the class."""
+
+    image: Count
+    """Side of the image in pixels."""
+    size: Count
+    """Side of a patch."""
+    channels: Count = 3
+    """Colours."""
+    classes: Number = 0
+    """Classes of the output; 0: no output layer."""
+
+
+class TransformerKeys(Model):
+    """A transformer by hand."""
+
+    layers: Annotated[Count, Field(le=1024)]
+    """Layers of the main stack."""
+    width: Wide
+    """Elements of the vector that goes from layer to layer."""
+    heads: Count
+    """Heads of attention."""
+    vocabulary: Number = 0
+    """Rows of the table of words."""
+    kv_heads: Number = 0
+    """Heads of keys and values; as many as heads where not given."""
+    head_width: Number = 0
+    """Elements of a head; width over heads where not given."""
+    ffn: Number = 0
+    """Width inside the feed-forward network; four times the width where not given."""
+    gated: Flag = False
+    """Whether the network has a gate (SwiGLU, GeGLU), hence three matrices."""
+    norm: Literal["layer", "rms"] = "layer"
+    """Normalisation."""
+    norms: Literal[2, 4] = 2
+    """Normalisations of a layer; 4: also behind attention and network, as Gemma 2."""
+    bias: Literal["none", "qkv", "all"] = "none"
+    """Linear layers that add a bias."""
+    qk_norm: Flag = False
+    """Whether queries and keys are normalised, as in Qwen 3."""
+    head: Literal["own", "tied", "none"] = "own"
+    """Output layer: with weights of its own, with those of the table of words, or none."""
+    positions: Number = 0
+    """Learned positions, the longest sequence then; 0: positions are computed."""
+    types: Number = 0
+    """Rows of the table of segments, as in BERT, which normalises behind it."""
+    pooler: Flag = False
+    """Whether a last layer takes the first token, as in BERT."""
+    window: Number = 0
+    """Tokens that a token attends to; 0: all."""
+    full_every: Number = 0
+    """Every how many layers one attends to all in spite of the window; 0: none."""
+    encoder: Annotated[int, Strict(), Field(ge=0, le=1024)] = 0
+    """Layers of an encoder before it, which every layer attends to as well, as in T5."""
+    buckets: Number = 0
+    """Rows of the tables of relative positions, as in T5."""
+    dropout: Flag = False
+    """Whether dropout's masks are kept for the backward pass."""
+    experts: ExpertKeys | None = None
+    """A mixture of experts."""
+    latent: LatentKeys | None = None
+    """Latent keys and values."""
+    patches: PatchKeys | None = None
+    """Images for words."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> "TransformerKeys":
+        if not self.head_width and self.width % self.heads:
+            raise Problem(f"{self.heads} heads do not divide a width of {self.width}",
+                          path=("heads",), found=self.heads,
+                          allowed="a number that divides the width, or head_width beside it")
+        if self.kv_heads and self.heads % self.kv_heads:
+            raise Problem(f"{self.kv_heads} heads of keys do not divide {self.heads}",
+                          path=("kv_heads",), found=self.kv_heads,
+                          allowed="a number that divides heads")
+        if not self.vocabulary and self.patches is None:
+            raise Problem("has neither vocabulary nor patches",
+                          allowed="one of the two, e.g. vocabulary: 32000")
+        if self.experts is not None and self.experts.top_k > self.experts.count:
+            raise Problem(f"{self.experts.top_k} experts a token of {self.experts.count}",
+                          path=("experts", "top_k"), found=self.experts.top_k,
+                          allowed=f"1 to {self.experts.count}")
+        return self
+
+    @property
+    def shape(self) -> Transformer:
+        """What `sim.workloads.transformer` builds."""
+        parts = {"experts": Experts, "latent": Latent, "patches": Patches}
+        given: dict[str, Any] = {each.name: getattr(self, each.name)
+                                 for each in fields(Transformer)}
+        for name, made in parts.items():
+            if given[name] is not None:
+                given[name] = made(**dict(given[name]))
+        return Transformer(**given)
+
+
+def read_model(value: Any, info: ValidationInfo) -> Any:
+    """Let a path stand for the keys that its file has; names and mappings stay as they are."""
+    if isinstance(value, TransformerKeys):
+        return value
+    if isinstance(value, dict):
+        try:
+            return TransformerKeys.model_validate(value)
+        except ValidationError as error:
+            raise problems(error, value)[0] from None
+    if not isinstance(value, str):
+        raise Problem(f"found {show(value)}", found=value, allowed="the name of a model, the path "
+                      "of a config.json, or a mapping of a transformer's keys")
+    if "/" not in value and not value.endswith(".json"):
+        return value
+    path = Path((info.context or {}).get("folder", "."), value)
+    try:
+        return _read(path)
+    except TopologyError as error:
+        raise Problem(f"{path} {error.says}", found=value, allowed=error.allowed) from None
+
+
+def _read(path: Path) -> TransformerKeys:
+    file = str(path)
+    data = read_input(path, most_bytes=MOST_BYTES, allowed="a config.json")
+    try:
+        config = json.loads(data)
+    except ValueError:
+        raise TopologyError(file, Problem("is not JSON", allowed="a config.json")) from None
+    if not isinstance(config, dict):
+        raise TopologyError(file, Problem("holds no mapping", allowed="a config.json"))
+    try:
+        keys = keys_of(config)
+    except ValueError as error:
+        raise TopologyError(file, Problem(f"cannot be used: {error}")) from None
+    try:
+        return TransformerKeys.model_validate(keys)
+    except ValidationError as error:
+        first = problems(error, keys)[0]
+        where = ".".join(map(str, first.path))
+        raise TopologyError(file, Problem(
+            f"does not fit as {where or 'a transformer'}: {first.says}",
+            allowed=first.allowed)) from None
+
+
+ModelKey = Annotated[str | TransformerKeys, BeforeValidator(read_model)]
+"""A model by name, by path, or by hand."""

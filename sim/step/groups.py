@@ -1,0 +1,82 @@
+"""Which ranks of a job talk to which: the groups of each way to split a model.
+
+Ranks are consecutive in tensor-parallel groups, then in context-parallel ones, and stages of the
+pipeline lie farthest apart (`sim.schema.parallel_keys`). One stage stands for all, and of groups
+inside hosts those of the first host do, since all others do the same on links of their own.
+
+- replicas: ranks with the same share of the parameters, whose gradients are averaged (also those
+  of a context-parallel group);
+- tensor, context, experts: ranks that share a layer;
+- shard, copies: of hybrid sharding, ranks of a host, and those of the same number on all hosts;
+- expert copies: ranks that hold the same experts;
+- stages: a rank and the one of the next stage.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sim.schema.parallel_keys import Parallel
+
+Group = Literal["replicas", "tensor", "context", "experts", "shard", "copies", "expert copies",
+                "stages"]
+GROUPS: tuple[Group, ...] = ("replicas", "tensor", "context", "experts", "shard", "copies",
+                             "expert copies", "stages")
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Groups of a job of ``ranks`` ranks on hosts of ``host`` each."""
+
+    layout: Parallel
+    ranks: int
+    host: int
+
+    @property
+    def stage(self) -> int:
+        """Ranks of a stage."""
+        return self.ranks // self.layout.pipeline
+
+    @property
+    def local(self) -> int:
+        """Ranks of a stage on one host."""
+        return min(self.host, self.stage)
+
+    @property
+    def expert(self) -> int:
+        """Ranks over which a layer's experts are spread."""
+        return min(self.layout.expert or self.stage, self.stage)
+
+    def of(self, group: Group) -> list[Sequence[int]]:
+        """Ranks of the groups that are simulated at once."""
+        tensor, stage, local = self.layout.tensor, self.stage, self.local
+        wide = tensor * self.layout.context
+        found: dict[Group, list[Sequence[int]]] = {
+            "replicas": [range(first, stage, tensor) for first in range(tensor)],
+            "tensor": _rows(local, tensor),
+            "context": [range(row[0] + first, row[-1] + 1, tensor)
+                        for row in _rows(max(local, wide), wide) for first in range(tensor)],
+            "experts": _rows(max(local, self.expert), self.expert),
+            "expert copies": [range(first, stage, self.expert) for first in range(self.expert)],
+            "shard": [range(first, local, tensor) for first in range(tensor)],
+            "copies": [range(first, stage, local) for first in range(local)],
+            "stages": [(first, (first + stage) % self.ranks) for first in range(local)]}
+        return found[group]
+
+    def size(self, group: Group) -> int:
+        """Ranks of a group."""
+        return len(self.of(group)[0])
+
+    def each(self, group: Group) -> int:
+        """Ranks of a group on each host."""
+        ranks = self.of(group)[0]
+        return max(1, sum(rank < ranks[0] - ranks[0] % self.host + self.host for rank in ranks))
+
+
+def _rows(ranks: int, size: int) -> list[Sequence[int]]:
+    """Groups of neighbours."""
+    return [range(first, first + size) for first in range(0, ranks, size)]

@@ -1,0 +1,64 @@
+"""Time of kernels that memory bounds: norms, activations, dropout, softmax, sums of residuals.
+
+Where a GPU's speed is its data sheet's, matrix products take their FLOPs over the rate that they
+reach, and all else the bytes that it reads and writes over the memory's. Those are counted kernel
+by kernel for GPT's block and held as a share of what the block keeps (`sim.step.memory`), so that
+they follow any widths. Of 34 s b h bytes that it keeps, the kernels beside attention move 38 in the
+forward pass: 4 for each norm, 7 for each dropout with its residual, 16 for GELU; and half as much
+again in the backward pass, which reads what was kept as well. Of 5 bytes of a score, unfused
+attention moves 13 there and 19 back: scores written, softmax, dropout, and the product with values.
+Fused attention (Dao et al. 2022) moves none of these.
+
+Where a speed of the whole model is given (``effective``, ``samples_per_s``), it holds for all.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import groupby
+from typing import TYPE_CHECKING, NamedTuple
+
+from sim.step.memory import block_bytes
+from sim.workloads.model import block_of
+
+if TYPE_CHECKING:
+    from sim.step.recipe import Recipe
+
+REACHED = 0.8
+"""Share of the memory's rate that such kernels reach: assumed, 0.7 to 0.9 (a copy of 4 GiB on an
+H200 0.91; short kernels less)."""
+KEPT = (38 / 34, 57 / 34)
+"""Bytes moved forward and backward for one that a block keeps, beside scores."""
+SCORES = (13 / 5, 19 / 5)
+"""The same of scores."""
+
+
+class Moving(NamedTuple):
+    """Seconds of a block in each pass."""
+
+    forward_s: float
+    backward_s: float
+
+
+def moving(recipe: Recipe) -> dict[str, Moving]:
+    """What memory adds to each block, by the name of its first layer."""
+    if math.isinf(recipe.moved) or recipe.model.shape is None:
+        return {}
+    each = {experts: _of_block(recipe, experts=experts) for experts in (False, True)}
+    found = {}
+    for block, layers in groupby(recipe.model.layers, block_of):
+        some = list(layers)
+        if block:
+            found[some[0].name] = each[any(layer.expert_tensors for layer in some)]
+    return found
+
+
+def _of_block(recipe: Recipe, *, experts: bool) -> Moving:
+    rate = REACHED * recipe.moved
+    kept, scores = block_bytes(recipe, experts=experts, all_scores=True)
+    forward, backward = (KEPT[way] * kept + SCORES[way] * scores for way in (0, 1))
+    if recipe.recompute == "full":
+        backward += forward
+    elif recipe.recompute == "selective":
+        backward += SCORES[0] * scores
+    return Moving(forward / rate, backward / rate)

@@ -1,0 +1,145 @@
+"""Memory of a GPU in training, counted: weights, gradients, optimizer, activations and buffers.
+
+`count` takes the fullest stage of a pipeline. Bytes of a parameter are those of Adam (Rajbhandari
+et al., SC 2020, section 3.1): in 16 bits 2 for the weight, 2 for its gradient and 12 for the
+optimizer's own weight and two moments; in 32 bits 4, 4 and 8. Tensor parallelism, experts and
+shards divide them.
+
+Activations are those that a block keeps for its backward pass (Korthikanti et al. 2022, sections 4
+and 5): for s tokens, b samples, width h and a heads s b h (34 + 5 a s/h) bytes in GPT's layout,
+which the terms below give for any width of heads, of keys and of the network inside. A tensor
+group splits all but 10 s b h of it, with sequence parallelism those as well. Attention that keeps
+no scores (Dao et al. 2022), or computes them again, saves the second term; full recomputation all
+but a block's input, and needs one block whole at a time. A gated network keeps three vectors of its
+inner width (gate, up, product). The logits are kept in 4 bytes each (ibid., section 4.3).
+
+The first stage of 1F1B keeps p micro-steps, and with v pieces a stage 1 + (p - 1)/(p v) times as
+much (ibid., section 4.2.3); stage i keeps p - i.
+
+Buffers: the largest unit three times (two gathered ones and a gradient) where parameters are
+gathered; the gradients once more where DDP copies them into buckets (PyTorch's
+``gradient_as_bucket_view`` is false by default); and `RESERVED`. What an allocator leaves between
+blocks is not counted.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from sim.records.results import Memory
+from sim.step.stages import split_stages
+from sim.workloads.model import block_of
+
+if TYPE_CHECKING:
+    from sim.schema.parallel_keys import Parallel
+    from sim.step.groups import Groups
+    from sim.step.recipe import Recipe
+    from sim.workloads.layers import Layer
+
+RESERVED = 1 << 30
+"""Bytes for CUDA's context, libraries and NCCL: assumed, 0.5 to 1.5 GiB on such GPUs."""
+UNIT_COPIES = 3
+
+
+def count(recipe: Recipe, groups: Groups) -> Memory:
+    """Memory of a whole model's step on the fullest GPU; ``recipe`` has the whole model."""
+    layout = recipe.layout
+    stages = ([list(recipe.model.layers)] if layout.pipeline == 1
+              else split_stages(recipe.model, layout))
+    return max((_of_stage(recipe, groups, layers, number) for number, layers in enumerate(stages)),
+               key=lambda memory: memory.total)
+
+
+def _of_stage(recipe: Recipe, groups: Groups, layers: list[Layer], number: int) -> Memory:
+    layout, wide = recipe.layout, recipe.gradient_bytes
+    experts = sum(each.elements for layer in layers for each in layer.expert_tensors)
+    shared = sum(each.elements for layer in layers for each in layer.tensors)
+    spread = layout.tensor if layout.is_sharded else groups.expert
+    own, of_experts = -(-shared // layout.tensor), -(-experts // spread)
+    copies = groups.size("shard" if layout.shard == "hsdp" else "replicas")
+    expert_copies = copies if layout.is_sharded else groups.size("expert copies")
+
+    def shared_out(each: int) -> int:
+        return -(-each * own // copies) + -(-each * of_experts // expert_copies)
+
+    state = 12 if wide == 2 else 8
+    weights = gradients = wide * (own + of_experts)
+    optimizer = state * (own + of_experts) if layout.shard == "none" else shared_out(state)
+    if layout.shard in ("zero2", "fsdp", "hsdp"):
+        gradients = shared_out(wide)
+    buffers = RESERVED
+    if layout.is_sharded and layout.pipeline == 1:
+        weights = shared_out(wide)
+        buffers += UNIT_COPIES * wide * _largest_unit(layers) // layout.tensor
+    if recipe.fusion == "size" and layout.shard == "none" and copies > 1:
+        buffers += gradients
+    return Memory(weights, gradients, optimizer, _activations(recipe, layers, number), buffers)
+
+
+def _largest_unit(layers: list[Layer]) -> int:
+    return max(sum(each.elements for layer in some
+                   for each in layer.tensors + layer.expert_tensors)
+               for _, some in groupby(layers, block_of))
+
+
+def _activations(recipe: Recipe, layers: list[Layer], number: int) -> int | None:
+    """Bytes that a stage keeps when it is fullest."""
+    shape, layout, wide = recipe.model.shape, recipe.layout, recipe.gradient_bytes
+    if shape is None:
+        return None
+    samples = recipe.batch * _tokens(recipe)
+    blocks = len({block_of(layer) for layer in layers} - {""})
+    mixtures = sum(1 for layer in layers if layer.expert_tensors)
+    whole = sum(block_bytes(recipe, experts=False)) * (blocks - mixtures) + (
+        sum(block_bytes(recipe, experts=True)) * mixtures)
+    kept = whole
+    if recipe.recompute == "full":
+        each = wide * samples * shape.width // (layout.tensor if layout.sequence else 1)
+        kept = blocks * each
+    kept = round(kept * _in_flight(layout, recipe.accumulation, number))
+    if recipe.recompute == "full":
+        kept += whole // max(blocks, 1)
+    if any(layer.name in ("lm_head", "head") for layer in layers):
+        kept += 4 * samples * shape.vocabulary // layout.tensor
+    return kept
+
+
+def _tokens(recipe: Recipe) -> int:
+    """Tokens of a sample that a rank has."""
+    model, shape = recipe.model, recipe.model.shape
+    assert shape is not None
+    return -(-(model.tokens or shape.tokens(0)) // recipe.layout.context)
+
+
+def _in_flight(layout: Parallel, micro: int, number: int) -> float:
+    """Micro-steps whose activations a stage keeps at once."""
+    stages = layout.pipeline
+    if layout.interleave > 1:
+        return min(stages * (1 + (stages - 1) / (stages * layout.interleave)) - number, micro)
+    return min(stages - number, micro)
+
+
+def block_bytes(recipe: Recipe, *, experts: bool, all_scores: bool = False) -> tuple[int, int]:
+    """Bytes that a block keeps of one micro-step, without attention's scores, and theirs.
+
+    With ``all_scores`` those count that are computed again as well.
+    """
+    shape, layout, wide = recipe.model.shape, recipe.layout, recipe.gradient_bytes
+    assert shape is not None
+    width, tokens = shape.width, _tokens(recipe)
+    # Inputs of norms, of attention and of the network; masks of dropout have a byte.
+    whole = wide * (shape.norms + 2) * width + 2 * shape.dropout * width
+    inner, mix = shape.inner, shape.experts
+    if experts and mix is not None:
+        inner = mix.top_k * mix.ffn + mix.shared
+        whole += wide * mix.top_k * width  # what arrives at the experts
+    split = wide * (2 * shape.heads * shape.head_size + shape.key_elements
+                    + (3 if shape.gated else 2) * inner)
+    scores = 0
+    if not recipe.flash and (recipe.recompute == "none" or all_scores):
+        seen = recipe.model.tokens or tokens
+        scores = shape.heads * seen * (wide + shape.dropout * (wide + 1))
+    each = split // layout.tensor + whole // (layout.tensor if layout.sequence else 1)
+    samples = recipe.batch * tokens
+    return samples * each, samples * scores // layout.tensor

@@ -1,0 +1,92 @@
+"""Stages of a pipeline: which layers each one has, and which of them holds the others up.
+
+Blocks are dealt in order to stages times ``interleave`` pieces, as many to each as there are; what
+does not divide goes to pieces in the middle. Layers before the first block belong to the first
+piece, those behind the last block to the last one.
+
+A stage that computes t for each micro-step waits for others while the pipeline fills and drains: in
+1F1B for all that the stages before it compute on a micro-step, and for what those behind it do,
+less what it can do meanwhile: as many forward passes as there are stages behind it when it fills,
+and as many backward passes when it drains. Where stages are alike the sum is the bubble of p - 1
+micro-steps of Narayanan et al., SC 2021, section 2.2.1; it is never more than one micro-step of
+each other stage (Zheng et al., OSDI 2022 (Alpa), equation 2). With v pieces a stage it is a v-th
+(Narayanan, section 2.2.2).
+
+The backward pass of a matrix product is two products, and only the gradient of its input is waited
+for. Where those of weights fill a stage's waiting (Qi et al., ICLR 2024, ZB-H1, table 1), it waits
+(p - 1)(F + B - W) instead of (p - 1)(F + B + W).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from sim.workloads.model import block_of
+
+if TYPE_CHECKING:
+    from sim.schema.parallel_keys import Parallel
+    from sim.workloads.layers import Layer
+    from sim.workloads.model import Model
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The stage that holds the others up."""
+
+    model: Model
+    """Its layers."""
+    bubble: float
+    """Micro-steps of its own for which it waits for others in a step."""
+
+
+def slowest_stage(model: Model, layout: Parallel, micro: int = 1) -> Stage:
+    """The stage with most FLOPs, of ``micro`` micro-steps; of several that with most parameters."""
+    if layout.pipeline == 1:
+        return Stage(model, 0.0)
+    stages = split_stages(model, layout)
+    forward = [sum(each.forward_flops for each in layers) for layers in stages]
+    both = [sum(each.forward_flops + each.backward_flops for each in layers) for layers in stages]
+    sizes = [sum(each.parameters for each in layers) for layers in stages]
+    slowest = max(range(len(stages)), key=lambda number: (both[number], sizes[number]))
+    behind, later = sum(both[slowest + 1:]), len(stages) - 1 - slowest
+    if micro > later:
+        back = both[slowest] - forward[slowest]
+        behind = min(behind, max(behind - later * forward[slowest], 0)
+                     + max(behind - later * back, 0))
+    bubble = (sum(both[:slowest]) + behind) / both[slowest] / layout.interleave
+    if layout.schedule == "zero-bubble":
+        weights = sum(each.forward_flops for each in stages[slowest]
+                      if each.tensors or each.expert_tensors)
+        bubble *= 1 - 2 * weights / both[slowest]
+    return Stage(replace(model, layers=tuple(stages[slowest])), bubble)
+
+
+def split_stages(model: Model, layout: Parallel) -> list[list[Layer]]:
+    """Layers of each stage."""
+    runs = [list(layers) for _, layers in groupby(model.layers, block_of)]
+    blocks = [run for run in runs if block_of(run[0])]
+    pieces = layout.pipeline * layout.interleave
+    least, more = divmod(len(blocks), pieces)
+    first = (pieces - more) // 2
+    counts = [least + (first <= number < first + more) for number in range(pieces)]
+    stages: list[list[Layer]] = [[] for _ in range(layout.pipeline)]
+    # What stands between blocks (an encoder's last norm) goes with the block before it.
+    held: list[list[Layer]] = []
+    for run in runs:
+        if block_of(run[0]):
+            held.append([*run] if held else [*_before(runs), *run])
+        elif held:
+            held[-1] += run
+    start = 0
+    for number, count in enumerate(counts):
+        for block in held[start:start + count]:
+            stages[number % layout.pipeline] += block
+        start += count
+    return stages
+
+
+def _before(runs: list[list[Layer]]) -> list[Layer]:
+    """Layers before the first block."""
+    return [] if block_of(runs[0][0]) else runs[0]

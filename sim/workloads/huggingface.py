@@ -1,0 +1,165 @@
+"""A Hugging Face ``config.json`` as the keys of a transformer (`sim.workloads.transformer`).
+
+`keys_of` reads fields by the names that the authors' configurations give them and fills in what the
+library takes where a field is missing. Nothing is downloaded and no code of the library runs. A
+family (``model_type``) is a function of its own below, so that what differs between families can be
+read off; models that wrap a text model among others (Llama 4, Gemma 3) are their text model.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+Keys = dict[str, Any]
+
+
+def keys_of(config: Mapping[str, Any]) -> Keys:
+    """Keys of the transformer that ``config`` describes.
+
+    Raises:
+        ValueError: an unknown family, or a field that is missing; one sentence.
+
+    """
+    kind = str(config.get("model_type"))
+    if kind not in FAMILIES:
+        near = difflib.get_close_matches(kind, FAMILIES, n=1, cutoff=0.6)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"model_type {kind!r} is not known; allowed: {', '.join(FAMILIES)}{hint}")
+    try:
+        return {key: value for key, value in FAMILIES[kind](config).items() if value is not None}
+    except KeyError as error:
+        raise ValueError(f"model_type {kind!r} needs the field {error.args[0]!r}") from None
+
+
+def _decoder(config: Mapping[str, Any], **more: Any) -> Keys:
+    """What Llama's descendants have in common."""
+    keys: Keys = {
+        "layers": config["num_hidden_layers"], "width": config["hidden_size"],
+        "heads": config["num_attention_heads"], "vocabulary": config["vocab_size"],
+        "kv_heads": config.get("num_key_value_heads"), "head_width": config.get("head_dim"),
+        "ffn": config["intermediate_size"], "gated": True, "norm": "rms",
+        "head": "tied" if config.get("tie_word_embeddings", False) else "own"}
+    return keys | more
+
+
+def _gpt2(config: Mapping[str, Any]) -> Keys:
+    return {"layers": config["n_layer"], "width": config["n_embd"], "heads": config["n_head"],
+            "vocabulary": config["vocab_size"], "ffn": config.get("n_inner"), "bias": "all",
+            "head": "tied" if config.get("tie_word_embeddings", True) else "own",
+            "positions": config.get("n_positions", 1024), "dropout": True}
+
+
+def _llama(config: Mapping[str, Any]) -> Keys:
+    return _decoder(config)
+
+
+def _windowed(config: Mapping[str, Any]) -> Keys:
+    return _decoder(config, window=config.get("sliding_window"))
+
+
+def _mixtral(config: Mapping[str, Any]) -> Keys:
+    return _decoder(config, window=config.get("sliding_window"), experts={
+        "count": config["num_local_experts"], "top_k": config["num_experts_per_tok"],
+        "ffn": config["intermediate_size"]})
+
+
+def _qwen2(config: Mapping[str, Any]) -> Keys:
+    window = config.get("sliding_window") if config.get("use_sliding_window") else None
+    return _decoder(config, bias="qkv", window=window)
+
+
+def _qwen3(config: Mapping[str, Any]) -> Keys:
+    return _decoder(config, qk_norm=True, head_width=config.get("head_dim", 128))
+
+
+def _sparse(config: Mapping[str, Any]) -> Keys:
+    """Qwen's experts: in every ``decoder_sparse_step``-th layer."""
+    shared = config.get("shared_expert_intermediate_size", 0)
+    return {"experts": {"count": config["num_experts"], "top_k": config["num_experts_per_tok"],
+                        "ffn": config["moe_intermediate_size"], "shared": shared,
+                        "every": config.get("decoder_sparse_step", 1)}}
+
+
+def _qwen2_moe(config: Mapping[str, Any]) -> Keys:
+    return _qwen2(config) | _sparse(config)
+
+
+def _qwen3_moe(config: Mapping[str, Any]) -> Keys:
+    return _qwen3(config) | _sparse(config)
+
+
+def _deepseek(config: Mapping[str, Any]) -> Keys:
+    expert = config["moe_intermediate_size"]
+    return _decoder(config, kv_heads=None, latent={
+        "kv_rank": config["kv_lora_rank"], "q_rank": config.get("q_lora_rank") or 0,
+        "nope": config["qk_nope_head_dim"], "rope": config["qk_rope_head_dim"],
+        "value": config["v_head_dim"]}, experts={
+        "count": config["n_routed_experts"], "top_k": config["num_experts_per_tok"],
+        "ffn": expert, "shared": expert * (config.get("n_shared_experts") or 0),
+        "every": config.get("moe_layer_freq", 1), "first": config.get("first_k_dense_replace", 0)})
+
+
+def _llama4(config: Mapping[str, Any]) -> Keys:
+    config = config.get("text_config", config)
+    expert = config["intermediate_size"]
+    # Every fourth layer sees all tokens, the others chunks of them.
+    return _decoder(config, ffn=config["intermediate_size_mlp"], head_width=config["head_dim"],
+                    window=config.get("attention_chunk_size", 8192), full_every=4, experts={
+        "count": config["num_local_experts"], "top_k": config["num_experts_per_tok"],
+        "ffn": expert, "shared": expert, "every": config["interleave_moe_layer_step"]})
+
+
+def _gemma(config: Mapping[str, Any]) -> Keys:
+    return _decoder(config, head="tied", head_width=config.get("head_dim", 256))
+
+
+def _gemma2(config: Mapping[str, Any]) -> Keys:
+    return _gemma(config) | {"norms": 4, "window": config.get("sliding_window", 4096),
+                             "full_every": 2}
+
+
+def _gemma3(config: Mapping[str, Any]) -> Keys:
+    config = config.get("text_config", config)
+    return _gemma(config) | {"norms": 4, "qk_norm": True,
+                             "window": config.get("sliding_window", 4096),
+                             "full_every": config.get("sliding_window_pattern", 6)}
+
+
+def _bert(config: Mapping[str, Any]) -> Keys:
+    return {"layers": config["num_hidden_layers"], "width": config["hidden_size"],
+            "heads": config["num_attention_heads"], "vocabulary": config["vocab_size"],
+            "ffn": config["intermediate_size"], "bias": "all", "head": "none",
+            "positions": config["max_position_embeddings"],
+            "types": config.get("type_vocab_size", 2), "pooler": True, "dropout": True}
+
+
+def _t5(config: Mapping[str, Any]) -> Keys:
+    return {"layers": config.get("num_decoder_layers") or config["num_layers"],
+            "encoder": config["num_layers"], "width": config["d_model"],
+            "heads": config["num_heads"], "head_width": config["d_kv"], "ffn": config["d_ff"],
+            "vocabulary": config["vocab_size"], "norm": "rms",
+            "gated": str(config.get("feed_forward_proj", "relu")).startswith("gated"),
+            "buckets": config.get("relative_attention_num_buckets", 32),
+            "head": "tied" if config.get("tie_word_embeddings", True) else "own", "dropout": True}
+
+
+def _vit(config: Mapping[str, Any]) -> Keys:
+    return {"layers": config["num_hidden_layers"], "width": config["hidden_size"],
+            "heads": config["num_attention_heads"], "ffn": config["intermediate_size"],
+            "bias": "all", "head": "none", "patches": {
+                "image": config["image_size"], "size": config["patch_size"],
+                "channels": config.get("num_channels", 3),
+                "classes": len(config.get("id2label") or ())}}
+
+
+FAMILIES: dict[str, Callable[[Mapping[str, Any]], Keys]] = {
+    "gpt2": _gpt2, "llama": _llama, "llama4": _llama4, "llama4_text": _llama4,
+    "mistral": _windowed, "mixtral": _mixtral, "qwen2": _qwen2, "qwen2_moe": _qwen2_moe,
+    "qwen3": _qwen3, "qwen3_moe": _qwen3_moe, "deepseek_v2": _deepseek, "deepseek_v3": _deepseek,
+    "gemma": _gemma, "gemma2": _gemma2, "gemma3": _gemma3, "gemma3_text": _gemma3, "bert": _bert,
+    "t5": _t5, "vit": _vit}
+"""Reader of each family by its ``model_type``."""

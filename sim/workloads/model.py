@@ -1,0 +1,58 @@
+"""A network as a list of layers, with the sums that a training step asks for."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sim.workloads.layers import Layer, Tensor
+    from sim.workloads.transformer import Transformer
+
+
+@dataclass(frozen=True)
+class Model:
+    """A network as a list of layers in forward order; all counts are for one sample."""
+
+    name: str
+    layers: tuple[Layer, ...]
+    sample: str
+    """What one sample is, e.g. ``image of 224x224`` or ``sequence of 128 tokens``."""
+    source: str
+    """Where the shapes come from."""
+    activations: int = 0
+    """Elements that go from one block to the next for one sample; 0 where blocks differ."""
+    tokens: int = 0
+    """Tokens of a sample; 0 where a sample is none of text."""
+    shape: Transformer | None = None
+    """Its numbers, where it is a transformer whose activations can be counted."""
+
+    @property
+    def parameters(self) -> int:
+        """Number of learned elements, all experts included."""
+        return sum(layer.parameters for layer in self.layers)
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Replicated tensors in forward order: those whose gradients data parallelism averages."""
+        return tuple(tensor for layer in self.layers for tensor in layer.tensors)
+
+    @property
+    def forward_flops(self) -> int:
+        """FLOPs of the forward pass."""
+        return sum(layer.forward_flops for layer in self.layers)
+
+    @property
+    def backward_flops(self) -> int:
+        """FLOPs of the backward pass."""
+        return sum(layer.backward_flops for layer in self.layers)
+
+
+_BLOCK = re.compile(r"(?:layers?\d?|h)\.\d+(?=\.)")
+
+
+def block_of(layer: Layer) -> str:
+    """Name of the block of the network that holds a layer; empty outside of all."""
+    match = _BLOCK.match(layer.name)
+    return match[0] if match else ""

@@ -1,0 +1,147 @@
+"""Models that a topology file brings along: by path, and by hand."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from sim.run import main
+from sim.schema import TopologyError, load
+from sim.schema.gpu_kinds import memory_of
+from tests.support.cluster_files import topology, write
+
+LLAMA = {"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64,
+         "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 100,
+         "intermediate_size": 128}
+BY_HAND = {"layers": 2, "width": 64, "heads": 4, "kv_heads": 2, "vocabulary": 100, "ffn": 128,
+           "gated": True, "norm": "rms"}
+
+
+def workload(model, **keys):
+    return topology(workload={"model": model, "batch": 1, "framework": "free", "sequence": 16}
+                    | keys)
+
+
+def config(folder, data=LLAMA, name="config.json"):
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(data if isinstance(data, str) else json.dumps(data))
+
+
+def test_a_path_means_what_its_keys_mean(tmp_path):
+    """The path is taken from the file's folder; the answer and the fingerprint are the same."""
+    config(tmp_path / "model")
+    by_path = load(write(tmp_path, workload("model/config.json")))
+    by_hand = load(write(tmp_path, workload(BY_HAND), "hand.yaml"))
+    assert by_path.workload.network == by_hand.workload.network
+    assert by_path.fingerprint == by_hand.fingerprint
+    (tmp_path / "away").mkdir()
+    (tmp_path / "model").rename(tmp_path / "away" / "model")
+    with pytest.raises(TopologyError, match="No such file"):
+        load(write(tmp_path, workload("model/config.json")))
+
+
+def test_the_command_trains_a_model_of_ones_own(tmp_path):
+    config(tmp_path)
+    path = write(tmp_path, workload("config.json"))
+    result = CliRunner().invoke(main, [str(path), "--quiet", "--json", "-"])
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["scenarios"][0]["images_per_s"] > 0
+
+
+@pytest.mark.parametrize(("data", "says"), [
+    ({"model_type": "mamba"}, "model_type 'mamba' is not known; allowed: gpt2, llama"),
+    ({"model_type": "llama"}, "needs the field"), ("[]", "holds no mapping"), ("{", "is not JSON"),
+    (LLAMA | {"num_attention_heads": 5}, "does not fit as heads: 5 heads do not divide"),
+    (LLAMA | {"hidden_size": "wide"}, "does not fit as width")])
+def test_a_bad_configuration_is_one_sentence_at_the_key(tmp_path, data, says):
+    config(tmp_path, data)
+    with pytest.raises(TopologyError, match=says) as caught:
+        load(write(tmp_path, workload("config.json")))
+    assert caught.value.key == "workload.model"
+    assert caught.value.line
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("model", "keys", "key", "says"), [
+    (BY_HAND | {"heads": 3}, {}, "workload.model.heads", "3 heads do not divide a width of 64"),
+    (BY_HAND | {"kv_heads": 3}, {}, "workload.model.kv_heads", "3 heads of keys"),
+    (BY_HAND | {"vocabulary": 0}, {}, "workload.model", "neither vocabulary nor patches"),
+    (BY_HAND | {"layer": 2}, {}, "workload.model.layer", "did you mean 'layers'"),
+    (BY_HAND | {"experts": {"count": 2, "top_k": 3, "ffn": 8}}, {},
+     "workload.model.experts.top_k", "allowed: 1 to 2"),
+    (BY_HAND, {"sequence": None}, "workload.model", "needs sequence"),
+    (BY_HAND | {"positions": 8}, {}, "workload.sequence", "8 positions and no more"),
+    ("gpt2", {"sequence": 1025}, "workload.sequence", "1024 positions and no more"),
+    ("vgg16", {}, "workload.sequence", "no sequence"),
+    (BY_HAND | {"vocabulary": 0, "patches": {"image": 8, "size": 2}}, {}, "workload.sequence",
+     "samples of one size"),
+    (3, {}, "workload.model", "a mapping of a transformer's keys"),
+    ("vgg", {}, "workload.model", "did you mean 'vgg16'")])
+def test_a_mistake_is_named_where_it_stands(tmp_path, model, keys, key, says):
+    with pytest.raises(TopologyError, match=says) as caught:
+        load(write(tmp_path, workload(model, **keys)))
+    assert caught.value.key == key
+
+
+def test_a_sequence_changes_the_arithmetic_of_a_model_by_name(tmp_path):
+    def flops(tokens):
+        made = load(write(tmp_path, workload("bert-base", sequence=tokens))).workload.network
+        assert made.tokens == tokens
+        assert made.parameters == 109_482_240
+        return made.forward_flops
+
+    assert 2 * flops(128) < flops(256) < 2.1 * flops(128)  # attention grows with the square
+
+
+# ---- GPUs by their data sheet
+
+def rate(folder, gpus, precision="bf16"):
+    made = load(write(folder, topology(host={"gpus": {"count": 1} | gpus}, workload={
+        "model": "gpt2", "batch": 1, "framework": "free", "precision": precision})))
+    return made.hosts[0].gpus.sustained(precision)
+
+
+@pytest.mark.parametrize(("precision", "tflops"), [("fp32", 19.5), ("tf32", 156), ("bf16", 312),
+                                                   ("fp16", 312)])
+def test_a_known_gpu_computes_as_its_data_sheet_says(tmp_path, precision, tflops):
+    """NVIDIA A100 data sheet, dense."""
+    sheet = {"model": "A100-SXM4-40GB", "utilisation": "100%"}
+    assert rate(tmp_path, sheet, precision) == pytest.approx(tflops * 1e12)
+    assert rate(tmp_path, sheet | {"utilisation": 0.25}, precision) == tflops * 1e12 / 4
+    given = {"model": "A100", "effective": "1TFLOPS"}
+    assert rate(tmp_path, given, precision) == 1e12
+
+
+@pytest.mark.parametrize(("model", "gib"), [("A100", 80), ("A100-SXM4-40GB", 40), ("any", None),
+                                            ("NVIDIA H100 80GB HBM3", 80), ("A10G", 22.5),
+                                            ("V100 16GB", 16), ("RTX3090", 24)])
+def test_memory_is_that_of_the_model_or_of_its_name(model, gib):
+    found = memory_of(model)
+    assert found is None if gib is None else found / 2**30 == pytest.approx(gib, rel=0.01)
+
+
+@pytest.mark.parametrize(("gpus", "precision", "key", "says"), [
+    ({"model": "V100"}, "bf16", "workload.precision", "V100 has no bf16; allowed: fp32, fp16"),
+    ({"model": "A100"}, "fp8", "workload.precision", "A100 has no fp8"),
+    ({"model": "A10O"}, "bf16", "hosts[0].gpus", "'A10O' is no model .* did you mean 'A10'"),
+    ({"model": "x", "utilisation": 0.5}, "bf16", "hosts[0].gpus", "'x' is no model"),
+    ({"model": "A100", "effective": "1TFLOPS", "utilisation": 0.5}, "bf16", "hosts[0].gpus",
+     "has both effective and utilisation")])
+def test_a_gpu_without_a_speed_is_refused(tmp_path, gpus, precision, key, says):
+    with pytest.raises(TopologyError, match=says) as caught:
+        rate(tmp_path, gpus, precision)
+    assert caught.value.key == key
+
+
+def test_jobs_compute_at_their_own_precision(tmp_path):
+    """TF32 has eight times the rate of fp32 on an A100."""
+    job = {"model": "gpt2", "batch": 1, "framework": "free"}
+    path = write(tmp_path, topology(
+        host={"gpus": {"count": 1, "model": "A100", "utilisation": 0.01}},
+        workload=job | {"precision": "tf32"},
+        jobs=[{"name": "fast", "hosts": ["h-0"]},
+              {"name": "slow", "hosts": ["h-1"], "workload": job | {"precision": "fp32"}}]))
+    result = CliRunner().invoke(main, [str(path), "--quiet", "--json", "-"])
+    assert result.exit_code == 0, result.stderr
+    fast, slow = (row["step_ms"] for row in json.loads(result.stdout)["scenarios"])
+    assert slow / fast == pytest.approx(8, rel=0.02)  # but for kernels that memory bounds

@@ -1,0 +1,73 @@
+"""Kernels that memory bounds: seconds of a step on one GPU, against a count by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from sim.answer.scenario import Run
+from tests.support.cluster_files import cluster
+
+LAYERS, WIDTH, HEADS, TOKENS, BATCH = 4, 1024, 16, 512, 2
+MODEL = {"layers": LAYERS, "width": WIDTH, "heads": HEADS, "vocabulary": 1000, "bias": "all",
+         "dropout": True}
+PEAK, MEMORY = 312e12, 2039e9
+"""NVIDIA A100 data sheet: FLOP/s in 16 bits, bytes/s."""
+
+
+def compute_s(folder, gpus=1, sheet=None, scenario=None, **workload):
+    made = cluster(folder, hosts=1, gpus=gpus, scenario=scenario, rate_bps=1e18, host={
+        "gpus": {"count": gpus, "model": "A100"} | (sheet or {}),
+        "nvlink": {"rate": "1000TB/s", "latency": "0s"}}, workload={
+        "model": MODEL, "sequence": TOKENS, "batch": BATCH, "framework": "free",
+        "precision": "bf16"} | workload)
+    run = Run(made, made.topology.scenarios[0], gpus)
+    network = made.topology.workload.network
+    return run.go()[0].breakdown.compute_s, network.forward_flops + network.backward_flops
+
+
+def test_matrix_products_take_flops_and_the_rest_takes_bytes(tmp_path):
+    """95 bytes of s b h both ways a layer, at 0.8 of the memory's rate."""
+    seconds, flops = compute_s(tmp_path)
+    moved = LAYERS * BATCH * TOKENS * WIDTH * (38 + 57)
+    assert seconds == pytest.approx(BATCH * flops / (0.73 * PEAK) + moved / (0.8 * MEMORY))
+
+
+def test_unfused_attention_moves_its_scores(tmp_path):
+    """32 bytes a score both ways."""
+    fused, unfused = (compute_s(tmp_path, flash=flash)[0] for flash in (True, False))
+    moved = LAYERS * BATCH * HEADS * TOKENS**2 * 32
+    assert unfused - fused == pytest.approx(moved / (0.8 * MEMORY))
+
+
+@pytest.mark.parametrize(("recompute", "flash", "moved"), [
+    ("full", True, 38 * WIDTH), ("full", False, 38 * WIDTH + 13 * HEADS * TOKENS),
+    ("selective", False, 13 * HEADS * TOKENS), ("selective", True, 0)])
+def test_what_is_computed_again_is_moved_again(tmp_path, recompute, flash, moved):
+    def beside_s(again):
+        """What the memory adds: the rest of a GPU whose speed is given for all kernels."""
+        keys = {"recompute": again, "flash": flash}
+        sheet = compute_s(tmp_path, **keys)[0]
+        given = compute_s(tmp_path, sheet={"effective": f"{0.73 * PEAK}FLOPS"}, **keys)[0]
+        return sheet - given
+
+    more = beside_s(recompute) - beside_s("none")
+    assert more == pytest.approx(LAYERS * BATCH * TOKENS * moved / (0.8 * MEMORY), abs=1e-12)
+
+
+def test_a_tensor_group_splits_all_but_norms_and_dropouts(tmp_path):
+    def beside_s(**parallel):
+        given = {"scenario": {"parallel": parallel}, "gpus": 8}
+        sheet = compute_s(tmp_path, **given)[0]
+        return sheet - compute_s(tmp_path, sheet={"effective": f"{0.73 * PEAK}FLOPS"}, **given)[0]
+
+    alone = beside_s()
+    assert beside_s(tensor=8) == pytest.approx(alone * (10 + 24 / 8) / 34)
+    assert beside_s(tensor=8, sequence=True) == pytest.approx(alone / 8)
+    assert beside_s(context=8) == pytest.approx(alone / 8)
+
+
+@pytest.mark.parametrize("parallel", ["data", "fsdp", "zero1"])
+def test_shards_move_as_much_as_copies(tmp_path, parallel):
+    one, _ = compute_s(tmp_path)
+    seconds, _ = compute_s(tmp_path, gpus=4, scenario={"parallel": parallel})
+    assert seconds == pytest.approx(one, rel=1e-6)

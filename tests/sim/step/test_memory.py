@@ -1,0 +1,198 @@
+"""Memory of a step against published formulas and figures, and what is refused for want of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from click.testing import CliRunner
+
+from sim.run import main
+from sim.schema import load
+from sim.schema.parallel_keys import Parallel
+from sim.schema.parameters import load_framework
+from sim.step.groups import Groups
+from sim.step.memory import RESERVED, count
+from sim.step.recipe import Recipe
+from sim.workloads.transformer import Experts, Transformer, build
+from tests.support.cluster_files import topology, write
+
+LAYERS, WIDTH, HEADS, TOKENS, BATCH = 24, 6144, 64, 2048, 4
+GPT = Transformer(LAYERS, WIDTH, HEADS, 51200, bias="all", head="none", positions=TOKENS,
+                  dropout=True)
+SBH = TOKENS * BATCH * WIDTH
+
+
+def recipe(shape=GPT, **given):
+    return Recipe(build(shape, TOKENS), BATCH, load_framework("horovod", {}),
+                  **{"gradient_bytes": 2, "flash": False} | given)
+
+
+def activations(ranks=1, host=8, **given):
+    made = recipe(**given)
+    return count(made, Groups(made.layout, ranks, host)).activations
+
+
+@pytest.mark.parametrize(("layout", "recompute", "bytes_per_sbh"), [
+    ({}, "none", 34 + 5 * HEADS * TOKENS / WIDTH),
+    ({"tensor": 8}, "none", 10 + 24 / 8 + 5 * HEADS * TOKENS / WIDTH / 8),
+    ({"tensor": 8, "sequence": True}, "none", (34 + 5 * HEADS * TOKENS / WIDTH) / 8),
+    ({"tensor": 8}, "selective", 10 + 24 / 8),
+    ({"tensor": 8, "sequence": True}, "selective", 34 / 8),
+])
+def test_activations_of_a_block_are_those_of_korthikanti(layout, recompute, bytes_per_sbh):
+    """Reducing Activation Recomputation, table 2."""
+    found = activations(8, layout=Parallel(**layout), recompute=recompute)
+    assert found == pytest.approx(LAYERS * SBH * bytes_per_sbh, rel=1e-3)
+
+
+def test_full_recomputation_keeps_inputs_and_works_on_one_block():
+    assert activations(recompute="full") == pytest.approx(
+        LAYERS * 2 * SBH + SBH * 34, rel=1e-3)
+
+
+@pytest.mark.parametrize(("stages", "interleave", "micro", "layers"), [
+    (4, 1, 16, LAYERS), (4, 2, 16, LAYERS * (1 + 3 / 8)), (4, 1, 2, LAYERS / 2)])
+def test_the_first_stage_of_a_pipeline_keeps_as_many_micro_steps_as_stages(
+        stages, interleave, micro, layers):
+    """Korthikanti, section 4.2.3."""
+    layout = Parallel(pipeline=stages, interleave=interleave)
+    found = activations(8, layout=layout, recompute="selective", accumulation=micro)
+    assert found == pytest.approx(layers * 34 * SBH, rel=1e-3)
+
+
+def test_flash_keeps_no_scores_and_context_splits_tokens():
+    assert activations(flash=True) == activations(recompute="selective")
+    split = activations(8, flash=True, layout=Parallel(context=8))
+    assert split == pytest.approx(activations(flash=True) / 8, rel=1e-3)
+
+
+def test_logits_are_kept_in_four_bytes():
+    more = activations(shape=replace(GPT, head="tied")) - activations()
+    assert more == 4 * TOKENS * BATCH * 51200
+
+
+@pytest.mark.parametrize(("shard", "gigabytes"), [("none", 120), ("zero1", 31.4), ("zero2", 16.6),
+                                                  ("fsdp", 1.9)])
+def test_shards_are_those_of_zero(shard, gigabytes):
+    """ZeRO, figure 1: 7.5 B parameters on 64 GPUs; beside activations and buffers."""
+    shape = Transformer(36, 4096, 32, 51200, bias="all", head="tied", positions=1024)
+    made = recipe(shape, layout=Parallel(shard=shard))
+    assert made.model.parameters == pytest.approx(7.46e9, rel=0.01)
+    memory = count(made, Groups(made.layout, 64, 8))
+    states = memory.weights + memory.gradients + memory.optimizer
+    assert states / 1e9 == pytest.approx(gigabytes * made.model.parameters / 7.5e9, rel=0.02)
+
+
+@pytest.mark.parametrize(("layout", "ranks_of_experts"), [
+    ({}, 64), ({"expert": 8}, 8), ({"shard": "fsdp"}, 64), ({"shard": "zero1"}, 64),
+    ({"expert": 8, "shard": "zero1"}, 64), ({"tensor": 8}, 64)])
+def test_experts_lie_on_the_ranks_that_share_them(layout, ranks_of_experts):
+    """Of the optimizer, whose states zero1 shares among the copies of an expert as well."""
+    made = recipe(replace(GPT, experts=Experts(64, 2, WIDTH)), layout=Parallel(**layout))
+    plain = recipe(layout=made.layout)
+    more = (count(made, Groups(made.layout, 64, 8)).optimizer
+            - count(plain, Groups(made.layout, 64, 8)).optimizer)
+    experts = LAYERS * 64 * 2 * WIDTH**2
+    networks = LAYERS * 8 * WIDTH**2 / (1 if layout.get("shard", "none") == "none" else 64)
+    wanted = 12 * (experts / ranks_of_experts - networks / layout.get("tensor", 1))
+    assert more == pytest.approx(wanted, rel=0.01)
+
+
+def test_hybrid_shards_are_those_of_a_host():
+    for shard, ranks in (("hsdp", 8), ("fsdp", 64)):
+        made = recipe(layout=Parallel(shard=shard))
+        memory = count(made, Groups(made.layout, 64, 8))
+        assert memory.optimizer == pytest.approx(12 * made.model.parameters / ranks, rel=1e-6)
+
+
+def test_buffers_are_copies_of_gradients_or_gathered_units():
+    assert count(recipe(), Groups(Parallel(), 8, 8)).buffers == RESERVED
+    by_size = recipe(fusion="size")
+    assert count(by_size, Groups(Parallel(), 8, 8)).buffers == (
+        RESERVED + 2 * by_size.model.parameters)
+    sharded = recipe(layout=Parallel(shard="fsdp"))
+    table = (51200 + TOKENS) * WIDTH  # what lies before the first block is one unit
+    block = 12 * WIDTH**2 + 13 * WIDTH
+    assert count(sharded, Groups(sharded.layout, 8, 8)).buffers == (
+        RESERVED + 3 * 2 * max(table, block))
+
+
+# ---- what the command says
+
+OWN = {"layers": 32, "width": 4096, "heads": 32, "kv_heads": 8, "vocabulary": 128256,
+       "ffn": 14336, "gated": True, "norm": "rms"}
+EIGHT = {"hosts": 2, "gpus": 8, "host": {"gpus": {"count": 8, "model": "A100"}},
+         "workload": {"model": OWN, "sequence": 4096, "batch": 1, "framework": "free",
+                      "precision": "bf16"}}
+
+
+def command(folder, **given):
+    path = write(folder, topology(**EIGHT | given))
+    return CliRunner().invoke(main, [str(path), "--quiet", "--json", "-", "--draws", "0"])
+
+
+def test_a_step_that_does_not_fit_is_refused_with_what_would(tmp_path):
+    result = command(tmp_path)
+    assert result.exit_code == 2
+    (sentence,) = result.stderr.strip().splitlines()
+    assert "scenarios[0]: a step needs" in sentence
+    assert "of the 80.0 GiB of a GPU (weights 15.0 GiB, gradients 15.0 GiB" in sentence
+    assert "as with parallel: {shard: zero1}" in sentence
+    told = float(sentence.split("zero1} (")[1].split(" GiB")[0])
+    fits = command(tmp_path, scenario={"parallel": "zero1"})
+    assert fits.exit_code == 0, fits.stderr
+    (row,) = json.loads(fits.stdout)["scenarios"]
+    assert row["memory_bytes"]["total"] / 2**30 == pytest.approx(told, abs=0.05)
+
+
+@pytest.mark.parametrize(("change", "keys"), [
+    ({"flash": False, "sequence": 8192}, "flash: true"), ({"batch": 8}, "recompute: full"),
+    ({"batch": 256, "recompute": "full"}, "batch: 16, accumulation: 16")])
+def test_the_nearest_change_comes_first(tmp_path, change, keys):
+    result = command(tmp_path, scenario={"parallel": "fsdp"},
+                     workload=EIGHT["workload"] | change)
+    assert result.exit_code == 2
+    assert f"as with {keys} (" in result.stderr
+
+
+def test_what_can_never_fit_is_told_so(tmp_path):
+    result = command(tmp_path, workload=EIGHT["workload"] | {"model": "llama3-405b"})
+    assert result.exit_code == 2
+    assert "less, with more GPUs or a smaller model" in result.stderr
+
+
+def test_memory_that_the_file_gives_counts(tmp_path):
+    gpus = {"gpus": {"count": 8, "model": "any", "effective": "100TFLOPS"}}
+    assert command(tmp_path, host=gpus).exit_code == 0
+    small = {"gpus": gpus["gpus"] | {"memory": "80GB"}}
+    assert command(tmp_path, host=small).exit_code == 2
+    path = write(tmp_path, topology(**EIGHT | {"host": small}))
+    assert load(path).hosts[0].gpus.memory_bytes == 80 * 10**9
+
+
+# ---- tokens/s and the share of the data sheet
+
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_mfu_counts_the_models_own_arithmetic(tmp_path, recompute):
+    """One GPU at half its sheet's 312 TFLOP/s; what is computed again takes time, counts not."""
+    model = {"layers": 2, "width": 512, "heads": 8, "vocabulary": 1000}
+    given = {"hosts": 1, "gpus": 1, "host": {"gpus": {
+        "count": 1, "model": "A100", "effective": "156TFLOPS"}}, "workload": EIGHT["workload"] | {
+        "model": model, "sequence": 128, "recompute": recompute}}
+    (row,) = json.loads(command(tmp_path, **given).stdout)["scenarios"]
+    network = load(write(tmp_path, topology(**EIGHT | given))).workload.network
+    blocks = sum(layer.forward_flops for layer in network.layers if "layers." in layer.name)
+    own = network.forward_flops + network.backward_flops
+    done = own + (blocks if recompute == "full" else 0)
+    assert row["mfu"] == pytest.approx(0.5 * own / done)
+    assert row["tokens_per_s"] == pytest.approx(128 * row["images_per_s"])
+    assert row["tokens_per_s"] * own / 128 == pytest.approx(row["mfu"] * 312e12)
+
+
+def test_images_have_no_tokens(tmp_path):
+    (row,) = json.loads(command(tmp_path, workload={
+        "model": "vgg16", "batch": 1, "framework": "free"}).stdout)["scenarios"]
+    assert row["tokens_per_s"] is row["mfu"] is None
+    assert row["memory_bytes"]["activations"] is None

@@ -1,0 +1,382 @@
+"""Ways to split a model: what each sends, computes and waits for, against closed forms.
+
+A schedule of a pipeline is worked out stage by stage in `one_f_one_b`, apart from the simulator.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+
+import pytest
+
+from sim.answer.scenario import Run
+from sim.schema import TopologyError, load
+from sim.schema.parallel_keys import Parallel
+from sim.step.groups import Groups
+from sim.step.stages import slowest_stage, split_stages
+from sim.workloads.layers import Layer, Tensor
+from sim.workloads.model import Model, block_of
+from sim.workloads.models import get_model
+from tests.sim.step.test_graph import sent
+from tests.support.cluster_files import cluster, topology, write
+
+BATCH = 2
+SHAPE = {"layers": 8, "width": 256, "heads": 8, "vocabulary": 1000, "head": "tied"}
+EXPERTS = SHAPE | {"experts": {"count": 8, "top_k": 2, "ffn": 64}}
+EACH = {"jobs": [{"name": "j", "hosts": ["h-0", "h-1", "h-2", "h-3"]}]}
+"""A job, beside which others may run: each of its micro-steps is simulated."""
+FAST = {"rate_bps": 1e18, "host": {"nvlink": {"rate": "1000TB/s", "latency": "0s"}}}
+ELEMENTS = BATCH * 64 * 256
+"""Activations between two blocks."""
+
+
+def workload(model=SHAPE, **more):
+    return {"workload": {"model": model, "batch": BATCH, "sequence": 64, "framework": "free"}
+            | more}
+
+
+def run(folder, gpus=8, **given):
+    """The job and the result of a step; links cost nothing unless told otherwise."""
+    made = cluster(folder, **{"hosts": 1, "gpus": gpus} | workload() | given)
+    simulated = Run(made, made.topology.scenarios[0], made.gpus)
+    (result,) = simulated.go()
+    return simulated.jobs[0], result
+
+
+def parameters(model=SHAPE):
+    (layers, width), words = (model["layers"], model["width"]), model["vocabulary"]
+    return words * width + layers * (12 * width**2 + 4 * width) + 2 * width
+
+
+# ---- accumulation and recomputation
+
+@pytest.mark.parametrize("micro", [1, 2, 3, 8])
+@pytest.mark.parametrize("tensor", [1, 2])
+def test_accumulated_gradients_are_sent_once(tmp_path, micro, tensor):
+    each = sent(tmp_path, "pcie_out", hosts=2, gpus=tensor, scenario={"tensor": tensor},
+                **workload(accumulation=micro))
+    wanted = 4 * parameters() / tensor
+    assert each == pytest.approx(wanted, rel=1e-3)
+
+
+@pytest.mark.parametrize("parallel", ["data", "zero1", "zero2", "fsdp", {"tensor": 4}, {
+    "pipeline": 2}, {"context": 2}])
+def test_micro_steps_train_as_many_samples_each(tmp_path, parallel):
+    """Where links cost nothing images/s stay; a pipeline waits less."""
+    one, four = (run(tmp_path, **FAST, **workload(accumulation=micro),
+                     scenario={"parallel": parallel, "fusion": {"cycle": "0s"}})[1]
+                 for micro in (1, 4))
+    if parallel == {"pipeline": 2}:
+        assert four.images_per_s > 1.3 * one.images_per_s
+    else:
+        assert four.images_per_s == pytest.approx(one.images_per_s, rel=0.02)
+
+
+@pytest.mark.parametrize("parallel", ["data", "zero1", {"tensor": 4}, {"pipeline": 2}, {
+    "pipeline": 2, "interleave": 2, "tensor": 2}, {"context": 2, "tensor": 2}])
+def test_what_is_repeated_takes_as_long_as_if_it_were_simulated(tmp_path, parallel):
+    """A job beside which others may run simulates each micro-step."""
+    scenario = {"parallel": parallel}
+    alike = run(tmp_path, **workload(accumulation=6), scenario=scenario)
+    each = run(tmp_path, **workload(accumulation=6), scenario=scenario,
+               jobs=[{"name": "j", "hosts": ["h-0"]}])
+    assert any(done.kind == "again" for done in alike[0].graph)
+    assert not any(done.kind == "again" for done in each[0].graph)
+    assert alike[1].step_s == pytest.approx(each[1].step_s, rel=1e-9)
+    for part, seconds in vars(alike[1].breakdown).items():
+        assert seconds == pytest.approx(getattr(each[1].breakdown, part), rel=1e-6, abs=1e-9), part
+    assert {limit.name for limit in alike[1].limits} == {limit.name for limit in each[1].limits}
+
+
+def test_too_many_micro_steps_beside_other_jobs_are_refused(tmp_path):
+    """A job alone takes any number, since one stands for all."""
+    many = workload(accumulation=60_000)
+    assert run(tmp_path, **many)[1].step_s > 0
+    with pytest.raises(TopologyError, match="60,000 micro-steps of 75 layers") as caught:
+        run(tmp_path, **many, jobs=[{"name": "j", "hosts": ["h-0"]}])
+    assert caught.value.key == "workload.accumulation"
+
+
+def test_what_is_computed_again_costs_its_forward_pass(tmp_path):
+    def compute_s(recompute):
+        return run(tmp_path, gpus=1, **workload(recompute=recompute))[1].breakdown.compute_s
+
+    network = load(write(tmp_path, topology(**workload()))).workload.network
+    blocks = sum(layer.forward_flops for layer in network.layers if block_of(layer))
+    scores = sum(layer.forward_flops for layer in network.layers if "scores" in layer.name)
+    whole = network.forward_flops + network.backward_flops
+    plain = compute_s("none")
+    assert compute_s("full") / plain == pytest.approx((whole + blocks) / whole)
+    assert compute_s("selective") / plain == pytest.approx((whole + scores) / whole)
+
+
+def test_blocks_that_are_computed_again_add_up_again(tmp_path):
+    """Six allreduces of activations a block instead of four."""
+    plain, again = (sent(tmp_path, "nvlink_out", hosts=1, gpus=4, scenario={"tensor": 4},
+                         **workload(recompute=recompute)) for recompute in ("none", "full"))
+    assert again == pytest.approx(1.5 * plain, rel=1e-6)
+
+
+# ---- sharding
+
+@pytest.mark.parametrize(("shard", "micro", "passes"), [
+    ("zero1", 1, 2), ("zero1", 4, 2), ("zero2", 1, 2), ("zero2", 4, 5), ("fsdp", 1, 3),
+    ("fsdp", 4, 12)])
+def test_shards_send_their_share_of_the_parameters(tmp_path, shard, micro, passes):
+    """(n - 1)/n of the parameters for each gather and scatter (ZeRO, sections 7.2.1 and 7.2.2)."""
+    each = sent(tmp_path, "pcie_out", hosts=4, scenario={"parallel": shard}, **EACH,
+                **workload(accumulation=micro))
+    assert each == pytest.approx(passes * 3 / 4 * 4 * parameters(), rel=1e-3)
+
+
+def test_hybrid_shards_gather_in_hosts_and_average_between_them(tmp_path):
+    """Inside 3 times (n - 1)/n; between, a share's allreduce, whose ring leaves a host by a GPU."""
+    given = dict(hosts=2, gpus=4, scenario={"parallel": "hsdp"}, **workload())
+    between = sent(tmp_path, "pcie_out", **given)
+    assert between[:4] == pytest.approx(2 * 1 / 2 * 4 * parameters() / 4, rel=1e-2)
+    inside = sent(tmp_path, "nvlink_out", **given)
+    assert inside[:4] == pytest.approx(3 * 3 / 4 * 4 * parameters(), rel=1e-2)
+
+
+def test_shards_of_tensor_parallel_ranks_are_smaller(tmp_path):
+    each = sent(tmp_path, "pcie_out", hosts=4, gpus=2, **workload(),
+                scenario={"parallel": {"tensor": 2, "shard": "fsdp"}})
+    assert each == pytest.approx(3 * 3 / 4 * 4 * parameters() / 2, rel=1e-2)
+
+
+def test_a_pipeline_gathers_and_scatters_once(tmp_path):
+    """Two stages of two hosts: the stage's half, gathered once, scattered once."""
+    each = sent(tmp_path, "pcie_out", hosts=4, **workload(
+        SHAPE | {"head": "none"}, accumulation=4), **EACH,
+        scenario={"parallel": {"pipeline": 2, "shard": "fsdp"}})
+    stage = parameters(SHAPE | {"layers": 4, "vocabulary": 0})  # the last, which has a norm more
+    sends = 4 * 2 * 4 * ELEMENTS
+    assert each[0] == pytest.approx(2 * 1 / 2 * 4 * stage + sends, rel=1e-2)
+
+
+# ---- pipelines
+
+def one_f_one_b(stages, micro, forward_s, backward_s):
+    """When the last stage of 1F1B ends, each stage's times given, links without cost."""
+    orders = []
+    for stage in range(stages):
+        ahead = min(stages - stage, micro)
+        order = [("f", number) for number in range(ahead)]
+        for number in range(micro):
+            order.append(("b", number))
+            if ahead + number < micro:
+                order.append(("f", ahead + number))
+        orders.append(order)
+    ends = {}
+    free = [0.0] * stages
+    at = [0] * stages
+    while any(place < len(order) for place, order in zip(at, orders, strict=True)):
+        for stage in range(stages):
+            if at[stage] == len(orders[stage]):
+                continue
+            kind, number = orders[stage][at[stage]]
+            if kind == "f":
+                needs = ("f", number, stage - 1) if stage else None
+            else:
+                needs = ("b", number, stage + 1) if stage < stages - 1 else ("f", number, stage)
+            if needs is not None and needs not in ends:
+                continue
+            seconds = (forward_s if kind == "f" else backward_s)[stage]
+            begin = max(free[stage], ends[needs] if needs else 0.0)
+            ends[kind, number, stage] = free[stage] = begin + seconds
+            at[stage] += 1
+    return max(free)
+
+
+def toy(costs):
+    """A model of a block for each forward cost; backward takes twice as long."""
+    return Model("toy", tuple(Layer(f"h.{number}.x", (), cost, 2 * cost)
+                              for number, cost in enumerate(costs)), "sample", "made up", 1)
+
+
+@pytest.mark.parametrize("stages", [2, 4])
+@pytest.mark.parametrize("micro", [1, 2, 4, 16])
+def test_a_pipeline_of_like_stages_takes_as_long_as_1f1b(tmp_path, stages, micro):
+    given = workload(SHAPE | {"head": "none"}, accumulation=micro)
+    _, result = run(tmp_path, stages, **FAST, **given, scenario={"parallel": {"pipeline": stages}})
+    alone = run(tmp_path, 1, **FAST, **given)[1].breakdown.compute_s / micro / stages
+    wanted = one_f_one_b(stages, micro, [alone / 3] * stages, [2 * alone / 3] * stages)
+    assert wanted == pytest.approx((micro + stages - 1) * alone)
+    assert result.step_s == pytest.approx(wanted, rel=0.01)
+
+
+@pytest.mark.parametrize("costs", [(4, 4, 4, 4), (4, 4, 4, 5), (3, 4, 4, 2), (2, 6, 2, 2)])
+@pytest.mark.parametrize("micro", [1, 2, 4, 8, 32])
+def test_the_slowest_stage_holds_the_others_up(costs, micro):
+    stage = slowest_stage(toy(costs), Parallel(pipeline=4), micro)
+    once = sum(layer.forward_flops + layer.backward_flops for layer in stage.model.layers)
+    wanted = one_f_one_b(4, micro, costs, [2 * cost for cost in costs])
+    made = once * (micro + stage.bubble)
+    # Fewer micro-steps than stages meet only where they are alike; then this is a bound.
+    assert made == pytest.approx(wanted, rel=0.04) if micro >= 4 else 1 <= made / wanted < 1.15
+    assert once == 3 * max(costs)
+
+
+def zero_bubble(stages, micro, forward_s, input_s, weight_s):
+    """When the last stage ends that does, whenever it is free, the first of these that it can.
+
+    The gradient of an input; a forward pass, while no more wait for theirs than stages follow; the
+    gradient of weights.
+    """
+    forward_ends, input_ends = {}, {}
+    forwards, inputs, weights = [0] * stages, [0] * stages, [0] * stages
+    free = [0.0] * stages
+    times = [0.0]
+    while min(weights) < micro:
+        now = heapq.heappop(times)
+        for stage in reversed(range(stages)):
+            while free[stage] <= now:
+                number, next_ = inputs[stage], forwards[stage]
+                ready = (input_ends.get((stage + 1, number), math.inf) if stage < stages - 1
+                         else forward_ends.get((stage, number), math.inf))
+                come = forward_ends.get((stage - 1, next_), math.inf) if stage else 0.0
+                if number < next_ and ready <= now:
+                    free[stage] = input_ends[stage, number] = now + input_s
+                    inputs[stage] += 1
+                elif next_ < micro and next_ - number < stages - stage and come <= now:
+                    free[stage] = forward_ends[stage, next_] = now + forward_s
+                    forwards[stage] += 1
+                elif weights[stage] < number:
+                    free[stage] = now + weight_s
+                    weights[stage] += 1
+                else:
+                    break
+                heapq.heappush(times, free[stage])
+    return max(free)
+
+
+@pytest.mark.parametrize("stages", [2, 4, 8])
+@pytest.mark.parametrize("turns", [1, 2, 4])
+def test_gradients_of_weights_fill_the_bubble(stages, turns):
+    """Whole seconds, so that ends of passes that meet are the same number."""
+    micro = turns * stages
+    model = Model("toy", tuple(Layer(f"h.{number}.x", (Tensor(f"{number}", 1),), 1, 2)
+                               for number in range(stages)), "sample", "made up", 1)
+    stage = slowest_stage(model, Parallel(pipeline=stages, schedule="zero-bubble"), micro)
+    assert 3 * (micro + stage.bubble) == zero_bubble(stages, micro, 1, 1, 1)
+    plain = slowest_stage(model, Parallel(pipeline=stages), micro)
+    assert stage.bubble == pytest.approx(plain.bubble / 3)
+
+
+def test_pieces_shorten_the_bubble(tmp_path):
+    def bubble_s(interleave):
+        job, result = run(tmp_path, 4, **FAST, **workload(SHAPE | {"head": "none"}, accumulation=4),
+                          scenario={"parallel": {"pipeline": 4, "interleave": interleave}})
+        assert sum(layer.forward_flops > 0 for layer in job.recipe.model.layers) > 0
+        return next(limit.seconds for limit in result.limits if limit.name == "pipeline bubble")
+
+    assert bubble_s(2) == pytest.approx(bubble_s(1) / 2, rel=0.02)
+
+
+def test_blocks_are_dealt_to_pieces_in_turns():
+    stages = split_stages(toy([1] * 8), Parallel(pipeline=2, interleave=2))
+    names = [[block_of(layer) for layer in layers] for layers in stages]
+    assert names == [["h.0", "h.1", "h.4", "h.5"], ["h.2", "h.3", "h.6", "h.7"]]
+    odd = split_stages(get_model("llama3-405b"), Parallel(pipeline=16))
+    counts = [len({block_of(layer) for layer in layers} - {""}) for layers in odd]
+    assert sum(counts) == 126
+    assert (counts[0], counts[-1]) == (7, 7)  # as its authors did (Llama 3, section 3.3.2)
+    assert {layer.name for layer in odd[0]} >= {"embed_tokens"}
+    assert {layer.name for layer in odd[-1]} >= {"norm", "lm_head"}
+    whole = [layer for layers in odd for layer in layers]
+    assert sorted(layer.name for layer in whole) == sorted(
+        layer.name for layer in get_model("llama3-405b").layers)
+
+
+@pytest.mark.parametrize(("tensor", "interleave"), [(1, 1), (2, 1), (2, 2)])
+def test_a_stage_sends_activations_both_ways(tmp_path, tensor, interleave):
+    """Each micro-step, each piece, forward and backward; a rank of a tensor group its share."""
+    each = sent(tmp_path, "pcie_out", hosts=2, gpus=tensor, **workload(accumulation=4),
+                jobs=[{"name": "j", "hosts": ["h-0", "h-1"]}], scenario={"parallel": {
+                    "pipeline": 2, "interleave": interleave, "tensor": tensor}})
+    assert each == pytest.approx(4 * 2 * interleave * 4 * ELEMENTS / tensor, rel=1e-3)
+
+
+# ---- context and experts
+
+def test_context_gathers_keys_and_values(tmp_path):
+    """Gathered twice and scattered once a block, (c - 1)/c of 2 x width x tokens elements."""
+    context = 4
+    each = sent(tmp_path, "nvlink_out", hosts=1, gpus=4, **workload(),
+                scenario={"parallel": {"context": context}})
+    keys = 8 * 3 * (context - 1) / context * 2 * ELEMENTS * 4
+    averages = 2 * (context - 1) / context * 4 * parameters()
+    assert each == pytest.approx(keys + averages, rel=1e-3)
+
+
+def test_tokens_of_a_sample_are_split(tmp_path):
+    one, four = (run(tmp_path, 4, **FAST, **workload(), scenario={"parallel": parallel})
+                 for parallel in ({}, {"context": 4}))
+    assert four[1].breakdown.compute_s == pytest.approx(one[1].breakdown.compute_s / 4, rel=1e-6)
+    assert (one[0].replicas, four[0].replicas) == (4, 1)
+
+
+@pytest.mark.parametrize(("expert", "copies"), [(2, 2), (4, 1), (None, 1)])
+def test_experts_exchange_in_their_group_and_average_beyond(tmp_path, expert, copies):
+    each = sent(tmp_path, "pcie_out", hosts=4, **workload(EXPERTS),
+                scenario={"parallel": {"expert": expert} if expert else {}})
+    ranks = expert or 4
+    tokens = BATCH * 64 * 2 * 256 * 4
+    exchanged = 8 * 4 * (ranks - 1) / ranks * tokens
+    experts = 8 * 8 * 2 * 256 * 64
+    network = load(write(tmp_path, topology(**workload(EXPERTS)))).workload.network
+    shared = 2 * 3 / 4 * 4 * (network.parameters - experts)
+    own = 2 * (copies - 1) / copies * 4 * experts / ranks
+    assert each[0] == pytest.approx(exchanged + shared + own, rel=1e-2)
+
+
+def test_fully_sharded_experts_are_gathered_and_no_token_travels(tmp_path):
+    each = sent(tmp_path, "pcie_out", hosts=4, **workload(EXPERTS), scenario={"parallel": "fsdp"})
+    network = load(write(tmp_path, topology(**workload(EXPERTS)))).workload.network
+    assert each == pytest.approx(3 * 3 / 4 * 4 * network.parameters, rel=1e-2)
+
+
+def test_experts_of_tensor_groups_get_a_share_of_the_tokens_each(tmp_path):
+    """Two groups of two: ranks of the same number exchange, each half of its group's tokens."""
+    each = sent(tmp_path, "pcie_out", hosts=2, gpus=2, **workload(EXPERTS),
+                scenario={"parallel": {"tensor": 2}})
+    exchanged = 8 * 4 * 1 / 2 * BATCH * 64 * 2 * 256 * 4 / 2
+    network = load(write(tmp_path, topology(**workload(EXPERTS)))).workload.network
+    averaged = 4 * (network.parameters - 8 * 8 * 2 * 256 * 64) / 2
+    assert each == pytest.approx(exchanged + averaged, rel=1e-2)
+
+
+def test_ranks_are_numbered_as_megatron_does():
+    groups = Groups(Parallel(tensor=2, context=2, pipeline=2), 16, 4)
+    assert [list(ranks) for ranks in groups.of("tensor")] == [[0, 1], [2, 3]]
+    assert [list(ranks) for ranks in groups.of("context")] == [[0, 2], [1, 3]]
+    assert [list(ranks) for ranks in groups.of("replicas")] == [[0, 2, 4, 6], [1, 3, 5, 7]]
+    assert [list(ranks) for ranks in groups.of("stages")] == [[0, 8], [1, 9], [2, 10], [3, 11]]
+    wide = Groups(Parallel(tensor=2, context=4), 16, 4)
+    assert [list(ranks) for ranks in wide.of("context")] == [[0, 2, 4, 6], [1, 3, 5, 7]]
+
+
+@pytest.mark.parametrize(("parallel", "key", "says"), [
+    ({"sequence": True}, "sequence", "no effect without tensor"),
+    ({"interleave": 2}, "interleave", "no effect without pipeline"),
+    ({"schedule": "zero-bubble"}, "schedule", "no effect without pipeline"),
+    ({"pipeline": 2, "interleave": 2, "schedule": "zero-bubble"}, "schedule", "not interleaved"),
+    ({"pipeline": 2, "shard": "zero2"}, "shard", "after each micro-step"),
+    ({"expert": 2, "tensor": 2}, "expert", "not split by tensor or context"),
+    ({"expert": 2, "shard": "fsdp"}, "expert", "not gathered by fsdp"),
+    ({"tensor": 3}, "tensor", "3 does not divide 8 GPUs"),
+    ({"context": 3}, "context", "does not divide 8 GPUs"),
+    ({"data": 3, "tensor": 2}, "data", "3 copies on 2 GPUs each are not 8 GPUs; allowed: 4"),
+    ({"pipeline": 8, "interleave": 2}, "interleave", "16 pieces of 8 blocks"),
+    ({"pipeline": 2, "interleave": 2}, "interleave", "1 micro-steps do not fill 2 stages"),
+    ({"expert": 2}, "expert", "has no experts"),
+    ({"tensor": 2, "shard": "zero3"}, "shard", "did you mean 'zero"),
+    ("fsdq", "", "found 'fsdq'"),
+])
+def test_what_may_not_be_combined_is_one_sentence(tmp_path, parallel, key, says):
+    with pytest.raises(TopologyError, match=says) as caught:
+        load(write(tmp_path, topology(hosts=1, gpus=8, scenario={"parallel": parallel},
+                                      **workload())))
+    assert caught.value.key == f"scenarios[0].parallel{'.' if key else ''}{key}"
+    assert "\n" not in str(caught.value)
