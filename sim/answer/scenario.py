@@ -74,17 +74,17 @@ class TooLongError(RuntimeError):
 
 
 class Clock(simpy.Environment):
-    """An environment that counts its events."""
+    """An environment that counts its events, of which it allows ``most``, or `MOST_EVENTS`."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: float | None = None) -> None:
         super().__init__()
-        self.events = 0
+        self.events, self._most = 0, MOST_EVENTS if most is None else most
 
     def step(self) -> None:
         """Process the next event; raises TooLongError after too many."""
         self.events += 1
-        if self.events > MOST_EVENTS:
-            raise TooLongError(f"{MOST_EVENTS:,} events by {self.now:.4g} s")
+        if self.events > self._most:
+            raise TooLongError(f"{self._most:,} events by {self.now:.4g} s")
         super().step()
 
 
@@ -164,6 +164,7 @@ class Run:
     def __init__(self, cluster: Cluster, scenario: Scenario, gpus: int,
                  settings: Settings = Settings(), clock: Clock | None = None) -> None:
         topology = cluster.topology
+        topology.require_workload()
         self.cluster, self.scenario, self.gpus, self.settings = cluster, scenario, gpus, settings
         self.env = wall_clock(settings.fidelity, topology) or clock or Clock()
         self.stack = settings.stack(topology, scenario.stack)

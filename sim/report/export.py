@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         Breakdown,
         Cause,
         CollectiveReport,
+        CollectiveRow,
         Expectation,
         Interval,
         Memory,
@@ -69,8 +70,29 @@ def collective_json(report: CollectiveReport) -> str:
             "algbw_gb_per_s": rounded(row.algbw / 1e9),
             "busbw_gb_per_s": rounded(row.busbw / 1e9),
             "choice": row.choice,
+            "interval": None if row.interval is None else _time_interval(row),
+            "limits": [{"name": limit.name, "us": rounded_difference(limit.seconds * 1e6)}
+                       for limit in row.limits],
+            "causes": [{
+                "parameter": cause.parameter,
+                "low": rounded(cause.low),
+                "high": rounded(cause.high),
+                "busbw_gb_per_s": [rounded(cause.at_low / 1e9), rounded(cause.at_high / 1e9)],
+            } for cause in row.causes],
         } for row in report.rows],
+        "notes": list(report.notes),
     })
+
+
+def _time_interval(row: CollectiveRow) -> dict[str, Any]:
+    assert row.interval is not None
+    assert row.busbw_interval is not None
+    return {
+        "time_us": [rounded(seconds * 1e6) for seconds in (
+            row.interval.low_s, row.interval.median_s, row.interval.high_s)],
+        "busbw_gb_per_s": [rounded(busbw / 1e9) for busbw in row.busbw_interval],
+        "draws": row.interval.draws,
+    }
 
 
 def _dump(document: dict[str, Any]) -> str:
@@ -176,7 +198,8 @@ HEADER = (
 )
 COLLECTIVE_HEADER = (
     "collective", "ranks", "datatype", "algorithm", "size_bytes", "count", "time_us",
-    "algbw_gb_per_s", "busbw_gb_per_s", "choice",
+    "algbw_gb_per_s", "busbw_gb_per_s", "choice", "p10_busbw_gb_per_s", "p50_busbw_gb_per_s",
+    "p90_busbw_gb_per_s", "bottleneck", "bottleneck_us",
 )
 
 
@@ -190,7 +213,10 @@ def collective_csv(report: CollectiveReport) -> str:
     return _table(COLLECTIVE_HEADER, (
         (report.collective, report.ranks, report.datatype, row.algorithm, row.size_bytes, row.count,
          rounded(row.time_s * 1e6), rounded(row.algbw / 1e9), rounded(row.busbw / 1e9),
-         row.choice)
+         row.choice, *(rounded(busbw / 1e9) for busbw in row.busbw_interval or ()),
+         *[None] * (0 if row.busbw_interval else 3),
+         *((row.limits[0].name, rounded(row.limits[0].seconds * 1e6)) if row.limits
+           else (None, None)))
         for row in report.rows))
 
 

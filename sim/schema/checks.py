@@ -16,7 +16,7 @@ from sim.schema.nccl_defaults import KERNEL_TCP, uses_sockets
 from sim.schema.network_keys import Clos3, DualTor, Explicit, FabricLink, LeafSpine, Rail, Vpc
 from sim.schema.parallel_checks import check_parallel
 from sim.schema.parameters import FrameworkSet, Kind, StackSet, resolve, shipped
-from sim.schema.scenario_keys import Scenario, Workload, link_ends
+from sim.schema.scenario_keys import Expect, Scenario, Workload, link_ends
 from sim.schema.size import check_flows, check_resources
 
 Port = tuple[str, str, int]
@@ -576,10 +576,12 @@ def _faults(topology: Topology) -> Iterator[Problem]:
 def _expect(topology: Topology) -> Iterator[Problem]:
     scenarios = {scenario.name: scenario for scenario in topology.scenarios}
     seen: dict[tuple[str, int, str | None], int] = {}
-    for index, expect in enumerate(topology.expect):
+    for index, expect in enumerate(topology.figures):
         path = ("expect", index)
         if expect.scenario not in scenarios:
             yield unknown("scenario", expect.scenario, scenarios, (*path, "scenario"))
+            continue
+        if not isinstance(expect, Expect):
             continue
         if expect.job is not None:
             yield from _known("job", expect.job, [job.name for job in topology.jobs],
