@@ -245,6 +245,10 @@ def _print(report: Report, ask: Options) -> None:
 
     console = console_for(getattr(sys, ask.table_stream))
     print_report(report, console=console)
+    if report.scenarios and report.scenarios[0].cost is not None:
+        from sim.report.cost_table import print_costs
+
+        print_costs(report, console=console)
     if ask.why:
         from sim.report.answer_table import print_causes
 

@@ -14,6 +14,7 @@ import numpy as np
 import simpy
 
 from harp.lightcc.settings import LightSettings
+from sim.answer.cost import cost_of
 from sim.answer.memory_fit import too_large
 from sim.cluster.placement import rank_gpus
 from sim.network.fidelity import make_network, wall_clock
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
     from sim.cluster.cluster import Cluster
     from sim.cluster.placement import Ranks
     from sim.network.interface import Capture
-    from sim.records.results import Memory
+    from sim.records.results import Cost, Memory
     from sim.schema.errors import TopologyError
     from sim.schema.model import Topology
     from sim.schema.parameters import FrameworkCosts, HostStack
@@ -181,6 +182,7 @@ class Run:
         self._alone_s: list[float] = []
         self._memory: list[Memory] = []
         self._models: list[Model] = []
+        self._costs: list[Cost | None] = []
         self._tracks: list[list[str]] = []
         self._gpus: dict[str, tuple[int, float]] = {}
         self.notes: list[str] = []
@@ -221,6 +223,7 @@ class Run:
         layout = recipe.layout
         self._memory.append(self._check_memory(recipe, ranks))
         alone_s = plan_pass(replace(recipe, layout=Parallel()), flops).compute_s
+        self._costs.append(cost_of(self.cluster, gpus, recipe.model))
         stage = slowest_stage(recipe.model, layout, recipe.accumulation)
         recipe = replace(recipe, model=stage.model)
         work = plan_pass(recipe, flops * layout.tensor * layout.context)
@@ -383,7 +386,7 @@ class Run:
             tokens_per_s=images_per_s * self._models[number].tokens or None,
             mfu=self._mfu(job, number, images_per_s),
             notes=(*self.notes, *self._not_planned(), *self.network.notes),
-            effort=self.env.events + self.network.effort)
+            effort=self.env.events + self.network.effort, cost=self._costs[number])
 
     def _not_planned(self) -> list[str]:
         """A sentence on flows that ``routing: plan`` cannot steer."""

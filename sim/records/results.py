@@ -5,6 +5,7 @@ Times are seconds of simulated time, sizes bytes, rates bits per second unless a
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -133,6 +134,28 @@ class Limit(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Cost:
+    """What a row's hosts cost."""
+
+    currency: str
+    hour: float
+    """An hour of all hosts that it uses."""
+    samples: float | None = None
+    """Samples of a whole training, where the file says how many."""
+    goal: str = ""
+    """The same in words, e.g. 1e+12 tokens."""
+
+    @property
+    def day(self) -> float:
+        """A day of its hosts."""
+        return 24 * self.hour
+
+    def of(self, seconds: float) -> float:
+        """What that long costs."""
+        return self.hour * seconds / 3600
+
+
+@dataclass(frozen=True)
 class LinkUse:
     """Utilisation of resources over time.
 
@@ -175,6 +198,21 @@ class ScenarioResult:
     """Sentences for the reader, e.g. which flows a fault stalled and for how long."""
     effort: int = 0
     """What its simulation costs, in events; the same on every machine."""
+    cost: Cost | None = None
+    """What its hosts cost, where the file has prices."""
+
+    @property
+    def whole_s(self) -> tuple[float, ...]:
+        """How long a whole training takes: the answer, then P10 and P90; nothing if none is known.
+
+        The interval is the other way round, since time falls as the rate grows.
+        """
+        if self.cost is None or self.cost.samples is None:
+            return ()
+        rates = [self.images_per_s]
+        if self.interval is not None:
+            rates += [self.interval.high_images_per_s, self.interval.low_images_per_s]
+        return tuple(self.cost.samples / rate if rate else math.inf for rate in rates)
 
     @property
     def start_s(self) -> float:

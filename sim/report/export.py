@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         Cause,
         CollectiveReport,
         CollectiveRow,
+        Cost,
         Expectation,
         Interval,
         Memory,
@@ -131,6 +132,7 @@ def _scenario(row: ScenarioResult) -> dict[str, Any]:
         "breakdown_ms": breakdown_ms(row.breakdown),
         "limits": [{"name": limit.name, "ms": rounded_difference(limit.seconds * 1e3)}
                    for limit in row.limits],
+        "cost": None if row.cost is None else _cost(row, row.cost),
         "notes": list(row.notes),
     }
 
@@ -139,6 +141,19 @@ def _memory(memory: Memory) -> dict[str, int | None]:
     return {"weights": memory.weights, "gradients": memory.gradients,
             "optimizer": memory.optimizer, "activations": memory.activations,
             "buffers": memory.buffers, "total": memory.total}
+
+
+def _cost(row: ScenarioResult, cost: Cost) -> dict[str, Any]:
+    whole = row.whole_s
+    return {
+        "currency": cost.currency,
+        "step": rounded(cost.of(row.step_s)),
+        "day": rounded(cost.day),
+        "goal": cost.goal or None,
+        "goal_days": rounded(whole[0] / 86400) if whole else None,
+        "goal_cost": rounded(cost.of(whole[0])) if whole else None,
+        "goal_cost_interval": [rounded(cost.of(seconds)) for seconds in whole[1:]] or None,
+    }
 
 
 def breakdown_ms(breakdown: Breakdown) -> dict[str, float | None]:
@@ -194,7 +209,8 @@ HEADER = (
     "p10_exposed_ms", "p50_exposed_ms", "p90_exposed_ms",
     "expect_images_per_s", "expect_exposed_ms", "expect_kind", "expect_within",
     "expect_source", "error_pct", "bottleneck", "bottleneck_ms", "runner_up", "runner_up_ms",
-    "notes", "tokens_per_s", "mfu", "memory_bytes",
+    "notes", "tokens_per_s", "mfu", "memory_bytes", "currency", "cost_step", "cost_day",
+    "cost_goal",
 )
 COLLECTIVE_HEADER = (
     "collective", "ranks", "datatype", "algorithm", "size_bytes", "count", "time_us",
@@ -233,7 +249,15 @@ def _cells(row: ScenarioResult) -> tuple[Cell, ...]:
             rounded(row.step_s * 1e3), *breakdown_ms(row.breakdown).values(), *_interval_cells(row),
             *_expect_cells(row), error_pct(row), *_limits(row), "; ".join(row.notes),
             rounded(row.tokens_per_s), rounded(row.mfu),
-            None if row.memory is None else row.memory.total)
+            None if row.memory is None else row.memory.total,
+            *_cost_cells(row))
+
+
+def _cost_cells(row: ScenarioResult) -> tuple[Cell, ...]:
+    if row.cost is None:
+        return (None,) * 4
+    written = _cost(row, row.cost)
+    return (row.cost.currency, written["step"], written["day"], written["goal_cost"])
 
 
 def _limits(row: ScenarioResult) -> tuple[Cell, ...]:

@@ -19,6 +19,7 @@ from sim.schema.gpu_kinds import Reached
 from sim.schema.hosts import HostGroup
 from sim.schema.network_keys import Fabric, Vpc
 from sim.schema.parameters import FrameworkSet, StackSet
+from sim.schema.price_keys import Prices
 from sim.schema.scenario_keys import (
     AnyExpect,
     Background,
@@ -115,6 +116,8 @@ class Topology(Model):
     """What may break; a scenario names those that strike it."""
     figures: Annotated[tuple[AnyExpect, ...], Field(max_length=4096)] = Field((), alias="expect")
     """Published or measured figures."""
+    prices: Prices | None = None
+    """What hosts cost; then each row says what it costs."""
     lab: Lab = Lab()
     """How `--fidelity lab` runs it."""
     fitted_on: Annotated[str, Field(pattern=r"^[0-9a-f]{12}$")] | None = None

@@ -12,6 +12,7 @@ from sim.records.results import (
     Cause,
     CollectiveReport,
     CollectiveRow,
+    Cost,
     Expectation,
     Interval,
     Limit,
@@ -107,6 +108,7 @@ def cell(name: str, gpus: int, rate: float, expect: float | None, kind: str, *,
         spans=timeline(step, 0.17, compute - 0.175, parts[0], hosts=max(1, gpus // 8),
                        gpus=min(gpus, 8)),
         links=None if alone else link_use(step, load),
+        cost=Cost("USD", 20.0 * max(1, gpus // 8), 1e8, "1e+08 samples"),
     )
 
 
