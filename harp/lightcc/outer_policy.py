@@ -80,6 +80,11 @@ class OuterPolicy:
         """Whether a few values travel, to all, in place of a sum."""
         return self.method == "sparseloco"
 
+    @property
+    def has_momentum(self) -> bool:
+        """Whether the outer optimizer keeps a momentum."""
+        return self.method in {"diloco", "streaming"}
+
     def begins(self, step: int) -> tuple[int, ...]:
         """Give the fragments that are sent after inner step ``step``, counted from 1."""
         return tuple(number for number in range(self.fragments)
@@ -110,6 +115,13 @@ class OuterPolicy:
         if self.sparse:
             return -(-elements // self.chunk) * self.chunk_bytes
         return elements * FP32_BITS // 8
+
+    def state_bytes(self, elements: int) -> int:
+        """Bytes that a replica keeps for ``elements`` elements from one round to the next.
+
+        The anchor, and the momentum or what was not sent, in fp32.
+        """
+        return elements * FP32_BITS // 8 * (1 + (self.has_momentum or self.sparse))
 
     @property
     def plan(self) -> str:

@@ -9,6 +9,7 @@ from sim.schema.base import Count, Flag, Line, Model, Name, Title, one_of
 from sim.schema.errors import Problem, listing, show
 from sim.schema.hosts import Bond
 from sim.schema.parallel_keys import Parallel, ShardWord
+from sim.schema.sync_keys import Sync
 from sim.schema.transformer_keys import ModelKey
 from sim.schema.units import Bytes, Period, PositiveBytes, PositiveShare, Rate, Seconds
 from sim.workloads.model import Model as Network
@@ -195,6 +196,8 @@ class Scenario(Model):
     """Names of the background traffic beside its jobs."""
     steps: Annotated[Count, Field(le=10_000)] = 1
     """Steps simulated; their mean is reported, and the timeline of the last one."""
+    sync: Sync | None = None
+    """Hosts train by themselves and meet every so often, instead of in each step."""
 
     @property
     def layout(self) -> Parallel:
