@@ -13,7 +13,8 @@ from sim.schema.base import Count, Model
 from sim.schema.errors import Problem
 
 OWN = {"fragments": ("streaming", "sparseloco"), "delay": ("streaming", "sparseloco"),
-       "topk": ("sparseloco",), "chunk": ("sparseloco",), "bits": ("sparseloco",)}
+       "topk": ("sparseloco",), "bits": ("diloco", "streaming", "sparseloco"),
+       "chunk": ("diloco", "streaming", "sparseloco")}
 """Methods that read a key; all read the others."""
 
 
@@ -32,9 +33,9 @@ class Sync(Model):
     topk: Count = 64
     """Values of each chunk that SparseLoCo sends."""
     chunk: Count = 4096
-    """Elements among which it selects them."""
-    bits: Literal[2, 4, 8, 32] = 2
-    """Bits of a value that it sends."""
+    """Elements among which it selects them, or that have a scale in common."""
+    bits: Literal[2, 4, 8, 32] | None = None
+    """Bits of a value that is sent; where not given 2 for SparseLoCo, and 32 for the others."""
 
     @model_validator(mode="after")
     def _can_be(self) -> "Sync":
@@ -52,4 +53,4 @@ class Sync(Model):
     def policy(self) -> OuterPolicy:
         """What decides; ValueError where it cannot be."""
         return OuterPolicy(self.outer, self.every, self.fragments, self.delay, self.topk,
-                           self.chunk, self.bits)
+                           self.chunk, self.bits or 0)

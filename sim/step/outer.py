@@ -6,11 +6,12 @@ and after the delay mixes in what comes back; `harp.lightcc.outer` does the same
 meanwhile, and wait only if it has not come by then.
 
 What the GPU does for it is memory traffic, counted pass by pass as `harp.lightcc.outer` makes them,
-with e elements that a GPU holds of a fragment and p = e / GPUs of the island for its share:
+with e elements that a GPU holds of a fragment, p for its share of it, and b bits a value:
 
 | pass | bytes |
 |---|---|
 | flatten, take the share, subtract from the anchor | 8 e + 20 p |
+| few bits: packed, unpacked, summed, and so the mean (DiLoCo, streaming) | (16 + b / 2) p |
 | error feedback: fade and add; chunks laid out (SparseLoCo) | 28 p |
 | sum of R messages, a pass of the share for each (SparseLoCo) | 16 R p |
 | momentum, Nesterov's step (DiLoCo, streaming) | 32 p |
@@ -35,7 +36,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from harp.collectives.registry import make_plan
-from harp.lightcc.outer_policy import split
+from harp.lightcc.outer_policy import FP32_BITS, split
 from sim.records.timeline import Timeline
 from sim.step.recipe import Chosen
 from sim.step.train import Job, largest_deviation
@@ -140,6 +141,8 @@ class OuterJob(Job):
     def _begin(self, number: int) -> Process:
         share, name = self.share(number), f"difference {number}"
         yield from self._pass(8 * self._held(number) + 20 * share, name)
+        if self.policy.bits < FP32_BITS and not self.policy.sparse:
+            yield from self._pass((16 + self.policy.bits / 2) * share, name)
         if self.policy.sparse:
             yield from self._pass(28 * share, name)
             yield from self._compute(

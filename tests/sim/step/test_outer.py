@@ -95,6 +95,15 @@ def test_topk_chunk_and_bits_are_the_policy_s(tmp_path):
     assert found == pytest.approx(alone(tmp_path) + (ALPHA_S + message / (B / 100)) / 2, rel=2e-3)
 
 
+def test_few_bits_travel_as_the_policy_says(tmp_path):
+    """INTELLECT-1's ring of int8: a fourth of the bytes, and a scale for each chunk."""
+    message = OuterPolicy("diloco", 2, bits=8).message_bytes(N)
+    assert message == pytest.approx(N, rel=2e-3)
+    found = run(tmp_path, {"every": 2, "bits": 8}, hosts=4, rate_bps=RATE_BPS / 100).step_s
+    assert found == pytest.approx(alone(tmp_path) + 6 * (ALPHA_S + message / 4 / (B / 100)) / 2,
+                                  rel=2e-3)
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_passes_over_memory_and_selection_are_counted(tmp_path, method):
     """By the table of the module, at 6 B of traffic in 3 ns, and 1 ns an element selected."""
@@ -177,7 +186,9 @@ def test_islands_may_split_the_model(tmp_path, parallel):
     ({}, "every"),
     ({"every": 5, "outer": "dilco"}, "did you mean 'diloco'?"),
     ({"every": 5, "delay": 1}, "has no effect on outer: diloco"),
-    ({"every": 5, "bits": 8}, "has no effect on outer: diloco"),
+    ({"every": 5, "topk": 8}, "has no effect on outer: diloco"),
+    ({"every": 5, "outer": "local-sgd", "bits": 8}, "has no effect on outer: local-sgd"),
+    ({"every": 5, "bits": 2}, "bits is 2; allowed are 4, 8, 32"),
     ({"every": 5, "outer": "streaming", "delay": 5}, "delay is 5; allowed is 0 to 4"),
     ({"every": 5, "outer": "sparseloco", "topk": 5000}, "topk is 5000; allowed is 1 to 4096"),
     ({"every": 5, "topK": 3}, "did you mean 'topk'?"),
