@@ -27,7 +27,8 @@ they meet: over a round deviations of islands average out, so a step of all is l
 of M deviations over the square root of the round's steps.
 
 A step in which nothing is sent, travels or ends is like every other such step, so it is simulated
-once. The first round is simulated and not counted, since nothing is under way when it begins.
+once. As many steps as the delay are simulated before the round that counts, so that what is under
+way when it begins is.
 """
 
 from __future__ import annotations
@@ -74,10 +75,10 @@ class OuterJob(Job):
                  for tensor in (*layer.tensors, *layer.expert_tensors)]
         self._elements = [sum(sizes[some.start:some.stop])
                           for some in split(sizes, policy.fragments)]
-        self.lead = policy.every
+        self.lead = policy.delay
         self._stretch += (self.recipe.costs.jitter.value * largest_deviation(self.islands)
                           / math.sqrt(policy.every))
-        self._step = 0
+        self._step = policy.every - policy.delay
         self._under_way: dict[int, simpy.Process] = {}
         self._plain: tuple[tuple[float, float], Breakdown, tuple[Limit, ...]] | None = None
         self._byte_s = self.recipe.costs.cast_per_element.value / CAST_BYTES
@@ -101,9 +102,8 @@ class OuterJob(Job):
                    for number in range(self.policy.fragments))
 
     def steps_of(self, wanted: int) -> int:
-        """The first round, and as many whole ones as have the wanted steps."""
-        every = self.policy.every
-        return every + -(-wanted // every) * every
+        """Those before the first round, and as many whole rounds as have the wanted steps."""
+        return self.lead + -(-wanted // self.policy.every) * self.policy.every
 
     def step(self) -> Process:
         """One step of every island, and what follows it."""
@@ -126,7 +126,8 @@ class OuterJob(Job):
 
     def _is_quiet(self, step: int) -> bool:
         """Whether nothing of other islands touches a step."""
-        return not (self._under_way or self.policy.begins(step) or self.policy.ends(step))
+        return not (self.policy.begins(step) or self.policy.ends(step)
+                    or any(not each.processed for each in self._under_way.values()))
 
     # ---- the outer step
 

@@ -12,7 +12,7 @@ SIM = ROOT / "sim"
 ROOMS = ("workloads", "schema", "stacks", "frameworks", "records", "cluster", "network", "step",
          "answer", "report", "validation", "calibration")
 """From the ground up: a room imports itself and those before it. Commands stand above them all."""
-COMMANDS = {"run", "tune", "calibrate", "validate", "command"}
+COMMANDS = {"run", "compare", "tune", "calibrate", "validate", "command"}
 FIDELITIES = ("flow", "packet", "lab")
 """Rooms inside `network` that know nothing of one another."""
 

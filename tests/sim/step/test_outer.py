@@ -170,6 +170,17 @@ def test_the_row_says_what_it_does_not_say(tmp_path):
     assert "equal images/s are not equal loss" in note
 
 
+def test_the_outer_state_counts_as_memory(tmp_path):
+    """Anchor and momentum of a GPU's share, beside what its island needs."""
+    given = {"workload": {"model": "bert-base", "batch": 8, "framework": "free"}, "gpus": 4}
+    own = run(tmp_path, None, hosts=1, **given).memory
+    found = run(tmp_path, {"every": 5}, hosts=2, **given).memory
+    assert own is not None
+    assert found is not None
+    share = -(-get_model("bert-base").parameters // 4)
+    assert found.total - own.total == 8 * share
+
+
 @pytest.mark.parametrize("parallel", ["fsdp", {"tensor": 2}])
 def test_islands_may_split_the_model(tmp_path, parallel):
     given = {"workload": {"model": "bert-base", "batch": 8, "framework": "free"},
