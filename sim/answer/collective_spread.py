@@ -1,30 +1,38 @@
 """Intervals of collectives, and their causes: P10, P50 and P90 of each row's time over draws.
 
 A draw is that of training (`sim.answer.uncertainty`): a value of every uncertain figure of the host
-stack, and other source ports. What the file fits to its rows of training is fitted again in each
-draw, if the stack has it and the fits hold. Frameworks take no part in a collective.
+stack, what is not told of connections, and other source ports. What the file fits to its rows of
+training is fitted again in each draw, if the stack has it and the fits hold. Frameworks take no
+part in a collective. What clusters differ by beside all that widens P10 and P90
+(`sim.answer.margins`), and the answer always lies between them.
 """
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sim.answer.collective_bench import measure
 from sim.answer.fit import fit, fit_slopes, fits_hold
+from sim.answer.hidden import every_hidden, uncover
+from sim.answer.margins import COLLECTIVES
 from sim.answer.parallel import map_shared
 from sim.answer.scenario import Settings
 from sim.answer.uncertainty import (
+    CONNECTIONS,
     FEWEST_DRAWS,
     FIT_ACCURACY,
     PORT_DRAWS,
     PORTS,
     SAME,
     TAIL,
+    Draw,
     affordable_draws,
-    halton,
+    choose_draws,
     unknowns,
 )
 from sim.records.results import Cause, TimeInterval
@@ -53,21 +61,27 @@ class Question:
     fidelity: str = "flow"
     tuning: Tuning | None = None
 
-    def ask(self, settings: Settings, *, explain: bool = False) -> CollectiveReport:
-        """Time every row with these settings."""
-        return measure(self.cluster, self.collective, self.sizes, self.stack, self.scenario,
-                       replace(settings, fidelity=self.fidelity), tuning=self.tuning,
-                       explain=explain)
+    @cached_property
+    def own(self) -> Cluster:
+        """The cluster, as if its file had this scenario alone, over this stack."""
+        found = copy(self.cluster)
+        found.topology = self.cluster.topology.model_copy(update={
+            "scenarios": (self.scenario.model_copy(update={"stack": self.stack}),)})
+        return found
+
+    def ask(self, draw: Draw, *, explain: bool = False) -> CollectiveReport:
+        """Time every row."""
+        cluster = uncover(self.own, draw.hidden)
+        return measure(cluster, self.collective, self.sizes,
+                       settings=Settings(draw.figures, draw.seed, fidelity=self.fidelity),
+                       tuning=self.tuning, explain=explain)
 
     @property
     def unknowns(self) -> list[Unknown]:
-        """The figures that a draw takes."""
-        topology = self.cluster.topology
-        own = self.scenario.model_copy(update={"stack": self.stack})
-        frameworks = {*shipped("frameworks"), *topology.frameworks}
-        return [unknown for unknown in unknowns(
-            topology.model_copy(update={"scenarios": (own,)}), fitted=self.refits)
-            if unknown.name.rpartition(".")[0] not in frameworks]
+        """The figures that decide an interval."""
+        frameworks = {*shipped("frameworks"), *self.cluster.topology.frameworks}
+        return [unknown for unknown in unknowns(self.own.topology, fitted=self.refits)
+                if unknown.name.rpartition(".")[0] not in frameworks]
 
     @property
     def refits(self) -> bool:
@@ -96,7 +110,7 @@ def answer(question: Question, draws: int | None = None, *, why: bool = False,
         why: rank what each interval is due to.
         explain: say what each row's time is due to.
     """
-    report = question.ask(Settings(), explain=explain)
+    report = question.ask(Draw({}), explain=explain)
     note = ""
     if draws is None:
         draws = affordable_draws(report.effort) if question.fidelity == "flow" else 0
@@ -109,32 +123,27 @@ def answer(question: Question, draws: int | None = None, *, why: bool = False,
     task = _Task(question, refit, fit_slopes(question.cluster) if refit else {})
     rows = report.rows
     if draws:
-        rows = _with_intervals(rows, _draws(task, open_, draws))
+        chosen = choose_draws(question.own.topology, draws, fitted=refit)
+        rows = _with_intervals(rows, [times for times in map_shared(_times, task, chosen)
+                                      if times is not None])
     if why:
         rows = _with_causes(rows, task, open_)
     if draws:
         note = (f"P10 and P90: busbw over {draws} draws of the uncertain parameters and of source "
-                "ports" + ("; each draw fits the fitted parameters again." if refit else "."))
+                "ports, and a margin for what else clusters differ by"
+                + ("; each draw fits the fitted parameters again." if refit else "."))
     return replace(report, rows=rows, notes=(note,) if note else ())
 
 
-def _draws(task: _Task, open_: Sequence[Unknown], draws: int) -> list[list[float]]:
-    seed = task.question.cluster.topology.seed
-    chosen = [Settings({unknown.name: unknown.quantile(share)
-                        for unknown, share in zip(open_, point.tolist(), strict=True)},
-                       seed=(seed + number) % 2**32)
-              for number, point in enumerate(halton(draws, len(open_), seed), 1)]
-    return [times for times in map_shared(_times, task, chosen) if times is not None]
-
-
-def _times(task: _Task, drawn: Settings) -> list[float] | None:
+def _times(task: _Task, draw: Draw) -> list[float] | None:
     """Time of each row in seconds, or None if a fit finds no value."""
     try:
         if task.refit:
-            fitted = fit(task.question.cluster, replace(drawn, name_limits=False),
-                         accuracy=FIT_ACCURACY, slopes=task.slopes)
-            drawn = replace(drawn, figures={**drawn.figures, **fitted})
-        return [row.time_s for row in task.question.ask(drawn).rows]
+            settings = Settings(draw.figures, draw.seed, name_limits=False)
+            fitted = fit(task.question.cluster, settings, accuracy=FIT_ACCURACY,
+                         slopes=task.slopes)
+            draw = replace(draw, figures={**draw.figures, **fitted})
+        return [row.time_s for row in task.question.ask(draw).rows]
     except TopologyError:
         return None
 
@@ -146,8 +155,11 @@ def _with_intervals(rows: Sequence[CollectiveRow],
     found = []
     for row, drawn in zip(rows, np.array(times).T, strict=True):
         low, middle, high = np.quantile(drawn, (TAIL, 0.5, 1.0 - TAIL)).tolist()
+        slow, fast = COLLECTIVES.widen(1 / high, 1 / low)
+        interval = TimeInterval(min(1 / fast, row.time_s), middle, max(1 / slow, row.time_s),
+                                len(drawn))
         found.append(row if np.ptp(drawn) <= SAME * drawn.max() else
-                     replace(row, interval=TimeInterval(low, middle, high, len(drawn))))
+                     replace(row, interval=interval))
     return tuple(found)
 
 
@@ -156,8 +168,9 @@ def _with_causes(rows: Sequence[CollectiveRow], task: _Task,
     ends = [(unknown.name, unknown.quantile(TAIL), unknown.quantile(1.0 - TAIL))
             for unknown in open_]
     seed = task.question.cluster.topology.seed
-    chosen = [Settings({name: value}) for name, low, high in ends for value in (low, high)]
-    chosen += [Settings(seed=(seed + number) % 2**32) for number in range(1, PORT_DRAWS + 1)]
+    chosen = [Draw({name: value}) for name, low, high in ends for value in (low, high)]
+    chosen += [Draw({}, (seed + number) % 2**32) for number in range(1, PORT_DRAWS + 1)]
+    chosen += [Draw({}, hidden=hidden) for hidden in every_hidden(task.question.own.topology)]
     times = map_shared(_times, task, chosen)
     return tuple(replace(row, causes=_causes(
         ends, [None if each is None else row.busbw * row.time_s / each[number] for each in times]))
@@ -172,8 +185,10 @@ def _causes(ends: Sequence[tuple[str, float, float]],
         low, high = rates[2 * number: 2 * number + 2]
         if low is not None and high is not None:
             found.append(Cause(name, least, most, low, high))
-    ports = [rate for rate in rates[2 * len(ends):] if rate is not None]
-    if ports:
-        found.append(Cause(PORTS, None, None, min(ports), max(ports)))
+    first, last = 2 * len(ends), 2 * len(ends) + PORT_DRAWS
+    for label, some in ((PORTS, rates[first:last]), (CONNECTIONS, rates[last:])):
+        known = [rate for rate in some if rate is not None]
+        if known:
+            found.append(Cause(label, None, None, min(known), max(known)))
     moved = [cause for cause in found if cause.width > SAME * max(cause.at_low, cause.at_high)]
     return tuple(sorted(moved, key=lambda cause: -cause.width))
