@@ -93,7 +93,7 @@ class OuterJob(Job):
         return (f"islands meet every {self.policy.every} steps ({self.policy.method}), and keep "
                 f"{self.state_bytes / 1e6:,.0f} MB on each GPU for it; equal images/s are not "
                 "equal loss: islands drift apart between, and most that is published of it is of "
-                "language models")
+                "language models.")
 
     @property
     def state_bytes(self) -> int:
