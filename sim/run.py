@@ -97,7 +97,7 @@ class Options:
               help="Change a value of the file, e.g. hosts[0].nics[0].rate=100Gbps (may be "
                    "repeated).")
 @click.option("--scenario", multiple=True, help="Run only this scenario (may be repeated).")
-@click.option("--explain", is_flag=True, help="Show the parts of each step's time.")
+@click.option("--explain", is_flag=True, help="Show the parts of each step's or collective's time.")
 @click.option("--json", metavar="FILE|-", help="Write the answer as JSON.")
 @click.option("--csv", metavar="FILE|-", help="Write the answer as CSV.")
 @click.option("--plot", metavar="FILE", help="Draw timeline, link utilisation and scaling.")
@@ -173,8 +173,7 @@ def _check_options(ask: Options) -> None:
         return
     _known("--collective", "collective", ask.collective, COLLECTIVES)
     training = {"--plot": ask.plot, "--trace": ask.trace, "--html": ask.html,
-                "--explain": ask.explain, "--strict": ask.strict, "--why": ask.why,
-                "--draws": ask.draws is not None}
+                "--strict": ask.strict}
     for option, given in training.items():
         if given:
             raise click.UsageError(f"{option} is for training; --collective runs none")
@@ -280,6 +279,10 @@ def _print(report: Report, ask: Options) -> None:
 
     console = console_for(getattr(sys, ask.table_stream))
     print_report(report, console=console)
+    if report.scenarios and report.scenarios[0].cost is not None:
+        from sim.report.cost_table import print_costs
+
+        print_costs(report, console=console)
     if ask.why:
         from sim.report.answer_table import print_causes
 
@@ -307,8 +310,8 @@ def _misses(report: Report, *, quiet: bool) -> int:
 def _time_collective(cluster: Cluster, scenario: Scenario, ask: Options) -> None:
     from harp.cli.io import write_text
     from sim.answer.answer import origin_of
-    from sim.answer.collective_bench import measure, parse_sizes
-    from sim.answer.scenario import Settings
+    from sim.answer.collective_bench import parse_sizes
+    from sim.answer.collective_spread import Question, answer
     from sim.schema.parameters import shipped
 
     assert ask.collective is not None
@@ -322,8 +325,9 @@ def _time_collective(cluster: Cluster, scenario: Scenario, ask: Options) -> None
     if cluster.gpus == 1:
         raise click.UsageError("--collective needs two GPUs, and this cluster has one")
     tuning = None if ask.tuned is None else _tuning(ask.tuned, ask.collective, cluster)
-    report = replace(measure(cluster, ask.collective, wanted, ask.stack, scenario,
-                             Settings(fidelity=ask.fidelity), tuning=tuning),
+    question = Question(cluster, ask.collective, wanted, scenario, ask.stack or scenario.stack,
+                        ask.fidelity, tuning)
+    report = replace(answer(question, ask.draws, why=ask.why, explain=ask.explain),
                      origin=origin_of(cluster.topology, ask.stack))
     if ask.json is not None:
         from sim.report.export import collective_json
@@ -334,10 +338,19 @@ def _time_collective(cluster: Cluster, scenario: Scenario, ask: Options) -> None
 
         write_text(ask.csv, collective_csv(report))
     if not ask.quiet:
+        from sim.report.collective_table import (
+            print_collective,
+            print_collective_causes,
+            print_limits,
+        )
         from sim.report.screen import console_for
-        from sim.report.tuning_tables import print_collective
 
-        print_collective(report, console=console_for(getattr(sys, ask.table_stream)))
+        console = console_for(getattr(sys, ask.table_stream))
+        print_collective(report, console=console)
+        if ask.why:
+            print_collective_causes(report, console=console)
+        if ask.explain:
+            print_limits(report, console=console)
 
 
 def _tuning(path: str, collective: str, cluster: Cluster) -> Tuning:

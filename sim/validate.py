@@ -13,6 +13,9 @@ fitted are predicted by the fit to all other sources, and intervals have the mar
 sources (`sim.validation.coverage`); with ``--case`` they have the shipped one. The status is 1 if a
 row is off by more than a quarter and its case gives no reason, or if a shipped margin is stale.
 docs/results/validation.md has the results of this version.
+
+``python -m sim.validate FILE...`` scores files of your own: topology files by the figures under
+their ``expect``, or cases. The status is 1 if a figure is missed by more than its ``within``.
 """
 
 from __future__ import annotations
@@ -34,8 +37,8 @@ RowT = TypeVar("RowT")
 
 
 @plain_command
-@click.argument("what", type=click.Choice(["published", "fidelities", "corrections", "packet",
-                                           "lab"]))
+@click.argument("what", nargs=-1, required=True,
+                metavar="published|fidelities|corrections|packet|lab|FILE...")
 @click.option("--case", "only", multiple=True, metavar="NAME",
               help="Run only this case, the name of its file without .yaml (may be repeated).")
 @click.option("--draws", type=click.IntRange(0, 1000), default=24, show_default=True,
@@ -43,21 +46,30 @@ RowT = TypeVar("RowT")
 @click.option("--refit/--no-refit", default=None,
               help="Predict each fitted row by a fit without its source.  [yes, unless --case]")
 @click.option("--page", metavar="FILE.md", help="Write the results page, and its plot beside it.")
-def main(what: str, *, only: tuple[str, ...], draws: int, refit: bool | None,
+def main(what: tuple[str, ...], *, only: tuple[str, ...], draws: int, refit: bool | None,
          page: str | None) -> int:
-    """Compare the simulator with published measurements, or its fidelities with one another."""
+    """Compare the simulator with published measurements or your own, or its fidelities."""
     from harp.cli.io import check_target
 
     if page is not None:
         check_target(page, (".md",))
-    if what != "published":
-        if only or refit is not None:
-            raise click.UsageError("--case and --refit work only with published")
-        if what == "corrections":
-            return _derive_corrections()
-        compare = {"fidelities": _compare_fidelities, "packet": _compare_packets,
-                   "lab": _compare_laboratory}[what]
+    if what == ("published",):
+        return _published(only, draws, refit, page)
+    if only or refit is not None:
+        raise click.UsageError("--case and --refit work only with published")
+    if what == ("corrections",):
+        return _derive_corrections()
+    compare = {"fidelities": _compare_fidelities, "packet": _compare_packets,
+               "lab": _compare_laboratory}.get(" ".join(what))
+    if compare is not None:
         return compare(page)
+    if page is not None:
+        raise click.UsageError("--page works only with published, fidelities, packet and lab")
+    return _score_files(_files(what), draws)
+
+
+def _published(only: tuple[str, ...], draws: int, refit: bool | None, page: str | None) -> int:
+    """Check the options that belong to published figures, and predict these."""
     refit = not only if refit is None else refit
     if page is not None and not refit:
         raise click.UsageError("--page needs --refit, and no --case")
@@ -88,6 +100,43 @@ def _compare_published(only: tuple[str, ...], draws: int, page: str | None, *,
     for sentence in old:
         click.echo(f"error: {sentence}", err=True)
     return int(bool(unexplained or old))
+
+
+WORDS = ("published", "fidelities", "corrections", "packet", "lab")
+
+
+def _files(names: tuple[str, ...]) -> list[Path]:
+    """The user's own files; raises a usage error for a word that is neither one nor a file."""
+    from harp.nearest import did_you_mean
+
+    for name in names:
+        if not Path(name).is_file():
+            what = (f"{name} stands alone" if name in WORDS else
+                    f"there is no file {name}{did_you_mean(name, WORDS, 0.6)}")
+            raise click.UsageError(f"{what}; give {', '.join(WORDS)}, or files with figures")
+    return [Path(name) for name in names]
+
+
+def _score_files(paths: list[Path], draws: int) -> int:
+    """Predict the figures of a user's files; status 1 if one is missed."""
+    from sim.report.screen import console_for
+    from sim.validation.case import load_published
+    from sim.validation.coverage import as_shipped
+    from sim.validation.predictions import predict_files, print_rows
+
+    for path in paths:
+        if not load_published(path):
+            raise click.UsageError(f"{path} has no figures to score: give some under expect, of "
+                                   "kind published or measured")
+    rows = predict_files(paths, draws)
+    if draws:
+        rows = as_shipped(rows)
+    print_rows(rows, console_for(sys.stdout), covered=draws > 0, refit=False)
+    off = [row for row in rows if abs(row.error) > row.figure.within and not row.note]
+    for row in off:
+        click.echo(f"error: {row.name} is off by {row.error:+.0%}; allowed: "
+                   f"{row.figure.within:.0%}", err=True)
+    return int(bool(off))
 
 
 def _compare_fidelities(page: str | None) -> int:

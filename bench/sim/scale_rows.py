@@ -256,9 +256,9 @@ def training_steps(_: float | None) -> Measured:
     return Measured(time.perf_counter() - start_s, tolerance=EXACT, result=result)
 
 
-def whole_command(topology: str, repetitions: int) -> Measured:
+def whole_command(topology: str, repetitions: int, *options: str) -> Measured:
     """A table with its intervals, as a user asks for it."""
-    command = [sys.executable, "-m", "sim.run", f"topologies/{topology}.yaml"]
+    command = [sys.executable, "-m", "sim.run", f"topologies/{topology}.yaml", *options]
     times = []
     for _ in range(repetitions):
         start_s = time.perf_counter()
@@ -282,6 +282,11 @@ ROWS = by_id((
     ScaleRow("ring-1024-ecmp", "the ring in a random order: ECMP collides, ranks drift apart",
              lambda t: by_steps(ring_plan(shuffled=True), t)),
     ScaleRow("a2a-1024", "all-to-all, 64 MiB a rank, 1.05 M messages", all_to_all, 5.0, 1000.0),
+    ScaleRow("a2a-1024-run", "python -m sim.run topologies/clos3-1024.yaml, all-to-all, 64 MiB",
+             lambda _: whole_command("clos3-1024", 1, "--collective", "alltoall", "--sizes",
+                                     "64MiB"), 10.0, 1000.0),
+    ScaleRow("a2a-1024-sizes", "the same at 30 sizes from 8 B to 4 GiB",
+             lambda _: whole_command("clos3-1024", 1, "--collective", "alltoall")),
     ScaleRow("step-16384", "a step of VGG16 and one of BERT-large, 16,384 GPUs", training_steps,
              10.0, 2000.0),
     ScaleRow("packet-perm-1024", "the permutation in frames of 4 KiB between real sessions",

@@ -8,8 +8,8 @@ mixed in ``delay`` steps later, and travels while these compute.
 | method | sent of a fragment | fragments, delay | source |
 |---|---|---|---|
 | local-sgd | all of the difference, fp32 | 1, 0 | Stich, ICLR 2019 |
-| diloco | the same | 1, 0 | Douillard et al., arXiv 2311.08105 |
-| streaming | the same | any | Douillard et al., arXiv 2501.18512 |
+| diloco | the same, in ``bits`` bits | 1, 0 | Douillard et al., arXiv 2311.08105 |
+| streaming | the same, in ``bits`` bits | any | Douillard et al., arXiv 2501.18512 |
 | sparseloco | ``keep`` of each ``chunk``, in ``bits`` bits | any | Sarfi et al., arXiv 2508.15706 |
 
 >>> policy = OuterPolicy("streaming", every=30, fragments=3, delay=2)
@@ -19,6 +19,8 @@ mixed in ``delay`` steps later, and travels while these compute.
 ((1,), (1,))
 >>> OuterPolicy("sparseloco", every=30).message_bytes(4096)
 116
+>>> OuterPolicy("diloco", every=100, bits=8).message_bytes(4096)
+4100
 """
 
 from __future__ import annotations
@@ -34,9 +36,11 @@ if TYPE_CHECKING:
 Method = Literal["local-sgd", "diloco", "streaming", "sparseloco"]
 FP32_BITS = 32
 SCALE_BYTES = 4
-"""Of each chunk with quantised values: the largest magnitude, in fp32."""
-BITS = (2, 4, 8, FP32_BITS)
-"""Bits that a sparse value may have; 32: as it is."""
+"""Of each chunk with values of few bits: the largest magnitude, in fp32."""
+BITS: dict[Method, tuple[int, ...]] = {
+    "local-sgd": (FP32_BITS,), "diloco": (FP32_BITS, 4, 8), "streaming": (FP32_BITS, 4, 8),
+    "sparseloco": (2, 4, 8, FP32_BITS)}
+"""Bits that a value may have, first those where not given; 32: as it is."""
 MOST_CHUNK = 1 << 16
 
 
@@ -53,9 +57,10 @@ class OuterPolicy:
     keep: int = 64
     """Values of each chunk that SparseLoCo sends: 64 of 4096 are 1.6 %; the paper has 1 to 3."""
     chunk: int = 4096
-    """Elements among which it selects them; 4096 need indexes of 12 bits."""
-    bits: int = 2
-    """Bits of a value that it sends."""
+    """Elements among which it selects them, or that have a scale in common where values have few
+    bits; 4096 need indexes of 12 bits."""
+    bits: int = 0
+    """Bits of a value that is sent; 0: the first of `BITS`."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be."""
@@ -68,9 +73,17 @@ class OuterPolicy:
         _check("fragments", self.fragments, 1, self.every)
         _check("delay", self.delay, 0, self.every - 1)
         _check("chunk", self.chunk, 2, MOST_CHUNK)
-        _check("keep", self.keep, 1, self.chunk)
-        if self.bits not in BITS:
-            raise ValueError(f"bits is {self.bits}; allowed are {', '.join(map(str, BITS))}")
+        if self.sparse:
+            _check("keep", self.keep, 1, self.chunk)
+        allowed = BITS[self.method]
+        if not self.bits:
+            object.__setattr__(self, "bits", allowed[0])
+        if self.bits not in allowed:
+            raise ValueError(f"bits is {self.bits}; allowed are "
+                             f"{', '.join(map(str, sorted(allowed)))}")
+        if not self.sparse and self.chunk * self.bits % 8:
+            raise ValueError(f"chunk is {self.chunk}; allowed are even numbers beside {self.bits} "
+                             "bits")
         if self.method in {"local-sgd", "diloco"} and (self.fragments, self.delay) != (1, 0):
             raise ValueError(f"{self.method} sends all at once and waits for it; fragments and "
                              "delay are of streaming and sparseloco")
@@ -79,6 +92,11 @@ class OuterPolicy:
     def sparse(self) -> bool:
         """Whether a few values travel, to all, in place of a sum."""
         return self.method == "sparseloco"
+
+    @property
+    def has_momentum(self) -> bool:
+        """Whether the outer optimizer keeps a momentum."""
+        return self.method in {"diloco", "streaming"}
 
     def begins(self, step: int) -> tuple[int, ...]:
         """Give the fragments that are sent after inner step ``step``, counted from 1."""
@@ -103,13 +121,22 @@ class OuterPolicy:
     def chunk_bytes(self) -> int:
         """Bytes of a chunk's message."""
         scale = SCALE_BYTES if self.bits < FP32_BITS else 0
-        return scale + -(-self.keep * (self.index_bits + self.bits) // 8)
+        values = (self.keep * (self.index_bits + self.bits) if self.sparse
+                  else self.chunk * self.bits)
+        return scale + -(-values // 8)
 
     def message_bytes(self, elements: int) -> int:
         """Bytes that a replica contributes for ``elements`` elements of a fragment."""
-        if self.sparse:
+        if self.sparse or self.bits < FP32_BITS:
             return -(-elements // self.chunk) * self.chunk_bytes
         return elements * FP32_BITS // 8
+
+    def state_bytes(self, elements: int) -> int:
+        """Bytes that a replica keeps for ``elements`` elements from one round to the next.
+
+        The anchor, and the momentum or what was not sent, in fp32.
+        """
+        return elements * FP32_BITS // 8 * (1 + (self.has_momentum or self.sparse))
 
     @property
     def plan(self) -> str:

@@ -8,22 +8,22 @@ from contextlib import closing
 from itertools import product
 from typing import TYPE_CHECKING
 
-import simpy
-
 from harp.collectives.protocol import SIMPLE
 from harp.collectives.registry import make_plan
-from sim.answer.scenario import Settings
-from sim.cluster.placement import Placement, choose_gpus, common_group, place
+from sim.answer.scenario import Clock, Settings
+from sim.cluster.placement import EXCHANGES, Placement, choose_gpus, common_group, place
 from sim.network.fidelity import make_network, wall_clock
 from sim.network.interface import Site, TooLargeError
 from sim.network.nccl import PLANS, Choice, View, choose, chosen_plan, tuned_choice
 from sim.network.transport import Style
 from sim.records.busbw import collective_row
-from sim.records.results import CollectiveReport
+from sim.records.results import CollectiveReport, Limit
 from sim.records.timeline import Timeline
 from sim.schema.errors import Problem
 from sim.schema.nccl_defaults import channel_count
+from sim.schema.size import MOST_FLOWS
 from sim.schema.units import SIZE
+from sim.step.critical_path import cause, mean_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from harp.collectives.protocol import Protocol
     from harp.collectives.tuning import Tuning
     from sim.cluster.cluster import Cluster
+    from sim.records.results import Span
+    from sim.schema.model import Topology
     from sim.schema.parameters import HostStack
     from sim.schema.scenario_keys import Background, Scenario
 
@@ -88,14 +90,16 @@ def _bytes(text: str) -> int:
 def measure(cluster: Cluster, collective: str, sizes: Sequence[int], stack: str | None = None,
             scenario: Scenario | None = None,
             settings: Settings | None = None, algorithms: Sequence[str] | None = None, *,
-            chosen: bool = False, tuning: Tuning | None = None) -> CollectiveReport:
+            chosen: bool = False, tuning: Tuning | None = None,
+            explain: bool = False) -> CollectiveReport:
     """Simulate ``collective`` over all GPUs by each algorithm at each size, without other jobs.
 
     Every row meets the same flows of the scenario's background traffic. Style (routing, channels,
     sockets, bond, affinity) and stack default to the scenario's, and the scenario to the first one.
     ``settings`` changes figures of the stack and chooses the fidelity. ``algorithms`` defaults to
     all those of the collective; "nccl" is NCCL's own choice, "tuned" its choice by ``tuning``. With
-    ``chosen`` each algorithm that NCCL tunes runs by the protocol that NCCL would choose.
+    ``chosen`` each algorithm that NCCL tunes runs by the protocol that NCCL would choose. With
+    ``explain`` rows say what their time is due to.
     """
     topology = cluster.topology
     scenario = scenario or topology.scenarios[0]
@@ -106,7 +110,8 @@ def measure(cluster: Cluster, collective: str, sizes: Sequence[int], stack: str 
                       affinity=scenario.affinity)
     group = common_group(cluster, gpus)
     timer = Timer(cluster, host_stack, scenario, placement, fidelity=settings.fidelity,
-                  background=topology.background_of(scenario))
+                  background=topology.background_of(scenario), seed=settings.seed,
+                  explain=explain)
     view = View.of(cluster, scenario, gpus)
     every = (*ALGORITHMS[collective], *(("nccl",) if collective in PLANS else ()),
              *(("tuned",) if tuning is not None else ()))
@@ -115,6 +120,9 @@ def measure(cluster: Cluster, collective: str, sizes: Sequence[int], stack: str 
         for size, algorithm in product(sizes, algorithms or every):
             if cluster.gpus == 1 or (algorithm in GROUPED and group == 1):
                 continue
+            if algorithm in EXCHANGES:
+                _check_flows(topology, cluster.gpus, group if algorithm in GROUPED else 1,
+                             len(placement.of(algorithm)))
             choice = _choice_of(algorithm, view, collective, size, tuning, chosen=chosen)
             name = algorithm if choice is None or algorithm == "tuned" else "NCCL"
             if choice is not None:
@@ -130,9 +138,19 @@ def measure(cluster: Cluster, collective: str, sizes: Sequence[int], stack: str 
                                              allowed="smaller --sizes, or --fidelity flow")
                                      ) from error
             rows.append(collective_row(collective, name, ranks=cluster.gpus, size_bytes=size,
-                                       time_s=time_s, choice=choice.name if choice else ""))
+                                       time_s=time_s, choice=choice.name if choice else "",
+                                       limits=timer.limits))
     return CollectiveReport(topology.name, topology.seed, collective, cluster.gpus, "float",
-                            tuple(rows))
+                            tuple(rows), effort=timer.effort)
+
+
+def _check_flows(topology: Topology, ranks: int, group: int, channels: int) -> None:
+    """Raise TopologyError where each rank sends to too many others, or to its equals elsewhere."""
+    flows = channels * ranks * (ranks // group - 1)
+    if flows > MOST_FLOWS:
+        raise topology.error(Problem(
+            f"{flows:,} flows at once in an all-to-all of {ranks:,} GPUs", path=("hosts",),
+            allowed=f"at most {MOST_FLOWS:,}, with fewer GPUs or channels"))
 
 
 def _choice_of(algorithm: str, view: View, collective: str, size: int, tuning: Tuning | None, *,
@@ -157,26 +175,45 @@ class Timer:
 
     def __init__(self, cluster: Cluster, stack: HostStack, scenario: Scenario,
                  placement: Placement, *, fidelity: str = "flow",
-                 background: tuple[Background, ...] = ()) -> None:
+                 background: tuple[Background, ...] = (), seed: int | None = None,
+                 explain: bool = False) -> None:
         style = Style.of(scenario, cluster.topology, stack.name)
-        self._site = Site(cluster, stack, style, names_limits=False, background=background)
-        self._placement, self._fidelity = placement, fidelity
+        self._site = Site(cluster, stack, style, seed, names_limits=explain,
+                          background=background, alone=True)
+        self._placement, self._fidelity, self._explain = placement, fidelity, explain
+        self._spans: list[Span] = []
+        self._spent = 0
         self._build()
 
     def _build(self) -> None:
-        self.env = wall_clock(self._fidelity, self._site.cluster.topology) or simpy.Environment()
+        self._clock = Clock(math.inf)
+        self.env = wall_clock(self._fidelity, self._site.cluster.topology) or self._clock
         self.network = make_network(self._fidelity, self.env, self._site)
         self._comm = self.network.communicator()
-        self._line = Timeline(self.env, lambda _: None, "collective")
+        self._line = Timeline(self.env, self._spans.append if self._explain else lambda _: None,
+                              "collective")
+
+    @property
+    def effort(self) -> int:
+        """What all runs so far have cost, in events."""
+        return self._spent + self._clock.events + self.network.effort
+
+    @property
+    def limits(self) -> tuple[Limit, ...]:
+        """What the last run's time is due to, the longest first; nothing unless it is explained."""
+        return mean_path([tuple(Limit(cause(span), span.end_s - span.start_s)
+                                for span in self._spans)])
 
     def seconds(self, plan: Plan, protocol: Protocol = SIMPLE, channels: int = 0) -> float:
         """Time of one run of ``plan``, on the first ``channels``, or on all where 0."""
         if self._site.background:
+            self._spent = self.effort
             self.close()
             self._build()
             self._run(plan, protocol, channels)
             self.env.run(SETTLE_S * (math.floor(self.env.now / SETTLE_S) + 1))
         start_s = self.env.now
+        self._spans.clear()
         self._run(plan, protocol, channels)
         return float(self.env.now - start_s)
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from sim.answer.scenario import Settings, run_scenario
 from sim.schema.errors import Problem, TopologyError
 from sim.schema.parameters import FrameworkCosts, HostStack, load_framework, load_stack
+from sim.schema.scenario_keys import Expect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from sim.cluster.cluster import Cluster
     from sim.records.results import ScenarioResult
     from sim.schema.model import Topology
-    from sim.schema.scenario_keys import Expect
 
 
 TRIES = 100
@@ -129,8 +129,8 @@ def fit(cluster: Cluster, settings: Settings, *, accuracy: float = ACCURACY,
     """
     figures = dict(settings.figures)
     fitted: dict[str, float] = {}
-    for number, expect in enumerate(cluster.topology.expect):
-        if expect.fits is None:
+    for number, expect in enumerate(cluster.topology.figures):
+        if not isinstance(expect, Expect) or expect.fits is None:
             continue
         try:
             fitted[expect.fits] = _solve(cluster, expect, expect.fits,

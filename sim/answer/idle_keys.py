@@ -24,6 +24,7 @@ from sim.answer.uncertainty import unknowns
 from sim.cluster.cluster import Cluster
 from sim.schema.errors import Problem, TopologyError
 from sim.schema.model import is_of_packet
+from sim.schema.scenario_keys import ExpectCollective
 from sim.schema.variants import LEFT_OUT, Variants
 
 if TYPE_CHECKING:
@@ -124,8 +125,8 @@ def idle_keys(cluster: Cluster, rows: Rows, workers: int | None = None) -> list[
     variants = Variants(topology.plain, topology.folder)
     alike: dict[Path, list[Path]] = {}
     for path in variants.leaves():
-        if path[0] == "lab" or is_of_packet(path):
-            continue  # of another fidelity
+        if path[0] == "lab" or is_of_packet(path) or _is_of_collective(topology, path):
+            continue  # of another fidelity, or for sim.validate
         alike.setdefault(tuple(0 if isinstance(part, int) else part for part in path),
                          []).append(path)
     states = map_shared(_state, _Search(cluster, variants, rows), list(alike.values()), workers)
@@ -135,6 +136,12 @@ def idle_keys(cluster: Cluster, rows: Rows, workers: int | None = None) -> list[
     return [topology.error(Problem("has no effect on any row", path=path, at_key=True))
             for path in named if not (path[0] in _SETS and len(path) > 2)
             and variants.make(path, LEFT_OUT) is not None]
+
+
+def _is_of_collective(topology: Topology, path: Path) -> bool:
+    """Whether the path is that of a figure of a collective."""
+    return (path[0] == "expect" and len(path) > 1
+            and isinstance(topology.figures[int(path[1])], ExpectCollective))
 
 
 def too_much_to_search(cluster: Cluster, rows: Rows) -> str | None:
@@ -205,7 +212,7 @@ def _expectations(topology: Topology, scenario: Scenario, gpus: int) -> list[obj
 
 def _same(before: ScenarioResult, after: ScenarioResult) -> bool:
     """Whether two results are equal except for rounding."""
-    return ((before.expect, before.notes, before.memory)
-            == (after.expect, after.notes, after.memory)
+    return ((before.expect, before.notes, before.memory, before.cost)
+            == (after.expect, after.notes, after.memory, after.cost)
             and math.isclose(before.images_per_s, after.images_per_s, rel_tol=ROUNDING)
             and math.isclose(before.step_s, after.step_s, rel_tol=ROUNDING))

@@ -14,6 +14,7 @@ import numpy as np
 import simpy
 
 from harp.lightcc.settings import LightSettings
+from sim.answer.cost import cost_of
 from sim.answer.memory_fit import too_large
 from sim.cluster.placement import rank_gpus
 from sim.network.fidelity import make_network, wall_clock
@@ -38,6 +39,7 @@ from sim.step.exposure import mean_breakdown
 from sim.step.faults import Struck, check_links, strike
 from sim.step.groups import GROUPS, Groups
 from sim.step.memory import count
+from sim.step.outer import OuterJob
 from sim.step.recipe import Recipe, Views
 from sim.step.stages import slowest_stage
 from sim.step.train import Job
@@ -50,7 +52,7 @@ if TYPE_CHECKING:
     from sim.cluster.cluster import Cluster
     from sim.cluster.placement import Ranks
     from sim.network.interface import Capture
-    from sim.records.results import Memory
+    from sim.records.results import Cost, Memory
     from sim.schema.errors import TopologyError
     from sim.schema.model import Topology
     from sim.schema.parameters import FrameworkCosts, HostStack
@@ -74,17 +76,17 @@ class TooLongError(RuntimeError):
 
 
 class Clock(simpy.Environment):
-    """An environment that counts its events."""
+    """An environment that counts its events, of which it allows ``most``, or `MOST_EVENTS`."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: float | None = None) -> None:
         super().__init__()
-        self.events = 0
+        self.events, self._most = 0, MOST_EVENTS if most is None else most
 
     def step(self) -> None:
         """Process the next event; raises TooLongError after too many."""
         self.events += 1
-        if self.events > MOST_EVENTS:
-            raise TooLongError(f"{MOST_EVENTS:,} events by {self.now:.4g} s")
+        if self.events > self._most:
+            raise TooLongError(f"{self._most:,} events by {self.now:.4g} s")
         super().step()
 
 
@@ -164,6 +166,7 @@ class Run:
     def __init__(self, cluster: Cluster, scenario: Scenario, gpus: int,
                  settings: Settings = Settings(), clock: Clock | None = None) -> None:
         topology = cluster.topology
+        topology.require_workload()
         self.cluster, self.scenario, self.gpus, self.settings = cluster, scenario, gpus, settings
         self.env = wall_clock(settings.fidelity, topology) or clock or Clock()
         self.stack = settings.stack(topology, scenario.stack)
@@ -180,6 +183,7 @@ class Run:
         self._alone_s: list[float] = []
         self._memory: list[Memory] = []
         self._models: list[Model] = []
+        self._costs: list[Cost | None] = []
         self._tracks: list[list[str]] = []
         self._gpus: dict[str, tuple[int, float]] = {}
         self.notes: list[str] = []
@@ -206,6 +210,7 @@ class Run:
         count = int(own) if job else self.gpus
         ranks = rank_gpus(self.cluster, hosts, count, channel_count(topology, scenario),
                           affinity=scenario.affinity)
+        self._check_islands(ranks)
         gpus, recipe = ranks.gpus, self._recipe(workload, ranks)
         at = (self.cluster.flops if workload.precision == topology.workload.precision
               else self.cluster.flops_at(workload.precision))
@@ -220,6 +225,7 @@ class Run:
         layout = recipe.layout
         self._memory.append(self._check_memory(recipe, ranks))
         alone_s = plan_pass(replace(recipe, layout=Parallel()), flops).compute_s
+        self._costs.append(cost_of(self.cluster, gpus, recipe.model))
         stage = slowest_stage(recipe.model, layout, recipe.accumulation)
         recipe = replace(recipe, model=stage.model)
         each = self._shows_each(workload)
@@ -230,11 +236,17 @@ class Run:
                 allowed=f"a product of at most {MOST_EVENTS:,}, or no faults, jobs or traffic "
                 "beside it, so that one stands for all"))
         work = plan_pass(recipe, flops * layout.tensor * layout.context)
-        made = Job(self.env, recipe, comm, count, work, tracks[0], bubble=stage.bubble,
-                   alike=not each)
+        if scenario.sync is None or ranks.host_group == count:
+            made = Job(self.env, recipe, comm, count, work, tracks[0], bubble=stage.bubble,
+                       alike=not each)
+        else:
+            made = OuterJob(self.env, recipe, comm, count, work, tracks[0], bubble=stage.bubble,
+                            alike=not each, policy=scenario.sync.policy, whole=workload.network,
+                            island=ranks.host_group)
+            self.notes.append(made.note)
         self._alone_s.append(alone_s)
         self._models.append(workload.network)
-        made.counted = scenario.steps
+        made.counted = made.steps_of(scenario.steps)
         made.finds_paths = self.settings.name_limits
         self._tracks.append(tracks)
         self.jobs.append(made)
@@ -250,8 +262,13 @@ class Run:
     def _check_memory(self, recipe: Recipe, ranks: Ranks) -> Memory:
         """Count the memory of a step; raises TopologyError where the GPUs have less."""
         topology = self.cluster.topology
-        groups = Groups(recipe.layout, len(ranks.gpus), ranks.host_group)
+        sync = self.scenario.sync
+        island = len(ranks.gpus) if sync is None else ranks.host_group
+        groups = Groups(recipe.layout, island, ranks.host_group)
         memory = count(recipe, groups)
+        if sync is not None and island < len(ranks.gpus):
+            outer = sync.policy.state_bytes(-(-recipe.model.parameters // island))
+            memory = replace(memory, optimizer=memory.optimizer + outer)
         ends = np.cumsum([group.count for group in topology.hosts])
         used = np.unique(np.searchsorted(ends, self.cluster.host[ranks.gpus], side="right"))
         limits = [topology.hosts[number].gpus.memory_bytes for number in used.tolist()]
@@ -280,6 +297,23 @@ class Run:
         flops = model.forward_flops + model.backward_flops
         return images_per_s * flops / (job.gpus * min(known))
 
+    def _check_islands(self, ranks: Ranks) -> None:
+        """Raise TopologyError where hosts cannot be islands that train by themselves."""
+        sync, split = self.scenario.sync, self.scenario.layout.split
+        if sync is None:
+            return
+        used = len(np.unique(self.cluster.host[ranks.gpus]))
+        number = [each.name for each in self.cluster.topology.scenarios].index(self.scenario.name)
+        if used * ranks.host_group != len(ranks.gpus):
+            raise self.cluster.topology.error(Problem(
+                f"{len(ranks.gpus)} GPUs on {used} hosts are no islands of one size",
+                path=("scenarios", number, "sync"), allowed="as many GPUs on each host"))
+        if ranks.host_group % split:
+            raise self.cluster.topology.error(Problem(
+                f"a copy of the model on {split} GPUs is no part of an island of "
+                f"{ranks.host_group}", path=("scenarios", number, "sync"),
+                allowed="parallel that splits the model over the GPUs of one host"))
+
     def _recipe(self, workload: Workload, ranks: Ranks) -> Recipe:
         scenario, topology = self.scenario, self.cluster.topology
         framework = scenario.framework or workload.framework
@@ -307,7 +341,8 @@ class Run:
 
     def _views(self, ranks: Ranks) -> Views:
         """What NCCL sees of each group of the job."""
-        groups = Groups(self.scenario.layout, len(ranks.gpus), ranks.host_group)
+        island = len(ranks.gpus) if self.scenario.sync is None else ranks.host_group
+        groups = Groups(self.scenario.layout, island, ranks.host_group)
         return {group: View.of(self.cluster, self.scenario, ranks.gpus[np.asarray(
             groups.of(group)[0])]) for group in GROUPS}
 
@@ -341,13 +376,15 @@ class Run:
                wanted: int) -> Generator[simpy.Event, None, None]:
         yield self.env.timeout(start_s)
         alone = job.comm is None or job.recipe.host_group == job.gpus
-        while any(len(other.steps_s) < wanted for other in ([job] if alone else self.jobs)):
+        while any(len(other.steps_s) < other.steps_of(wanted)
+                  for other in ([job] if alone else self.jobs)):
             repeats = self._repeats()
             yield from job.step()
             if repeats:
-                job.repeat_step(wanted - len(job.steps_s))
+                job.repeat_step(job.steps_of(wanted) - len(job.steps_s))
             if self.settings.record_links and all(other.steps_s for other in self.jobs):
-                self.network.forget(min(other.steps_s[:wanted][-1][0] for other in self.jobs))
+                self.network.forget(min(other.steps_s[:other.steps_of(wanted)][-1][0]
+                                        for other in self.jobs))
 
     def _repeats(self) -> bool:
         """Whether the step that begins equals all after it, so that one simulation is enough.
@@ -374,22 +411,22 @@ class Run:
 
     def _result(self, number: int) -> ScenarioResult:
         job, name = self.jobs[number], self.names[number]
-        breakdown = mean_breakdown(job.breakdowns)
+        breakdown = mean_breakdown(job.breakdowns[job.lead:])
         batch = job.recipe.batch * job.recipe.accumulation
         images_per_s = job.replicas * batch / breakdown.step_s
         alone = job.recipe.batch / self._alone_s[number]
-        step_s = job.steps_s[: self.scenario.steps][-1]
+        step_s = job.steps_s[: job.steps_of(self.scenario.steps)][-1]
         return ScenarioResult(
             name=self.scenario.name, gpus=job.gpus, job=name, images_per_s=images_per_s,
             step_s=breakdown.step_s, breakdown=breakdown,
             efficiency=images_per_s / (job.gpus * alone), spans=self._spans(number),
             links=self.network.usage(step_s),
             expect=find_expect(self.cluster.topology, self.scenario.name, job.gpus, name),
-            limits=mean_path(job.paths), memory=self._memory[number],
+            limits=mean_path(job.paths[job.lead:]), memory=self._memory[number],
             tokens_per_s=images_per_s * self._models[number].tokens or None,
             mfu=self._mfu(job, number, images_per_s),
             notes=(*self.notes, *self._not_planned(), *self.network.notes),
-            effort=self.env.events + self.network.effort)
+            effort=self.env.events + self.network.effort, cost=self._costs[number])
 
     def _not_planned(self) -> list[str]:
         """A sentence on flows that ``routing: plan`` cannot steer."""

@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from harp.routing.affinity import ring_order
+from sim.schema.nccl_defaults import peer_channels
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 RINGS = ("ring", "reduce-scatter", "allgather", "topk")
 """Plans that are one ring over all ranks."""
+EXCHANGES = ("alltoall", "hierarchical-alltoall")
+"""Plans in which ranks send to many others at once."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,9 +41,13 @@ class Placement:
 
     rings: Ints
     others: Ints
+    exchanges: int
+    """Channels of an all-to-all."""
 
     def of(self, plan: str) -> Sequence[Ints]:
         """Placement of a plan by its name."""
+        if plan in EXCHANGES:
+            return list(self.others[:self.exchanges])
         return list(self.rings if plan in RINGS else self.others)
 
 
@@ -97,8 +104,11 @@ def place(cluster: Cluster, gpus: Ints, channels: int, *, affinity: bool) -> Pla
     nics = np.stack([cluster.endpoint, cluster.vnic], axis=1)[first_host]
     rails = len(np.unique(nics, axis=0))
     sizes = np.unique(cluster.host[gpus], return_counts=True)[1]
+    # NCCL spreads the pairs of a GPU over its own NICs; here each pair uses all of them.
+    own = int(max(cluster.own_nics[gpus].max(), cluster.own_vnics[gpus].max()))
+    exchanges = max(peer_channels(len(gpus), channels), min(own, channels))
     if rails == 1 or len(sizes) == 1 or len(set(sizes.tolist())) > 1:
-        return Placement(same, same)
+        return Placement(same, same, exchanges)
     by_host = gpus.reshape(len(sizes), -1)
     local = by_host.shape[1]
     rings, others = [], []
@@ -109,4 +119,4 @@ def place(cluster: Cluster, gpus: Ints, channels: int, *, affinity: bool) -> Pla
             turned = turned.copy()
             turned[1::2] = turned[1::2, ::-1]
         rings.append(turned.ravel())
-    return Placement(np.array(rings), np.array(others))
+    return Placement(np.array(rings), np.array(others), exchanges)

@@ -101,7 +101,7 @@ def _exchanges(src: Ranks, dst: Ranks) -> bool:
     """Whether two ranks send to each other."""
     most = max(int(src.max()), int(dst.max())) + 1
     there, back = (one.astype(np.int64) * most + other for one, other in ((src, dst), (dst, src)))
-    return len(np.intersect1d(there, back)) > 0
+    return bool(np.isin(there, back).any())
 
 
 def _meets(end: Ranks, group: Ranks, crosses: NDArray[np.bool_]) -> bool:

@@ -98,6 +98,8 @@ class Site:
     """Traffic beside the jobs (`sim.network.background`)."""
     capture: Capture | None = None
     """Link to capture into a file, for networks that have packets."""
+    alone: bool = False
+    """Whether one communicator runs one plan at a time, without faults."""
 
 
 class Communicator(Interface):

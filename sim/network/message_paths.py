@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     Ints = NDArray[np.int64]
@@ -82,6 +84,10 @@ class Paths:
         """Number of edges."""
         return len(self.alpha_s)
 
+    def without_rows(self) -> Paths:
+        """Keep what belongs to whole edges."""
+        return replace(self, edge=_NO_ROWS, resource=_NO_ROWS, coefficient=_NO_SHARES)
+
     def shared_s(self, capacity: Floats, share: Floats, turn: Ints | None = None) -> Floats:
         """Seconds in which each edge moves ``share`` bytes, while those of its turn do.
 
@@ -115,3 +121,29 @@ class Paths:
         groups = int(group.max(initial=-1)) + 1
         ptr = np.searchsorted(key // width, np.arange(groups + 1))
         return ptr, key % width, coefficient
+
+
+_NO_ROWS, _NO_SHARES = np.empty(0, np.int64), np.empty(0)
+
+
+def joined(parts: Sequence[Paths]) -> Paths:
+    """Edges of several sets, one after the other, without their rows."""
+    def column(name: str) -> NDArray[Any]:
+        return np.concatenate([getattr(part, name) for part in parts])
+
+    return Paths(_NO_ROWS, _NO_ROWS, _NO_SHARES, column("alpha_s"), column("message_s"),
+                 column("ceiling"), column("inner"), parts[0].proxied, parts[0].helped,
+                 _joined_stages(parts), parts[0].sockets, min(part.tree_most for part in parts))
+
+
+def _joined_stages(parts: Sequence[Paths]) -> Stages | None:
+    known = next((part.stages for part in parts if part.stages is not None), None)
+    if known is None:
+        return None
+
+    def column(name: str) -> Floats:
+        return np.concatenate([np.zeros(part.edges) if part.stages is None else
+                               getattr(part.stages, name) for part in parts])
+
+    return Stages(known.frame, known.burst, column("sender_s"), column("links_s"),
+                  column("slowest_link_s"), column("receiver_s"))

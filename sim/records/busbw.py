@@ -7,7 +7,12 @@ what a rank sends into and receives from the collective.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from sim.records.results import CollectiveRow
+
+if TYPE_CHECKING:
+    from sim.records.results import Limit
 
 _SPLIT = ("allgather", "reducescatter", "alltoall")
 """Collectives whose count is a rank's own share of the size."""
@@ -27,13 +32,14 @@ def busbw_factor(collective: str, ranks: int) -> float:
 
 
 def collective_row(collective: str, algorithm: str, *, ranks: int, size_bytes: int, time_s: float,
-                   datatype: str = "float", choice: str = "") -> CollectiveRow:
+                   datatype: str = "float", choice: str = "",
+                   limits: tuple[Limit, ...] = ()) -> CollectiveRow:
     """Return the row of one collective that took ``time_s`` seconds, as nccl-tests counts."""
     elements = size_bytes // _ELEMENT_BYTES[datatype]
     count = elements // ranks if plain_name(collective) in _SPLIT else elements
     algbw = size_bytes / time_s
     return CollectiveRow(algorithm, size_bytes, count, time_s, algbw,
-                         algbw * busbw_factor(collective, ranks), choice)
+                         algbw * busbw_factor(collective, ranks), choice, limits=limits)
 
 
 def plain_name(collective: str) -> str:

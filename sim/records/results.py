@@ -5,6 +5,7 @@ Times are seconds of simulated time, sizes bytes, rates bits per second unless a
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -106,19 +107,22 @@ class Interval:
 
 @dataclass(frozen=True)
 class Cause:
-    """How far one parameter alone moves a row between its own P10 and P90."""
+    """How far one parameter alone moves a row between its own P10 and P90.
+
+    Rates are images/s, or in rows of collectives busbw in bytes/s.
+    """
 
     parameter: str
     low: float | None
     """P10 of the parameter; None where it is no number (the source ports)."""
     high: float | None
     at_low: float
-    """Images/s where the parameter is at its P10; for source ports the least of a few choices."""
+    """Rate where the parameter is at its P10; for source ports the least of a few choices."""
     at_high: float
 
     @property
     def width(self) -> float:
-        """Images/s between the two."""
+        """Difference of the two rates."""
         return abs(self.at_high - self.at_low)
 
 
@@ -127,6 +131,28 @@ class Limit(NamedTuple):
 
     name: str
     seconds: float
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a row's hosts cost."""
+
+    currency: str
+    hour: float
+    """An hour of all hosts that it uses."""
+    samples: float | None = None
+    """Samples of a whole training, where the file says how many."""
+    goal: str = ""
+    """The same in words, e.g. 1e+12 tokens."""
+
+    @property
+    def day(self) -> float:
+        """A day of its hosts."""
+        return 24 * self.hour
+
+    def of(self, seconds: float) -> float:
+        """What that long costs."""
+        return self.hour * seconds / 3600
 
 
 @dataclass(frozen=True)
@@ -172,6 +198,21 @@ class ScenarioResult:
     """Sentences for the reader, e.g. which flows a fault stalled and for how long."""
     effort: int = 0
     """What its simulation costs, in events; the same on every machine."""
+    cost: Cost | None = None
+    """What its hosts cost, where the file has prices."""
+
+    @property
+    def whole_s(self) -> tuple[float, ...]:
+        """How long a whole training takes: the answer, then P10 and P90; nothing if none is known.
+
+        The interval is the other way round, since time falls as the rate grows.
+        """
+        if self.cost is None or self.cost.samples is None:
+            return ()
+        rates = [self.images_per_s]
+        if self.interval is not None:
+            rates += [self.interval.high_images_per_s, self.interval.low_images_per_s]
+        return tuple(self.cost.samples / rate if rate else math.inf for rate in rates)
 
     @property
     def start_s(self) -> float:
@@ -252,6 +293,16 @@ class Report:
 
 
 @dataclass(frozen=True)
+class TimeInterval:
+    """What parameters with an interval leave open of a collective's time: P10, P50 and P90."""
+
+    low_s: float
+    median_s: float
+    high_s: float
+    draws: int
+
+
+@dataclass(frozen=True)
 class CollectiveRow:
     """One collective of one size by one algorithm, in nccl-tests' terms (rates in bytes/s)."""
 
@@ -265,6 +316,20 @@ class CollectiveRow:
     busbw: float
     choice: str = ""
     """In a row of NCCL: the algorithm and protocol that it would choose, which were simulated."""
+    interval: TimeInterval | None = None
+    limits: tuple[Limit, ...] = ()
+    """What its time is due to, the longest first, where that was asked."""
+    causes: tuple[Cause, ...] = ()
+    """What its interval is due to, the widest first, where that was asked."""
+
+    @property
+    def busbw_interval(self) -> tuple[float, float, float] | None:
+        """P10, P50 and P90 of busbw; bytes over time fall as the time grows."""
+        if self.interval is None:
+            return None
+        moved = self.busbw * self.time_s
+        return (moved / self.interval.high_s, moved / self.interval.median_s,
+                moved / self.interval.low_s)
 
 
 @dataclass(frozen=True)
@@ -278,3 +343,7 @@ class CollectiveReport:
     datatype: str
     rows: tuple[CollectiveRow, ...]
     origin: Origin = Origin()
+    notes: tuple[str, ...] = ()
+    """Sentences about the whole run."""
+    effort: int = 0
+    """What its simulation costs, in events; the same on every machine."""

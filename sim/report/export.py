@@ -23,6 +23,8 @@ if TYPE_CHECKING:
         Breakdown,
         Cause,
         CollectiveReport,
+        CollectiveRow,
+        Cost,
         Expectation,
         Interval,
         Memory,
@@ -69,8 +71,29 @@ def collective_json(report: CollectiveReport) -> str:
             "algbw_gb_per_s": rounded(row.algbw / 1e9),
             "busbw_gb_per_s": rounded(row.busbw / 1e9),
             "choice": row.choice,
+            "interval": None if row.interval is None else _time_interval(row),
+            "limits": [{"name": limit.name, "us": rounded_difference(limit.seconds * 1e6)}
+                       for limit in row.limits],
+            "causes": [{
+                "parameter": cause.parameter,
+                "low": rounded(cause.low),
+                "high": rounded(cause.high),
+                "busbw_gb_per_s": [rounded(cause.at_low / 1e9), rounded(cause.at_high / 1e9)],
+            } for cause in row.causes],
         } for row in report.rows],
+        "notes": list(report.notes),
     })
+
+
+def _time_interval(row: CollectiveRow) -> dict[str, Any]:
+    assert row.interval is not None
+    assert row.busbw_interval is not None
+    return {
+        "time_us": [rounded(seconds * 1e6) for seconds in (
+            row.interval.low_s, row.interval.median_s, row.interval.high_s)],
+        "busbw_gb_per_s": [rounded(busbw / 1e9) for busbw in row.busbw_interval],
+        "draws": row.interval.draws,
+    }
 
 
 def _dump(document: dict[str, Any]) -> str:
@@ -109,6 +132,7 @@ def _scenario(row: ScenarioResult) -> dict[str, Any]:
         "breakdown_ms": breakdown_ms(row.breakdown),
         "limits": [{"name": limit.name, "ms": rounded_difference(limit.seconds * 1e3)}
                    for limit in row.limits],
+        "cost": None if row.cost is None else _cost(row, row.cost),
         "notes": list(row.notes),
     }
 
@@ -117,6 +141,19 @@ def _memory(memory: Memory) -> dict[str, int | None]:
     return {"weights": memory.weights, "gradients": memory.gradients,
             "optimizer": memory.optimizer, "activations": memory.activations,
             "buffers": memory.buffers, "total": memory.total}
+
+
+def _cost(row: ScenarioResult, cost: Cost) -> dict[str, Any]:
+    whole = row.whole_s
+    return {
+        "currency": cost.currency,
+        "step": rounded(cost.of(row.step_s)),
+        "day": rounded(cost.day),
+        "goal": cost.goal or None,
+        "goal_days": rounded(whole[0] / 86400) if whole else None,
+        "goal_cost": rounded(cost.of(whole[0])) if whole else None,
+        "goal_cost_interval": [rounded(cost.of(seconds)) for seconds in whole[1:]] or None,
+    }
 
 
 def breakdown_ms(breakdown: Breakdown) -> dict[str, float | None]:
@@ -172,11 +209,13 @@ HEADER = (
     "p10_exposed_ms", "p50_exposed_ms", "p90_exposed_ms",
     "expect_images_per_s", "expect_exposed_ms", "expect_kind", "expect_within",
     "expect_source", "error_pct", "bottleneck", "bottleneck_ms", "runner_up", "runner_up_ms",
-    "notes", "tokens_per_s", "mfu", "memory_bytes",
+    "notes", "tokens_per_s", "mfu", "memory_bytes", "currency", "cost_step", "cost_day",
+    "cost_goal",
 )
 COLLECTIVE_HEADER = (
     "collective", "ranks", "datatype", "algorithm", "size_bytes", "count", "time_us",
-    "algbw_gb_per_s", "busbw_gb_per_s", "choice",
+    "algbw_gb_per_s", "busbw_gb_per_s", "choice", "p10_busbw_gb_per_s", "p50_busbw_gb_per_s",
+    "p90_busbw_gb_per_s", "bottleneck", "bottleneck_us",
 )
 
 
@@ -190,7 +229,10 @@ def collective_csv(report: CollectiveReport) -> str:
     return _table(COLLECTIVE_HEADER, (
         (report.collective, report.ranks, report.datatype, row.algorithm, row.size_bytes, row.count,
          rounded(row.time_s * 1e6), rounded(row.algbw / 1e9), rounded(row.busbw / 1e9),
-         row.choice)
+         row.choice, *(rounded(busbw / 1e9) for busbw in row.busbw_interval or ()),
+         *[None] * (0 if row.busbw_interval else 3),
+         *((row.limits[0].name, rounded(row.limits[0].seconds * 1e6)) if row.limits
+           else (None, None)))
         for row in report.rows))
 
 
@@ -208,7 +250,15 @@ def row_cells(row: ScenarioResult) -> tuple[Cell, ...]:
             rounded(row.step_s * 1e3), *breakdown_ms(row.breakdown).values(), *_interval_cells(row),
             *_expect_cells(row), error_pct(row), *_limits(row), "; ".join(row.notes),
             rounded(row.tokens_per_s), rounded(row.mfu),
-            None if row.memory is None else row.memory.total)
+            None if row.memory is None else row.memory.total,
+            *_cost_cells(row))
+
+
+def _cost_cells(row: ScenarioResult) -> tuple[Cell, ...]:
+    if row.cost is None:
+        return (None,) * 4
+    written = _cost(row, row.cost)
+    return (row.cost.currency, written["step"], written["day"], written["goal_cost"])
 
 
 def _limits(row: ScenarioResult) -> tuple[Cell, ...]:

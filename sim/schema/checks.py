@@ -16,7 +16,7 @@ from sim.schema.nccl_defaults import KERNEL_TCP, uses_sockets
 from sim.schema.network_keys import Clos3, DualTor, Explicit, FabricLink, LeafSpine, Rail, Vpc
 from sim.schema.parallel_checks import check_parallel
 from sim.schema.parameters import FrameworkSet, Kind, StackSet, resolve, shipped
-from sim.schema.scenario_keys import Scenario, Workload, link_ends
+from sim.schema.scenario_keys import Expect, Scenario, Workload, link_ends
 from sim.schema.size import check_flows, check_resources
 
 Port = tuple[str, str, int]
@@ -252,7 +252,7 @@ def check(topology: Topology) -> Iterator[Problem]:
     too_large = list(check_resources(topology))
     yield from too_large
     parts = (_names, _hosts, _affinity, _mtu, _buffers, _vpc, _sets, _workloads, _jobs,
-             _background, _scenarios, _faults, _expect)
+             _background, _scenarios, _faults, _prices, _expect)
     found = [problem for part in parts for problem in part(topology)]
     if not too_large:
         found += check_fabric(topology)
@@ -573,13 +573,41 @@ def _faults(topology: Topology) -> Iterator[Problem]:
                           allowed=f"{host}/0 to {host}/{groups[host].gpus.count - 1}")
 
 
+def _prices(topology: Topology) -> Iterator[Problem]:
+    prices = topology.prices
+    if prices is None:
+        return
+    groups = [group.name for group in topology.hosts]
+    wrong = [name for name in prices.hosts if name not in groups]
+    for name in wrong:
+        yield unknown("host group", name, groups, ("prices", "hosts", name))
+    for name in () if wrong else groups:
+        if name not in prices.hosts:
+            yield Problem(f"{name} has no price", path=("prices", "hosts"),
+                          allowed=f"one for each of {listing(groups)}")
+    for workload in (topology.workload, *(job.workload for job in topology.jobs)):
+        if prices.tokens is not None and workload is not None and not _tokens(workload):
+            yield Problem(f"a sample of {show(workload.model)} has no tokens",
+                          path=("prices", "tokens"), allowed="samples instead")
+
+
+def _tokens(workload: Workload) -> int:
+    """Tokens of a sample; 1 where the model is wrong, which is another check's to say."""
+    try:
+        return workload.network.tokens
+    except ValueError:
+        return 1
+
+
 def _expect(topology: Topology) -> Iterator[Problem]:
     scenarios = {scenario.name: scenario for scenario in topology.scenarios}
     seen: dict[tuple[str, int, str | None], int] = {}
-    for index, expect in enumerate(topology.expect):
+    for index, expect in enumerate(topology.figures):
         path = ("expect", index)
         if expect.scenario not in scenarios:
             yield unknown("scenario", expect.scenario, scenarios, (*path, "scenario"))
+            continue
+        if not isinstance(expect, Expect):
             continue
         if expect.job is not None:
             yield from _known("job", expect.job, [job.name for job in topology.jobs],

@@ -19,7 +19,16 @@ from sim.schema.gpu_kinds import Reached
 from sim.schema.hosts import HostGroup
 from sim.schema.network_keys import Fabric, Vpc
 from sim.schema.parameters import FrameworkSet, StackSet
-from sim.schema.scenario_keys import Background, Expect, Fault, Job, Scenario, Workload
+from sim.schema.price_keys import Prices
+from sim.schema.scenario_keys import (
+    AnyExpect,
+    Background,
+    Expect,
+    Fault,
+    Job,
+    Scenario,
+    Workload,
+)
 from sim.schema.source import Source
 
 SMALLEST, LARGEST = Fraction(1, 100_000), Fraction(1)
@@ -95,8 +104,8 @@ class Topology(Model):
     """Host stacks of this file's own, by name."""
     frameworks: dict[str, FrameworkSet] = Field(default_factory=dict, max_length=64)
     """Framework costs of this file's own, by name."""
-    workload: Workload
-    """What is trained."""
+    workload: Workload = Field(default_factory=lambda: Workload(model="vgg16", batch=1))
+    """What is trained; a file without one is for --collective alone."""
     jobs: Annotated[tuple[Job, ...], Field(max_length=4096)] = ()
     """Jobs at once on the fabric; one on all hosts where not given."""
     background: Annotated[tuple[Background, ...], Field(max_length=64)] = ()
@@ -105,8 +114,10 @@ class Topology(Model):
     """What is compared."""
     faults: Annotated[tuple[Fault, ...], Field(max_length=4096)] = ()
     """What may break; a scenario names those that strike it."""
-    expect: Annotated[tuple[Expect, ...], Field(max_length=4096)] = ()
+    figures: Annotated[tuple[AnyExpect, ...], Field(max_length=4096)] = Field((), alias="expect")
     """Published or measured figures."""
+    prices: Prices | None = None
+    """What hosts cost; then each row says what it costs."""
     lab: Lab = Lab()
     """How `--fidelity lab` runs it."""
     fitted_on: Annotated[str, Field(pattern=r"^[0-9a-f]{12}$")] | None = None
@@ -114,6 +125,20 @@ class Topology(Model):
     other the answers are not compared with them. `python -m sim.calibrate` prints it."""
 
     _source: Source | None = PrivateAttr(None)
+
+    @cached_property
+    def expect(self) -> tuple[Expect, ...]:
+        """Figures of training."""
+        return tuple(figure for figure in self.figures if isinstance(figure, Expect))
+
+    def require_workload(self) -> None:
+        """Raise TopologyError where the file does not say what is trained."""
+        if "workload" not in self.model_fields_set and not (
+                self.jobs and all(job.workload for job in self.jobs)):
+            raise self.error(Problem("has no workload, so that nothing can be trained",
+                                     path=("workload",), at_key=True,
+                                     allowed="workload: {model: ..., batch: ...}, or collectives "
+                                     "(--collective)"))
 
     @property
     def host_names(self) -> tuple[str, ...]:

@@ -5,7 +5,8 @@ each at the largest speed of its list that the NIC has (src/graph/search.cc of 2
 for each NIC. It then opens every ring twice (ncclTopoPostset in src/graph/connect.cc). On Hopper
 and later with NVLink it opens at least 16 (the same). So one NIC of 10 to 100 Gb/s gives two
 channels, as logs of those hosts say, and one of Google's A3 gave 16. What a log says of another
-cluster can be given as a number.
+cluster can be given as a number. In an all-to-all a pair of ranks uses few of them or one
+(`peer_channels`).
 
 Connections: NCCL's socket transport (src/transport/net_socket.cc, 2.30) opens for each connection,
 i.e. channel, peer and direction, ``helpers`` threads with some sockets each (NCCL_SOCKET_NTHREADS
@@ -53,6 +54,25 @@ def channel_count(topology: Topology, scenario: Scenario) -> int:
 def rings_of(topology: Topology) -> int:
     """Rings that NCCL's search finds between the hosts: one a NIC."""
     return min(_nics(topology, group) for group in topology.hosts)
+
+
+MOST_PEERS = 4
+"""Peers for each channel of a communicator, above which NCCL gives a pair fewer channels."""
+
+
+def peer_channels(ranks: int, channels: int) -> int:
+    """Channels that a pair of ranks uses in an all-to-all, of the ``channels`` of a communicator.
+
+    NCCL halves them as long as a channel would carry more than four peers
+    (scheduleP2pTasksToPlan in src/enqueue.cc, NVIDIA/nccl 2.19 to 2.28).
+
+    >>> [peer_channels(ranks, 16) for ranks in (4, 8, 16, 1024)]
+    [16, 8, 4, 1]
+    """
+    used = channels
+    while used > 1 and used * ranks > MOST_PEERS * channels:
+        used //= 2
+    return used
 
 
 def is_hopper(group: HostGroup) -> bool:

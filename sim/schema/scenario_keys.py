@@ -3,14 +3,15 @@
 from collections.abc import Collection
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, Strict, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Strict, Tag, model_validator
 
 from sim.schema.base import Count, Flag, Line, Model, Name, Title, one_of
 from sim.schema.errors import Problem, listing, show
 from sim.schema.hosts import Bond
 from sim.schema.parallel_keys import Parallel, ShardWord
+from sim.schema.sync_keys import Sync
 from sim.schema.transformer_keys import ModelKey
-from sim.schema.units import Bytes, Period, PositiveShare, Seconds
+from sim.schema.units import Bytes, Period, PositiveBytes, PositiveShare, Rate, Seconds
 from sim.workloads.model import Model as Network
 from sim.workloads.models import get_model
 from sim.workloads.transformer import build
@@ -24,6 +25,7 @@ def _no_word(value: Any) -> Any:
 
 
 Switch = Annotated[Literal[0, 1], BeforeValidator(_no_word)]
+Collective = Literal["allreduce", "reduce-scatter", "allgather", "broadcast", "alltoall"]
 Threshold = Annotated[int, Strict(), Field(ge=0, le=2**53)]
 
 
@@ -194,6 +196,8 @@ class Scenario(Model):
     """Names of the background traffic beside its jobs."""
     steps: Annotated[Count, Field(le=10_000)] = 1
     """Steps simulated; their mean is reported, and the timeline of the last one."""
+    sync: Sync | None = None
+    """Hosts train by themselves and meet every so often, instead of in each step."""
 
     @property
     def layout(self) -> Parallel:
@@ -242,6 +246,53 @@ class Expect(Model):
     """Where the figure stands."""
     fits: Annotated[Line, Field(min_length=1)] | None = None
     """Parameter that was fitted to this row, e.g. kernel-tcp.cost_per_byte or gpus.effective."""
+
+
+class ExpectCollective(Model):
+    """A published or measured figure of one collective; it says a size where Expect says GPUs."""
+
+    scenario: str
+    """Name of the scenario whose stack and settings it is about."""
+    collective: Collective = "allreduce"
+    """The collective that was timed, over all GPUs."""
+    size: PositiveBytes
+    """Its size, as nccl-tests counts."""
+    algorithm: Literal["nccl", "ring", "tree"] | None = None
+    """Its algorithm; of an allreduce the scenario's where not given, of others the one there is."""
+    busbw: Rate | None = None
+    """Bus bandwidth, as nccl-tests counts it."""
+    algbw: Rate | None = None
+    """Size over time."""
+    time: Period | None = None
+    """Time of one."""
+    kind: Literal["published", "measured"]
+    """What the figure is to the simulator."""
+    within: PositiveShare
+    """Largest relative error that counts as agreement."""
+    source: Line
+    """Where the figure stands."""
+
+    @model_validator(mode="after")
+    def _one_quantity(self) -> "ExpectCollective":
+        given = [name for name in ("busbw", "algbw", "time") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise Problem(f"gives {', '.join(given) or 'no quantity'}",
+                          allowed="one of busbw, algbw and time")
+        if self.algorithm is not None and self.collective != "allreduce":
+            raise Problem(f"{self.algorithm} is none of {self.collective}", path=("algorithm",),
+                          allowed="algorithm of an allreduce only")
+        return self
+
+
+def _kind_of_figure(data: Any) -> str:
+    names = data if isinstance(data, dict) else type(data).model_fields
+    return "collective" if "size" in names else "training"
+
+
+AnyExpect = Annotated[Annotated[Expect, Tag("training")]
+                      | Annotated[ExpectCollective, Tag("collective")],
+                      Discriminator(_kind_of_figure)]
+"""A figure of training, or (with a size) one of a collective."""
 
 
 class Background(Model):

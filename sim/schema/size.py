@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from sim.schema.errors import Path, Problem
 from sim.schema.model import Topology
-from sim.schema.nccl_defaults import channel_count, connection
+from sim.schema.nccl_defaults import channel_count, connection, peer_channels
 from sim.schema.network_keys import Clos3, DualTor, Explicit, LeafSpine, Rail
 from sim.schema.scenario_keys import Scenario
 
@@ -98,14 +98,15 @@ def _too_many(topology: Topology, scenario: Scenario, job: str | None,
     exchanged = gpus * (peers - 1) if exchanges else 0
     sockets = connection(topology, scenario).sockets
     channels = channel_count(topology, scenario)
-    flows = channels * max(_averaging(scenario, hosts, gpus, sockets),
-                                    exchanged * (sockets if hosts > 1 else 1))
+    pairs = peer_channels(gpus, channels)
+    flows = max(channels * _averaging(scenario, hosts, gpus, sockets),
+                pairs * exchanged * (sockets if hosts > 1 else 1))
     key = "channels" if channels * sockets > 1 else "gpus"
     if flows > MOST_FLOWS:
         return Problem(f"{flows:,} flows at once in a collective of {gpus:,} GPUs", path=(key,),
                        allowed=f"at most {MOST_FLOWS:,}, with fewer GPUs, channels or sockets, or "
                        "in a hierarchical all-to-all")
-    whole = exchanges * exchanged * channels * scenario.steps
+    whole = exchanges * exchanged * pairs * scenario.steps
     if whole > MOST_EXCHANGED:
         return Problem(f"{whole:,} flows in {exchanges * scenario.steps} all-to-alls of experts",
                        path=("alltoall",), allowed=f"at most {MOST_EXCHANGED:,}, with fewer GPUs, "

@@ -127,13 +127,16 @@ class Job:
         finds_paths: whether anybody wants `paths`.
         paths: what each step that counts waited for.
         spans: the timeline of the last of them.
-        counted: steps that count; those after them only keep other jobs company.
+        counted: steps that are kept; those after them only keep other jobs company.
+        lead: of them the first ones, which do not count.
+        island: GPUs that train in step; all but where the job synchronises rarely.
     """
 
     def __init__(self, env: simpy.Environment, recipe: Recipe, comm: Communicator | None,
                  gpus: int, work: Pass, track: str, *, alike: bool = True,
-                 bubble: float = 0.0) -> None:
+                 bubble: float = 0.0, island: int | None = None) -> None:
         self.env, self.recipe, self.comm, self.gpus, self.work = env, recipe, comm, gpus, work
+        self.island = gpus if island is None else island
         self.slow = Slowness()
         self.track = track
         self.steps_s: list[tuple[float, float]] = []
@@ -142,18 +145,21 @@ class Job:
         self.paths: list[tuple[Limit, ...]] = []
         self.spans: tuple[Span, ...] = ()
         self.counted: float = math.inf
+        self.lead = 0
         self._current: list[Span] = []
         self._waits: list[tuple[float, float]] = []
         self._debt_s = 0.0
+        self._late_s = 0.0
+        self._late_waits: list[tuple[float, float]] = []
         self._running, self._running_since_s, self._ran_s = 0, 0.0, 0.0
         delay = recipe.costs.kernel_delay
         self._kernel_delay = 1.0 if delay is None else delay.value
-        crowd = recipe.costs.contention if min(gpus, recipe.host_group) > 1 else None
-        self._stretch = ((1.0 + recipe.costs.jitter.value * largest_deviation(gpus))
+        crowd = recipe.costs.contention if min(self.island, recipe.host_group) > 1 else None
+        self._stretch = ((1.0 + recipe.costs.jitter.value * largest_deviation(self.island))
                          * (1.0 if crowd is None else 1.0 + crowd.value))
         self._coordinator = Coordinator(env)
         self._streams = Streams(env, [f"{track}/stream{n}" for n in range(recipe.streams)])
-        self.groups = Groups(recipe.layout, gpus, min(recipe.host_group, gpus))
+        self.groups = Groups(recipe.layout, self.island, min(recipe.host_group, self.island))
         self.graph = step_graph(recipe, work, self.groups, alike=alike, bubble=bubble)
         self._marked = {done.since for done in self.graph if done.since >= 0}
         self._marks: dict[int, Mark] = {}
@@ -174,6 +180,7 @@ class Job:
         """One training step."""
         start_s = self.env.now
         self._current, self._debt_s, self._waits = [], 0.0, []
+        self._late_waits = []
         done = {number: self.env.event() for number in self._waited}
         beside = []
         if self.comm is not None:
@@ -190,9 +197,20 @@ class Job:
         compute_end_s = self.env.now
         yield self.env.all_of(beside)
         network_end_s = self.env.now
-        overhead_s = self.recipe.costs.step_overhead.value if self.gpus > 1 else 0.0
+        overhead_s = self.recipe.costs.step_overhead.value if self.island > 1 else 0.0
         yield from self._compute(overhead_s, "update", "framework", scaled=False)
+        self._late_s, late_since_s = 0.0, self.env.now
+        yield from self._after_step()
+        self._late_s += self.env.now - late_since_s
         self._finish(start_s, compute_end_s, network_end_s, overhead_s)
+
+    def _after_step(self) -> Process:
+        """What follows the optimizer's step; `sim.step.outer` has something."""
+        yield from ()
+
+    def steps_of(self, wanted: int) -> int:
+        """Steps to simulate or repeat for so many that count."""
+        return wanted
 
     @property
     def replicas(self) -> int:
@@ -340,7 +358,7 @@ class Job:
         label = operation.name
         costs = self.recipe.costs
         since_s = yield from self._coordinator.serve(
-            costs.per_tensor.value + self.gpus * costs.per_rank.value)
+            costs.per_tensor.value + self.island * costs.per_rank.value)
         Timeline(self.env, self.record, f"{self.track}/coordinator").span(
             label, "negotiation", since_s)
         stream = yield from self._streams.take()
@@ -401,7 +419,9 @@ class Job:
         self.steps_s.append((start_s, self.env.now))
         if not counts:
             return
-        spans = tuple(self._current)
+        # What began in a step before counts from this one's beginning.
+        spans = tuple(span if span.start_s >= start_s else span._replace(start_s=start_s)
+                      for span in self._current)
         owed_s = sum(s.end_s - s.start_s for s in spans
                      if s.track == self.track and s.kind == "selection")
         exchanges = [s for s in spans if s.track == self._exchange_track]
@@ -409,6 +429,11 @@ class Job:
         parts = exposed(network, compute_end_s, network_end_s)
         compute_s = compute_end_s - start_s - owed_s + overhead_s
         for since_s, until_s in self._waits:
+            for kind, seconds in exposed(network, since_s, until_s).items():
+                parts[kind] += seconds
+            compute_s -= until_s - since_s
+        compute_s += self._late_s
+        for since_s, until_s in self._late_waits:
             for kind, seconds in exposed(network, since_s, until_s).items():
                 parts[kind] += seconds
             compute_s -= until_s - since_s

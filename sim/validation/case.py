@@ -26,8 +26,9 @@ from sim.schema.errors import Problem, unknown
 from sim.schema.load import load
 from sim.schema.model import Topology
 from sim.schema.parameters import PLAIN_VALUES
+from sim.schema.scenario_keys import Expect, ExpectCollective
 from sim.schema.source import Source
-from sim.schema.units import Period, PositiveBytes, Rate
+from sim.schema.units import Period, PositiveBytes, PositiveShare, Rate
 
 FOLDER = Path(__file__).parent / "cases"
 TOPOLOGIES = Path(__file__).parent.parent.parent / "topologies"
@@ -47,7 +48,7 @@ class Figure(Model):
     collective: Literal["allreduce", "reduce-scatter", "allgather", "broadcast",
                         "alltoall"] = "allreduce"
     """The collective that was timed, where size is given."""
-    algorithm: Literal["ring", "tree"] | None = None
+    algorithm: Literal["nccl", "ring", "tree"] | None = None
     """Its algorithm; where not given, the scenario's."""
     protocol: Literal["Simple"] | None = None
     """NCCL's protocol where it was forced; else what NCCL would choose for the algorithm."""
@@ -63,6 +64,8 @@ class Figure(Model):
     """Size over time."""
     time: Period | None = None
     """Time of one collective."""
+    within: PositiveShare = 0.25
+    """Largest relative error that counts as agreement."""
     fits: Flag = False
     """Whether the parameters of kernel-tcp are fitted to it."""
     note: Line = ""
@@ -141,14 +144,29 @@ def published_files() -> list[Path]:
 
 
 def load_published(path: Path) -> list[Case]:
-    """Cases of a file of either kind: one, or one for each source that a topology names."""
-    if path.parent != TOPOLOGIES:
+    """Cases of a file of either kind: one, or one for each source that a topology file names."""
+    plain = Source.read(path).root.plain()
+    if not isinstance(plain, dict) or "topology" in plain:
         return [load_case(path)]
     topology = load(path)
     by_source: dict[str, list[Figure]] = {}
-    for expect in topology.expect:
-        if expect.kind in ("published", "predicted", "measured"):
-            by_source.setdefault(expect.source, []).append(Figure.model_construct(
-                scenario=expect.scenario, gpus=expect.gpus, samples_per_s=expect.images_per_s))
+    for expect in () if topology.is_elsewhere else topology.figures:
+        if expect.kind != "fitted":
+            by_source.setdefault(expect.source, []).append(_figure_of(expect, topology))
     return [Case.model_construct(source=source, topology=topology, figures=tuple(figures))
             for source, figures in by_source.items()]
+
+
+def _figure_of(expect: Expect | ExpectCollective, topology: Topology) -> Figure:
+    if isinstance(expect, Expect):
+        jobs = [job.name for job in topology.jobs]
+        if expect.job is not None and jobs.index(expect.job):
+            raise topology.error(Problem(f"figures of job {expect.job} cannot be scored",
+                                         path=("expect", topology.figures.index(expect), "job"),
+                                         allowed=f"those of the first job, {jobs[0]}"))
+        return Figure.model_construct(scenario=expect.scenario, gpus=expect.gpus,
+                                      samples_per_s=expect.images_per_s, within=expect.within)
+    return Figure.model_construct(
+        scenario=expect.scenario, collective=expect.collective, algorithm=expect.algorithm,
+        size=expect.size, busbw=expect.busbw, algbw=expect.algbw, time=expect.time,
+        within=expect.within)

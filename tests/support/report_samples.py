@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from sim.records.busbw import collective_row
@@ -9,6 +11,8 @@ from sim.records.results import (
     Breakdown,
     Cause,
     CollectiveReport,
+    CollectiveRow,
+    Cost,
     Expectation,
     Interval,
     Limit,
@@ -18,6 +22,7 @@ from sim.records.results import (
     Report,
     ScenarioResult,
     Span,
+    TimeInterval,
     UsedParameter,
     Warned,
 )
@@ -103,6 +108,7 @@ def cell(name: str, gpus: int, rate: float, expect: float | None, kind: str, *,
         spans=timeline(step, 0.17, compute - 0.175, parts[0], hosts=max(1, gpus // 8),
                        gpus=min(gpus, 8)),
         links=None if alone else link_use(step, load),
+        cost=Cost("USD", 20.0 * max(1, gpus // 8), 1e8, "1e+08 samples"),
     )
 
 
@@ -137,10 +143,18 @@ def two_jobs() -> Report:
                   warnings=(Warned("seed", 3, "x.yaml:3:1: seed: has no effect on any row"),))
 
 
+def _timed(row: CollectiveRow) -> CollectiveRow:
+    return replace(row, interval=TimeInterval(0.8 * row.time_s, row.time_s, 1.3 * row.time_s, 24),
+                   causes=(Cause("kernel-tcp.cost_per_byte", 3e-10, 6e-10, 1.2 * row.busbw,
+                                 0.8 * row.busbw),))
+
+
 def collective() -> CollectiveReport:
     """Three algorithms over a few sizes; the ring is best for large ones, the tree for small."""
-    rows = [collective_row("allreduce", name, ranks=16, size_bytes=8 * 8**k,
-                           time_s=latency + 8 * 8**k / rate)
+    rows = [_timed(collective_row("allreduce", name, ranks=16, size_bytes=8 * 8**k,
+                                  time_s=latency + 8 * 8**k / rate,
+                                  limits=(Limit("NIC", 8 * 8**k / rate),
+                                          Limit("latency", latency))))
             for name, latency, rate in (("ring", 60e-6, 1.5e9), ("tree", 16e-6, 1.0e9),
                                         ("2d", 40e-6, 2.6e9))
             for k in range(10)]

@@ -12,7 +12,7 @@ SIM = ROOT / "sim"
 ROOMS = ("workloads", "schema", "stacks", "frameworks", "records", "cluster", "network", "step",
          "traces", "answer", "report", "sweeps", "validation", "calibration")
 """From the ground up: a room imports itself and those before it. Commands stand above them all."""
-COMMANDS = {"run", "sweep", "trace", "tune", "calibrate", "validate", "command"}
+COMMANDS = {"run", "compare", "sweep", "trace", "tune", "calibrate", "validate", "command"}
 FIDELITIES = ("flow", "packet", "lab")
 """Rooms inside `network` that know nothing of one another."""
 

@@ -210,7 +210,6 @@ def refused(result, *says):
     (["--collective", "allreduce", "--stack", "hrap"], "did you mean 'harp'?"),
     (["--collective", "allreduce", "--plot", "x.png"], "--plot"),
     (["--collective", "allreduce", "--trace", "x"], "--trace"),
-    (["--collective", "allreduce", "--explain"], "--explain"),
     (["--collective", "allreduce", "--strict"], "--strict"),
     (["another.yaml"], "another.yaml"),
 ])

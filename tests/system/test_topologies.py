@@ -233,3 +233,33 @@ def test_a_slow_side_is_worse_than_a_dead_one():
     assert healthy <= dead < slow
     assert healthy <= step_s(name, "side flaps") <= dead
     assert slow <= 10 * healthy
+
+
+def test_on_1g_an_average_in_each_step_takes_most_of_it_and_rare_ones_a_share():
+    parameters, line = get_model("gpt2", 1024).parameters, 125e6
+    compute_s = step_s("slow-8x1g", "one alone")
+    average_s = 2 * 7 / 8 * 4 * parameters / line
+    assert step_s("slow-8x1g", "DDP") == pytest.approx(average_s / 2, rel=0.2)  # bf16
+    for scenario, every, share in (("DiLoCo", 30, 1), ("DiLoCo int8", 30, 1 / 4),
+                                   ("DiLoCo 500", 500, 1)):
+        wanted = compute_s + share * average_s / every
+        assert step_s("slow-8x1g", scenario) == pytest.approx(wanted, rel=0.15), scenario
+    # A message of 28 bits for each of 64 among 4,096 values, from each of seven others.
+    sparse_s = 7 * parameters * 116 / 4096 / line
+    assert step_s("slow-8x1g", "SparseLoCo") == pytest.approx(compute_s + sparse_s / 30, rel=0.15)
+    # An eighth of 4 bytes a value travels while seven steps compute.
+    assert average_s / 8 / 4 < 7 * compute_s
+    assert step_s("slow-8x1g", "streaming int4") < 1.05 * compute_s
+
+
+def test_three_continents_meet_over_the_slowest_link():
+    """A ring of int8 passes each link between continents once, in either of two ways."""
+    parameters = 10.2e9
+    meeting_s = 2 * 13 / 14 * parameters / (500e6 / 8)
+    local_s = 2280 / 100
+    assert 60 < meeting_s < 7 * 60  # INTELLECT-1: 1 to 7 minutes
+    assert step_s("three-continents", "INTELLECT-1") == pytest.approx(
+        local_s + meeting_s / 100, rel=0.05)
+    assert step_s("three-continents", "fp32") == pytest.approx(
+        local_s + 4 * meeting_s / 100, rel=0.05)
+    assert step_s("three-continents", "streaming") < 1.03 * local_s

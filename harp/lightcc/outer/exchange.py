@@ -1,7 +1,8 @@
 """The mean of a vector over islands: of all its values, or of the messages of SparseLoCo.
 
 An exchange is begun, travels while its caller computes, and is waited for. The result is bit-equal
-at all islands: a sum is that of the backend, and messages are added in the order of ranks.
+at all islands: a sum is that of the backend, messages are added in the order of ranks, and a mean
+in few bits is sent to all by the one who made it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from harp.lightcc.outer import sparse
+from harp.lightcc.outer import few_bits, sparse
+from harp.lightcc.outer_policy import FP32_BITS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,8 +35,11 @@ class Exchange:
         return self._finish()
 
 
-def begin_mean(vector: torch.Tensor, group: dist.ProcessGroup | None) -> Exchange:
-    """Begin the mean of ``vector``, which is overwritten."""
+def begin_mean(vector: torch.Tensor, group: dist.ProcessGroup | None,
+               policy: OuterPolicy | None = None) -> Exchange:
+    """Begin the mean of ``vector``, which is overwritten, in as many bits as the policy says."""
+    if policy is not None and policy.bits < FP32_BITS:
+        return Exchange(*few_bits.begin(vector, policy, group))
     vector /= dist.get_world_size(group)
     work = dist.all_reduce(vector, group=group, async_op=True)
     return Exchange(work, lambda: vector)

@@ -84,6 +84,8 @@ class Outer:
         if peers is not None and policy.delay:
             raise ValueError("peers come and go between rounds, with nothing under way; give "
                              "delay=0")
+        if peers is not None and not policy.sparse and policy.bits < 32:
+            raise ValueError("peers that come and go send fp32; give bits=32, or SparseLoCo")
 
     def _start_alike(self) -> None:
         if self.peers is not None:
@@ -145,7 +147,7 @@ class Outer:
         if self.peers is not None:
             self._under_way[number] = self._exchange_with(self.peers, difference, error)
         elif error is None:
-            self._under_way[number] = begin_mean(difference, self._between)
+            self._under_way[number] = begin_mean(difference, self._between, self.policy)
         else:
             self._under_way[number] = begin_sparse_mean(error, self.policy, self._between)
 
@@ -267,12 +269,14 @@ class DiLoCo(Outer):
     """An outer step by Nesterov's momentum after every ``every`` inner steps.
 
     The defaults of ``lr`` and ``momentum`` are the paper's (arXiv 2311.08105, with AdamW inside).
+    ``bits`` of 8 or 4 let the difference travel in so many, as in INTELLECT-1 (arXiv 2412.01152).
     """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, every: int,
                  islands: Islands | None = None, *, lr: float = 0.7, momentum: float = 0.9,
-                 peers: Peers | None = None) -> None:
-        super().__init__(model, optimizer, OuterPolicy("diloco", every), islands, peers, lr=lr,
+                 bits: int = 32, peers: Peers | None = None) -> None:
+        super().__init__(model, optimizer, OuterPolicy("diloco", every, bits=bits), islands, peers,
+                         lr=lr,
                          momentum=momentum)
 
 
@@ -286,11 +290,12 @@ class StreamingDiLoCo(Outer):
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, every: int,
                  islands: Islands | None = None, *, fragments: int = 4, delay: int = 1,
                  lr: float = 0.7, momentum: float = 0.9, local_share: float | None = None,
-                 peers: Peers | None = None) -> None:
+                 bits: int = 32, peers: Peers | None = None) -> None:
         if local_share is None:
             local_share = 0.5 if delay else 0.0
-        super().__init__(model, optimizer, OuterPolicy("streaming", every, fragments, delay),
-                         islands, peers, lr=lr, momentum=momentum, local_share=local_share)
+        super().__init__(model, optimizer,
+                         OuterPolicy("streaming", every, fragments, delay, bits=bits), islands,
+                         peers, lr=lr, momentum=momentum, local_share=local_share)
 
 
 class SparseLoCo(Outer):

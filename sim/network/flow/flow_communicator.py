@@ -19,7 +19,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -27,6 +28,7 @@ import numpy as np
 from harp.collectives.protocol import SIMPLE
 from sim.network.corrections import find_corrections
 from sim.network.flow.pipeline import EdgeTimes, phase_times
+from sim.network.message_paths import joined
 from sim.network.transport import edges_on_channels
 
 if TYPE_CHECKING:
@@ -50,6 +52,11 @@ if TYPE_CHECKING:
 TASK_BYTES = 64 << 10
 """Least part of a message for one socket (NCCL_SOCKET_MIN_TASKSIZE, src/transport/net_socket.cc of
 NVIDIA/nccl 2.30)."""
+PART = 1 << 15
+"""Edges that are routed at once: what is kept of them meanwhile fits a processor's cache."""
+DIGESTED = 1 << 20
+"""Bytes of an array above which its digest stands for it."""
+_NONE = np.empty(0)
 KEPT_RANKS = 64
 """Largest number of ranks of plans with cached phases, which the next simulation needs again."""
 
@@ -81,6 +88,8 @@ class Laid(NamedTuple):
     key: tuple[bytes, ...]
     """Identifies the set of edges."""
     channels: int
+    apart: bool
+    """Whether each edge is a flow of its own, and no edge waits for another (lock step)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,17 +124,29 @@ class Timed(NamedTuple):
     ceilings: Floats
 
 
+class Scaled(NamedTuple):
+    """Times of a phase's flows for each byte of the largest one."""
+
+    seconds: float
+    limits: tuple[tuple[float, str], ...]
+
+
 class FlowCommunicator:
     """The GPUs of one job as ranks, and the state that their collectives share.
 
     Args:
         transport: paths of messages.
         fluid: moves the flows.
+        alone: whether nothing else will ever use the network, and one plan runs at a time. Rates
+            of a phase in lock step then depend on no size, so its time grows as its bytes do, and
+            is found once for all sizes.
     """
 
-    def __init__(self, transport: Transport, fluid: TimedFluid) -> None:
+    def __init__(self, transport: Transport, fluid: TimedFluid, *, alone: bool = False) -> None:
         self.transport = transport
         self.fluid = fluid
+        self._alone = alone
+        self._per_byte: dict[tuple[object, ...], Scaled] = {}
         self._prepared: dict[tuple[bytes, tuple[bytes, ...]], Prepared] = {}
         self._timed: WeakKeyDictionary[Phase, dict[tuple[object, ...], Timed]] = (
             WeakKeyDictionary())
@@ -165,8 +186,23 @@ class FlowCommunicator:
         start_s = self.env.now
         if timed.filling_s:
             yield self.env.timeout(timed.filling_s)
+        largest = float(timed.laid.amount.max(initial=0.0))
+        key: tuple[object, ...] = ()
+        if self._alone and timed.laid.apart and largest > 0:
+            key = (timed.state, timed.laid.key, _identity(timed.laid.amount / largest),
+                   _identity(timed.ceilings))
+        if key in self._per_byte:
+            known = self._per_byte[key]
+            yield self.env.timeout(known.seconds * largest)
+            line.transfer(name, start_s, [(start_s + after_s * largest, limit)
+                                          for after_s, limit in known.limits])
+            return
         flows = self._move(timed)
         yield flows.done
+        if key:
+            self._per_byte[key] = Scaled(
+                (self.env.now - start_s) / largest,
+                tuple(((at_s - start_s) / largest, limit) for at_s, limit in flows.limits))
         line.transfer(name, start_s, flows.limits)
 
     def _time(self, phase: Phase, laid: Laid, protocol: Protocol, tree_bytes: int) -> Timed:
@@ -233,11 +269,16 @@ class FlowCommunicator:
         """Routes of these edges, made once for each set of edges and shares and state of links."""
         key = (self.transport.links.key, laid.key)
         if key not in self._prepared:
-            self._prepared[key] = self._build(laid.edges)
+            self.handled += len(laid.edges.src)
+            by_parts = (laid.apart and len(laid.edges.src) > PART
+                        and self.transport.style.routing != "plan")
+            if self._alone and by_parts:  # sizes grow: those that reached fewer ranks are over
+                self._prepared = {known: made for known, made in self._prepared.items()
+                                  if not PART < len(made.routes) < len(laid.amount)}
+            self._prepared[key] = (self._build_by_parts if by_parts else self._build)(laid.edges)
         return self._prepared[key]
 
     def _build(self, edges: Edges) -> Prepared:
-        self.handled += len(edges.src)
         paths = self.transport.paths(edges.src, edges.dst, edges.channel)
         ptr, resource, coefficient = paths.footprints(edges.group, edges.share)
         first = self.fluid.net.add_routes(ptr, resource, coefficient)
@@ -249,6 +290,27 @@ class FlowCommunicator:
                         _ceilings(paths, edges.group, edges.share), paths.inner,
                         EdgeTimes(paths.alpha_s, _first_turns_s(paths, edges),
                                   _turns_s(paths, edges), first_s, steady_s), paths.helped,
+                        paths.stages, paths.sockets, paths.tree_most)
+
+    def _build_by_parts(self, edges: Edges) -> Prepared:
+        """Do the same for edges that are flows of their own, some after the other.
+
+        What a pipeline asks of all edges together is left out. A million edges at once would take
+        gigabytes, most of the time for waiting for memory.
+        """
+        found = []
+        for start in range(0, len(edges.src), PART):
+            some = slice(start, start + PART)
+            paths = self.transport.paths(edges.src[some], edges.dst[some], edges.channel[some])
+            own, share = np.arange(paths.edges), edges.share[some]
+            first = self.fluid.net.add_routes(*paths.footprints(own, share))
+            found.append((paths.without_rows(), first, _ceilings(paths, own, share)))
+        paths = joined([part for part, _, _ in found])
+        return Prepared(np.concatenate([np.arange(first, first + part.edges, dtype=np.int32)
+                                        for part, first, _ in found]),
+                        np.concatenate([ceilings for _, _, ceilings in found]), paths.inner,
+                        EdgeTimes(paths.alpha_s, _first_turns_s(paths, edges),
+                                  _turns_s(paths, edges), _NONE, _NONE), paths.helped,
                         paths.stages, paths.sockets, paths.tree_most)
 
     def reroute(self) -> None:
@@ -280,6 +342,9 @@ def _flows_of(phase: Phase) -> tuple[Ints, Floats, Floats]:
     A ring or tree is one flow; the edge that carries most sets its size. Else an edge is a flow.
     """
     nbytes = phase.bytes_per_edge.astype(np.float64)
+    edges = np.arange(len(nbytes))
+    if np.array_equal(phase.group, edges):
+        return edges, nbytes, (nbytes > 0).astype(np.float64)
     group = np.unique(phase.group, return_inverse=True)[1].reshape(-1)
     amount = _largest(nbytes, group)
     whole = amount[group]
@@ -298,8 +363,14 @@ def _lay(phase: Phase, layout: tuple[Ints, Floats, Floats], placement: Sequence[
         group, amount, share = layout
         edges = _on_channels(phase, placement, group, share)
         known[where] = Laid(edges, np.tile(amount / len(placement), len(placement)),
-                            tuple(column.tobytes() for column in edges), len(placement))
+                            tuple(_identity(column) for column in edges), len(placement),
+                            phase.feeds is None and len(amount) == len(group))
     return known[where]
+
+
+def _identity(column: NDArray[Any]) -> bytes:
+    """The bytes of an array, or of a large one a digest, which is as good."""
+    return column.tobytes() if column.nbytes <= DIGESTED else blake2b(column.data).digest()
 
 
 def _on_channels(phase: Phase, placement: Sequence[Ints], group: Ints, share: Floats) -> Edges:

@@ -76,6 +76,7 @@ class FlowNetwork:
         self._carrier = FluidCarrier(self.transport, self.fluid)
         self._background = BackgroundTraffic(env, self.transport, site.background, self._carrier)
         self._has_background = bool(site.background)
+        self._alone = site.alone and not (self._buckets or self._has_background)
 
     def _make_recorder(self, cluster: Cluster) -> LinkRecorder:
         highest = self.transport.capacity.copy()
@@ -85,7 +86,7 @@ class FlowNetwork:
 
     def communicator(self) -> FlowCommunicator:
         """Make one for a job."""
-        made = FlowCommunicator(self.transport, self.fluid)
+        made = FlowCommunicator(self.transport, self.fluid, alone=self._alone)
         self._communicators.append(made)
         return made
 

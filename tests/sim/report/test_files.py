@@ -119,8 +119,11 @@ def test_collective_files_agree() -> None:
     rows = list(csv.DictReader(io.StringIO(collective_csv(report))))
     assert len(document["rows"]) == len(rows) == len(report.rows)
     for written, line in zip(document["rows"], rows, strict=True):
-        assert {key: str(value) for key, value in written.items()} == {
-            key: line[key] for key in written}
+        assert {key: str(value) for key, value in written.items() if key in line} == {
+            key: line[key] for key in written if key in line}
+        assert [line[f"p{share}_busbw_gb_per_s"] for share in (10, 50, 90)] == [
+            str(busbw) for busbw in written["interval"]["busbw_gb_per_s"]]
+        assert line["bottleneck"] == written["limits"][0]["name"]
         assert written["algbw_gb_per_s"] == pytest.approx(
             written["size_bytes"] / written["time_us"] / 1e3)
 

@@ -16,8 +16,12 @@ from rich.console import Console
 from sim.records.busbw import busbw_factor, collective_row
 from sim.records.results import Breakdown, Expectation, Report, ScenarioResult
 from sim.report.answer_table import outside, print_causes, print_explanation, print_report
+from sim.report.collective_table import (
+    print_collective,
+    print_collective_causes,
+    print_limits,
+)
 from sim.report.numbers import apportion, percent, rate, shown_ms
-from sim.report.tuning_tables import print_collective
 from tests.support.report_samples import collective, taco, two_jobs
 
 if TYPE_CHECKING:
@@ -204,7 +208,7 @@ def test_collective_table_has_a_line_a_size_and_stars_the_fastest() -> None:
              if re.match(r" *\d", line)]
     assert len(lines) == 10
     for line in lines:
-        size, times = int(line[0]), line[4::3]
+        size, times = int(line[0]), line[4::5]
         assert len(times) == 3
         best = min((row for row in report.rows if row.size_bytes == size),
                    key=lambda row: row.time_s)
@@ -224,7 +228,18 @@ def test_an_algorithm_that_lacks_a_size_leaves_a_dash() -> None:
     report = collective()
     rows = tuple(row for row in report.rows if row.algorithm != "2d" or row.size_bytes > 8)
     text = shown(print_collective, replace(report, rows=rows))
-    assert re.search(r"^ +8 .* - +- +-$", text, re.MULTILINE)
+    assert re.search(r"^ +8 .* - +- +- +- +-$", text, re.MULTILINE)
+
+
+def test_collective_limits_and_causes_have_a_line_each() -> None:
+    text = shown(print_limits, collective())
+    assert re.search(r"^ +8 +tree +16.01 +NIC 0 % +latency 100 %$", text, re.MULTILINE)
+    lines = [line.split() for line in shown(print_collective_causes, collective()).splitlines()
+             if "kernel-tcp" in line]
+    assert len(lines) == 10  # of the fastest row of each size alone
+    assert lines[0][:5] == ["8", "tree", "kernel-tcp.cost_per_byte", "0.3ns", "0.6ns"]
+    assert lines[-1][:2] == [str(8**10), "2d"]
+    assert all("40 %" in " ".join(line) for line in lines)
 
 
 def test_causes_stand_below_their_row_the_widest_first() -> None:

@@ -118,6 +118,19 @@ def diloco_is_nesterovs_step_on_the_mean_difference(rank, _):
     check_equal_at_all(model)
 
 
+def few_bits_are_near_and_the_same_at_all(rank, _):
+    """An outer step of rate 1 is the mean of the islands, to half a level of each rounding."""
+    for bits in (8, 4):
+        model, _ = run(lambda model, inner, bits=bits: DiLoCo(
+            model, inner, 3, lr=1.0, momentum=0.0, bits=bits), 3, rank)
+        exact = reference.local_sgd(RANKS, 3, ELEMENTS, 3)[rank]
+        moved = np.abs(reference.start(ELEMENTS) - reference.local_sgd(RANKS, 3, ELEMENTS, 99))
+        level = moved.max() / (2 ** (bits - 1) - 1)
+        assert np.abs(flat(model) - exact).max() <= level + 1e-6
+        assert np.abs(flat(model) - exact).max() > 1e-5  # something was rounded
+        check_equal_at_all(model)
+
+
 def diloco_of_rate_one_without_momentum_is_local_sgd(rank, _):
     model, _ = run(lambda model, inner: DiLoCo(model, inner, 3, lr=1.0, momentum=0.0), 9, rank)
     other, _ = run(lambda model, inner: LocalSGD(model, inner, 3), 9, rank)

@@ -16,7 +16,7 @@ PATIENCE_S = 300
 CHECKS = """
     every_step_of_rate_one_is_plain_averaging_of_gradients local_sgd_is_the_mean_of_parameters
     between_rounds_islands_train_alone diloco_is_nesterovs_step_on_the_mean_difference
-    diloco_of_rate_one_without_momentum_is_local_sgd
+    diloco_of_rate_one_without_momentum_is_local_sgd few_bits_are_near_and_the_same_at_all
     streaming_mixes_each_fragment_in_after_its_delay
     streaming_of_one_fragment_without_delay_is_diloco
     sparseloco_of_everything_is_diloco_without_momentum

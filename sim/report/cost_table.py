@@ -1,0 +1,60 @@
+"""What each row costs: a step, a day, and the whole training that the file's prices speak of.
+
+P10 and P90 are those of the whole: its hosts are paid for as long as it takes.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from sim.report.answer_table import name_columns, section_ends
+from sim.report.numbers import rate
+from sim.report.screen import Column, console_for, fit, grid, show, text_column
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from sim.records.results import Cost, Report
+
+DAY_S = 86400.0
+
+
+def print_costs(report: Report, *, console: Console | None = None) -> None:
+    """Print the table, if the file has prices."""
+    rows = [row for row in report.scenarios if row.cost is not None]
+    if not rows:
+        return
+    costs = [row.cost for row in rows if row.cost is not None]
+    console = console_for() if console is None else console
+    unit, goal = costs[0].currency, costs[0].goal
+    columns = [
+        *name_columns(rows),
+        text_column("images/s", (rate(row.images_per_s) for row in rows), drop=2),
+        text_column(f"{unit}\na step", (f"{cost.of(row.step_s):.3g}" if math.isfinite(row.step_s)
+                                        else "-" for row, cost in zip(rows, costs, strict=True)),
+                    drop=1),
+        text_column(f"{unit}\na day", (money(cost.day) for cost in costs)),
+    ]
+    if goal:
+        whole = [row.whole_s for row in rows]
+        columns += [text_column(f"days to\n{goal}", (_days(times[0]) for times in whole))]
+        columns += [Column(f"{unit}\n{name}", text_column("", (
+            _spent(cost, times, place) for cost, times in zip(costs, whole, strict=True))).cells)
+            for name, place in (("for it", 0), ("P10", 1), ("P90", 2))]
+    show(console, grid(fit(columns, console.width), section_ends(rows)))
+
+
+def money(value: float) -> str:
+    """Money for people: whole from 100 up, three significant digits below."""
+    return f"{value:,.0f}" if value >= 99.95 else f"{value:.3g}"
+
+
+def _days(seconds: float) -> str:
+    return rate(seconds / DAY_S) if math.isfinite(seconds) else "-"
+
+
+def _spent(cost: Cost, times: tuple[float, ...], place: int) -> str:
+    if place >= len(times) or not math.isfinite(times[place]):
+        return "" if place else "-"
+    return money(cost.of(times[place]))

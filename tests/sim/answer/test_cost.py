@@ -1,0 +1,91 @@
+"""Prices: what a step, a day and a whole training cost, worked out by hand."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+
+from sim.run import main
+from tests.support.cluster_files import topology, write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from click.testing import Result
+
+PRICE = 36.0
+
+
+def run(tmp_path: Path, prices: dict, *options: str, **top: object) -> Result:
+    data = topology(gpus=4, scenario={"gpus": [2, 8]}, **top) | {"prices": prices}
+    return CliRunner().invoke(main, [str(write(tmp_path, data)), "--draws", "0", *options])
+
+
+def rows(tmp_path: Path, prices: dict, **top: object) -> list[dict]:
+    done = run(tmp_path, prices, "--json", "-", "--quiet", **top)
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)["scenarios"]
+
+
+def test_hosts_are_paid_whole_and_by_the_time_that_they_take(tmp_path: Path) -> None:
+    one, two = rows(tmp_path, {"hosts": {"h": PRICE}, "samples": 1e6})
+    for row, hosts in ((one, 1), (two, 2)):
+        cost = row["cost"]
+        assert cost["day"] == 24 * PRICE * hosts
+        assert cost["step"] == pytest.approx(PRICE * hosts * row["step_ms"] / 3.6e6)
+        seconds = 1e6 / row["images_per_s"]
+        assert cost["goal_days"] == pytest.approx(seconds / 86400)
+        assert cost["goal_cost"] == pytest.approx(PRICE * hosts * seconds / 3600)
+        assert cost["goal"] == "1e+06 samples"
+
+
+def test_tokens_are_samples_of_so_many(tmp_path: Path) -> None:
+    """A sample of bert-base has 128 tokens here."""
+    workload = {"model": "bert-base", "batch": 8, "framework": "free"}
+    by_tokens = rows(tmp_path, {"hosts": {"h": PRICE}, "tokens": 128e6}, workload=workload)
+    by_samples = rows(tmp_path, {"hosts": {"h": PRICE}, "samples": 1e6}, workload=workload)
+    assert [row["cost"]["goal_cost"] for row in by_tokens] == [
+        row["cost"]["goal_cost"] for row in by_samples]
+
+
+def test_the_interval_of_the_money_is_that_of_the_rate_turned_over(tmp_path: Path) -> None:
+    slow = {"base": "rdma", "cost_per_byte": {"value": "1ns", "low": "0.5ns", "high": "2ns",
+                                              "confidence": "assumed", "source": "x"}}
+    data = topology(stacks={"ideal": slow}) | {"prices": {"hosts": {"h": PRICE}, "samples": 1e6}}
+    done = CliRunner().invoke(main, [str(write(tmp_path, data)), "--draws", "8", "--quiet",
+                                     "--json", "-"])
+    (row,) = json.loads(done.stdout)["scenarios"]
+    low, _, high = row["interval"]["images_per_s"]
+    assert row["cost"]["goal_cost_interval"] == pytest.approx(
+        [2 * PRICE * 1e6 / rate / 3600 for rate in (high, low)])
+
+
+def test_the_table_stands_below_the_answer(tmp_path: Path) -> None:
+    done = run(tmp_path, {"hosts": {"h": PRICE}, "currency": "EUR", "samples": "1e6"})
+    assert "EUR\na day" not in done.output  # two lines of a header
+    lines = done.output.splitlines()
+    assert any("EUR" in line and "days to" in line for line in lines)
+    assert any(line.split()[-3:-2] == ["864"] for line in lines)
+
+
+@pytest.mark.parametrize(("prices", "says"), [
+    ({"hosts": {"hosts-of-mine": 1.0}}, "'hosts-of-mine' is not a known host group"),
+    ({"hosts": {"h": -1.0}}, "prices.hosts.h"),
+    ({"hosts": {}}, "prices.hosts"),
+    ({"hosts": {"h": 1.0}, "samples": 1, "tokens": 1}, "has both samples and tokens"),
+    ({"hosts": {"h": 1.0}, "tokens": 1e9}, "a sample of 'vgg16' has no tokens"),
+])
+def test_wrong_prices_are_one_sentence(tmp_path: Path, prices: dict, says: str) -> None:
+    done = run(tmp_path, prices)
+    assert done.exit_code == 2
+    assert says in done.output
+    assert done.output.count("\n") == 1
+
+
+def test_prices_of_hosts_are_keys_with_an_effect(tmp_path: Path) -> None:
+    done = run(tmp_path, {"hosts": {"h": PRICE}})
+    assert done.exit_code == 0
+    assert "prices" not in done.stderr
