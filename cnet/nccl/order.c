@@ -187,7 +187,7 @@ static bool send_now(struct comm *comm, const struct waiting_send *send)
 {
     if (send->size <= HARP_SHORT_BYTES &&
         harp_send_short(comm->connection, send->data, send->size)) {
-        request_sent(send->request, send->size);
+        request_end_part(comm, context_of(send->request, 0), send->size);
         return true;
     }
     return harp_send(comm->connection, send->data, send->size, context_of(send->request, 0));

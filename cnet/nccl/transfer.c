@@ -1,7 +1,7 @@
 /* isend, irecv, test, and the memory that they work on.
  *
- * order.c decides which send goes into which buffer. Payload is copied once at either end, into and
- * out of the port's memory.
+ * order.c decides which send goes into which buffer; requests.c is what NCCL asks about. Payload is
+ * copied once at either end, into and out of the port's memory.
  *
  * Owner: the thread that NCCL runs the comm on. Only plugin_register and plugin_deregister may come
  * from another one.
@@ -86,52 +86,6 @@ void comm_let_go(struct comm *comm)
     order_forget(comm);
 }
 
-/* ---- Requests ---- */
-
-static struct request *take_request(struct comm *comm, uint32_t n)
-{
-    struct request *request = &comm->requests[comm->free[--comm->free_n]];
-    request->left = request->n = n;
-    return request;
-}
-
-static void give_back(struct request *request)
-{
-    struct comm *comm = request->comm;
-    request->n = 0; /* so that a second test of it is seen */
-    comm->free[comm->free_n++] = (uint16_t)(request - comm->requests);
-}
-
-static void begin_part(struct request *request, uint32_t part, struct memory *memory, void *parent,
-                       uint64_t bytes)
-{
-    request->memory[part] = memory;
-    request->events[part] = NULL;
-    if (memory)
-        atomic_fetch_add_explicit(&memory->used, 1, memory_order_relaxed);
-    if (parent && plugin.profiler)
-        plugin.profiler(&request->events[part], NCCL_PROFILER_START, parent, PLUGIN_PROFILER_ID,
-                        &bytes);
-}
-
-static void end_part(struct comm *comm, uint64_t context, uint32_t bytes)
-{
-    struct request *request = &comm->requests[context >> PART_BITS];
-    uint32_t part = context & ((1 << PART_BITS) - 1);
-    request->sizes[part] = (int)bytes;
-    request->left--;
-    if (request->memory[part])
-        /* Release: who sees it at 0 sees that HARP is done with the memory. */
-        atomic_fetch_sub_explicit(&request->memory[part]->used, 1, memory_order_release);
-    if (request->events[part])
-        plugin.profiler(&request->events[part], NCCL_PROFILER_STOP, NULL, PLUGIN_PROFILER_ID, NULL);
-}
-
-void request_sent(struct request *request, uint32_t bytes)
-{
-    end_part(request->comm, context_of(request, 0), bytes);
-}
-
 /* ---- Receives ---- */
 
 /* Fill the buffers that what came aside is for. Returns whether the receive waits for more. */
@@ -143,7 +97,7 @@ static bool fill_from_aside(struct comm *comm, struct receive *receive)
             !order_take_early(comm, receive->tags[i], receive->data[i], receive->sizes[i], &came))
             continue;
         receive->filled[i] = true;
-        end_part(comm, context_of(receive->request, i), came);
+        request_end_part(comm, context_of(receive->request, i), came);
     }
     return receive->request->left;
 }
@@ -204,7 +158,7 @@ static void take_completion(struct comm *comm, const struct harp_completion *com
         if (completion->context == OF_CONTROL)
             comm->controls_head++;
         else if (completion->context != OF_MARK)
-            end_part(comm, completion->context, completion->size);
+            request_end_part(comm, completion->context, completion->size);
         break;
     case HARP_COMPLETION_RECEIVED:
         if (completion->context == OF_CONTROL)
@@ -212,7 +166,7 @@ static void take_completion(struct comm *comm, const struct harp_completion *com
         else if (completion->context == OF_ASIDE)
             take_aside(comm, completion->size);
         else
-            end_part(comm, completion->context, completion->size);
+            request_end_part(comm, completion->context, completion->size);
         comm->coming -= comm->coming > 0;
         break;
     case HARP_COMPLETION_CLOSED:
@@ -336,8 +290,8 @@ enum nccl_result plugin_isend(void *sending, void *data, size_t size, int tag, v
         return comm->failed;
     if (!closed && !may_send(comm, tag, size))
         return NCCL_SUCCESS;
-    struct request *made = take_request(comm, 1);
-    begin_part(made, 0, memory, closed ? NULL : parent, size);
+    struct request *made = request_take(comm, 1);
+    request_begin_part(made, 0, memory, closed ? NULL : parent, size);
     if (!closed)
         order_wait(comm, &(struct waiting_send){.request = made,
                                                 .data = size ? data : comm->controls,
@@ -384,13 +338,13 @@ enum nccl_result plugin_irecv(void *receiving, int n, void **data, size_t *sizes
         return comm->failed;
     if (!may_receive(comm))
         return NCCL_SUCCESS;
-    struct receive receive = {.request = take_request(comm, (uint32_t)n)};
+    struct receive receive = {.request = request_take(comm, (uint32_t)n)};
     for (int i = 0; i < n; i++) {
         receive.data[i] = sizes[i] ? data[i] : comm->controls;
         receive.sizes[i] = (uint32_t)sizes[i];
         receive.tags[i] = tags[i];
-        begin_part(receive.request, (uint32_t)i, memories[i], parents ? parents[i] : NULL,
-                   sizes[i]);
+        request_begin_part(receive.request, (uint32_t)i, memories[i], parents ? parents[i] : NULL,
+                           sizes[i]);
     }
     if (order_may_post(comm, &receive))
         post_receive(comm, &receive);
@@ -427,6 +381,6 @@ enum nccl_result plugin_test(void *request, int *done, int *sizes)
     *done = 1;
     for (uint32_t i = 0; sizes && i < made->n; i++)
         sizes[i] = made->sizes[i];
-    give_back(made);
+    request_give_back(made);
     return NCCL_SUCCESS;
 }

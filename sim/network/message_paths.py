@@ -62,8 +62,9 @@ class Paths:
     cost of one message; ``ceiling``: largest payload rate of an edge in bytes/s; ``inner``: whether
     it stays inside a host; ``proxied``: whether one thread of each process handles the messages of
     all its edges; ``helped``: whether helpers or the NIC move the bytes meanwhile; ``stages``: the
-    stages between hosts, None if they take no time; ``sockets``: those over which NCCL splits a
-    message; ``tree_most``: bytes/s of data of a tree over these edges, at most.
+    stages between hosts, None if they take no time; ``socket_most``: bytes/s of one of the sockets
+    over which NCCL splits a message; ``tree_most``: bytes/s of data of a tree over these edges, at
+    most.
     """
 
     edge: Ints
@@ -76,7 +77,7 @@ class Paths:
     proxied: bool = False
     helped: bool = False
     stages: Stages | None = None
-    sockets: int = 1
+    socket_most: float = math.inf
     tree_most: float = math.inf
 
     @property

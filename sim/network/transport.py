@@ -165,7 +165,8 @@ class Transport:
         self.link_bytes = self.on_line * (self.payload + headers + overlay) / self.payload
         vpc_flow = vpc.flow_rate / self.cap_bytes if vpc and vpc.flow_rate else math.inf
         self.vpc_ceiling = style.sockets * vpc_flow / 8
-        self.stack_ceiling = style.sockets * stack.flow_rate.value / self.deviation / 8
+        self.stack_flows = style.sockets * stack.flow_rate.value / self.deviation / 8
+        self.stack_ceiling = self.stack_flows
         # Switch chips hash as for UDP whatever the stack is, which only permutes the paths.
         tcp = topology.fabric.hash.function == "linux" and uses_sockets(stack.name, topology.stacks)
         self._protocol = hashes.TCP if tcp else hashes.UDP
@@ -212,8 +213,15 @@ class Transport:
                                       for row in rows])
         return Paths(edge, resource, coefficient, alpha_s, message_s, ceiling, inner, proxied=True,
                      helped=self.helped, stages=stages,
-                     sockets=1 if self.style.congestion is None else self.style.sockets,
+                     socket_most=self._socket_most(),
                      tree_most=self._tree_most(src, dst) if len(between) else math.inf)
+
+    def _socket_most(self) -> float:
+        """Bytes/s of one of NCCL's sockets, which one thread serves; of other stacks any."""
+        if self.style.congestion is None:
+            return math.inf
+        most = min(self.stack_flows, self.vpc_ceiling) / self.style.sockets
+        return min(most, 1 / self.core_s) if self.style.helpers and self.core_s else most
 
     def _tree_most(self, src: Ints, dst: Ints) -> float:
         """Bytes/s of a tree over these edges, at most, where NICs move the bytes."""

@@ -105,8 +105,8 @@ class Prepared:
     """Whether bytes move while the next message is handled."""
     stages: Stages | None
     """What bytes pass one after the other between hosts."""
-    sockets: int
-    """Sockets of NCCL's over which messages are split."""
+    socket_most: float
+    """Bytes/s of one of the sockets over which NCCL splits a message."""
     tree_most: float
     """Bytes/s of a tree's data, at most."""
 
@@ -243,8 +243,8 @@ class FlowCommunicator:
                          prepared.ceilings)
         whole = phase_times(times, laid.edges.group, piece, phase.feeds, cut,
                             protocol.window.slots, helped=prepared.helped)
-        ceilings = prepared.ceilings * _sockets_used(prepared.sockets,
-                                                     piece / cut.messages)
+        ceilings = np.where(np.isfinite(prepared.ceilings), np.minimum(
+            prepared.ceilings, _of_sockets(prepared.socket_most, piece / cut.messages)), np.inf)
         if whole.least_s.any():
             held = (whole.least_s > 0) & (piece > 0)
             window = np.divide(piece, whole.least_s, out=np.full(len(piece), np.inf), where=held)
@@ -290,7 +290,7 @@ class FlowCommunicator:
                         _ceilings(paths, edges.group, edges.share), paths.inner,
                         EdgeTimes(paths.alpha_s, _first_turns_s(paths, edges),
                                   _turns_s(paths, edges), first_s, steady_s), paths.helped,
-                        paths.stages, paths.sockets, paths.tree_most)
+                        paths.stages, paths.socket_most, paths.tree_most)
 
     def _build_by_parts(self, edges: Edges) -> Prepared:
         """Do the same for edges that are flows of their own, some after the other.
@@ -382,12 +382,12 @@ def _on_channels(phase: Phase, placement: Sequence[Ints], group: Ints, share: Fl
                  np.tile(share, channels), np.tile(level, channels))
 
 
-def _sockets_used(sockets: int, message: Floats) -> Floats:
-    """Share of a connection's sockets that messages of so many bytes occupy.
+def _of_sockets(socket_most: float, message: Floats) -> Floats:
+    """Bytes/s of the sockets that messages of so many bytes occupy.
 
     NCCL cuts a message into tasks of at least `TASK_BYTES` and gives each to a socket.
     """
-    return np.asarray(np.clip(np.ceil(message / TASK_BYTES), 1, sockets) / sockets)
+    return np.asarray(np.maximum(np.ceil(message / TASK_BYTES), 1.0) * socket_most)
 
 
 def _turns_s(paths: Paths, edges: Edges) -> Floats:
