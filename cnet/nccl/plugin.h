@@ -308,6 +308,8 @@ void comm_drive(struct comm *comm);
 void comm_end(struct comm *comm, const char *text);
 struct comm *comm_new(enum comm_kind kind, struct device *device, struct harp_engine *engine);
 bool comm_idle(const struct comm *comm); /* no request is outstanding */
+void comm_let_go(struct comm *comm);
+
 /* requests.c */
 struct request *request_take(struct comm *comm, uint32_t n);
 void request_give_back(struct request *request);
@@ -315,7 +317,6 @@ void request_begin_part(struct request *request, uint32_t part, struct memory *m
                         uint64_t bytes);
 /* `context`: of the message that is the part. */
 void request_end_part(struct comm *comm, uint64_t context, uint32_t bytes);
-void comm_let_go(struct comm *comm);
 
 /* order.c. Sending end: controls are posted once it is connected. order_may_send: whether it is
  * known where a message of this tag goes, and it may go or wait; then order_wait takes it.
