@@ -19,11 +19,10 @@ static void read_port(struct settings *s, const char *name)
     static const struct {
         const char *name;
         int (*open)(struct harp_port **port, const struct harp_port_config *config, char *why);
-    } PORTS[] = {
-        {"mem", harp_port_mem_open},
-        {"tcp", harp_port_tcp_open},
-        {"udp", harp_port_udp_open},
-        {"xdp", harp_port_xdp_open}};
+    } PORTS[] = {{"mem", harp_port_mem_open},
+                 {"tcp", harp_port_tcp_open},
+                 {"udp", harp_port_udp_open},
+                 {"xdp", harp_port_xdp_open}};
     for (size_t i = 0; i < sizeof PORTS / sizeof *PORTS; i++)
         if (!strcmp(name, PORTS[i].name))
             s->port.open = PORTS[i].open;

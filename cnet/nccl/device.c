@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <net/if.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +14,7 @@
 
 #include "base/sockaddr.h"
 #include "plugin.h"
+#include "ports/netlink.h"
 
 #define NAMES_BYTES 400
 #define STACKED 8           /* interfaces over a card, at most */
@@ -149,16 +151,48 @@ static bool is_known_card(const char *card)
     return false;
 }
 
-/* Used only where the user names them or nothing else is there: in this order. */
-static const char *const last_resorts[] = {"docker", "virbr", "lo"};
-enum { LAST_RESORTS_N = sizeof last_resorts / sizeof last_resorts[0] };
+/* What is used if the user names no interfaces: all of the first kind that there are any of. */
+enum resort {
+    RESORT_CARD,    /* and what lies on cards: bonds, VLANs, macvlan */
+    RESORT_HOST,    /* an address of the host's own, on lo, which it tells its routers of */
+    RESORT_PAIR,    /* a container's end of a pair */
+    RESORT_VIRTUAL, /* bridges, tunnels and what else leads to no other host by itself */
+    RESORT_LOOPBACK,
+    RESORTS
+};
 
-static int resort_of(const char *interface)
+/* rtnetlink's names (IFLA_INFO_KIND; the kernel's drivers/net, net/ipv4 and net/ipv6). */
+static const char *const virtual_kinds[] = {
+    "bareudp",   "bridge", "dummy",     "erspan", "geneve",    "gre",         "gretap",
+    "ip6erspan", "ip6gre", "ip6gretap", "ip6tnl", "ipip",      "openvswitch", "sit",
+    "tun",       "vti",    "vti6",      "vxlan",  "wireguard", "xfrm"};
+
+static bool is_virtual(const char *kind)
 {
-    for (int i = 0; i < LAST_RESORTS_N; i++)
-        if (strncmp(interface, last_resorts[i], strlen(last_resorts[i])) == 0)
-            return i;
-    return -1;
+    for (size_t i = 0; i < sizeof virtual_kinds / sizeof virtual_kinds[0]; i++)
+        if (strcmp(kind, virtual_kinds[i]) == 0)
+            return true;
+    return false;
+}
+
+static bool is_loopback(const struct sockaddr *address)
+{
+    if (address->sa_family == AF_INET)
+        return ntohl(((const struct sockaddr_in *)address)->sin_addr.s_addr) >> 24 == 127;
+    return IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)address)->sin6_addr);
+}
+
+static enum resort resort_of(struct harp_netlink *kernel, const char *name,
+                             const struct ifaddrs *at)
+{
+    struct harp_link link;
+    if (at->ifa_flags & IFF_LOOPBACK)
+        return is_loopback(at->ifa_addr) ? RESORT_LOOPBACK : RESORT_HOST;
+    if (harp_netlink_link(kernel, name, 0, &link) != 0)
+        return RESORT_CARD;
+    return strcmp(link.kind, "veth") == 0 ? RESORT_PAIR
+           : is_virtual(link.kind)        ? RESORT_VIRTUAL
+                                          : RESORT_CARD;
 }
 
 /* Why an interface cannot be a device; "" if it can. */
@@ -182,12 +216,14 @@ static bool read_name(const struct ifaddrs *from, char *name)
 
 /* Add the interfaces of one kind that are fit and have an address of this family, one for each
  * card: the first, or what an earlier call found. */
-static void add_interfaces(const struct ifaddrs *all, int family, const char *names, int resort)
+static void add_interfaces(struct harp_netlink *kernel, const struct ifaddrs *all, int family,
+                           const char *names, enum resort resort)
 {
     for (const struct ifaddrs *at = all; at; at = at->ifa_next) {
         struct nic new = {.node = HARP_ARENA_LOCAL};
         if (!at->ifa_addr || at->ifa_addr->sa_family != family || !read_name(at, new.name) ||
-            !(*names ? settings_match(names, new.name) : resort_of(new.name) == resort) ||
+            !(*names ? settings_match(names, new.name)
+                     : resort_of(kernel, new.name, at) == resort) ||
             *why_unfit(new.name, at->ifa_flags) || !read_address(at->ifa_addr, &new.address))
             continue;
         find_card(new.name, new.card);
@@ -243,6 +279,13 @@ static enum nccl_result check_mtu(void)
     return NCCL_SUCCESS;
 }
 
+/* NCCL's own variable, by which it chooses addresses, too. */
+static bool may_have_family(int family)
+{
+    const char *asked = getenv("NCCL_SOCKET_FAMILY");
+    return !asked || strcmp(asked, family == AF_INET ? "AF_INET6" : "AF_INET") != 0;
+}
+
 enum nccl_result devices_find(void)
 {
     struct ifaddrs *all = NULL;
@@ -253,12 +296,19 @@ enum nccl_result devices_find(void)
             .name = "harp-mem", .node = HARP_ARENA_LOCAL, .guid = 1, .speed_mbps = 100000};
         return devices_offer();
     }
+    struct harp_netlink kernel;
+    if (harp_netlink_open(&kernel) != 0)
+        return plugin_fail(NCCL_SYSTEM_ERROR, "the kernel does not tell of its interfaces");
     if (getifaddrs(&all) != 0)
-        return plugin_fail(NCCL_SYSTEM_ERROR, "the kernel does not list its interfaces");
-    for (int resort = -1; plugin.nics_n == 0 && resort < LAST_RESORTS_N; resort++) {
-        add_interfaces(all, AF_INET, names, resort);
-        add_interfaces(all, AF_INET6, names, resort);
+        return harp_netlink_close(&kernel),
+               plugin_fail(NCCL_SYSTEM_ERROR, "the kernel does not list its interfaces");
+    for (enum resort resort = 0; plugin.nics_n == 0 && resort < RESORTS; resort++) {
+        if (may_have_family(AF_INET))
+            add_interfaces(&kernel, all, AF_INET, names, resort);
+        if (may_have_family(AF_INET6))
+            add_interfaces(&kernel, all, AF_INET6, names, resort);
     }
+    harp_netlink_close(&kernel);
     enum nccl_result result = plugin.nics_n ? check_mtu() : none_found(all);
     freeifaddrs(all);
     return result == NCCL_SUCCESS ? devices_offer() : result;

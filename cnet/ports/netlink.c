@@ -8,6 +8,7 @@
 #include <linux/if_link.h>
 #include <linux/neighbour.h>
 #include <linux/rtnetlink.h>
+#include <stdio.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -172,6 +173,17 @@ static void read_xdp(const struct rtattr *nest, struct harp_link *link)
         get_u32(in.of[IFLA_XDP_PROG_ID], &link->xdp_program);
 }
 
+static void read_kind(const struct rtattr *nest, struct harp_link *link)
+{
+    struct attributes in;
+    if (!nest)
+        return;
+    parse_attributes(&in, RTA_DATA(nest), RTA_PAYLOAD(nest));
+    if (in.of[IFLA_INFO_KIND])
+        snprintf(link->kind, sizeof link->kind, "%.*s", (int)RTA_PAYLOAD(in.of[IFLA_INFO_KIND]),
+                 (const char *)RTA_DATA(in.of[IFLA_INFO_KIND]));
+}
+
 static bool read_link(const struct nlmsghdr *message, void *context)
 {
     struct harp_link *link = context;
@@ -184,6 +196,7 @@ static bool read_link(const struct nlmsghdr *message, void *context)
                                .up = info->ifi_flags & IFF_UP,
                                .ethernet = info->ifi_type == ARPHRD_ETHER};
     read_xdp(with.of[IFLA_XDP], link);
+    read_kind(with.of[IFLA_LINKINFO], link);
     uint32_t out = 0;
     get_u32(with.of[IFLA_MTU], &link->mtu);
     get_u32(with.of[IFLA_NUM_RX_QUEUES], &link->queues);

@@ -31,6 +31,7 @@ struct harp_netlink {
 
 struct harp_link {
     char name[IF_NAMESIZE];
+    char kind[16]; /* what the kernel calls it, as "veth" or "bond"; "": hardware, or loopback */
     uint32_t index;
     uint32_t mtu;
     uint32_t queues;      /* the most that it can have, of the larger kind */

@@ -199,6 +199,15 @@ def add_links(space: Namespace, *links: str) -> None:
         space.run("ip", "link", "set", f"peer{number}", "up")  # who has no address is no device
 
 
+def add_bridge(space: Namespace, name: str) -> None:
+    space.run("ip", "link", "add", name, "type", "bridge")
+    space.run("ip", "link", "add", "port0", "type", "veth", "peer", "guest0")
+    space.run("ip", "link", "set", "port0", "master", name)
+    space.run("ip", "address", "add", "172.17.0.1/16", "dev", name)
+    for link in ("port0", "guest0", name):
+        space.run("ip", "link", "set", link, "up")
+
+
 @root_only
 @pytest.mark.parametrize(("wanted", "devices"), [
     ({}, ["eth0", "eth1", "mlx0"]),
@@ -214,7 +223,8 @@ def add_links(space: Namespace, *links: str) -> None:
 def test_interfaces_are_named_as_nccl_does(wanted, devices):
     with Net() as net:
         space = net.namespace()
-        add_links(space, "eth0", "eth1", "mlx0", "docker0")
+        add_links(space, "eth0", "eth1", "mlx0")
+        add_bridge(space, "docker0")
         found = ask(before=tuple(space.command()), **wanted)
         assert names(found) == devices
         assert len({device["guid"] for device in found["devices"]}) == len(devices)
@@ -239,6 +249,47 @@ def test_who_asks_nccl_to_encrypt_is_told_that_harp_does_not():
     assert "secret" not in said
     assert "encrypts none" in said
     assert warnings(ask(HARP_PORT="mem", NCCL_DEBUG="WARN")) == []
+
+
+@root_only
+def test_cards_come_before_pairs_and_pairs_before_bridges_whatever_their_names():
+    with Net() as net:
+        space = net.namespace()
+        add_bridge(space, "eth7")
+        before = tuple(space.command())
+        assert names(ask(before=before)) == ["eth7"]
+        add_links(space, "cali0")
+        assert names(ask(before=before)) == ["cali0"]
+        space.run("ip", "link", "add", "net1", "link", "peer0", "type", "macvlan")
+        space.run("ip", "address", "add", "10.78.0.1/24", "dev", "net1")
+        space.run("ip", "link", "set", "net1", "up")
+        assert names(ask(before=before)) == ["net1"]
+
+
+@root_only
+def test_an_address_of_the_host_on_lo_is_used_where_no_card_has_one():
+    """As on hosts that tell their routers of it by BGP."""
+    with Net() as net:
+        space = net.namespace()
+        before = tuple(space.command())
+        add_links(space, "cali0")
+        space.run("ip", "address", "add", "10.99.0.7/32", "dev", "lo")
+        device, = ask(before=before)["devices"]
+        assert device["name"] == "lo"
+        assert any("10.99.0.7" in text for _, text in ask(before=before)["said"])
+
+
+@root_only
+@pytest.mark.parametrize(("family", "address"), [("AF_INET", "10.77.0.1"), ("AF_INET6", "fd00::1"),
+                                                 (None, "10.77.0.1")])
+def test_the_family_is_chosen_as_nccl_chooses(family, address):
+    with Net() as net:
+        space = net.namespace()
+        add_links(space, "eth0")
+        space.run("ip", "address", "add", "fd00::1/64", "dev", "eth0", "nodad")
+        wanted = {"NCCL_SOCKET_FAMILY": family} if family else {}
+        found = ask(before=tuple(space.command()), **wanted)
+        assert any(f"eth0, {address}" in text for _, text in found["said"]), found["said"]
 
 
 @root_only
