@@ -148,7 +148,8 @@ class Settings:
                     update={"value": values[0], "low": None, "high": None})
         return changed
 
-    def speed(self, flops: NDArray[np.float64], reached: float | None) -> NDArray[np.float64]:
+    def speed(self, flops: NDArray[np.float64],
+              reached: float | None = None) -> NDArray[np.float64]:
         """FLOP/s of the GPUs, all set to one figure where that is changed.
 
         Of those that are known by their data sheets alone, ``reached`` is the share in ``flops``.
