@@ -185,7 +185,7 @@ def test_settings_change_a_figure_and_those_based_on_it(tmp_path):
     assert changed.stack(made.topology, "rdma") == Settings().stack(made.topology, "rdma")
     assert changed.framework(made.topology, "ddp").per_tensor.value == pytest.approx(30e-6)
     assert changed.framework(made.topology, "horovod").per_tensor.value == 1.0
-    assert changed.speed(made.flops).tolist() == [5.0, 5.0]
+    assert changed.speed(made.flops, None).tolist() == [5.0, 5.0]
 
 
 def test_run_all_goes_in_the_files_order(tmp_path):
