@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from sim.report.numbers import rate
 from sim.report.screen import fit, grid, show, text_column
+from sim.sweeps.table import idle_keys
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,6 +29,9 @@ def print_summary(table: SweepTable, points: int, *, console: Console) -> None:
                            style="bold"))
         show(console, grid(fit(_columns(table, lines[:MOST_LINES]), console.width)))
     show(console, Text(f"{points:,} points, {len(table.columns['point']):,} lines", style="dim"))
+    idle = idle_keys(table)
+    if idle:
+        show(console, Text(f"No value changed a line: {', '.join(idle)}", style="dim"))
     refused = [error for error in table.columns["error"] if error is not None]
     if refused:
         show(console, Text(f"{len(refused)} points were refused (column error), e.g. {refused[0]}",

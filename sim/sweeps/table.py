@@ -92,6 +92,29 @@ def make_table(points: Sequence[Point], outcomes: Mapping[tuple[str, ...], Outco
     return SweepTable(named, dict(objectives))
 
 
+def idle_keys(table: SweepTable) -> list[str]:
+    """Keys whose values change no line's images/s, whatever the other keys are.
+
+    Only lines that differ in one key alone say something about it.
+    """
+    names = list(table.columns)
+    keys = [name for name in names[1:names.index("scenario")] if not name.endswith(_SI)]
+    return [key for key in keys if _is_idle(table, key, keys)]
+
+
+def _is_idle(table: SweepTable, key: str, keys: Sequence[str]) -> bool:
+    others = [name for name in (*keys, "scenario", "gpus", "job") if name != key]
+    rates: dict[tuple[str, ...], set[object]] = {}
+    values: dict[tuple[str, ...], set[str]] = {}
+    for line in table.lines():
+        if line["error"] is None:
+            alike = tuple(str(line[name]) for name in others)
+            rates.setdefault(alike, set()).add(line["images_per_s"])
+            values.setdefault(alike, set()).add(str(line[key]))
+    compared = [alike for alike, found in values.items() if len(found) > 1]
+    return bool(compared) and all(len(rates[alike]) == 1 for alike in compared)
+
+
 def objective_values(columns: Mapping[str, Sequence[Any]], name: str) -> list[float]:
     """Numbers of an objective's column; NaN where there is none."""
     cells = columns.get(name + _SI, columns[name])

@@ -15,7 +15,14 @@ from sim.report.export import HEADER
 from sim.schema.errors import Problem
 from sim.sweeps.design import Point
 from sim.sweeps.study import Outcome
-from sim.sweeps.table import check_columns, csv_text, make_table, non_dominated, parquet_bytes
+from sim.sweeps.table import (
+    check_columns,
+    csv_text,
+    idle_keys,
+    make_table,
+    non_dominated,
+    parquet_bytes,
+)
 
 
 def row(**cells: Any) -> tuple[Any, ...]:
@@ -69,6 +76,16 @@ def test_types_do_not_depend_on_empty_cells() -> None:
     empty = make_table(POINTS, outcomes, {})
     schemas = [pq.read_schema(io.BytesIO(parquet_bytes(made, {}))) for made in (empty, table({}))]
     assert schemas[0] == schemas[1]
+
+
+def test_a_key_is_idle_where_lines_that_differ_in_it_alone_are_equal() -> None:
+    points = [Point((("a", a), ("b", b), ("c", 10 * a + b))) for a in (1, 2) for b in (1, 2)]
+    outcomes = {point.changes: Outcome("k", point.changes, (row(
+        name="s", images_per_s=float(dict(point.settings)["b"])),)) for point in points}
+    assert idle_keys(make_table([Point(point.settings[:2]) for point in points], {
+        Point(point.settings[:2]).changes: outcomes[point.changes] for point in points}, {})) == [
+            "a"]
+    assert idle_keys(make_table(points, outcomes, {})) == []  # c differs wherever a does
 
 
 @pytest.mark.parametrize(("key", "objective", "says"), [
