@@ -5,6 +5,7 @@
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const byId = (id) => document.getElementById(id);
   const safe = (text) => echarts.format.encodeHTML(String(text));
+  const digits = (value, count = 4) => String(Number(Number(value).toPrecision(count)));
   const charts = new Map();
   const PART_COLOURS = ["#0072B2", "#D55E00", "#F0E442", "#CC79A7", "#E69F00", "#009E73", "#999999"];
   const SHADES = ["#e8f1f8", "#9ecae9", "#4292c6", "#0b6fb3", "#08306b"];
@@ -66,7 +67,7 @@
       xAxis: { type: "value", name: "ms", nameLocation: "middle", nameGap: 26 },
       tooltip: {
         trigger: "axis", axisPointer: { type: "shadow" }, confine: true,
-        valueFormatter: (value) => `${Number(value).toPrecision(4)} ms`,
+        valueFormatter: (value) => `${digits(value)} ms`,
       },
       series: data.parts.map((name, number) => ({
         name, type: "bar", stack: "step", color: PART_COLOURS[number % PART_COLOURS.length],
@@ -134,8 +135,8 @@
       tooltip: {
         confine: true,
         formatter: ({ value, seriesName }) => `<b>${safe(names[value[3]])}</b><br>${seriesName}, `
-          + `${safe(tracks[value[0]])}<br>${value[1].toPrecision(5)} to ${value[2].toPrecision(5)} ms `
-          + `(${(value[2] - value[1]).toPrecision(3)} ms)`,
+          + `${safe(tracks[value[0]])}<br>${digits(value[1], 5)} to ${digits(value[2], 5)} ms `
+          + `(${digits(value[2] - value[1], 3)} ms)`,
       },
       series: kinds.map((kind) => ({
         name: kind, type: "custom", renderItem: draw, color: data.kinds[kind], clip: true,
@@ -155,14 +156,14 @@
     }
     byId("timeline-table").innerHTML = table(["track and kind", "bars", "ms"],
       [...sums].map(([key, [count, total]]) => [JSON.parse(key).join(", "), count,
-        total.toPrecision(4)]),
+        digits(total)]),
       `Time by track and kind in ${row.label}${leftOut ? `; ${leftOut} short bars left out` : ""}`);
   };
   const zoomed = () => charts.get("timeline").getOption().dataZoom[0];
   const showWindow = (row) => {
     const { start, end } = zoomed();
-    byId("window").textContent = `${(start * row.step_ms / 100).toPrecision(4)} to `
-      + `${(end * row.step_ms / 100).toPrecision(4)} ms`;
+    byId("window").textContent = `${digits(start * row.step_ms / 100)} to `
+      + `${digits(end * row.step_ms / 100)} ms`;
   };
   const zoom = (how) => {
     const { start, end } = zoomed();
@@ -200,7 +201,7 @@
       tooltip: {
         confine: true,
         formatter: ({ value }) => `<b>${safe(row.loads[value[0]].name)}</b><br>${value[3]} % used, `
-          + `${value[1].toPrecision(4)} to ${value[2].toPrecision(4)} ms`,
+          + `${digits(value[1])} to ${digits(value[2])} ms`,
       },
       series: [{ type: "custom", renderItem: draw, clip: true, encode: { x: [1, 2], y: 0 }, data: cells }],
     });
@@ -223,7 +224,7 @@
         : shares[part - 1] || 0;
     };
     byId("part-shown").textContent = part === 0 ? "mean of the step"
-      : `${((part - 1) * row.step_ms / 24).toPrecision(3)} to ${(part * row.step_ms / 24).toPrecision(3)} ms`;
+      : `${digits((part - 1) * row.step_ms / 24, 3)} to ${digits(part * row.step_ms / 24, 3)} ms`;
     const tiers = Math.max(...nodes.map((node) => node[2]));
     const number = new Map(nodes.map((node, at) => [node[4], at]));
     const longest = new Map();

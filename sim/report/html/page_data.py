@@ -36,7 +36,7 @@ MOST_ROWS = 80
 MOST_TRACKS = 12
 MOST_DETAILS = 24
 """Rows that can be looked at in detail."""
-MOST_BARS = 12_000
+MOST_BARS = 8_000
 """Bars of all timelines together."""
 MOST_CAUSES = 12
 PARTS_OF_STEP = 24
