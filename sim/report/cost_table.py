@@ -22,11 +22,19 @@ DAY_S = 86400.0
 
 def print_costs(report: Report, *, console: Console | None = None) -> None:
     """Print the table, if the file has prices."""
+    columns = cost_columns(report)
+    if columns:
+        console = console_for() if console is None else console
+        rows = [row for row in report.scenarios if row.cost is not None]
+        show(console, grid(fit(columns, console.width), section_ends(rows)))
+
+
+def cost_columns(report: Report) -> list[Column]:
+    """Return the table's columns, none where the file has no prices."""
     rows = [row for row in report.scenarios if row.cost is not None]
     if not rows:
-        return
+        return []
     costs = [row.cost for row in rows if row.cost is not None]
-    console = console_for() if console is None else console
     unit, goal = costs[0].currency, costs[0].goal
     columns = [
         *name_columns(rows),
@@ -42,7 +50,7 @@ def print_costs(report: Report, *, console: Console | None = None) -> None:
         columns += [Column(f"{unit}\n{name}", text_column("", (
             _spent(cost, times, place) for cost, times in zip(costs, whole, strict=True))).cells)
             for name, place in (("for it", 0), ("P10", 1), ("P90", 2))]
-    show(console, grid(fit(columns, console.width), section_ends(rows)))
+    return columns
 
 
 def money(value: float) -> str:

@@ -17,6 +17,7 @@ from string import Template
 from typing import TYPE_CHECKING, Any
 
 from sim.report.answer_table import columns_of, label, notes, outside
+from sim.report.cost_table import cost_columns
 from sim.report.export import breakdown_ms
 from sim.report.html.page_data import page_data
 from sim.report.quantities import quantity
@@ -69,7 +70,10 @@ def _page(report: Report, cluster: Cluster, made: Made, data: dict[str, Any]) ->
         style=_file("page.css"), script=_file("page.js"), library=_file("echarts/echarts.min.js"),
         licences="\n\n".join(_file(f"echarts/{name}").replace("--", "- -") for name in LICENCES),
         data=_json(data),
-        table=_answer(columns, shown), parts=_parts(shown),
+        table=_columns_table(
+            columns, caption="Images/s and what limits them; ✗ marks a row outside its tolerance",
+            marked=[outside(row) for row in shown]),
+        costs=_costs(report), parts=_parts(shown),
         parameters=_parameters(report.origin.parameters),
         notes=_list("Notes", [*cut, *notes(report, [column.header for column in columns])]),
         warnings=_list("Keys without effect", [warned.text for warned in report.warnings]),
@@ -91,13 +95,23 @@ def _caption(data: dict[str, Any]) -> str:
             f"direction counts.{hosts} Drag and scroll to move and zoom.")
 
 
-def _answer(columns: Sequence[Column], rows: Sequence[ScenarioResult]) -> str:
+def _costs(report: Report) -> str:
+    """What each row costs, where the file has prices."""
+    columns = cost_columns(report)
+    if not columns:
+        return ""
+    return ('<h3>Cost</h3><div class="wide" role="region" aria-label="Table of costs" tabindex="0">'
+            f"{_columns_table(columns, caption='What the hosts of each row cost')}</div>")
+
+
+def _columns_table(columns: Sequence[Column], *, caption: str,
+                   marked: Sequence[bool] = ()) -> str:
+    """An HTML table of the columns that are not empty, as they stand on a terminal."""
     kept = [column for column in columns if any(column.cells)]
-    body = ([column.cells[index].plain for column in kept] for index in range(len(rows)))
+    body = ([cell.plain for cell in cells]
+            for cells in zip(*(column.cells[:MOST_TABLE_ROWS] for column in kept), strict=True))
     return _table([column.header.replace("-\n", "").replace("\n", " ") for column in kept], body,
-                  caption="Images/s and what limits them; ✗ marks a row outside its tolerance",
-                  left=[column.align == "left" for column in kept],
-                  marked=[outside(row) for row in rows])
+                  caption=caption, left=[column.align == "left" for column in kept], marked=marked)
 
 
 def _parts(rows: Sequence[ScenarioResult]) -> str:

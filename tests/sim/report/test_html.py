@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.cluster.cluster import Cluster
-from sim.records.results import Report, Span
+from sim.records.results import Cost, Report, Span
 from sim.report.html import page_data
 from sim.report.html.page import FOLDER, MOST_BYTES, Made, report_html
 from sim.report.html.page_data import MOST_BARS, drawable, means
@@ -98,6 +98,15 @@ def test_the_page_says_what_the_report_says(cluster: Cluster) -> None:
     assert causes["LightCC+HARP, 16 GPUs"][0][:4] == ["horovod.overlap", "0.1 to 0.9",
                                                       pytest.approx(0.97 * 3478),
                                                       pytest.approx(1.04 * 3478)]
+
+
+def test_costs_are_there_where_the_file_has_prices(cluster: Cluster) -> None:
+    paid = replace(cell("paid", 16, 1000, None, ""), cost=Cost("EUR", 10.0))
+    page = Page(report_html(Report("t", 1, (paid,)), cluster, MADE))
+    (costs,) = [cells for cells in page.cells if cells[0] == "paid" and "240" in cells]
+    assert "EUR a day" in page.cells[page.cells.index(costs) - 1]
+    free = Report("t", 1, (replace(paid, cost=None),))
+    assert "What the hosts of each row cost" not in report_html(free, cluster, MADE)
 
 
 def test_the_page_loads_nothing_and_is_small(cluster: Cluster) -> None:
