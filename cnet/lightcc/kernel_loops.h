@@ -160,6 +160,8 @@ DEFINE_AVERAGE(float64, double)
 DEFINE_COMPLEX_PRODUCT(complex64_product, float)
 DEFINE_COMPLEX_PRODUCT(complex128_product, double)
 
+#include "few_bits_loops.h"
+
 #define SUMS_OF(name) reduce_##name##_sum, reduce_##name##_product
 #define ORDER_OF(name) reduce_##name##_min, reduce_##name##_max
 #define BITS_OF(width)                                                                             \
@@ -196,4 +198,7 @@ const struct harp_kernels KERNELS = {
     .widen_float16 = widen_block_float16,
     .narrow_float16 = narrow_block_float16,
     .find = find_block,
+    .peak = peak,
+    .round_levels = round_levels,
+    .add_levels = add_levels,
 };

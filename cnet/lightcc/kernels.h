@@ -15,6 +15,7 @@
 #ifndef HARP_LIGHTCC_KERNELS_H
 #define HARP_LIGHTCC_KERNELS_H
 
+#include "few_bits.h"
 #include "half.h"
 #include "reduce.h"
 
@@ -30,6 +31,15 @@ static inline uint32_t harp_magnitude(const float *value)
     return bits & UINT32_C(0x7FFFFFFF);
 }
 
+/* How values of a chunk become levels (few_bits.h). */
+struct harp_rounding {
+    float inverse; /* of the scale */
+    float scale;
+    int32_t most; /* the largest level */
+    uint32_t seed;
+    uint32_t first; /* the place of the chunk's first value */
+};
+
 struct harp_kernels {
     const char *name;
     harp_reduce *reduce[HARP_ELEMENTS][HARP_REDUCTIONS];
@@ -39,6 +49,11 @@ struct harp_kernels {
     /* Write to `indices` those of the `n` values whose magnitude is `least` or more. Returns how
      * many there are. There is room for n + HARP_FIND_SLACK, all of which may be written to. */
     size_t (*find)(const float *values, size_t n, uint32_t least, uint32_t *indices);
+    /* Of a whole chunk: its largest magnitude, its levels, which leave the rest in `values`, and
+     * adding up what levels say. */
+    uint32_t (*peak)(const float *values);
+    void (*round_levels)(float *values, int8_t *levels, const struct harp_rounding *rounding);
+    void (*add_levels)(float *total, const int8_t *levels, float scale);
 };
 
 extern const struct harp_kernels harp_kernels_portable;

@@ -33,7 +33,7 @@ from torch.distributed.tensor.parallel import (
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
-import harp.lightcc.torch  # noqa: F401  (registers the backend)
+from harp.lightcc.torch.few_bits import BitsState, average_in_few_bits
 
 RANKS = 4
 SUM = float(sum(range(RANKS)))
@@ -320,6 +320,30 @@ def sparse_gradients(rank, folder):
     torch.testing.assert_close(model.module.weight.grad.to_dense(), alone.weight.grad.to_dense())
 
 
+def gradients_in_few_bits(rank, folder):
+    def train(bits):
+        torch.manual_seed(0)
+        model = DistributedDataParallel(torch.nn.Sequential(
+            torch.nn.Linear(40, 100), torch.nn.Tanh(), torch.nn.Linear(100, 1)), bucket_cap_mb=0.01)
+        if bits:
+            model.register_comm_hook(BitsState(bits), average_in_few_bits)
+        inner = torch.optim.SGD(model.parameters(), 0.05)
+        for step in range(12):
+            data = torch.randn(16, 40, generator=torch.Generator().manual_seed(100 * step + rank))
+            inner.zero_grad()
+            (model(data) - data.sum(1, keepdim=True).sin()).square().mean().backward()
+            inner.step()
+        return torch.cat([one.detach().reshape(-1) for one in model.parameters()])
+    dense = train(0)
+    for bits, share in ((8, 0.01), (4, 0.1), (2, 0.6)):
+        found = train(bits)
+        of_all = [torch.empty_like(found) for _ in range(RANKS)]
+        dist.all_gather(of_all, found)
+        assert all(torch.equal(found, one) for one in of_all)
+        assert not torch.equal(found, dense)
+        assert (found - dense).norm() < share * dense.norm()
+
+
 # ---- Groups ----
 
 
@@ -428,7 +452,8 @@ CHECKS = {check.__name__: check for check in (
     functional_collectives, functional_gradients, gradients_of_what_ends_late, dtensor,
     mesh_of_two_dimensions, tensor_parallel, fsdp2, hybrid_sharded, pipelining,
     zero_redundancy_optimizer, distributed_checkpoint, tensors_of_all_kinds, sparse_gradients,
-    futures, uneven_inputs, new_groups, batches_of_messages, two_groups_from_two_threads,
+    futures, uneven_inputs, new_groups, batches_of_messages, gradients_in_few_bits,
+    two_groups_from_two_threads,
     fork_of_data_loader, timeouts, abort)}
 
 

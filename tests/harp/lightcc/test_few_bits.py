@@ -1,0 +1,156 @@
+"""Values in few bits: C's loops against numpy, bit for bit, and an allreduce of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from harp.lightcc.few_bits import BITS, CHUNK, FewBits, add, message_bytes, take
+from tests.harp.lightcc.every_kernel import kernel_names, kernels
+from tests.harp.lightcc.test_group import group_of, of_all
+
+LEAST = np.float32(2.0 ** -120)
+
+
+@pytest.fixture(autouse=True, params=kernel_names())
+def _in_every_form(request):
+    with kernels(request.param):
+        yield
+
+
+# ---- numpy's way
+
+def mixed(x):
+    x = x.astype(np.uint32)
+    x = (x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D)
+    x = (x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B)
+    return x ^ (x >> np.uint32(16))
+
+
+def levels_of(chunk, bits, seed, first):
+    """Levels and scale of at most a chunk."""
+    most = np.float32(2 ** (bits - 1) - 1)
+    peak = np.abs(chunk).max()
+    if not np.isfinite(peak):
+        return np.zeros(len(chunk), np.int64), np.float32("nan")
+    if peak < LEAST:
+        return np.zeros(len(chunk), np.int64), np.float32(0)
+    moved = chunk * (most / peak)
+    if seed:
+        places = np.arange(first, first + len(chunk), dtype=np.uint32)
+        dice = (mixed(places + mixed(np.array([seed]))) >> np.uint32(8)).astype(np.float32)
+        levels = np.floor(moved + dice * np.float32(2.0 ** -24))
+    else:
+        levels = np.rint(moved)
+    return np.clip(levels.astype(np.int64), -int(most), int(most)), peak / most
+
+
+def numpys_message(values, error, bits, seed):
+    """The message, what it says, and what is left."""
+    whole = values if error is None else values + error
+    message, said, left = b"", [], []
+    for first in range(0, len(whole), CHUNK):
+        chunk = whole[first:first + CHUNK]
+        levels, scale = levels_of(chunk, bits, seed, first)
+        fields = np.zeros((len(chunk) + 3) // 4 * 4, np.uint8)
+        fields[:len(chunk)] = levels & (2 ** bits - 1)
+        rows = fields.reshape(-1, 8 // bits).astype(np.uint32)
+        packed = (rows << (np.arange(8 // bits, dtype=np.uint32) * bits)).sum(axis=1)
+        packed = packed.astype(np.uint8)[:(len(chunk) * bits + 7) // 8]
+        message += scale.tobytes() + packed.tobytes()
+        said.append(levels.astype(np.float32) * scale)
+        left.append(chunk - said[-1] if np.isfinite(scale) else np.zeros_like(chunk))
+    none = [np.empty(0, np.float32)]
+    return message, np.concatenate(said or none), np.concatenate(left or none)
+
+
+KINDS = {
+    "normal": lambda random, n: random.normal(size=n),
+    "halves": lambda random, n: random.integers(-8, 9, n) / 2,
+    "huge range": lambda random, n: random.normal(size=n) * 10.0 ** random.integers(-44, 38, n),
+    "tiny": lambda random, n: random.normal(size=n) * 1e-38,
+    "not finite": lambda random, n: np.where(random.random(n) < 0.003, np.inf,
+                                             random.normal(size=n)),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("seed", [0, 77])
+def test_messages_are_numpys_bit_for_bit(kind, bits, seed):
+    for n in (0, 1, 3, 255, 256, 257, 2000):
+        random = np.random.default_rng([n, bits])
+        values, error = KINDS[kind](random, n).astype("<f4"), random.normal(size=n).astype("<f4")
+        total = random.normal(size=n).astype("<f4")
+        for kept in (None, error):
+            with np.errstate(invalid="ignore"):
+                wanted, said, left = numpys_message(values, kept, bits, seed)
+                wanted_total = total + said
+            message, own = np.zeros(message_bytes(n, bits), np.uint8), None
+            if kept is not None:
+                own = kept.copy()
+            take(values.copy(), own, message, bits, seed)
+            assert message.tobytes() == wanted
+            if own is not None:
+                np.testing.assert_array_equal(own, left)
+            found = total.copy()
+            add(found, message, bits)
+            np.testing.assert_array_equal(found, wanted_total)
+
+
+def test_rounding_by_chance_is_right_on_average():
+    values = np.full(50 * CHUNK, 0.3, "<f4")
+    values[::CHUNK] = 1
+    said = np.zeros_like(values)
+    message = np.empty(message_bytes(len(values), 2), np.uint8)
+    take(values, None, message, 2, 5)
+    add(said, message, 2)
+    others = np.delete(said, np.s_[::CHUNK])
+    assert set(others) == {0, 1}
+    assert abs(others.mean() - 0.3) < 4 * np.sqrt(0.3 * 0.7 / len(others))
+
+
+# ---- The collective
+
+@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize(("ranks", "elements"), [(1, 300), (2, 1), (3, 5000), (4, 2048)])
+def test_all_ranks_have_the_same_and_what_is_lost_is_kept(ranks, elements, bits):
+    random = np.random.default_rng([ranks, bits])
+    data = [random.normal(size=elements).astype("<f4") for _ in range(ranks)]
+    errors = [np.zeros(elements, "<f4") for _ in range(ranks)]
+    given = np.zeros(elements)
+    got = np.zeros(elements)
+    with group_of(ranks) as group:
+        made = [FewBits(rank, elements, bits) for rank in group]
+        for _ in range(4):
+            vectors = [one.copy() for one in data]
+            given += np.sum(data, axis=0, dtype=float)
+            of_all(one.allreduce(own, error)
+                   for one, own, error in zip(made, vectors, errors, strict=True))
+            assert len({own.tobytes() for own in vectors}) == 1
+            got += vectors[0]
+    # Nothing is lost: what came and what is kept are what was given.
+    np.testing.assert_allclose(got + np.sum(errors, axis=0, dtype=float), given, atol=1e-4)
+
+
+def test_eight_bits_are_near_and_averages_are_averages():
+    data = [np.random.default_rng(rank).normal(size=10_000).astype("<f4") for rank in range(3)]
+    wanted = np.mean(data, axis=0)
+    with group_of(3) as group:
+        of_all(FewBits(rank, 10_000, 8).allreduce(own, average=True)
+               for rank, own in zip(group, data, strict=True))
+    assert np.abs(data[0] - wanted).max() < 4 * 2 / 127
+
+
+def test_ranks_with_other_bits_are_named():
+    with group_of(2) as group:
+        futures = [FewBits(rank, 100, 8 if rank.rank else 4).allreduce(np.zeros(100, "<f4"))
+                   for rank in group]
+        said = {str(future.exception(60)) for future in futures}
+    assert len(said) == 1
+    assert "rank 0 calls allreduce of 100 float32, sum, in 4 bits" in said.pop()
+
+
+def test_bits_that_cannot_be_are_refused():
+    with group_of(1) as group, pytest.raises(ValueError, match="bits is 3; allowed are 8, 4, 2"):
+        FewBits(group[0], 10, 3)
