@@ -23,7 +23,7 @@ size_t harp_bits_bytes(size_t n, uint32_t bits)
     return whole + (rest ? SCALE_BYTES + levels_bytes(rest, bits) : 0);
 }
 
-static void pack(uint8_t *bytes, const int8_t *levels, uint32_t bits)
+static void pack_levels(uint8_t *bytes, const int8_t *levels, uint32_t bits)
 {
     if (bits == 8) {
         memcpy(bytes, levels, CHUNK);
@@ -43,7 +43,7 @@ static int8_t level_of(uint32_t byte, uint32_t bits)
     return (int8_t)((int32_t)((byte & mask) ^ sign) - (int32_t)sign);
 }
 
-static void unpack(int8_t *levels, const uint8_t *bytes, uint32_t bits)
+static void unpack_levels(int8_t *levels, const uint8_t *bytes, uint32_t bits)
 {
     if (bits == 8) {
         memcpy(levels, bytes, CHUNK);
@@ -92,7 +92,7 @@ void harp_bits_take(const float *values, float *error, size_t n, uint8_t *messag
             chunk[i] += error[at + i];
         float scale = take_chunk(chunk, levels, bits, seed, (uint32_t)at);
         memcpy(message, &scale, SCALE_BYTES);
-        pack(packed, levels, bits);
+        pack_levels(packed, levels, bits);
         memcpy(message + SCALE_BYTES, packed, bytes);
         message += SCALE_BYTES + bytes;
         if (error)
@@ -110,7 +110,7 @@ void harp_bits_add(float *total, size_t n, const uint8_t *message, uint32_t bits
         float scale;
         memcpy(&scale, message, SCALE_BYTES);
         memcpy(packed, message + SCALE_BYTES, bytes);
-        unpack(levels, packed, bits);
+        unpack_levels(levels, packed, bits);
         message += SCALE_BYTES + bytes;
         if (here == CHUNK) {
             harp_kernels()->add_levels(total + at, levels, scale);

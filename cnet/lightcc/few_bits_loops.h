@@ -4,7 +4,7 @@
  * even, whatever the CPU has for that. */
 #define ROUNDS 12582912.0F
 
-TARGET static uint32_t peak(const float *values)
+TARGET static uint32_t find_peak(const float *values)
 {
     uint32_t most = 0;
     for (size_t i = 0; i < HARP_BITS_CHUNK; i++) {
@@ -15,14 +15,14 @@ TARGET static uint32_t peak(const float *values)
 }
 
 /* A hash of 32 bits: "lowbias32" of Wellons, nullprogram.com/blog/2018/07/31. */
-TARGET static inline uint32_t mix(uint32_t x)
+TARGET static inline uint32_t mix_bits(uint32_t x)
 {
     x = (x ^ x >> 16) * UINT32_C(0x7FEB352D);
     x = (x ^ x >> 15) * UINT32_C(0x846CA68B);
     return x ^ x >> 16;
 }
 
-TARGET static inline int32_t clamp(int32_t level, int32_t most)
+TARGET static inline int32_t clamp_level(int32_t level, int32_t most)
 {
     level = level < most ? level : most;
     return level > -most ? level : -most;
@@ -36,14 +36,14 @@ TARGET static void round_levels(float *restrict values, int8_t *restrict levels,
     int32_t most = rounding->most, found[HARP_BITS_CHUNK];
     if (seed) {
         for (uint32_t i = 0; i < HARP_BITS_CHUNK; i++) {
-            float chance = (float)(int32_t)(mix(first + i + mix(seed)) >> 8) * 0x1p-24F;
+            float chance = (float)(int32_t)(mix_bits(first + i + mix_bits(seed)) >> 8) * 0x1p-24F;
             float moved = values[i] * inverse + chance;
             int32_t level = (int32_t)moved;
-            found[i] = clamp(level - ((float)level > moved), most);
+            found[i] = clamp_level(level - ((float)level > moved), most);
         }
     } else {
         for (size_t i = 0; i < HARP_BITS_CHUNK; i++)
-            found[i] = clamp((int32_t)((values[i] * inverse + ROUNDS) - ROUNDS), most);
+            found[i] = clamp_level((int32_t)((values[i] * inverse + ROUNDS) - ROUNDS), most);
     }
     for (size_t i = 0; i < HARP_BITS_CHUNK; i++) {
         values[i] -= (float)found[i] * scale;

@@ -198,7 +198,7 @@ const struct harp_kernels KERNELS = {
     .widen_float16 = widen_block_float16,
     .narrow_float16 = narrow_block_float16,
     .find = find_block,
-    .peak = peak,
+    .peak = find_peak,
     .round_levels = round_levels,
     .add_levels = add_levels,
 };
