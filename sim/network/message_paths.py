@@ -134,7 +134,8 @@ def joined(parts: Sequence[Paths]) -> Paths:
 
     return Paths(_NO_ROWS, _NO_ROWS, _NO_SHARES, column("alpha_s"), column("message_s"),
                  column("ceiling"), column("inner"), parts[0].proxied, parts[0].helped,
-                 _joined_stages(parts), parts[0].sockets, min(part.tree_most for part in parts))
+                 _joined_stages(parts), min(part.socket_most for part in parts),
+                 min(part.tree_most for part in parts))
 
 
 def _joined_stages(parts: Sequence[Paths]) -> Stages | None:

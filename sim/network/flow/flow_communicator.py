@@ -311,7 +311,7 @@ class FlowCommunicator:
                         np.concatenate([ceilings for _, _, ceilings in found]), paths.inner,
                         EdgeTimes(paths.alpha_s, _first_turns_s(paths, edges),
                                   _turns_s(paths, edges), _NONE, _NONE), paths.helped,
-                        paths.stages, paths.sockets, paths.tree_most)
+                        paths.stages, paths.socket_most, paths.tree_most)
 
     def reroute(self) -> None:
         """Route everything anew, since the state of the links has changed."""
