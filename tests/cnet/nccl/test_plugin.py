@@ -58,6 +58,7 @@ WRONG = {
     "HARP_RAILS": ("x" * 600, "at most 511 characters"),
     "HARP_PLAN": ("x" * 600, "at most 511 characters"),
     "HARP_TUNER": ("x" * 600, "at most 511 characters"),
+    "HARP_CRC": ("yes", "auto, on or off"),
     "HARP_CC": ("cubic", "swift or fixed"),
     "HARP_MTU": ("1500 bytes", "576 to 65535"),
     "HARP_SPEED": ("100G", "1 to 1600000 (Mb/s)"),

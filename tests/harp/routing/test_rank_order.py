@@ -113,4 +113,6 @@ def test_the_table_ends_with_a_hierarchical_alltoall_that_crosses_less_and_is_fa
     assert len(rows) == 3 * 2 * 4 + 2
     assert all(row["tor_bytes"] > 0 and row["planned_s"] > 0 for row in rows)
     flat, hierarchical = rows[-2:]
-    assert all(hierarchical[what] < 0.9 * flat[what] for what in rank_order.Outcome._fields)
+    assert set(rank_order.Outcome._fields) == {"tor_bytes", "planned_s", "hashed_s"}
+    assert all(hierarchical[what] < 0.9 * flat[what] for what in ("tor_bytes", "planned_s"))
+    assert hierarchical["hashed_s"] < flat["hashed_s"]  # one draw of ports: by how much is luck
