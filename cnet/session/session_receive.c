@@ -236,7 +236,8 @@ void harp_session_placed(struct harp_session *session, bool holds)
     struct harp_path *path = &session->paths[header->path];
     if (!harp_inbox_placed(&session->inbox, header, session->placing_fit))
         return;
-    session->patient = header->size <= session->config.patient_bytes;
+    session->patient =
+        session->config.patient_bytes && header->size <= session->config.patient_bytes;
     uint64_t soon_ns =
         session->patient ? session->config.ack_patient_ns : session->config.ack_soon_ns;
     uint64_t latest_ns = session->config.ack_after_last ? path->ack_latest_ns : path->ack_at_ns;

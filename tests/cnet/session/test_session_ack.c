@@ -14,7 +14,7 @@ static bool has_received(const struct pair *pair)
 
 static void post_buffer(struct pair *pair)
 {
-    static uint8_t to[8];
+    static uint8_t to[PAIR_SEGMENT];
     int eager;
     assert(harp_session_post(pair->end[1], to, sizeof to, 0, &eager));
 }
@@ -118,6 +118,39 @@ static void test_an_answer_that_takes_a_while_takes_it_along(void)
     pair_free(pair);
 }
 
+/* How long the other end waits with the ACK of a message of this size, up to a millisecond. */
+static uint64_t acknowledged_after_ns(struct pair *pair, uint32_t size)
+{
+    static uint8_t message[PAIR_SEGMENT];
+    post_buffer(pair);
+    pair_pass(pair, MS); /* the peer knows of it */
+    uint64_t before = pair->frames[0][HARP_ACK], begun_ns = pair->now_ns;
+    assert(harp_session_message(pair->end[0], message, size, 0));
+    while (pair->frames[0][HARP_ACK] == before && pair->now_ns < begun_ns + MS)
+        pair_pass(pair, US);
+    return pair->now_ns - begun_ns;
+}
+
+/* A sender that keeps copies of its short messages waits for no ACK; all others do, those of empty
+ * messages among them. */
+static void test_short_messages_wait_only_where_no_sender_does(void)
+{
+    for (int patient = 0; patient < 2; patient++) {
+        struct pair *pair = pair_make(1);
+        pair->config[1].loss.ack_delay_ns = pair->config[0].loss.ack_delay_ns = 500 * US;
+        pair->config[1].ack_soon_ns = 20 * US;
+        pair->config[1].patient_bytes = patient ? 256 : 0;
+        pair->config[1].ack_patient_ns = 100 * US;
+        pair_connect(pair);
+        for (uint32_t size = 0; size <= 512; size += 256) {
+            uint64_t waited_ns = acknowledged_after_ns(pair, size);
+            bool waits = patient && size <= 256;
+            assert(waits ? waited_ns >= 90 * US && waited_ns <= 130 * US : waited_ns <= 30 * US);
+        }
+        pair_free(pair);
+    }
+}
+
 static void test_it_can_go_along_with_what_others_send(void)
 {
     struct harp_frame frames[8];
@@ -219,6 +252,7 @@ int main(void)
 {
     test_the_steps_of_an_ack_are_bounded_under_loss();
 
+    test_short_messages_wait_only_where_no_sender_does();
     test_it_can_go_along_with_what_others_send();
     test_an_answer_takes_the_acknowledgement_along();
     test_without_an_answer_it_goes_soon();
