@@ -140,8 +140,8 @@ struct harp_planned_flow {
     struct harp_address source, target;
 };
 
-#define HARP_SHORT_BYTES 4096 /* of the longest message that harp_send_short can be asked for */
-#define HARP_SHORTS 64        /* that it has copied, and the other end has not */
+#define HARP_SHORT_BYTES 4096 /* the longest message that harp_send_short takes */
+#define HARP_SHORTS 64        /* messages that it holds copies of at the same time */
 
 struct harp_connection_config {
     uint16_t paths;
@@ -158,10 +158,10 @@ struct harp_connection_config {
     uint32_t read_early_most; /* bytes of the longest message that somebody reads in its buffer
                                  before RECEIVED (NCCL's LL flags), 0: nobody does; these are copied
                                  only after their CRC held, line by line */
-    uint32_t
-        short_bytes; /* up to HARP_SHORT_BYTES: messages of no more are sent by harp_send_short;
-                        both ends say the same. Where an ACK costs calls of the kernel (tcp),
-                        one is for several of them, since nobody waits for it. 0: none is */
+    /* Messages of up to this size may be sent by harp_send_short; both ends say the same, at most
+     * HARP_SHORT_BYTES; 0: none. No sender waits for their ACKs, so where an ACK costs a call of
+     * the kernel (tcp) the receiving end lets one serve several messages. */
+    uint32_t short_bytes;
     enum harp_crc crc;
     const struct harp_cc_ops *cc;
     struct harp_cc_config window; /* zeros: the session's defaults */

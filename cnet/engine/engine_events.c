@@ -129,7 +129,7 @@ static void free_pieces(struct harp_connection *connection, uint32_t first, uint
     }
 }
 
-/* Whether the application is told. */
+/* The other end has the oldest message. True if the application is to hear of it. */
 static bool on_sent(struct harp_connection *connection)
 {
     struct harp_engine *engine = connection->engine;

@@ -104,7 +104,7 @@ struct harp_connection {
     uint32_t segment;
     uint8_t *shorts; /* copies of short messages, a ring of HARP_SHORTS; NULL: there are none */
     uint32_t shorts_taken;
-    _Atomic uint32_t shorts_done; /* the engine's: the other end has so many */
+    _Atomic uint32_t shorts_done; /* the engine counts those that the other end has */
     _Atomic uint32_t armed;       /* the application waits for `fd` */
     int fd;
     struct harp_spsc *commands, *completions;
@@ -124,7 +124,8 @@ struct harp_connection {
     bool ready;     /* CONNECTED was reported */
     bool ended;     /* CLOSED was */
     bool orphan;    /* the application has let go of it */
-    bool lingers;   /* an orphan that closes when the other end has its short messages */
+    bool lingers;   /* an orphan that closes only when the other end has its short messages, as
+                       SO_LINGER has a socket do */
     bool notify;    /* completions came, and `fd` has not signalled them yet */
     bool recent;    /* it is in the engine's `recent` */
     uint64_t linger_ns;

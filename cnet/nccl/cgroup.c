@@ -164,17 +164,17 @@ uint32_t cgroup_cpus_in_list(const char *list)
 struct cgroup_limits cgroup_read(const char *groups, const char *mounts)
 {
     struct cgroup_limits limits = {.quota_cpus = UINT32_MAX};
-    struct hierarchy places[] = {
+    struct hierarchy hierarchies[] = {
         {.unified = true}, {.controller = "cpu"}, {.controller = "cpuset"}};
-    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
-        struct hierarchy *place = &places[i];
+    for (size_t i = 0; i < sizeof hierarchies / sizeof hierarchies[0]; i++) {
+        struct hierarchy *at = &hierarchies[i];
         char list[LIST_BYTES];
-        if (!find_group(place, groups) || !find_mount(place, mounts))
+        if (!find_group(at, groups) || !find_mount(at, mounts))
             continue;
-        uint32_t quota = least_quota(place);
+        uint32_t quota = least_quota(at);
         limits.quota_cpus = quota < limits.quota_cpus ? quota : limits.quota_cpus;
-        const char *name = place->unified ? "cpuset.cpus.effective" : "cpuset.effective_cpus";
-        if (!limits.cpus && read_line(place->directory, name, list, sizeof list))
+        const char *name = at->unified ? "cpuset.cpus.effective" : "cpuset.effective_cpus";
+        if (!limits.cpus && read_line(at->directory, name, list, sizeof list))
             limits.cpus = cgroup_cpus_in_list(list);
     }
     return limits;

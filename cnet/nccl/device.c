@@ -182,13 +182,14 @@ static bool is_loopback(const struct sockaddr *address)
     return IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)address)->sin6_addr);
 }
 
+/* `kernel` NULL: it tells no kinds, as in some sandboxes, and all count as cards. */
 static enum resort resort_of(struct harp_netlink *kernel, const char *name,
                              const struct ifaddrs *at)
 {
     struct harp_link link;
     if (at->ifa_flags & IFF_LOOPBACK)
         return is_loopback(at->ifa_addr) ? RESORT_LOOPBACK : RESORT_HOST;
-    if (harp_netlink_link(kernel, name, 0, &link) != 0)
+    if (!kernel || harp_netlink_link(kernel, name, 0, &link) != 0)
         return RESORT_CARD;
     return strcmp(link.kind, "veth") == 0 ? RESORT_PAIR
            : is_virtual(link.kind)        ? RESORT_VIRTUAL
@@ -279,7 +280,7 @@ static enum nccl_result check_mtu(void)
     return NCCL_SUCCESS;
 }
 
-/* NCCL's own variable, by which it chooses addresses, too. */
+/* NCCL_SOCKET_FAMILY restricts the addresses of NCCL's own sockets; HARP follows it. */
 static bool may_have_family(int family)
 {
     const char *asked = getenv("NCCL_SOCKET_FAMILY");
@@ -296,19 +297,17 @@ enum nccl_result devices_find(void)
             .name = "harp-mem", .node = HARP_ARENA_LOCAL, .guid = 1, .speed_mbps = 100000};
         return devices_offer();
     }
-    struct harp_netlink kernel;
-    if (harp_netlink_open(&kernel) != 0)
-        return plugin_fail(NCCL_SYSTEM_ERROR, "the kernel does not tell of its interfaces");
     if (getifaddrs(&all) != 0)
-        return harp_netlink_close(&kernel),
-               plugin_fail(NCCL_SYSTEM_ERROR, "the kernel does not list its interfaces");
+        return plugin_fail(NCCL_SYSTEM_ERROR, "the kernel does not list its interfaces");
+    struct harp_netlink netlink, *kernel = harp_netlink_open(&netlink) == 0 ? &netlink : NULL;
     for (enum resort resort = 0; plugin.nics_n == 0 && resort < RESORTS; resort++) {
         if (may_have_family(AF_INET))
-            add_interfaces(&kernel, all, AF_INET, names, resort);
+            add_interfaces(kernel, all, AF_INET, names, resort);
         if (may_have_family(AF_INET6))
-            add_interfaces(&kernel, all, AF_INET6, names, resort);
+            add_interfaces(kernel, all, AF_INET6, names, resort);
     }
-    harp_netlink_close(&kernel);
+    if (kernel)
+        harp_netlink_close(kernel);
     enum nccl_result result = plugin.nics_n ? check_mtu() : none_found(all);
     freeifaddrs(all);
     return result == NCCL_SUCCESS ? devices_offer() : result;

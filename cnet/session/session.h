@@ -105,9 +105,10 @@ struct harp_session_config {
     bool app_drives;      /* threads that may stop at any moment drive it, with a helper that comes
                              late; false: one that is always there */
     uint64_t ack_soon_ns; /* after which a whole message is acknowledged: an answer may go first */
-    uint32_t patient_bytes;  /* no sender waits to be done with messages of up to this: they are */
-    uint64_t ack_patient_ns; /* acknowledged after this time, and news of credit leaves so late
-                                behind them, while the next ones may go ahead of it; 0, 0: none */
+    uint32_t patient_bytes;  /* no sender waits for the ACK of a message of up to this size; 0:
+                                senders wait for all */
+    uint64_t ack_patient_ns; /* in place of ack_soon_ns for such messages, and for the credit that
+                                is given behind them while others may still go ahead of it */
     bool ack_after_last; /* that time begins anew with each further one, for ack_delay_ns at most */
     uint64_t ack_along_ns; /* an ACK that is due within this time goes along with data; 0 where it
                               saves no call of the kernel, and only delays them */

@@ -123,7 +123,7 @@ struct harp_session {
     struct harp_inbox inbox;
     struct harp_reassembly reassembly;
     struct harp_cut cut;
-    bool patient;              /* the last message that came whole was one of patient_bytes */
+    bool patient;              /* nobody waits for the ACK of the last message (patient_bytes) */
     bool credit_news;          /* the peer does not know of all credit, but of this: */
     uint64_t granted_messages; /* in 64 bits, as ACK has them */
     uint64_t granted_frames;
