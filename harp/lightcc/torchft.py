@@ -94,7 +94,7 @@ class ProcessGroupLightCC(ProcessGroupWrapper):
     def _create_pg(self, store: Any, rank: int, world_size: int) -> LightGroup:
         return LightGroup(store, rank, world_size, self._timeout)
 
-    def _wrap_work(self, work: LightWork, opts: object) -> PlainWork:  # noqa: ARG002
+    def _wrap_work(self, work: LightWork, opts: object) -> PlainWork:  # noqa: ARG002  (torchft gives it)
         return PlainWork(work, raises=not self._managed)
 
     def abort(self, errored: bool = True) -> None:

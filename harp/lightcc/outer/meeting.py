@@ -126,7 +126,7 @@ class Meeting:
             if self._last | self._coming <= here or time.monotonic() >= limit_s:
                 self._propose(key, sorted(here))
                 break
-            time.sleep(POLL_S)
+            time.sleep(POLL_S)  # a store cannot wait for the first of several keys
         self._coming.clear()
         numbers, known = json.loads(self._store.get(f"{key}/members"))
         if self.number not in numbers:

@@ -51,7 +51,7 @@ class Head:
     sha256: str
 
 
-class Broken(Exception):  # noqa: N818  (it is no mistake)
+class BrokenOffError(Exception):
     """A peer broke off, or its state is another one by now."""
 
 
@@ -152,12 +152,12 @@ def take_newest(peers: Mapping[int, Any], token: str, newer_than: int,
                 came, wanted = bytearray(), head
             for found, peer in near:
                 if _is_same(found, wanted):
-                    with contextlib.suppress(OSError, ValueError, Broken):
+                    with contextlib.suppress(OSError, ValueError, BrokenOffError):
                         return _take_rest(peer, token, wanted, came), bytes(came)
         if time.monotonic() > limit_s:
             raise TimeoutError(f"no peer could give a state of a round after {newer_than} within "
                                f"{timeout_s:g} s")
-        time.sleep(AGAIN_S)
+        time.sleep(AGAIN_S)  # who is asked does not say when it has a newer one
     return None
 
 
@@ -179,7 +179,7 @@ def _ask_head(peer: Any, token: str) -> tuple[float, Head, Any] | None:
         with _connected(peer) as connection:
             round_trip_s = time.monotonic() - begin_s
             head = _read_head(connection.makefile("rb"), connection, token, None)
-    except (OSError, ValueError, Broken):
+    except (OSError, ValueError, BrokenOffError):
         return None
     return round_trip_s, head, peer
 
@@ -194,7 +194,7 @@ def _read_head(stream: Any, connection: socket.socket, token: str, at: int | Non
     connection.sendall(json.dumps({"token": token, "at": at}).encode() + b"\n")
     said = json.loads(stream.readline(LINE_BYTES) or b"null")
     if not said:
-        raise Broken
+        raise BrokenOffError
     return Head(**{**said, "members": tuple(said["members"])})
 
 
@@ -204,13 +204,13 @@ def _take_rest(peer: Any, token: str, wanted: Head, came: bytearray) -> Head:
         stream = connection.makefile("rb")
         head = _read_head(stream, connection, token, len(came))
         if not _is_same(head, wanted):
-            raise Broken
+            raise BrokenOffError
         while len(came) < head.nbytes:
             chunk = stream.read1(min(CHUNK_BYTES, head.nbytes - len(came)))
             if not chunk:
-                raise Broken
+                raise BrokenOffError
             came += chunk
     if hashlib.sha256(came).hexdigest() != head.sha256:
         came.clear()
-        raise Broken
+        raise BrokenOffError
     return head

@@ -34,27 +34,10 @@ from harp.lightcc.outer import (
 )
 from harp.lightcc.outer_policy import split
 from tests.harp.lightcc.outer import reference
+from tests.harp.lightcc.outer.quadratic import ELEMENTS, Quadratic
 
 RANKS = 4
-ELEMENTS = sum(int(np.prod(shape)) for shape in reference.SHAPES.values())
 CLOSE = {"rtol": 2e-5, "atol": 2e-6}
-
-
-class Quadratic(torch.nn.Module):
-    """The model of reference.py."""
-
-    def __init__(self):
-        super().__init__()
-        values, first = reference.start(ELEMENTS), 0
-        for name, shape in reference.SHAPES.items():
-            size = int(np.prod(shape))
-            part = torch.tensor(values[first:first + size], dtype=torch.float32).view(shape)
-            self.register_parameter(name, torch.nn.Parameter(part))
-            first += size
-
-    def forward(self, weights, targets):
-        flat = torch.cat([one.reshape(-1) for one in self.parameters()])
-        return 0.5 * (weights * flat - targets).square().sum()
 
 
 def train(model, outer, island, steps, first=1):

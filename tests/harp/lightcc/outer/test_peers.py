@@ -21,28 +21,11 @@ from harp.lightcc.outer.meeting import Meeting
 from harp.lightcc.outer.newest import StateServer, take_newest
 from harp.lightcc.store import MemoryStore, StoreServer
 from tests.harp.lightcc.outer import reference
+from tests.harp.lightcc.outer.quadratic import ELEMENTS, Quadratic
 from tests.support import ROOT
 
 PATIENCE_S = 120.0
-ELEMENTS = sum(int(np.prod(shape)) for shape in reference.SHAPES.values())
 CLOSE = {"rtol": 2e-5, "atol": 2e-6}
-
-
-class Quadratic(torch.nn.Module):
-    """The model of reference.py, from other values at each peer but the first."""
-
-    def __init__(self, peer):
-        super().__init__()
-        values, first = reference.start(ELEMENTS) + peer, 0
-        for name, shape in reference.SHAPES.items():
-            size = int(np.prod(shape))
-            part = torch.tensor(values[first:first + size], dtype=torch.float32).view(shape)
-            self.register_parameter(name, torch.nn.Parameter(part))
-            first += size
-
-    def forward(self, weights, targets):
-        flat = torch.cat([one.reshape(-1) for one in self.parameters()])
-        return 0.5 * (weights * flat - targets).square().sum()
 
 
 class Trained:
