@@ -26,10 +26,12 @@
 /* The bytes of a message of `n` values of `bits`, 8, 4 or 2. */
 size_t harp_bits_bytes(size_t n, uint32_t bits);
 
-/* Write values + error as a message, and leave in `error` what it does not say; of chunks with a
- * NaN nothing. `error` NULL: there is none. Levels are rounded to nearest, ties to even, if `seed`
- * is 0; else by chance, up with the probability of what is left: what is sent is the value on
- * average. Chance is a hash of the seed and the value's place. */
+/* Write the sums of `values` and `error` as a message, and leave in `error` what the message does
+ * not say: of a chunk with a NaN, zeros. With `error` NULL the values alone are written.
+ *
+ * With `seed` 0 levels are rounded to nearest, ties to even. With another seed rounding is
+ * stochastic: a hash of the seed and the value's place decides, so that the mean of what is sent is
+ * the value. */
 void harp_bits_take(const float *values, float *error, size_t n, uint8_t *message, uint32_t bits,
                     uint32_t seed);
 
