@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -25,11 +26,9 @@ TIMEOUT_S = 10
 
 def check_dask() -> None:
     """Raise a usage error where the package is missing."""
-    try:
-        import distributed  # noqa: F401
-    except ImportError as error:
+    if find_spec("distributed") is None:
         raise click.UsageError("--dask needs the package distributed: pip install "
-                               "'harp-stack[sweep]'") from error
+                               "'harp-stack[sweep]'")
 
 
 def each_on_dask(address: str, study: Study,

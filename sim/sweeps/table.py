@@ -12,6 +12,7 @@ from __future__ import annotations
 import csv
 import io
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -145,12 +146,9 @@ def parquet_bytes(table: SweepTable, origin: Mapping[str, str]) -> bytes:
 
 def check_parquet() -> None:
     """Raise Problem where the package is missing."""
-    try:
-        import pyarrow  # noqa: F401
-    except ImportError as error:
+    if find_spec("pyarrow") is None:
         raise Problem("a .parquet file needs the package pyarrow",
-                      allowed="pip install 'harp-stack[sweep]', or a name that ends in .csv"
-                      ) from error
+                      allowed="pip install 'harp-stack[sweep]', or a name that ends in .csv")
 
 
 def _arrow_type(name: str, cells: Sequence[Any]) -> Any:
@@ -203,7 +201,7 @@ def _front(columns: Mapping[str, Sequence[Any]], objectives: Mapping[str, str]) 
     signs = [-1.0 if aim == "max" else 1.0 for aim in objectives.values()]
     costs = np.array([[sign * value for value in objective_values(columns, name)]
                       for name, sign in zip(objectives, signs, strict=True)]).T
-    return non_dominated(costs).tolist()  # type: ignore[no-any-return]
+    return [bool(one) for one in non_dominated(costs)]
 
 
 def non_dominated(costs: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[Any, Any]:
