@@ -143,7 +143,7 @@ CROWDS = (2, 4, 8)
 
 
 def crowded(busy: int, group: Group) -> Group:
-    """Return the place with so many processes that never sleep, wherever the kernel puts them."""
+    """Return a place in which ``busy`` processes that never sleep compete for the CPUs."""
     @contextmanager
     def among_others(bench: Bench) -> Iterator[Arms]:
         with ExitStack() as stack:

@@ -23,7 +23,7 @@ IN_FLIGHT = 8
 RATE_BPS = 10**9
 """Of each of two links."""
 DEAD_FLOW_LEAST_S = 3.0
-"""Of the time in which the longest pause is looked for: a flow is given up after 0.6 s."""
+"""Least duration of the measurement: the session gives up a flow after 0.6 s of silence."""
 
 
 def stream(sender: Connection, receiver: Connection, seconds: float,
@@ -38,10 +38,10 @@ def stream(sender: Connection, receiver: Connection, seconds: float,
     posted = deque(receiver.post(place) for place in places)
     begun = last = time.monotonic()
     came, pause = 0, 0.0
+    due = [amid]
     while (now := time.monotonic()) - begun < seconds:
-        if came and now - begun > seconds / 2:
-            amid()
-            amid = lambda: None  # noqa: E731  (once)
+        if due and now - begun > seconds / 2:
+            due.pop()()
         posted.popleft().wait(PATIENCE_S)
         here = time.monotonic()
         came, pause, last = came + 1, max(pause, here - last), here
@@ -90,7 +90,7 @@ def two_links(bench: Bench) -> Iterator[Arms]:
 
 @contextmanager
 def dead_flow(bench: Bench) -> Iterator[Arms]:
-    """Two flows by one link, of which the network swallows one: the longest pause, in ms."""
+    """Two flows share a link, and the network drops one: the longest pause of messages, in ms."""
     def take() -> Sample:
         with veth_pair() as (a, b), ExitStack() as stack:
             ports = [[Port("tcp", address=end.ipv4, locals=2)] for end in (a, b)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import shutil
 import socket
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sim.schema.parameters import load_stack
+from tests.support import json_changes
 from tests.support.calibrate_runs import derived, refused, run, save
 
 if TYPE_CHECKING:
@@ -63,15 +63,7 @@ def test_addresses_go_nowhere(tmp_path: Path) -> None:
 
 
 def changed(*path: str, value: Any) -> dict[str, Any]:
-    made = copy.deepcopy(document())
-    inner: Any = made
-    for step in path[:-1]:
-        inner = inner[step]
-    if value is None:
-        del inner[path[-1]]
-    else:
-        inner[path[-1]] = value
-    return made
+    return json_changes.changed(document(), *path, value=value)
 
 
 @pytest.mark.parametrize(("made", "says"), [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ import pytest
 
 from sim.calibration.nccl_json import read_nccl
 from sim.calibration.nccl_log import parse_log
+from tests.support import json_changes
 from tests.support.calibrate_runs import GOOD, PAIR, derived, refused, run, save
 from tests.support.nccl_samples import nccl_log, ring_time
 
@@ -89,15 +89,7 @@ def test_out_of_place_may_be_left_out() -> None:
 
 
 def changed(*path: Any, value: Any) -> str:
-    made = copy.deepcopy(document(GOOD))
-    inner: Any = made
-    for step in path[:-1]:
-        inner = inner[step]
-    if value is None:
-        del inner[path[-1]]
-    else:
-        inner[path[-1]] = value
-    return json.dumps(made)
+    return json.dumps(json_changes.changed(document(GOOD), *path, value=value))
 
 
 BAD = {
