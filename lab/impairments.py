@@ -74,13 +74,23 @@ def drop_tcp_port(port: int) -> bytes:
         DROP, GO_ON))
 
 
-def drop_icmp() -> bytes:
-    """Drop ICMP over IPv4, as many firewalls do."""
+def drop_protocol(protocol: int) -> bytes:
+    """Drop what is IPv4 and of this protocol: ICMP, as many firewalls do, or UDP."""
     return b"".join((
         _op(0xBF, 6, 1),                            # r6 = the packet, for loads from it
         _op(0x30, imm=ETHERNET_BYTES + 9),          # r0 = the protocol (or leave)
-        _op(0x15, 0, off=2, imm=socket.IPPROTO_ICMP),
+        _op(0x15, 0, off=2, imm=protocol),
         GO_ON, DROP))
+
+
+def police_protocol(protocol: int, rate_bps: int, burst_bytes: int, bucket: int) -> bytes:
+    """Drop what is IPv4 and of this protocol above a rate."""
+    rest = police(rate_bps, burst_bytes, bucket)
+    return b"".join((
+        _op(0xBF, 7, 1), _op(0xBF, 6, 1),
+        _op(0x30, imm=ETHERNET_BYTES + 9),
+        _op(0x15, 0, off=len(GO_ON) // 8, imm=protocol), GO_ON,
+        _op(0xBF, 1, 7), rest))
 
 
 def flip_bits(share: float) -> bytes:

@@ -11,12 +11,21 @@ dev vN (in a's namespace) <--veth--> dev vN (in b's namespace)      N: 1, 2, ...
 from __future__ import annotations
 
 import os
+import socket
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lab.bpf import attach_to_ingress, make_array
-from lab.impairments import choose_queue, delay, drop_icmp, drop_share, drop_tcp_port, police
+from lab.impairments import (
+    choose_queue,
+    delay,
+    drop_protocol,
+    drop_share,
+    drop_tcp_port,
+    police,
+    police_protocol,
+)
 from lab.namespace import Namespace
 from lab.offloads import set_offloads
 from lab.shaping import tbf
@@ -71,7 +80,17 @@ class End:
 
     def without_icmp(self) -> AbstractContextManager[None]:
         """Drop the ICMP that arrives here over IPv4."""
-        return self._impaired(drop_icmp())
+        return self.without_protocol(socket.IPPROTO_ICMP)
+
+    def without_protocol(self, protocol: int) -> AbstractContextManager[None]:
+        """Drop what arrives here over IPv4 of this protocol."""
+        return self._impaired(drop_protocol(protocol))
+
+    def policed_protocol(self, protocol: int, rate_bps: int,
+                         burst_bytes: int = 128 << 10) -> AbstractContextManager[None]:
+        """Drop what arrives here over IPv4 of this protocol above ``rate_bps``."""
+        bucket = make_array()
+        return self._impaired(police_protocol(protocol, rate_bps, burst_bytes, bucket), bucket)
 
     def hashing(self, queues: int, factor: int) -> AbstractContextManager[None]:
         """Choose the queue of what arrives here and is routed on by its UDP ports."""

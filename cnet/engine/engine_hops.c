@@ -167,7 +167,8 @@ int harp_engine_make_hops(struct harp_engine *engine, const struct harp_handle *
     static const enum harp_family best_first[] = {HARP_MEM, HARP_INET, HARP_TCP};
     int error = -EHOSTUNREACH;
     for (size_t i = 0; error && i < sizeof best_first / sizeof best_first[0]; i++)
-        error = make_hops_of_family(&making, handle, best_first[i], hops, why);
+        if (!config->family || config->family == best_first[i])
+            error = make_hops_of_family(&making, handle, best_first[i], hops, why);
     for (uint32_t p = 0; !error && p < config->paths; p++)
         harp_engine_mark_hop(engine, &hops[p], config->traffic_class);
     if (!error)

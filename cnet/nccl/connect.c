@@ -7,6 +7,10 @@
  *
  * The handle that NCCL passes to connect again and again is the only place to keep an attempt's
  * state in: its id is written there. An attempt that NCCL stops asking for ends after HARP_TIMEOUT.
+ *
+ * Where both ends have two kinds of ports a trial comes first (trial.h), of which other ranks and
+ * later jobs know by a file (trial_cache.h). Its other end is served by every call here, since
+ * NCCL's older versions ask for nothing else until a connection is made.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -15,10 +19,12 @@
 #include <string.h>
 
 #include "plugin.h"
+#include "trial_cache.h"
 
 #define HANDLE_MAGIC UINT32_C(0x50524148) /* "HARP" */
-#define HANDLE_LAYOUT 4                   /* of the handle and of announcements */
+#define HANDLE_LAYOUT 5                   /* of the handle, of openings and announcements */
 #define ATTEMPTS 4096
+#define ELSEWHERE_NS UINT64_C(10000000000) /* to wait for another rank's trial, at most */
 
 struct handle {
     uint32_t magic;
@@ -34,10 +40,18 @@ static enum nccl_result result_of(int error)
     return error == -EINVAL ? NCCL_INVALID_ARGUMENT : NCCL_SYSTEM_ERROR;
 }
 
+/* A listener's paths are as many as the port with the most asks for. */
+static uint16_t paths_of_listener(const struct device *device)
+{
+    uint16_t paths = port_choice_paths(device, device->port);
+    uint16_t flows = device->has_both ? port_choice_paths(device, PORT_TCP) : 0;
+    return paths > flows ? paths : flows;
+}
+
 static void configure_connection(const struct device *device, struct harp_connection_config *config)
 {
     harp_connection_defaults(config);
-    config->paths = device->paths;
+    config->paths = paths_of_listener(device);
     config->traffic_class = (uint8_t)plugin.settings.traffic_class;
     config->dead_ns = plugin_timeout_ns();
     /* GPUs poll the flags of LL and LL128 in messages up to this size. */
@@ -84,6 +98,9 @@ static enum nccl_result begin_to_listen(int number, void *handle, void **listeni
     memset(handle, 0, NCCL_HANDLE_BYTES);
     memcpy(handle, &made, sizeof made);
     plugin.open++;
+    comm->expects_openings = trial_is_due(&made.harp);
+    comm->next = plugin.listening;
+    plugin.listening = comm;
     *listening = comm;
     return NCCL_SUCCESS;
 }
@@ -111,8 +128,21 @@ static void unlink_attempt(struct attempt *attempt)
     free(attempt);
 }
 
+static void end_trial(struct attempt *attempt, const struct trial_result *result,
+                      const struct harp_address *peer)
+{
+    const struct nic *nic = attempt->comm->device->nics[0];
+    if (attempt->trial)
+        trial_end(attempt->trial);
+    attempt->trial = NULL;
+    if (attempt->cache_lock >= 0)
+        trial_cache_write(attempt->cache_lock, &nic->address, peer, result);
+    attempt->cache_lock = -1;
+}
+
 static void abandon_attempt(struct attempt *attempt)
 {
+    end_trial(attempt, NULL, &attempt->comm->device->nics[0]->address);
     comm_let_go(attempt->comm);
     free(attempt->comm);
     unlink_attempt(attempt);
@@ -148,20 +178,24 @@ static bool has_common_kind(const struct comm *comm, const struct harp_handle *h
     return false;
 }
 
-static int begin_connection(struct comm *comm, int traffic_class, const struct handle *handle,
-                            char *why)
+/* Begin the connection by ports of this family; 0: by the first that leads there. */
+static int begin_connection(struct comm *comm, int traffic_class, const struct harp_handle *handle,
+                            uint8_t family, char *why)
 {
     struct harp_connection_config config;
     configure_connection(comm->device, &config);
+    config.paths =
+        port_choice_paths(comm->device, family == HARP_TCP ? PORT_TCP : comm->device->port);
+    config.family = family;
     if (traffic_class >= 0 && traffic_class <= UINT8_MAX)
         config.traffic_class = (uint8_t)traffic_class;
-    if (!has_common_kind(comm, &handle->harp)) {
+    if (!has_common_kind(comm, handle)) {
         snprintf(why, HARP_WHY_BYTES,
                  "the other end has ports of another kind: set HARP_PORT alike on all hosts");
         return -EINVAL;
     }
-    take_planned_flows(comm->device, &handle->harp, &config);
-    int error = harp_connect(comm->engine, &handle->harp, &config, &comm->connection, why);
+    take_planned_flows(comm->device, handle, &config);
+    int error = harp_connect(comm->engine, handle, &config, &comm->connection, why);
     if (!error && *why)
         plugin_warn("HARP_PLAN: a path from %s leaves by another UDP port than planned and is "
                     "hashed: %s",
@@ -169,29 +203,105 @@ static int begin_connection(struct comm *comm, int traffic_class, const struct h
     return error;
 }
 
+/* One line about a trial, with the peer's address and no port. */
+static void say_result(const struct comm *comm, const struct harp_address *peer,
+                       const struct trial_result *result, const char *whence)
+{
+    char host[64], than[64];
+    struct harp_address address = *peer;
+    enum settings_port won = result->family == HARP_TCP ? PORT_TCP : comm->device->port;
+    enum settings_port lost = result->family == HARP_TCP ? comm->device->port : PORT_TCP;
+    address.family = HARP_INET;
+    address.port = 0;
+    harp_address_format(&address, host, sizeof host);
+    if (result->percent)
+        snprintf(than, sizeof than, "%u.%02u times %s", result->percent / 100,
+                 result->percent % 100, port_choice_name(lost));
+    else
+        snprintf(than, sizeof than, "%s brings no message in time", port_choice_name(lost));
+    plugin_info("data to %s over %s, %s (%s%s: %s)", host, port_choice_name(won),
+                comm->device->name, settings_ports[plugin.settings.port], whence, than);
+}
+
+/* Which ports are to carry the connection. Returns whether that is known; *family 0: any. */
+static bool decide_family(struct attempt *attempt, const struct harp_handle *handle,
+                          uint8_t *family)
+{
+    struct comm *comm = attempt->comm;
+    const struct nic *nic = comm->device->nics[0];
+    const struct harp_address *peer = &handle->addresses[0];
+    struct harp_connection_config config;
+    struct trial_result result;
+    *family = 0;
+    if (!comm->device->has_both || !trial_is_due(handle))
+        return true;
+    if (attempt->trial) {
+        if (!trial_step(attempt->trial, &result))
+            return false;
+        end_trial(attempt, result.family ? &result : NULL, peer);
+        if (result.family)
+            say_result(comm, peer, &result, "");
+        *family = result.family;
+        return true;
+    }
+    switch (trial_cache_read(&nic->address, peer, nic->card, &attempt->cache_lock, &result)) {
+    case TRIAL_CACHED:
+        say_result(comm, peer, &result, ", tried before");
+        *family = result.family;
+        return true;
+    case TRIAL_ELSEWHERE:
+        return plugin_now_ns() - attempt->begun_ns > ELSEWHERE_NS;
+    case TRIAL_DUE:
+        break;
+    }
+    configure_connection(comm->device, &config);
+    attempt->trial = trial_begin(comm->engine, handle, &config);
+    return !attempt->trial;
+}
+
 static enum nccl_result begin_to_connect(int number, int traffic_class, struct handle *handle)
 {
-    char why[HARP_WHY_BYTES] = "no memory";
     enum nccl_result result = begin_call("connect", number);
     if (result != NCCL_SUCCESS || plugin.attempts_n == ATTEMPTS)
         return result; /* too many at once: NCCL asks again */
     struct device *device = &plugin.devices[number];
     struct comm *comm = comm_new(COMM_SENDING, device, engines_next(device));
     struct attempt *attempt = calloc(1, sizeof *attempt);
-    int error = comm && attempt ? begin_connection(comm, traffic_class, handle, why) : -ENOMEM;
-    if (error) {
+    if (!comm || !attempt) {
         free(comm);
         free(attempt);
-        return plugin_fail(result_of(error), "connect from %s: %s", device->name, why);
+        return plugin_fail(NCCL_SYSTEM_ERROR, "connect from %s: no memory", device->name);
     }
     *attempt = (struct attempt){.next = plugin.attempts,
                                 .id = ++plugin.attempt_last,
+                                .begun_ns = plugin_now_ns(),
                                 .asked_ns = plugin_now_ns(),
-                                .comm = comm};
+                                .comm = comm,
+                                .traffic_class = traffic_class,
+                                .cache_lock = -1};
     plugin.attempts = attempt;
     plugin.attempts_n++;
     handle->attempt = attempt->id;
     return NCCL_SUCCESS;
+}
+
+/* What comes before its connection is there. Returns whether it is. */
+static enum nccl_result look_at_ports(struct attempt *attempt, struct handle *handle, bool *begun)
+{
+    struct comm *comm = attempt->comm;
+    char why[HARP_WHY_BYTES];
+    uint8_t family;
+    *begun = comm->connection != NULL;
+    if (*begun || !decide_family(attempt, &handle->harp, &family))
+        return NCCL_SUCCESS;
+    int error = begin_connection(comm, attempt->traffic_class, &handle->harp, family, why);
+    *begun = !error;
+    if (!error)
+        return NCCL_SUCCESS;
+    handle->attempt = 0;
+    plugin_fail(NCCL_SYSTEM_ERROR, "connect from %s: %s", comm->device->name, why);
+    abandon_attempt(attempt);
+    return result_of(error);
 }
 
 /* Whether it has become a connection. */
@@ -199,13 +309,19 @@ static enum nccl_result look_after(struct attempt *attempt, struct handle *handl
 {
     struct harp_completion completion;
     struct comm *comm = attempt->comm;
+    bool begun;
     attempt->asked_ns = plugin_now_ns();
+    enum nccl_result result = look_at_ports(attempt, handle, &begun);
+    if (result != NCCL_SUCCESS || !begun)
+        return result;
     comm_drive(comm);
     if (harp_poll(comm->connection, &completion, 1) == 0)
         return NCCL_SUCCESS;
     handle->attempt = 0;
-    if (completion.type != HARP_COMPLETION_CONNECTED) {
-        enum nccl_result result = plugin_ended(comm, completion.reason);
+    bool opened = completion.type == HARP_COMPLETION_CONNECTED &&
+                  (!trial_is_due(&handle->harp) || trial_open_data(comm->connection));
+    if (!opened) {
+        result = plugin_ended(comm, completion.reason);
         abandon_attempt(attempt);
         return result;
     }
@@ -255,7 +371,7 @@ enum nccl_result plugin_connect(int device, int traffic_class, void *bytes, void
 /* ---- accept ---- */
 
 /* Who can be accepted is connected: that is a session's first completion. */
-static struct harp_connection *take_newcomer(const struct comm *listening)
+static struct harp_connection *accept_connected(const struct comm *listening)
 {
     struct harp_completion completion;
     if (plugin.drives)
@@ -266,9 +382,51 @@ static struct harp_connection *take_newcomer(const struct comm *listening)
     return connection;
 }
 
-static enum nccl_result look_for_newcomer(const struct comm *listening, void **receiving)
+static void list_newcomer(struct comm *listening, struct harp_connection *connection)
 {
-    struct harp_connection *connection = take_newcomer(listening);
+    struct listed_newcomer *listed = calloc(1, sizeof *listed);
+    struct newcomer *newcomer = listed ? newcomer_new(listening->engine, connection) : NULL;
+    if (!newcomer) {
+        free(listed);
+        harp_connection_close(connection);
+        return;
+    }
+    *listed = (struct listed_newcomer){.next = listening->newcomers, .newcomer = newcomer};
+    listening->newcomers = listed;
+}
+
+static void unlist_newcomer(struct listed_newcomer **at)
+{
+    struct listed_newcomer *listed = *at;
+    *at = listed->next;
+    newcomer_end(listed->newcomer);
+    free(listed);
+}
+
+/* Go on with the newcomers of a listener. Returns the first connection that is for NCCL, if it is
+ * wanted; else it stays in the list. */
+static struct harp_connection *serve_newcomers(struct comm *listening, bool wanted)
+{
+    struct harp_connection *connection = NULL;
+    for (struct harp_connection *made; (made = accept_connected(listening));)
+        list_newcomer(listening, made);
+    for (struct listed_newcomer **at = &listening->newcomers; *at && !connection;) {
+        enum newcomer_state state = newcomer_step((*at)->newcomer);
+        if (state == NEWCOMER_DATA && wanted)
+            connection = newcomer_take((*at)->newcomer);
+        if (state == NEWCOMER_OVER || connection)
+            unlist_newcomer(at);
+        else
+            at = &(*at)->next;
+    }
+    return connection;
+}
+
+static enum nccl_result look_for_newcomer(struct comm *listening, void **receiving)
+{
+    struct harp_connection *connection = listening->expects_openings
+                                             ? serve_newcomers(listening, true)
+                                             : accept_connected(listening);
     if (!connection)
         return NCCL_SUCCESS;
     struct comm *comm = comm_new(COMM_RECEIVING, listening->device, listening->engine);
@@ -300,6 +458,17 @@ enum nccl_result plugin_accept(void *listening, void **receiving)
 
 /* ---- close ---- */
 
+static void forget_listener(struct comm *listening)
+{
+    struct comm **at = &plugin.listening;
+    while (*at && *at != listening)
+        at = &(*at)->next;
+    if (*at)
+        *at = listening->next;
+    while (listening->newcomers)
+        unlist_newcomer(&listening->newcomers);
+}
+
 enum nccl_result plugin_close_listen(void *listening)
 {
     struct comm *comm = listening;
@@ -307,6 +476,7 @@ enum nccl_result plugin_close_listen(void *listening)
         return plugin_fail(NCCL_INVALID_ARGUMENT, "closeListen: this is no listening comm");
     pthread_mutex_lock(&plugin.lock);
     plugin.open -= comm->life == plugin.life;
+    forget_listener(comm);
     if (comm->life == plugin.life)
         harp_unlisten(comm->listening);
     free(comm);
@@ -326,6 +496,9 @@ void connect_sweep(void)
         if (now_ns - at->asked_ns > plugin_timeout_ns())
             abandon_attempt(at);
     }
+    for (struct comm *at = plugin.listening; at; at = at->next)
+        if (at->life == plugin.life && at->expects_openings)
+            serve_newcomers(at, false);
     close_sweep();
 }
 
@@ -333,4 +506,7 @@ void connect_give_up(void)
 {
     while (plugin.attempts && !plugin.forked)
         abandon_attempt(plugin.attempts);
+    for (struct comm *at = plugin.listening; at && !plugin.forked; at = at->next)
+        while (at->newcomers)
+            unlist_newcomer(&at->newcomers);
 }

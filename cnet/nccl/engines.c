@@ -122,12 +122,6 @@ static bool may_have_zero_copy(const struct device *device, char *why)
     return plugin.settings.xdp == XDP_BEST;
 }
 
-static enum settings_port kind_without_xdp(void)
-{
-    enum settings_port asked = (enum settings_port)plugin.settings.port;
-    return asked != PORT_AUTO ? asked : port_choice_has_tcp(&plugin.settings) ? PORT_TCP : PORT_UDP;
-}
-
 /* `auto` by xdp, if that is possible without a copy. */
 static int open_without_copies(struct device *device, uint32_t index, bool planned, char *why)
 {
@@ -142,31 +136,24 @@ static int open_without_copies(struct device *device, uint32_t index, bool plann
     return harp_engine_open(&device->engines[index], &config, why);
 }
 
-/* All paths of a connection. */
-static uint16_t count_paths(const struct device *device, enum settings_port kind)
-{
-    const char *why;
-    uint64_t paths = 0;
-    for (uint32_t i = 0; i < device->nics_n; i++)
-        paths +=
-            kind == PORT_TCP ? port_choice_flows(device->nics[i], &why) : plugin.settings.paths;
-    return (uint16_t)(paths < HARP_PATHS_MAX ? paths : HARP_PATHS_MAX);
-}
-
 /* Open one engine by the port that the settings say; `not_xdp`: why `auto` did not take xdp. */
 static int open_one(struct device *device, uint32_t index, bool planned, char *why, char *not_xdp)
 {
     struct harp_engine_config config;
-    enum settings_port kind = kind_without_xdp();
+    bool has_tcp = port_choice_has_tcp(&plugin.settings);
     *not_xdp = 0;
     if (plugin.settings.port == PORT_AUTO &&
         open_without_copies(device, index, planned, not_xdp) == 0) {
         *not_xdp = 0;
-        device->paths = count_paths(device, PORT_XDP);
+        device->port = PORT_XDP;
+        device->has_both = has_tcp;
         return 0;
     }
-    device->paths = count_paths(device, kind);
-    configure_engine(device, index, kind, planned, &config);
+    device->port = port_choice_first(&plugin.settings);
+    device->has_both = has_tcp && device->port != PORT_TCP;
+    configure_engine(device, index, device->port, planned, &config);
+    if (device->has_both)
+        add_tcp_ports(device, &config);
     return harp_engine_open(&device->engines[index], &config, why);
 }
 
@@ -220,7 +207,8 @@ static void decide_how_many(struct device *device, const struct cores *cores)
         .cpus = cores_of_rank(cores),
         .engine_cpus = plugin.settings.cpus.n,
         .devices = count_devices_in_use(),
-        .queues = plugin.settings.port == PORT_XDP || plugin.settings.port == PORT_AUTO
+        .queues = plugin.settings.port == PORT_XDP || plugin.settings.port == PORT_AUTO ||
+                          plugin.settings.port == PORT_XDP_OR_TCP
                       ? count_queues(device)
                       : 0,
     };
@@ -245,30 +233,36 @@ static void decide_engines(void)
             decide_how_many(&plugin.devices[i], &cores);
 }
 
-/* How many paths connections have, and what kernel TCP brings. */
-static void describe_paths(const struct device *device, const struct harp_engine *engine, char *out,
-                           size_t room)
+/* One short line that says what carries the data; then its reasons, a line each. */
+static void say_what_carries(const struct device *device, const char *not_xdp)
 {
-    const char *why;
-    bool tcp = strncmp(harp_engine_line(engine, 1), "tcp:", 4) == 0;
-    uint32_t flows = port_choice_flows(device->nics[0], &why);
-    *out = 0;
-    if (tcp)
-        snprintf(out, room, "; data over kernel TCP, %u path%s (%s)", flows, flows > 1 ? "s" : "",
-                 why);
+    const char *asked = settings_ports[plugin.settings.port], *flows_why = "HARP_PATHS";
+    uint16_t paths = port_choice_paths(device, device->port);
+    bool is_auto = plugin.settings.port == PORT_AUTO;
+    if (device->port == PORT_TCP)
+        port_choice_flows(device->nics[0], &flows_why);
+    if (device->has_both)
+        plugin_info("data over %s or kernel TCP, %s (%s: a trial with each host decides)",
+                    port_choice_name(device->port), device->name, asked);
+    else
+        plugin_info("data over %s, %u path%s, %s (%s%s)", port_choice_name(device->port), paths,
+                    paths > 1 ? "s" : "", device->name, is_auto ? "auto" : "HARP_PORT",
+                    is_auto && *not_xdp ? ": xdp has no zero copy here" : "");
+    if (*not_xdp)
+        plugin_info("%s: not xdp: %s", device->name, not_xdp);
+    plugin_info("%s: paths %u: %s", device->name, paths, flows_why);
+    plugin_info("%s: engines %u: %s", device->name, device->engines_n, device->engines_why);
+    plugin_info("%s: %s: %s", device->name,
+                plugin.drives ? "engines driven inline" : "engines with a thread of their own",
+                plugin.progress_why);
 }
 
-static void say_which(const struct device *device, uint32_t index, const char *not_xdp)
+static void say_which(const struct device *device, uint32_t index)
 {
     const struct harp_engine *engine = device->engines[index];
-    char paths[128];
-    describe_paths(device, engine, paths, sizeof paths);
-    plugin_info("%s, engine %u of %u (%s), %s (%s): %s%s%s%s", device->name, index + 1,
-                device->engines_n, device->engines_why,
-                plugin.drives ? "driven inline" : "with a thread of its own", plugin.progress_why,
-                harp_engine_line(engine, 1), paths, *not_xdp ? "; not xdp: " : "", not_xdp);
-    for (uint32_t i = 2; harp_engine_line(engine, i); i++)
-        plugin_info("%s, engine %u, and %s", device->name, index + 1, harp_engine_line(engine, i));
+    for (uint32_t i = 1; harp_engine_line(engine, i); i++)
+        plugin_info("%s, engine %u of %u: %s", device->name, index + 1, device->engines_n,
+                    harp_engine_line(engine, i));
 }
 
 enum nccl_result engines_open(struct device *device)
@@ -284,7 +278,9 @@ enum nccl_result engines_open(struct device *device)
             return plugin_fail(NCCL_SYSTEM_ERROR, "%s cannot be used: %s", device->name, why);
         }
         engines_watch_forks();
-        say_which(device, i, not_xdp);
+        if (i == 0)
+            say_what_carries(device, not_xdp);
+        say_which(device, i);
     }
     return NCCL_SUCCESS;
 }

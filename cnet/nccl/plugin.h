@@ -48,6 +48,7 @@
 #include "engines_auto.h"
 #include "plan.h"
 #include "settings.h"
+#include "trial.h"
 
 #define PLUGIN_DEVICES 32
 #define PLUGIN_NAME_BYTES (HARP_PORTS_MAX * IF_NAMESIZE) /* "eth1+eth2" */
@@ -82,8 +83,9 @@ struct device {
     struct harp_engine *engines[PLUGIN_ENGINES];
     uint32_t engines_n; /* that it is to have; 0: not decided yet */
     char engines_why[ENGINES_AUTO_WHY_BYTES];
-    uint32_t next;  /* engine that the next connection lives on */
-    uint16_t paths; /* of its connections */
+    uint32_t next;           /* engine that the next connection lives on */
+    enum settings_port port; /* of its engines, the first kind if there are two */
+    bool has_both;           /* and tcp beside it: trials decide between them */
 };
 
 /* What regMr gives out. */
@@ -181,8 +183,10 @@ struct comm {
     struct harp_engine *engine;
     struct harp_listening *listening;
     struct harp_connection *connection; /* NULL: it was let go */
-    struct comm *next;                  /* lingering */
+    struct comm *next;                  /* lingering, or listening */
     uint64_t until_ns;                  /* lingering so long at most */
+    struct listed_newcomer *newcomers;  /* listening: connections that are not accepted yet */
+    bool expects_openings;              /* listening: its handle has two kinds of ports (trial.h) */
 
     /* Announcements: at the sending end posted to be received into, at the receiving end to be
      * sent; message n is in place n of the ring. */
@@ -222,8 +226,18 @@ struct comm {
 struct attempt {
     struct attempt *next;
     uint64_t id;
-    uint64_t asked_ns; /* when NCCL last did */
+    uint64_t begun_ns, asked_ns; /* asked: when NCCL last did */
     struct comm *comm;
+    int traffic_class;
+    /* Until its connection is begun: which ports are to carry it. */
+    struct trial *trial; /* NULL: none is under way */
+    int cache_lock;      /* of its result; -1: none */
+};
+
+/* A connection to a listener that expects openings. */
+struct listed_newcomer {
+    struct listed_newcomer *next;
+    struct newcomer *newcomer;
 };
 
 struct plugin {
@@ -247,7 +261,7 @@ struct plugin {
     struct attempt *attempts;
     uint32_t attempts_n;
     uint64_t attempt_last; /* id */
-    struct comm *lingering;
+    struct comm *lingering, *listening;
 };
 
 /* state.c: what all of them share. */
@@ -288,6 +302,12 @@ void engines_watch_forks(void);
 bool port_choice_fits(const struct settings *settings, char *why, size_t room);
 bool port_choice_has_tcp(const struct settings *settings);
 uint32_t port_choice_flows(const struct nic *nic, const char **why);
+/* The port that is first at a device where `auto` has no zero copy: packets before tcp. */
+enum settings_port port_choice_first(const struct settings *settings);
+/* All paths of a connection by ports of this kind, over all of a device's NICs. */
+uint16_t port_choice_paths(const struct device *device, enum settings_port kind);
+/* A kind as people call it. */
+const char *port_choice_name(enum settings_port kind);
 
 /* buffers.c. Bytes of the longest message that a GPU may read before all of it is there; whether it
  * may read memory of this size while a message comes. */
@@ -295,8 +315,8 @@ uint32_t buffers_read_early_most(void);
 bool buffers_watched(size_t bytes);
 
 /* connect.c */
-void connect_sweep(void);   /* attempts and lingering comms whose time is over */
-void connect_give_up(void); /* all attempts */
+void connect_sweep(void);   /* attempts and lingering comms whose time is over; trials go on */
+void connect_give_up(void); /* all attempts, and all that is not accepted yet */
 
 /* close.c */
 void close_sweep(void);   /* lingering comms whose time is over */

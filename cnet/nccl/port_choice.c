@@ -2,12 +2,14 @@
  *
  *      HARP_PORT                                ports of each NIC
  *      xdp, udp, tcp, mem                       that one
- *      auto   xdp has zero copy                 xdp, and tcp for ranks that have no xdp
+ *      xdp,tcp and udp,tcp                      both
+ *      auto   xdp has zero copy                 xdp and tcp
  *             a setting asks for what only
  *             HARP's own packets can do         udp
  *             else                              tcp: with a copy the kernel's own is the fastest
  *
- * A connection goes by the first kind of the connecting end's ports that the listener has, too.
+ * Where both ends have packets of HARP's own and tcp, a trial decides (trial.h). Else a connection
+ * goes by the first kind of the connecting end's ports that the listener has, too.
  */
 #define _GNU_SOURCE
 #include <stdio.h>
@@ -33,22 +35,46 @@ static const char *asks_for_packets(const struct settings *settings)
                                        : NULL;
 }
 
+static bool asks_for_trial(const struct settings *settings)
+{
+    return settings->port == PORT_XDP_OR_TCP || settings->port == PORT_UDP_OR_TCP;
+}
+
+/* A setting that a device with tcp ports cannot follow; NULL: none. HARP_CC and what is about xdp
+ * hold in a trial, of the other port. */
+static const char *find_unfit(const struct settings *settings)
+{
+    if (settings->port == PORT_TCP)
+        return asks_for_packets(settings);
+    if (!asks_for_trial(settings))
+        return NULL;
+    return *settings->plan ? "HARP_PLAN" : *settings->faults ? "HARP_FAULTS" : NULL;
+}
+
 bool port_choice_fits(const struct settings *settings, char *why, size_t room)
 {
-    const char *name = asks_for_packets(settings);
-    if (settings->port != PORT_TCP || !name)
-        return true;
-    snprintf(why, room,
-             "HARP_PORT is \"tcp\", and %s is for HARP's own packets: unset one of them, or set "
-             "HARP_PORT=udp",
-             name);
-    return false;
+    const char *name = find_unfit(settings);
+    if (name)
+        snprintf(why, room,
+                 "HARP_PORT is \"%s\", and %s is for HARP's own packets: unset one of them, or "
+                 "set HARP_PORT=udp",
+                 settings_ports[settings->port], name);
+    return !name;
 }
 
 bool port_choice_has_tcp(const struct settings *settings)
 {
-    return settings->port == PORT_TCP ||
+    return settings->port == PORT_TCP || asks_for_trial(settings) ||
            (settings->port == PORT_AUTO && !asks_for_packets(settings));
+}
+
+enum settings_port port_choice_first(const struct settings *settings)
+{
+    return settings->port == PORT_XDP_OR_TCP   ? PORT_XDP
+           : settings->port == PORT_UDP_OR_TCP ? PORT_UDP
+           : settings->port != PORT_AUTO       ? (enum settings_port)settings->port
+           : port_choice_has_tcp(settings)     ? PORT_TCP
+                                               : PORT_UDP;
 }
 
 /* A count that the user gave NCCL's own sockets; 0: none. */
@@ -77,4 +103,19 @@ uint32_t port_choice_flows(const struct nic *nic, const char **why)
            : nic->vendor == PCI_GOOGLE ? "Google Cloud bounds a flow's rate"
                                        : "as NCCL has by default";
     return n < HARP_PATHS_MAX ? n : HARP_PATHS_MAX;
+}
+
+uint16_t port_choice_paths(const struct device *device, enum settings_port kind)
+{
+    const char *why;
+    uint64_t paths = 0;
+    for (uint32_t i = 0; i < device->nics_n; i++)
+        paths +=
+            kind == PORT_TCP ? port_choice_flows(device->nics[i], &why) : plugin.settings.paths;
+    return (uint16_t)(paths < HARP_PATHS_MAX ? paths : HARP_PATHS_MAX);
+}
+
+const char *port_choice_name(enum settings_port kind)
+{
+    return kind == PORT_TCP ? "kernel TCP" : settings_ports[kind];
 }

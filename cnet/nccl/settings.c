@@ -25,7 +25,8 @@ struct setting {
 };
 
 const char *const settings_cc[] = {"swift", "fixed", NULL};
-static const char *const ports[] = {"auto", "xdp", "udp", "tcp", "mem", NULL};
+const char *const settings_ports[] = {"auto", "xdp",     "udp",     "tcp",
+                                      "mem",  "xdp,tcp", "udp,tcp", NULL};
 static const char *const progresses[] = {"auto", "threads", "inline", NULL};
 static const char *const xdp_modes[] = {"auto", "copy", "generic", NULL};
 static const char *const crcs[] = {"auto", "on", "off", NULL};
@@ -35,7 +36,8 @@ static const char *const switches[] = {"0", "1", NULL};
 
 static const struct setting list[] = {
     {"HARP_IFNAME", TEXT, AT(interfaces), .allowed = "at most 511 characters"},
-    {"HARP_PORT", WORD, AT(port), ports, .allowed = "auto, xdp, udp, tcp or mem"},
+    {"HARP_PORT", WORD, AT(port), settings_ports,
+     .allowed = "auto, xdp, udp, tcp, mem, or xdp,tcp and udp,tcp for a trial"},
     {"HARP_PROGRESS", WORD, AT(progress), progresses, .allowed = "auto, threads or inline"},
     {"HARP_CPUS", CPUS, AT(cpus), .allowed = "CPU numbers and ranges, as 2,4-7"},
     {"HARP_ENGINES", AUTO_NUMBER, AT(engines), NULL, 1, 16, "auto, or 1 to 16"},

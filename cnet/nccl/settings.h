@@ -16,7 +16,16 @@
 #define SETTINGS_CPUS 256
 #define SETTINGS_FILE "/etc/harp/harp.conf"
 
-enum settings_port { PORT_AUTO, PORT_XDP, PORT_UDP, PORT_TCP, PORT_MEM };
+/* The last two: by trial, whichever of both is faster with a peer. */
+enum settings_port {
+    PORT_AUTO,
+    PORT_XDP,
+    PORT_UDP,
+    PORT_TCP,
+    PORT_MEM,
+    PORT_XDP_OR_TCP,
+    PORT_UDP_OR_TCP
+};
 enum settings_progress { PROGRESS_AUTO, PROGRESS_THREADS, PROGRESS_INLINE };
 enum settings_xdp { XDP_BEST, XDP_COPY, XDP_GENERIC };
 
@@ -47,7 +56,7 @@ struct settings {
     struct settings_cpus cpus;
 };
 
-extern const char *const settings_cc[];
+extern const char *const settings_cc[], *const settings_ports[];
 
 /* Defaults, then the file, then the environment. False, and one sentence in `why`, if a value is
  * wrong or a file that was asked for cannot be read. `warn` gets names that do not exist. */

@@ -59,9 +59,9 @@ def networks(plugin: Path) -> list[Network]:
     return [
         Network("socket", {"NCCL_NET_PLUGIN": "none", "NCCL_NET": "Socket"},
                 ("Using network Socket",)),
-        Network("harp-auto", harp, ("Using network HARP", "; data over kernel TCP, 1 path")),
+        Network("harp-auto", harp, ("Using network HARP", "data over kernel TCP, 1 path")),
         Network("harp-tcp", {**harp, "HARP_PORT": "tcp", "HARP_SOCKETS": "4"},
-                ("Using network HARP", "; data over kernel TCP, 4 paths")),
+                ("Using network HARP", "data over kernel TCP, 4 paths")),
         Network("harp-udp", {**harp, "HARP_PORT": "udp"}, ("Using network HARP", ": udp: ")),
         Network("harp-udp-inline", {**harp, "HARP_PORT": "udp", "HARP_PROGRESS": "inline"},
                 ("Using network HARP", ": udp: ")),

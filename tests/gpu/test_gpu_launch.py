@@ -26,8 +26,9 @@ rank, store, out = sys.argv[2:5]
 network = os.environ.get("NCCL_NET", "of LightCC")
 print("NCCL INFO Using network", network)
 port, flows = os.environ.get("HARP_PORT", "tcp"), os.environ.get("HARP_SOCKETS")
-tcp = "; data over kernel TCP, %s" % (flows + " paths" if flows else "1 path")
-print("NET/HARP : v1, engine 1 of 1: %s: v1%s" % (port, tcp if port == "tcp" else ""))
+if port == "tcp":
+    print("NET/HARP : data over kernel TCP,", flows + " paths" if flows else "1 path")
+print("NET/HARP : v1, engine 1 of 1: %s: v1" % port)
 losses = [(0.5).hex(), (0.25 if network != {liar!r} else 0.3).hex()]
 pathlib.Path(out).write_text(json.dumps({{
     "losses": losses, "seconds": {{"training": 1}},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from typing import TYPE_CHECKING, Any
 
@@ -53,34 +54,37 @@ ONE_CPU = ("taskset", "-c", str(CPUS[0]))
 
 
 def said_of_engine(found: dict[str, Any]) -> str:
-    return next(text for _, text in found["said"] if "engine 1 of" in text)
+    """The line that says who drives the engines, and why."""
+    return next(text for _, text in found["said"] if re.match(r"lo: engines (with|driven) ", text))
 
 
 def line(**settings: str) -> str:
-    return said_of_engine(ask("listen", **LO, HARP_PROGRESS="threads", **settings))
+    """The line that says how many engines there are, and why."""
+    found = ask("listen", **LO, HARP_PROGRESS="threads", **settings)
+    return next(text for _, text in found["said"] if re.match(r"lo: engines \d+: ", text))
 
 
 def test_nccls_thread_drives_where_no_cpu_is_free_for_another() -> None:
     told = said_of_engine(ask("listen", before=ONE_CPU, **LO))
-    assert ", driven inline (no CPU is free for a thread (1 of this rank, 2 for NCCL" in told
+    assert "engines driven inline: no CPU is free for a thread (1 of this rank, 2 for NCCL" in told
     told = said_of_engine(ask("listen", before=ONE_CPU, **LO, HARP_CPUS=str(CPUS[0])))
-    assert ", with a thread of its own (a CPU is free for it (1 in HARP_CPUS" in told
+    assert "engines with a thread of their own: a CPU is free for it (1 in HARP_CPUS" in told
 
 
 def test_a_thread_without_a_free_cpu_is_a_warning() -> None:
     found = ask("listen", before=ONE_CPU, **LO, HARP_PROGRESS="threads")
     warning, = (text for level, text in found["said"] if level == "warn")
     assert "HARP_PROGRESS=threads, but no CPU is free" in warning
-    assert ", with a thread of its own (HARP_PROGRESS)" in said_of_engine(found)
+    assert "engines with a thread of their own: HARP_PROGRESS" in said_of_engine(found)
     quiet = ask("listen", before=ONE_CPU, **LO, HARP_PROGRESS="inline")
     assert not [text for level, text in quiet["said"] if level == "warn"]
 
 
 def test_a_speed_that_the_driver_does_not_report_can_be_told() -> None:
     cpus = ",".join([str(CPUS[0])] * 4)
-    assert "engine 1 of 4 (for 100000 Mb/s)" in line(HARP_SPEED="100000", HARP_CPUS=cpus)
-    assert "engine 1 of 2 (HARP_ENGINES)" in line(HARP_SPEED="100000", HARP_ENGINES="2")
-    assert "engine 1 of 1 (the driver reports no speed" in line(HARP_ENGINES="auto")
+    assert "engines 4: for 100000 Mb/s" in line(HARP_SPEED="100000", HARP_CPUS=cpus)
+    assert "engines 2: HARP_ENGINES" in line(HARP_SPEED="100000", HARP_ENGINES="2")
+    assert "engines 1: the driver reports no speed" in line(HARP_ENGINES="auto")
 
 
 def test_nccl_learns_the_speed() -> None:

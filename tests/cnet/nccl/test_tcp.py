@@ -29,17 +29,23 @@ def run(*scenarios: str, settings: Any = None, options: tuple[str, ...] = (),
                         options=("--limit", "120", "--bound", "20", "--verbose", *options))
 
 
-def says_tcp(found: dict[str, Any]) -> str:
-    return next((text for _, text in found["said"] if "; data over kernel TCP, " in text), "")
+def says_tcp(found: dict[str, Any]) -> list[str]:
+    """The line that says that data goes over kernel TCP, and those with the reasons."""
+    said = [text for _, text in found["said"]]
+    first = next((i for i, text in enumerate(said) if text.startswith("data over kernel TCP, ")),
+                 len(said))
+    return said[first:]
 
 
 # ---- Who takes it ----
 
 def test_auto_takes_tcp_where_there_is_no_zero_copy_and_says_why() -> None:
-    told = says_tcp(ask("listen", **LO))
-    assert re.search(r"lo, engine 1 of 1 .*: tcp:127\.0\.0\.1:\d+ lo, MTU 65536; data over kernel "
-                     r"TCP, 1 path \(as NCCL has by default\); not xdp: a virtual interface has no "
-                     r"zero copy", told), told
+    first, *reasons = says_tcp(ask("listen", **LO))
+    assert first == "data over kernel TCP, 1 path, lo (auto: xdp has no zero copy here)"
+    assert "lo: not xdp: a virtual interface has no zero copy" in reasons
+    assert "lo: paths 1: as NCCL has by default" in reasons
+    assert re.fullmatch(r"lo, engine 1 of 1: tcp:127\.0\.0\.1:\d+ lo, MTU 65536", reasons[-1])
+    assert max(map(len, [first, *reasons])) < 100
 
 
 @pytest.mark.parametrize(("name", "value"), [
@@ -53,14 +59,15 @@ def test_what_packets_of_our_own_alone_can_do_asks_for_udp(name: str, value: str
 
 
 @pytest.mark.parametrize(("settings", "told"), [
-    ({"HARP_SOCKETS": "3"}, "3 paths (HARP_SOCKETS)"),
-    ({"HARP_PATHS": "2"}, "2 paths (HARP_PATHS)"),
+    ({"HARP_SOCKETS": "3"}, "paths 3: HARP_SOCKETS"),
+    ({"HARP_PATHS": "2"}, "paths 2: HARP_PATHS"),
     ({"NCCL_SOCKET_NTHREADS": "2", "NCCL_NSOCKS_PERTHREAD": "4"},
-     "8 paths (NCCL_SOCKET_NTHREADS times NCCL_NSOCKS_PERTHREAD)"),
-    ({"NCCL_SOCKET_NTHREADS": "16", "NCCL_NSOCKS_PERTHREAD": "16"}, "64 paths"),
-    ({"NCCL_SOCKET_NTHREADS": "some"}, "1 path (as NCCL has by default)")])
+     "paths 8: NCCL_SOCKET_NTHREADS times NCCL_NSOCKS_PERTHREAD"),
+    ({"NCCL_SOCKET_NTHREADS": "16", "NCCL_NSOCKS_PERTHREAD": "16"},
+     "paths 64: NCCL_SOCKET_NTHREADS times NCCL_NSOCKS_PERTHREAD"),
+    ({"NCCL_SOCKET_NTHREADS": "some"}, "paths 1: as NCCL has by default")])
 def test_paths_are_as_many_as_asked_for(settings: dict[str, str], told: str) -> None:
-    assert told in says_tcp(ask("listen", **LO, HARP_PORT="tcp", **settings))
+    assert f"lo: {told}" in says_tcp(ask("listen", **LO, HARP_PORT="tcp", **settings))
 
 
 @root_only

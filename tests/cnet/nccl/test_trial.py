@@ -1,0 +1,126 @@
+"""The trial that decides which of two ports carries the connections to a host (trial.h).
+
+A veth pair has no zero copy, so the ranks ask for two ports by name; a policer or a filter for one
+protocol makes one of them slow, or silent.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lab.namespace import why_unusable
+from lab.veth import End, Net, veth_pair
+from tests.cnet.nccl.test_plugin import INVALID_USAGE, ask, warnings
+from tests.support.nccl_pair import Ended, client, harp, run_pair
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
+UDP, TCP = socket.IPPROTO_UDP, socket.IPPROTO_TCP
+SLOW_BPS, BURST_BYTES = 400_000_000, 1 << 20
+OPTIONS = ("--limit", "120", "--bound", "20", "--verbose")
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[End, End]]:
+    with veth_pair() as ends:
+        yield ends
+
+
+def run(ends: tuple[End, End], *scenarios: str, ports: tuple[str, str] = ("udp,tcp", "udp,tcp"),
+        progress: str = "auto", version: int = 12) -> Ended:
+    settings = tuple({"HARP_PORT": port, "HARP_PROGRESS": progress, "HARP_TIMEOUT": "5"}
+                     for port in ports)
+    return run_pair(client(), harp(), scenarios, spaces=(ends[0].space, ends[1].space),
+                    settings=settings, options=(*OPTIONS, "--version", str(version)))
+
+
+def choices(ended: Ended) -> list[tuple[str, str]]:
+    """What each trial at both ends chose, and what it says about the other port."""
+    return [(found["port"], found["than"]) for told in ended.told for found in re.finditer(
+        r"data to 10\.0\.\d\.\d over (?P<port>.*?), v1 \((?P<than>[^)]*)\)", told)]
+
+
+@pytest.mark.parametrize("progress", ["threads", "inline"])
+@pytest.mark.parametrize(("slow", "wins", "loses"), [(UDP, "kernel TCP", "udp"),
+                                                     (TCP, "udp", "kernel TCP")])
+def test_the_faster_port_carries_the_data(pair: tuple[End, End], slow: int, wins: str, loses: str,
+                                          progress: str) -> None:
+    with ExitStack() as stack:
+        for end in pair:
+            stack.enter_context(end.policed_protocol(slow, SLOW_BPS, BURST_BYTES))
+        ended = run(pair, "fifo", "tags", progress=progress)
+    assert ended.good, str(ended)
+    found = choices(ended)
+    assert found, str(ended)
+    for port, than in found:
+        assert port == wins, str(ended)
+        assert re.fullmatch(rf"udp,tcp(, tried before)?: \d+\.\d\d times {loses}", than), than
+        assert float(re.findall(r"[\d.]+", than)[0]) > 1
+
+
+@pytest.mark.parametrize(("silent", "wins"), [(UDP, "kernel TCP"), (TCP, "udp")])
+def test_a_port_whose_packets_all_vanish_loses(pair: tuple[End, End], silent: int,
+                                               wins: str) -> None:
+    with pair[0].without_protocol(silent):
+        ended = run(pair, "fifo")
+    assert ended.good, str(ended)
+    assert {port for port, _ in choices(ended)} == {wins}, str(ended)
+    assert "brings no message in time" in str(ended)
+
+
+def test_a_driver_that_binds_and_drops_everything_loses() -> None:
+    """The sockets of xdp are open at both ends; a switch between them passes none of its frames."""
+    with Net() as net:
+        here, switch, there = (net.namespace() for _ in range(3))
+        near, near_port = net.connect(here, switch)
+        far_port, far = net.connect(switch, there)
+        switch.run("sysctl", "-qw", "net.ipv4.ip_forward=1")
+        for end, gateway, other in ((near, near_port, far), (far, far_port, near)):
+            end.space.run("ip", "route", "add", other.ipv4, "via", gateway.ipv4)
+        for port in (near_port, far_port):
+            port.offloads({"rx-gro": False})
+        with near_port.without_protocol(UDP), far_port.without_protocol(UDP):
+            ended = run((near, far), "fifo", ports=("xdp,tcp", "xdp,tcp"))
+    assert ended.good, str(ended)
+    assert "xdp: v1 queue 0, native XDP" in ended.told[0], str(ended)
+    assert re.search(r"data to 10\.0\.\d\.\d over kernel TCP, v\d \(xdp,tcp: xdp brings no "
+                     r"message in time\)", str(ended)), str(ended)
+
+
+def test_what_one_job_found_the_next_one_knows(pair: tuple[End, End]) -> None:
+    first, second = run(pair, "fifo"), run(pair, "fifo")
+    assert first.good, str(first)
+    assert second.good, str(second)
+    assert any("tried before" not in than for _, than in choices(first))
+    assert choices(second)
+    for _, than in choices(second):
+        assert "tried before" in than, str(second)
+    assert len({port for port, _ in choices(second) if port}) <= 2
+
+
+@pytest.mark.parametrize("ports", [("udp,tcp", "tcp"), ("tcp", "udp,tcp"), ("udp,tcp", "udp"),
+                                   ("udp", "udp,tcp"), ("udp,tcp", "auto")])
+def test_who_has_one_port_meets_who_has_both(pair: tuple[End, End], ports: tuple[str, str]) -> None:
+    ended = run(pair, "fifo", "tags", "killed", ports=ports)
+    assert ended.good, str(ended)
+
+
+@pytest.mark.parametrize("version", [6, 9])
+def test_older_versions_of_nccl_try_too(pair: tuple[End, End], version: int) -> None:
+    ended = run(pair, "fifo", "killed", version=version)
+    assert ended.good, str(ended)
+
+
+@pytest.mark.parametrize("name", ["HARP_PLAN", "HARP_FAULTS"])
+def test_a_setting_that_binds_packets_allows_no_trial(name: str) -> None:
+    value = {"HARP_PLAN": "plan.json", "HARP_FAULTS": "drop=1%"}[name]
+    found = ask(HARP_IFNAME="=lo", HARP_PORT="udp,tcp", **{name: value})
+    assert found["init"] == INVALID_USAGE
+    assert f'HARP_PORT is "udp,tcp", and {name} is for HARP\'s own packets' in warnings(found)[0]
