@@ -4,7 +4,8 @@ The table has one row per size, like nccl-tests. *time* is the time per message 
 flight, *algbw* the payload rate in one direction. *p50* and *p99* are half the round trip of single
 messages. *CPU* is the CPU time of both ends' threads per byte. *lost* counts packets of this end
 that did not arrive; spurious retransmissions are not counted. With ``--tcp`` each row also has the
-same messages over kernel TCP between the same hosts, measured in turn.
+same messages over kernel TCP between the same hosts, measured in turn. ``--advise`` measures each
+port that both hosts have, and writes the fastest into the file of settings.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
+from harp.cli import conf
+from harp.cli.io import STDOUT, check_target
+from harp.cli.perf import advise
 from harp.cli.perf.channel import Channel, Gone, Lines, Messages, RemoteError
 from harp.cli.perf.ends import (
     FRAMES,
@@ -31,6 +35,7 @@ from harp.cli.perf.ends import (
     Client,
     Run,
     TcpClient,
+    card_of,
     client,
     serve,
 )
@@ -184,7 +189,8 @@ def _read_address(_context: click.Context, _option: click.Parameter,
 @click.option("--local", is_flag=True, help="Run both ends in this process.")
 @click.option("--port", "kind", type=click.Choice(["udp", "tcp", "mem", "xdp"]),
               help="Kind of port.  [udp; --serve: the client's choice]")
-@click.option("--interface", metavar="NAME", help="Network interface; xdp needs it.")
+@click.option("--interface", metavar="NAME",
+              help="Network interface.  [xdp: the one of this end's address]")
 @click.option("--address", metavar="IP", callback=_read_address,
               help="Address of this end, also for control.  [the control connection's]")
 @click.option("--engines", type=click.IntRange(1, 64), default=1, show_default=True,
@@ -213,6 +219,10 @@ def _read_address(_context: click.Context, _option: click.Parameter,
 @click.option("--handle", metavar="HEX", help="Measure against a server with --no-control.")
 @click.option("--once", is_flag=True, help="--serve: exit after one client.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.option("--advise", "advises", is_flag=True,
+              help="Measure tcp, udp and xdp, and write the fastest as HARP_PORT.")
+@click.option("--output", metavar="FILE",
+              help="--advise: file of settings; - prints the line.  [the plugin's file]")
 def perf(host: str | None, **options: Any) -> None:
     """Measure messages between this host and HOST, on which `harp perf --serve` runs.
 
@@ -226,10 +236,15 @@ def perf(host: str | None, **options: Any) -> None:
         raise click.UsageError("--no-control needs --serve; the client uses --handle")
     if options["tcp"] and not (host or options["local"]):
         raise click.UsageError("--tcp needs a HOST or --local: the end that measures gives it")
+    if (options["advises"] or options["output"]) and not (host and options["advises"]):
+        raise click.UsageError("--advise needs a HOST on which `harp perf --serve` runs, and "
+                               "--output needs --advise")
     stop = threading.Event()
     with _terminable():
         try:
-            if options["serves"]:
+            if options["advises"]:
+                _advise(host or "", options)
+            elif options["serves"]:
                 _serve(options, stop)
             elif options["local"]:
                 _local(options, stop)
@@ -254,8 +269,11 @@ def _terminable() -> Iterator[None]:
 
 def _asked(options: dict[str, Any], address: str | None) -> Asked:
     kind = options["kind"] or "udp"
+    interface = options["interface"]
+    if kind == "xdp" and not interface and address:
+        interface = card_of(address)
     own = None if kind == "mem" else options["address"] or address
-    port = Port(kind, options["interface"], own, options["paths"], options["mtu"],
+    port = Port(kind, interface, own, options["paths"], options["mtu"],
                 faults=options["faults"])
     return Asked(port, options["engines"], options["paths"], options["zerocopy"], options["cpu"],
                  address or Asked.address)
@@ -335,6 +353,13 @@ def _client(host: str | None, options: dict[str, Any], stop: threading.Event) ->
     if host is None:
         _client_handle(options, stop)
         return
+    with _conversation(host, options) as (channel, asked):
+        _report(channel, asked, options, stop)
+
+
+@contextlib.contextmanager
+def _conversation(host: str, options: dict[str, Any]) -> Iterator[tuple[Channel, Asked]]:
+    """Talk to the server on a host; gives the channel, and what this end's engines are."""
     try:
         made = socket.create_connection((host, options["control"]), timeout=10)
     except socket.gaierror:
@@ -344,9 +369,30 @@ def _client(host: str | None, options: dict[str, Any], stop: threading.Event) ->
                                    f"{error}; run `harp perf --serve` there") from error
     channel = Lines(made)
     try:
-        _report(channel, _asked(options, _plain(made.getsockname()[0])), options, stop)
+        yield channel, _asked(options, _plain(made.getsockname()[0]))
     finally:
         channel.close()
+
+
+def _advise(host: str, options: dict[str, Any]) -> None:
+    target = options["output"] or str(conf.path())
+    check_target(target)
+
+    def measure_port(kind: str) -> list[Row]:
+        with _conversation(host, {**options, "kind": kind}) as (channel, asked), \
+                client(channel, asked, threading.Event()) as ends:  # its end stops with it
+            return [measure(ends, size, options["seconds"], options["window"])
+                    for size in (advise.SHORT_BYTES, advise.LONG_BYTES)]
+
+    found, impossible = advise.try_ports(measure_port)
+    if options["as_json"]:
+        click.echo(json.dumps({"ports": [asdict(one) for one in found],
+                               "impossible": impossible}, indent=2))
+    else:
+        click.echo(advise.table(found, impossible))
+    advise.write_setting(target, advise.setting(found))
+    if target != STDOUT and not options["as_json"]:
+        click.echo(f"HARP_PORT={found[0].kind} written to {target}")
 
 
 def _client_handle(options: dict[str, Any], stop: threading.Event) -> None:

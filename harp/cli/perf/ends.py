@@ -44,6 +44,7 @@ from harp._cnet import ffi, lib
 from harp.net import Connection, Engine, Port
 from harp.net.connection import MESSAGE_MAX, MESSAGES
 from harp.net.errors import OpenError
+from harp.net.nics import interface_of
 
 if TYPE_CHECKING:
     import threading
@@ -138,6 +139,12 @@ class Asked:
         """Options of each connection."""
         zerocopy = {"streamed": FRAMES // 4, "drafts": FRAMES // 2} if self.zerocopy else {}
         return {"paths": self.paths, "dead_after": DEAD_S, **zerocopy}
+
+
+def card_of(address: str) -> str | None:
+    """Give the interface of an own address that xdp could use: any but loopback."""
+    name = interface_of(address)
+    return None if name == "lo" else name
 
 
 def close(engines: Sequence[Engine]) -> None:
@@ -387,7 +394,11 @@ def _open_end(said: dict[str, Any], asked: Asked, stop: threading.Event, *, foll
         raise click.ClickException(f"this end's protocol version is {PROTOCOL}, the other's "
                                    f"{said.get('harp_perf')}")
     kind = str(said["port"]) if follow else asked.port.kind
-    port = Port(**{**vars(asked.port), "kind": kind, "locals": int(said["paths"])})
+    interface = asked.port.interface
+    if kind == "xdp" and not interface:
+        interface = card_of(asked.address)
+    port = Port(**{**vars(asked.port), "kind": kind, "interface": interface,
+                   "locals": int(said["paths"])})
     wanted = Asked(port, int(said["engines"]), int(said["paths"]), bool(said["zerocopy"]),
                    asked.cpu, asked.address)
     return End(wanted, wanted.open(), stop)
