@@ -225,6 +225,20 @@ static const struct harp_port_ops tcp_ops = {
     .close = tcp_port_close,
 };
 
+/* A full frame fills one packet of the kernel's, which the card cuts into segments: so many
+ * segments of the interface's MTU as 64 KiB take, less what the kernel leaves for headers
+ * (sk_setup_caps of net/core/sock.c). A longer frame would cost a small packet more each time. */
+static uint32_t tcp_frame_bytes(const struct tcp_port *tcp)
+{
+    uint32_t headers = tcp->nic.family == AF_INET ? TCP_IPV4_HEADERS : TCP_IPV6_HEADERS;
+    uint32_t mtu = tcp->mtu && tcp->mtu < tcp->nic.mtu ? tcp->mtu : tcp->nic.mtu;
+    uint32_t mss = mtu > headers ? mtu - headers : 1;
+    uint32_t packet = TCP_PACKET_MOST / mss * mss;
+    uint32_t segment = packet > HARP_HEADER_BYTES ? packet - HARP_HEADER_BYTES : 0;
+    segment -= segment % HARP_CHUNK_ALIGN;
+    return HARP_HEADER_BYTES + (segment && segment < TCP_SEGMENT ? segment : TCP_SEGMENT);
+}
+
 static int open_parts(struct tcp_port *tcp, const struct harp_port_config *config, char *why)
 {
     struct harp_address local = {0};
@@ -268,7 +282,7 @@ int harp_port_tcp_open(struct harp_port **port, const struct harp_port_config *c
     tcp->port.ops = &tcp_ops;
     tcp->port.locals = tcp->locals;
     tcp->port.locals_n = config->locals;
-    tcp->port.payload_max = TCP_FRAME_MAX;
+    tcp->port.payload_max = tcp_frame_bytes(tcp);
     tcp->port.offloads_sums = tcp->nic.offloads_sums;
     tcp->port.holds_back = tcp->port.calls_kernel = true;
     harp_address_format(&tcp->locals[0], own, sizeof own);

@@ -46,10 +46,14 @@
 #include "ports/port.h"
 #include "wire/wire.h"
 
-/* The longest frame: of the longest segment that a session knows. */
+/* The longest frame that may come: of the longest segment that a session knows. Ours fill one
+ * packet of the kernel's (tcp_frame_bytes). */
 #define TCP_SEGMENT (UINT16_MAX / HARP_CHUNK_ALIGN * HARP_CHUNK_ALIGN)
 #define TCP_FRAME_MAX (HARP_HEADER_BYTES + TCP_SEGMENT)
-#define TCP_FRAMES_AT_ONCE 4u /* of the longest, a flow and flush: what the cache still holds */
+#define TCP_PACKET_MOST 65215u /* bytes of payload that the kernel cuts into segments at once */
+#define TCP_IPV4_HEADERS 52u   /* of IP and TCP, with timestamps */
+#define TCP_IPV6_HEADERS 72u
+#define TCP_FRAMES_AT_ONCE 8u /* of the longest, a flow and flush */
 #define TCP_OUT_BYTES (TCP_FRAMES_AT_ONCE * (TCP_FRAME_MAX + 64u))
 #define TCP_STAGE_BYTES (2u * TCP_FRAME_MAX)
 #define TCP_PIECES 128u

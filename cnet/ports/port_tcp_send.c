@@ -131,13 +131,13 @@ static size_t bytes_of_pieces(const struct tcp_flow *flow)
     return bytes;
 }
 
-/* TCP_NODELAY, which is set anyway, sends what MSG_MORE holds back (tcp(7)). */
-static void uncork_flow(struct tcp_flow *flow)
+/* A cork holds the last segment back until it is full. MSG_MORE would not do: the next ACK that
+ * comes has the kernel send it. */
+static void cork_flow(struct tcp_flow *flow, int on)
 {
-    int on = 1;
-    if (flow->state == TCP_OPEN)
-        (void)setsockopt(flow->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    flow->corked = false;
+    if (flow->state == TCP_OPEN && flow->corked != on)
+        (void)setsockopt(flow->fd, IPPROTO_TCP, TCP_CORK, &on, sizeof on);
+    flow->corked = on;
 }
 
 /* Whether all of a flow's pieces have left, and it need not be looked at again. Who has filled
@@ -150,13 +150,15 @@ static bool flush_flow(struct tcp_port *tcp, uint32_t number)
     bool gathered = flow->gathered_bytes > 0, more = gathered && frames_of_room(flow) == 0;
     ssize_t sent = 0;
     if (!bytes) {
-        uncork_flow(flow);
+        cork_flow(flow, false);
         flow->dirty = false;
         return true;
     }
+    if (more)
+        cork_flow(flow, true);
     if (flow->state == TCP_OPEN && !flow->full) {
         tcp->port.counters.send_calls++;
-        sent = sendmsg(flow->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL | (more ? MSG_MORE : 0));
+        sent = sendmsg(flow->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
         if (sent < 0 && errno != EAGAIN && errno != EINTR) {
             tcp_flow_break(tcp, number, errno == EPIPE ? 0 : errno);
             return true;
@@ -167,7 +169,8 @@ static bool flush_flow(struct tcp_port *tcp, uint32_t number)
     if (sent == (ssize_t)bytes) {
         flow->pieces_n = flow->out_bytes = flow->gathered_bytes = 0;
         flow->kept = false;
-        flow->corked = flow->dirty = more;
+        flow->dirty = more;
+        cork_flow(flow, more);
         return !more;
     }
     if (sent > 0 || gathered)
