@@ -53,7 +53,7 @@
 #define TCP_PACKET_MOST 65215u /* bytes of payload that the kernel cuts into segments at once */
 #define TCP_IPV4_HEADERS 52u   /* of IP and TCP, with timestamps */
 #define TCP_IPV6_HEADERS 72u
-#define TCP_FRAMES_AT_ONCE 8u /* of the longest, a flow and flush */
+#define TCP_FRAMES_AT_ONCE 16u /* of the longest, a flow and flush */
 #define TCP_OUT_BYTES (TCP_FRAMES_AT_ONCE * (TCP_FRAME_MAX + 64u))
 #define TCP_STAGE_BYTES (2u * TCP_FRAME_MAX)
 #define TCP_PIECES 128u
