@@ -40,6 +40,9 @@
 #define UDP_ALIGN 64u
 #define UDP_NOTICES 32u
 #define UDP_LOCALS_MAX 256u
+/* The kernel counts the memory behind a packet, up to twice what SO_RCVBUF says (socket(7)): a card
+ * that puts each packet of 1500 bytes into a page of 4 KiB fills it with a third of payload. */
+#define UDP_PAGE_SHARE 3u
 #define UDP_MTU_LEAST 552u                 /* no network takes less; who says so by ICMP lies */
 #define UDP_RETRY_NS 200000u               /* after the kernel would take no more */
 #define UDP_SINGLE_NS UINT64_C(1000000000) /* after it refused to cut; twice as long each time */

@@ -50,6 +50,7 @@
 #include <stdint.h>
 
 #include "cc/cc.h"
+#include "session/far_buffer.h"
 #include "session/loss.h"
 #include "session/outbox.h"
 #include "wire/body.h"
@@ -88,6 +89,8 @@ struct harp_session_config {
     uint16_t segment;       /* largest payload, a multiple of 128 */
     uint8_t traffic_class;  /* that the connecting end asks the listening one for */
     uint16_t paths;         /* at most HARP_PATHS_MAX; the lower of both ends counts */
+    uint32_t holds_bytes;   /* of arrivals that its port holds until they are taken, as it tells the
+                               other end; 0: nothing is said */
     uint32_t stream_frames; /* 0: receives are posted; else streamed, with this many frames lent */
     uint8_t addresses_n;    /* listening: further addresses to announce; connecting: usable ones */
     struct harp_wire_address addresses[HARP_ADDRESSES_MAX]; /* connecting: zeros */
@@ -361,6 +364,11 @@ struct harp_liveness {
  * none. It must stay until another call. Each session still asks for itself several times before
  * dead_ns, since a process may live and have forgotten it. */
 void harp_session_share_liveness(struct harp_session *session, struct harp_liveness *liveness);
+
+/* Share the buffer at the far end of this path with others that lead there, of this session and of
+ * others; NULL: with the session's own. It must stay until another call. */
+void harp_session_share_buffer(struct harp_session *session, uint8_t path,
+                               struct harp_far_buffer *far);
 
 /* No process has the peer's port. If that is certain, the session ends (HARP_REASON_REFUSED). If
  * ICMP says so, which only somebody on the way can, a firewall may just be loading its rules: the

@@ -70,8 +70,18 @@ void harp_session_header(const struct harp_session *session, struct harp_frame *
     frame->payload = NULL;
 }
 
+void harp_session_path_lands_in(struct harp_session *session, uint32_t path,
+                                struct harp_far_buffer *far)
+{
+    if (session->known)
+        far->holds_bytes = harp_parameters_hold_bytes(&session->peer);
+    harp_sent_lands_in(&session->paths[path].sent, far);
+}
+
 void harp_session_end(struct harp_session *session, uint32_t reason, bool by_peer)
 {
+    for (uint32_t p = 0; p < session->config.paths; p++) /* others wait for that room */
+        harp_session_path_lands_in(session, p, &session->far);
     if (session->state != HARP_CLOSING) {
         session->reason = reason;
         session->by_peer = by_peer;

@@ -56,6 +56,13 @@ static void draw_little_memory(const struct dst_world *w, struct harp_session_co
     config->chunks = (uint16_t)(64u << virtual_below(&random_of_both, 3));
 }
 
+/* What the port holds, from a generator of its own, so that seeds mean what they meant before. */
+static uint32_t draw_holds(const struct harp_session_config *config)
+{
+    uint64_t random = config->seed ^ UINT64_C(0x686f6c6473);
+    return virtual_chance(&random, 500) ? 0 : (uint32_t)(5000 + virtual_below(&random, 100000));
+}
+
 static void draw_faults_of_end(struct dst_world *w, struct dst_end *end)
 {
     if (draw_chance(w, 200)) {
@@ -84,6 +91,7 @@ static void draw_end(struct dst_world *w, uint8_t side, uint16_t segment, uint16
     end->keys =
         (struct dst_keys){.secret = dst_secret, .listener = DST_LISTENER, .listening = side == 1};
     end->driven_ns = HARP_NEVER;
+    end->config.holds_bytes = draw_holds(&end->config);
     if (w->small)
         draw_little_memory(w, &end->config);
     end->one_pass = draw_chance(w, 500);
