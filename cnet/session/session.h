@@ -71,8 +71,8 @@ enum harp_reason {
     HARP_REASON_PROTOCOL = 3,
     HARP_REASON_MEMORY = 4,
     HARP_REASON_VERSION = 5,
-    HARP_REASON_MTU = 6, /* no path carries frames of BASE_PLPMTU, though all carry small ones */
-    HARP_REASON_UNHEARD = 7,     /* SILENT of the other end, which this one reaches all the same */
+    HARP_REASON_MTU = 6,     /* no path carries frames of MIN_PLPMTU, though all carry small ones */
+    HARP_REASON_UNHEARD = 7, /* SILENT of the other end, which this one reaches all the same */
     HARP_REASON_SILENT = 256,    /* nothing was heard for dead_ns */
     HARP_REASON_NO_ANSWER = 257, /* the handshake did not finish within dead_ns */
     HARP_REASON_REFUSED = 258,   /* no process has the peer's port any more */
@@ -103,7 +103,8 @@ struct harp_session_config {
     struct harp_loss_limits loss;
     uint64_t dead_ns;       /* a peer that is silent this long is gone */
     uint64_t probe_most_ns; /* longest pause between probes of a dead path, or for credit */
-    uint16_t base_bytes;    /* UDP payload that any path takes: BASE_PLPMTU (RFC 8899) */
+    uint16_t base_bytes;    /* UDP payload that most paths take: BASE_PLPMTU (RFC 8899), */
+    uint16_t least_bytes;   /* and the least that is tried: MIN_PLPMTU */
     uint32_t ack_every;     /* packets of one path after which an ACK does not wait */
     bool app_drives;      /* threads that may stop at any moment drive it, with a helper that comes
                              late; false: one that is always there */
@@ -281,7 +282,7 @@ const struct harp_session_counters *harp_session_count(const struct harp_session
 
 /* Paths. What keeps data off a path although it lives:
  * - the listening end has heard nothing on it yet, so it does not know where it leads;
- * - frames of BASE_PLPMTU do not pass, though small ones do (mtu_fails; pmtu.h says how that is
+ * - frames of MIN_PLPMTU do not pass, though small ones do (mtu_fails; pmtu.h says how that is
  *   found out). When no path that lives has passed any for dead_ns, the connection ends
  *   (HARP_REASON_MTU);
  * - it is retired, here by harp_session_path_retire or by the peer, at whose host it arrives on
@@ -320,6 +321,9 @@ struct harp_path_info {
 /* False if the path does not exist (yet). */
 bool harp_session_path_info(const struct harp_session *session, uint8_t path,
                             struct harp_path_info *info);
+
+/* UDP payload of the longest frames that this path carries now, as far as is known. */
+uint16_t harp_session_path_frame_bytes(const struct harp_session *session, uint8_t path);
 
 /* Put no data on this path any more unless no other lives; and take that back. */
 void harp_session_path_retire(struct harp_session *session, uint8_t path, bool retired);

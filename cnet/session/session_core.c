@@ -127,7 +127,7 @@ static const char *cause_of(uint32_t reason)
     case HARP_REASON_MTU:
         return "no path carries packets of a useful length, though small ones pass: see where the "
                "network "
-               "between drops them; an MTU of 1280 all along is enough";
+               "between drops them; an MTU of 576 all along is enough";
     case HARP_REASON_UNHEARD:
         return "one end heard nothing from the other for too long, though the other lives: the "
                "network drops what goes one way, or that process was stopped";
