@@ -66,9 +66,9 @@ struct harp_engine_port {
 struct harp_engine_config {
     const char *name; /* for logs and `harp top`; kept by the caller, as `dump` is, to the end */
     enum harp_progress progress;
-    int cpu;              /* of the engine's thread or helper; -1: any */
-    int node;             /* NUMA node of its memory, or HARP_ARENA_LOCAL */
-    uint32_t frames;      /* of the pool */
+    int cpu;         /* of the engine's thread or helper; -1: any of the node's */
+    int node;        /* NUMA node of its memory and thread, or HARP_ARENA_LOCAL: the caller's */
+    uint32_t frames; /* of the pool */
     uint32_t frame_bytes; /* 4096 for xdp */
     uint32_t connections; /* at most, half open and closing ones included */
     uint64_t spin_ns;     /* THREAD: how long to poll before waiting */

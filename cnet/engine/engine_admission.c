@@ -106,6 +106,7 @@ void harp_engine_session_config(struct harp_engine *engine,
     } else { /* an ACK alone costs a packet and a system call; one that goes with data, nothing */
         config->ack_soon_ns = config->ack_along_ns = ACK_SOON_NS;
     }
+    config->holds_bytes = port->holds_bytes;
     config->app_drives = engine->config.progress == HARP_PROGRESS_INLINE;
     config->epoch = engine->epoch;
     harp_engine_random(engine, config->nonce, sizeof config->nonce);

@@ -25,6 +25,7 @@
  * once: its turn made the ports stop waking sleepers, so the helper must stand by instead.
  */
 #define _GNU_SOURCE
+#include "base/node_cpus.h"
 #include "engine/engine_state.h"
 
 #include <assert.h>
@@ -222,10 +223,29 @@ static void *engine_thread(void *argument)
     return NULL;
 }
 
+/* The thread runs where the engine's memory is wanted; if nothing is known, where the thread does
+ * that made it. */
+static void place_on_node(struct harp_engine *engine)
+{
+    int node = engine->config.node;
+    char *line = engine->arena.line;
+    size_t n = strlen(line), room = sizeof engine->arena.line - n;
+    cpu_set_t cpus;
+    if (harp_node_cpus(HARP_NODES_FOLDER, node, &cpus) &&
+        pthread_setaffinity_np(engine->thread, sizeof cpus, &cpus) == 0)
+        return;
+    if (node >= 0)
+        snprintf(line + n, room, "; its thread may use no CPU of node %d", node);
+    else if (harp_nodes_are_several(HARP_NODES_FOLDER))
+        snprintf(line + n, room, "; nobody knows its thread's node: HARP_CPUS places it");
+}
+
 static int pin_thread(struct harp_engine *engine, char *why)
 {
-    if (engine->config.cpu < 0)
+    if (engine->config.cpu < 0) {
+        place_on_node(engine);
         return 0;
+    }
     cpu_set_t cpus;
     CPU_ZERO(&cpus);
     CPU_SET((size_t)engine->config.cpu, &cpus);

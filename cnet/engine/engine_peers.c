@@ -7,7 +7,8 @@
  *                        |
  *                       hop --> hop      one for each path that leads there
  *
- * Two things are the process's and not a connection's. That its port is refused: Linux answers
+ * Three things are the process's and not a connection's. What its port holds of arrivals
+ * (session/far_buffer.h). That its port is refused: Linux answers
  * datagrams to a port that nobody has by ICMP once a second for each host that asks
  * (icmp_ratelimit; six at once after a pause), however many connections it has there. And that it
  * lives: thousands of idle connections that each asked once a second would drown everything else.
@@ -77,6 +78,7 @@ void harp_engine_path_leads(struct harp_connection *connection, uint32_t path)
     if (hop->next)
         hop->next->link = &hop->next;
     peer->hops = hop;
+    harp_session_share_buffer(connection->session, (uint8_t)path, &peer->buffer);
     if (path == 0 || !connection->liveness_of) {
         connection->liveness_of = peer;
         harp_session_share_liveness(connection->session, &peer->liveness);
@@ -93,6 +95,7 @@ void harp_engine_path_ends(struct harp_connection *connection, uint32_t path)
     if (hop->next)
         hop->next->link = hop->link;
     hop->peer = NULL;
+    harp_session_share_buffer(connection->session, (uint8_t)path, NULL);
     if (connection->liveness_of == peer) {
         connection->liveness_of = NULL;
         harp_session_share_liveness(connection->session, NULL);

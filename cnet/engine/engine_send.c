@@ -1,6 +1,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "base/sequence.h"
 #include "engine/engine_state.h"
 #include "wire/crc32c.h"
 #include "wire/seal.h"
@@ -66,16 +67,17 @@ static bool send_draft(struct harp_engine *engine, struct harp_port *port, int h
 }
 
 /* Memory for a frame: a datagram of its own, or more of the last one where a small frame follows
- * another of the same way, as an ACK does an answer: what costs is the packet. */
+ * another of the same way, as an ACK does an answer: what costs is the packet. `most`: bytes of a
+ * datagram that the way takes. */
 static uint8_t *take_slot(struct harp_engine *engine, uint8_t port, int hop,
-                          const struct harp_header *header)
+                          const struct harp_header *header, uint32_t most)
 {
     const struct harp_port_ops *ops = engine->ports[port]->ops;
     uint32_t bytes = HARP_HEADER_BYTES + (uint32_t)header->length;
     bool joinable = harp_header_joins(header);
     uint8_t *slot = NULL;
     if (joinable && engine->joinable[port] && ops->lengthen)
-        slot = ops->lengthen(engine->ports[port], hop, bytes, HARP_JOINED_BYTES);
+        slot = ops->lengthen(engine->ports[port], hop, bytes, harp_min(most, HARP_JOINED_BYTES));
     engine->joinable[port] = joinable;
     return slot ? slot : ops->slot(engine->ports[port], hop, bytes);
 }
@@ -95,9 +97,9 @@ static uint8_t *gather_frame(struct harp_port *port, int hop, const struct harp_
 
 /* Write header and payload into a slot; the CRC is made on the way, the tag comes later. */
 static uint8_t *write_slot(struct harp_engine *engine, uint8_t port, int hop,
-                           const struct harp_frame *frame)
+                           const struct harp_frame *frame, uint32_t most)
 {
-    uint8_t *slot = take_slot(engine, port, hop, &frame->header);
+    uint8_t *slot = take_slot(engine, port, hop, &frame->header, most);
     if (!slot)
         return NULL;
     struct harp_header fields = frame->header;
@@ -118,7 +120,7 @@ static uint8_t *write_slot(struct harp_engine *engine, uint8_t port, int hop,
 void harp_engine_write_control(struct harp_engine *engine, uint8_t port, int hop,
                                const struct harp_key *key, const struct harp_frame *frame)
 {
-    uint8_t *slot = write_slot(engine, port, hop, frame);
+    uint8_t *slot = write_slot(engine, port, hop, frame, 0);
     if (slot)
         harp_seal_tags(key, &slot, &frame->lap, 1);
 }
@@ -146,8 +148,10 @@ static void write_frame(struct harp_engine *engine, struct harp_connection *conn
         return;
     bool gathers = port->ops->gather && frame->header.type == HARP_DATA &&
                    frame->header.length >= GATHER_LEAST_BYTES;
-    uint8_t *slot = gathers ? gather_frame(port, hop->hop, frame, connection->omits_crc)
-                            : write_slot(engine, hop->port, hop->hop, frame);
+    uint8_t *slot =
+        gathers ? gather_frame(port, hop->hop, frame, connection->omits_crc)
+                : write_slot(engine, hop->port, hop->hop, frame,
+                             harp_session_path_frame_bytes(connection->session, frame->path));
     if (!slot)
         return;
     wait_for_tag(engine, slot, frame->lap);

@@ -84,6 +84,7 @@ struct harp_hop {
 /* A process at the other end, as one of our ports reaches it: engine_peers.c. */
 struct harp_peer {
     struct harp_liveness liveness;
+    struct harp_far_buffer buffer; /* of its port there */
     struct harp_hop *hops;
     struct harp_peer *next;
     uint8_t port;

@@ -111,6 +111,8 @@ struct harp_port {
     uint16_t locals_n;
     uint32_t payload_max; /* largest UDP payload that its interface takes */
     uint32_t headroom;    /* bytes before a frame's datagram that send_frame writes headers into */
+    uint32_t holds_bytes; /* of arrivals, in payload, until they are received; 0: as many as are in
+                             flight, or nobody knows */
     bool holds_back;      /* nothing is lost on its way and `room` says how much the far end takes:
                              no congestion control is needed */
     bool calls_kernel;    /* a frame alone costs a call of the kernel: ACKs had better go along */

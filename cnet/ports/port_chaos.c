@@ -447,6 +447,7 @@ int harp_port_chaos_open(struct harp_port **port, struct harp_port *inner,
     chaos->port.locals = inner->locals;
     chaos->port.locals_n = inner->locals_n;
     chaos->port.payload_max = inner->payload_max;
+    chaos->port.holds_bytes = inner->holds_bytes;
     snprintf(chaos->port.line, sizeof chaos->port.line, "chaos of seed %" PRIu64 " over %.160s",
              faults->seed, inner->line);
     *port = &chaos->port;

@@ -217,6 +217,7 @@ int harp_port_udp_open(struct harp_port **port, const struct harp_port_config *c
     udp->icmp.v4 = udp->nic.family == AF_INET;
     udp->port.locals = udp->locals;
     udp->port.locals_n = udp->sockets_n;
+    udp->port.holds_bytes = udp->kernel_bytes[0] * 2 / UDP_PAGE_SHARE;
     write_line(udp);
     *port = &udp->port;
     return 0;

@@ -134,6 +134,7 @@ static void note_departure(struct udp_port *udp, struct udp_gso_packet *packet)
 {
     struct harp_port_counters *counters = &udp->port.counters;
     packet->gone = true;
+    udp->hops[packet->hop].refused_ns = 0;
     if (packet->segments > 1)
         udp->hops[packet->hop].single_ns = 0;
     counters->sent += packet->segments;
@@ -201,6 +202,19 @@ static void refuse_size(struct udp_port *udp, struct udp_gso_packet *packet, int
     }
 }
 
+/* Whether the kernel has dropped for long what goes there, this packet first: others must not wait
+ * for it. */
+static bool is_refused_for_long(struct udp_port *udp, struct udp_gso_packet *packet)
+{
+    struct udp_hop *hop = &udp->hops[packet->hop];
+    if (!hop->refused_ns)
+        hop->refused_ns = udp->now_ns;
+    if (udp->now_ns - hop->refused_ns < UDP_REFUSED_NS)
+        return false;
+    give_up_packet(udp, packet);
+    return true;
+}
+
 /* What the kernel said of a packet. False: it may take it later, and the rest of this socket's. */
 static bool take_refusal(struct udp_port *udp, struct udp_gso_packet *packet, int error, bool again)
 {
@@ -208,7 +222,7 @@ static bool take_refusal(struct udp_port *udp, struct udp_gso_packet *packet, in
     case EAGAIN:
     case ENOBUFS: /* a full queue before the card */
     case ENOMEM:
-        return false;
+        return is_refused_for_long(udp, packet);
     case EINVAL: /* a segment is longer than the MTU, or there is no such offload */
     case EIO:    /* the card does no checksums */
     case EMSGSIZE:

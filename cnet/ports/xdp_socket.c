@@ -24,6 +24,13 @@ enum {
     BUSY_POLL_BUDGET = 64,
 };
 
+/* mlx5 had rings of its own for zero copy until all took the queues' numbers ("net/mlx5e: xsk: Use
+ * queue indices starting from 0 for XSK queues", 2022): on a card of N queues they were N to 2N-1,
+ * which the card's hash does not lead to, so that only a rule would bring anything there. From
+ * memory of that commit; https://github.com/xdp-project/xdp-tutorial/issues/232 shows the EINVAL.
+ */
+#define MLX5_QUEUES "; mlx5 has it from Linux 6.2 on for queues that its hash leads to"
+
 static int map_ring(struct harp_ring *ring, int fd, const struct xdp_ring_offset *at, uint64_t page,
                     uint32_t count, size_t entry_bytes)
 {
@@ -158,8 +165,8 @@ static int find_queue(struct harp_xdp_socket *xsk, const struct harp_xdp_socket_
                  "queue %u of %s is taken by another AF_XDP socket: choose another, or -1 for any",
                  first, config->name);
     else if (config->zero_copy_only && xsk->not_zero_copy)
-        snprintf(why, HARP_WHY_BYTES, "the driver of %s has no zero copy (%s)", config->name,
-                 strerror(-error));
+        snprintf(why, HARP_WHY_BYTES, "the driver of %s has no zero copy (%s)%s", config->name,
+                 strerror(-error), error == -EINVAL ? MLX5_QUEUES : "");
     else
         snprintf(why, HARP_WHY_BYTES, "an AF_XDP socket cannot be bound to queue %u of %s: %s%s",
                  queue - 1, config->name, strerror(-error),

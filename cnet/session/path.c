@@ -66,7 +66,11 @@ bool harp_path_has_room(struct harp_path *path, uint32_t bytes)
     if (!harp_sent_has_room(&path->sent))
         return false;
     uint64_t window_bytes = path->cc.ops->window_bytes(&path->cc);
-    return !path->sent.in_flight || path->sent.bytes_in_flight + bytes <= window_bytes;
+    if (!path->sent.in_flight)
+        return true;
+    const struct harp_far_buffer *far = path->sent.far;
+    return path->sent.bytes_in_flight + bytes <= window_bytes &&
+           (!far || harp_far_buffer_has_room(far, path->sent.bytes_in_flight, bytes));
 }
 
 /* Whether the pacer lets a burst go. With nothing in flight there is nothing to space it from, but

@@ -77,8 +77,9 @@ uint32_t harp_path_marks(struct harp_path *path, uint32_t marked);
  * what the last ACKs said may be lost with some of them, but hardly with all. */
 uint64_t harp_path_tell_since(struct harp_path *path);
 
-/* Whether window and ring allow another `bytes` in flight. A path with nothing in flight always
- * does: a window smaller than a frame slows down, by pacing, and does not stop. */
+/* Whether window, ring and the far end's buffer allow another `bytes` in flight. A path with
+ * nothing in flight always does: a window smaller than a frame slows down, by pacing, and does not
+ * stop. */
 bool harp_path_has_room(struct harp_path *path, uint32_t bytes);
 
 /* Choose a path for a burst of `bytes` frames: of two drawn at random by *random among those that

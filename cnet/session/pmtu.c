@@ -6,14 +6,17 @@
 #define RAISE_MOST_NS (32 * RAISE_NS)
 #define BACKOFF_MOST 10
 
-void harp_pmtu_init(struct harp_pmtu *pmtu, uint16_t segment, uint16_t base_bytes)
+void harp_pmtu_init(struct harp_pmtu *pmtu, uint16_t segment, uint16_t base_bytes,
+                    uint16_t least_bytes)
 {
-    *pmtu = (struct harp_pmtu){.state = HARP_PMTU_CONFIRMING,
-                               .segment = segment,
-                               .base = harp_fragments_within(segment, base_bytes),
-                               .fragments = 1,
-                               .next_ns = HARP_NEVER,
-                               .raise_ns = RAISE_NS};
+    *pmtu = (struct harp_pmtu){
+        .state = HARP_PMTU_CONFIRMING,
+        .segment = segment,
+        .base = harp_fragments_within(segment, base_bytes),
+        .most = harp_fragments_within(segment, harp_min(base_bytes, least_bytes)),
+        .fragments = 1,
+        .next_ns = HARP_NEVER,
+        .raise_ns = RAISE_NS};
 }
 
 /* What is to be tried next while searching: ICMP's word first, then whole chunks, then the middle.
@@ -87,17 +90,21 @@ void harp_pmtu_arrived(struct harp_pmtu *pmtu, uint16_t frame_bytes, uint64_t no
         search_on(pmtu, now_ns);
 }
 
-void harp_pmtu_black_hole(struct harp_pmtu *pmtu, uint64_t now_ns)
+static void fall_back(struct harp_pmtu *pmtu, uint64_t now_ns)
 {
-    bool there = pmtu->state == HARP_PMTU_CONFIRMING && pmtu->fragments == pmtu->base;
-    if (there || pmtu->state == HARP_PMTU_ERROR)
-        return;
     pmtu->state = HARP_PMTU_CONFIRMING;
-    pmtu->fragments = pmtu->base;
+    pmtu->fragments = pmtu->fragments < pmtu->base ? pmtu->base : pmtu->most;
     pmtu->too_few = 0;
     pmtu->losses = 0;
     pmtu->raise_ns = RAISE_NS;
     pmtu->next_ns = now_ns;
+}
+
+void harp_pmtu_black_hole(struct harp_pmtu *pmtu, uint64_t now_ns)
+{
+    bool finding_out = pmtu->state == HARP_PMTU_CONFIRMING && pmtu->fragments >= pmtu->base;
+    if (!finding_out && pmtu->state != HARP_PMTU_ERROR)
+        fall_back(pmtu, now_ns);
 }
 
 /* Too long, as far as can be known. */
@@ -106,8 +113,8 @@ static void give_up_size(struct harp_pmtu *pmtu, uint8_t fragments, uint64_t now
     if (pmtu->state == HARP_PMTU_SEARCHING) {
         pmtu->too_few = fragments;
         search_on(pmtu, now_ns);
-    } else if (fragments != pmtu->base) {
-        harp_pmtu_black_hole(pmtu, now_ns);
+    } else if (fragments < pmtu->most) {
+        fall_back(pmtu, now_ns);
         pmtu->too_few = fragments;
     } else {
         pmtu->state = HARP_PMTU_ERROR;

@@ -11,7 +11,7 @@
  *      |  |   |                        (PMTU_RAISE_TIMER)                    |  |
  *      |  |   +-- ICMP, or many lost in a row: are frames too long? ---------+  |
  *      |  +------ black hole: BASE_PLPMTU now ----------------------------------+
- *      | 3 probes lost: BASE_PLPMTU now; if it was that
+ *      | 3 probes lost: BASE_PLPMTU now; if it was that, MIN_PLPMTU; if that
  *      v
  *     ERROR: no data; probed ever more rarely until one arrives, then SEARCHING
  *
@@ -29,7 +29,10 @@
 #include "session/fragment.h"
 
 #define HARP_PMTU_BASE 1200 /* BASE_PLPMTU (RFC 8899, section 5.1.2): UDP payload */
-#define HARP_PMTU_PROBES 3  /* MAX_PROBES (the same section) */
+/* MIN_PLPMTU (the same section): UDP payload of an IPv4 packet of 552 bytes, below which Linux
+ * takes nobody's word for a route's MTU (net.ipv4.route.min_pmtu; net/ipv4/route.c). */
+#define HARP_PMTU_LEAST 524
+#define HARP_PMTU_PROBES 3 /* MAX_PROBES (the same section) */
 
 enum harp_pmtu_state {
     HARP_PMTU_CONFIRMING,
@@ -42,6 +45,7 @@ struct harp_pmtu {
     enum harp_pmtu_state state;
     uint16_t segment;
     uint8_t base;      /* fragments at BASE_PLPMTU */
+    uint8_t most;      /* fragments at MIN_PLPMTU */
     uint8_t fragments; /* of a whole chunk, now */
     uint8_t too_few;   /* fragments whose frames are too long; 0: none known */
     uint8_t hint;      /* fragments that ICMP suggests; 0: none */
@@ -50,8 +54,9 @@ struct harp_pmtu {
     uint64_t raise_ns; /* pause until the next search */
 };
 
-/* A new path, with frames of BASE_PLPMTU `base_bytes` long. */
-void harp_pmtu_init(struct harp_pmtu *pmtu, uint16_t segment, uint16_t base_bytes);
+/* A new path, with frames of BASE_PLPMTU `base_bytes` long, and of MIN_PLPMTU `least_bytes`. */
+void harp_pmtu_init(struct harp_pmtu *pmtu, uint16_t segment, uint16_t base_bytes,
+                    uint16_t least_bytes);
 
 /* The size in use. */
 static inline uint16_t harp_pmtu_frame_bytes(const struct harp_pmtu *pmtu)
@@ -76,8 +81,8 @@ void harp_pmtu_lost(struct harp_pmtu *pmtu, uint16_t frame_bytes, bool overtaken
 void harp_pmtu_confirm_again(struct harp_pmtu *pmtu, uint64_t now_ns, uint32_t hint_bytes);
 
 /* A black hole (RFC 8899, section 4.3): frames of the size in use were lost where small ones
- * passed. BASE_PLPMTU at once; if it was not their size, whole chunks are the first to be tried
- * again. */
+ * passed. BASE_PLPMTU at once, or MIN_PLPMTU if they were no longer than that; whole chunks are the
+ * first to be tried again. */
 void harp_pmtu_black_hole(struct harp_pmtu *pmtu, uint64_t now_ns);
 
 #endif

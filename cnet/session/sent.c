@@ -5,6 +5,15 @@
 
 #include "base/sequence.h"
 
+static void enter_flight(struct harp_sent_ring *ring, uint64_t packet, uint32_t bytes)
+{
+    if (ring->far)
+        harp_far_buffer_fill(ring->far, ring->in_flight, bytes);
+    ring->in_flight++;
+    ring->bytes_in_flight += bytes;
+    harp_bit_ring_set(&ring->in_flight_map, packet);
+}
+
 static struct harp_sent *slot_of(struct harp_sent_ring *ring, uint64_t packet)
 {
     return &ring->slots[packet & (ring->slots_n - 1)];
@@ -44,11 +53,9 @@ struct harp_sent *harp_sent_add(struct harp_sent_ring *ring, uint64_t now_ns, ui
                                .bytes = bytes,
                                .longest = longest,
                                .state = HARP_IN_FLIGHT};
-    harp_bit_ring_set(&ring->in_flight_map, ring->next);
+    enter_flight(ring, ring->next, bytes);
     harp_bit_ring_set(&ring->open_map, ring->next);
     ring->next++;
-    ring->in_flight++;
-    ring->bytes_in_flight += bytes;
     return sent;
 }
 
@@ -78,6 +85,8 @@ static void leave_flight(struct harp_sent_ring *ring, struct harp_sent *sent)
     ring->in_flight--;
     ring->bytes_in_flight -= sent->bytes;
     harp_bit_ring_clear(&ring->in_flight_map, sent->packet);
+    if (ring->far)
+        harp_far_buffer_drain(ring->far, ring->in_flight, sent->bytes);
 }
 
 void harp_sent_acked(struct harp_sent_ring *ring, struct harp_sent *sent)
@@ -99,10 +108,17 @@ void harp_sent_lost(struct harp_sent_ring *ring, struct harp_sent *sent)
 void harp_sent_found(struct harp_sent_ring *ring, struct harp_sent *sent)
 {
     assert(sent->state == HARP_LOST);
-    ring->in_flight++;
-    ring->bytes_in_flight += sent->bytes;
-    harp_bit_ring_set(&ring->in_flight_map, sent->packet);
+    enter_flight(ring, sent->packet, sent->bytes);
     sent->state = HARP_IN_FLIGHT;
+}
+
+void harp_sent_lands_in(struct harp_sent_ring *ring, struct harp_far_buffer *far)
+{
+    if (ring->far && ring->in_flight)
+        harp_far_buffer_drain(ring->far, 0, ring->bytes_in_flight);
+    if (ring->in_flight)
+        harp_far_buffer_fill(far, 0, ring->bytes_in_flight);
+    ring->far = far;
 }
 
 void harp_sent_trim(struct harp_sent_ring *ring, uint64_t before_ns)

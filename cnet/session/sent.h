@@ -24,6 +24,8 @@
  * acknowledgement is seen: then the loss was spurious, and the congestion controller undoes its
  * reduction.
  *
+ * They are counted in the buffer that they are on their way to, too (far_buffer.h).
+ *
  * Owner: the session's path; the slots lie in the session's memory.
  */
 #ifndef HARP_SENT_H
@@ -33,6 +35,7 @@
 #include <stdint.h>
 
 #include "base/bit_ring.h"
+#include "session/far_buffer.h"
 #include "wire/wire.h"
 
 #define HARP_SENT_SLOTS HARP_SACK_BITS /* at most */
@@ -57,6 +60,7 @@ struct harp_sent_ring {
     uint64_t next; /* number of the next packet */
     uint32_t in_flight;
     uint64_t bytes_in_flight;
+    struct harp_far_buffer *far; /* where the path leads; NULL: nowhere yet */
     struct harp_bit_ring in_flight_map;
     struct harp_bit_ring open_map; /* in flight or LOST */
 };
@@ -93,6 +97,9 @@ void harp_sent_lost(struct harp_sent_ring *ring, struct harp_sent *sent);
 
 /* Wait for a LOST packet again. */
 void harp_sent_found(struct harp_sent_ring *ring, struct harp_sent *sent);
+
+/* What is in flight counts in this buffer from now on. */
+void harp_sent_lands_in(struct harp_sent_ring *ring, struct harp_far_buffer *far);
 
 /* Free ACKED slots at the tail, and LOST ones that were sent before `before_ns`. */
 void harp_sent_trim(struct harp_sent_ring *ring, uint64_t before_ns);

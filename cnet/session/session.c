@@ -25,6 +25,7 @@ void harp_session_defaults(struct harp_session_config *config, uint16_t segment,
         .dead_ns = 30000 * MS,
         .probe_most_ns = 100 * MS,
         .base_bytes = HARP_PMTU_BASE,
+        .least_bytes = HARP_PMTU_LEAST,
         .ack_every = 16,
         .ack_soon_ns = HARP_ACK_SOON_NS,
         .ack_along_ns = HARP_ACK_SOON_NS,
@@ -91,7 +92,7 @@ static struct harp_session *create_session(void *memory, const struct harp_sessi
     session->own =
         (struct harp_parameters){.connection = config->connection,
                                  .epoch = config->epoch,
-                                 .segment = config->segment,
+                                 .segment = config->segment | harp_holds_code(config->holds_bytes),
                                  .paths = config->paths,
                                  .flags = config->stream_frames > 0,
                                  .traffic_class = config->traffic_class,
@@ -109,6 +110,8 @@ static struct harp_session *create_session(void *memory, const struct harp_sessi
     session->repeat_at_ns = HARP_NEVER;
     session->repeat_wait_ns = config->loss.initial_rto_ns;
     session->random = config->seed;
+    for (uint32_t p = 0; p < config->paths; p++)
+        harp_session_path_lands_in(session, p, &session->far);
     return session;
 }
 
@@ -151,6 +154,13 @@ const struct harp_parameters *harp_session_peer(const struct harp_session *sessi
 void harp_session_share_liveness(struct harp_session *session, struct harp_liveness *liveness)
 {
     session->liveness = liveness;
+}
+
+void harp_session_share_buffer(struct harp_session *session, uint8_t path,
+                               struct harp_far_buffer *far)
+{
+    bool ended = session->state == HARP_CLOSED;
+    harp_session_path_lands_in(session, path, far && !ended ? far : &session->far);
 }
 
 /* Small messages that came before the peer was done, and before their buffers. */

@@ -50,6 +50,7 @@
 #include <stdint.h>
 
 #include "cc/cc.h"
+#include "session/far_buffer.h"
 #include "session/loss.h"
 #include "session/outbox.h"
 #include "wire/body.h"
@@ -70,8 +71,8 @@ enum harp_reason {
     HARP_REASON_PROTOCOL = 3,
     HARP_REASON_MEMORY = 4,
     HARP_REASON_VERSION = 5,
-    HARP_REASON_MTU = 6, /* no path carries frames of BASE_PLPMTU, though all carry small ones */
-    HARP_REASON_UNHEARD = 7,     /* SILENT of the other end, which this one reaches all the same */
+    HARP_REASON_MTU = 6,     /* no path carries frames of MIN_PLPMTU, though all carry small ones */
+    HARP_REASON_UNHEARD = 7, /* SILENT of the other end, which this one reaches all the same */
     HARP_REASON_SILENT = 256,    /* nothing was heard for dead_ns */
     HARP_REASON_NO_ANSWER = 257, /* the handshake did not finish within dead_ns */
     HARP_REASON_REFUSED = 258,   /* no process has the peer's port any more */
@@ -88,6 +89,8 @@ struct harp_session_config {
     uint16_t segment;       /* largest payload, a multiple of 128 */
     uint8_t traffic_class;  /* that the connecting end asks the listening one for */
     uint16_t paths;         /* at most HARP_PATHS_MAX; the lower of both ends counts */
+    uint32_t holds_bytes;   /* of arrivals that its port holds until they are taken, as it tells the
+                               other end; 0: nothing is said */
     uint32_t stream_frames; /* 0: receives are posted; else streamed, with this many frames lent */
     uint8_t addresses_n;    /* listening: further addresses to announce; connecting: usable ones */
     struct harp_wire_address addresses[HARP_ADDRESSES_MAX]; /* connecting: zeros */
@@ -100,7 +103,8 @@ struct harp_session_config {
     struct harp_loss_limits loss;
     uint64_t dead_ns;       /* a peer that is silent this long is gone */
     uint64_t probe_most_ns; /* longest pause between probes of a dead path, or for credit */
-    uint16_t base_bytes;    /* UDP payload that any path takes: BASE_PLPMTU (RFC 8899) */
+    uint16_t base_bytes;    /* UDP payload that most paths take: BASE_PLPMTU (RFC 8899), */
+    uint16_t least_bytes;   /* and the least that is tried: MIN_PLPMTU */
     uint32_t ack_every;     /* packets of one path after which an ACK does not wait */
     bool app_drives;      /* threads that may stop at any moment drive it, with a helper that comes
                              late; false: one that is always there */
@@ -278,7 +282,7 @@ const struct harp_session_counters *harp_session_count(const struct harp_session
 
 /* Paths. What keeps data off a path although it lives:
  * - the listening end has heard nothing on it yet, so it does not know where it leads;
- * - frames of BASE_PLPMTU do not pass, though small ones do (mtu_fails; pmtu.h says how that is
+ * - frames of MIN_PLPMTU do not pass, though small ones do (mtu_fails; pmtu.h says how that is
  *   found out). When no path that lives has passed any for dead_ns, the connection ends
  *   (HARP_REASON_MTU);
  * - it is retired, here by harp_session_path_retire or by the peer, at whose host it arrives on
@@ -317,6 +321,9 @@ struct harp_path_info {
 /* False if the path does not exist (yet). */
 bool harp_session_path_info(const struct harp_session *session, uint8_t path,
                             struct harp_path_info *info);
+
+/* UDP payload of the longest frames that this path carries now, as far as is known. */
+uint16_t harp_session_path_frame_bytes(const struct harp_session *session, uint8_t path);
 
 /* Put no data on this path any more unless no other lives; and take that back. */
 void harp_session_path_retire(struct harp_session *session, uint8_t path, bool retired);
@@ -361,6 +368,11 @@ struct harp_liveness {
  * none. It must stay until another call. Each session still asks for itself several times before
  * dead_ns, since a process may live and have forgotten it. */
 void harp_session_share_liveness(struct harp_session *session, struct harp_liveness *liveness);
+
+/* Share the buffer at the far end of this path with others that lead there, of this session and of
+ * others; NULL: with the session's own. It must stay until another call. */
+void harp_session_share_buffer(struct harp_session *session, uint8_t path,
+                               struct harp_far_buffer *far);
 
 /* No process has the peer's port. If that is certain, the session ends (HARP_REASON_REFUSED). If
  * ICMP says so, which only somebody on the way can, a firewall may just be loading its rules: the

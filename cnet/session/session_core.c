@@ -70,8 +70,18 @@ void harp_session_header(const struct harp_session *session, struct harp_frame *
     frame->payload = NULL;
 }
 
+void harp_session_path_lands_in(struct harp_session *session, uint32_t path,
+                                struct harp_far_buffer *far)
+{
+    if (session->known)
+        far->holds_bytes = harp_parameters_hold_bytes(&session->peer);
+    harp_sent_lands_in(&session->paths[path].sent, far);
+}
+
 void harp_session_end(struct harp_session *session, uint32_t reason, bool by_peer)
 {
+    for (uint32_t p = 0; p < session->config.paths; p++) /* others wait for that room */
+        harp_session_path_lands_in(session, p, &session->far);
     if (session->state != HARP_CLOSING) {
         session->reason = reason;
         session->by_peer = by_peer;
@@ -117,7 +127,7 @@ static const char *cause_of(uint32_t reason)
     case HARP_REASON_MTU:
         return "no path carries packets of a useful length, though small ones pass: see where the "
                "network "
-               "between drops them; an MTU of 1280 all along is enough";
+               "between drops them; an MTU of 576 all along is enough";
     case HARP_REASON_UNHEARD:
         return "one end heard nothing from the other for too long, though the other lives: the "
                "network drops what goes one way, or that process was stopped";

@@ -13,9 +13,12 @@ void harp_session_agree(struct harp_session *session, const struct harp_paramete
     session->paths_n = (uint16_t)harp_min(config->paths, peer->paths);
     session->segment = (uint16_t)harp_min(config->segment, peer->segment);
     session->segment -= session->segment % HARP_CHUNK_ALIGN;
-    for (uint32_t p = 0; p < session->paths_n; p++)
+    for (uint32_t p = 0; p < session->paths_n; p++) {
+        struct harp_far_buffer *far = session->paths[p].sent.far;
         harp_path_init(&session->paths[p], session->slots + p * config->packets, config->packets,
                        config->first, peer->first, config->cc, &config->window);
+        harp_session_path_lands_in(session, p, far);
+    }
     harp_session_paths_begin(session);
     uint16_t words = config->chunks / 64;
     harp_outbox_init(&session->outbox, session->out_memory, config->messages, words, config->first,

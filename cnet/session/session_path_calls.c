@@ -43,6 +43,11 @@ bool harp_session_path_info(const struct harp_session *session, uint8_t path,
     return true;
 }
 
+uint16_t harp_session_path_frame_bytes(const struct harp_session *session, uint8_t path)
+{
+    return path_exists(session, path) ? harp_pmtu_frame_bytes(&session->path_state[path].pmtu) : 0;
+}
+
 void harp_session_path_retire(struct harp_session *session, uint8_t path, bool retired)
 {
     if (session->state != HARP_OPEN || !path_exists(session, path))

@@ -54,7 +54,8 @@ void harp_session_paths_begin(struct harp_session *session)
     for (uint32_t p = 0; p < session->paths_n; p++) {
         session->path_state[p] =
             (struct harp_path_state){.flag_largest = (uint64_t)session->config.first - 1};
-        harp_pmtu_init(&session->path_state[p].pmtu, session->segment, session->config.base_bytes);
+        harp_pmtu_init(&session->path_state[p].pmtu, session->segment, session->config.base_bytes,
+                       session->config.least_bytes);
     }
     harp_session_paths_rate(session);
 }
@@ -94,7 +95,7 @@ bool harp_session_tries_size(const struct harp_session *session, const struct ha
     return is_size_probe(&session->path_state[number_of(session, path)], sent);
 }
 
-/* Whether no path carries data: they are dead, or not even frames of BASE_PLPMTU pass. */
+/* Whether no path carries data: they are dead, or not even frames of MIN_PLPMTU pass. */
 static bool no_path_carries_data(const struct harp_session *session)
 {
     for (uint32_t p = 0; p < session->paths_n; p++)

@@ -104,7 +104,8 @@ struct harp_session {
     uint64_t lapse_ns;              /* how far now_ns is behind the caller's clock */
     uint64_t heard_ns;              /* when the peer last showed that it lives */
     struct harp_liveness *liveness; /* shared with others to the same process; or NULL */
-    uint64_t narrow_ns;  /* since when not even BASE_PLPMTU passes; HARP_NEVER if it does */
+    struct harp_far_buffer far;     /* where paths lead that share no other session's */
+    uint64_t narrow_ns;  /* since when not even MIN_PLPMTU passes; HARP_NEVER if it does */
     uint64_t refused_ns; /* when its port was refused for the first time since then */
     uint64_t broken_ns;  /* since when all paths are broken by the other end; HARP_NEVER: not */
     uint64_t placed_ns;  /* when payload last counted */
@@ -163,6 +164,10 @@ static inline void harp_session_hears(struct harp_session *session)
 
 /* A time of the caller's clock in ours, which never runs ahead. */
 uint64_t harp_session_own_ns(const struct harp_session *session, uint64_t callers_ns);
+
+/* All that this path has in flight, and will have, is on its way to this buffer. */
+void harp_session_path_lands_in(struct harp_session *session, uint32_t path,
+                                struct harp_far_buffer *far);
 
 /* When its process last did, here or to others who share its liveness. */
 uint64_t harp_session_process_heard_ns(const struct harp_session *session);
@@ -240,7 +245,7 @@ void harp_session_path_flag(struct harp_session *session, uint8_t path, uint64_t
 uint64_t harp_session_path_due_ns(const struct harp_session *session, uint8_t path);
 void harp_session_paths_rate(struct harp_session *session);
 
-/* Whether not even frames of BASE_PLPMTU pass on a path. */
+/* Whether not even frames of MIN_PLPMTU pass on a path. */
 static inline bool harp_session_is_too_narrow(const struct harp_path_state *path_state)
 {
     return path_state->pmtu.state == HARP_PMTU_ERROR;

@@ -59,6 +59,11 @@ size_t harp_parameters_encode(const struct harp_parameters *parameters, uint8_t 
     return PARAMETERS_BYTES + (size_t)parameters->addresses_n * ADDRESS_BYTES;
 }
 
+static uint32_t bytes_of_code(uint32_t code)
+{
+    return code ? (8 + code % 8) << (9 + code / 8) : 0;
+}
+
 static void decode_addresses(const uint8_t *body, struct harp_parameters *parameters)
 {
     memset(parameters->addresses, 0, sizeof parameters->addresses);
@@ -90,6 +95,19 @@ enum harp_wire_error harp_parameters_decode(const uint8_t *body, size_t length,
     memcpy(parameters->cookie, body + 44, sizeof parameters->cookie);
     decode_addresses(body, parameters);
     return parameters_check(parameters);
+}
+
+uint16_t harp_holds_code(uint32_t bytes)
+{
+    uint16_t code = HARP_CHUNK_ALIGN - 1;
+    while (code && bytes_of_code(code) > bytes)
+        code--;
+    return code;
+}
+
+uint32_t harp_parameters_hold_bytes(const struct harp_parameters *parameters)
+{
+    return bytes_of_code(parameters->segment % HARP_CHUNK_ALIGN);
 }
 
 /* What the map's last byte holds beyond `bits` bits. */

@@ -28,7 +28,8 @@ struct harp_parameters {
     uint64_t connection; /* the sender's own id, not 0: frames to it carry this */
     uint8_t nonce[16];
     uint16_t epoch;        /* changes with every start of the sender's process */
-    uint16_t segment;      /* largest payload that it can take, bytes; at least 128 */
+    uint16_t segment;      /* largest payload that it can take, bytes, of which 128s count; at least
+                              128. Its low 7 bits: what its port holds (harp_holds_code) */
     uint16_t paths;        /* paths that it can take; 1 to 256 */
     uint8_t flags;         /* 1: it receives streamed */
     uint8_t traffic_class; /* of the connection's packets as the connecting end wants it; the low
@@ -71,6 +72,12 @@ struct harp_versions {
 size_t harp_parameters_encode(const struct harp_parameters *parameters, uint8_t *body);
 enum harp_wire_error harp_parameters_decode(const uint8_t *body, size_t length,
                                             struct harp_parameters *parameters);
+
+/* What a port holds of arrivals until they are taken, bytes, as the low 7 bits of `segment` tell
+ * it: c is (8 + c % 8) * 2^(9 + c / 8), and 0 says nothing. The code of what is not more; 0 of less
+ * than 4,608. Versions that do not know of it ignore these bits. */
+uint16_t harp_holds_code(uint32_t bytes);
+uint32_t harp_parameters_hold_bytes(const struct harp_parameters *parameters);
 
 /* Bits of the map beyond `bits` are written as zeros and read as zeros. */
 size_t harp_ack_encode(const struct harp_ack *ack, uint8_t *body);

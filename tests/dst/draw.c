@@ -40,6 +40,7 @@ static void draw_config(struct dst_world *w, struct harp_session_config *config,
     config->seed = virtual_draw(&w->random);
     config->first = draw_first(w);
     config->base_bytes = w->base_bytes;
+    config->least_bytes = w->least_bytes;
     config->addresses_n = (uint8_t)(config->nonce[0] % (HARP_ADDRESSES_MAX + 1));
     config->cc = draw_chance(w, 300) ? &harp_cc_fixed : &harp_cc_swift;
     config->window.initial_bytes = (4 + draw_below(w, draw_chance(w, 800) ? 60 : HARP_SENT_SLOTS)) *
@@ -54,6 +55,13 @@ static void draw_little_memory(const struct dst_world *w, struct harp_session_co
     config->messages = (uint16_t)(2u << virtual_below(&random, 4));
     config->packets = (uint16_t)(16u << virtual_below(&random, 4));
     config->chunks = (uint16_t)(64u << virtual_below(&random_of_both, 3));
+}
+
+/* What the port holds, from a generator of its own, so that seeds mean what they meant before. */
+static uint32_t draw_holds(const struct harp_session_config *config)
+{
+    uint64_t random = config->seed ^ UINT64_C(0x686f6c6473);
+    return virtual_chance(&random, 500) ? 0 : (uint32_t)(5000 + virtual_below(&random, 100000));
 }
 
 static void draw_faults_of_end(struct dst_world *w, struct dst_end *end)
@@ -84,6 +92,7 @@ static void draw_end(struct dst_world *w, uint8_t side, uint16_t segment, uint16
     end->keys =
         (struct dst_keys){.secret = dst_secret, .listener = DST_LISTENER, .listening = side == 1};
     end->driven_ns = HARP_NEVER;
+    end->config.holds_bytes = draw_holds(&end->config);
     if (w->small)
         draw_little_memory(w, &end->config);
     end->one_pass = draw_chance(w, 500);
@@ -150,7 +159,7 @@ static void draw_unread(struct dst_world *w, uint16_t segment)
 /* Frames that any way takes, but for when the way is what breaks. */
 static size_t least_frame(const struct dst_world *w, uint16_t segment)
 {
-    return harp_fragment_frame_bytes(segment, harp_fragments_within(segment, w->base_bytes));
+    return harp_fragment_frame_bytes(segment, harp_fragments_within(segment, w->least_bytes));
 }
 
 static void draw_mtu(struct dst_world *w, uint16_t segment)
@@ -170,6 +179,16 @@ static uint16_t draw_base(struct dst_world *w, uint16_t segment)
     return (uint16_t)(HARP_HEADER_BYTES + least + draw_below(w, segment - least + 1u));
 }
 
+/* MIN_PLPMTU, from a generator of its own, so that seeds mean what they meant before. */
+static uint16_t draw_least(const struct dst_world *w)
+{
+    uint16_t least = HARP_HEADER_BYTES + (w->kind == DST_BREAK ? 2 : 1) * HARP_CHUNK_ALIGN;
+    uint64_t random = w->random ^ UINT64_C(0x6c65617374);
+    return virtual_chance(&random, 500)
+               ? w->base_bytes
+               : (uint16_t)(least + virtual_below(&random, w->base_bytes - least + 1u));
+}
+
 static enum dst_weather weather_of(enum dst_kind kind)
 {
     return kind == DST_PLAIN || kind == DST_FIELD ? DST_CALM
@@ -185,6 +204,7 @@ void dst_begin(struct dst_world *w, uint16_t epoch)
     if (w->kind == DST_BREAK)
         segment += 2 * HARP_CHUNK_ALIGN; /* longer than an ACK */
     w->base_bytes = draw_base(w, segment);
+    w->least_bytes = draw_least(w);
     uint64_t dead_ns = w->kind == DST_FAULTS && draw_chance(w, 500) ? 30 * DST_S : DST_DEAD_NS;
     for (uint8_t side = 0; side < 2; side++) {
         memset(&w->scripts[side], 0, sizeof w->scripts[side]);

@@ -384,6 +384,25 @@ static uint64_t drive_strangers(struct dst_end *end, uint64_t now_ns)
     return wake_ns;
 }
 
+/* No more is in flight than the other end's port holds, but for a few packets of each path that may
+ * go all the same, and for what was given up and found again. */
+static void check_far_buffer(const struct dst_end *end)
+{
+    uint64_t holds_bytes = end->peer->config.holds_bytes, bytes = 0;
+    struct harp_path_info info = {0};
+    if (!holds_bytes || !end->app.trusts || harp_session_count(end->session)->spurious)
+        return;
+    uint8_t paths = 0;
+    for (; harp_session_path_info(end->session, paths, &info); paths++) {
+        if (info.fragments > 1 || info.spurious)
+            return;
+        bytes += info.bytes_in_flight;
+    }
+    uint64_t beside = 4u * paths * (HARP_HEADER_BYTES + (uint64_t)end->config.segment);
+    DST_CHECK(bytes <= holds_bytes + beside, "more in flight than the other end's port holds",
+              bytes, holds_bytes);
+}
+
 static uint64_t send_frames(struct dst_end *end, uint64_t now_ns)
 {
     struct harp_frame frames[DST_FRAMES];
@@ -392,6 +411,7 @@ static uint64_t send_frames(struct dst_end *end, uint64_t now_ns)
         n = harp_session_send(end->session, clock_of(end, now_ns), frames, room);
         for (size_t i = 0; i < n; i++)
             transmit_frame(end, now_ns, &frames[i]);
+        check_far_buffer(end);
     } while (n == room);
     return true_time_of(end, now_ns, harp_session_deadline_ns(end->session));
 }

@@ -20,7 +20,7 @@
  *   works.
  * - FIELD: no faults but one changed field; not drawn, but counted through (fields.c).
  * - BREAK: one end closes in the middle, or posts too short a buffer, or speaks another version, or
- *   no path takes frames of BASE_PLPMTU. Both say why, in time.
+ *   no path takes frames of MIN_PLPMTU. Both say why, in time.
  */
 #ifndef DST_WORLD_H
 #define DST_WORLD_H
@@ -66,9 +66,9 @@ struct dst_world {
     struct dst_link link;
     struct dst_end ends[2];
     struct dst_script scripts[2];
-    uint16_t base_bytes; /* BASE_PLPMTU of both ends */
-    bool small;          /* sessions with little memory */
-    uint64_t jump_ns;    /* when a clock jumps */
+    uint16_t base_bytes, least_bytes; /* BASE_PLPMTU and MIN_PLPMTU of both ends */
+    bool small;                       /* sessions with little memory */
+    uint64_t jump_ns;                 /* when a clock jumps */
     int64_t jump_by_ns;
     uint64_t skip_ns;  /* when very many packets pass at once */
     uint64_t prod_ns;  /* when an end hears of a path again: retired, unreachable, and so on */

@@ -66,6 +66,9 @@ IN_SESSIONS = {
         "if (!harp_chunks_complete(&message->done))",
         "if (message->next != message->done.total)"),
     "LEFT_BEHIND": LEFT_BEHIND,
+    "FAR_BUFFER": bug(
+        "more is in flight than the far end's port holds", "session/far_buffer.h",
+        "far->in_flight_bytes + bytes <= far->holds_bytes", "far->users"),
     "STALE_EPOCH": bug(
         "frames of an earlier epoch are taken", "session/session_receive.c",
         "    if (header->epoch != session->config.epoch)\n        return false;\n", ""),

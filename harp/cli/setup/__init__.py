@@ -19,8 +19,6 @@ from harp.cli.setup.targets import Wishes, plan
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from harp.net.nics import Nic
-
 ROUNDS = 3
 """Targets are listed again after the changes: more queues bring more interrupts, and where the
 kernel cannot give pages of 1 GiB, smaller ones are tried."""
@@ -55,23 +53,30 @@ def setup(host: Host | None, *, names: str | None, mtu: int | None, queues: int 
         with contextlib.nullcontext() if dry_run else host.alone():
             if undo:
                 return _undo(host, dry_run=dry_run)
-            nics = _nics(host, names, dry_run=dry_run)
-            wishes = Wishes(nics, mtu, queues, pages_gib)
-            return _setup(host, wishes, dry_run=dry_run) if nics else 0
+            nics = choose.default(host)[0] if names is None else choose.named(host, names)
+            if nics:
+                return _setup(host, Wishes(nics, mtu, queues, pages_gib), dry_run=dry_run)
+            return _show_others(host, mtu, queues, pages_gib, dry_run=dry_run)
     except Refused as error:  # a knob's own refusal is printed beside it
         raise click.ClickException(str(error)) from None
 
 
-def _nics(host: Host, names: str | None, *, dry_run: bool) -> list[Nic]:
-    if names is not None:
-        return choose.named(host, names)
-    nics, why = choose.default(host)
-    if not nics:
-        sentence = f"name the NICs by --nics; none is chosen by default: {why}"
-        if not dry_run:
-            raise click.ClickException(sentence)
-        click.echo(f"# {sentence}")
-    return nics
+def _show_others(host: Host, mtu: int | None, queues: int | None, pages_gib: int | None, *,
+                 dry_run: bool) -> int:
+    """Show what would be done if the cards were named that are not taken by default."""
+    _, able, why = choose.default(host)
+    sentence = f"name the NICs by --nics; none is chosen by default: {why}"
+    if not dry_run:
+        raise click.UsageError(sentence)
+    click.echo(f"# {sentence}")
+    if not able:
+        return 0
+    click.echo("# With them named it would do this, and their links may go down for a moment:")
+    code = _setup(host, Wishes(able, mtu, queues, pages_gib), dry_run=True)
+    wishes = {"--mtu": mtu, "--queues": queues, "--hugepages": pages_gib}
+    click.echo(" ".join(["# next: harp setup --nics", ",".join(nic.name for nic in able), *(
+        f"{option} {value}" for option, value in wishes.items() if value is not None)]))
+    return code
 
 
 def _setup(host: Host, wishes: Wishes, *, dry_run: bool) -> int:

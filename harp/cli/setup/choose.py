@@ -46,20 +46,21 @@ def _range(item: str) -> list[str]:
     return [f"{ends[0][1]}{number}" for number in range(int(ends[0][2]), int(ends[1][2]) + 1)]
 
 
-def default(host: Host) -> tuple[list[Nic], str]:
-    """Give the cards that are set up by default, and the reasons against the others.
+def default(host: Host) -> tuple[list[Nic], list[Nic], str]:
+    """Give the cards that are set up by default, those that may be named, and why they have to be.
 
     They are up, have an address, and do not carry the default route, so that a remote user does
     not lose the connection. A bond counts as one, not its members.
     """
     carriers = _default_route(host)
-    cards, others = [], []
+    cards, able, others = [], [], []
     for nic in host.nics():
         system = f"/sys/class/net/{nic.name}"
         if host.find(f"{system}/master") or not (host.find(f"{system}/device")
                                                  or host.find(f"{system}/bonding")):
             continue
         if nic.name in carriers:
+            able.append(nic)
             others.append(f"{nic.name} carries the default route")
         elif not nic.up:
             others.append(f"{nic.name} is down or without carrier")
@@ -67,7 +68,7 @@ def default(host: Host) -> tuple[list[Nic], str]:
             others.append(f"{nic.name} has no address")
         else:
             cards.append(nic)
-    return cards, ", ".join(others) or "there is no card"
+    return cards, able, ", ".join(others) or "there is no card"
 
 
 def _default_route(host: Host) -> set[str]:

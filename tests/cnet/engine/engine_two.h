@@ -11,6 +11,8 @@ static struct harp_engine *engines[2]; /* the connecting one, the listening one 
 static struct harp_connection *connections[2];
 static enum harp_progress progress_of_two;
 static uint64_t quiet_ns_of_two; /* 0: the default */
+static uint32_t mtu_of_two;      /* 0: the interface's */
+static uint64_t window_of_two;   /* fixed, bytes; 0: the default */
 
 /* Drive both where that is ours to do, else let their threads run. */
 static inline void go_on(void)
@@ -43,6 +45,11 @@ static inline void connect_two(enum harp_progress progress, int cpu,
     char why[HARP_WHY_BYTES];
     harp_engine_defaults(&config);
     harp_connection_defaults(&settings);
+    if (window_of_two) {
+        settings.cc = &harp_cc_fixed;
+        settings.window = (struct harp_cc_config){
+            .initial_bytes = window_of_two, .min_bytes = window_of_two, .max_bytes = window_of_two};
+    }
     config.progress = progress_of_two = progress;
     config.cpu = cpu;
     config.quiet_ns = quiet_ns_of_two ? quiet_ns_of_two : config.quiet_ns;
@@ -50,6 +57,7 @@ static inline void connect_two(enum harp_progress progress, int cpu,
     config.ports_n = 1;
     config.ports[0].open = open;
     config.ports[0].config.locals = 1;
+    config.ports[0].config.mtu = mtu_of_two;
     CHECK(harp_address_parse("127.0.0.1", &config.ports[0].config.local), "address");
     for (int i = 0; i < 2; i++)
         CHECK(harp_engine_open(&engines[i], &config, why) == 0, "%s", why);

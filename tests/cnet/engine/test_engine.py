@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.support import PATIENCE_S
 from tests.support.c_programs import SANITIZED, build, library, run
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 THREADS = ["-O1", "-fsanitize=thread", "-Wno-tsan", "-fno-omit-frame-pointer"]
 WRAPPED = ["malloc", "calloc", "realloc", "aligned_alloc", "free", "pthread_mutex_lock"]
@@ -158,6 +156,11 @@ def test_a_killed_peer_is_noticed_although_its_host_says_so_rarely(tmp_path: Pat
 
 def test_a_rail_whose_ring_stays_full_holds_up_no_connection(tmp_path: Path) -> None:
     run(program(tmp_path, "stuck_rail"))
+
+
+def test_a_small_socket_buffer_overflows_for_no_peer_of_ours(tmp_path: Path) -> None:
+    words = [] if os.geteuid() else ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--"]
+    run(Path("/usr/bin/env"), *words, str(program(tmp_path, "small_buffer", ["-O2"])))
 
 
 def test_an_answer_and_its_acknowledgement_leave_in_one_datagram(tmp_path: Path) -> None:

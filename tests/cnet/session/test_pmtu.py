@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
@@ -49,7 +50,7 @@ class Route:
 
 
 @contextmanager
-def connected_pair(route: Route, kind: str, *,
+def connected_pair(route: Route | Wire, kind: str, *,
                    streamed: int = 0) -> Iterator[tuple[Connection, Connection]]:
     """Both ends of a connection over the route."""
     with ExitStack() as stack:
@@ -64,6 +65,18 @@ def connected_pair(route: Route, kind: str, *,
         yield near, far
         near.close()
         far.close()
+
+
+@contextmanager
+def tcp_pair(route: Route) -> Iterator[tuple[socket.socket, socket.socket]]:
+    """The kernel's own connection over the route."""
+    with route.far.space.entered():
+        listener = socket.create_server((route.far.ipv4, 0))
+    with listener:
+        with route.near.space.entered():
+            client = socket.create_connection(listener.getsockname(), timeout=PATIENCE_S)
+        with client, listener.accept()[0] as server:
+            yield client, server
 
 
 def receive(end: Connection, size: int, *, streamed: int) -> bytes:
@@ -132,3 +145,43 @@ def test_an_edge_that_is_narrower_than_the_first_hop(kind: str, icmp: bool) -> N
             transfer(near, far)
             assert near.segment > 1500
             assert max(frame_bytes(near), frame_bytes(far)) <= 1500 - HEADERS
+
+
+@pytest.mark.parametrize("icmp", [True, False], ids=["icmp", "silent"])
+@pytest.mark.parametrize("kind", ["udp", "xdp"])
+def test_a_route_that_takes_less_than_most_do_ends_nothing(kind: str, icmp: bool) -> None:
+    """Kernel TCP beside it goes on where ICMP tells it, and sends in vain where none does."""
+    with Net() as net:
+        route = Route(net, icmp=icmp)
+        with connected_pair(route, kind) as (near, far), tcp_pair(route) as (client, server):
+            transfer(near, far)
+            route.set_mtu(600)
+            transfer(near, far)
+            assert max(frame_bytes(near), frame_bytes(far)) <= 600 - HEADERS
+            client.sendall(bytes(20_000))
+            if icmp:
+                server.settimeout(PATIENCE_S)
+                assert server.makefile("rb").read(20_000) == bytes(20_000)
+
+
+class Wire:
+    """Two hosts whose cards cut super-packets, which a veth else passes whatever its MTU is."""
+
+    def __init__(self, net: Net) -> None:
+        self.near, self.far = net.connect(net.namespace(), net.namespace(), mtu=WIDE)
+        self.silence = ExitStack()
+        for end in (self.near, self.far):
+            end.offloads({"tx-udp-segmentation": False})
+
+
+@pytest.mark.parametrize("end", ["near", "far"])
+def test_a_card_whose_mtu_is_lowered_ends_nothing(end: str) -> None:
+    """What is longer than its card's MTU the kernel does not send; the other's card drops it."""
+    with Net() as net:
+        wire = Wire(net)
+        with connected_pair(wire, "udp") as (near, far):
+            transfer(near, far)
+            card = wire.near if end == "near" else wire.far
+            card.space.run("ip", "link", "set", card.device, "mtu", "600")
+            transfer(near, far)
+            assert max(frame_bytes(near), frame_bytes(far)) <= 600 - HEADERS

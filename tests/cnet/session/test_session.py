@@ -13,6 +13,7 @@ PAIR = "tests/cnet/session/session_pair.c"
 
 @pytest.mark.parametrize("name", ["session_stream", "session_paths", "session_pmtu",
                                   "session_fragments", "session_ack", "session_end",
+                                  "session_far_buffer",
                                   "session_laps", "session_memory", "session_spurious"])
 def test_two_sessions(name, tmp_path):
     run(build(tmp_path / name, [f"tests/cnet/session/test_{name}.c", PAIR,

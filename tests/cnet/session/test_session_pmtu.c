@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "session/pmtu.h"
 #include "session_pair.h"
 #include "virtual/random.h"
 
@@ -198,6 +199,26 @@ static void test_a_path_shrinks_and_grows_with_the_route(void)
 
 /* Segmentation offload takes frames of one length in a row, and each chunk here makes frames of
  * two. */
+/* Not even BASE_PLPMTU, but what an MTU of 600 takes; and back. */
+static void test_a_path_shrinks_below_what_most_take(void)
+{
+    struct pair *pair = make_pair(1, 0);
+    for (int side = 0; side < 2; side++)
+        pair->config[side].base_bytes = HARP_PMTU_BASE;
+    pair_connect(pair);
+    assert(info_of(pair, 0, 0).fragments == 1);
+    narrow_to(1, 572);
+    begin_message(pair);
+    assert(pair_until(pair, S, message_through));
+    assert(memcmp(bytes, arrived, SIZE) == 0);
+    pair_pass(pair, 100 * MS);
+    assert(info_of(pair, 0, 0).frame_bytes == 512 + HARP_HEADER_BYTES);
+    narrow_to(0, 0);
+    pair_pass(pair, 40 * S);
+    assert(info_of(pair, 0, 0).fragments == 1 && !pair->closed[0].type);
+    pair_free(pair);
+}
+
 static void test_fragments_of_one_length_go_in_a_row(void)
 {
     struct pair *pair = with_paths(1, 1, FULL - 1);
@@ -453,6 +474,7 @@ int main(void)
     test_all_paths_are_narrow_from_the_start();
     test_the_search_finds_the_size();
     test_a_path_shrinks_and_grows_with_the_route();
+    test_a_path_shrinks_below_what_most_take();
     test_fragments_of_one_length_go_in_a_row();
     test_of_two_paths_the_wide_one_is_taken();
     test_growth_waits_longer_each_time_but_not_for_ever();

@@ -139,7 +139,7 @@ static void begin_world(struct world *w)
     dst_network_draw(&w->link, &w->random, w->now_ns, weather_of(w->kind));
     if ((w->kind == DST_FAULTS || w->kind == DST_LET_GO) &&
         segment + HARP_HEADER_BYTES > HARP_PMTU_BASE)
-        dst_network_draw_mtu(&w->link, &w->random, w->now_ns, HARP_PMTU_BASE,
+        dst_network_draw_mtu(&w->link, &w->random, w->now_ns, HARP_PMTU_LEAST,
                              HARP_HEADER_BYTES + (size_t)segment);
     if (w->kind == DST_MALICE)
         w->sides[draw_below(w, 2)].tamper =

@@ -261,9 +261,23 @@ def test_no_card_is_one_sentence(tmp_path):
     host = FakeHost(tmp_path)
     assert run(host, "--dry-run") == \
         "# name the NICs by --nics; none is chosen by default: there is no card\n"
+    host.card("eth1", up=False)
+    assert "eth1 is down or without carrier" in fails(host)
+
+
+def test_a_host_with_one_card_sees_what_would_be_done_and_the_next_command(tmp_path):
+    host = FakeHost(tmp_path)
     host.card("eth0")
     host.card("eth1", up=False)
-    assert "eth0 carries the default route, eth1 is down or without carrier" in fails(host)
+    before = host.everything()
+    lines = run(host, "--dry-run", "--queues", "2", "--hugepages", "0").splitlines()
+    assert lines[0].endswith("eth0 carries the default route, eth1 is down or without carrier")
+    assert "ethtool -G eth0 rx 4096 tx 4096" in lines
+    assert lines[-1] == "# next: harp setup --nics eth0 --queues 2 --hugepages 0"
+    assert host.everything() == before
+    assert "eth0 carries the default route" in fails(host, "--queues", "2", "--hugepages", "0")
+    run(host, *lines[-1].split()[4:])
+    assert host.everything() != before
 
 
 def test_a_bond_is_set_up_by_its_members(tmp_path):
