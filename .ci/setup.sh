@@ -85,6 +85,13 @@ PATH="$PWD/$venv/bin:$PATH"
 export PATH PIP_DISABLE_PIP_VERSION_CHECK=1
 # An editable build runs without isolation, so its own requirements come first.
 pip install -q meson-python meson ninja cffi
-pip install -q --no-build-isolation -e ".$extras"
+# Each import of an editable build runs ninja, and two at once in one folder break each other.
+cat >"$venv/bin/ninja-in-turn" <<END
+#!/bin/sh
+[ "\${1-}" = --version ] || { exec 9>.ninja_turn && flock 9; }
+exec "$PWD/$venv/bin/ninja" "\$@"
+END
+chmod +x "$venv/bin/ninja-in-turn"
+NINJA="$PWD/$venv/bin/ninja-in-turn" pip install -q --no-build-isolation -e ".$extras"
 echo "$stamp" >"$venv/stamp-run"
 [ "$stage" = run ] || echo "$stamp" >"$venv/stamp-test"

@@ -107,7 +107,7 @@ struct trial *trial_begin(struct harp_engine *engine, const struct harp_handle *
     return trial;
 }
 
-static void lose(struct lane *lane)
+static void lose_lane(struct lane *lane)
 {
     lane->state = LANE_LOST;
     if (lane->connection)
@@ -129,18 +129,18 @@ static bool go_on_running(struct trial *trial, struct lane *lane)
     uint32_t state = harp_perf_run(lane->connection, trial->engine, &lane->run, SLICE_NS);
     lane->running = state == HARP_PERF_MORE;
     if (state != HARP_PERF_MORE && state != HARP_PERF_DONE)
-        lose(lane);
+        lose_lane(lane);
     return state == HARP_PERF_DONE;
 }
 
 /* Until one message has arrived: then that end's NCCL serves the trial, and its port takes frames
  * of full size. */
-static void warm(struct trial *trial, struct lane *lane)
+static void warm_lane(struct trial *trial, struct lane *lane)
 {
     struct harp_completion done;
     if (lane->state == LANE_ASKS && harp_poll(lane->connection, &done, 1)) {
         if (done.type != HARP_COMPLETION_CONNECTED) {
-            lose(lane);
+            lose_lane(lane);
             return;
         }
         lane->state = LANE_WARMS;
@@ -165,7 +165,7 @@ static uint32_t count_lanes(const struct trial *trial, int state)
 static bool are_warm(struct trial *trial)
 {
     for (uint32_t i = 0; i < LANES; i++)
-        warm(trial, &trial->lanes[i]);
+        warm_lane(trial, &trial->lanes[i]);
     uint64_t now_ns = plugin_now_ns();
     uint32_t ready = count_lanes(trial, LANE_READY), lost = count_lanes(trial, LANE_LOST);
     if (ready && !trial->ready_ns)
@@ -175,7 +175,7 @@ static bool are_warm(struct trial *trial)
                                                  : now_ns - trial->begun_ns > ANSWER_NS;
     for (uint32_t i = 0; i < LANES && late; i++)
         if (trial->lanes[i].state == LANE_ASKS || trial->lanes[i].state == LANE_WARMS)
-            lose(&trial->lanes[i]);
+            lose_lane(&trial->lanes[i]);
     return late || ready + lost == LANES;
 }
 
@@ -205,7 +205,7 @@ static void count_run(struct trial *trial, struct lane *lane)
     next_lane(trial);
 }
 
-static void measure(struct trial *trial)
+static void measure_lane(struct trial *trial)
 {
     struct lane *lane = &trial->lanes[trial->lane];
     if (!lane->running)
@@ -213,10 +213,10 @@ static void measure(struct trial *trial)
     if (lane->running && go_on_running(trial, lane))
         count_run(trial, lane);
     else if (lane->running && plugin_now_ns() - lane->run.begin_ns > RUN_MOST_NS)
-        lose(lane);
+        lose_lane(lane);
 }
 
-static void conclude(const struct trial *trial, struct trial_result *result)
+static void conclude_trial(const struct trial *trial, struct trial_result *result)
 {
     const struct lane *first = &trial->lanes[0], *second = &trial->lanes[1];
     bool is_second = first->state == LANE_LOST ||
@@ -234,10 +234,10 @@ bool trial_step(struct trial *trial, struct trial_result *result)
     if (!are_warm(trial))
         return false;
     if (count_lanes(trial, LANE_READY) == LANES && trial->round < ROUNDS)
-        measure(trial);
+        measure_lane(trial);
     if (count_lanes(trial, LANE_READY) == LANES && trial->round < ROUNDS)
         return false;
-    conclude(trial, result);
+    conclude_trial(trial, result);
     return true;
 }
 

@@ -90,7 +90,7 @@ static void remove_old(void)
 }
 
 /* As addresses are written in the file: without ports. */
-static struct harp_address bare(const struct harp_address *address)
+static struct harp_address bare_host(const struct harp_address *address)
 {
     struct harp_address host = *address;
     host.port = 0;
@@ -120,7 +120,7 @@ enum trial_cache_state trial_cache_read(const struct harp_address *own,
                                         struct trial_result *result)
 {
     char path[128];
-    struct harp_address here = bare(own), there = bare(peer);
+    struct harp_address here = bare_host(own), there = bare_host(peer);
     path_of(&here, &there, card, path, sizeof path);
     *result = (struct trial_result){0};
     *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -139,7 +139,7 @@ void trial_cache_write(int fd, const struct harp_address *own, const struct harp
                        const struct trial_result *result)
 {
     char line[LINE_BYTES], from[64], to[64];
-    struct harp_address here = bare(own), there = bare(peer);
+    struct harp_address here = bare_host(own), there = bare_host(peer);
     if (fd < 0)
         return;
     harp_address_format(&here, from, sizeof from);

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 
 import pytest
 
-from tests.support import ROOT
+from tests.support import PATIENCE_S, ROOT
 
 TOOLS = ("sh", "cat", "cksum", "cut", "sed", "tr", "mkdir", "cp", "chmod", "dirname")
 PYTHON = """case "$*" in
@@ -68,3 +69,13 @@ def test_the_tests_get_the_rest(bare):
 
 def test_without_a_stage_everything_is_installed(bare):
     assert ".[dev]" in bare()
+
+
+def test_programs_that_start_together_survive_a_stale_build() -> None:
+    """Each import of an editable build builds what is stale; one waits for the other."""
+    (ROOT / "meson.build").touch()
+    programs = [subprocess.Popen([sys.executable, "-c", "import harp.net"], cwd=ROOT,
+                                 stderr=subprocess.PIPE, text=True) for _ in range(3)]
+    ended = [(program.communicate(timeout=PATIENCE_S)[1], program.returncode)
+             for program in programs]
+    assert ended == [("", 0)] * 3
