@@ -15,6 +15,7 @@ inside hosts those of the first host do, since all others do the same on links o
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -53,9 +54,14 @@ class Groups:
 
     def of(self, group: Group) -> list[Sequence[int]]:
         """Ranks of the groups that are simulated at once."""
+        return self._found[group]
+
+    @cached_property
+    def _found(self) -> dict[Group, list[Sequence[int]]]:
+        """All of them; made once, since every collective of every step asks."""
         tensor, stage, local = self.layout.tensor, self.stage, self.local
         wide = tensor * self.layout.context
-        found: dict[Group, list[Sequence[int]]] = {
+        return {
             "replicas": [range(first, stage, tensor) for first in range(tensor)],
             "tensor": _rows(local, tensor),
             "context": [range(row[0] + first, row[-1] + 1, tensor)
@@ -65,7 +71,6 @@ class Groups:
             "shard": [range(first, local, tensor) for first in range(tensor)],
             "copies": [range(first, stage, local) for first in range(local)],
             "stages": [(first, (first + stage) % self.ranks) for first in range(local)]}
-        return found[group]
 
     def size(self, group: Group) -> int:
         """Ranks of a group."""
@@ -73,8 +78,15 @@ class Groups:
 
     def each(self, group: Group) -> int:
         """Ranks of a group on each host."""
-        ranks = self.of(group)[0]
-        return max(1, sum(rank < ranks[0] - ranks[0] % self.host + self.host for rank in ranks))
+        if group not in self._each:
+            ranks = self.of(group)[0]
+            self._each[group] = max(1, sum(rank < ranks[0] - ranks[0] % self.host + self.host
+                                           for rank in ranks))
+        return self._each[group]
+
+    @cached_property
+    def _each(self) -> dict[Group, int]:
+        return {}
 
 
 def _rows(ranks: int, size: int) -> list[Sequence[int]]:

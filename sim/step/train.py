@@ -166,6 +166,7 @@ class Job:
         self._once_s: dict[int, float] = {}
         self._waited = {number for done in self.graph for number in done.after}
         self._exchange_track = f"{track}/alltoall"
+        self._placed: dict[tuple[str, Group], list[list[Ints]]] = {}
 
     def record(self, span: Span) -> None:
         """Take a span of the network's timeline."""
@@ -303,8 +304,11 @@ class Job:
 
     def _members(self, plan: str, group: Group) -> list[list[Ints]]:
         """GPUs of each rank of the groups that are simulated, on each channel."""
-        placement = self.placement(plan)
-        return [[gpus[ranks] for gpus in placement] for ranks in self._ranks(group)]
+        if (plan, group) not in self._placed:
+            placement = self.placement(plan)
+            self._placed[plan, group] = [[gpus[ranks] for gpus in placement]
+                                         for ranks in self._ranks(group)]
+        return self._placed[plan, group]
 
     def _ranks(self, group: Group) -> list[Ints]:
         return [np.asarray(ranks) for ranks in self.groups.of(group)]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from statistics import median
 
 import pytest
+import yaml
 
-from sim.validation.layouts import Row, predict, rows
+from sim.validation.layouts import FILE, Row, predict, rows
 
 MEGATRON = [row for row in rows() if "2104.04473" in row.source]
 
@@ -29,6 +30,40 @@ def test_megatrons_table_is_within_a_tenth() -> None:
     errors = [predict(row).error for row in MEGATRON]
     assert median(map(abs, errors)) < 0.1
     assert max(map(abs, errors)) < 0.15
+
+
+def test_samples_take_the_flops_that_nvidia_publishes() -> None:
+    """Its pages say what a sample of 8,192 tokens takes."""
+    published = {"8 B": 4.74e14, "70 B": 3.94e15, "405 B": 2.17e16}
+    some = [row for row in rows() if "dgxc" in row.source]
+    assert {row.name.split(",")[0] for row in some} == set(published)
+    for row in some:
+        network = row.topology.workload.network
+        assert network.forward_flops + network.backward_flops == pytest.approx(
+            published[row.name.split(",")[0]], rel=0.01)
+
+
+def test_tokens_take_the_flops_of_nemos_table() -> None:
+    """It gives each row's TFLOP/s beside tokens/s."""
+    tflops = (736, 750, 782, 842, 776, 754, 759, 697, 738)
+    some = [row for row in rows() if "NVIDIA/NeMo" in row.source]
+    for row, each in zip(some, tflops, strict=True):
+        workload = row.topology.workload
+        network = workload.network
+        token = (network.forward_flops + network.backward_flops) / network.tokens
+        assert row.published * token / 1e12 == pytest.approx(each, rel=0.03), row.name
+
+
+@pytest.mark.parametrize("source", ["NVIDIA/NeMo", "NVIDIA/dgxc"])
+def test_nvidias_own_rows_are_within_a_sixth_in_the_median(source: str) -> None:
+    errors = [predict(row).error for row in rows() if source in row.source]
+    assert len(errors) >= 9
+    assert median(map(abs, errors)) < 1 / 6
+
+
+def test_each_source_says_against_what_it_was_checked() -> None:
+    for source in yaml.safe_load(FILE.read_text("utf-8")):
+        assert source["checked"].strip().startswith("20"), source["source"]
 
 
 @pytest.mark.parametrize("source", ["2205.05198", "A100 80GB"])
