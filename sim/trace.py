@@ -54,7 +54,7 @@ def main(prefix: Path, *, topology: Path, scenario: str | None, changes: tuple[s
     from sim.cluster.cluster import Cluster
     from sim.schema import load
     from sim.traces.execution_trace import load_traces
-    from sim.traces.replay import replay
+    from sim.traces.replay import Means, replay
 
     if as_json is not None:
         check_targets({"--json": as_json}, inputs=[str(topology)])
@@ -66,7 +66,7 @@ def main(prefix: Path, *, topology: Path, scenario: str | None, changes: tuple[s
     if trace.dropped:
         click.echo(f"warning: {trace.dropped:,} control dependencies name nodes that are not "
                    "there; they hold nothing back", err=True)
-    found = replay(cluster, chosen, trace, fidelity=fidelity, by_flops=by_flops)
+    found = replay(cluster, chosen, trace, Means(fidelity, by_flops=by_flops))
     if as_json is not None:
         write_text(as_json, json.dumps(_document(loaded, chosen, trace, found), indent=2) + "\n")
     if not quiet:

@@ -5,11 +5,12 @@ Before a run at fidelity `lab`, `check_wall_time` predicts its duration by fidel
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sim.answer.progress import progress
-from sim.answer.scenario import Recorder, Run, Settings, run_scenario
+from sim.answer.scenario import Recorder, Settings, make_run, run_scenario
 from sim.records.results import Origin, Report, UsedParameter, Warned
 from sim.schema.errors import Problem, TopologyError
 
@@ -38,6 +39,11 @@ def check_wall_time(cluster: Cluster, rows: Sequence[tuple[Scenario, int]]) -> N
             f"the laboratory would take {step_s / topology.lab.scale / 60:,.0f} minutes for these "
             f"{len(rows)} rows at a scale of {topology.lab.scale:g}", path=("lab", "scale"),
             allowed=f"at least {step_s / MOST_S:.1g}, or fewer rows (--scenario)"))
+
+
+def most_events(topology: Topology) -> float | None:
+    """Events after which a row is given up; traces end by themselves. None: the usual number."""
+    return None if topology.workload.trace is None else math.inf
 
 
 def _step_s(cluster: Cluster, scenario: Scenario, gpus: int) -> float:
@@ -80,9 +86,9 @@ def answer(cluster: Cluster, scenarios: Iterable[Scenario], *, record: bool = Fa
     with progress(len(rows), topology.name, quiet=quiet) as advance:
         for scenario, gpus in rows:
             advance(0, f"{scenario.name}, {gpus} GPUs")
-            clock = Recorder()
+            clock = Recorder(most_events(topology))
             try:
-                found.append(Run(cluster, scenario, gpus, settings, clock).go())
+                found.append(make_run(cluster, scenario, gpus, settings, clock).go())
                 answered.append((scenario, gpus))
             except TopologyError as error:
                 if fidelity == "flow":

@@ -12,11 +12,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from sim.cluster.cluster import Cluster
-    from sim.workloads.model import Model
 
 
-def cost_of(cluster: Cluster, gpus: NDArray[np.int64], model: Model) -> Cost | None:
-    """Cost of a job on these GPUs; None where the file has no prices."""
+def cost_of(cluster: Cluster, gpus: NDArray[np.int64], tokens: int) -> Cost | None:
+    """Cost of a job on these GPUs, of samples of so many tokens; None without prices."""
     prices = cluster.topology.prices
     if prices is None:
         return None
@@ -25,6 +24,6 @@ def cost_of(cluster: Cluster, gpus: NDArray[np.int64], model: Model) -> Cost | N
     hour = float(each[np.unique(cluster.host[gpus])].sum())
     if prices.tokens is not None:
         goal = f"{prices.tokens:g} tokens"
-        return Cost(prices.currency, hour, prices.tokens / model.tokens, goal)
+        return Cost(prices.currency, hour, prices.tokens / tokens, goal)
     goal = "" if prices.samples is None else f"{prices.samples:g} samples"
     return Cost(prices.currency, hour, prices.samples, goal)

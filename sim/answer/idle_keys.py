@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sim.answer.parallel import map_shared
-from sim.answer.scenario import Clock, Run, Settings, find_expect
+from sim.answer.scenario import Clock, Settings, find_expect, make_run
 from sim.answer.uncertainty import unknowns
 from sim.cluster.cluster import Cluster
 from sim.schema.errors import Problem, TopologyError
@@ -103,7 +103,7 @@ class _Search:
         scenario = cluster.topology.scenarios[number]
         clock = _Checker(times)
         try:
-            after = Run(cluster, scenario, gpus, clock=clock).go()
+            after = make_run(cluster, scenario, gpus, clock=clock).go()
         except DifferentError:
             return True
         return clock.events != len(times) or not all(map(_same, before, after))
@@ -132,6 +132,8 @@ def idle_keys(cluster: Cluster, rows: Rows, workers: int | None = None) -> list[
     states = map_shared(_state, _Search(cluster, variants, rows), list(alike.values()), workers)
     idle, at_work = ([path for paths, state in zip(alike.values(), states, strict=True)
                       if state == wanted for path in paths] for wanted in ("idle", "at work"))
+    if topology.workload.trace is not None:
+        at_work.append(("workload", "trace", "prefix"))  # there are no other traces to try
     named = dict.fromkeys(_topmost(path, at_work) for path in idle)
     return [topology.error(Problem("has no effect on any row", path=path, at_key=True))
             for path in named if not (path[0] in _SETS and len(path) > 2)

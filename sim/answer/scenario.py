@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from sim.answer.traced import TracedRun
     from sim.cluster.cluster import Cluster
     from sim.cluster.placement import Ranks
     from sim.network.interface import Capture
@@ -93,8 +94,8 @@ class Clock(simpy.Environment):
 class Recorder(Clock):
     """Records the times of events."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, most: float | None = None) -> None:
+        super().__init__(most)
         self.times: list[float] = []
 
     def step(self) -> None:
@@ -226,7 +227,7 @@ class Run:
         layout = recipe.layout
         self._memory.append(self._check_memory(recipe, ranks))
         alone_s = plan_pass(replace(recipe, layout=Parallel()), flops).compute_s
-        self._costs.append(cost_of(self.cluster, gpus, recipe.model))
+        self._costs.append(cost_of(self.cluster, gpus, recipe.model.tokens))
         stage = slowest_stage(recipe.model, layout, recipe.accumulation)
         recipe = replace(recipe, model=stage.model)
         each = self._shows_each(workload)
@@ -459,4 +460,14 @@ def find_expect(topology: Topology, scenario: str, gpus: int, job: str) -> Expec
 def run_scenario(cluster: Cluster, scenario: Scenario, gpus: int,
                  settings: Settings = Settings()) -> list[ScenarioResult]:
     """Simulate one scenario at one number of GPUs; one result for each job."""
-    return Run(cluster, scenario, gpus, settings).go()
+    return make_run(cluster, scenario, gpus, settings).go()
+
+
+def make_run(cluster: Cluster, scenario: Scenario, gpus: int, settings: Settings = Settings(),
+             clock: Clock | None = None) -> Run | TracedRun:
+    """The run of a scenario: of training, or of the execution traces that the file names."""
+    if cluster.topology.workload.trace is None:
+        return Run(cluster, scenario, gpus, settings, clock)
+    from sim.answer.traced import TracedRun  # it takes Clock and Settings from here
+
+    return TracedRun(cluster, scenario, gpus, settings, clock)

@@ -403,6 +403,9 @@ def _workloads(topology: Topology) -> Iterator[Problem]:
 def _workload(topology: Topology, workload: Workload, path: Path) -> Iterator[Problem]:
     from sim.workloads.models import NAMES
 
+    if workload.trace is not None:
+        yield from _traced(topology, path)
+        return
     if isinstance(workload.model, str) and workload.model not in NAMES:
         yield unknown("model", workload.model, NAMES, (*path, "model"))
     else:
@@ -417,6 +420,26 @@ def _workload(topology: Topology, workload: Workload, path: Path) -> Iterator[Pr
             yield from _recompute(workload, path)
     yield from _precision(topology, workload, path)
     yield from _known("framework", workload.framework, _frameworks(topology), (*path, "framework"))
+
+
+def _traced(topology: Topology, path: Path) -> Iterator[Problem]:
+    """Traces are of the whole file, and of GPUs whose rate needs no model."""
+    if path[0] == "jobs" or topology.jobs:
+        yield Problem("traces run alone", path=(*path, "trace"), at_key=True,
+                      allowed="a file without jobs")
+    for index, group in enumerate(topology.hosts):
+        if group.gpus.samples_per_s is not None:
+            yield Problem("has no meaning for traces", path=("hosts", index, "gpus",
+                          "samples_per_s"), at_key=True, allowed="model or effective")
+    for index, scenario in enumerate(topology.scenarios):
+        for key, wrong in (("routing", scenario.routing == "plan"),
+                           ("faults", bool(scenario.faults)),
+                           ("background", bool(scenario.background)),
+                           ("sync", scenario.sync is not None)):
+            if wrong:
+                yield Problem("has no meaning for a replay of traces", at_key=True,
+                              path=("scenarios", index, key), allowed="ecmp, spray"
+                              if key == "routing" else "none")
 
 
 def _recompute(workload: Workload, path: Path) -> Iterator[Problem]:
@@ -587,12 +610,15 @@ def _prices(topology: Topology) -> Iterator[Problem]:
                           allowed=f"one for each of {listing(groups)}")
     for workload in (topology.workload, *(job.workload for job in topology.jobs)):
         if prices.tokens is not None and workload is not None and not _tokens(workload):
-            yield Problem(f"a sample of {show(workload.model)} has no tokens",
+            what = show(workload.model) if workload.trace is None else "execution traces"
+            yield Problem(f"a sample of {what} has no tokens",
                           path=("prices", "tokens"), allowed="samples instead")
 
 
 def _tokens(workload: Workload) -> int:
     """Tokens of a sample; 1 where the model is wrong, which is another check's to say."""
+    if workload.trace is not None:
+        return 0
     try:
         return workload.network.tokens
     except ValueError:

@@ -3,13 +3,14 @@
 from collections.abc import Collection
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, Strict, Tag, model_validator
+from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Strict, Tag, model_validator
 
 from sim.schema.base import Count, Flag, Line, Model, Name, Title, one_of
 from sim.schema.errors import Problem, listing, show
 from sim.schema.hosts import Bond
 from sim.schema.parallel_keys import Parallel, ShardWord
 from sim.schema.sync_keys import Sync
+from sim.schema.trace_keys import TraceKey
 from sim.schema.transformer_keys import ModelKey
 from sim.schema.units import Bytes, Period, PositiveBytes, PositiveShare, Rate, Seconds
 from sim.workloads.model import Model as Network
@@ -35,11 +36,18 @@ Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp8"]
 class Workload(Model):
     """The training job's model and how it is trained."""
 
-    model: ModelKey
+    model_config = ConfigDict(json_schema_extra={
+        "oneOf": [{"required": ["model", "batch"]}, {"required": ["trace"]}]})
+
+    model: ModelKey = ""
     """Name of a model, e.g. vgg16; the path of a Hugging Face config.json; or a transformer by
-    hand."""
-    batch: Count
-    """Samples per GPU and micro-step, hence a step where nothing accumulates."""
+    hand. It has to be there, unless trace is."""
+    batch: Count = 1
+    """Samples per GPU and micro-step, hence a step where nothing accumulates. It has to be there,
+    unless trace is."""
+    trace: TraceKey | None = None
+    """Execution traces (MLCommons Chakra) to replay, instead of a model: the common name of their
+    files, as traces/gpt for traces/gpt.0.et and so on, or a mapping."""
     framework: str = "horovod"
     """Set of framework costs."""
     precision: Precision = "fp32"
@@ -55,6 +63,23 @@ class Workload(Model):
     kernels; matters to memory only."""
     sequence: Annotated[Count, Field(le=2**24)] | None = None
     """Tokens of a sample of text; of a model by name its usual ones where not given."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _model_or_trace(cls, data: Any) -> Any:
+        """Ask for a model and its batch, or for traces and nothing that is of a model."""
+        if not isinstance(data, dict):
+            return data
+        if data.get("trace") is None:
+            for key in ("model", "batch"):
+                if key not in data:
+                    raise Problem("is missing and has no default", path=(key,))
+            return data
+        for key in data:
+            if key in cls.model_fields and key not in ("trace", "precision"):
+                raise Problem("has no meaning beside trace", path=(key,), at_key=True,
+                              allowed="trace, and precision for what it runs by FLOPs")
+        return data
 
     @property
     def gradient_bytes(self) -> int:
@@ -72,6 +97,8 @@ class Workload(Model):
     @property
     def network(self) -> Network:
         """The model, for samples of so many tokens; raises ValueError where there is none."""
+        if self.trace is not None:
+            raise ValueError("execution traces have no model")
         if isinstance(self.model, str):
             return get_model(self.model, self.sequence)
         shape = self.model.shape

@@ -136,5 +136,6 @@ def _hosts_in_use(topology: Topology, job: str | None, gpus: int) -> int:
 def _exchanges(topology: Topology, job: str | None) -> int:
     """All-to-alls of one step: before and after each layer of experts, there and back."""
     own = next((each.workload for each in topology.jobs if each.name == job), None)
-    layers = (own or topology.workload).network.layers
+    workload = own or topology.workload
+    layers = workload.network.layers if workload.has_network else ()
     return 4 * sum(layer.alltoall_elements > 0 for layer in layers)

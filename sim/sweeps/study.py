@@ -58,13 +58,14 @@ class Study:
     def key(self, changes: Sequence[str]) -> str:
         """Hash of file, overrides, seed (in one of the two), way of running and code.
 
-        Files that a value names, from the topology file's folder on, count with their content.
+        Files that a value names, from the topology file's folder on, count with their content; so
+        do execution traces by their common name.
         """
         from sim.schema.source import Source
 
         texts = sorted(set(_texts(Source.parse(self.data, self.file, changes).root.plain())))
         folder = Path(self.file).parent
-        files = [[text, _file_digest(folder / text)] for text in texts if _names_file(folder, text)]
+        files = [[text, digest] for text in texts for digest in _named_files(folder, text)]
         named = [FORMAT, code_digest(), hashlib.sha256(self.data).hexdigest(), files,
                  list(self.scenarios), self.fidelity, self.draws, list(changes)]
         return hashlib.sha256(json.dumps(named).encode()).hexdigest()
@@ -110,12 +111,21 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(child)
 
 
+def _named_files(folder: Path, text: str) -> list[str]:
+    """Hashes of the file of this name, or of the execution traces whose common name it is."""
+    return [f"{path.name} {_file_digest(path)}" for path in _paths(folder, text)]
+
+
 @cache
-def _names_file(folder: Path, text: str) -> bool:
+def _paths(folder: Path, text: str) -> list[Path]:
+    path = folder / text
     try:
-        return (folder / text).is_file()
+        if path.is_file():
+            return [path]
+        return sorted(one for one in path.parent.glob("*.et")
+                      if one.name.startswith(f"{path.name}."))
     except (OSError, ValueError):  # a long or odd text is no name of a file
-        return False
+        return []
 
 
 @cache

@@ -24,14 +24,15 @@ from harp.collectives.protocol import SIMPLE
 from harp.collectives.registry import make_plan
 from sim.cluster.placement import choose_gpus, common_group, place
 from sim.network.fidelity import make_network
-from sim.network.interface import Site, TooLargeError
+from sim.network.interface import CutOffError, Site, TooLargeError
 from sim.network.nccl import View, choose, chosen_plan
 from sim.network.transport import Style
-from sim.records.results import Span
+from sim.records.results import Breakdown, Span
 from sim.records.timeline import Timeline
 from sim.schema.errors import Problem, TopologyError, show
 from sim.schema.nccl_defaults import channel_count
 from sim.schema.parameters import load_stack
+from sim.step.exposure import exposed
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -41,12 +42,17 @@ if TYPE_CHECKING:
     from harp.collectives.collective_plan import Plan
     from harp.collectives.protocol import Protocol
     from sim.cluster.cluster import Cluster
+    from sim.network.interface import Capture
+    from sim.records.results import LinkUse
     from sim.schema.model import Topology
+    from sim.schema.parameters import HostStack
     from sim.schema.scenario_keys import Scenario
     from sim.traces.execution_trace import JobTrace, Op
 
     Process = Generator[simpy.Event, Any, None]
 
+NETWORK = ("transfer", "latency", "message")
+"""Kinds of the network's spans, and parts of the time in which a GPU waits for it."""
 UNIT = 4
 """Bytes of an element; traces count bytes only."""
 NAMES = {"all-reduce": "allreduce", "all-gather": "allgather", "reduce-scatter": "reduce-scatter",
@@ -76,6 +82,12 @@ class Replay:
 
     ranks: tuple[RankTime, ...]
     spans: tuple[Span, ...]
+    breakdown: Breakdown
+    """Where the time of the rank goes that is done last."""
+    links: LinkUse | None
+    notes: tuple[str, ...]
+    effort: int
+    """Work of the network, in events."""
 
     @property
     def total_s(self) -> float:
@@ -83,19 +95,37 @@ class Replay:
         return max((rank.total_s for rank in self.ranks), default=0.0)
 
 
-def replay(cluster: Cluster, scenario: Scenario, trace: JobTrace, *, fidelity: str = "flow",
-           by_flops: bool = False) -> Replay:
+@dataclass(frozen=True)
+class Means:
+    """How traces are replayed."""
+
+    fidelity: str = "flow"
+    """``flow`` or ``packet``."""
+    by_flops: bool = False
+    """Whether compute takes its FLOPs over the GPU's rate instead of the recorded time, where the
+    trace has both."""
+    stack: HostStack | None = None
+    """The scenario's where not given."""
+    seed: int | None = None
+    """Chooses the source ports of flows; the file's where not given."""
+    records_use: bool = False
+    """Whether utilisation is kept over time."""
+    capture: Capture | None = None
+    """Link to capture into a file, at fidelity packet."""
+
+
+def replay(cluster: Cluster, scenario: Scenario, trace: JobTrace, means: Means = Means(),
+           env: simpy.Environment | None = None) -> Replay:
     """Run a job's traces on the first GPUs of a cluster, one a rank; raises TopologyError.
 
     Args:
         cluster: it has as many GPUs as there are ranks, or more.
         scenario: gives the stack, the algorithm and the routing.
         trace: what the ranks do.
-        fidelity: ``flow`` or ``packet``.
-        by_flops: compute takes its FLOPs over the GPU's rate instead of the recorded time, where
-            the trace has both.
+        means: how.
+        env: the clock; one of its own where not given.
     """
-    return _Run(cluster, scenario, trace, fidelity, by_flops=by_flops).go()
+    return _Run(cluster, scenario, trace, means, env or simpy.Environment()).go()
 
 
 @dataclass
@@ -108,19 +138,22 @@ class _Meeting:
 
 
 class _Run:
-    def __init__(self, cluster: Cluster, scenario: Scenario, trace: JobTrace, fidelity: str, *,
-                 by_flops: bool) -> None:
+    def __init__(self, cluster: Cluster, scenario: Scenario, trace: JobTrace, means: Means,
+                 env: simpy.Environment) -> None:
         topology = cluster.topology
         _check_scenario(topology, scenario)
         self.cluster, self.scenario, self.trace = cluster, scenario, trace
-        self.env = simpy.Environment()
-        self.network = make_network(fidelity, self.env, Site(
-            cluster, load_stack(scenario.stack, topology.stacks), Style.of(scenario, topology)))
+        self.env = env
+        self.network = make_network(means.fidelity, self.env, Site(
+            cluster, means.stack or load_stack(scenario.stack, topology.stacks),
+            Style.of(scenario, topology), means.seed, records_use=means.records_use,
+            capture=means.capture))
         self.comm = self.network.communicator() if len(trace.ranks) > 1 else None
-        self.by_flops = by_flops
+        self.by_flops = means.by_flops
         self.channels = channel_count(topology, scenario)
         self.gpus = choose_gpus(cluster, range(cluster.hosts), len(trace.ranks), affinity=False)
         self.spans: list[Span] = []
+        self._of: list[tuple[int, ...]] = []
         self.compute_s = [0.0] * len(trace.ranks)
         self.ends_s = [0.0] * len(trace.ranks)
         self.left = sum(map(len, trace.ranks))
@@ -136,7 +169,7 @@ class _Run:
                      for process in self._rank(rank)]
         try:
             self.env.run(self.env.all_of(processes))
-        except TooLargeError as error:
+        except (CutOffError, TooLargeError) as error:
             raise self.cluster.topology.error(Problem(str(error))) from error
         except RuntimeError as error:  # simpy's, when nothing is left that could happen
             if not self.left:
@@ -144,7 +177,29 @@ class _Run:
             raise self._stuck() from error
         finally:
             self.network.close()
-        return Replay(tuple(map(RankTime, self.ends_s, self.compute_s)), tuple(self.spans))
+        end_s = max(self.ends_s, default=0.0)
+        return Replay(tuple(map(RankTime, self.ends_s, self.compute_s)), tuple(self.spans),
+                      self._breakdown(), self.network.usage((0.0, end_s)) if end_s else None,
+                      tuple(self.network.notes), self.network.effort)
+
+    def _record(self, span: Span, members: tuple[int, ...]) -> None:
+        self.spans.append(span)
+        self._of.append(members)
+
+    def _breakdown(self) -> Breakdown:
+        """Parts of the time of the rank that is done last, the first of several."""
+        rank = max(range(len(self.ends_s)), key=self.ends_s.__getitem__)
+        own = [span for span, members in zip(self.spans, self._of, strict=True) if rank in members]
+        carried = tuple(span for span in own if span.kind in NETWORK)
+        parts, now_s = dict.fromkeys(NETWORK, 0.0), 0.0
+        gpu = sorted((span.start_s, span.end_s) for span in own if span.kind == "forward")
+        for start_s, end_s in [*gpu, (self.ends_s[rank], self.ends_s[rank])]:
+            if start_s > now_s:
+                found = exposed(carried, now_s, start_s)
+                parts = {kind: parts[kind] + found[kind] for kind in NETWORK}
+            now_s = end_s
+        return Breakdown(self.compute_s[rank], parts["transfer"], 0.0, parts["latency"],
+                         parts["message"])
 
     def _stuck(self) -> TopologyError:
         waiting = next((one for one in self._meetings.values()
@@ -201,7 +256,11 @@ class _Run:
             yield self.env.timeout(seconds)
         if op.kind == "compute" and seconds > 0:
             self.compute_s[rank] += seconds
-            self.spans.append(Span(self._track(rank), op.name, "forward", start_s, self.env.now))
+            self._record(Span(self._track(rank), op.name, "forward", start_s, self.env.now),
+                         (rank,))
+        elif seconds > 0:
+            self._record(Span(f"{self._track(rank)}/cpu", op.name, "update", start_s,
+                              self.env.now), (rank,))
 
     def _meet(self, rank: int, op: Op, place: int) -> Process:
         members = self.trace.members(op.group)
@@ -243,7 +302,7 @@ class _Run:
     def _carry(self, plan: Plan, members: tuple[int, ...], track: str, label: str,
                protocol: Protocol = SIMPLE) -> Process:
         assert self.comm is not None
-        line = Timeline(self.env, self.spans.append, track)
+        line = Timeline(self.env, lambda span: self._record(span, members), track)
         yield from self.comm.run(plan, self._place(members, plan.name), _nothing, line, label,
                                  protocol)
 

@@ -24,7 +24,7 @@ from sim.traces.chakra_format import (
     write_trace,
 )
 from sim.traces.execution_trace import load_traces
-from sim.traces.replay import Replay, replay
+from sim.traces.replay import Means, Replay, replay
 from tests.support.cluster_files import ALPHA_S, RATE_BPS, cluster, topology, write
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def run(folder: Path, *ranks: list[Node], deps: Any = "data+ctrl", groups: Path 
         by_flops: bool = False, **scenario: Any) -> Replay:
     made = cluster(folder, hosts=len(ranks), scenario=scenario)
     trace = load_traces(save(folder, *ranks), ranks=len(ranks), deps=deps, groups=groups)
-    return replay(made, made.topology.scenarios[0], trace, by_flops=by_flops)
+    return replay(made, made.topology.scenarios[0], trace, Means(by_flops=by_flops))
 
 
 def one_by_one_s(messages: int, nbytes: float) -> float:
