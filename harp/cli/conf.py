@@ -45,12 +45,11 @@ def settings() -> dict[str, str]:
         text = file.read_text()
     except FileNotFoundError:
         if os.environ.get("HARP_CONF_FILE"):
-            raise click.ClickException(f"HARP_CONF_FILE {file} does not exist") from None
+            raise click.UsageError(f"HARP_CONF_FILE {file} does not exist") from None
         text = ""
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise click.ClickException(f"the settings file {file} cannot be read: "
-                                   f"{reason}") from None
+        raise click.UsageError(f"the settings file {file} cannot be read: {reason}") from None
     found = parse(text, str(file))
     found |= {name: os.environ[name] for name in NAMES if os.environ.get(name)}
     return found
@@ -100,14 +99,14 @@ def parse(text: str, where: str) -> dict[str, str]:
         if not name or name.startswith("#"):
             continue
         if not equals:
-            raise click.ClickException(f'{where}:{number}: "{name}" is no line NAME=value')
+            raise click.UsageError(f'{where}:{number}: "{name}" is no line NAME=value')
         if name == "HARP_CONF_FILE":
-            raise click.ClickException(f"{where}:{number}: HARP_CONF_FILE is not for a file: "
-                                       "possible is a path, in the environment only")
+            raise click.UsageError(f"{where}:{number}: HARP_CONF_FILE is not for a file: "
+                                   "possible is a path, in the environment only")
         if name not in NAMES:
             _warn_of_unknown(name, f"{where}:{number}: ", NAMES)
         elif wrong := _why_wrong(name, value):
-            raise click.ClickException(f"{where}:{number}: {wrong}")
+            raise click.UsageError(f"{where}:{number}: {wrong}")
         elif value:
             found[name] = value
     return found

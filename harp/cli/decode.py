@@ -18,7 +18,7 @@ import click
 
 from harp._cnet import lib
 from harp.cli.capture import problem_of
-from harp.cli.io import InputError, reading
+from harp.cli.io import InputError, hex_bytes, reading
 from harp.net.handle import BYTES as HANDLE_BYTES
 from harp.net.handle import Handle
 from harp.wire_sums import End, header_tag, key_accept, key_down, key_hello, key_up
@@ -324,7 +324,7 @@ def parse_secret(text: str | None) -> bytes | None:
     if text is None:
         return None
     try:
-        data = bytes.fromhex(text)
+        data = hex_bytes(text)
         if len(data) == HANDLE_BYTES:
             return Handle(data).secret
     except ValueError as error:

@@ -27,13 +27,24 @@ Read = TypeVar("Read")
 
 
 class OutputError(click.ClickException):
-    """A target cannot be written; the message is one sentence for the user."""
+    """A target cannot be written: a wrong use of the command, in one sentence for the user."""
+
+    exit_code = 2
 
 
 class InputError(click.ClickException):
     """A file that a command was given cannot be used: a wrong use of the command."""
 
     exit_code = 2
+
+
+def hex_bytes(text: str) -> bytes:
+    """Read bytes in hexadecimal; ValueError, one sentence, if they are not."""
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        raise ValueError(f"{text[:40]!r} is not hexadecimal: pairs of 0 to 9 and a to f are "
+                         "possible") from None
 
 
 def read_text(path: Path) -> str:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harp.cli.io import check_target, naming_address, write_text
+from harp.cli.io import InputError, check_target, naming_address, write_text
 
 if TYPE_CHECKING:
     from harp.cli.diagnose.snapshot import Report
@@ -130,7 +130,8 @@ def _collect_reports(sources: tuple[str, ...], token_file: str | None,
         raise click.UsageError(f"two reports are of host {min(twice)}: give each host its own name "
                                "by --name")
     if not reports:
-        raise click.ClickException("; ".join(missing))
+        kind = click.ClickException if hosts else InputError
+        raise kind("; ".join(missing))
     return reports, missing
 
 
@@ -140,7 +141,9 @@ def _read_file(file: str) -> Report | str:
 
     try:
         return from_json(Path(file).read_bytes())
-    except (OSError, SnapshotError) as error:
+    except OSError as error:
+        return f"{file} cannot be read: {error.strerror}"
+    except SnapshotError as error:
         return f"{file}: {error}"
 
 

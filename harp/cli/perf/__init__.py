@@ -25,7 +25,7 @@ import click
 import numpy as np
 
 from harp.cli import conf
-from harp.cli.io import STDOUT, check_target
+from harp.cli.io import STDOUT, check_target, hex_bytes
 from harp.cli.perf import advise
 from harp.cli.perf.channel import Channel, Gone, Lines, Messages, RemoteError
 from harp.cli.perf.ends import (
@@ -363,7 +363,7 @@ def _conversation(host: str, options: dict[str, Any]) -> Iterator[tuple[Channel,
     try:
         made = socket.create_connection((host, options["control"]), timeout=10)
     except socket.gaierror:
-        raise click.ClickException(f"unknown host {host!r}") from None
+        raise click.UsageError(f"unknown host {host!r}") from None
     except OSError as error:
         raise click.ClickException(f"no server at {host}, TCP port {options['control']}: "
                                    f"{error}; run `harp perf --serve` there") from error
@@ -397,7 +397,7 @@ def _advise(host: str, options: dict[str, Any]) -> None:
 
 def _client_handle(options: dict[str, Any], stop: threading.Event) -> None:
     try:
-        handle = Handle(bytes.fromhex(options["handle"]))
+        handle = Handle(hex_bytes(options["handle"]))
     except ValueError as error:
         raise click.UsageError(f"--handle: {error}") from error
     asked = _asked(options, None)

@@ -205,8 +205,10 @@ class End:
         try:
             os.sched_setaffinity(0, {cpu})  # of this thread
         except OSError as error:
-            raise click.ClickException(f"cannot run on CPU {cpu}: {error.strerror}"
-                                       ) from error
+            raise click.UsageError(f"--cpu: no thread can run on CPU {cpu} "
+                                   f"({error.strerror}); possible here are "
+                                   f"{', '.join(map(str, sorted(os.sched_getaffinity(0))))}"
+                                   ) from error
 
     def _drive(self, connection: Connection, engine: Engine, perf: Any) -> int:
         while True:
@@ -386,7 +388,8 @@ def _report(channel: Channel, error: Exception) -> None:
 
 def is_wrong_use(error: Exception) -> bool:
     """Whether the options can never work on this host."""
-    return isinstance(error, OpenError) and error.errno in WRONG_USE
+    return (isinstance(error, click.UsageError)
+            or (isinstance(error, OpenError) and error.errno in WRONG_USE))
 
 
 def _open_end(said: dict[str, Any], asked: Asked, stop: threading.Event, *, follow: bool) -> End:

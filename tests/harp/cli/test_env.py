@@ -103,21 +103,21 @@ def test_wrong_lines(conf_file):
     assert "the nearest name is HARP_PORT" in said.stderr
     assert "HARP_PRT" not in said.stdout
     said = run("env", HARP_CONF_FILE=conf_file("port udp\n"))
-    assert (said.returncode, said.stdout) == (1, "")
+    assert (said.returncode, said.stdout) == (2, "")
     assert said.stderr == f'error: {file}:1: "port udp" is no line NAME=value\n'
     said = run("env", HARP_CONF_FILE=conf_file("\nHARP_PORT=bogus\n"))
-    assert (said.returncode, said.stdout) == (1, "")
+    assert (said.returncode, said.stdout) == (2, "")
     assert said.stderr == (f'error: {file}:2: HARP_PORT is "bogus": possible is auto, xdp, udp, '
                            'tcp or mem\n')
     said = run("env", HARP_CONF_FILE=conf_file("HARP_CONF_FILE=/etc/other.conf\n"))
-    assert (said.returncode, said.stdout) == (1, "")
+    assert (said.returncode, said.stdout) == (2, "")
     assert f"{file}:1: HARP_CONF_FILE is not for a file" in said.stderr
     said = run("env", HARP_CONF_FILE=f"{file}.gone")
-    assert (said.returncode, said.stdout) == (1, "")
+    assert (said.returncode, said.stdout) == (2, "")
     assert said.stderr == f"error: HARP_CONF_FILE {file}.gone does not exist\n"
     folder = Path(file).parent
     said = run("env", HARP_CONF_FILE=str(folder))
-    assert (said.returncode, said.stdout) == (1, "")
+    assert (said.returncode, said.stdout) == (2, "")
     assert said.stderr == f"error: the settings file {folder} cannot be read: Is a directory\n"
 
 

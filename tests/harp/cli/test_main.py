@@ -43,10 +43,10 @@ def test_a_port_that_is_taken_is_named(arguments, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("arguments", "status", "sentence"), [
     (["chekc"], 2, "No such command 'chekc'. Did you mean 'check'?"),
-    (["probe", "127.0.0.1", "-o", "/nonexistent/map.json"], 1,
+    (["probe", "127.0.0.1", "-o", "/nonexistent/map.json"], 2,
      "cannot write '/nonexistent/map.json': there is no directory '/nonexistent'"),
-    (["diagnose", "--snapshot", "/nonexistent/a.json"], 1, "there is no directory '/nonexistent'"),
-    (["top", "--export", "/nonexistent/a.prom"], 1, "there is no directory '/nonexistent'"),
+    (["diagnose", "--snapshot", "/nonexistent/a.json"], 2, "there is no directory '/nonexistent'"),
+    (["top", "--export", "/nonexistent/a.prom"], 2, "there is no directory '/nonexistent'"),
     (["top", "1"], 1, "process 1 runs no engine that this user sees; "),
     (["top", "1", "--json"], 1, "process 1 runs no engine"),
     (["run", "nosuchprog"], 2, "there is no program 'nosuchprog' in PATH"),
@@ -56,7 +56,7 @@ def test_a_port_that_is_taken_is_named(arguments, tmp_path, monkeypatch):
     (["run", "-H", "a.invalid:1", "true"], 2, "unknown host 'a.invalid'"),
     (["check", "--colour"], 2, "No such option"),
     (["perf"], 2, "name a HOST, or give one of --serve, --local and --handle"),
-    (["perf", "a.invalid"], 1, "unknown host 'a.invalid'"),
+    (["perf", "a.invalid"], 2, "unknown host 'a.invalid'"),
     (["decode", "/nonexistent.pcap"], 2,
      "/nonexistent.pcap cannot be read: no such file or directory"),
 ])

@@ -253,7 +253,7 @@ def test_env_warns_where_a_plan_is_of_other_hosts(job, tmp_path):
 def test_files_that_cannot_be_had(job, tmp_path):
     assert "cannot be read" in run("env", "--plan", tmp_path / "none").stderr
     done = run("plan", job(), "-o", tmp_path / "no" / "plan.json")
-    assert done.exit_code == 1
+    assert done.exit_code == 2
     assert "cannot write" in done.stderr
 
 

@@ -1,0 +1,86 @@
+"""A wrong file or option is exit code 2 and one sentence in every command; 1 is a verdict."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harp.cli.main import COMMANDS
+from tests.support import PATIENCE_S
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BAD_FILES = ["{missing}", "{folder}", "{junk}", "{binary}", "{empty}"]
+TAKES_FILE = ["decode", "diagnose", "plan", "env --plan", "probe --plan", "run -np 2 {} ",
+              "run -np 2 --hostfile {} true"]
+"""Where a file is read: at the end, or where the braces are."""
+
+WRONG = [
+    "nosuch",
+    "check --bogus", "check extra",
+    "perf", "perf --local --port bogus", "perf --local --address 300",
+    "perf --local --interface nosuch", "perf --local --port xdp", "perf --local --mtu 3 --sizes 8",
+    "perf --local --cpu 4000 --sizes 8 --seconds 0.01", "perf --handle zz",
+    "perf --handle 00", "perf no.such.host.invalid", "perf --local --faults xx",
+    "perf --local --sizes 8:x", "perf --serve --control 99999", "perf --serve --address 9.9.9.9",
+    "top --bogus", "top x", "top --export 127.0.0.1:1x", "top --export {missing}/x",
+    "diagnose --snapshot {missing}/x", "diagnose node-1:99999", "diagnose --serve 1x",
+    "decode {junk} --secret zz", "decode {junk} --secret 00",
+    "setup --nics nosuch", "setup --nics a..b", "setup --mtu 1", "setup --undo --mtu 1500",
+    "setup --dry-run --queues 0",
+    "probe", "probe --ports x 10.0.0.1", "probe bogus",
+    "plan", "plan {junk} -o {missing}/x",
+    "run", "run -np 0 true", "run -np 2 nosuchprogram", "run -np 2 -H a:0 true",
+    "run -np 3 -H localhost:2 true", "run --address no.such.invalid -np 2 true",
+    "env --bogus", "plugin-path extra",
+    *(words.format(file) if "{}" in words else f"{words} {file}"
+      for words in TAKES_FILE for file in BAD_FILES),
+]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("files")
+    named = {name: folder / name for name in ("missing", "folder", "junk", "binary", "empty")}
+    named["folder"].mkdir()
+    named["junk"].write_text("{junk")
+    named["binary"].write_bytes(b"\xff\xfe\0junk" * 9)
+    named["empty"].write_text("")
+    return named
+
+
+def run_harp(words: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "harp.cli.main", *words], capture_output=True,
+                          text=True, check=False, timeout=PATIENCE_S,
+                          env={**os.environ, **environment})
+
+
+def check_sentence(done: subprocess.CompletedProcess[str]) -> None:
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    assert not any(word in done.stderr for word in ("Traceback", "Errno", "fromhex", "codec"))
+
+
+@pytest.mark.parametrize("words", WRONG)
+def test_what_a_person_gives_wrongly_is_exit_code_2(words: str, files: dict[str, Path]) -> None:
+    before = sorted(files["folder"].parent.iterdir())
+    check_sentence(run_harp(words.format(**files).split()))
+    assert sorted(files["folder"].parent.iterdir()) == before
+
+
+@pytest.mark.parametrize("text", [None, "no line", "HARP_CONF_FILE=x", "HARP_PATHS=many"])
+def test_a_wrong_settings_file_is_exit_code_2(text: str | None, tmp_path: Path) -> None:
+    file = tmp_path / "harp.conf"
+    if text is not None:
+        file.write_text(f"{text}\n")
+    check_sentence(run_harp(["env"], HARP_CONF_FILE=str(file)))
+
+
+def test_every_command_is_asked() -> None:
+    assert set(COMMANDS) <= {words.split()[0] for words in WRONG}
