@@ -125,6 +125,11 @@ def gb_s(nbytes: int, answers: Sequence[dict[str, float]]) -> float:
     return nbytes * 1e-9 * answers[0]["times"] / answers[0]["seconds"]
 
 
+def quantised_gb_s(answers: Sequence[dict[str, float]]) -> float:
+    """Bytes of float32 that go by, over time: values, error twice, sum twice."""
+    return gb_s(5 * 100_000_000, answers)
+
+
 def sampled(answers: Sequence[dict[str, float]], value: float) -> Sample:
     """Make a sample of all ranks' answers."""
     cpu_s = sum(answer.get("cpu_s", 0.0) for answer in answers)
@@ -187,7 +192,10 @@ def kernels(bench: Bench) -> Iterator[Arms]:
                 return sampled(answers, unit(3 * 100_000_000, answers))
             return take
 
-        yield {"HARP topk": arm("topk", us), "torch.topk": arm("torch_topk", us),
+        yield {"HARP chunks": arm("chunk_topk", us), "HARP exact": arm("exact_topk", us),
+               **{f"HARP {bits} bits": arm(f"quant_{bits}", lambda _, answers: quantised_gb_s(
+                   answers)) for bits in (8, 4)},
+               "HARP topk": arm("topk", us), "torch.topk": arm("torch_topk", us),
                "HARP sum": arm("total", gb_s),
                "triad": lambda: alone([triad, str(bench.cpus[1]), str(bench.seconds / 2)],
                                       lambda got: float(got["bytes"]) * 1e-9 / got["seconds"])}
@@ -252,6 +260,31 @@ def training(_: Bench) -> Iterator[Arms]:
         yield {**arms, **cpu, **predictions}
 
 
+@contextmanager
+def two_hosts(bench: Bench) -> Iterator[Arms]:
+    """Two hosts of two ranks over 1 Gb/s: an allreduce of 25 MiB in ever fewer bits."""
+    with veth_pair() as (a, b):
+        for end in (a, b):
+            end.congestion("cubic")
+            end.shape(1_000_000_000)
+        ranks = torch_ranks([a.space, a.space, b.space, b.space], a.ipv4,
+                            GLOO_SOCKET_IFNAME=a.device, HARP_IFNAME=a.device)
+
+        def arm(do: str, **more: Any) -> Callable[[], Sample]:
+            def take() -> Sample:
+                answers = ranks.ask(do=do, nbytes=AR_BYTES, seconds=bench.seconds, most=MOST,
+                                    **more)
+                return sampled(answers, 1e-3 * us(AR_BYTES, answers))
+            return take
+
+        two_d = {"LIGHT_2D_ALLREDUCE": "1", "LIGHT_INTRA_SIZE": "2"}
+        yield {"gloo": arm("allreduce", backend="gloo", light={}),
+               "2D, float16": arm("allreduce_as_float16", backend="lightcc", light=two_d),
+               "ring, float16": arm("allreduce_as_float16", backend="lightcc", light={}),
+               **{f"{bits} bits": arm("allreduce_in_bits", bits=bits, intra=2)
+                  for bits in (8, 4)}}
+
+
 def _cpu_of(name: str, run: Callable[[], Sample],
             last: dict[str, list[dict[str, float]]]) -> Callable[[], Sample]:
     def take() -> Sample:
@@ -308,6 +341,18 @@ ROWS = by_id((
            against=("torch.topk",), target=0.2, lower=True),
     ArmRow("sum", "sum of float32, one core", kernels, "HARP sum", unit="GB/s", against=("triad",),
            target=0.8),
+    ArmRow("quant-8", "25 M float32 to 8 bits and added, one core", kernels, "HARP 8 bits",
+           unit="GB/s", against=("triad",), target=0.5),
+    ArmRow("quant-4", "the same with 4 bits", kernels, "HARP 4 bits", unit="GB/s",
+           against=("triad",), target=0.5),
+    ArmRow("chunk-topk", "1 of 64 in chunks of 4,096 of 25 M float32", kernels, "HARP chunks",
+           unit="µs", against=("HARP exact",), target=0.5, lower=True),
+    ArmRow("int8-25m", "allreduce of 25 MiB as int8, two hosts, 1 Gb/s", two_hosts, "8 bits",
+           unit="ms", against=("ring, float16",), target=1 / 1.8, lower=True),
+    ArmRow("int8-25m-2d", "the same beside 2D of float16", two_hosts, "8 bits", unit="ms",
+           against=("2D, float16",), target=0.0, lower=True),
+    ArmRow("int8-25m-gloo", "the same beside gloo's float32", two_hosts, "8 bits", unit="ms",
+           against=("gloo",), target=1 / 3.5, lower=True),
     ArmRow("a2a", "all-to-all, uneven, 4 ranks, 4 MiB to each", ONE_HOST[4], "lightcc, all-to-all",
            unit="GB/s", against=("gloo, all-to-all",), target=2.0),
 ))

@@ -24,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import harp.lightcc.torch  # noqa: F401  (registers the backend)
 from harp._cnet import ffi, lib
+from harp.lightcc.few_bits import FewBits
 from harp.lightcc.group import Group
 from harp.lightcc.hook import GradientState, average_gradients
 from harp.lightcc.tensors import flat_bytes
@@ -120,6 +121,27 @@ class Rank:
             with group.waiting():
                 group.allreduce_of(data, data.data_ptr(), data.numel(), "float32", "sum",
                                    flat_bytes).result()
+        return allreduce
+
+    def allreduce_as_float16(self, backend: str, nbytes: int,
+                             light: dict[str, str]) -> Callable[[], None]:
+        """Sum as many float16 as ``nbytes`` bytes hold float32, and turn them back."""
+        group, data = self._groups.get(backend, light), self._memory[:nbytes // 4]
+
+        def allreduce() -> None:
+            halves = data.to(torch.float16)
+            dist.all_reduce(halves, group=group)
+            data.copy_(halves)
+        return allreduce
+
+    def allreduce_in_bits(self, nbytes: int, bits: int, intra: int) -> Callable[[], object]:
+        """Sum float32 in few bits, with error feedback."""
+        vector = self._memory[:nbytes // 4].numpy()
+        call, error = FewBits(self._groups.own, len(vector), bits, intra=intra), vector * 0
+
+        def allreduce() -> None:
+            with self._groups.own.waiting():
+                call.allreduce(vector, error).result()
         return allreduce
 
     def alltoall(self, backend: str, nbytes: int, light: dict[str, str]) -> Callable[[], None]:

@@ -1,9 +1,17 @@
 """An allreduce of float32 in 8, 4 or 2 bits a value, with error feedback.
 
-The vector is divided into a part for each rank. Each rank sends each other one its part in few bits
-(`cnet/lightcc/few_bits.h`), adds up in float32 what comes for its own one, in the order of ranks,
-and sends the sum to all, in few bits again. All ranks decode the same bytes, so results are
-bit-equal. Each sends 2 (n - 1) / n of a message of the whole vector, as a ring does.
+Ranks lie on hosts, ``intra`` on each. A vector is divided into a shard for each rank of a host, and
+a shard into a part for each host:
+
+1. within a host each rank gets its shard from the others, as float32, and adds it up;
+2. ranks with the same shard send each other their parts of it in few bits
+   (`cnet/lightcc/few_bits.h`) and add up, in float32, what comes for their own part;
+3. they send the sums to each other, in few bits again;
+4. within a host each rank sends the sums of its shard to the others.
+
+So a host sends 2 (h - 1) / h of a message of the whole vector to others, as a ring over h hosts
+does. With ``intra`` 1 only steps 2 and 3 are left. All ranks decode the same bytes, and sums are
+made in the order of ranks: results are bit-equal.
 
 What is lost is kept, and added the next time (Seide et al., "1-bit stochastic gradient descent",
 Interspeech 2014): by each rank for what it sent, and for the sum by the rank that made it.
@@ -59,22 +67,42 @@ class FewBits:
         elements: of the vector.
         bits: of a value: 8, 4 or 2.
         seed: of rounding by chance; 0: values are rounded to nearest.
+        intra: ranks of a host, which are neighbours; 1: each rank is a host.
 
     """
 
-    def __init__(self, group: Group, elements: int, bits: int, seed: int = 0) -> None:
+    def __init__(self, group: Group, elements: int, bits: int, seed: int = 0,
+                 intra: int = 1) -> None:
         if bits not in BITS:
             raise ValueError(f"bits is {bits}; allowed are {', '.join(map(str, BITS))}")
-        self._group, self._bits, self._seed = group, bits, seed
+        if intra < 1 or group.ranks % intra:
+            raise ValueError(f"intra is {intra}; allowed is a divisor of the {group.ranks} ranks")
+        self._group, self._bits, self._seed, self._intra = group, bits, seed, intra
         self.elements = elements
+        self._host, self._place = divmod(group.rank, intra)
+        hosts = group.ranks // intra
         room = -(-elements // (group.ranks * CHUNK)) * CHUNK
-        self._parts = [slice(min(rank * room, elements), min((rank + 1) * room, elements))
-                       for rank in range(group.ranks)]
-        sizes = [message_bytes(part.stop - part.start, bits) for part in self._parts]
-        self._sent = [np.empty(size, np.uint8) for size in sizes]
-        self._came = [np.empty(sizes[group.rank], np.uint8) for _ in sizes]
-        self._sums = [np.empty(size, np.uint8) for size in sizes]
+        self._parts = [[slice(min(first, elements), min(first + room, elements))
+                        for first in range(shard * hosts * room, (shard + 1) * hosts * room, room)]
+                       for shard in range(intra)]
+        """Of the vector, by shard and host."""
+        self._shards = [slice(parts[0].start, parts[-1].stop) for parts in self._parts]
+        nothing = np.empty(0, np.uint8)
+        own = self._shards[self._place]
+        self._within = [np.empty(4 * (own.stop - own.start), np.uint8)
+                        if self._is_here(rank) else nothing for rank in range(group.ranks)]
+        """Other ranks' float32 of this rank's shard."""
+        sizes = [[message_bytes(part.stop - part.start, bits) for part in parts]
+                 for parts in self._parts]
+        self._sent = [np.empty(size, np.uint8) for size in sizes[self._place]]
+        self._came = [np.empty(sizes[self._place][self._host], np.uint8) for _ in range(hosts)]
+        self._sums = [np.empty(sum(row), np.uint8) for row in sizes]
+        """By shard: the sums of its parts, one behind the other."""
+        self._ends = [np.cumsum([0, *row]) for row in sizes]
         self._calls = 0
+
+    def _is_here(self, rank: int) -> bool:
+        return rank // self._intra == self._host
 
     def allreduce(self, vector: Floats, error: Floats | None = None, *,
                   average: bool = False) -> Future[None]:
@@ -84,28 +112,68 @@ class FewBits:
         """
         if len(vector) != self.elements:
             raise ValueError(f"the vector has {len(vector)} elements, not {self.elements}")
-        group = self._group
-        for part, message in zip(self._parts, self._sent, strict=True):
+        words = (f"allreduce of {self.elements} float32, {'avg' if average else 'sum'}, in "
+                 f"{self._bits} bits, {self._intra} ranks a host")
+        # The group begins a call when the one before it and its callbacks are over, since both are
+        # on memory that it does not know to be apart. If one fails, so do those behind it.
+        if self._intra > 1:
+            self._within_host(f"{words}, shards", [
+                vector[shard].view(np.uint8) for shard in self._shards], self._within,
+            ).add_done_callback(lambda call: self._encode(call, vector, error))
+        else:
+            self._encode(None, vector, error)
+        self._between_hosts(f"{words}, parts", self._sent, self._came).add_done_callback(
+            lambda call: self._add_up(call, vector, error, average=average))
+        sums = [self._sum_of(self._place, host) for host in range(len(self._sent))]
+        last = self._between_hosts(f"{words}, sums", [sums[self._host]] * len(sums), sums)
+        if self._intra > 1:
+            rows = [self._sums[rank % self._intra] if self._is_here(rank) else self._sums[0][:0]
+                    for rank in range(self._group.ranks)]
+            last = self._within_host(f"{words}, all sums", [self._sums[self._place]] * self._intra,
+                                     rows)
+        over: Future[None] = Future()
+        last.add_done_callback(lambda call: self._decode(vector, call, over))
+        return over
+
+    def _within_host(self, words: str, outs: list[Bytes], ins: list[Bytes]) -> Future[None]:
+        """Send ``outs`` to the ranks of this host, in order; ``ins`` are of all ranks."""
+        nothing = outs[0][:0]
+        return self._group.exchange(words, [
+            outs[rank % self._intra] if self._is_here(rank) else nothing
+            for rank in range(self._group.ranks)], ins)
+
+    def _between_hosts(self, words: str, outs: list[Bytes], ins: list[Bytes]) -> Future[None]:
+        """Send to the ranks with this rank's shard, a host each."""
+        nothing = outs[0][:0]
+
+        def of_all(rows: list[Bytes]) -> list[Bytes]:
+            return [rows[rank // self._intra] if rank % self._intra == self._place else nothing
+                    for rank in range(self._group.ranks)]
+        return self._group.exchange(words, of_all(outs), of_all(ins))
+
+    def _sum_of(self, shard: int, host: int) -> Bytes:
+        first, last = self._ends[shard][host:host + 2]
+        return self._sums[shard][first:last]
+
+    def _encode(self, call: Future[None] | None, vector: Floats, error: Floats | None) -> None:
+        """Write this rank's shard, the sum over its host, in few bits."""
+        if call is not None:
+            if call.exception() is not None:
+                return
+            total = vector[self._shards[self._place]]
+            total[:] = 0
+            for row in self._within[self._host * self._intra:(self._host + 1) * self._intra]:
+                total += row.view(np.float32)
+        for part, message in zip(self._parts[self._place], self._sent, strict=True):
             take(vector[part], None if error is None else error[part], message, self._bits,
                  self._next_seed())
-        words = (f"allreduce of {self.elements} float32, {'avg' if average else 'sum'}, in "
-                 f"{self._bits} bits")
-        # The group begins the second call when the first one and its callbacks are over, since both
-        # are on memory that it does not know to be apart. If the first fails, so does the second.
-        group.exchange(f"{words}, parts", self._sent, self._came).add_done_callback(
-            lambda first: self._add_up(first, vector, error, average=average))
-        second = group.exchange(f"{words}, sums", [self._sums[group.rank]] * group.ranks,
-                                self._sums)
-        over: Future[None] = Future()
-        second.add_done_callback(lambda second: self._decode(vector, second, over))
-        return over
 
     def _add_up(self, call: Future[None], vector: Floats, error: Floats | None, *,
                 average: bool) -> None:
-        """Make the sum of this rank's part from all ranks' messages, in few bits."""
+        """Make the sum of this rank's part from all hosts' messages, in few bits."""
         if call.exception() is not None:
             return
-        ranks, own = self._group.ranks, self._parts[self._group.rank]
+        ranks, own = self._group.ranks, self._parts[self._place][self._host]
         total = vector[own]
         total[:] = 0
         for message in self._came:
@@ -113,7 +181,7 @@ class FewBits:
         if average:
             total /= np.float32(ranks)
         lost = None if error is None else np.zeros_like(total)
-        take(total, lost, self._sums[self._group.rank], self._bits, self._next_seed())
+        take(total, lost, self._sum_of(self._place, self._host), self._bits, self._next_seed())
         if error is not None and lost is not None:
             error[own] += lost * np.float32(ranks if average else 1)
 
@@ -122,8 +190,9 @@ class FewBits:
             over.set_exception(why)
             return
         vector[:] = 0
-        for part, message in zip(self._parts, self._sums, strict=True):
-            add(vector[part], message, self._bits)
+        for shard, parts in enumerate(self._parts):
+            for host, part in enumerate(parts):
+                add(vector[part], self._sum_of(shard, host), self._bits)
         over.set_result(None)
 
     def _next_seed(self) -> int:

@@ -3,9 +3,11 @@
     model = DistributedDataParallel(net)                   # over the backend lightcc
     model.register_comm_hook(BitsState(bits=8), average_in_few_bits)
 
-`harp.lightcc.few_bits` says how. What is lost is added to the next step's gradients, so a
-`BitsState` is memory as large as they are. The first step's average is dense, since DDP makes its
-buckets anew after it; so is that of gradients that are not float32 on the CPU.
+`harp.lightcc.few_bits` says how. With LIGHT_2D_ALLREDUCE=1 the LIGHT_INTRA_SIZE ranks of a host add
+up in float32 first, and few bits travel between hosts alone. What is lost is added to the next
+step's gradients, so a `BitsState` is memory as large as they are. The first step's average is
+dense, since DDP makes its buckets anew after it; so is that of gradients that are not float32 on
+the CPU.
 """
 
 # DDP looks at the annotations of a hook, which must not be text: no annotations from __future__.
@@ -38,6 +40,10 @@ class BitsState:
         found = dist.group.WORLD if group is None else group
         if not isinstance(found, LightGroup):
             raise ValueError("BitsState needs a group of the backend lightcc, made before it")
+        settings = found.callbacks.program_group.settings
+        if settings.two_d and found.size() % settings.intra_size:
+            raise ValueError(f"LIGHT_INTRA_SIZE is {settings.intra_size}; few bits with "
+                             f"LIGHT_2D_ALLREDUCE need a divisor of the {found.size()} ranks")
         self.group = found
         self._is_first = True
         self._kept: dict[Any, tuple[FewBits, Any]] = {}
@@ -50,7 +56,9 @@ class BitsState:
         layout = bucket.index(), tuple(tensor.numel() for tensor in bucket.parameters())
         if layout not in self._kept:
             elements = gradients.numel()
-            made = FewBits(self.group.callbacks.program_group, elements, self.bits, self.seed)
+            group = self.group.callbacks.program_group
+            made = FewBits(group, elements, self.bits, self.seed,
+                           group.settings.intra_size if group.settings.two_d else 1)
             self._kept[layout] = made, np.zeros(elements, np.float32)
         return self._kept[layout]
 

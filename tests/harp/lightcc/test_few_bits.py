@@ -113,15 +113,17 @@ def test_rounding_by_chance_is_right_on_average():
 # ---- The collective
 
 @pytest.mark.parametrize("bits", BITS)
-@pytest.mark.parametrize(("ranks", "elements"), [(1, 300), (2, 1), (3, 5000), (4, 2048)])
-def test_all_ranks_have_the_same_and_what_is_lost_is_kept(ranks, elements, bits):
+@pytest.mark.parametrize(("ranks", "elements", "intra"), [
+    (1, 300, 1), (2, 1, 1), (3, 5000, 1), (4, 2048, 1), (4, 5000, 2), (4, 1, 2), (6, 4097, 3),
+    (2, 3000, 2)])
+def test_all_ranks_have_the_same_and_what_is_lost_is_kept(ranks, elements, intra, bits):
     random = np.random.default_rng([ranks, bits])
     data = [random.normal(size=elements).astype("<f4") for _ in range(ranks)]
     errors = [np.zeros(elements, "<f4") for _ in range(ranks)]
     given = np.zeros(elements)
     got = np.zeros(elements)
     with group_of(ranks) as group:
-        made = [FewBits(rank, elements, bits) for rank in group]
+        made = [FewBits(rank, elements, bits, intra=intra) for rank in group]
         for _ in range(4):
             vectors = [one.copy() for one in data]
             given += np.sum(data, axis=0, dtype=float)
@@ -154,3 +156,29 @@ def test_ranks_with_other_bits_are_named():
 def test_bits_that_cannot_be_are_refused():
     with group_of(1) as group, pytest.raises(ValueError, match="bits is 3; allowed are 8, 4, 2"):
         FewBits(group[0], 10, 3)
+
+
+def test_hosts_of_other_sizes_are_refused():
+    with group_of(4) as group, pytest.raises(ValueError, match="intra is 3; allowed is a divisor"):
+        FewBits(group[0], 10, 8, intra=3)
+
+
+@pytest.mark.parametrize("intra", [1, 2])
+def test_a_host_sends_few_bits_and_a_hosts_ranks_float32(intra, monkeypatch):
+    """Bytes between hosts are those of a ring over hosts, of one message of all."""
+    sent = {}
+    elements = 8 * CHUNK * 4
+    with group_of(4) as group:
+        for rank in group:
+            exchange = rank.exchange
+
+            def counted(call, outs, ins, rank=rank, exchange=exchange):
+                for peer, data in enumerate(outs):
+                    if peer // 2 != rank.rank // 2:
+                        sent[rank.rank // 2] = sent.get(rank.rank // 2, 0) + len(data)
+                return exchange(call, outs, ins)
+            monkeypatch.setattr(rank, "exchange", counted)
+        of_all(FewBits(rank, elements, 8, intra=intra).allreduce(np.ones(elements, "<f4"))
+               for rank in group)
+    times = {1: 2, 2: 1}[intra]
+    assert sent == dict.fromkeys((0, 1), times * message_bytes(elements, 8))

@@ -33,6 +33,7 @@ from torch.distributed.tensor.parallel import (
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
+from harp.lightcc.settings import LightSettings
 from harp.lightcc.torch.few_bits import BitsState, average_in_few_bits
 
 RANKS = 4
@@ -321,12 +322,13 @@ def sparse_gradients(rank, folder):
 
 
 def gradients_in_few_bits(rank, folder):
-    def train(bits):
+    def train(bits, group=None):
         torch.manual_seed(0)
         model = DistributedDataParallel(torch.nn.Sequential(
-            torch.nn.Linear(40, 100), torch.nn.Tanh(), torch.nn.Linear(100, 1)), bucket_cap_mb=0.01)
+            torch.nn.Linear(40, 100), torch.nn.Tanh(), torch.nn.Linear(100, 1)), bucket_cap_mb=0.01,
+            process_group=group)
         if bits:
-            model.register_comm_hook(BitsState(bits), average_in_few_bits)
+            model.register_comm_hook(BitsState(bits, group), average_in_few_bits)
         inner = torch.optim.SGD(model.parameters(), 0.05)
         for step in range(12):
             data = torch.randn(16, 40, generator=torch.Generator().manual_seed(100 * step + rank))
@@ -334,9 +336,14 @@ def gradients_in_few_bits(rank, folder):
             (model(data) - data.sum(1, keepdim=True).sin()).square().mean().backward()
             inner.step()
         return torch.cat([one.detach().reshape(-1) for one in model.parameters()])
+
+    def train_on_hosts(bits):
+        return train(bits, dist.new_group(pg_options=LightSettings(two_d=True, intra_size=2)))
+
     dense = train(0)
-    for bits, share in ((8, 0.01), (4, 0.1), (2, 0.6)):
-        found = train(bits)
+    for bits, share, how in ((8, 0.01, train), (4, 0.1, train), (2, 0.6, train),
+                             (8, 0.01, train_on_hosts), (4, 0.1, train_on_hosts)):
+        found = how(bits)
         of_all = [torch.empty_like(found) for _ in range(RANKS)]
         dist.all_gather(of_all, found)
         assert all(torch.equal(found, one) for one in of_all)
