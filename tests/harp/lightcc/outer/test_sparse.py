@@ -85,3 +85,38 @@ def test_nothing_but_zeros_stays_so():
     sparse.add(sparse.take(error, policy(8, keep=64)), total, policy(8, keep=64))
     assert float(total.abs().max()) == 0
     assert float(error.abs().max()) == 0
+
+
+@pytest.mark.parametrize("kind", ["normal", "equal", "zeros", "steps", "tiny", "growing"])
+@pytest.mark.parametrize(("keep", "chunk"), [(1, 2), (5, 64), (64, 64), (7, 100), (64, 4096)])
+def test_the_places_are_those_of_a_stable_sort(kind, keep, chunk):
+    """Of equals the first, in chunks of every kind, whatever the chunk before was like."""
+    random = np.random.default_rng([keep, chunk])
+    elements = 3 * chunk + chunk // 2
+    values = {"normal": random.normal(size=elements), "equal": np.full(elements, -2.5),
+              "zeros": np.zeros(elements), "steps": random.integers(-3, 4, elements),
+              "tiny": random.normal(size=elements) * 1e-42,
+              "growing": random.normal(size=elements) * 10.0 ** np.linspace(-30, 30, elements),
+              }[kind].astype(np.float32)
+    rule = policy(32, keep, chunk)
+    message = bytes(sparse.take(torch.from_numpy(values.copy()), rule).numpy())
+    filled = np.zeros(4 * chunk, np.float32)
+    filled[:elements] = values
+    for number, row in enumerate(filled.reshape(4, chunk)):
+        wanted = np.sort(np.argsort(-np.abs(row), kind="stable")[:keep])
+        stream = "".join(f"{byte:08b}" for byte in
+                         message[number * rule.chunk_bytes:(number + 1) * rule.chunk_bytes])
+        each = rule.index_bits + 32
+        found = [stream[first:first + each] for first in range(0, keep * each, each)]
+        assert [int(one[:rule.index_bits], 2) for one in found] == wanted.tolist()
+        bits = np.array([int(one[rule.index_bits:], 2) for one in found], np.uint32)
+        np.testing.assert_array_equal(bits.view(np.float32), row[wanted])
+
+
+def test_a_value_that_is_no_number_is_seen():
+    error, total = vector(640), torch.zeros(640)
+    error[100] = float("nan")
+    sparse.add(sparse.take(error, policy(2)), total, policy(2))
+    assert torch.isnan(total[64:128]).any()
+    assert torch.isfinite(total[:64]).all()
+    assert torch.isfinite(total[128:]).all()

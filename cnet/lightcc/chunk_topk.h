@@ -1,0 +1,42 @@
+/* The largest values of each chunk of a vector, in few bits: messages of SparseLoCo.
+ *
+ * A message has, for each chunk, a scale (float32, little-endian, the largest magnitude; none with
+ * 32 bits) and a stream of bits, most significant first: for each of the `keep` values its place in
+ * the chunk, in as many bits as the last place needs, then its level in `bits`. Places rise. Level
+ * q of L levels stands for scale * (2 q / (L - 1) - 1); with 32 bits it is the value's own bits. A
+ * stream ends with a whole byte. The vector counts as filled up with zeros to whole chunks, so all
+ * messages have the same size.
+ *
+ * Of equals the first ones are taken; a NaN is larger than all else, so that it is seen.
+ *
+ * Chunks of 4,096, of which 64 travel: SparseLoCo, arXiv 2508.15706.
+ */
+#ifndef HARP_LIGHTCC_CHUNK_TOPK_H
+#define HARP_LIGHTCC_CHUNK_TOPK_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* cdef: begin */
+#define HARP_CHUNK_SCRATCH 3 /* words that the calls need for each element of a chunk */
+
+struct harp_chunk_rule {
+    uint32_t chunk; /* elements, 2 or more */
+    uint32_t keep;  /* of each chunk, 1 to all */
+    uint32_t bits;  /* 2, 4, 8 or 32 */
+};
+
+/* Bytes of a message of `n` values. */
+size_t harp_chunk_bytes(size_t n, const struct harp_chunk_rule *rule);
+
+/* Move the largest values of `error` into a message: what it says is subtracted from them.
+ * `scratch` has HARP_CHUNK_SCRATCH * chunk words. */
+void harp_chunk_take(float *error, size_t n, const struct harp_chunk_rule *rule, uint8_t *message,
+                     uint32_t *scratch);
+
+/* Add what a message of `n` values says. Places that the vector does not have are passed over. */
+void harp_chunk_add(float *total, size_t n, const struct harp_chunk_rule *rule,
+                    const uint8_t *message);
+/* cdef: end */
+
+#endif
