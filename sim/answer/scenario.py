@@ -338,6 +338,8 @@ class Run:
             accumulation=workload.accumulation, recompute=workload.recompute,
             flash=workload.flash,
             moved=float(self.cluster.moved[ranks.gpus].min()), precision=workload.precision,
+            left_wide=max(group.gpus.left_wide(workload.precision)
+                          for group in self.cluster.topology.hosts),
             streams=scenario.streams, alltoall=scenario.alltoall,
             placement=ranks.placement)
 

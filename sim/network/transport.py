@@ -86,6 +86,11 @@ DYNAMIC = "dynamic"
 """The bond that splits a flow; every other one gives it one port."""
 BURST_BYTES = 65536
 """What kernel TCP hands to a NIC at once, at most: GSO_LEGACY_MAX_SIZE of Linux."""
+WINDOW_BYTES = 3 << 20
+"""What one of kernel TCP's sockets may have on its way: half of the last figure of tcp_rmem, 6 MiB,
+since the other half is for what the kernel keeps beside data (tcp_adv_win_scale, 1; Linux's
+ip-sysctl). Published, of kernels before 6.16 and hosts that nobody tuned; fidelity packet has the
+same. NCCL sets no buffers."""
 KEPT_EDGES, KEPT_ROUTES = 1024, 256
 """Largest set of edges with cached links, and number of such sets."""
 _kept: WeakKeyDictionary[Cluster, dict[tuple[object, ...], Rows]] = WeakKeyDictionary()
@@ -204,9 +209,9 @@ class Transport:
         between = np.flatnonzero(~inner)
         stages = None
         if len(between):
-            stages = self._between(between, src, dst, channel=channel, rows=rows, alpha_s=alpha_s)
+            stages = self._between(between, src, dst, channel=channel, rows=rows, alpha_s=alpha_s,
+                                   ceiling=ceiling)
             message_s[between] = self.deviation * self.stack.cost_per_message.value
-            ceiling[between] = self.ceiling
         edge = np.concatenate([row[0] for row in rows])
         resource = np.concatenate([row[1] for row in rows])
         coefficient = np.concatenate([np.broadcast_to(np.asarray(row[2], np.float64), len(row[0]))
@@ -222,6 +227,17 @@ class Transport:
             return math.inf
         most = min(self.stack_flows, self.vpc_ceiling) / self.style.sockets
         return min(most, 1 / self.core_s) if self.style.helpers and self.core_s else most
+
+    def _window_bytes_per_s(self, latency_s: Floats) -> Floats:
+        """What the windows of an edge's sockets let through in a round trip; of other stacks any.
+
+        The way there and back of an idle network, without the time of hosts, hence at most.
+        """
+        if self.style.congestion is None:
+            return np.full(len(latency_s), math.inf)
+        windows = self.style.sockets * WINDOW_BYTES
+        return np.asarray(np.divide(windows, 2 * latency_s, where=latency_s > 0,
+                                    out=np.full(len(latency_s), math.inf)))
 
     def _tree_most(self, src: Ints, dst: Ints) -> float:
         """Bytes/s of a tree over these edges, at most, where NICs move the bytes."""
@@ -258,7 +274,7 @@ class Transport:
                                  cluster.pcie_latency_s[host])
 
     def _between(self, edge: Ints, src: Ints, dst: Ints, *, channel: Ints, rows: HostRows,
-                 alpha_s: Floats) -> Stages:
+                 alpha_s: Floats, ceiling: Floats) -> Stages:
         """Add the edges between hosts; the stages that they pass."""
         cluster = self.cluster
         sender: HostRows = []
@@ -270,13 +286,14 @@ class Transport:
         rows.append((owner, cluster.blocks["link"][link], share * self.link_bytes))
         latency_s = np.zeros(len(alpha_s))
         np.add.at(latency_s, owner, share * self.links.whole.link_latency_s[link])
-        alpha_s[edge] = (latency_s[edge] + self.deviation * self.stack.start_latency.value
-                         + cluster.nic_latency_s[src[edge]] + cluster.nic_latency_s[dst[edge]])
+        latency_s[edge] += cluster.nic_latency_s[src[edge]] + cluster.nic_latency_s[dst[edge]]
+        alpha_s[edge] = latency_s[edge] + self.deviation * self.stack.start_latency.value
+        ceiling[edge] = np.minimum(self.ceiling, self._window_bytes_per_s(latency_s[edge]))
         link_s = 8 * self.link_bytes / self.links.whole.link_bps[link]
         links_s, slowest_link_s, sender_s, receiver_s = np.zeros((4, len(src)))
         np.add.at(links_s, owner, share * link_s)
         np.maximum.at(slowest_link_s, owner, link_s)
-        sender_s[edge] = 1 / self.ceiling
+        sender_s[edge] = 1 / ceiling[edge]
         return Stages(self.payload, self.burst, self._slowest_s(sender, sender_s),
                       links_s, slowest_link_s, self._slowest_s(receiver, receiver_s))
 

@@ -71,6 +71,16 @@ class Gpus(Model):
         return None if kind is None or precision not in kind.tflops else (
             kind.tflops[precision] * 1e12)
 
+    def left_wide(self, precision: str) -> float:
+        """How many times as long a product takes that a precision leaves in 16 bits.
+
+        Above 1 for fp8 alone, and where a data sheet gives the speed.
+        """
+        narrow, wide = self.peak(precision), self.peak("bf16")
+        if precision != "fp8" or narrow is None or wide is None or math.isinf(self.moved):
+            return 1.0
+        return narrow / wide
+
     @property
     def moved(self) -> float:
         """Bytes/s at which its memory bounds kernels; infinite where a speed of all is given."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from harp.lightcc.fusion import DDP_FIRST_BYTES
-from sim.step.kernels import Moving, moving
+from sim.step.kernels import Moving, moving, widened
 from sim.workloads.buckets import ddp_buckets, horovod_buckets
 from sim.workloads.layers import SCORES
 from sim.workloads.model import block_of
@@ -76,7 +76,8 @@ def plan_pass(recipe: Recipe, flops: float) -> Pass:
     copying = recipe.costs.copy_per_element
     copy_s = copying.value if copying is not None else 0.0
     beside = moving(recipe)
-    layers = tuple(Work(layer.name, recipe.batch * backward_flops(recipe, layer) / flops
+    layers = tuple(Work(layer.name, recipe.batch * widened(recipe, layer)
+                        * backward_flops(recipe, layer) / flops
                         + beside.get(layer.name, NONE).backward_s
                         + copy_s * sum(tensor.elements for tensor in layer.tensors),
                         _exchange_bytes(recipe, layer)) for layer in backward)
@@ -130,7 +131,8 @@ def _forward(recipe: Recipe, flops: float) -> tuple[Work, ...]:
         run = list(layers)
         parts = [[layer] for layer in run] if with_experts else [run]
         pieces += [Work(part[0].name if with_experts else "forward",
-                        recipe.batch * sum(x.forward_flops for x in part) / flops
+                        recipe.batch * sum(widened(recipe, x) * x.forward_flops for x in part)
+                        / flops
                         + sum(beside.get(x.name, NONE).forward_s for x in part),
                         _exchange_bytes(recipe, part[0])) for part in parts]
     return tuple(pieces)

@@ -9,6 +9,10 @@ again in the backward pass, which reads what was kept as well. Of 5 bytes of a s
 attention moves 13 there and 19 back: scores written, softmax, dropout, and the product with values.
 Fused attention (Dao et al. 2022) moves none of these.
 
+In fp8 only the linear layers of blocks run at its rate; products of queries, keys and values, and
+the output layer, stay in 16 bits (`widened`), as in NVIDIA's recipes by default
+(NVIDIA-NeMo/Megatron-Bridge, docs/performance-guide.md, "Low Precision Training"). Published.
+
 Where a speed of the whole model is given (``effective``, ``samples_per_s``), it holds for all.
 """
 
@@ -19,10 +23,12 @@ from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from sim.step.memory import block_bytes
+from sim.workloads import layers as nn
 from sim.workloads.model import block_of
 
 if TYPE_CHECKING:
     from sim.step.recipe import Recipe
+    from sim.workloads.layers import Layer
 
 REACHED = 0.8
 """Share of the memory's rate that such kernels reach: assumed, 0.7 to 0.9 (a copy of 4 GiB on an
@@ -38,6 +44,12 @@ class Moving(NamedTuple):
 
     forward_s: float
     backward_s: float
+
+
+def widened(recipe: Recipe, layer: Layer) -> float:
+    """How many times as long a layer's products take as at the rate of the precision."""
+    narrow = block_of(layer) and not layer.name.endswith(nn.SCORES)
+    return 1.0 if narrow else recipe.left_wide
 
 
 def moving(recipe: Recipe) -> dict[str, Moving]:

@@ -72,6 +72,8 @@ class Recipe:
     """What the backward pass computes again: none, selective (scores of attention) or full."""
     precision: str = "fp32"
     """Type of matrix products."""
+    left_wide: float = 1.0
+    """How many times as long a product takes that the precision leaves in 16 bits."""
     flash: bool = True
     """Whether attention keeps no scores."""
     moved: float = math.inf

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from sim.answer.collective_bench import measure
+from sim.answer.scenario import Settings
 from sim.network.flow.fluid import Fluid
-from sim.network.transport import Style, Transport
+from sim.network.transport import WINDOW_BYTES, Style, Transport
 from sim.schema import TopologyError
 from sim.schema.parameters import load_stack
 from tests.support.cluster_files import ALPHA_S, IDEAL, cluster, topology
@@ -408,3 +413,37 @@ def test_without_affinity_gpus_are_spread_over_nodes_towards_one_another(tmp_pat
     assert rates(mixed, [0], [3]) == pytest.approx([22e9])
     assert rates(mixed, [0], [1]) == pytest.approx([40e9])
     assert rates(mixed, [4], [7]) == pytest.approx([22e9])
+
+
+def far(folder, **scenario):
+    """Two hosts of one GPU with 10 Gb/s, 10 ms there and back."""
+    return transport(folder, nic={"rate": "10Gbps"},
+                     fabric={"template": "single-switch", "latency": "2500us"},
+                     scenario={"stack": "kernel-tcp", "sockets": 1, "helpers": 0} | scenario)
+
+
+def test_a_socket_far_away_carries_a_window_in_a_round_trip(tmp_path):
+    assert rates(far(tmp_path), [0], [1]) == pytest.approx([WINDOW_BYTES / 10e-3])
+    several = far(tmp_path, sockets=2, helpers=2)
+    assert rates(several, [0], [1]) == pytest.approx([2 * WINDOW_BYTES / 10e-3])
+
+
+def test_a_window_holds_back_no_other_stack_and_no_socket_nearby(tmp_path):
+    assert rates(far(tmp_path, stack="ideal", helpers=None), [0], [1])[0] > WINDOW_BYTES / 10e-3
+    near = transport(tmp_path, scenario={"stack": "kernel-tcp"})
+    assert near.paths([0], [1]).ceiling == pytest.approx([near.ceiling])
+
+
+def test_the_window_is_that_of_the_packets(tmp_path):
+    header = Path("sim/network/packet/tcp.h").read_text("utf-8")
+    shown = re.search(r"TCP_RECEIVE_WINDOW \((\d+)u << (\d+)\)", header)
+    assert shown is not None
+    assert int(shown[1]) << int(shown[2]) == WINDOW_BYTES
+
+
+def test_packets_far_away_take_as_long(tmp_path):
+    made = far(tmp_path, channels=1).cluster
+    both = [measure(made, "allreduce", [1 << 30], algorithms=["ring"],
+                    settings=Settings(fidelity=fidelity)).rows[0].time_s
+            for fidelity in ("flow", "packet")]
+    assert both[0] == pytest.approx(both[1], rel=0.03)

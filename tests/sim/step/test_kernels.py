@@ -32,6 +32,23 @@ def test_matrix_products_take_flops_and_the_rest_takes_bytes(tmp_path):
     assert seconds == pytest.approx(BATCH * flops / (0.73 * PEAK) + moved / (0.8 * MEMORY))
 
 
+def test_fp8_leaves_attention_and_the_last_layer_in_16_bits(tmp_path):
+    """The linear layers of blocks alone take half: 24 s h^2 FLOPs a layer and pass forward."""
+    h100 = {"model": "H100"}
+    half, narrow = (compute_s(tmp_path, sheet=h100, precision=precision)[0]
+                    for precision in ("bf16", "fp8"))
+    linear = 3 * BATCH * LAYERS * 24 * TOKENS * WIDTH**2
+    saved = linear / (0.6 * 989.4e12) - linear / (0.6 * 1978.9e12)
+    assert half - narrow == pytest.approx(saved, rel=2e-3)
+
+
+def test_a_given_speed_is_that_of_all_products_in_fp8(tmp_path):
+    given = {"model": "H100", "effective": "500TFLOPS"}
+    half, narrow = (compute_s(tmp_path, sheet=given, precision=precision)[0]
+                    for precision in ("bf16", "fp8"))
+    assert half == pytest.approx(narrow)
+
+
 def test_unfused_attention_moves_its_scores(tmp_path):
     """32 bytes a score both ways."""
     fused, unfused = (compute_s(tmp_path, flash=flash)[0] for flash in (True, False))
