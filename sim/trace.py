@@ -1,5 +1,7 @@
 """Command line: ``python -m sim.trace PREFIX --topology cluster.yaml`` replays execution traces.
 
+With ``--write`` it writes those of a step of the file's workload instead.
+
 The traces are MLCommons Chakra's: ``PREFIX.0.et``, ``PREFIX.1.et`` and so on, one a rank and GPU.
 The command prints when each rank is done and how long its GPU waited for the network. A wrong trace
 or option ends with status 2 and one sentence. docs/use/traces.md is the manual.
@@ -17,6 +19,7 @@ import click
 from sim.command import plain_command
 
 if TYPE_CHECKING:
+    from sim.cluster.cluster import Cluster
     from sim.schema.model import Topology
     from sim.schema.scenario_keys import Scenario
     from sim.traces.execution_trace import JobTrace
@@ -36,6 +39,8 @@ MOST_SHOWN = 16
               help="Scenario that gives stack, algorithm and routing; the first by default.")
 @click.option("--set", "changes", multiple=True, metavar="KEY=VALUE",
               help="Change a value of the topology file (may be repeated).")
+@click.option("--write", is_flag=True,
+              help="Write the traces of a step of the file's workload, instead of reading some.")
 @click.option("--groups", type=PATH, metavar="FILE",
               help='Groups of ranks, as {"1": [0, 1]}; those of the traces by default.')
 @click.option("--deps", type=click.Choice(["data+ctrl", "data"]), default="data+ctrl",
@@ -47,8 +52,8 @@ MOST_SHOWN = 16
 @click.option("--json", "as_json", metavar="FILE|-", help="Write the answer as JSON.")
 @click.option("--quiet", is_flag=True, help="No table.")
 def main(prefix: Path, *, topology: Path, scenario: str | None, changes: tuple[str, ...],
-         groups: Path | None, deps: Any, by_flops: bool, fidelity: str, as_json: str | None,
-         quiet: bool) -> None:
+         write: bool, groups: Path | None, deps: Any, by_flops: bool, fidelity: str,
+         as_json: str | None, quiet: bool) -> None:
     """Replay the execution traces PREFIX.<rank>.et on a simulated cluster."""
     from harp.cli.io import check_target, check_targets, write_text
     from sim.cluster.cluster import Cluster
@@ -62,6 +67,9 @@ def main(prefix: Path, *, topology: Path, scenario: str | None, changes: tuple[s
     loaded = load(topology, changes)
     chosen = _scenario(loaded, scenario)
     cluster = Cluster(loaded)
+    if write:
+        _write(prefix, cluster, chosen, quiet=quiet)
+        return
     trace = load_traces(prefix, ranks=cluster.gpus, deps=deps, groups=groups)
     if trace.dropped:
         click.echo(f"warning: {trace.dropped:,} control dependencies name nodes that are not "
@@ -71,6 +79,33 @@ def main(prefix: Path, *, topology: Path, scenario: str | None, changes: tuple[s
         write_text(as_json, json.dumps(_document(loaded, chosen, trace, found), indent=2) + "\n")
     if not quiet:
         _print(found, to_stderr=as_json == "-")
+
+
+def _write(prefix: Path, cluster: Cluster, scenario: Scenario, *, quiet: bool) -> None:
+    """Write a file for each rank, after all of them were made."""
+    from harp.cli.io import OutputError, check_folder, make_folder, write_bytes
+    from sim.answer.scenario import job_traces
+    from sim.traces.chakra_format import write_trace
+
+    made = job_traces(cluster, scenario)
+    files = {f"{prefix}.{rank}.et": write_trace(made.metadata, nodes)
+             for rank, nodes in enumerate(made.ranks)}
+    if made.groups:
+        files[f"{prefix}.groups.json"] = (json.dumps(made.groups) + "\n").encode()
+    check_folder(prefix.parent, [Path(path).name for path in files])
+    make_folder(prefix.parent)
+    written: list[str] = []
+    try:
+        for path, content in files.items():
+            write_bytes(path, content)
+            written.append(path)
+    except OutputError:
+        for path in written:  # a part of a job's traces is of no use
+            Path(path).unlink(missing_ok=True)
+        raise
+    if not quiet:
+        click.echo(f"{prefix}.0.et and so on: {len(made.ranks)} ranks, "
+                   f"{len(made.ranks[0]):,} nodes each, {len(made.groups)} groups")
 
 
 def _scenario(topology: Topology, name: str | None) -> Scenario:

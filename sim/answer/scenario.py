@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from sim.schema.parameters import FrameworkCosts, HostStack
     from sim.schema.scenario_keys import Job as JobModel
     from sim.schema.scenario_keys import Scenario, Workload
+    from sim.traces.from_step import StepTraces
     from sim.workloads.model import Model
 
 
@@ -463,6 +464,26 @@ def run_scenario(cluster: Cluster, scenario: Scenario, gpus: int,
                  settings: Settings = Settings()) -> list[ScenarioResult]:
     """Simulate one scenario at one number of GPUs; one result for each job."""
     return make_run(cluster, scenario, gpus, settings).go()
+
+
+def job_traces(cluster: Cluster, scenario: Scenario) -> StepTraces:
+    """Execution traces of a step of the file's one job; raises TopologyError."""
+    from sim.traces.from_step import step_traces
+
+    topology = cluster.topology
+    topology.require_workload()
+    if topology.jobs or topology.workload.trace is not None:
+        what = "jobs" if topology.jobs else "workload"
+        raise topology.error(Problem("no traces can be made of it", path=(what,), at_key=True,
+                                     allowed="one workload with a model"))
+    run = Run(cluster, scenario, topology.gpu_counts(scenario)[-1])
+    run.network.close()
+    ranks = range(run.gpus)
+    try:
+        return step_traces(run.jobs[0], float(cluster.flops[list(ranks)].min()))
+    except Problem as problem:
+        number = [each.name for each in topology.scenarios].index(scenario.name)
+        raise topology.error(problem.under("scenarios", number)) from None
 
 
 def make_run(cluster: Cluster, scenario: Scenario, gpus: int, settings: Settings = Settings(),

@@ -431,15 +431,6 @@ def _traced(topology: Topology, path: Path) -> Iterator[Problem]:
         if group.gpus.samples_per_s is not None:
             yield Problem("has no meaning for traces", path=("hosts", index, "gpus",
                           "samples_per_s"), at_key=True, allowed="model or effective")
-    for index, scenario in enumerate(topology.scenarios):
-        for key, wrong in (("routing", scenario.routing == "plan"),
-                           ("faults", bool(scenario.faults)),
-                           ("background", bool(scenario.background)),
-                           ("sync", scenario.sync is not None)):
-            if wrong:
-                yield Problem("has no meaning for a replay of traces", at_key=True,
-                              path=("scenarios", index, key), allowed="ecmp, spray"
-                              if key == "routing" else "none")
 
 
 def _recompute(workload: Workload, path: Path) -> Iterator[Problem]:

@@ -214,6 +214,11 @@ class Job:
         return wanted
 
     @property
+    def stretch(self) -> float:
+        """How much longer compute takes than alone, since a step waits for the slowest rank."""
+        return self._stretch
+
+    @property
     def replicas(self) -> int:
         """Copies of the model: what the job trains a batch on."""
         return self.gpus // self.recipe.layout.split

@@ -347,7 +347,8 @@ def _check_scenario(topology: Topology, scenario: Scenario) -> None:
     number = [one.name for one in topology.scenarios].index(scenario.name)
     for key, wrong, allowed in (("routing", scenario.routing == "plan", "ecmp, spray"),
                                 ("faults", bool(scenario.faults), "none"),
-                                ("background", bool(scenario.background), "none")):
+                                ("background", bool(scenario.background), "none"),
+                                ("sync", scenario.sync is not None, "none")):
         if wrong:
             raise topology.error(Problem("has no meaning for a replay of traces",
                                          path=("scenarios", number, key), allowed=allowed))

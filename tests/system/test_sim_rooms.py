@@ -9,10 +9,11 @@ from tests.support import ROOT
 PACKAGES = ("harp", "lab", "sim", "bench", "tests")
 """From the ground up: a package imports itself and those before it."""
 SIM = ROOT / "sim"
-ROOMS = ("workloads", "schema", "stacks", "frameworks", "records", "cluster", "network", "step",
-         "traces", "answer", "report", "sweeps", "validation", "calibration")
+ROOMS = ("workloads", "schema", "stacks", "frameworks", "records", "cluster", "formats", "network",
+         "step", "traces", "answer", "report", "sweeps", "validation", "calibration")
 """From the ground up: a room imports itself and those before it. Commands stand above them all."""
-COMMANDS = {"run", "compare", "sweep", "trace", "tune", "calibrate", "validate", "command"}
+COMMANDS = {"run", "compare", "convert", "sweep", "trace", "tune", "calibrate", "validate",
+            "command"}
 FIDELITIES = ("flow", "packet", "lab")
 """Rooms inside `network` that know nothing of one another."""
 

@@ -150,8 +150,9 @@ def test_a_wrong_workload_is_one_sentence(tmp_path: Path, case: str) -> None:
     ({"routing": "plan"}, "routing"), ({"sync": {"every": 4}}, "sync")])
 def test_what_a_replay_does_not_do_is_refused(tmp_path: Path, scenario: dict[str, Any],
                                               key: str) -> None:
+    cluster = Cluster(load(file(tmp_path, scenario=scenario)))
     with pytest.raises(TopologyError, match=rf"{key}.*no meaning for a replay"):
-        load(file(tmp_path, scenario=scenario))
+        run_scenario(cluster, cluster.topology.scenarios[0], 4)
 
 
 def test_more_gpus_than_ranks_is_one_sentence(tmp_path: Path) -> None:

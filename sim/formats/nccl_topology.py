@@ -1,0 +1,185 @@
+"""Hosts out of NCCL's topology file (``NCCL_TOPO_DUMP_FILE``, ``NCCL_TOPO_FILE``).
+
+The file describes one host as NCCL saw it: ``cpu`` elements (NUMA nodes) hold ``pci`` ones, which
+hold ``gpu`` with ``nvlink``, or ``nic`` with ``net`` (NVIDIA/nccl, src/graph/xml.cc). All hosts are
+taken to be like it, and to hang on one switch that never blocks: the file knows nothing of what is
+between hosts.
+
+A GPU's kind follows from ``sm``, its compute capability, where one kind with a data sheet is meant
+(`KIND_OF_SM`); a link's rate is NCCL's own (`NVLINK_BPS`). NICs have the order of ``dev``, and a
+kind for each ``speed``, in Mb/s; ``keep="0"`` marks those that NCCL does not use.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+from xml.etree import ElementTree
+
+from sim.schema.errors import Problem, TopologyError, show
+from sim.schema.gpu_kinds import KINDS, kind_of
+from sim.schema.source import read_input
+from sim.schema.units import RATE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from sim.formats.infragraph_import import Given
+
+MOST_BYTES = 1 << 24
+NVLINK_BPS = {60: 18.0, 70: 20.0, 80: 20.0, 86: 12.0, 90: 20.6, 100: 40.1}
+"""GB/s each way of one link by compute capability, the next lower one's where it is not named:
+SM60_NVLINK_BW to SM100_NVLINK_BW of src/graph/topo.h, NVIDIA/nccl 2.27. Published."""
+KIND_OF_SM = {60: "P100", 70: "V100", 75: "T4", 90: "H100", 100: "B200"}
+"""A kind by compute capability (CUDA programming guide, appendix on compute capabilities); H200 and
+H800 are told from H100 by --gpu. Assumed. A100 and A800 (80) and all of 86 and 89 differ too much
+in memory or links to be guessed."""
+PCIE_ENCODING = 128 / 130
+"""Of PCI Express from 3.0, 8 GT/s, on (PCI Express Base Specification 3.0, section 4.2.2)."""
+_SPEED = re.compile(r"(\d+(?:\.\d+)?) ?GT/s")
+
+Plain = dict[str, Any]
+
+
+class _Device(NamedTuple):
+    """A GPU or network device, and where it is."""
+
+    element: ElementTree.Element
+    pci: ElementTree.Element | None
+    """The PCIe device that it is, or belongs to."""
+    node: int
+    """Its NUMA node."""
+    order: int
+
+
+def topology_of(path: Path, given: Given, hosts: int) -> Plain:
+    """Topology file of ``hosts`` such hosts as plain data; raises TopologyError."""
+    root = _root(path)
+    try:
+        devices = list(_devices(root))
+        gpus = sorted((one for one in devices if one.element.tag == "gpu"),
+                      key=lambda one: one.order)
+        nets = sorted((one for one in devices if one.element.tag == "net"
+                       and one.element.get("keep") != "0"), key=lambda one: one.order)
+        if not gpus or not nets:
+            what = "GPU" if not gpus else "network device"
+            raise Problem(f"the file has no {what}", allowed="a host with GPUs and NICs, as "
+                          "NCCL_TOPO_DUMP_FILE of a job on several hosts writes it")
+        group = {"name": "host", "count": hosts,
+                 "gpus": {"count": len(gpus), "model": _model(gpus, given)},
+                 "nvlink": _nvlink(gpus, given), **_pcie(gpus)}
+        ordered = list(_kinds(nets))
+        group["nics"] = [{"name": "nic" if len(ordered) == 1 else f"nic{number}-",
+                          "count": len(nics), "rate": RATE.format(speed)}
+                         for number, (speed, nics) in enumerate(ordered)]
+        group["numa_nodes"] = max(len(root.findall("cpu")), 1)
+        group["affinity"] = {
+            "gpu_nodes": [gpu.node for gpu in gpus],
+            "nic_nodes": [nic.node for _, nics in ordered for nic in nics]}
+    except Problem as problem:
+        raise TopologyError(str(path), problem) from None
+    return {"name": "nccl", "hosts": [group], "fabric": {"template": "single-switch"},
+            "scenarios": [{"name": "TCP", "stack": "kernel-tcp", "allreduce": "nccl"}]}
+
+
+def is_nccl(data: bytes) -> bool:
+    """Whether a file looks like one of NCCL's."""
+    return data.lstrip()[:200].startswith((b"<system", b"<?xml")) and b"<system" in data[:4096]
+
+
+def _root(path: Path) -> ElementTree.Element:
+    data = read_input(path, most_bytes=MOST_BYTES, allowed="NCCL's topology file")
+    if b"<!" in data.replace(b"<!--", b""):  # no entities, which could grow without bound
+        raise TopologyError(str(path), Problem("a document type or entity in the file",
+                                               allowed="elements alone, as NCCL writes them"))
+    try:
+        root = ElementTree.fromstring(data)
+    except (ElementTree.ParseError, ValueError, LookupError) as error:
+        raise TopologyError(str(path), Problem(f"is no XML: {error}",
+                                               allowed="NCCL's topology file")) from None
+    if root.tag != "system" or root.get("version", "1") != "1":
+        raise TopologyError(str(path), Problem(
+            f"found <{root.tag} version={show(root.get('version'))}>",
+            allowed='<system version="1">'))
+    return root
+
+
+def _devices(root: ElementTree.Element) -> Iterator[_Device]:
+    """GPUs and network devices, whatever they hang on."""
+    for node, cpu in enumerate(root.findall("cpu")):
+        waiting: list[tuple[ElementTree.Element, ElementTree.Element | None]] = [(cpu, None)]
+        while waiting:
+            element, pci = waiting.pop()
+            if element.tag in ("gpu", "net"):
+                yield _Device(element, pci, node, _whole(element, "dev"))
+                continue
+            below = element if element.tag == "pci" else pci
+            waiting += [(child, below) for child in element]
+
+
+def _whole(element: ElementTree.Element, name: str, default: str | None = None) -> int:
+    text = element.get(name, default)
+    if text is None or not re.fullmatch(r"\d{1,9}", text):
+        found = "no" if text is None else f"{show(text)} as"
+        raise Problem(f"<{element.tag}> has {found} {name}", allowed="a whole number")
+    return int(text)
+
+
+def _model(gpus: list[_Device], given: Given) -> str:
+    if given.gpu is not None and kind_of(given.gpu):
+        return given.gpu
+    found = {_whole(gpu.element, "sm", "0") for gpu in gpus}
+    if len(found) > 1:
+        raise Problem("the GPUs differ in sm", allowed="equal GPUs")
+    sm = found.pop()
+    if given.gpu is not None or sm not in KIND_OF_SM:
+        raise Problem(f"the data sheet of {given.gpu or f'GPUs of sm {sm}'} is not known",
+                      found=given.gpu, names=[*KINDS] if given.gpu else (),
+                      allowed=f"--gpu with one of {', '.join(KINDS)}")
+    return KIND_OF_SM[sm]
+
+
+def _nvlink(gpus: list[_Device], given: Given) -> Plain | str:
+    """The GPUs' own fabric: of the one with the fewest links."""
+    if given.nvlink is not None:
+        return "none" if given.nvlink == "none" else {"rate": given.nvlink}
+    links = min(sum(_whole(link, "count", "1") for link in gpu.element.iter("nvlink"))
+                for gpu in gpus)
+    sm = max((known for known in NVLINK_BPS if known <= _whole(gpus[0].element, "sm", "0")
+              and (known != 86 or _whole(gpus[0].element, "sm", "0") < 90)), default=None)
+    if not links or sm is None:
+        return "none"
+    return {"rate": RATE.format(round(links * NVLINK_BPS[sm] * 8e9))}
+
+
+def _pcie(gpus: list[_Device]) -> Plain:
+    """The slowest path of a GPU, where the file has all of them."""
+    rates = [_pci_bps(gpu.pci) for gpu in gpus]
+    slowest = min(rates)
+    return {"pcie": {"rate": RATE.format(round(slowest))}} if slowest else {}
+
+
+def _pci_bps(pci: ElementTree.Element | None) -> float:
+    """Bits/s of a PCIe link, 0 where it is not known."""
+    if pci is None:
+        return 0.0
+    match = _SPEED.search(pci.get("link_speed", ""))
+    width = _whole(pci, "link_width", "0")
+    if match is None or not width:
+        return 0.0
+    transfers = float(match[1])
+    encoding = PCIE_ENCODING if transfers >= 8 else 0.8
+    return math.floor(transfers * 1e9 * width * encoding)
+
+
+def _kinds(nets: list[_Device]) -> Iterator[tuple[float, list[_Device]]]:
+    """Network devices by speed, the first one's first."""
+    speeds: dict[int, list[_Device]] = {}
+    for net in nets:
+        speeds.setdefault(_whole(net.element, "speed"), []).append(net)
+    for speed, several in speeds.items():
+        if not speed:
+            raise Problem("<net> has the speed 0", allowed="Mb/s, above 0")
+        yield speed * 1e6, several

@@ -1,0 +1,171 @@
+"""InfraGraph out and in: its own service, its blueprints, round trips, wrong files."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import yaml
+from click.testing import CliRunner
+from infragraph.blueprints.devices.generic.generic_switch import Switch
+from infragraph.blueprints.devices.generic.server import Server
+from infragraph.blueprints.devices.nvidia.dgx import NvidiaDGX
+from infragraph.blueprints.fabrics.clos_fat_tree_fabric import ClosFatTreeFabric
+from infragraph.infragraph_service import InfraGraphService
+
+from sim.cluster.cluster import build_fabric
+from sim.convert import main
+from sim.formats.infragraph_export import infrastructure_of
+from sim.schema import load
+from tests.support import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from harp.routing.fabric import Fabric
+
+SMALL = ("bonded-2x100g", "dual-tor-failover", "explicit-triangle", "leaf-spine-2to1",
+         "rail-h100-8x400g", "taco-vgg16-v100-25g", "three-continents")
+
+
+def convert(*arguments: Any) -> str:
+    found = CliRunner().invoke(main, [str(each) for each in arguments])
+    assert found.exit_code == 0, found.output
+    return found.output
+
+
+def cables(fabric: Fabric) -> list[tuple[tuple[str, str], float, float]]:
+    """Ends, rate and latency of each cable, in no order; names as InfraGraph keeps them."""
+    ends = [fabric.link_name(link).replace(".", "_").split("->")
+            for link in range(0, len(fabric.link_src), 2)]
+    return sorted(((min(pair), max(pair)), float(bps), round(float(latency_s), 12))
+                  for pair, bps, latency_s in zip(ends, fabric.link_bps[::2],
+                                                  fabric.link_latency_s[::2], strict=True))
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_infragraphs_own_service_takes_what_is_written(name: str) -> None:
+    topology = load(ROOT / "topologies" / f"{name}.yaml")
+    made = infrastructure_of(topology)
+    service = InfraGraphService()
+    service.set_graph(json.dumps(made))
+    graph = service.get_networkx_graph()
+    fabric = build_fabric(topology)
+    ports = [node for node in graph if ".port." in node]
+    inside = sum(len(device["edges"]) > 0 for device in made["devices"])
+    assert inside == len(made["devices"])
+    assert len(ports) == sum(int(node) < len(fabric.switches) for node in
+                             np.concatenate([fabric.link_src[::2], fabric.link_dst[::2]]))
+    assert len([node for node in graph if ".xpu." in node]) == topology.gpu_count
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_topology_comes_back_key_by_key(tmp_path: Path, name: str) -> None:
+    source = ROOT / "topologies" / f"{name}.yaml"
+    convert(source, tmp_path / "i.json")
+    assert "As the annotations have it" in convert(tmp_path / "i.json", tmp_path / "t.yaml")
+    assert yaml.safe_load((tmp_path / "t.yaml").read_text()) == load(source).plain
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_the_graph_alone_gives_the_same_cables(tmp_path: Path, name: str) -> None:
+    source = ROOT / "topologies" / f"{name}.yaml"
+    topology = load(source)
+    made = infrastructure_of(topology)
+    (tmp_path / "i.json").write_text(json.dumps(made))
+    gpu = () if topology.hosts[0].gpus.kind else ("--gpu", "A100")
+    assert "Taken from the graph" in convert(tmp_path / "i.json", tmp_path / "t.yaml", *gpu)
+    again = load(tmp_path / "t.yaml")
+    assert again.host_names == topology.host_names
+    assert again.gpu_count == topology.gpu_count
+    assert [group.nic_names for group in again.hosts] == [
+        group.nic_names for group in topology.hosts]
+    renamed = {name: f"{name}-switch" for name in build_fabric(topology).switches
+               if name in {group.name for group in topology.hosts}}
+    wanted = sorted((tuple(sorted(renamed.get(end, end) for end in ends)), bps, latency_s)
+                    for ends, bps, latency_s in cables(build_fabric(topology)))
+    assert cables(build_fabric(again)) == wanted
+
+
+def test_annotations_of_another_graph_do_not_count(tmp_path: Path) -> None:
+    convert(ROOT / "topologies" / "rail-h100-8x400g.yaml", tmp_path / "i.json")
+    made = json.loads((tmp_path / "i.json").read_text())
+    made["links"][0]["physical"]["bandwidth"]["gigabits_per_second"] = 200.0
+    (tmp_path / "i.json").write_text(json.dumps(made))
+    assert "Taken from the graph" in convert(tmp_path / "i.json", tmp_path / "t.yaml")
+    assert load(tmp_path / "t.yaml").hosts[0].nics[0].rate == 200e9
+
+
+@pytest.mark.parametrize(("profile", "nvlink_bps", "form"), [
+    ("dgx_a100", 300e9 * 8, "json"), ("dgx_h100", 450e9 * 8, "yaml")])
+def test_the_blueprint_of_a_clos_of_dgx_is_read(tmp_path: Path, profile: Any, nvlink_bps: float,
+                                                form: str) -> None:
+    blueprint = ClosFatTreeFabric(Switch(port_count=16), NvidiaDGX(profile), 2, [])
+    path = tmp_path / f"clos.{form}"
+    path.write_text(blueprint.serialize(form))
+    convert(path, tmp_path / "t.yaml")
+    topology = load(tmp_path / "t.yaml")
+    (group,) = topology.hosts
+    assert (group.count, group.gpus.count, len(group.nic_names)) == (16, 8, 8)
+    assert group.nvlink is not None
+    assert group.nvlink.rate == nvlink_bps
+    fabric = build_fabric(topology)
+    assert len(fabric.switches) == 16 + 8  # k = 16: 2 (k/2) leaves, k/2 spines
+    assert len(fabric.link_src) // 2 == 2 * 128
+    assert set(fabric.link_bps.tolist()) == {100e9, 200e9}
+
+
+def test_what_a_blueprint_leaves_open_is_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "clos.json"
+    path.write_text(ClosFatTreeFabric(Switch(port_count=8), Server(1), 2, []).serialize("json"))
+    target = tmp_path / "t.yaml"
+    for options, says in (((), "--gpu with one of"), (("--gpu", "A100"), "--nvlink with")):
+        found = CliRunner().invoke(main, [str(path), str(target), *options])
+        assert found.exit_code == 2
+        assert says in found.output
+        assert not target.exists()
+    convert(path, target, "--gpu", "A100", "--nvlink", "none")
+    assert load(target).hosts[0].nvlink is None
+
+
+def edited(**keys: Any) -> dict[str, Any]:
+    return infrastructure_of(load(ROOT / "topologies" / "taco-vgg16-v100-25g.yaml")) | keys
+
+
+WRONG = {
+    "another version": (edited(hosts=[]), "InfraGraph 3.1 has no 'hosts' here"),
+    "a negative count": (edited(instances=[{"name": "a", "device": "b", "count": -1}]),
+                         "instances[0].count: found -1"),
+    "an unknown device": (edited(instances=[{"name": "a", "device": "gn10x", "count": 1}]),
+                          "there is no device 'gn10x'"),
+    "an unknown link": (edited(edges=[{"ep1": {"instance": "a", "component": "b"}, "ep2": {
+        "instance": "a", "component": "b"}, "scheme": "one2one", "link": "no"}]),
+        "edges[0].link: there is no link 'no'"),
+    "an unknown component": (edited(edges=[{"ep1": {
+        "instance": "gn10xp", "component": "eth[7]"}, "ep2": {
+        "instance": "switch", "component": "port[0]"}, "link": "cable0"}]), "edges[0].ep1"),
+    "no hosts": (edited(instances=[{"name": "a", "device": "switch-2", "count": 1}]),
+                 "no instance has an xpu"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_infrastructure_is_one_sentence(tmp_path: Path, case: str) -> None:
+    made, says = WRONG[case]
+    (tmp_path / "i.json").write_text(json.dumps(made))
+    found = CliRunner().invoke(main, [str(tmp_path / "i.json"), str(tmp_path / "t.yaml")])
+    assert found.exit_code == 2, found.output
+    assert says in found.output
+    assert found.output.count("\n") == 1
+    assert not (tmp_path / "t.yaml").exists()
+
+
+def test_annotations_for_another_version_are_one_sentence(tmp_path: Path) -> None:
+    convert(ROOT / "topologies" / "taco-vgg16-v100-25g.yaml", tmp_path / "i.json")
+    beside = tmp_path / "i.annotations.json"
+    beside.write_text(beside.read_text().replace('"value": "3.1"', '"value": "4.0"'))
+    found = CliRunner().invoke(main, [str(tmp_path / "i.json"), str(tmp_path / "t.yaml")])
+    assert found.exit_code == 2
+    assert "annotations for InfraGraph '4.0'; allowed: 3.1" in found.output

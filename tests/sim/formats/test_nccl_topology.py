@@ -1,0 +1,138 @@
+"""NCCL's topology file: hosts that it describes, InfraGraph's reader beside ours, wrong files."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+from infragraph.translators.nccl_translator import run_nccl_parser
+
+from sim.convert import main
+from sim.schema import load
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from sim.schema.model import Topology
+
+
+def host(*, sm: int = 90, links: int = 18, speed: int = 400_000, nets: int = 2) -> str:
+    """Two NUMA nodes, each with two GPUs and NICs behind a PCIe switch, as NCCL dumps them."""
+    lines = ['<system version="1">']
+    for node in range(2):
+        lines += [f'  <cpu host_hash="0x1" numaid="{node}" affinity="ffff" arch="x86_64" '
+                  'vendor="GenuineIntel" familyid="6" modelid="143">',
+                  f'    <pci busid="0000:{node}0:00.0" class="0x060400" vendor="0x1000" '
+                  'device="0xc030" link_speed="32.0 GT/s PCIe" link_width="16">']
+        for number in range(2):
+            dev = 2 * node + number
+            lines += [f'      <pci busid="0000:{node}{1 + number}:00.0" class="0x030200" '
+                      'vendor="0x10de" device="0x2330" link_speed="32.0 GT/s PCIe" '
+                      'link_width="16">',
+                      f'        <gpu dev="{dev}" sm="{sm}" rank="{dev}" gdr="1">',
+                      *([f'          <nvlink target="0000:c{dev}:00.0" count="{links}" '
+                         'tclass="0x068000"/>'] if links else []), "        </gpu>", "      </pci>"]
+        for number in range(nets):
+            dev = nets * node + number
+            lines += [f'      <pci busid="0000:{node}{5 + number}:00.0" class="0x020000" '
+                      'vendor="0x15b3" device="0x1021" link_speed="32.0 GT/s PCIe" '
+                      'link_width="16">', "        <nic>",
+                      f'          <net name="mlx5_{dev}" dev="{dev}" latency="0.000000" '
+                      f'speed="{speed}" port="1" guid="0x{dev}" maxconn="131072" gdr="1"/>',
+                      "        </nic>", "      </pci>"]
+        lines += ["    </pci>", "  </cpu>"]
+    return "\n".join([*lines, "</system>\n"])
+
+
+def converted(folder: Path, text: str, *options: str) -> Topology:
+    (folder / "n.xml").write_text(text)
+    found = CliRunner().invoke(main, [str(folder / "n.xml"), str(folder / "t.yaml"), *options])
+    assert found.exit_code == 0, found.output
+    return load(folder / "t.yaml")
+
+
+def test_a_host_is_read(tmp_path: Path) -> None:
+    topology = converted(tmp_path, host(), "--hosts", "16")
+    (group,) = topology.hosts
+    assert (group.count, group.gpus.count, group.gpus.model) == (16, 4, "H100")
+    assert group.nvlink is not None
+    assert group.nvlink.rate == pytest.approx(18 * 20.6e9 * 8)
+    assert group.nic_names == tuple(f"nic{number}" for number in range(4))
+    assert group.nics[0].rate == 400e9
+    assert group.pcie is not None
+    assert group.pcie.rate == pytest.approx(32e9 * 16 * 128 / 130)
+    assert group.affinity is not None
+    assert group.affinity.gpu_nodes == group.affinity.nic_nodes == (0, 0, 1, 1)
+
+
+def test_infragraphs_reader_finds_as_many_parts(tmp_path: Path) -> None:
+    (group,) = converted(tmp_path, host()).hosts
+    run_nccl_parser("host", str(tmp_path / "n.xml"), str(tmp_path / "device.json"), "json")
+    text = (tmp_path / "device.json").read_text()
+    device = json.loads(text)
+    device = device["devices"][0] if "devices" in device else device
+    counts: dict[str, int] = {}
+    for each in device["components"]:
+        counts[each["choice"]] = counts.get(each["choice"], 0) + each["count"]
+    assert counts["xpu"] == group.gpus.count
+    assert counts["nic"] == len(group.nic_names)
+    assert counts["cpu"] == group.numa_nodes
+
+
+@pytest.mark.parametrize(("keys", "options", "nvlink_gbs"), [
+    ({"links": 0}, (), None), ({"sm": 70, "links": 6}, (), 120),
+    ({"sm": 80, "links": 12}, ("--gpu", "A100"), 240), ({}, ("--nvlink", "450GB/s"), 450),
+    ({}, ("--nvlink", "none"), None)])
+def test_the_gpus_own_fabric_is_nccls_or_the_users(
+        tmp_path: Path, keys: dict[str, Any], options: tuple[str, ...],
+        nvlink_gbs: float | None) -> None:
+    (group,) = converted(tmp_path, host(**keys), *options).hosts
+    assert (None if group.nvlink is None else group.nvlink.rate / 8e9) == (
+        None if nvlink_gbs is None else pytest.approx(nvlink_gbs))
+
+
+def test_nics_of_two_speeds_are_two_kinds(tmp_path: Path) -> None:
+    text = host().replace('speed="400000"', 'speed="100000"', 1)
+    (group,) = converted(tmp_path, text).hosts
+    assert [(nic.count, nic.rate) for nic in group.nics] == [(1, 100e9), (3, 400e9)]
+
+
+def test_a_device_that_nccl_does_not_keep_is_left_out(tmp_path: Path) -> None:
+    text = host().replace('dev="3" latency', 'dev="3" keep="0" latency')
+    (group,) = converted(tmp_path, text).hosts
+    assert len(group.nic_names) == 3
+
+
+WRONG = {
+    "no XML": ("<system version='1'><cpu>", (), "is no XML"),
+    "another version": ('<system version="2"></system>', (), "version='2'"),
+    "an entity": ('<?xml version="1.0"?><!DOCTYPE s [<!ENTITY a "b">]><system version="1"/>', (),
+                  "a document type or entity"),
+    "no GPU": ('<system version="1"><cpu numaid="0"/></system>', (), "the file has no GPU"),
+    "no NIC": (host(nets=0), (), "the file has no network device"),
+    "a GPU that may be several": (host(sm=80), (), "GPUs of sm 80 is not known"),
+    "an unknown GPU": (host(), ("--gpu", "H1000"), "did you mean"),
+    "a wrong speed": (host().replace('speed="400000"', 'speed="fast"'), (), "'fast' as speed"),
+    "no speed": (host(speed=0), (), "the speed 0"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_file_is_one_sentence(tmp_path: Path, case: str) -> None:
+    text, options, says = WRONG[case]
+    (tmp_path / "n.xml").write_text(text)
+    found = CliRunner().invoke(main, [str(tmp_path / "n.xml"), str(tmp_path / "t.yaml"), *options])
+    assert found.exit_code == 2, found.output
+    assert says in found.output
+    assert found.output.count("\n") == 1
+    assert not (tmp_path / "t.yaml").exists()
+
+
+def test_options_of_another_format_are_refused(tmp_path: Path) -> None:
+    converted(tmp_path, host())
+    found = CliRunner().invoke(main, [str(tmp_path / "t.yaml"), str(tmp_path / "i.json"),
+                                      "--hosts", "3"])
+    assert found.exit_code == 2
+    assert "--hosts is for files of nccl" in found.output
