@@ -50,8 +50,8 @@ dst:  ## the deterministic simulation: make dst SEEDS=100000, or SEED=7 to repla
 	$(PY) -m tests.dst.dst_programs $(or $(if $(SEED),seed $(SEED)),$(if $(FIELD),field $(FIELD)),$(if $(ENGINE),engine $(ENGINE)),$(SEEDS))
 
 .PHONY: test-vm
-test-vm: setup  ## AF_XDP with zero copy and links that fail, in an emulated machine
-	$(PY) -m pytest tests/vm/zero_copy.py
+test-vm: setup  ## AF_XDP with zero copy, links that fail and older kernels, in an emulated machine
+	$(PY) -m pytest tests/vm/zero_copy.py tests/vm/old_kernels.py
 
 .PHONY: test-gpu
 test-gpu: setup  ## real NCCL over HARP, where there are a CUDA GPU and torch

@@ -55,7 +55,10 @@ SUITE = "trixie-backports"  # the first suite whose kernels send from virtio_net
 QEMU_SUITE = "bookworm-backports"
 QEMU_PACKAGES = ("qemu-system-x86", "qemu-system-common", "qemu-system-data", "seabios")
 TRIED_KERNEL = "7.3.4+deb13"  # taken while the suite has it, else the suite's newest
-MODULES = ("failover", "net_failover", "virtio_net", "tcp_bbr")  # in the order of loading
+# In the order of loading. Kernels have the first ones built in, but for older ones.
+MODULES = ("virtio", "virtio_ring", "virtio_pci_legacy_dev", "virtio_pci_modern_dev", "virtio_pci",
+           "failover", "net_failover", "virtio_net", "tcp_bbr")
+NEEDED = frozenset(MODULES[-4:])
 
 # Segments of 64 KB that arrive as one buffer do not fit XDP, and the driver hands a queue to a
 # zero-copy socket only if it translates addresses by the DMA interface (iommu_platform).
@@ -131,18 +134,19 @@ class Result:
 
 def run(script: str, programs: Iterable[Path] = (), *, timeout_s: float = 300,
         each_line: Callable[[str], None] | None = None, cpu: str = CPU,
-        kernel_options: str = "", hubs: int = 1) -> Result:
+        kernel_options: str = "", hubs: int = 1, suite: str = SUITE) -> Result:
     """Boot, run ``script`` with ``programs`` at hand, and return what it left.
 
     ``each_line`` sees the output line by line while it comes. ``cpu`` is QEMU's -cpu. Both
-    namespaces have a NIC at each of the ``hubs``.
+    namespaces have a NIC at each of the ``hubs``. The kernel is the newest of Debian's ``suite``.
     """
-    kernel = kernel_folder()
+    kernel = kernel_folder(suite)
     with tempfile.TemporaryDirectory(prefix="harp-vm-") as name:
         folder = Path(name)
         initrd, kernel_log, qemu_log, monitor = (
             folder / part for part in ("initrd", "kernel", "qemu", "monitor"))
-        init = INIT.replace("MODULES", " ".join(MODULES)).replace("HUBS", str(hubs))
+        modules = [name for name in MODULES if (kernel / f"{name}.ko").exists()]
+        init = INIT.replace("MODULES", " ".join(modules)).replace("HUBS", str(hubs))
         initrd.write_bytes(b"".join(_archive(_tree(init, script, programs, kernel))))
         command = [
             *emulator(), "-accel", "tcg,thread=multi", "-cpu", cpu, "-smp", "2", "-m", "1536",
@@ -208,8 +212,8 @@ def _tree(init: str, script: str, programs: Iterable[Path],
     yield "bin/busybox", stat.S_IFREG | 0o755, busybox.read_bytes()
     yield "init", stat.S_IFREG | 0o755, init.encode()
     yield "script", stat.S_IFREG | 0o644, script.encode()
-    for module in MODULES:
-        yield f"modules/{module}.ko", stat.S_IFREG | 0o644, (kernel / f"{module}.ko").read_bytes()
+    for module in sorted(kernel.glob("*.ko")):
+        yield f"modules/{module.name}", stat.S_IFREG | 0o644, module.read_bytes()
     libraries = set()
     for program in programs:
         yield f"programs/{program.name}", stat.S_IFREG | 0o755, program.read_bytes()
@@ -241,12 +245,14 @@ def _archive(entries: Iterable[tuple[str, int, bytes]]) -> Iterator[bytes]:
 
 # What is fetched
 
-def kernel_folder() -> Path:
+def kernel_folder(suite: str = SUITE) -> Path:
     """The folder with vmlinuz and the modules; fetched from Debian the first time."""
     if platform.machine() != "x86_64":
         raise MachineError(f"the emulated machine runs x86_64 programs, this host is "
                            f"{platform.machine()}")
-    return _fetched("kernel", _fetch_kernel)
+    if suite == SUITE:
+        return _fetched("kernel", _fetch_kernel)
+    return _fetched(f"kernel-{suite}", lambda scratch: _fetch_release_kernel(scratch, suite))
 
 
 def emulator() -> list[str]:
@@ -291,6 +297,19 @@ def _fetch_kernel(scratch: Path) -> Path:
     return _kept(_unpacked(scratch), scratch / "kernel")
 
 
+def _fetch_release_kernel(scratch: Path, suite: str) -> Path:
+    """The newest cloud kernel of a release, which is one package."""
+    apt = _private_apt(scratch, suite)
+    names = _do(["apt-cache", *apt, "pkgnames", "linux-image-"], scratch).split()
+    versions = [found[1] for name in names
+                if (found := re.fullmatch(r"linux-image-(\d.+)-cloud-amd64", name))]
+    if not versions:
+        raise MachineError(f"Debian's {suite} has no package linux-image-*-cloud-amd64")
+    version = max(versions, key=_by_number)
+    _do(["apt-get", *apt, "download", f"linux-image-{version}-cloud-amd64"], scratch)
+    return _kept(_unpacked(scratch), scratch / "kernel")
+
+
 def _private_apt(scratch: Path, suite: str) -> list[str]:
     """Options of apt with state, cache and sources in ``scratch``, once it knows the suite."""
     tool("apt-get", "apt")
@@ -318,14 +337,14 @@ def _unpacked(scratch: Path) -> Path:
 def _kept(unpacked: Path, kernel: Path) -> Path:
     """Of the unpacked packages what the machine needs, in the folder ``kernel``."""
     kernel.mkdir()
-    for wanted in ("vmlinuz*", *(f"{module}.ko.xz" for module in MODULES)):
-        found = [path for path in unpacked.rglob(wanted) if path.is_file()]
-        if len(found) != 1:
+    for wanted in ("vmlinuz", *(f"{module}.ko" for module in MODULES)):
+        found = [path for path in unpacked.rglob(f"{wanted}*") if path.is_file()]
+        if len(found) != 1 and (found or wanted == "vmlinuz" or wanted[:-3] in NEEDED):
             raise MachineError(f"the kernel's packages hold {len(found)} files {wanted}, not one")
-        if found[0].suffix == ".xz":
-            (kernel / found[0].stem).write_bytes(lzma.decompress(found[0].read_bytes()))
-        else:
-            shutil.copyfile(found[0], kernel / "vmlinuz")
+        for path in found:
+            content = path.read_bytes()
+            (kernel / wanted).write_bytes(lzma.decompress(content) if path.suffix == ".xz"
+                                          else content)
     return kernel
 
 

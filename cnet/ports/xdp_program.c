@@ -223,7 +223,8 @@ int harp_xdp_program_load(struct harp_xdp_program *program, uint32_t interface, 
     if (error < 0) {
         harp_xdp_program_close(program);
         snprintf(why, HARP_WHY_BYTES, "no BPF map can be made (%s): %s", strerror(-error),
-                 error == -EPERM ? "the xdp port needs CAP_BPF, CAP_NET_ADMIN and CAP_NET_RAW"
+                 error == -EPERM ? "the xdp port needs CAP_BPF, CAP_NET_ADMIN and CAP_NET_RAW, and "
+                                   "before Linux 5.11 ulimit -l unlimited"
                                  : "the kernel needs CONFIG_BPF_SYSCALL and CONFIG_XDP_SOCKETS");
         return error;
     }
@@ -231,7 +232,12 @@ int harp_xdp_program_load(struct harp_xdp_program *program, uint32_t interface, 
     /* Kernels before 5.18 do not know packets in several buffers. */
     error = harp_bpf_load(HARP_XDP_PROGRAM_NAME, code.at, code.count, BPF_F_XDP_HAS_FRAGS, NULL, 0);
     if (error == -EINVAL)
-        error = harp_bpf_load(HARP_XDP_PROGRAM_NAME, code.at, code.count, 0, log, sizeof log);
+        error = harp_bpf_load(HARP_XDP_PROGRAM_NAME, code.at, code.count, 0, NULL, 0);
+    /* A log that is too short makes kernels before 6.4 refuse what they would take. */
+    if (error < 0) {
+        int again = harp_bpf_load(HARP_XDP_PROGRAM_NAME, code.at, code.count, 0, log, sizeof log);
+        error = again < 0 ? error : again;
+    }
     program->program = error;
     if (error >= 0)
         return 0;
