@@ -1,8 +1,17 @@
-"""Measured rows in a file: ``--save`` puts them there, and ``--show`` prints them."""
+"""Measured rows in a file: ``--save`` puts them there, and ``--show`` prints them.
+
+Each row keeps the day on which it was measured, the commit, and the machine (`stamp`).
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import platform
+import re
+import subprocess
+from collections import Counter
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +23,31 @@ if TYPE_CHECKING:
     import click
 
     from bench.rows import Result
+
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def stamp() -> dict[str, str]:
+    """Say which day it is, which commit is checked out, and what this machine is."""
+    told = subprocess.run(["git", "describe", "--always", "--exclude=*", "--dirty=+"], cwd=ROOT,
+                          capture_output=True, text=True, check=False).stdout.strip()
+    try:
+        found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text("utf-8"))
+    except OSError:
+        found = None
+    model = found[1] if found else platform.machine()
+    return {"date": datetime.now(timezone.utc).date().isoformat(), "commit": told or "unknown",
+            "machine": f"{model}, {os.cpu_count()} CPUs, Linux {platform.release()}"}
+
+
+def when_measured(rows: Iterable[Result]) -> str:
+    """Say in a line when rows were measured, the newest first; "" if none of them tells."""
+    counted = Counter((row["stamp"]["date"], row["stamp"]["commit"], row["stamp"]["machine"])
+                      for row in rows if "stamp" in row)
+    return "\n".join(
+        f"{number} row{'s' if number > 1 else ''} of {date}, commit {commit}, {machine}"
+        for (date, commit, machine), number in sorted(counted.items(), reverse=True))
 
 
 class Store:
@@ -31,7 +65,8 @@ class Store:
 
     def save(self, rows: Iterable[Result]) -> None:
         """Replace the rows of the same id; tables inside a row are merged. The write is atomic."""
-        for row in rows:
+        now = stamp()
+        for row in ({**row, "stamp": now} for row in rows):
             old = self.rows.get(row["id"], {})
             self.rows[row["id"]] = {key: old[key] | value if isinstance(value, dict)
                                     and isinstance(old.get(key), dict) else value

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bench.rows import Mistake, Result, Row, goal, select
-from bench.store import Store, open_store
+from bench.store import Store, open_store, when_measured
 from lab.namespace import LabError
 
 if TYPE_CHECKING:
@@ -68,6 +68,8 @@ class Subject:
         if shown is not None:
             results = self._print((shown.rows[name] for name in select(shown.rows, only)),
                                   as_json=as_json)
+            if not as_json and not only and (when := when_measured(results)):
+                click.echo(f"\n{when}")
             if self.finish:
                 self.finish(results, **options)
             return
