@@ -2,7 +2,7 @@
 
 FROM is a topology file, an InfraGraph infrastructure (JSON or YAML, version 3.1) or NCCL's topology
 file (XML); its content says which. TO is a topology file, of a topology file an infrastructure, or
-with ``--to ns3`` the topology file of ns-3. Beside an
+with ``--to`` the topology file of ns-3 or htsim. Beside an
 infrastructure lie its annotations, ``NAME.annotations.json``. A wrong file or option ends with
 status 2 and one sentence. docs/use/formats.md is the manual.
 """
@@ -22,7 +22,7 @@ from sim.command import plain_command
 if TYPE_CHECKING:
     from sim.schema.model import Topology
 
-FORMATS = ("topology", "infragraph", "ns3")
+FORMATS = ("topology", "infragraph", "ns3", "htsim")
 PATH = click.Path(path_type=Path)
 _INSTANCES = re.compile(rb"""^[ \t{]*["']?instances["']?[ \t]*:|"instances"\s*:\s*\[""",
                         re.MULTILINE)
@@ -111,6 +111,10 @@ def _exported(topology: Topology, wanted: str) -> list[str]:
         from sim.formats.ns3 import ns3_topology
 
         return [ns3_topology(topology)]
+    if wanted == "htsim":
+        from sim.formats.htsim import htsim_topology
+
+        return [htsim_topology(topology)]
     from sim.formats.infragraph_export import annotations_of, infrastructure_of
 
     return [_json(infrastructure_of(topology)), _json(annotations_of(topology))]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sim.cluster.cluster import Cluster
     from sim.schema.model import Topology
     from sim.schema.scenario_keys import Scenario
-    from sim.traces.execution_trace import JobTrace
+    from sim.traces.job_trace import JobTrace
     from sim.traces.replay import Replay
 
 PATH = click.Path(path_type=Path)

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from sim.answer.scenario import Settings
     from sim.cluster.cluster import Cluster
     from sim.schema.scenario_keys import Scenario
-    from sim.traces.execution_trace import Deps, JobTrace
+    from sim.traces.execution_trace import Deps
+    from sim.traces.job_trace import JobTrace
 
 FIDELITIES = ("flow", "packet")
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sim.cluster.cluster import build_fabric
-from sim.schema.errors import Problem
+from sim.formats.one_nic_a_gpu import check_nics
 
 if TYPE_CHECKING:
     from sim.schema.model import Topology
@@ -19,12 +19,7 @@ if TYPE_CHECKING:
 
 def ns3_topology(topology: Topology) -> str:
     """Text of the file; raises TopologyError where GPUs and NICs are not as many."""
-    for number, group in enumerate(topology.hosts):
-        nics = len(group.nic_names)
-        if nics != group.gpus.count or max(group.nic_ports) > 1:
-            raise topology.error(Problem(
-                f"{nics} NICs for {group.gpus.count} GPUs", path=("hosts", number, "nics"),
-                allowed="in ns-3 a NIC of one port for each GPU"))
+    check_nics(topology, "ns-3")
     fabric = build_fabric(topology)
     switches, nics = len(fabric.switches), len(fabric.endpoints)
 

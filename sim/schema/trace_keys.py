@@ -17,7 +17,8 @@ class TraceKeys(Model):
     """MLCommons Chakra execution traces of all ranks, replayed instead of a model."""
 
     prefix: Annotated[Line, Field(min_length=1)]
-    """Their common name: PREFIX.0.et, PREFIX.1.et and so on, or PREFIX.et for all ranks."""
+    """Their common name: PREFIX.0.et, PREFIX.1.et and so on, or PREFIX.et for all ranks; or the
+    name of SimAI's workload text."""
     groups: Annotated[Line, Field(min_length=1)] | None = None
     """File of the groups of ranks, as {"1": [0, 1]}; those of the traces where not given."""
     deps: Literal["data+ctrl", "data"] = "data+ctrl"

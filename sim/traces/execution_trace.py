@@ -6,6 +6,8 @@ there, all ranks do the same. A node waits for its data and control dependencies
 parents behind that the file does not hold: these are dropped and counted. A data parent that is not
 there is an error.
 
+SimAI's workload text is read as well, by the file's own name as prefix (`sim.traces.aicb`).
+
 Groups come from the traces (nodes ``process_group:init``) or from a file of ASTRA-sim's form,
 ``{"1": [0, 1], "2": [2, 3]}``. A collective without a group, or of the groups "" and "0", is of all
 ranks.
@@ -15,11 +17,11 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from sim.schema.errors import Problem, TopologyError, listing, show
 from sim.schema.source import read_input
+from sim.traces import aicb
 from sim.traces.chakra_format import (
     COLL,
     COLLECTIVES,
@@ -32,6 +34,7 @@ from sim.traces.chakra_format import (
     Node,
     read_trace,
 )
+from sim.traces.job_trace import ALL, JobTrace, Op
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -44,51 +47,17 @@ MOST_NODES = 1_000_000
 RUN = ("all-reduce", "reduce", "all-gather", "broadcast", "all-to-all", "reduce-scatter",
        "reduce-scatter-block", "barrier")
 """Collectives that are simulated."""
-ALL = ("", "0")
-"""Names of the group of all ranks."""
 Deps = Literal["data", "data+ctrl"]
-
-
-@dataclass(frozen=True)
-class Op:
-    """One operation of a rank."""
-
-    name: str
-    kind: Literal["compute", "cpu", "collective", "send", "receive", "none"]
-    after: tuple[int, ...]
-    """Numbers of operations of the same rank that it waits for."""
-    seconds: float = 0.0
-    """Its time as recorded."""
-    flops: float = 0.0
-    nbytes: int = 0
-    collective: str = ""
-    group: str = ""
-    peer: int = -1
-    tag: int = 0
-
-
-@dataclass(frozen=True)
-class JobTrace:
-    """What every rank does."""
-
-    ranks: tuple[tuple[Op, ...], ...]
-    groups: Mapping[str, tuple[int, ...]]
-    dropped: int = 0
-    """Control dependencies on nodes that are in no file."""
-
-    def group(self, name: str) -> str:
-        """The one name of a group that may have several."""
-        return ALL[-1] if name in ALL else name
-
-    def members(self, group: str) -> tuple[int, ...]:
-        """Ranks of a group, in their order."""
-        return tuple(range(len(self.ranks))) if group in ALL else self.groups[group]
 
 
 def load_traces(prefix: Path, *, ranks: int, deps: Deps = "data+ctrl",
                 groups: Path | None = None) -> JobTrace:
     """Read the traces of a job of ``ranks`` ranks; raises TopologyError."""
     files = _files(prefix, ranks)
+    if len(set(files)) == 1:
+        data = read_input(files[0], most_bytes=MOST_BYTES, allowed="an execution trace")
+        if data.startswith(aicb.MAGIC):
+            return _workload_text(files[0], data, ranks)
     read = {file: _nodes(file) for file in dict.fromkeys(files)}
     total = sum(len(read[file]) for file in files)
     if total > MOST_NODES:
@@ -99,6 +68,13 @@ def load_traces(prefix: Path, *, ranks: int, deps: Deps = "data+ctrl",
                      sum(made[file][1] for file in files))
     _check_peers(trace, files)
     return trace
+
+
+def _workload_text(file: Path, data: bytes, ranks: int) -> JobTrace:
+    try:
+        return aicb.job_of(data, ranks, MOST_NODES)
+    except Problem as problem:
+        raise TopologyError(str(file), problem) from None
 
 
 def _files(prefix: Path, ranks: int) -> list[Path]:

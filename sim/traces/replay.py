@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from sim.schema.model import Topology
     from sim.schema.parameters import HostStack
     from sim.schema.scenario_keys import Scenario
-    from sim.traces.execution_trace import JobTrace, Op
+    from sim.traces.job_trace import JobTrace, Op
 
     Process = Generator[simpy.Event, Any, None]
 

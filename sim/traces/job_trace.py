@@ -1,0 +1,48 @@
+"""What the ranks of a job do, and in which groups: what every format of traces becomes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ALL = ("", "0")
+"""Names of the group of all ranks."""
+
+
+@dataclass(frozen=True)
+class Op:
+    """One operation of a rank."""
+
+    name: str
+    kind: Literal["compute", "cpu", "collective", "send", "receive", "none"]
+    after: tuple[int, ...]
+    """Numbers of operations of the same rank that it waits for."""
+    seconds: float = 0.0
+    """Its time as recorded."""
+    flops: float = 0.0
+    nbytes: int = 0
+    collective: str = ""
+    group: str = ""
+    peer: int = -1
+    tag: int = 0
+
+
+@dataclass(frozen=True)
+class JobTrace:
+    """What every rank does."""
+
+    ranks: tuple[tuple[Op, ...], ...]
+    groups: Mapping[str, tuple[int, ...]]
+    dropped: int = 0
+    """Control dependencies on nodes that are in no file."""
+
+    def group(self, name: str) -> str:
+        """The one name of a group that may have several."""
+        return ALL[-1] if name in ALL else name
+
+    def members(self, group: str) -> tuple[int, ...]:
+        """Ranks of a group, in their order."""
+        return tuple(range(len(self.ranks))) if group in ALL else self.groups[group]
