@@ -7,7 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CPUS_MOST = 8192, LIST_BYTES = 8192 };
+#include "base/node_cpus.h"
+
+enum { LIST_BYTES = 8192 };
 
 /* A hierarchy that limits CPUs. */
 struct hierarchy {
@@ -147,18 +149,8 @@ static uint32_t least_quota(const struct hierarchy *hierarchy)
 
 uint32_t cgroup_cpus_in_list(const char *list)
 {
-    uint32_t cpus = 0;
-    while (*list >= '0' && *list <= '9') {
-        char *end;
-        unsigned long first = strtoul(list, &end, 10), last = first;
-        if (*end == '-')
-            last = strtoul(end + 1, &end, 10);
-        if (last < first || last >= CPUS_MOST)
-            return 0;
-        cpus += (uint32_t)(last - first + 1);
-        list = end + (*end == ',');
-    }
-    return cpus;
+    cpu_set_t cpus;
+    return harp_cpus_parse(list, &cpus) ? (uint32_t)CPU_COUNT(&cpus) : 0;
 }
 
 struct cgroup_limits cgroup_read(const char *groups, const char *mounts)

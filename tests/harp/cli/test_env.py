@@ -108,7 +108,7 @@ def test_wrong_lines(conf_file):
     said = run("env", HARP_CONF_FILE=conf_file("\nHARP_PORT=bogus\n"))
     assert (said.returncode, said.stdout) == (2, "")
     assert said.stderr == (f'error: {file}:2: HARP_PORT is "bogus": possible is auto, xdp, udp, '
-                           'tcp or mem\n')
+                           'tcp, mem, or xdp,tcp and udp,tcp for a trial\n')
     said = run("env", HARP_CONF_FILE=conf_file("HARP_CONF_FILE=/etc/other.conf\n"))
     assert (said.returncode, said.stdout) == (2, "")
     assert f"{file}:1: HARP_CONF_FILE is not for a file" in said.stderr
