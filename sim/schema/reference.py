@@ -63,8 +63,11 @@ def _number(text: str) -> float:
 
 
 def _models(root: type[Model]) -> Iterator[type[Model]]:
+    """Models of this room; others' files have some of the same names."""
+    room = __name__.rpartition(".")[0]
     for model in root.__subclasses__():
-        yield model
+        if model.__module__.startswith(f"{room}."):
+            yield model
         yield from _models(model)
 
 

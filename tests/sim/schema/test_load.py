@@ -176,6 +176,13 @@ def test_classes_of_the_schema_have_names_of_their_own():
     assert len(names) == len(set(names))
 
 
+def test_classes_of_the_same_name_elsewhere_do_not_change_the_schema():
+    """InfraGraph has links and devices too."""
+    module = importlib.import_module("sim.formats.infragraph_schema")
+    assert {module.Link.__name__, module.Device.__name__} <= {*SCHEMA["$defs"]}
+    assert json_schema() == SCHEMA
+
+
 def test_the_reference_in_the_docs_is_up_to_date():
     text = (ROOT / "docs" / "use" / "topology.md").read_text()
     assert fill(text) == text
