@@ -2,7 +2,7 @@
 
 Reductions are C's (`cnet/lightcc/reduce.h`) and work in place on bytes, so that memory of numpy,
 torch or anything else is good for them. Averages are sums that are divided in the end; those of
-integers are not defined, as in NCCL's and torch's reference for gloo.
+integers are rounded towards zero, as NCCL does it (its FuncSumPostDiv).
 """
 
 from __future__ import annotations
@@ -46,8 +46,7 @@ def combination(dtype: str, reduction: str) -> Any:
     if dtype == "bool":
         named = _OF_BOOL.get(named, named)
     found = lib.harp_reduce_find(_c_element(dtype), getattr(lib, f"HARP_REDUCTION_{named.upper()}"))
-    has_average = lib.harp_average_find(_c_element(dtype)) != ffi.NULL
-    if found == ffi.NULL or (reduction == "avg" and not has_average):
+    if found == ffi.NULL or (reduction == "avg" and not _has_average(dtype)):
         raise ValueError(f"elements of type {dtype} have no reduction {reduction!r}")
     return found
 
@@ -61,7 +60,22 @@ def element_type(dtype: str) -> np.dtype[Any]:
 
 def divide(start: int, nbytes: int, dtype: str, ranks: int) -> None:
     """Make an average out of a sum that lies at an address, in place."""
-    lib.harp_average_find(_c_element(dtype))(ffi.cast("uint8_t *", start), nbytes, ranks)
+    if not _is_integer(dtype):
+        lib.harp_average_find(_c_element(dtype))(ffi.cast("uint8_t *", start), nbytes, ranks)
+        return
+    sums = np.frombuffer(ffi.buffer(ffi.cast("char *", start), nbytes), TYPES[dtype])
+    # There may be more ranks than an int8 can count.
+    wide = sums if dtype == "uint64" else sums.astype(np.int64)
+    below = wide // ranks
+    sums[:] = below + ((below < 0) & (below * ranks != wide))
+
+
+def _has_average(dtype: str) -> bool:
+    return _is_integer(dtype) or lib.harp_average_find(_c_element(dtype)) != ffi.NULL
+
+
+def _is_integer(dtype: str) -> bool:
+    return dtype != "bfloat16" and TYPES[dtype].kind in "iu"
 
 
 def move(target: int, source: int, nbytes: int) -> None:

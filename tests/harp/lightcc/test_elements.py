@@ -98,11 +98,26 @@ def test_reductions_of_truth_are_logical(reduction):
 
 
 @pytest.mark.parametrize(("dtype", "reduction"), [
-    ("int32", "avg"), ("bool", "avg"), ("float32", "band"), ("bfloat16", "bxor"),
+    ("bool", "avg"), ("float32", "band"), ("bfloat16", "bxor"),
     ("complex64", "min")])
 def test_what_a_type_does_not_have_is_refused(dtype, reduction):
     with pytest.raises(ValueError, match=f"elements of type {dtype} have no reduction"):
         combination(dtype, reduction)
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.parametrize("ranks", [1, 2, 3, 7, 200, 65537])
+def test_averages_of_integers_are_rounded_towards_zero(dtype, ranks):
+    """Python's integers, of any length, say what is right."""
+    limits = np.iinfo(dtype)
+    random = np.random.default_rng(ranks)
+    sums = np.concatenate([
+        random.integers(limits.min, limits.max, 200, dtype, endpoint=True),
+        np.array([limits.min, limits.max, 0, 1], dtype)])
+    found = sums.copy()
+    divide(found.ctypes.data, found.nbytes, dtype, ranks)
+    wanted = [(abs(number) // ranks) * (1 if number > 0 else -1) for number in sums.tolist()]
+    assert found.tolist() == wanted
 
 
 def test_every_float16_is_widened_and_rounded_as_numpy_does():

@@ -23,6 +23,10 @@ def check_collectives(rank, ranks):
         data = torch.full((5, 3), rank + 1, dtype=dtype)
         dist.all_reduce(data)
         assert (data == ranks * (ranks + 1) // 2).all(), dtype
+    count = torch.tensor([10 * rank + 1, -1 - rank])
+    dist.all_reduce(count, dist.ReduceOp.AVG)  # as Lightning's self.log(..., sync_dist=True)
+    sums = [10 * sum(range(ranks)) + ranks, sum(range(1, ranks + 1))]
+    assert count.tolist() == [sums[0] // ranks, -(sums[1] // ranks)]
     largest = torch.tensor([float(rank), -float(rank)])
     dist.all_reduce(largest, dist.ReduceOp.MAX)
     assert largest.tolist() == [ranks - 1, 0]
