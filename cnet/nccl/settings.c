@@ -282,6 +282,12 @@ static bool read_line(struct settings *settings, char *line, const char *where,
     return true;
 }
 
+/* Skips the mark that editors on Windows put in front of UTF-8. */
+static char *skip_byte_order_mark(char *line)
+{
+    return strncmp(line, "\xef\xbb\xbf", 3) == 0 ? line + 3 : line;
+}
+
 static bool is_unreadable(const char *path, char *why, size_t room)
 {
     snprintf(why, room, "the file of settings %.200s cannot be read: %s", path, strerror(errno));
@@ -302,7 +308,8 @@ static bool read_file(struct settings *settings, void (*warn)(const char *format
     bool right = true;
     for (int number = 1; right && getline(&line, &line_room, file) >= 0; number++) {
         snprintf(where, sizeof where, "%.120s:%d: ", path, number);
-        right = read_line(settings, line, where, warn, why, room);
+        char *text = number == 1 ? skip_byte_order_mark(line) : line;
+        right = read_line(settings, text, where, warn, why, room);
     }
     if (right && !feof(file))
         right = is_unreadable(path, why, room);

@@ -42,7 +42,7 @@ def settings() -> dict[str, str]:
     """Read the file, then the environment, which wins; empty values are ignored."""
     file = path()
     try:
-        text = file.read_text()
+        text = file.read_text("utf-8-sig")
     except FileNotFoundError:
         if os.environ.get("HARP_CONF_FILE"):
             raise click.UsageError(f"HARP_CONF_FILE {file} does not exist") from None

@@ -125,6 +125,15 @@ def test_settings_come_from_a_file_and_the_environment_wins(tmp_path):
     assert names(ask(HARP_CONF_FILE=str(file), HARP_PORT="udp", HARP_IFNAME="=lo")) == ["lo"]
 
 
+def test_a_byte_order_mark_is_skipped_at_the_front_of_the_file_alone(tmp_path):
+    file = tmp_path / "harp.conf"
+    file.write_bytes(b"\xef\xbb\xbfHARP_PORT=mem\r\n")
+    found = ask(HARP_CONF_FILE=str(file))
+    assert (names(found), warnings(found)) == (["harp-mem"], [])
+    file.write_bytes(b"HARP_PORT=mem\n\xef\xbb\xbfHARP_PATHS=1\n")
+    assert f"{file}:2: " in warnings(ask(HARP_CONF_FILE=str(file)))[0]
+
+
 def test_a_wrong_line_is_an_error_with_its_place(tmp_path):
     file = tmp_path / "harp.conf"
     file.write_text("HARP_PORT=mem\nHARP_TIMEOUT=soon\n")

@@ -95,6 +95,12 @@ def test_the_environment_wins(conf_file):
     assert said.stdout.count("HARP_PORT") == 1
 
 
+def test_a_byte_order_mark_is_skipped(conf_file):
+    said = run("env", HARP_CONF_FILE=conf_file("\ufeffHARP_PORT=udp\n"))
+    assert (said.returncode, said.stderr) == (0, "")
+    assert "export HARP_PORT=udp\n" in said.stdout
+
+
 def test_wrong_lines(conf_file):
     file = conf_file("HARP_PORT=udp\nHARP_PRT=udp\n")
     said = run("env", HARP_CONF_FILE=file)
