@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 NOTEBOOKS = ROOT / "notebooks"
 NAMES = ("1-where-the-time-goes", "2-bonds-hashes-and-planned-routes",
-         "3-settings-for-your-own-cluster", "4-a-sweep-and-its-front")
+         "3-settings-for-your-own-cluster", "4-a-sweep-and-its-front", "5-your-own-model")
 LIMIT_S = 600
 """For one cell, on a busy machine; each notebook takes some ten seconds."""
 MOST_BYTES = 400_000
