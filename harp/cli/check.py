@@ -197,11 +197,20 @@ def _size(kib: int) -> str:
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def check(*, as_json: bool) -> None:
+@click.option("--topology", is_flag=True,
+              help="Print this host as a topology file for the simulator instead.")
+def check(*, as_json: bool, topology: bool) -> None:
     """Report what this host can do for HARP, and what to change, one line each.
 
     Read-only; needs no privileges.
     """
+    if topology and as_json:
+        raise click.UsageError("--topology prints YAML: leave out --json")
+    if topology:
+        from harp.cli.this_host import topology_text
+
+        click.echo(topology_text(), nl=False)
+        return
     host, cards = findings(), nics()
     engines = -(-gpus() // max(1, len(cards)))
     if as_json:
