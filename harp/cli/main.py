@@ -27,6 +27,7 @@ COMMANDS = {
     "run": "Start a command as several ranks, here and on other hosts.",
     "env": "Print the environment that makes NCCL use HARP.",
     "plugin-path": "Print the path of the NCCL plugin.",
+    "sim": "Run a program of the simulator: run, compare, sweep, tune ...",
 }
 MODULES = {"plugin-path": "env"}
 """Modules of commands that do not have their command's name."""

@@ -1,0 +1,37 @@
+"""``harp sim NAME ...``: the programs of the simulator, as `python -m sim.NAME ...` runs them."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+
+import click
+
+from harp.nearest import nearest_name
+
+PROGRAMS = {
+    "run": "Predict training or collectives of a topology file.",
+    "compare": "Show what changed between two topology files and their answers.",
+    "sweep": "Run a design of many points.",
+    "tune": "Search for settings.",
+    "validate": "Score predictions by figures that were measured.",
+    "calibrate": "Fit parameters to measurements.",
+    "trace": "Replay execution traces, or write them.",
+    "convert": "Read and write other formats of clusters.",
+}
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False,
+                                 "help_option_names": ["-h", "--help"]},
+               epilog="\b\nPrograms:\n" + "\n".join(f"  {name:<10} {text}"
+                                                    for name, text in PROGRAMS.items()))
+@click.argument("program", metavar="PROGRAM")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENTS]...")
+def sim(program: str, arguments: tuple[str, ...]) -> None:
+    """Run a program of the simulator, as `python -m sim.PROGRAM` does."""
+    if program not in PROGRAMS:
+        near = nearest_name(program, PROGRAMS)
+        hint = f" Did you mean {near!r}?" if near else ""
+        raise click.UsageError(f"No such program {program!r}.{hint}")
+    sys.argv = [f"sim.{program}", *arguments]
+    runpy.run_module(f"sim.{program}", run_name="__main__", alter_sys=True)
