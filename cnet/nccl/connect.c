@@ -142,7 +142,7 @@ static void end_trial(struct attempt *attempt, const struct trial_result *result
 
 static void abandon_attempt(struct attempt *attempt)
 {
-    end_trial(attempt, NULL, &attempt->comm->device->nics[0]->address);
+    end_trial(attempt, NULL, NULL);
     comm_let_go(attempt->comm);
     free(attempt->comm);
     unlink_attempt(attempt);
@@ -223,6 +223,15 @@ static void say_result(const struct comm *comm, const struct harp_address *peer,
                 comm->device->name, settings_ports[plugin.settings.port], whence, than);
 }
 
+/* Ports of which family this end takes if nothing was tried; 0: any. */
+static uint8_t family_untried(const struct device *device, const struct harp_handle *handle)
+{
+    bool packets = !device->has_both;
+    for (uint32_t i = 0; i < HARP_HANDLE_ADDRESSES; i++)
+        packets |= handle->addresses[i].family == HARP_INET;
+    return packets ? 0 : HARP_TCP;
+}
+
 /* Which ports are to carry the connection. Returns whether that is known; *family 0: any. */
 static bool decide_family(struct attempt *attempt, const struct harp_handle *handle,
                           uint8_t *family)
@@ -232,7 +241,7 @@ static bool decide_family(struct attempt *attempt, const struct harp_handle *han
     const struct harp_address *peer = &handle->addresses[0];
     struct harp_connection_config config;
     struct trial_result result;
-    *family = 0;
+    *family = family_untried(comm->device, handle);
     if (!comm->device->has_both || !trial_is_due(handle))
         return true;
     if (attempt->trial) {

@@ -10,6 +10,8 @@
  *                                                        |   engines_auto.c: how many     |
  *                                                        |   port_choice.c: xdp, tcp, udp |
  *                                                        | connect.c   listen to accept   |
+ *                                                        |   trial.c: which port is faster|
+ *                                                        |   trial_cache.c: and was       |
  *                                                        | close.c                        |
  *                                settings.c: HARP_ names | transfer.c  isend, irecv, test |
  *                            plan.c, json_reader.c: ports|   order.c   which buffer, when |

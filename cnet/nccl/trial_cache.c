@@ -139,14 +139,16 @@ void trial_cache_write(int fd, const struct harp_address *own, const struct harp
                        const struct trial_result *result)
 {
     char line[LINE_BYTES], from[64], to[64];
-    struct harp_address here = bare_host(own), there = bare_host(peer);
+    int length = 0;
     if (fd < 0)
         return;
-    harp_address_format(&here, from, sizeof from);
-    harp_address_format(&there, to, sizeof to);
-    int length = result ? snprintf(line, sizeof line, "%s %s %s %u\n", from, to,
-                                   names[result->family], result->percent)
-                        : 0;
+    if (result) {
+        struct harp_address here = bare_host(own), there = bare_host(peer);
+        harp_address_format(&here, from, sizeof from);
+        harp_address_format(&there, to, sizeof to);
+        length = snprintf(line, sizeof line, "%s %s %s %u\n", from, to, names[result->family],
+                          result->percent);
+    }
     if (ftruncate(fd, 0) < 0 || pwrite(fd, line, (size_t)length, 0) != length)
         (void)!ftruncate(fd, 0); /* a torn line would be one that says something else */
     close(fd);

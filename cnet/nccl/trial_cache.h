@@ -22,7 +22,7 @@ enum trial_cache_state trial_cache_read(const struct harp_address *own,
                                         const struct harp_address *peer, const char *card, int *fd,
                                         struct trial_result *result);
 
-/* Keep it, NULL: none was found, and let go of the lock. */
+/* Keep it and let go of the lock. `result` and `peer` NULL: none was found. */
 void trial_cache_write(int fd, const struct harp_address *own, const struct harp_address *peer,
                        const struct trial_result *result);
 

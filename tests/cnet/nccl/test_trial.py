@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 UDP, TCP = socket.IPPROTO_UDP, socket.IPPROTO_TCP
-SLOW_BPS, BURST_BYTES = 400_000_000, 1 << 20
+SLOW_BPS, BURST_BYTES = 50_000_000, 1 << 20
+"""So slow that no busy machine makes the other port slower; a policed one may come too late."""
 OPTIONS = ("--limit", "120", "--bound", "20", "--verbose")
 
 
@@ -61,8 +62,10 @@ def test_the_faster_port_carries_the_data(pair: tuple[End, End], slow: int, wins
     assert found, str(ended)
     for port, than in found:
         assert port == wins, str(ended)
-        assert re.fullmatch(rf"udp,tcp(, tried before)?: \d+\.\d\d times {loses}", than), than
-        assert float(re.findall(r"[\d.]+", than)[0]) > 1
+        said = re.fullmatch(rf"udp,tcp(, tried before)?: (?:(\d+\.\d\d) times {loses}|{loses} "
+                            r"brings no message in time)", than)
+        assert said, than
+        assert said[2] is None or float(said[2]) > 1
 
 
 @pytest.mark.parametrize(("silent", "wins"), [(UDP, "kernel TCP"), (TCP, "udp")])
