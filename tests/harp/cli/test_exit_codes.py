@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 BAD_FILES = ["{missing}", "{folder}", "{junk}", "{binary}", "{empty}"]
 TAKES_FILE = ["decode", "diagnose", "plan", "env --plan", "probe --plan", "run -np 2 {} ",
-              "run -np 2 --hostfile {} true"]
+              "run -np 2 --hostfile {} true", "sim run", "sim validate"]
 """Where a file is read: at the end, or where the braces are."""
 
 WRONG = [
     "nosuch",
-    "check --bogus", "check extra",
+    "check --bogus", "check extra", "check --topology --json",
     "perf", "perf --local --port bogus", "perf --local --address 300",
     "perf --local --interface nosuch", "perf --local --port xdp", "perf --local --mtu 3 --sizes 8",
     "perf --local --cpu 4000 --sizes 8 --seconds 0.01", "perf --handle zz",
@@ -37,7 +37,7 @@ WRONG = [
     "plan", "plan {junk} -o {missing}/x",
     "run", "run -np 0 true", "run -np 2 nosuchprogram", "run -np 2 -H a:0 true",
     "run -np 3 -H localhost:2 true", "run --address no.such.invalid -np 2 true",
-    "env --bogus", "plugin-path extra",
+    "env --bogus", "plugin-path extra", "sim", "sim rum", "sim run --bogus",
     *(words.format(file) if "{}" in words else f"{words} {file}"
       for words in TAKES_FILE for file in BAD_FILES),
 ]
