@@ -30,14 +30,14 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def stamp() -> dict[str, str]:
     """Say which day it is, which commit is checked out, and what this machine is."""
-    told = subprocess.run(["git", "describe", "--always", "--exclude=*", "--dirty=+"], cwd=ROOT,
+    described = subprocess.run(["git", "describe", "--always", "--exclude=*", "--dirty=+"], cwd=ROOT,
                           capture_output=True, text=True, check=False).stdout.strip()
     try:
         found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text("utf-8"))
     except OSError:
         found = None
     model = found[1] if found else platform.machine()
-    return {"date": datetime.now(timezone.utc).date().isoformat(), "commit": told or "unknown",
+    return {"date": datetime.now(timezone.utc).date().isoformat(), "commit": described or "unknown",
             "machine": f"{model}, {os.cpu_count()} CPUs, Linux {platform.release()}"}
 
 

@@ -145,8 +145,8 @@ struct harp_planned_flow {
 
 struct harp_connection_config {
     uint16_t paths;
-    uint8_t family; /* connect by ports whose addresses are of this one (enum harp_family); 0: by
-                       the first of mem, udp and xdp, tcp that leads there */
+    uint8_t family; /* enum harp_family: connect by ports of this family alone. 0: connect by the
+                       first family that leads there: mem, then udp and xdp, then tcp */
     const struct harp_planned_flow *flows; /* NULL: none; kept by the caller to the engine's end, or
                                               until harp_engine_follow_plan has others */
     uint32_t flows_n;

@@ -9,7 +9,7 @@
  *
  * Of equals the first ones are taken; a NaN is larger than all else, so that it is seen.
  *
- * Chunks of 4,096, of which 64 travel: SparseLoCo, arXiv 2508.15706.
+ * SparseLoCo (arXiv 2508.15706) sends 64 values of each chunk of 4,096.
  */
 #ifndef HARP_LIGHTCC_CHUNK_TOPK_H
 #define HARP_LIGHTCC_CHUNK_TOPK_H

@@ -8,9 +8,9 @@
  * The handle that NCCL passes to connect again and again is the only place to keep an attempt's
  * state in: its id is written there. An attempt that NCCL stops asking for ends after HARP_TIMEOUT.
  *
- * Where both ends have two kinds of ports a trial comes first (trial.h), of which other ranks and
- * later jobs know by a file (trial_cache.h). Its other end is served by every call here, since
- * NCCL's older versions ask for nothing else until a connection is made.
+ * Where both ends have two kinds of ports, a trial comes first (trial.h). A file keeps its result
+ * for other ranks and later jobs (trial_cache.h). Every call here serves the listening end of
+ * trials: NCCL's older versions call nothing but connect until the connection is made.
  */
 #define _GNU_SOURCE
 #include <errno.h>

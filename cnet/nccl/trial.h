@@ -10,11 +10,12 @@
  *
  * A port's time is that of n messages there and n back, the better of two. One that does not answer
  * when the other has, or does not bring its messages, has lost: a driver may bind with zero copy
- * and drop all that it gets. That a card can do without a copy does not say that it is
- * faster so: zero copy was reported at a third of copy mode on a cloud's card (docs/use/nccl.md).
+ * and drop all that it gets. Zero copy is no promise of speed: on a cloud's
+ * card a user measured it at a third of copy mode (docs/use/deploy.md).
  *
  * Openings are for handles that offer both kinds of ports, so other connections pay nothing. Both
- * ends work in slices of a millisecond, in whatever call NCCL makes next (trials_serve).
+ * ends work in slices of a millisecond, in whatever call NCCL makes next (serve_newcomers of
+ * connect.c).
  */
 #ifndef HARP_NCCL_TRIAL_H
 #define HARP_NCCL_TRIAL_H
@@ -47,7 +48,7 @@ struct trial *trial_begin(struct harp_engine *engine, const struct harp_handle *
 bool trial_step(struct trial *trial, struct trial_result *result);
 void trial_end(struct trial *trial);
 
-/* Of a new connection to `handle`, on which trial_is_due: it is no trial. */
+/* Say on a new connection that it is no trial. Returns whether that was sent. */
 bool trial_open_data(struct harp_connection *connection);
 
 /* ---- The listening end ---- */
