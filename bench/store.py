@@ -30,8 +30,9 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def stamp() -> dict[str, str]:
     """Say which day it is, which commit is checked out, and what this machine is."""
-    described = subprocess.run(["git", "describe", "--always", "--exclude=*", "--dirty=+"], cwd=ROOT,
-                          capture_output=True, text=True, check=False).stdout.strip()
+    described = subprocess.run(["git", "describe", "--always", "--exclude=*", "--dirty=+"],
+                               cwd=ROOT, capture_output=True, text=True,
+                               check=False).stdout.strip()
     try:
         found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text("utf-8"))
     except OSError:
