@@ -33,6 +33,12 @@ def rate(value: float) -> str:
     return f"{value:.0f}" if value >= 99.95 or value == 0 else f"{value:.3g}"
 
 
+def milliseconds(value_s: float) -> str:
+    """Seconds as ``24.81 ms``: four significant digits, and whole above them, as ``294161 ms``."""
+    value = value_s * 1e3
+    return f"{value:.0f} ms" if value >= 9999.5 else f"{value:.4g} ms"
+
+
 def percent(share: float, *, sign: bool = False, decimals: int = 0) -> str:
     """Write a share as ``88 %``, or with its sign as ``+1.2 %``."""
     text = f"{100 * share:{'+' if sign else ''}.{decimals}f}"

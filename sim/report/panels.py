@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sim.report.answer_table import label
-from sim.report.numbers import rate
+from sim.report.numbers import milliseconds, rate
 from sim.report.trace import disjoint_lanes
 
 if TYPE_CHECKING:
@@ -114,9 +114,9 @@ def _titled(title: str, note: str) -> str:
 
 def _length(row: ScenarioResult) -> str:
     """Say how long the shown step is, and the mean of all steps where that differs."""
-    shown = f"{row.shown_s * 1e3:.4g} ms"
+    shown = milliseconds(row.shown_s)
     differs = abs(row.shown_s - row.step_s) > 0.005 * row.step_s
-    return f"{shown} (mean {row.step_s * 1e3:.4g} ms)" if differs else shown
+    return f"{shown} (mean {milliseconds(row.step_s)})" if differs else shown
 
 
 def _lanes(row: ScenarioResult) -> tuple[list[Span], list[list[Span]]]:
