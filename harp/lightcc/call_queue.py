@@ -144,9 +144,7 @@ class CallQueue:
         return OVER
 
     def _number_call(self, program: Program) -> None:
-        self._failure.calls_begun += 1
-        program.number[0] = self._failure.calls_begun
-        self._failure.last_begun.append(program.what)
+        program.number[0] = self._failure.begin_call(program.what)
 
     def _fail_group(self, why: str, kind: bytes) -> str:
         """Fail the group, and end what may still use a call's memory; returns the sentence."""

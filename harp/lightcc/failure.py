@@ -34,6 +34,8 @@ REMEMBERED = 32
 """Calls: more than are under way at once."""
 LEAVE_S = 1.0
 """A rank that leaves tries for this long to reach the others."""
+BEGIN_S, LOOK_S = 0.5, 0.01
+"""A rank that is asked what it calls may be this late to begin the call; it looks so often."""
 
 
 class GroupError(RuntimeError):
@@ -94,8 +96,8 @@ class Failure:
         self.known = asyncio.Event()
         self.calls_begun = 0
         """The calls that this rank has begun: counted by the queue, sent to ranks that ask."""
-        self.last_begun: deque[str] = deque(maxlen=REMEMBERED)
-        """The last of these calls, in words."""
+        self.last_begun: deque[tuple[int, str]] = deque(maxlen=REMEMBERED)
+        """The last of these calls: their numbers and words."""
         self._messenger: Messenger | None = None
         self._mover: Cancellable | None = None
         self._listeners: list[Callable[[str | None], None]] = []
@@ -150,7 +152,7 @@ class Failure:
             if len(self._begun_by) == len(self._others):
                 self._all_answered.set()
         elif kind == ASK_CALL:
-            self._start_task(self._send_news(rank, CALL, self._find_call(int(text))))
+            self._start_task(self._send_call(rank, int(text)))
         elif kind == CALL:
             self._calls_of[rank] = text
             if len(self._calls_of) == len(self._others):
@@ -158,10 +160,26 @@ class Failure:
         else:
             self.report(text, kind)
 
-    def _find_call(self, number: int) -> str:
-        """Give what this rank calls in its call of a number; empty if it is not there yet."""
-        back = self.calls_begun - number
-        return self.last_begun[-1 - back] if 0 <= back < len(self.last_begun) else ""
+    def begin_call(self, what: str) -> int:
+        """Count a call; returns its number. The thread that makes calls."""
+        number = self.calls_begun + 1
+        self.last_begun.append((number, what))
+        self.calls_begun = number
+        return number
+
+    async def _send_call(self, rank: int, number: int) -> None:
+        await self._send_news(rank, CALL, await self._wait_for_call(number))
+
+    async def _wait_for_call(self, number: int) -> str:
+        """Give what this rank calls in its call of a number; empty if it does not begin it soon.
+
+        It looks again and again, so that the thread that makes calls has nobody to wake.
+        """
+        for _ in range(round(BEGIN_S / LOOK_S)):
+            if self.calls_begun >= number:
+                break
+            await asyncio.sleep(LOOK_S)
+        return dict(self.last_begun.copy()).get(number, "")
 
     def settle(self, sentence: str, *, is_failure: bool = True) -> None:
         """End this rank's work by a sentence; listeners get None if it is no failure."""
@@ -246,9 +264,10 @@ class Failure:
     async def _name_odd_ranks(self, number: int, what: str, both: dict[str, str]) -> str:
         for rank in self._others:
             self._start_task(self._send_news(rank, ASK_CALL, str(number)))
+        own = await self._wait_for_call(number)
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._all_said.wait(), LEAVE_S)
-        said = {**self._calls_of, self._rank: self._find_call(number),
+        said = {**self._calls_of, self._rank: own,
                 **{int(rank): call for rank, call in both.items()}}
         calls: dict[str, list[int]] = {}
         for rank in sorted(said):

@@ -7,13 +7,23 @@ run, bit by bit.
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import selectors
 from collections import defaultdict
 
 import pytest
 
-from harp.lightcc.failure import FAILED, LATE, LEAVE_S, SYMPTOM, Failure, GroupError
+from harp.lightcc.failure import (
+    BEGIN_S,
+    DIFFERS,
+    FAILED,
+    LATE,
+    LEAVE_S,
+    SYMPTOM,
+    Failure,
+    GroupError,
+)
 
 TIMEOUT_S, PATIENCE_S = 60.0, 5.0
 NOTICED_S = 1.0
@@ -182,3 +192,26 @@ def test_who_did_not_come_is_named_though_others_came_at_different_times(calls, 
         return await hear_all([rank.live(("7 barrier", LATE) if rank.number == 1 else None)
                                for rank in ranks])
     assert in_virtual_time(run()) == [f"call 7, barrier: not over after 60 s, {sentence}"] * 4
+
+
+@pytest.mark.parametrize("late", [0, 2, 3])
+@pytest.mark.parametrize(("late_s", "named"), [(0.8 * BEGIN_S, True), (10.0, False)])
+def test_ranks_that_differ_are_named_with_one_that_begins_the_call_late(late, late_s, named):
+    calls = ["of 8", "of 9", "of 8", "of 8"]
+
+    async def begin(rank):
+        await asyncio.sleep(late_s if rank.number == late else 0.0)
+        rank.failure.begin_call(calls[rank.number])
+
+    async def run():
+        ranks = make_ranks(4)
+        finder = next(rank for rank in (0, 2) if rank != late)
+        report = json.dumps([2, calls[finder], {finder: calls[finder], 1: "of 9"}])
+        said = await hear_all(
+            [rank.live((report, DIFFERS) if rank.number == finder else None, 0.1)
+             for rank in ranks] + [begin(rank) for rank in ranks])
+        return said[:len(ranks)]
+    (sentence,) = set(in_virtual_time(run()))
+    like = [rank for rank in (0, 2, 3) if named or rank != late]
+    assert f"ranks {', '.join(map(str, like[:-1]))} and {like[-1]} call of 8" in sentence
+    assert "rank 1 calls of 9" in sentence

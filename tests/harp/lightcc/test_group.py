@@ -300,7 +300,7 @@ def test_ranks_that_do_not_agree_all_hear_the_same_sentence(ranks):
         assert len(set(said)) == 1
         assert "ranks do not agree: " in said[0]
         assert "rank 0 calls allreduce of 9 float32" in said[0]
-        # A rank that is busy elsewhere may not be waited for: two that differ are enough.
+        # A rank that is busy elsewhere is waited for half a second: two that differ are enough.
         assert re.search(r"ranks? [1-3]( and 3|, 2 and 3| and 2)? calls? allreduce of 8 float32",
                          said[0]), said[0]
         assert failures([rank.barrier() for rank in group]) == said  # and of every later call
