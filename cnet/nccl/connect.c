@@ -22,7 +22,7 @@
 #include "trial_cache.h"
 
 #define HANDLE_MAGIC UINT32_C(0x50524148) /* "HARP" */
-#define HANDLE_LAYOUT 5                   /* of the handle, of openings and announcements */
+#define HANDLE_LAYOUT 6                   /* of the handle and of what follows a connect */
 #define ATTEMPTS 4096
 #define ELSEWHERE_NS UINT64_C(10000000000) /* to wait for another rank's trial, at most */
 
@@ -334,7 +334,6 @@ static enum nccl_result look_after(struct attempt *attempt, struct handle *handl
         abandon_attempt(attempt);
         return result;
     }
-    order_begin(comm);
     unlink_attempt(attempt);
     plugin.open++;
     *sending = comm;
@@ -439,8 +438,7 @@ static enum nccl_result look_for_newcomer(struct comm *listening, void **receivi
     if (!connection)
         return NCCL_SUCCESS;
     struct comm *comm = comm_new(COMM_RECEIVING, listening->device, listening->engine);
-    if (!comm || !order_prepare(comm)) {
-        free(comm);
+    if (!comm) {
         harp_connection_close(connection);
         return plugin_fail(NCCL_SYSTEM_ERROR, "accept: no memory");
     }

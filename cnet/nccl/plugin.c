@@ -141,7 +141,7 @@ enum nccl_result plugin_properties(int number, struct nccl_properties_v12 *prope
             (int)(device->speed_mbps ? device->speed_mbps : SPEED_UNKNOWN_MBPS * device->nics_n),
         .latency = LATENCY_UNKNOWN,
         .maxComms = 65536,
-        .maxRecvs = NCCL_RECEIVES_MAX,
+        .maxRecvs = 1, /* as NCCL's own sockets */
         .netDeviceType = NCCL_DEVICE_HOST,
         .vProps = {.ndevs = 1, .devs = {number}},
         .maxP2pBytes = HARP_MESSAGE_MAX,

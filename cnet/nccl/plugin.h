@@ -14,9 +14,9 @@
  *                                                        |   trial_cache.c: and was       |
  *                                                        | close.c                        |
  *                                settings.c: HARP_ names | transfer.c  isend, irecv, test |
- *                            plan.c, json_reader.c: ports|   order.c   which buffer, when |
- *                            plan_watch.c: when it changes|                               |
  *                                log.c: NCCL's log       +--------------------------------+
+ *                            plan.c, json_reader.c: ports
+ *                            plan_watch.c: when it changes
  *                                abi.h: NCCL's tables      buffers.c: what NCCL's GPUs read
  *                                state.c: what all share   cnet/engine/engine.h
  *
@@ -57,7 +57,6 @@
 #define PLUGIN_PARTS 4         /* devices that NCCL fuses to one, as many as all its versions can */
 #define PLUGIN_ENGINES 16      /* a device, at most */
 #define PLUGIN_PATH_BYTES 4096 /* of a file's name */
-#define PLUGIN_CONTROLS 128    /* announcements under way, of one comm */
 #define PLUGIN_PROFILER_ID ((INT64_C(0x4852) << 16) | 1) /* "HR", layout 1 */
 
 /* A network card, or a bond of several. */
@@ -96,76 +95,15 @@ struct memory {
     bool watched;          /* NCCL may read it while a message comes */
 };
 
+enum request_state { REQUEST_FREE, REQUEST_POSTED, REQUEST_DONE };
+
+/* A send or a receive that NCCL asks about by test. */
 struct request {
     struct comm *comm;
-    uint32_t left; /* messages of it that are not done */
-    uint32_t n;
-    int sizes[NCCL_RECEIVES_MAX];
-    struct memory *memory[NCCL_RECEIVES_MAX];
-    void *events[NCCL_RECEIVES_MAX]; /* the profiler's */
-};
-
-/* From the receiving end to the sending one: how buffers follow one another. All little-endian, as
- * the wire is. order.c says when. */
-enum announcement_type {
-    ANNOUNCE_RUN = 1, /* from the beginning: single buffers, all with this tag */
-    ANNOUNCE_LEAVE,   /* the run ends with n messages; send `mark` as soon as these have gone */
-    ANNOUNCE_GROUP,   /* the next buffers are n, with these tags */
-    ANNOUNCE_POSTED,  /* n buffers of the run are posted */
-};
-
-#define MARK_BYTES 16
-
-struct announcement {
-    uint32_t type;
-    uint32_t n; /* GROUP, RUN: tags; else messages of the run, counted from 0 and wrapping */
-    union {
-        int32_t tags[NCCL_RECEIVES_MAX];
-        uint8_t mark[MARK_BYTES]; /* random */
-    };
-};
-
-/* How a receiving end posts. */
-enum posting {
-    POSTING_NOTHING, /* nothing was posted yet */
-    POSTING_RUN,     /* single buffers with `run_tag`; only the first was announced */
-    POSTING_LEAVE,   /* the run is over; waits for the mark */
-    POSTING_GROUPS,  /* each receive is announced, from now on */
-};
-
-/* A receive as NCCL wants it. */
-struct receive {
-    struct request *request;
-    void *data[NCCL_RECEIVES_MAX];
-    uint32_t sizes[NCCL_RECEIVES_MAX];
-    int tags[NCCL_RECEIVES_MAX];
-    bool filled[NCCL_RECEIVES_MAX]; /* by what came aside */
-};
-
-/* A send that HARP does not have yet: others come first, or HARP is full. */
-struct waiting_send {
-    struct request *request; /* NULL: none */
-    void *data;
-    uint32_t size;
-    int tag;
-};
-
-/* Messages of the run whose buffers were not posted when it ended, in the order in which they came.
- * The sending end sends no more than that without knowing of buffers. */
-#define EARLY_BYTES (UINT32_C(4) << 20)
-#define EARLY_MESSAGES (2 * NCCL_REQUESTS * NCCL_RECEIVES_MAX)
-/* Buffers of the run that are not announced to the sending end; with the next they are more at
- * most. */
-#define UNTOLD_BYTES (UINT32_C(1) << 20)
-#define UNTOLD_MESSAGES 64
-#define POSTED_MOST (UNTOLD_MESSAGES + NCCL_RECEIVES_MAX) /* announced at once */
-
-struct early {
-    uint8_t *bytes; /* made with the comm */
-    size_t room;
-    size_t from, to; /* what is kept; the next message is received to `to` */
-    uint32_t sizes[EARLY_MESSAGES];
-    uint32_t first, n; /* of `sizes`: what is kept */
+    enum request_state state;
+    int bytes; /* of the message, when it is done */
+    struct memory *memory;
+    void *event; /* the profiler's */
 };
 
 enum comm_kind {
@@ -190,38 +128,9 @@ struct comm {
     struct listed_newcomer *newcomers;  /* listening: connections that are not accepted yet */
     bool expects_openings;              /* listening: its handle has two kinds of ports (trial.h) */
 
-    /* Announcements: at the sending end posted to be received into, at the receiving end to be
-     * sent; message n is in place n of the ring. */
-    struct announcement controls[PLUGIN_CONTROLS];
-    uint32_t controls_head, controls_tail;
-    int run_tag;
-    uint32_t run_n; /* messages of the run that were sent, or posted */
-    uint8_t mark[MARK_BYTES];
-    /* Sending end. */
-    bool run, mark_due;
-    uint32_t run_end;                   /* with mark_due: how many the run is to have */
-    uint32_t run_posted;                /* buffers of the run that are known to be posted */
-    uint64_t run_bytes;                 /* of messages that were sent without knowing of a buffer */
-    uint32_t run_sizes[EARLY_MESSAGES]; /* of each of them */
-    struct waiting_send waiting[NCCL_REQUESTS]; /* oldest first */
-    uint32_t waiting_n;
-    /* The first group, which announcement `controls_head` describes. */
-    struct waiting_send held[NCCL_RECEIVES_MAX];
-    uint32_t sent_of_group;
-
-    /* Receiving end. */
-    enum posting posting;
-    uint64_t untold_bytes; /* of buffers of the run, posted since the last announcement */
-    uint32_t untold_n;
-    bool aside_posted; /* what comes next comes into `early` */
-    struct early early;
-    struct receive later[NCCL_REQUESTS]; /* to be posted when the mark has come */
-    uint32_t later_n;
-
-    /* Requests: NCCL_REQUESTS, at the sending end NCCL_RECEIVES_MAX times as many. */
-    uint32_t requests_n, free_n;
-    uint16_t free[NCCL_REQUESTS * NCCL_RECEIVES_MAX]; /* stack */
-    struct request requests[];
+    uint32_t free_n;
+    uint8_t free[NCCL_REQUESTS]; /* stack */
+    struct request requests[NCCL_REQUESTS];
 };
 
 /* An attempt to connect that NCCL will ask for again. */
@@ -331,48 +240,6 @@ void comm_end(struct comm *comm, const char *text);
 struct comm *comm_new(enum comm_kind kind, struct device *device, struct harp_engine *engine);
 bool comm_idle(const struct comm *comm); /* no request is outstanding */
 void comm_let_go(struct comm *comm);
-
-/* requests.c */
-struct request *request_take(struct comm *comm, uint32_t n);
-void request_give_back(struct request *request);
-void request_begin_part(struct request *request, uint32_t part, struct memory *memory, void *parent,
-                        uint64_t bytes);
-/* `context`: of the message that is the part. */
-void request_end_part(struct comm *comm, uint64_t context, uint32_t bytes);
-
-/* order.c. Sending end: controls are posted once it is connected. order_may_send: whether it is
- * known where a message of this tag goes, and it may go or wait; then order_wait takes it.
- * order_flush gives HARP what has its turn. */
-void order_begin(struct comm *comm);
-void order_announced(struct comm *comm, uint32_t bytes);
-bool order_may_send(struct comm *comm, int tag, uint32_t size);
-void order_wait(struct comm *comm, const struct waiting_send *send);
-void order_flush(struct comm *comm);
-
-/* Receiving end. order_prepare makes all memory that it will need; false: there is none.
- * order_may_post: whether a receive may be posted now, or only when the mark has come.
- * order_posted: it was.
- * order_take_early: whether the message for this buffer has come already, and was copied. */
-bool order_prepare(struct comm *comm);
-bool order_may_post(struct comm *comm, const struct receive *receive);
-void order_posted(struct comm *comm, const struct receive *receive,
-                  const struct announcement *group);
-bool order_take_early(struct comm *comm, int tag, void *to, size_t room, uint32_t *came);
-void order_receive_aside(struct comm *comm); /* if it is time */
-void order_aside(struct comm *comm, uint32_t size);
-void order_end_aside(struct comm *comm); /* no mark will come any more, or it has */
-void order_forget(struct comm *comm);
-
-/* Contexts of HARP's messages: of ours, or request and part. */
-#define OF_CONTROL (UINT64_C(1) << 63)
-#define OF_MARK (UINT64_C(1) << 62)
-#define OF_ASIDE (UINT64_C(1) << 61)
-#define PART_BITS 8
-
-static inline uint64_t context_of(const struct request *request, uint32_t part)
-{
-    return (uint64_t)(request - request->comm->requests) << PART_BITS | part;
-}
 
 /* The implementation that all versions share: calls as in version 12 but for the context, of which
  * there is only one, and structs that differ. */

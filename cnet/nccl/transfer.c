@@ -1,47 +1,45 @@
 /* isend, irecv, test, and the memory that they work on.
  *
- * order.c decides which send goes into which buffer; requests.c is what NCCL asks about. Payload is
- * copied once at either end, into and out of the port's memory.
+ * A HARP message is a send of NCCL's, and the n-th goes into the n-th buffer that was posted: HARP
+ * announces maxRecvs 1, so NCCL gives each pair of ranks comms of its own, on which all tags are
+ * equal. The session holds sends whose buffers are not posted yet. Payload is copied once at either
+ * end, into and out of the port's memory.
  *
  * Owner: the thread that NCCL runs the comm on. Only plugin_register and plugin_deregister may come
  * from another one.
  */
 #define _GNU_SOURCE
-#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "plugin.h"
 
 #define POLL 32
-#define CONTROLS_MOST (PLUGIN_CONTROLS - NCCL_REQUESTS - 2) /* before receives are put off */
 
-_Static_assert(NCCL_REQUESTS *NCCL_RECEIVES_MAX <= HARP_MESSAGES, "HARP holds fewer messages");
-_Static_assert(PLUGIN_CONTROLS <= HARP_MESSAGES, "HARP holds fewer messages");
+_Static_assert(NCCL_REQUESTS <= HARP_MESSAGES, "HARP holds fewer messages");
+
+static char nothing[1]; /* where messages of no bytes lie */
 
 struct comm *comm_new(enum comm_kind kind, struct device *device, struct harp_engine *engine)
 {
-    uint32_t n = kind == COMM_SENDING     ? NCCL_REQUESTS * NCCL_RECEIVES_MAX
-                 : kind == COMM_RECEIVING ? NCCL_REQUESTS
-                                          : 0;
-    struct comm *comm = calloc(1, sizeof *comm + n * sizeof comm->requests[0]);
+    struct comm *comm = calloc(1, sizeof *comm);
     if (!comm)
         return NULL;
     comm->kind = kind;
     comm->life = plugin.life;
     comm->device = device;
     comm->engine = engine;
-    comm->requests_n = comm->free_n = n;
-    for (uint32_t i = 0; i < n; i++) {
+    comm->free_n = NCCL_REQUESTS;
+    for (uint32_t i = 0; i < NCCL_REQUESTS; i++) {
         comm->requests[i].comm = comm;
-        comm->free[i] = (uint16_t)(n - 1 - i);
+        comm->free[i] = (uint8_t)(NCCL_REQUESTS - 1 - i);
     }
     return comm;
 }
 
 bool comm_idle(const struct comm *comm)
 {
-    return comm->free_n == comm->requests_n;
+    return comm->free_n == NCCL_REQUESTS;
 }
 
 void comm_end(struct comm *comm, const char *text)
@@ -64,7 +62,7 @@ void comm_drive(struct comm *comm)
 static void abort_connection(struct comm *comm)
 {
     char peer[64], text[HARP_WHY_BYTES];
-    uint32_t under_way = comm->requests_n - comm->free_n;
+    uint32_t under_way = NCCL_REQUESTS - comm->free_n;
     snprintf(text, sizeof text, "NCCL aborted it with %u requests under way", under_way);
     if (!comm->closed) {
         struct harp_connection_info info;
@@ -83,99 +81,63 @@ void comm_let_go(struct comm *comm)
         abort_connection(comm);
     else
         comm_end(comm, NULL);
-    order_forget(comm);
 }
 
-/* ---- Receives ---- */
+/* ---- Requests ---- */
 
-/* Fill the buffers that what came aside is for. Returns whether the receive waits for more. */
-static bool fill_from_aside(struct comm *comm, struct receive *receive)
+static struct request *take_request(struct comm *comm, struct memory *memory, void *parent,
+                                    uint64_t bytes)
 {
-    for (uint32_t i = 0; i < receive->request->n; i++) {
-        uint32_t came;
-        if (receive->filled[i] ||
-            !order_take_early(comm, receive->tags[i], receive->data[i], receive->sizes[i], &came))
-            continue;
-        receive->filled[i] = true;
-        request_end_part(comm, context_of(receive->request, i), came);
-    }
-    return receive->request->left;
+    struct request *request = &comm->requests[comm->free[--comm->free_n]];
+    *request = (struct request){.comm = comm, .state = REQUEST_POSTED, .memory = memory};
+    if (memory)
+        atomic_fetch_add_explicit(&memory->used, 1, memory_order_relaxed);
+    if (parent && plugin.profiler)
+        plugin.profiler(&request->event, NCCL_PROFILER_START, parent, PLUGIN_PROFILER_ID, &bytes);
+    return request;
 }
 
-static void post_buffer(struct comm *comm, const struct receive *receive, uint32_t i)
+static void stop_event(struct request *request)
 {
-    const struct memory *memory = receive->request->memory[i];
-    bool watched = !memory || memory->watched;
-    (watched ? harp_receive : harp_receive_unread)(
-        comm->connection, receive->data[i], receive->sizes[i], context_of(receive->request, i));
+    if (request->event)
+        plugin.profiler(&request->event, NCCL_PROFILER_STOP, NULL, PLUGIN_PROFILER_ID, NULL);
+    request->event = NULL;
 }
 
-/* Post the buffers of a request whose turn has come, and say which tags they have. */
-static void post_receive(struct comm *comm, struct receive *receive)
+static void end_request(struct request *request, uint32_t bytes)
 {
-    struct announcement group = {.type = ANNOUNCE_GROUP};
-    fill_from_aside(comm, receive);
-    for (uint32_t i = 0; i < receive->request->n; i++) {
-        if (receive->filled[i])
-            continue;
-        post_buffer(comm, receive, i);
-        group.tags[group.n++] = receive->tags[i];
-    }
-    order_posted(comm, receive, &group);
+    request->state = REQUEST_DONE;
+    request->bytes = (int)bytes;
+    if (request->memory)
+        /* Release: who sees it at 0 sees that HARP is done with the memory. */
+        atomic_fetch_sub_explicit(&request->memory->used, 1, memory_order_release);
+    stop_event(request);
 }
 
-static void post_later(struct comm *comm, struct receive *receive)
+static void give_back(struct request *request)
 {
-    assert(comm->later_n < NCCL_REQUESTS);
-    if (fill_from_aside(comm, receive))
-        comm->later[comm->later_n++] = *receive;
+    struct comm *comm = request->comm;
+    request->state = REQUEST_FREE; /* so that a second test of it is seen */
+    comm->free[comm->free_n++] = (uint8_t)(request - comm->requests);
 }
 
-static void post_what_waited(struct comm *comm)
+static uint64_t context_of(const struct request *request)
 {
-    for (uint32_t i = 0; i < comm->later_n; i++)
-        post_receive(comm, &comm->later[i]);
-    comm->later_n = 0;
+    return (uint64_t)(request - request->comm->requests);
 }
 
 /* ---- Completions ---- */
 
-/* Buffers need not wait for the mark: it may be long before NCCL calls the sending end again. */
-static void take_aside(struct comm *comm, uint32_t bytes)
-{
-    uint32_t left = 0;
-    order_aside(comm, bytes);
-    for (uint32_t i = 0; i < comm->later_n; i++)
-        if (fill_from_aside(comm, &comm->later[i]))
-            comm->later[left++] = comm->later[i];
-    comm->later_n = left;
-}
-
 static void take_completion(struct comm *comm, const struct harp_completion *completion)
 {
-    switch (completion->type) {
-    case HARP_COMPLETION_SENT:
-        if (completion->context == OF_CONTROL)
-            comm->controls_head++;
-        else if (completion->context != OF_MARK)
-            request_end_part(comm, completion->context, completion->size);
-        break;
-    case HARP_COMPLETION_RECEIVED:
-        if (completion->context == OF_CONTROL)
-            order_announced(comm, completion->size);
-        else if (completion->context == OF_ASIDE)
-            take_aside(comm, completion->size);
-        else
-            request_end_part(comm, completion->context, completion->size);
-        comm->coming -= comm->coming > 0;
-        break;
-    case HARP_COMPLETION_CLOSED:
+    if (completion->type == HARP_COMPLETION_CLOSED) {
         comm->closed = true;
         comm->reason = completion->reason;
         comm->coming = comm->kind == COMM_RECEIVING ? completion->size : 0;
-        break;
-    default:
-        break;
+    } else if (completion->type == HARP_COMPLETION_SENT ||
+               completion->type == HARP_COMPLETION_RECEIVED) {
+        end_request(&comm->requests[completion->context], completion->size);
+        comm->coming -= comm->coming > 0;
     }
 }
 
@@ -188,17 +150,6 @@ static void take_completions(struct comm *comm)
         for (size_t i = 0; i < n; i++)
             take_completion(comm, &completions[i]);
     }
-    if (!comm_lives(comm))
-        return;
-    if (comm->kind == COMM_SENDING) {
-        order_flush(comm);
-        return;
-    }
-    if (comm->closed && !comm->coming)
-        order_end_aside(comm);
-    order_receive_aside(comm);
-    if (comm->later_n && comm->posting == POSTING_GROUPS)
-        post_what_waited(comm);
 }
 
 static void drive_and_take(struct comm *comm)
@@ -265,15 +216,30 @@ static bool is_usable(const struct comm *comm, enum comm_kind kind)
     return comm && comm->kind == kind;
 }
 
-static bool may_send(struct comm *comm, int tag, size_t size)
+/* Whether a request may be made, after what came to completion has made room. */
+static bool has_room(struct comm *comm)
 {
-    return comm->free_n && order_may_send(comm, tag, (uint32_t)size);
+    take_completions(comm);
+    if (!comm->free_n)
+        drive_and_take(comm);
+    return comm->free_n;
+}
+
+/* A short one is done at once, as with a socket: NCCL does not wait for the other end. */
+static bool send_now(struct comm *comm, struct request *request, const void *data, uint32_t size)
+{
+    if (size <= HARP_SHORT_BYTES && harp_send_short(comm->connection, data, size)) {
+        end_request(request, size);
+        return true;
+    }
+    return harp_send(comm->connection, data, size, context_of(request));
 }
 
 enum nccl_result plugin_isend(void *sending, void *data, size_t size, int tag, void *memory,
                               void *parent, void **request)
 {
     struct comm *comm = sending;
+    (void)tag; /* all of a comm's are equal */
     if (!is_usable(comm, COMM_SENDING) || !request || (size && (!data || !memory)))
         return plugin_fail(NCCL_INVALID_ARGUMENT,
                            "isend: no sending comm, no data, no registered memory, or no request");
@@ -281,77 +247,54 @@ enum nccl_result plugin_isend(void *sending, void *data, size_t size, int tag, v
     if (size > HARP_MESSAGE_MAX)
         return plugin_fail(NCCL_INVALID_ARGUMENT, "isend of %zu bytes: the most is %u", size,
                            HARP_MESSAGE_MAX);
-    take_completions(comm);
-    if (!may_send(comm, tag, size))
-        drive_and_take(comm);
+    bool room = has_room(comm);
     /* That the other end has closed is for test to say. */
-    bool closed = why_failed(comm) != NCCL_SUCCESS && comm->closed && comm->free_n;
+    bool closed = why_failed(comm) != NCCL_SUCCESS && comm->closed && room;
     if (comm->failed != NCCL_SUCCESS && !closed)
         return comm->failed;
-    if (!closed && !may_send(comm, tag, size))
+    if (!room)
         return NCCL_SUCCESS;
-    struct request *made = request_take(comm, 1);
-    request_begin_part(made, 0, memory, closed ? NULL : parent, size);
-    if (!closed)
-        order_wait(comm, &(struct waiting_send){.request = made,
-                                                .data = size ? data : comm->controls,
-                                                .size = (uint32_t)size,
-                                                .tag = tag});
+    struct request *made = take_request(comm, memory, closed ? NULL : parent, size);
+    if (!closed && !send_now(comm, made, size ? data : nothing, (uint32_t)size)) {
+        end_request(made, 0);
+        give_back(made);
+        return NCCL_SUCCESS;
+    }
     *request = made;
     return NCCL_SUCCESS;
 }
 
 /* ---- irecv ---- */
 
-static const char *wrong_receive(int n, void **data, const size_t *sizes, void **memories)
-{
-    if (n < 1 || n > NCCL_RECEIVES_MAX)
-        return "1 to 8 buffers are possible";
-    for (int i = 0; i < n; i++) {
-        if (sizes[i] && (!data[i] || !memories[i]))
-            return "no buffer, or one in memory that is not registered";
-        if (sizes[i] > HARP_MESSAGE_MAX)
-            return "a buffer is longer than 1 GiB";
-    }
-    return NULL;
-}
-
-static bool may_receive(const struct comm *comm)
-{
-    return comm->free_n && comm->controls_tail - comm->controls_head < CONTROLS_MOST;
-}
-
 enum nccl_result plugin_irecv(void *receiving, int n, void **data, size_t *sizes, int *tags,
                               void **memories, void **parents, void **request)
 {
     struct comm *comm = receiving;
-    if (!is_usable(comm, COMM_RECEIVING) || !request || !data || !sizes || !tags || !memories)
+    (void)tags; /* all of a comm's are equal */
+    if (!is_usable(comm, COMM_RECEIVING) || !request || !data || !sizes || !memories)
         return plugin_fail(NCCL_INVALID_ARGUMENT, "irecv: no receiving comm, or a list is NULL");
     *request = NULL;
-    const char *wrong = wrong_receive(n, data, sizes, memories);
-    if (wrong)
-        return plugin_fail(NCCL_INVALID_ARGUMENT, "irecv: %s", wrong);
-    take_completions(comm);
-    if (!may_receive(comm))
-        drive_and_take(comm);
+    if (n != 1)
+        return plugin_fail(NCCL_INVALID_ARGUMENT, "irecv of %d buffers: maxRecvs is 1", n);
+    if (sizes[0] && (!data[0] || !memories[0]))
+        return plugin_fail(NCCL_INVALID_ARGUMENT,
+                           "irecv: no buffer, or one in memory that is not registered");
+    if (sizes[0] > HARP_MESSAGE_MAX)
+        return plugin_fail(NCCL_INVALID_ARGUMENT, "irecv of %zu bytes: the most is %u", sizes[0],
+                           HARP_MESSAGE_MAX);
+    bool room = has_room(comm);
     if (why_failed(comm) != NCCL_SUCCESS)
         return comm->failed;
-    if (!may_receive(comm))
+    if (!room)
         return NCCL_SUCCESS;
-    struct receive receive = {.request = request_take(comm, (uint32_t)n)};
-    for (int i = 0; i < n; i++) {
-        receive.data[i] = sizes[i] ? data[i] : comm->controls;
-        receive.sizes[i] = (uint32_t)sizes[i];
-        receive.tags[i] = tags[i];
-        request_begin_part(receive.request, (uint32_t)i, memories[i], parents ? parents[i] : NULL,
-                           sizes[i]);
-    }
-    if (order_may_post(comm, &receive))
-        post_receive(comm, &receive);
-    else
-        post_later(comm, &receive);
-    *request = receive.request;
-    return comm->failed;
+    struct memory *memory = memories[0];
+    struct request *made = take_request(comm, memory, parents ? parents[0] : NULL, sizes[0]);
+    bool watched = !memory || memory->watched;
+    /* The session has room for all requests; at its end, test says why. */
+    (watched ? harp_receive : harp_receive_unread)(comm->connection, sizes[0] ? data[0] : nothing,
+                                                   (uint32_t)sizes[0], context_of(made));
+    *request = made;
+    return NCCL_SUCCESS;
 }
 
 enum nccl_result plugin_iflush(void *receiving, int n, void **data, int *sizes, void **memories,
@@ -369,18 +312,22 @@ enum nccl_result plugin_iflush(void *receiving, int n, void **data, int *sizes, 
 enum nccl_result plugin_test(void *request, int *done, int *sizes)
 {
     struct request *made = request;
-    if (!made || !done || !made->n)
+    if (!made || !done || made->state == REQUEST_FREE)
         return plugin_fail(NCCL_INVALID_ARGUMENT, "test: no request, or one that was done before");
     *done = 0;
-    if (made->left)
+    if (made->state != REQUEST_DONE)
         take_completions(made->comm);
-    if (made->left)
+    if (made->state != REQUEST_DONE)
         drive_and_take(made->comm);
-    if (made->left)
-        return why_failed(made->comm);
+    if (made->state != REQUEST_DONE) {
+        enum nccl_result failed = why_failed(made->comm);
+        if (failed != NCCL_SUCCESS)
+            stop_event(made); /* NCCL asks no more */
+        return failed;
+    }
     *done = 1;
-    for (uint32_t i = 0; sizes && i < made->n; i++)
-        sizes[i] = made->sizes[i];
-    request_give_back(made);
+    if (sizes)
+        sizes[0] = made->bytes;
+    give_back(made);
     return NCCL_SUCCESS;
 }

@@ -101,13 +101,13 @@ static enum nccl_result isend_v6(void *sending, void *data, int size, int tag, v
 static enum nccl_result irecv_v6(void *receiving, int n, void **data, int *sizes, int *tags,
                                  void **memories, void **request)
 {
-    size_t wide[NCCL_RECEIVES_MAX];
-    for (int i = 0; sizes && i < n && i < NCCL_RECEIVES_MAX; i++) {
-        if (sizes[i] < 0)
-            return plugin_fail(NCCL_INVALID_ARGUMENT, "irecv of %d bytes", sizes[i]);
-        wide[i] = (size_t)sizes[i];
+    size_t wide = 0;
+    if (sizes && n == 1) {
+        if (sizes[0] < 0)
+            return plugin_fail(NCCL_INVALID_ARGUMENT, "irecv of %d bytes", sizes[0]);
+        wide = (size_t)sizes[0];
     }
-    return plugin_irecv(receiving, n, data, sizes ? wide : NULL, tags, memories, NULL, request);
+    return plugin_irecv(receiving, n, data, sizes ? &wide : NULL, tags, memories, NULL, request);
 }
 
 /* ---- The profiler's handles came with version 10 ---- */

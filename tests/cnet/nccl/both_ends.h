@@ -42,10 +42,10 @@ static bool is_done(void *request, int *size)
 
 static int wait_for(void *request)
 {
-    int sizes[NCCL_RECEIVES_MAX] = {-1};
-    while (!is_done(request, sizes))
+    int size = -1;
+    while (!is_done(request, &size))
         ;
-    return sizes[0];
+    return size;
 }
 
 /* Over TCP nothing but the calls moves a long message, at both ends. */
@@ -64,26 +64,12 @@ static void *send_now(void *data, size_t size, int tag)
     return request;
 }
 
-/* One group of `n` buffers of equal size, one behind the other. */
-static void *receive_group(int n, void *data, size_t size, const int *tags)
-{
-    void *buffers[NCCL_RECEIVES_MAX], *memories[NCCL_RECEIVES_MAX], *request = NULL;
-    size_t sizes[NCCL_RECEIVES_MAX];
-    int asked[NCCL_RECEIVES_MAX];
-    for (int i = 0; i < n; i++) {
-        buffers[i] = (uint8_t *)data + (size_t)i * size;
-        sizes[i] = size;
-        asked[i] = tags[i];
-        memories[i] = in_memory;
-    }
-    GOOD(net->irecv(receiving, n, buffers, sizes, asked, memories, NULL, &request));
-    CHECK(request, "irecv gave no request");
-    return request;
-}
-
 static void *begin_receive(void *data, size_t size, int tag)
 {
-    return receive_group(1, data, size, &tag);
+    void *request = NULL;
+    GOOD(net->irecv(receiving, 1, &data, &size, &tag, &in_memory, NULL, &request));
+    CHECK(request, "irecv gave no request");
+    return request;
 }
 
 /* A comm of which one message of tag 5 has gone through. */

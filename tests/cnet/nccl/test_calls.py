@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from tests.cnet.nccl.test_order import SOURCES
+from tests.cnet.nccl.test_transfer import SOURCES
 from tests.support.c_programs import SANITIZED, build, library
 
 RACES = ["-O1", "-fsanitize=thread", "-Wno-tsan"]

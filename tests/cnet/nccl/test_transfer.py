@@ -1,6 +1,6 @@
-"""The NCCL plugin's order of messages where the sending end is ahead of the receiving one.
+"""The NCCL plugin's messages where the sending end is ahead of the receiving one, or has closed.
 
-And that it takes no memory for that while messages flow.
+And that it takes no memory and no lock while messages flow.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ SOURCES = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "cnet" / "nccl
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory):
-    return build(tmp_path_factory.mktemp("order") / "test",
-                 ["tests/cnet/nccl/test_order.c", *SOURCES, str(library())])
+    return build(tmp_path_factory.mktemp("transfer") / "test",
+                 ["tests/cnet/nccl/test_transfer.c", *SOURCES, str(library())])
 
 
 def run(program, port, progress, faults="", **more):
