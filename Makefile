@@ -47,7 +47,7 @@ help:  ## this list
 .PHONY: dst
 SEEDS ?= 2000
 dst:  ## the deterministic simulation: make dst SEEDS=100000, or SEED=7 to replay one
-	$(PY) -m tests.dst.dst_programs $(or $(if $(SEED),seed $(SEED)),$(if $(FIELD),field $(FIELD)),$(if $(ENGINE),engine $(ENGINE)),$(SEEDS))
+	$(PY) -m tests.dst.dst_programs $(or $(if $(SEED),seed $(SEED)),$(if $(FIELD),field $(FIELD)),$(if $(ENGINE),engine $(ENGINE)),$(if $(TCP),tcp $(TCP)),$(SEEDS))
 
 .PHONY: test-vm
 test-vm: setup  ## AF_XDP with zero copy, links that fail and older kernels, in an emulated machine

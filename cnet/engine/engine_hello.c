@@ -106,9 +106,17 @@ static void make_connection(struct harp_engine *engine, uint8_t port,
     harp_table_add(&engine->attempts, attempt, connection);
     listening->half_open++;
     make_keys(connection);
-    harp_connection_heard(connection, path, port, arrival->local, arrival->from);
+    harp_connection_heard_first(connection, path, port, arrival->local, arrival->from);
     harp_recorder_add(engine->recorder, engine->now_ns, HARP_RECORD_ACCEPT, config.connection,
                       config.paths, config.segment);
+}
+
+/* Before the connection is made ACCEPT leaves by the flow by which FIRST came last: an earlier one
+ * may have ended. Nobody can send in another's name on a flow. */
+static bool may_change_flows(const struct harp_connection *connection,
+                             const struct harp_arrival *arrival)
+{
+    return arrival->from->family == HARP_TCP && !connection->ready;
 }
 
 static void take_first(struct harp_engine *engine, uint8_t port, const struct harp_arrival *arrival,
@@ -124,8 +132,9 @@ static void take_first(struct harp_engine *engine, uint8_t port, const struct ha
     struct harp_connection *connection = harp_table_find(&engine->attempts, attempt);
     if (connection) {
         struct harp_place unused;
-        if (header->path >= connection->config.paths)
-            harp_connection_heard(connection, header->path, port, arrival->local, arrival->from);
+        if (header->path >= connection->config.paths || may_change_flows(connection, arrival))
+            harp_connection_heard_first(connection, header->path, port, arrival->local,
+                                        arrival->from);
         harp_session_receive(connection->session, engine->now_ns,
                              harp_engine_from_host_ns(engine, arrival->waited_ns), header, body,
                              false, &unused);

@@ -305,9 +305,13 @@ bool harp_connection_has_shorts_alone(const struct harp_connection *connection);
 /* Give its application the frames to write into that it is owed, as far as the pool has some. */
 void harp_connection_refill_drafts(struct harp_connection *connection);
 
-/* engine_paths.c: the path's way out, learnt from a frame that came on it. */
+/* engine_paths.c: the path's way out, learnt from the first frame that came on it. */
 void harp_connection_heard(struct harp_connection *connection, uint8_t path, uint8_t port,
                            uint16_t local, const struct harp_address *from);
+
+/* The way by which FIRST came, which may be of a path that we do not have: ACCEPT leaves by it. */
+void harp_connection_heard_first(struct harp_connection *connection, uint8_t path, uint8_t port,
+                                 uint16_t local, const struct harp_address *from);
 
 /* A frame whose tag holds came from or to an address that is not its path's: whether the path leads
  * there from now on. */

@@ -65,8 +65,13 @@
 #define TCP_ASKED_FLOWS 4u      /* so many are asked by themselves; of more, epoll says which */
 #define TCP_STRANGERS_MAX 1024u /* accepted flows by which no path of ours leads */
 #define TCP_UNACKED_MS 10000    /* TCP_USER_TIMEOUT; the kernel alone would try for 15 minutes */
+/* An idle flow is asked whether the other end is there, and asked again, TCP_KEEPIDLE and
+ * TCP_KEEPINTVL: else a listening end would keep a flow for ever whose other end is gone. */
+#define TCP_IDLE_S 10
+#define TCP_ASK_AGAIN_S 5
 #define TCP_RETRY_LEAST_NS UINT64_C(100000000) /* between two attempts to connect, ever longer */
 #define TCP_RETRY_MOST_NS UINT64_C(3200000000)
+#define TCP_RETRY_ACCEPT_NS UINT64_C(10000000) /* no descriptor was left */
 
 enum tcp_flow_state { TCP_NEW, TCP_CONNECTING, TCP_OPEN, TCP_BROKEN };
 

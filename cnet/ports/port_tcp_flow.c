@@ -32,6 +32,9 @@ static void tune_socket(const struct tcp_port *tcp, int fd)
     bool v4 = tcp->nic.family == AF_INET;
     set_number(fd, IPPROTO_TCP, TCP_NODELAY, 1);
     set_number(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, TCP_UNACKED_MS);
+    set_number(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+    set_number(fd, IPPROTO_TCP, TCP_KEEPIDLE, TCP_IDLE_S);
+    set_number(fd, IPPROTO_TCP, TCP_KEEPINTVL, TCP_ASK_AGAIN_S);
     if (tcp->mtu)
         set_number(fd, IPPROTO_TCP, TCP_MAXSEG,
                    (int)(tcp->mtu - (v4 ? IPV4_HEADERS : IPV6_HEADERS)));

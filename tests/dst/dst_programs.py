@@ -2,7 +2,8 @@
 
 ``python -m tests.dst.dst_programs 100000`` runs that many seeds, as ``make dst SEEDS=100000`` does;
 ``python -m tests.dst.dst_programs seed 7`` replays one, as ``make dst SEED=7`` does, ``field 7``
-one change of a field (tests/dst/fields.c), ``engine 7`` one run of engines (tests/dst/engine).
+one change of a field (tests/dst/fields.c), ``engine 7`` one run of engines (tests/dst/engine),
+``tcp 7`` one of engines over the product's tcp port and a kernel in virtual time.
 """
 
 from __future__ import annotations
@@ -25,6 +26,11 @@ if TYPE_CHECKING:
 
 FAST = ["-O1"]
 
+SOCKETS = ["socket", "bind", "listen", "connect", "accept4", "getsockname", "setsockopt",
+           "getsockopt", "shutdown", "close", "sendmsg", "recvmsg", "epoll_create1", "epoll_ctl",
+           "epoll_wait", "harp_interface_find"]
+"""Calls of the tcp port that tests/dst/engine/tcp_kernel.c answers in virtual time."""
+
 
 def cnet(*patterns: str) -> list[str]:
     """Paths from the repository's root of the files of cnet that fit."""
@@ -44,7 +50,7 @@ def driver_sources() -> list[str]:
 
 
 def _build(out: Path, harness: Sequence[str], folders: Sequence[Path], flags: Sequence[str],
-           bug: Bug | None) -> Path:
+           bug: Bug | None, link: Sequence[str] = ()) -> Path:
     """The harness and cnet; with a bug, what it changes stands before the archive of the rest.
 
     With a bug it is built without sanitizers, in a third of the time: the harness must see it. One
@@ -52,13 +58,13 @@ def _build(out: Path, harness: Sequence[str], folders: Sequence[Path], flags: Se
     """
     include = [word for folder in folders for word in ("-I", str(folder))]
     if not bug:
-        return build(out, [*harness, str(library(flags))], [*flags, *include])
+        return build(out, [*harness, str(library(flags))], [*flags, *include, *link])
     changed = sorted(f"cnet/{edit.file}" for edit in bug.edits)
     if any(file.endswith(".h") for file in changed):
         changed = [*cnet("virtual/*.c"), *driver_sources()]
     root = plant(bug, out.parent / "planted")
-    return build(out, [*harness, *sorted(set(changed)), str(library(FAST))], [*FAST, *include],
-                 root)
+    return build(out, [*harness, *sorted(set(changed)), str(library(FAST))],
+                 [*FAST, *include, *link], root)
 
 
 def build_dst(out: Path, bug: Bug | None = None, flags: Sequence[str] = SANITIZED) -> Path:
@@ -74,7 +80,8 @@ def build_engines(out: Path, bug: Bug | None = None, flags: Sequence[str] = SANI
     shared = [f"tests/dst/{name}.c" for name in ("common", "faults", "forge", "link", "network",
                                                    "script")]
     own = sorted(f"tests/dst/engine/{path.name}" for path in (folder / "engine").glob("*.c"))
-    return _build(out, [*shared, *own], [folder, folder / "engine"], flags, bug)
+    wraps = [f"-Wl,--wrap={name}" for name in SOCKETS]
+    return _build(out, [*shared, *own], [folder, folder / "engine"], flags, bug, wraps)
 
 
 def run_dst(program: Path, *arguments: object) -> str:
@@ -92,6 +99,8 @@ def main(arguments: list[str]) -> None:
     sessions, engines = folder / "dst", folder / "dst_engines"
     if arguments[0] == "engine":
         print(run_dst(build_engines(engines), arguments[1], 1), end="")
+    elif arguments[0] == "tcp":
+        print(run_dst(build_engines(engines), arguments[1], 1, "tcp"), end="")
     elif arguments[0] == "seed":
         print(run_dst(build_dst(sessions), arguments[1], "-v"), end="")
     elif arguments[0] == "field":

@@ -9,7 +9,7 @@ import pytest
 from tests.dst.dst_programs import FAST, build_dst, build_engines, run_dst
 from tests.support.c_programs import SANITIZED
 from tests.support.levels import long_except
-from tests.support.planted_bugs import IN_ENGINES, IN_SESSIONS
+from tests.support.planted_bugs import IN_ENGINES, IN_SESSIONS, IN_TCP
 
 SEEDS = 2000  # of each kind; each bug shows in as many
 SHARE = 250  # in one test, so that workers share the work
@@ -42,6 +42,12 @@ def test_seeds_of_engines_hold(programs, flags, first):
     assert run_dst(programs(build_engines, flags), first, SHARE).startswith(f"{SHARE} seeds")
 
 
+@pytest.mark.parametrize(("flags", "first", "seeds"), [(SANITIZED, 0, 64), (FAST, 64, 256)],
+                         ids=["sanitized", "fast"])
+def test_seeds_over_tcp_hold(programs, flags, first, seeds):
+    assert run_dst(programs(build_engines, flags), first, seeds, "tcp").startswith(f"{seeds} seeds")
+
+
 @pytest.fixture(scope="module")
 def dst(programs):
     return programs(build_dst, SANITIZED)
@@ -56,8 +62,8 @@ def test_a_seed_is_the_whole_of_a_run(dst):
     assert run_dst(dst, 8, "-v") == run_dst(dst, 8, "-v")
 
 
-def shows(program):
-    done = subprocess.run([str(program), "0", str(SEEDS)], capture_output=True, text=True,
+def shows(program, seeds=SEEDS, *more):
+    done = subprocess.run([str(program), "0", str(seeds), *more], capture_output=True, text=True,
                           check=False, timeout=1800)
     return done.returncode != 0 and "replay: make dst " in done.stdout
 
@@ -71,3 +77,9 @@ def test_the_harness_catches(bug, tmp_path):
 @pytest.mark.parametrize("bug", long_except(IN_ENGINES, "FREED_EARLY", "RUN_CUT"))
 def test_the_harness_catches_in_engines(bug, tmp_path):
     assert shows(build_engines(tmp_path / "engines", IN_ENGINES[bug])), IN_ENGINES[bug].wrong
+
+
+@pytest.mark.parametrize("bug", long_except(IN_TCP, "ANSWERED_ASTRAY"))
+def test_the_harness_catches_over_tcp(bug, tmp_path):
+    program = build_engines(tmp_path / "engines", IN_TCP[bug])
+    assert shows(program, 1000, "tcp"), IN_TCP[bug].wrong

@@ -213,3 +213,22 @@ def plant(planted: Bug, folder: Path) -> Path:
         assert text.count(edit.old) == 1, f"{edit.file} has {text.count(edit.old)} of: {edit.old}"
         path.write_text(text.replace(edit.old, edit.new))
     return folder
+
+IN_TCP = {
+    "ANSWERED_ASTRAY": bug(
+        "ACCEPT leaves by a flow that has ended", "engine/engine_hello.c",
+        "from->family == HARP_TCP && !", "from->family == HARP_TCP && false && !"),
+    "NEVER_ASKED": bug(
+        "a flow whose other end is gone stays for ever", "ports/port_tcp_flow.c",
+        "SOL_SOCKET, SO_KEEPALIVE, 1)", "SOL_SOCKET, SO_KEEPALIVE, 0)"),
+    "REST_TWICE": bug(
+        "what the kernel took of the rest is sent again", "ports/port_tcp_send.c",
+        "        flow->pieces[0].iov_base = (uint8_t *)flow->pieces[0].iov_base + sent;\n", ""),
+    "ROOM_UNHEARD": bug(
+        "a flow that was full stays so", "ports/port_tcp_flow.c",
+        "event->events & EPOLLOUT && flow->full", "false && flow->full"),
+    "PLACE_KEPT": bug(
+        "payload goes where its message no longer is", "ports/port_tcp_receive.c",
+        "if (flow->place && place_of(tcp, placed_header(flow)) != flow->place)", "if (false)"),
+}
+"""Of the tcp port and of what engines do on it."""

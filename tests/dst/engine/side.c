@@ -32,8 +32,15 @@ void dst_side_open(struct dst_side *side)
     side->config.world =
         (struct harp_world){.now_ns = clock_of, .random = chance_of, .context = side};
     side->config.ports_n = 1;
-    side->config.ports[0].open = dst_port_open;
-    dst_port_next(side);
+    if (side->over_tcp) {
+        side->config.ports[0].open = harp_port_tcp_open;
+        side->config.ports[0].config.locals = side->number ? 1 : DST_PATHS;
+        side->config.ports[0].config.local = dst_address(side->number, 0, 0);
+        side->config.ports[0].config.local.port = 0;
+    } else {
+        side->config.ports[0].open = dst_port_open;
+        dst_port_next(side);
+    }
     int error = harp_engine_open(&side->engine, &side->config, why);
     if (!error && side->number)
         error = harp_listen(side->engine, &side->wanted, &side->listening, &side->handle, why);
@@ -55,6 +62,18 @@ void dst_side_kill(struct dst_side *side)
     dst_app_forget(side);
 }
 
+/* A real port is asked as by a thread that would sleep; until it may, it looks again and again. */
+static bool may_sleep(struct dst_side *side)
+{
+    struct harp_port *port = side->engine->ports[0];
+    if (!side->over_tcp)
+        return true;
+    bool sleeps = port->ops->sleep(port);
+    if (sleeps)
+        side->engine->tend_ns = 0; /* as harp_engines_sleep has it */
+    return sleeps;
+}
+
 void dst_side_drive(struct dst_side *side)
 {
     if (!side->engine)
@@ -64,11 +83,11 @@ void dst_side_drive(struct dst_side *side)
     for (uint32_t turns = 0; moved; turns++) {
         moved = harp_engine_drive(side->engine);
         moved |= dst_app_work(side, &app_ns);
-        moved |= dst_port_waits(side->port);
+        moved |= !side->over_tcp && dst_port_waits(side->port);
         DST_CHECK(turns < TURNS_MOST, "driven over and over without time going on", turns,
                   *side->true_ns);
     }
-    uint64_t deadline_ns = harp_engine_deadline_ns(side->engine);
+    uint64_t deadline_ns = may_sleep(side) ? harp_engine_deadline_ns(side->engine) : 0;
     if (deadline_ns != HARP_NEVER)
         deadline_ns = harp_max(deadline_ns, clock_of(side)) - (uint64_t)side->clock_off_ns;
     /* One that waits for room is due all the time; so much time passes between two looks. */

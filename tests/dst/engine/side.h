@@ -17,6 +17,7 @@ struct dst_crowd;
 
 struct dst_side {
     uint8_t number;          /* 0 connects, 1 listens */
+    bool over_tcp;           /* on the product's tcp port (tcp_kernel.h), not a simulated one */
     bool is_crowded;         /* many connections (crowd.h), not one with a script */
     struct dst_crowd *crowd; /* NULL: not begun, or none */
     struct dst_side *peer;
