@@ -73,7 +73,6 @@ static void configure_port(const struct nic *nic, enum settings_port kind, uint1
     port->config.mtu = (uint32_t)settings->mtu;
     port->config.queue = -1;
     port->config.copy_only = settings->xdp == XDP_COPY;
-    port->config.generic = settings->xdp == XDP_GENERIC;
     port->config.busy_poll_us = (uint32_t)settings->busy_poll_us;
 }
 

@@ -28,7 +28,7 @@ const char *const settings_cc[] = {"swift", "fixed", NULL};
 const char *const settings_ports[] = {"auto", "xdp",     "udp",     "tcp",
                                       "mem",  "xdp,tcp", "udp,tcp", NULL};
 static const char *const progresses[] = {"auto", "threads", "inline", NULL};
-static const char *const xdp_modes[] = {"auto", "copy", "generic", NULL};
+static const char *const xdp_modes[] = {"auto", "copy", NULL};
 static const char *const crcs[] = {"auto", "on", "off", NULL};
 static const char *const switches[] = {"0", "1", NULL};
 
@@ -56,7 +56,7 @@ static const struct setting list[] = {
     {"HARP_DUMP", OUTPUT, AT(dump),
      .allowed = "a file that can be written, at most 511 characters"},
     {"HARP_FAULTS", FAULTS, AT(faults), .allowed = "at most 511 characters"},
-    {"HARP_XDP", WORD, AT(xdp), xdp_modes, .allowed = "auto, copy or generic"},
+    {"HARP_XDP", WORD, AT(xdp), xdp_modes, .allowed = "auto or copy"},
     {"HARP_BUSY_POLL", NUMBER, AT(busy_poll_us), NULL, 0, 100000, "0 to 100000 (microseconds)"},
     {"HARP_CONF_FILE", ELSEWHERE, 0, .allowed = "a path, in the environment only"},
 };

@@ -27,7 +27,7 @@ enum settings_port {
     PORT_UDP_OR_TCP
 };
 enum settings_progress { PROGRESS_AUTO, PROGRESS_THREADS, PROGRESS_INLINE };
-enum settings_xdp { XDP_BEST, XDP_COPY, XDP_GENERIC };
+enum settings_xdp { XDP_BEST, XDP_COPY };
 
 struct settings_cpus {
     uint32_t n; /* 0: any */

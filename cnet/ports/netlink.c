@@ -167,7 +167,6 @@ static void read_xdp(const struct rtattr *nest, struct harp_link *link)
     if (!nest)
         return;
     parse_attributes(&in, RTA_DATA(nest), RTA_PAYLOAD(nest));
-    link->xdp_generic = in.of[IFLA_XDP_SKB_PROG_ID] && !in.of[IFLA_XDP_DRV_PROG_ID];
     if (!get_u32(in.of[IFLA_XDP_DRV_PROG_ID], &link->xdp_program) &&
         !get_u32(in.of[IFLA_XDP_SKB_PROG_ID], &link->xdp_program))
         get_u32(in.of[IFLA_XDP_PROG_ID], &link->xdp_program);

@@ -36,7 +36,6 @@ struct harp_link {
     uint32_t mtu;
     uint32_t queues;      /* the most that it can have, of the larger kind */
     uint32_t xdp_program; /* id of the XDP program that is attached, 0 if none */
-    bool xdp_generic;     /* it runs in the kernel's general code, not in the driver */
     bool ethernet, up;
     uint8_t mac[6];
 };

@@ -224,7 +224,7 @@ struct harp_port_config {
                                    1; the first has local.port if that is set, the rest any */
     uint32_t mtu;               /* 0: the interface's */
     int queue;                  /* xdp: -1 any free one */
-    bool copy_only, generic;    /* xdp: do not try zero copy, native mode */
+    bool copy_only;             /* xdp: do not try zero copy */
     bool zero_copy_only;        /* xdp: an error where there is no zero copy */
     uint32_t ring_bytes;        /* mem: of each direction; 0: a default */
     uint32_t busy_poll_us;      /* xdp: the engine's thread does the driver's work when it has

@@ -318,9 +318,9 @@ static void write_line(struct harp_xdp *xdp, bool copy_only)
         snprintf(why, sizeof why, " (as it was asked for)");
     else if (!socket->zero_copy)
         snprintf(why, sizeof why, " (zero copy: %s)", strerror(-socket->not_zero_copy));
-    snprintf(xdp->port.line, sizeof xdp->port.line, "xdp: %s queue %u, %s XDP%s, %s%s%s%s",
-             xdp->link.name, socket->queue, xdp->nic.generic ? "generic" : "native",
-             xdp->nic.first ? "" : " (shared)", socket->zero_copy ? "zero copy" : "copy mode", why,
+    snprintf(xdp->port.line, sizeof xdp->port.line, "xdp: %s queue %u%s, %s%s%s%s", xdp->link.name,
+             socket->queue, xdp->nic.first ? "" : " (shared)",
+             socket->zero_copy ? "zero copy" : "copy mode", why,
              socket->several ? ", frames in several buffers" : "",
              socket->busy_poll ? ", busy polling" : "");
 }
@@ -364,7 +364,7 @@ static int open_all(struct harp_xdp *xdp, struct harp_port_config *config, char 
     if (error == 0)
         error = harp_xdp_kernel_open(xdp, config, why);
     if (error == 0)
-        error = harp_xdp_nic_join(&xdp->nic, &xdp->netlink, &xdp->link, config->generic, why);
+        error = harp_xdp_nic_join(&xdp->nic, &xdp->netlink, &xdp->link, why);
     if (error == 0)
         error = harp_xdp_socket_open(&xdp->socket, &socket, why);
     if (error < 0)

@@ -15,28 +15,20 @@
 enum { TRIES = 100, PAUSE_NS = 10 * 1000 * 1000, LINKS_MAX = 1 << 20 };
 
 /* Attach a new program. -EBUSY if another process was faster. */
-static int attach_program(struct harp_xdp_nic *nic, const struct harp_link *interface, bool generic,
-                          char *why)
+static int attach_program(struct harp_xdp_nic *nic, const struct harp_link *interface, char *why)
 {
     uint32_t queues = interface->queues ? interface->queues : 1;
     int error = harp_xdp_program_load(&nic->program, interface->index, queues, why);
     if (error < 0)
         return error;
-    nic->generic = generic;
-    nic->link = generic
-                    ? -EOPNOTSUPP
-                    : harp_bpf_attach(nic->program.program, interface->index, XDP_FLAGS_DRV_MODE);
-    if (nic->link < 0 && nic->link != -EBUSY && nic->link != -EEXIST && nic->link != -EPERM) {
-        nic->generic = true;
-        nic->link = harp_bpf_attach(nic->program.program, interface->index, XDP_FLAGS_SKB_MODE);
-    }
+    nic->link = harp_bpf_attach(nic->program.program, interface->index, XDP_FLAGS_DRV_MODE);
     nic->first = true;
     if (nic->link >= 0)
         return 0;
     error = nic->link == -EEXIST ? -EBUSY : nic->link;
     harp_xdp_program_close(&nic->program);
-    snprintf(why, HARP_WHY_BYTES, "no XDP program can be attached to %s: %s", interface->name,
-             strerror(-error));
+    snprintf(why, HARP_WHY_BYTES, "no XDP program can be attached to %s: %s%s", interface->name,
+             strerror(-error), error == -EOPNOTSUPP ? ": its driver has none; use tcp or udp" : "");
     return error;
 }
 
@@ -80,7 +72,6 @@ static int ask_others(struct harp_xdp_nic *nic, const struct harp_link *interfac
 static int adopt_program(struct harp_xdp_nic *nic, const struct harp_link *interface, char *why)
 {
     int error = harp_xdp_program_find(&nic->program, interface->xdp_program, interface->name, why);
-    nic->generic = interface->xdp_generic;
     nic->first = false;
     if (error == -EPERM || error == -EACCES)
         return ask_others(nic, interface, why);
@@ -96,7 +87,7 @@ static int adopt_program(struct harp_xdp_nic *nic, const struct harp_link *inter
 }
 
 int harp_xdp_nic_join(struct harp_xdp_nic *nic, struct harp_netlink *netlink,
-                      const struct harp_link *interface, bool generic, char *why)
+                      const struct harp_link *interface, char *why)
 {
     struct timespec pause = {.tv_nsec = PAUSE_NS};
     int error = -ENOENT;
@@ -114,7 +105,7 @@ int harp_xdp_nic_join(struct harp_xdp_nic *nic, struct harp_netlink *netlink,
         else if (now.xdp_program)
             error = adopt_program(nic, &now, why);
         else
-            error = attach_program(nic, &now, generic, why);
+            error = attach_program(nic, &now, why);
     }
     if (error == 0)
         nic->listener = harp_xdp_handover_listen(interface->index);

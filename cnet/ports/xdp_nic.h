@@ -27,14 +27,13 @@ struct harp_xdp_nic {
     struct harp_xdp_program program;
     int link;
     int listener; /* readable when a process asks for the descriptors; -1 if none can ask */
-    bool generic; /* in the kernel's general code and not in the driver */
     bool first;   /* this process attached it */
 };
 
-/* Attach the program to `interface`, or join those who have. `generic`: not in the driver; who
- * joins takes what is there. Returns 0, or -errno and one sentence in `why` (HARP_WHY_BYTES). */
+/* Attach the program to the driver of `interface`, or join those who have. Returns 0, or -errno and
+ * one sentence in `why` (HARP_WHY_BYTES). */
 int harp_xdp_nic_join(struct harp_xdp_nic *nic, struct harp_netlink *netlink,
-                      const struct harp_link *interface, bool generic, char *why);
+                      const struct harp_link *interface, char *why);
 
 /* Take possession of a queue that an AF_XDP socket of this process was just bound to: what a
  * former owner left is removed, and arrivals go to the socket from now on. 0 or -errno. */

@@ -50,8 +50,6 @@ class Port:
     """xdp: do not try zero copy."""
     zero_copy_only: bool = False
     """xdp: an error where there is no zero copy."""
-    generic: bool = False
-    """xdp: do not try the driver's own XDP."""
     busy_poll_us: int = 0
     """xdp: microseconds for which it does the driver's work when it has nothing else; 0: never."""
     ring_bytes: int = 0
@@ -176,7 +174,7 @@ class Engine:
                 wanted.address.encode(), ffi.addressof(config, "local")):
             raise ValueError(f"{wanted.address!r} is no address: 10.0.0.1, 10.0.0.1:7000, fd00::1 "
                              "or [fd00::1]:7000")
-        for field in ("locals", "mtu", "queue", "copy_only", "zero_copy_only", "generic",
+        for field in ("locals", "mtu", "queue", "copy_only", "zero_copy_only",
                       "busy_poll_us", "ring_bytes"):
             setattr(config, field, getattr(wanted, field))
 

@@ -68,7 +68,7 @@ WRONG = {
     "HARP_DUMP": ("x" * 600, "at most 511 characters"),
     "HARP_FAULTS": ("x" * 600, "at most 511 characters"),
     "HARP_IFNAME": ("x" * 600, "at most 511 characters"),
-    "HARP_XDP": ("zero", "auto, copy or generic"),
+    "HARP_XDP": ("zero", "auto or copy"),
     "HARP_BUSY_POLL": ("1e3", "0 to 100000 (microseconds)"),
 }
 
@@ -387,7 +387,7 @@ def test_auto_opens_no_xdp_where_it_would_copy_and_says_why():
         assert re.search(r": tcp:10\.0\.1\.1:\d+ v1, ", line_of_engine(found)), found
         assert "v1: not xdp: a virtual interface has no zero copy" in lines(found)
         forced = ask("listen", before=tuple(end.space.command()), HARP_PORT="xdp")
-        assert re.search(r": xdp: v1 queue 0, native XDP", line_of_engine(forced)), forced
+        assert re.search(r": xdp: v1 queue 0", line_of_engine(forced)), forced
 
 
 @root_only

@@ -1,7 +1,7 @@
 /* A host of the tests: a port that does what lines on its standard input say.
  *
  *     xdp_peer xdp|udp INTERFACE [local=ADDRESS] [locals=N] [queue=N] [mtu=N] [frames=N] [fill=N]
- *              [poll=MICROSECONDS] [generic] [copy]
+ *              [poll=MICROSECONDS] [copy]
  *
  *     hop ADDRESS [LOCAL]           -> hop NUMBER payload BYTES
  *     local                         -> local NUMBER ADDRESS     one more of its own
@@ -391,9 +391,7 @@ static void open_port(int count, char **words)
     for (int i = 2; i < count; i++) {
         const char *value = strchr(words[i], '=') ? strchr(words[i], '=') + 1 : words[i];
         size_t name = (size_t)(value - words[i]);
-        if (strcmp(words[i], "generic") == 0)
-            config.generic = true;
-        else if (strcmp(words[i], "copy") == 0)
+        if (strcmp(words[i], "copy") == 0)
             config.copy_only = true;
         else if (strncmp(words[i], "local=", name) == 0)
             assert(harp_address_parse(value, &config.local));
