@@ -255,7 +255,9 @@ static bool decide_family(struct attempt *attempt, const struct harp_handle *han
     }
     switch (trial_cache_read(&nic->address, peer, nic->card, &attempt->cache_lock, &result)) {
     case TRIAL_CACHED:
-        say_result(comm, peer, &result, ", tried before");
+        if (!comm->device->said_cached) /* a job has hundreds of peers */
+            say_result(comm, peer, &result, ", tried before");
+        comm->device->said_cached = true;
         *family = result.family;
         return true;
     case TRIAL_ELSEWHERE:

@@ -87,6 +87,7 @@ struct device {
     uint32_t next;           /* engine that the next connection lives on */
     enum settings_port port; /* of its engines, the first kind if there are two */
     bool has_both;           /* and tcp beside it: trials decide between them */
+    bool said_cached;        /* the log has a line about a result that was there */
 };
 
 /* What regMr gives out. */
