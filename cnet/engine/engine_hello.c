@@ -63,17 +63,17 @@ static void make_keys(struct harp_connection *connection)
 }
 
 /* Where else this engine can be reached, those first that no handle has room for. */
-static void tell_addresses(const struct harp_engine *engine, enum harp_family family,
-                           struct harp_session_config *config)
+static void advertise_addresses(const struct harp_engine *engine, enum harp_family family,
+                                struct harp_session_config *config)
 {
     for (uint32_t i = 0; i < engine->ports_n && config->addresses_n < HARP_ADDRESSES_MAX; i++) {
         uint32_t p = (i + HARP_HANDLE_ADDRESSES) % engine->ports_n;
         const struct harp_address *local = &engine->ports[p]->locals[0];
         if (local->family != HARP_INET || family != HARP_INET)
             continue;
-        struct harp_wire_address *told = &config->addresses[config->addresses_n++];
-        memcpy(told->ip, local->ip, sizeof told->ip);
-        told->port = local->port;
+        struct harp_wire_address *advertised = &config->addresses[config->addresses_n++];
+        memcpy(advertised->ip, local->ip, sizeof advertised->ip);
+        advertised->port = local->port;
     }
 }
 
@@ -86,7 +86,7 @@ static void make_connection(struct harp_engine *engine, uint8_t port,
                                harp_engine_payload_max_beside(engine, port), engine->ports[port],
                                &config);
     config.listener = listening->listener.id;
-    tell_addresses(engine, arrival->from->family, &config);
+    advertise_addresses(engine, arrival->from->family, &config);
     struct harp_connection *connection = harp_connection_new(engine, &listening->config, &config);
     if (!connection)
         return;

@@ -176,7 +176,7 @@ int harp_engine_make_hops(struct harp_engine *engine, const struct harp_handle *
     return error;
 }
 
-/* ---- Addresses that ACCEPT told ---- */
+/* ---- Addresses that ACCEPT advertises ---- */
 
 /* Add an address to a list unless it is there, or the list is full. */
 static uint32_t add_remote(struct harp_address *remotes, uint32_t n,
@@ -190,10 +190,10 @@ static uint32_t add_remote(struct harp_address *remotes, uint32_t n,
     return n;
 }
 
-/* Where the paths lead, and what the peer told. Returns how many there are; 0 if it told nothing
- * new. */
-static uint32_t list_told_remotes(const struct harp_connection *connection,
-                                  struct harp_address *remotes)
+/* Where the paths lead, and what the peer advertises. Returns how many there are; 0 if that is
+ * nothing new. */
+static uint32_t list_advertised_remotes(const struct harp_connection *connection,
+                                        struct harp_address *remotes)
 {
     const struct harp_parameters *peer = harp_session_peer(connection->session);
     uint32_t n = 0;
@@ -201,10 +201,10 @@ static uint32_t list_told_remotes(const struct harp_connection *connection,
         n = add_remote(remotes, n, &connection->hops[p].remote);
     uint32_t known = n;
     for (uint32_t i = 0; i < peer->addresses_n; i++) {
-        struct harp_address told = {.family = HARP_INET, .port = peer->addresses[i].port};
-        memcpy(told.ip, peer->addresses[i].ip, sizeof told.ip);
-        if (told.port)
-            n = add_remote(remotes, n, &told);
+        struct harp_address advertised = {.family = HARP_INET, .port = peer->addresses[i].port};
+        memcpy(advertised.ip, peer->addresses[i].ip, sizeof advertised.ip);
+        if (advertised.port)
+            n = add_remote(remotes, n, &advertised);
     }
     return n > known ? n : 0;
 }
@@ -255,7 +255,7 @@ void harp_engine_widen_hops(struct harp_connection *connection, uint8_t kept)
     const struct harp_engine *engine = connection->engine;
     struct harp_address remotes[HARP_RAIL_ENDS], locals[HARP_PORTS_MAX];
     struct harp_rail rails[HARP_RAILS_MAX];
-    uint32_t remotes_n = list_told_remotes(connection, remotes);
+    uint32_t remotes_n = list_advertised_remotes(connection, remotes);
     if (!remotes_n || kept >= connection->config.paths)
         return;
     for (uint32_t p = 0; p < engine->ports_n; p++)

@@ -45,8 +45,8 @@ struct reading {
     uint32_t ranks_n;           /* of the plan */
     uint32_t here_n;            /* of them with an address of this host */
     int64_t here;               /* the first of these, or -1 */
-    bool told;                  /* the launcher's rank is one of the plan's */
-    bool told_here;             /* and has an address of this host */
+    bool has_own_rank;          /* the launcher's rank is one of the plan's */
+    bool own_rank_here;         /* and has an address of this host */
     uint32_t room;              /* for flows */
     char stale[HARP_WHY_BYTES]; /* why the fabric is not the one that was planned for, or "" */
 };
@@ -138,13 +138,13 @@ static void note_changes(struct reading *reading, const struct rank_read *rank)
 static void note_rank(struct reading *reading, const struct rank_read *rank)
 {
     bool here = is_of_this_host(rank, reading->place);
-    bool told = (int64_t)rank->rank == reading->place->rank;
+    bool own = (int64_t)rank->rank == reading->place->rank;
     reading->ranks_n++;
-    reading->told |= told;
-    reading->told_here |= told && here;
+    reading->has_own_rank |= own;
+    reading->own_rank_here |= own && here;
     if (here && reading->here_n++ == 0)
         reading->here = (int64_t)rank->rank;
-    if (here && (told || (reading->place->rank < 0 && reading->here_n == 1))) {
+    if (here && (own || (reading->place->rank < 0 && reading->here_n == 1))) {
         memcpy(reading->plan->listens, rank->listens, sizeof rank->listens);
         reading->plan->listens_n = rank->listens_n;
         note_changes(reading, rank);
@@ -257,11 +257,11 @@ static void read_members(struct reading *reading)
 static bool find_rank(struct reading *reading, char *why)
 {
     const struct plan_place *place = reading->place;
-    if (place->rank >= 0 && !reading->told)
+    if (place->rank >= 0 && !reading->has_own_rank)
         return snprintf(why, HARP_WHY_BYTES, "it has no rank %lld, only %u others",
                         (long long)place->rank, reading->ranks_n),
                false;
-    if (place->rank >= 0 && !reading->told_here)
+    if (place->rank >= 0 && !reading->own_rank_here)
         return snprintf(why, HARP_WHY_BYTES,
                         "its rank %lld listens at no address of this host: it is a plan of other "
                         "hosts",
