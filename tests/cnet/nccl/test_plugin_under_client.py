@@ -154,10 +154,10 @@ def test_statistics_tell_what_a_comm_did_with_its_settings() -> None:
                 HARP_PATHS="3", HARP_MTU="1000")
     assert ended.good, str(ended)
     told = re.findall(r"NET/HARP : (sent to|received from) [\d.]+:\d+ on v1: (\d+) frames sent, "
-                      r".*; segment (\d+), paths (\d+)", ended.told[0])
+                      r".* (\d+) placed, .*; segment (\d+), paths (\d+)", ended.told[0])
     assert [words[0] for words in sorted(told)] == ["received from", "sent to"], str(ended)
-    for _, frames, segment, paths in told:
-        assert int(frames) > 0
+    for way, frames, placed, segment, paths in told:
+        assert int(frames if way == "sent to" else placed) > 0
         assert 800 < int(segment) < 1000
         assert paths == "3"
 
