@@ -29,6 +29,7 @@ def test_a_row_is_measured_beside_gloo():
     assert found["ratio"] == pytest.approx(found["value"] / found["reference"])
 
 
+@pytest.mark.long
 def test_the_simulated_row_is_held_within_bounds_of_the_measured_one():
     pytest.importorskip("torch")
     done = run("--json", "--rounds", "1", "--only", "ddp-2d-topk,ddp-sim-2d-topk")

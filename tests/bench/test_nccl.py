@@ -27,6 +27,7 @@ def test_rows_name_arms_that_may_be_there():
         assert row.against
 
 
+@pytest.mark.long
 @needs_root
 @pytest.mark.parametrize("row", long_except(
     ["nccl-udp", "nccl-lat", "nccl-mem", "nccl-both", "nccl-ring-8B", "nccl-ring-64MiB"],

@@ -9,6 +9,7 @@ import pytest
 from lab.namespace import why_unusable
 
 
+@pytest.mark.long
 @pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 def test_planned_flows_share_no_link():
     done = subprocess.run([sys.executable, "-m", "bench", "planned-paths", "--json", "--hosts", "4",

@@ -73,6 +73,7 @@ def test_what_the_emulated_machine_says_is_sorted_by_arm():
         read(f"arm a\n{line}arm b\nfailed b\n", 1, ["a", "b"])
 
 
+@pytest.mark.long
 @needs_root
 def test_json_rows_can_be_calibrated_with(tmp_path):
     done = bench("--json", "--only", "frame-cost", "--seconds", "0.02", "--rounds", "2")

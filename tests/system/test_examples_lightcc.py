@@ -50,6 +50,7 @@ def test_diloco_has_equal_peers():
     check_equal_peers(ended.stdout, r"\(0, 1\)")
 
 
+@pytest.mark.long
 @pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 def test_diloco_over_two_namespaces_survives_a_peer_that_is_killed():
     ended = subprocess.run([sys.executable, EXAMPLES / "diloco.py", "--namespaces"], text=True,

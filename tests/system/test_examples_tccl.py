@@ -12,6 +12,7 @@ from lab.namespace import why_unusable
 from tests.support import ROOT
 
 
+@pytest.mark.long
 @pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 def test_the_example_keeps_flows_apart_before_and_after_a_failure():
     done = subprocess.run([sys.executable, ROOT / "examples" / "tccl" / "run.py"],

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 FOLDERS = (".", "docs", "docs/*", "bench", "lab", "deploy", "tests", "examples/*")
 PAGES = sorted(page for folder in FOLDERS for page in ROOT.glob(f"{folder}/*.md"))
-SIMULATED = ("topologies.md",)
+SIMULATED = ("topologies.md", "layouts.md")
 """Pages with so much output that simulating it again takes minutes."""
 MARKED = [page for page in PAGES if "<!-- output of: " in page.read_text("utf-8")]
 

@@ -15,6 +15,7 @@ from sim.schema import load
 from sim.schema.parameters import load_stack
 from sim.workloads.models import get_model
 from tests.support import ROOT
+from tests.support.levels import long_except
 from tests.support.sim_runs import run_all
 
 FOLDER = ROOT / "topologies"
@@ -43,7 +44,13 @@ def gradient_bytes(model, element_bytes=4):
     return element_bytes * sum(tensor.elements for tensor in get_model(model).tensors)
 
 
-@pytest.mark.parametrize("name", NAMES)
+LONG = ("three-continents", "taco-models-a100-50g", "cloud-vpc-25g-burst")
+"""Clusters whose answers take seconds."""
+every_file = pytest.mark.parametrize(
+    "name", long_except(NAMES, *(name for name in NAMES if name not in LONG)))
+
+
+@every_file
 def test_an_answer_is_sane(name):
     for row in results(name):
         parts = row.breakdown
@@ -53,7 +60,7 @@ def test_an_answer_is_sane(name):
         assert row.images_per_s * row.step_s == pytest.approx(round(row.images_per_s * row.step_s))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@every_file
 def test_published_figures_hold(name):
     assert not [row.name for row in results(name) if outside(row)]
 

@@ -59,6 +59,7 @@ def test_messages_arrive_although_the_network_fails_in_every_way(
     assert said.count("chaos of seed 5") == 2, said
 
 
+@pytest.mark.long
 def test_threads_share_nothing_but_rings(tmp_path: Path) -> None:
     threads = program(tmp_path, "pair", THREADS)
     for arguments in (["udp", "thread", "posted"], ["udp", "inline", "streamed"],
@@ -88,6 +89,7 @@ def test_a_wrong_secret_is_an_error_in_bounded_time(life: Path) -> None:
     assert "nobody answered" in run(life, "wrong")
 
 
+@pytest.mark.long
 def test_an_idle_engine_uses_next_to_no_cpu(tmp_path: Path) -> None:
     assert float(run(program(tmp_path, "life", ["-O2"]), "idle")) < 5
 

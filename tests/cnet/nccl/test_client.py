@@ -12,6 +12,7 @@ import pytest
 from lab.namespace import why_unusable
 from lab.veth import veth_pair
 from tests.support import PATIENCE_S
+from tests.support.levels import long_except
 from tests.support.nccl_pair import SOURCES, client, run_pair, tcp_ref
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def test_the_reference_reports_a_killed_peer():
     assert "it said: TCP reference: " in ended.said[0]
 
 
-@pytest.mark.parametrize("kind", BROKEN)
+@pytest.mark.parametrize("kind", long_except(BROKEN, "FIFO_ONLY"))
 def test_a_broken_plugin_is_caught(kind):
     scenario, sentence = BROKEN[kind]
     limit = "10" if "not done" in sentence else "30"

@@ -64,6 +64,7 @@ def line(**settings: str) -> str:
     return next(text for _, text in found["said"] if re.match(r"lo: engines \d+: ", text))
 
 
+@pytest.mark.long
 def test_nccls_thread_drives_where_no_cpu_is_free_for_another() -> None:
     told = said_of_engine(ask("listen", before=ONE_CPU, **LO))
     assert "engines driven inline: no CPU is free for a thread (1 of this rank, 2 for NCCL" in told

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from lab.veth import End, Net
 from tests.cnet.nccl.test_plugin import INVALID_USAGE, add_links, ask, names, root_only, warnings
 from tests.cnet.nccl.test_transfer import SOURCES
 from tests.support.c_programs import build, library, run
+from tests.support.levels import long_except
 from tests.support.nccl_pair import client, harp, run_pair
 
 if TYPE_CHECKING:
@@ -74,8 +76,8 @@ def sent_bytes(end: End) -> int:
 
 
 @root_only
-@pytest.mark.parametrize("port", ["udp", "xdp"])
-@pytest.mark.parametrize("mode", ["threads", "inline"])
+@pytest.mark.parametrize(("port", "mode"), long_except(
+    itertools.product(["udp", "xdp"], ["threads", "inline"]), ("udp", "inline")))
 def test_two_ranks_use_both_rails(port: str, mode: str) -> None:
     with Net() as net:
         spaces = net.namespace(), net.namespace()

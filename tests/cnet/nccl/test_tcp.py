@@ -15,6 +15,7 @@ import pytest
 from lab.namespace import why_unusable
 from lab.veth import veth_pair
 from tests.cnet.nccl.test_plugin import INVALID_USAGE, ask, warnings
+from tests.support.levels import long_except
 from tests.support.nccl_pair import Ended, Pair, client, harp, run_pair
 
 root_only = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
@@ -93,7 +94,7 @@ def test_ranks_with_ports_of_other_kinds_get_one_sentence(ports: tuple[str, str]
 # ---- What it does ----
 
 @root_only
-@pytest.mark.parametrize("sockets", ["2", "16", "64"])
+@pytest.mark.parametrize("sockets", long_except(["2", "16", "64"], "16"))
 def test_several_flows_share_a_message(sockets: str) -> None:
     ended = run(*QUICK, "sizes", "killed", settings={"HARP_PORT": "tcp", "HARP_SOCKETS": sockets,
                                                      "HARP_STATS": "1"})
@@ -109,7 +110,7 @@ def test_one_side_may_have_more_flows_than_the_other() -> None:
 
 
 @root_only
-@pytest.mark.parametrize("version", [6, 9])
+@pytest.mark.parametrize("version", long_except([6, 9], 6))
 def test_older_versions_over_tcp(version: int) -> None:
     ended = run(settings={"HARP_PORT": "tcp", "HARP_TIMEOUT": "2"},
                 options=("--version", str(version), "--largest", str(4 << 20)))

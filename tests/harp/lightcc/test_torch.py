@@ -48,6 +48,7 @@ def test_collectives_are_right(ranks, port):
     assert found(start("collectives", ranks, HARP_PORT=port)) == ["right"] * ranks
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("threads", long_except([1, 4], 4))
 def test_threads_that_spin_for_the_same_cores_are_told_of_once(threads):
     said = []
@@ -105,6 +106,7 @@ def test_the_hook_takes_groups_with_a_backend_for_each_kind_of_device(backend):
     assert all(answer == answers[0] for answer in answers)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("backend", long_except(["gloo", "lightcc"], "gloo"))
 def test_the_hook_averages_what_no_sum_would_hold(backend):
     assert found(start("large", 4, BACKEND=backend)) == ["right"] * 4

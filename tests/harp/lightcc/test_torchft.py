@@ -47,6 +47,7 @@ def read_until(replica, losses, wanted):
     raise AssertionError("the replica ended")
 
 
+@pytest.mark.long
 def test_a_replica_that_is_killed_comes_again_while_the_other_trains():
     lighthouse = start("-c", LIGHTHOUSE, stdin=subprocess.PIPE)
     address = lighthouse.stdout.readline().strip()

@@ -138,6 +138,7 @@ def ask_until(said: str, words: list[str]) -> str:
     return done.stderr
 
 
+@pytest.mark.long
 @root_only
 def test_spines_are_told_apart_by_the_queues_that_another_job_makes(tmp_path: Any) -> None:
     """Four spines, TTL expiry unasked: cables to them are slower than hosts', so queues form."""

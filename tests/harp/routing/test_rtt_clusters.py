@@ -29,6 +29,7 @@ from lab.namespace import why_unusable
 from lab.veth import End, veth_pair
 from lab.wiring import Wiring
 from tests.support.cluster_files import topology, write
+from tests.support.levels import long_except
 from tests.support.ring_crossings import ring_crossings
 
 if TYPE_CHECKING:
@@ -68,7 +69,8 @@ def three_tiers(rng: np.random.Generator, hosts: int = 32) -> Ints:
     return np.column_stack([tor // 4, tor])
 
 
-@pytest.mark.parametrize(("noise", "least"), [(0.0, 1.0), (0.02, 1.0), (0.05, 0.95)])
+@pytest.mark.parametrize(("noise", "least"), long_except(
+    [(0.0, 1.0), (0.02, 1.0), (0.05, 0.95)], (0.0, 1.0)))
 def test_pods_and_tors_are_found_in_spite_of_noise(noise: float, least: float) -> None:
     """Of 60 clusters whose pods are half as far again, and others' pods as far once more."""
     right, base_us = 0, np.array([22.0, 14.0, 9.0])
@@ -212,6 +214,7 @@ def run(*words: object) -> Any:
     return CliRunner().invoke(harp, [str(word) for word in words])
 
 
+@pytest.mark.long
 @root_only
 def test_hosts_of_two_leaves_are_told_apart_by_probes(tmp_path: Path) -> None:
     """A leaf-spine of Linux routers; the job's file says one switch, and hosts stand mixed.

@@ -45,6 +45,7 @@ def test_keys_that_change_no_row_are_named(tmp_path, given, keys):
     assert [key for key in found if not key.startswith(common)] == keys
 
 
+@pytest.mark.long
 def test_figures_of_another_cluster_are_a_note_and_no_warning():
     """Where a value of the file is changed, no row is held against them, and that is said once."""
     made = Cluster(load(FOLDER / "taco-vgg16-v100-25g.yaml", ["hosts[0].nics[0].rate=10Gbps"]))

@@ -54,6 +54,7 @@ def test_tokens_take_the_flops_of_nemos_table() -> None:
         assert row.published * token / 1e12 == pytest.approx(each, rel=0.03), row.name
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("source", ["NVIDIA/NeMo", "NVIDIA/dgxc"])
 def test_nvidias_own_rows_are_within_a_sixth_in_the_median(source: str) -> None:
     errors = [predict(row).error for row in rows() if source in row.source]

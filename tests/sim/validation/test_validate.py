@@ -168,6 +168,7 @@ def test_what_parameters_do_not_explain_is_the_deviation_of_sources(tmp_path):
     assert found.stale
 
 
+@pytest.mark.long
 def test_the_shipped_deviation_is_of_the_rows_of_the_fit():
     deviation = fit_published().deviation
     assert not deviation.stale
@@ -242,6 +243,7 @@ def test_the_page_has_a_row_for_every_figure():
             assert text.count(f"| `{path.stem}` |") >= len(case.figures), path.stem
 
 
+@pytest.mark.long
 def test_the_page_of_fidelities_says_what_they_say_today():
     """README shows what the page says, so that neither has figures of its own."""
     text = (ROOT / "docs" / "results" / "fidelities.md").read_text("utf-8")

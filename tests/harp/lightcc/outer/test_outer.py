@@ -27,6 +27,7 @@ CHECKS = """
 """
 
 
+@pytest.mark.long
 def test_the_methods_do_at_four_ranks_what_numpy_does():
     run = subprocess.run([sys.executable, "-W", "ignore", "-m",
                           "tests.harp.lightcc.outer.outer_rank"], check=False, text=True,

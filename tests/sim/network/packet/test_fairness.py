@@ -19,6 +19,7 @@ def test_flows_that_begin_together_are_fair_within_20_ms(flows: int) -> None:
     assert result.lost == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scene", [
     *(Scene(flows, apart_ms=5) for flows in (2, 4, 16, 64)),
     Scene(16, last_ms=1000),
