@@ -30,12 +30,12 @@ _SECTION = re.compile(r"^## (.+)$|^\| \[[^]]*\]\(([^)#]+)\) \|", re.MULTILINE)
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Take the menu from the index of the manual, and put the API behind it."""
     menu: list[dict[str, object]] = [{"HARP": ["README.md", {"The manual": "docs/README.md"}]}]
-    pages: list[str] = []
+    pages: list[str] | None = None  # the table before the first section has what sections have
     for title, page in _SECTION.findall((ROOT / "docs/README.md").read_text("utf-8")):
         if title:
             pages = []
             menu.append({title: pages})
-        else:
+        elif pages is not None:
             pages.append(f"docs/{page}")
     menu.append({"API": [{name: f"{API}/{name}.md"} for name in packages()]})
     menu.append({"Project": ["ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"]})
