@@ -21,6 +21,7 @@ import yaml
 
 from tests.sim.calibration.test_iperf3 import document as iperf3_run
 from tests.sim.formats.test_nccl_topology import host as nccl_topology
+from tests.sim.traces.test_pytorch import step as pytorch_step
 from tests.support import ROOT
 from tests.support.cluster_files import topology, write, write_job
 from tests.support.levels import long_except
@@ -93,6 +94,8 @@ def traces(folder: Path) -> None:
     made = [sys.executable, "-m", "sim.trace", "traces/gpt", "--topology", "cluster.yaml",
             "--write"]
     subprocess.run(made, cwd=folder, check=True)
+    for rank in (0, 1):
+        pytorch_step().write(folder, rank)
 
 
 def formats(folder: Path) -> None:
