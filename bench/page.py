@@ -16,7 +16,7 @@ MET, MISSED = "#0072B2", "#D55E00"
 
 def bench_html(name: str, about: str, records: Sequence[Result], command: str) -> str:
     """Text of the page; figures that are no single number or text are left out."""
-    from sim.report.html.tables_page import Part, tables_html
+    from harp.html_page.tables_page import Part, tables_html
 
     head = list(dict.fromkeys([*NAMES, *(key for record in records for key, value in record.items()
                                          if isinstance(value, str | int | float))]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from sim.report.html.tables_page import Part, tables_html
+from harp.html_page.tables_page import Part, tables_html
 from sim.report.panels import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION, YELLOW
 from sim.sweeps.table import objective_values
 

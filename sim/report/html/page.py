@@ -1,21 +1,19 @@
 """The answer as one HTML file: tables, charts, the topology as given, and how it was made.
 
-The file loads nothing: style, data, script and Apache ECharts (``echarts/``) are inside, and its
-content security policy forbids all else. Tables stand in the text, so the page can be read without
-the script, by a screen reader and on paper. The same report gives the same bytes.
+The file loads nothing: style, data, script and Apache ECharts (``harp/html_page``) are inside, and
+its content security policy forbids all else. Tables stand in the text, so the page can be read
+without the script, by a screen reader and on paper. The same report gives the same bytes.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any
 
-from sim.report.answer_table import columns_of, label, notes, outside
-from sim.report.cost_table import cost_columns
-from sim.report.export import breakdown_ms
-from sim.report.html.elements import (
+from harp.html_page.elements import (
     file_text,
     json_text,
     licences,
@@ -23,6 +21,9 @@ from sim.report.html.elements import (
     table,
     text,
 )
+from sim.report.answer_table import columns_of, label, notes, outside
+from sim.report.cost_table import cost_columns
+from sim.report.export import breakdown_ms
 from sim.report.html.page_data import page_data
 from sim.report.quantities import quantity
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from sim.records.results import Report, ScenarioResult, UsedParameter
     from sim.report.screen import Column
 
+FOLDER = Path(__file__).parent
 MOST_BYTES = 2_000_000
 """Largest file: one that mail takes and a phone opens."""
 MOST_TOPOLOGY = 200_000
@@ -66,10 +68,10 @@ def _page(report: Report, cluster: Cluster, made: Made, data: dict[str, Any]) ->
     cut = [] if len(shown) == len(rows) else [f"{len(shown)} of {len(rows)} rows are shown."]
     columns = columns_of(shown, plain=False) if shown else []
     description = cluster.topology.description
-    return Template(file_text("page.html")).substitute(
+    return Template(file_text("page.html", FOLDER)).substitute(
         title=text(report.topology),
         description=f"<p>{text(description)}</p>" if description else "",
-        style=file_text("page.css"), script=file_text("page.js"),
+        style=file_text("page.css"), script=file_text("page.js", FOLDER),
         library=file_text("echarts/echarts.min.js"), licences=licences(),
         data=json_text(data),
         table=_columns_table(

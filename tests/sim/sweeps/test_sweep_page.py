@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from click.testing import CliRunner
 
+from harp.html_page.tables_page import Part, tables_html
 from sim.report.html.page import MOST_BYTES
-from sim.report.html.tables_page import Part, tables_html
 from sim.sweep import main
 from tests.sim.report.test_html import Page
 from tests.sim.report.test_html_browser import chrome, pytestmark  # noqa: F401, the fixture

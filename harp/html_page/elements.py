@@ -1,4 +1,4 @@
-"""What pages are made of: tables, lists, escaped text and JSON, the files of this folder."""
+"""What pages are made of: tables, lists, escaped text and JSON, style, script and library."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ def json_text(data: dict[str, Any]) -> str:
 
 
 @cache
-def file_text(name: str) -> str:
-    """A file of this folder."""
-    return (FOLDER / name).read_text("utf-8")
+def file_text(name: str, folder: Path = FOLDER) -> str:
+    """A file of this folder, or another."""
+    return (folder / name).read_text("utf-8")
 
 
 def licences() -> str:

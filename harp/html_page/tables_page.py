@@ -1,8 +1,9 @@
-"""Tables with charts as one HTML file, for what is no answer of `sim.run`: sweeps and benches.
+"""Tables with charts as one HTML file, for what is no answer of `sim.run`.
 
-It has the form of an answer's page (`sim.report.html.page`): one file that loads nothing, whose
-tables stand in the text, with style and Apache ECharts inside. A chart is an option of ECharts', as
-plain data. The same tables give the same bytes.
+Sweeps, benches, `harp perf` and `harp diagnose` write it. It has the form of an answer's page
+(`sim.report.html.page`): one file that loads nothing, whose tables stand in the text, with style
+and Apache ECharts inside. A chart is an option of ECharts', as plain data. The same tables give the
+same bytes.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from importlib import metadata
 from string import Template
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sim.report.html.elements import file_text, json_text, licences, table, text
+from harp.html_page.elements import file_text, json_text, licences, table, text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
