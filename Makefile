@@ -2,7 +2,7 @@
 PY := .venv/bin/python
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: run test test-all test-torch setup setup-run lint format bench clean help
+.PHONY: run test test-all test-torch setup setup-run lint docs format bench clean help
 
 run: setup-run  ## set everything up and run the main job
 	$(PY) -m sim.run topologies/taco-vgg16-v100-25g.yaml
@@ -30,6 +30,9 @@ lint: setup  ## ruff, mypy --strict, clang-format
 	ruff check .
 	mypy
 	git ls-files '*.c' '*.h' | xargs clang-format --dry-run -Werror
+
+docs: setup  ## the manual as a site, in build/site; a warning ends it
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build
 
 format: setup  ## rewrite C and Python to the project's layout
 	ruff check --fix .

@@ -7,14 +7,17 @@ The command ends with status 1 if a row misses its target, and with 2 if it cann
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from bench.page import bench_html
 from bench.rows import Mistake, Result, Row, goal, select
 from bench.store import Store, open_store, when_measured
+from harp.cli.io import check_target, write_text
 from lab.namespace import LabError
 
 if TYPE_CHECKING:
@@ -59,17 +62,22 @@ class Subject:
             click.Option(["--save", "kept"], metavar="FILE", callback=open_store,
                          help="Keep the rows in this file, in place of those of the same id."),
             click.Option(["--show", "shown"], metavar="FILE", callback=open_store,
-                         help="Measure nothing, and print the rows of this file.")]
+                         help="Measure nothing, and print the rows of this file."),
+            click.Option(["--html", "page"], metavar="FILE",
+                         help="Write the rows as one page for a browser.")]
         return click.Command(name, params=[*common, *self.options], callback=self._run,
                              help=self.about, context_settings={"max_content_width": 100})
 
-    def _run(self, only: str | None, kept: Store | None, shown: Store | None, *, as_json: bool,
-             **options: Any) -> None:
+    def _run(self, only: str | None, kept: Store | None, shown: Store | None, page: str | None,
+             *, as_json: bool, **options: Any) -> None:
+        if page is not None:
+            check_target(page, (".html", ".htm"), stdout=False)
         if shown is not None:
             results = self._print((shown.rows[name] for name in select(shown.rows, only)),
                                   as_json=as_json)
             if not as_json and not only and (when := when_measured(results)):
                 click.echo(f"\n{when}")
+            self._write_page(page, results)
             if self.finish:
                 self.finish(results, **options)
             return
@@ -81,10 +89,18 @@ class Subject:
             raise Mistake(str(error)) from None
         if kept is not None:
             kept.save(results)
+        self._write_page(page, results)
         if self.finish:
             self.finish(results, **options)
         sys.exit(int(not all(record.get("ok", True) for result in results
                              for record in self.records(result))))
+
+    def _write_page(self, page: str | None, results: Sequence[Result]) -> None:
+        if page is not None:
+            context = click.get_current_context()
+            records = [record for result in results for record in self.records(result)]
+            write_text(page, bench_html(context.info_name or "", self.about, records,
+                                        shlex.join(["python", "-m", "bench", *sys.argv[1:]])))
 
     def _print(self, results: Iterable[Result], *, as_json: bool) -> list[Result]:
         """Print results as they come, and return them."""

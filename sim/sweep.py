@@ -8,6 +8,7 @@ with ``--dask`` on a cluster. docs/use/sweeps.md is the manual.
 
 from __future__ import annotations
 
+import shlex
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from pathlib import Path
@@ -36,6 +37,8 @@ CACHE = ".harp-sweep"
 @click.option("-o", "--output", metavar="FILE", required=True,
               help="Write the result here, as .parquet or .csv.")
 @click.option("--plot", metavar="FILE", help="Draw the first two objectives and the Pareto front.")
+@click.option("--html", "page", metavar="FILE",
+              help="Write table and Pareto front as one page for a browser.")
 @click.option("--cache", metavar="DIR", type=PATH,
               help=f"Keep each point's answer here.  [{CACHE}, beside the result]")
 @click.option("--workers", type=click.IntRange(1, 1024), metavar="N",
@@ -43,8 +46,8 @@ CACHE = ".harp-sweep"
 @click.option("--dask", metavar="ADDRESS", help="Run on the workers of this Dask scheduler, e.g. "
                                                 "tcp://10.0.0.1:8786.")
 @click.option("--quiet", is_flag=True, help="No table and no progress.")
-def main(sweep: Path, *, output: str, plot: str | None, cache: Path | None, workers: int | None,
-         dask: str | None, quiet: bool) -> None:
+def main(sweep: Path, *, output: str, plot: str | None, page: str | None, cache: Path | None,
+         workers: int | None, dask: str | None, quiet: bool) -> None:
     """Simulate all points of a SWEEP file."""
     from harp.cli.io import write_bytes, write_text
     from sim.sweeps.store import Store
@@ -55,7 +58,7 @@ def main(sweep: Path, *, output: str, plot: str | None, cache: Path | None, work
         raise click.UsageError("--workers is for this machine; a Dask cluster has its own")
     given, source = read_sweep(sweep)
     study, points = _prepare(given, source, sweep)
-    _check_outputs(sweep, output, plot, given)
+    _check_outputs(sweep, output, plot, page, given)
     if dask:
         from sim.sweeps.dask_cluster import check_dask
 
@@ -67,6 +70,12 @@ def main(sweep: Path, *, output: str, plot: str | None, cache: Path | None, work
         from sim.sweeps.pareto_plot import pareto_plot
 
         write_bytes(plot, pareto_plot(table, plot, sweep.stem))
+    if page:
+        from sim.sweeps.sweep_page import sweep_html
+
+        command = shlex.join(["python", "-m", "sim.sweep", str(sweep), "-o", output, "--html", page,
+                              *(["--dask", dask] if dask else [])])
+        write_text(page, sweep_html(table, sweep.stem, command))
     if Path(output).suffix.lower() == ".csv":
         write_text(output, csv_text(table))
     else:
@@ -106,14 +115,17 @@ def _check_scenarios(sweep: SweepFile, study: Study) -> None:
             raise unknown("scenario", name, names, ("scenarios", number))
 
 
-def _check_outputs(sweep: Path, output: str, plot: str | None, given: SweepFile) -> None:
+def _check_outputs(sweep: Path, output: str, plot: str | None, page: str | None,
+                   given: SweepFile) -> None:
     from harp.cli.io import check_target, check_targets
     from sim.report.plot import SUFFIXES as PICTURES
     from sim.schema.errors import Problem
     from sim.sweeps.table import SUFFIXES, check_parquet
 
-    check_targets({"-o": output, "--plot": plot}, inputs=[str(sweep)])
+    check_targets({"-o": output, "--plot": plot, "--html": page}, inputs=[str(sweep)])
     check_target(output, SUFFIXES, stdout=False)
+    if page:
+        check_target(page, (".html", ".htm"), stdout=False)
     if output.lower().endswith(".parquet"):
         try:
             check_parquet()

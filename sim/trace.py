@@ -1,6 +1,7 @@
 """Command line: ``python -m sim.trace PREFIX --topology cluster.yaml`` replays execution traces.
 
-With ``--write`` it writes those of a step of the file's workload instead.
+With ``--write`` it writes those of a step of the file's workload instead, and with ``--et`` and
+``--kineto`` those of what PyTorch's profiler recorded.
 
 The traces are MLCommons Chakra's: ``PREFIX.0.et``, ``PREFIX.1.et`` and so on, one a rank and GPU.
 The command prints when each rank is done and how long its GPU waited for the network. A wrong trace
@@ -33,8 +34,12 @@ MOST_SHOWN = 16
 
 @plain_command
 @click.argument("prefix", type=PATH)
-@click.option("--topology", type=PATH, required=True, metavar="FILE",
+@click.option("--topology", type=PATH, metavar="FILE",
               help="Topology file of the cluster; its workload is not used.")
+@click.option("--et", metavar="PATTERN", help="Write PREFIX.<rank>.et out of the files of "
+              "PyTorch's ExecutionTraceObserver; * in the name is the rank, as in 'et.*.json'.")
+@click.option("--kineto", metavar="PATTERN",
+              help="Beside --et: the traces of Kineto of the same steps, as in 'kineto.*.json'.")
 @click.option("--scenario", metavar="NAME",
               help="Scenario that gives stack, algorithm and routing; the first by default.")
 @click.option("--set", "changes", multiple=True, metavar="KEY=VALUE",
@@ -51,7 +56,8 @@ MOST_SHOWN = 16
               show_default=True, help="What carries the bytes.")
 @click.option("--json", "as_json", metavar="FILE|-", help="Write the answer as JSON.")
 @click.option("--quiet", is_flag=True, help="No table.")
-def main(prefix: Path, *, topology: Path, scenario: str | None, changes: tuple[str, ...],
+def main(prefix: Path, *, topology: Path | None, et: str | None, kineto: str | None,
+         scenario: str | None, changes: tuple[str, ...],
          write: bool, groups: Path | None, deps: Any, by_flops: bool, fidelity: str,
          as_json: str | None, quiet: bool) -> None:
     """Replay the execution traces PREFIX.<rank>.et on a simulated cluster."""
@@ -61,6 +67,11 @@ def main(prefix: Path, *, topology: Path, scenario: str | None, changes: tuple[s
     from sim.traces.execution_trace import load_traces
     from sim.traces.replay import Means, replay
 
+    if et is not None or kineto is not None:
+        _convert(prefix, et, kineto, quiet=quiet)
+        return
+    if topology is None:
+        raise click.UsageError("--topology is missing: the cluster on which the traces run")
     if as_json is not None:
         check_targets({"--json": as_json}, inputs=[str(topology)])
         check_target(as_json)
@@ -83,7 +94,6 @@ def main(prefix: Path, *, topology: Path, scenario: str | None, changes: tuple[s
 
 def _write(prefix: Path, cluster: Cluster, scenario: Scenario, *, quiet: bool) -> None:
     """Write a file for each rank, after all of them were made."""
-    from harp.cli.io import OutputError, check_folder, make_folder, write_bytes
     from sim.answer.scenario import job_traces
     from sim.traces.chakra_format import write_trace
 
@@ -92,6 +102,34 @@ def _write(prefix: Path, cluster: Cluster, scenario: Scenario, *, quiet: bool) -
              for rank, nodes in enumerate(made.ranks)}
     if made.groups:
         files[f"{prefix}.groups.json"] = (json.dumps(made.groups) + "\n").encode()
+    _write_files(prefix, files)
+    if not quiet:
+        click.echo(f"{prefix}.0.et and so on: {len(made.ranks)} ranks, "
+                   f"{len(made.ranks[0]):,} nodes each, {len(made.groups)} groups")
+
+
+def _convert(prefix: Path, et: str | None, kineto: str | None, *, quiet: bool) -> None:
+    """Write a file for each rank that PyTorch's profiler wrote two files of."""
+    from sim.traces.chakra_format import write_trace
+    from sim.traces.pytorch import convert, files_of_ranks
+
+    if et is None or kineto is None:
+        lacks = "--kineto" if kineto is None else "--et"
+        raise click.UsageError(f"{lacks} is missing: --et knows operators and no times, --kineto "
+                               "times and no tensors")
+    pairs = files_of_ranks(et, kineto)
+    made = [convert(*pair) for pair in pairs]
+    _write_files(prefix, {f"{prefix}.{rank}.et": write_trace(*trace)
+                          for rank, trace in enumerate(made)})
+    if not quiet:
+        click.echo(f"{prefix}.0.et and so on: {len(made)} ranks, {len(made[0][1]):,} nodes in the "
+                   "first")
+
+
+def _write_files(prefix: Path, files: dict[str, bytes]) -> None:
+    """Write all files or none."""
+    from harp.cli.io import OutputError, check_folder, make_folder, write_bytes
+
     check_folder(prefix.parent, [Path(path).name for path in files])
     make_folder(prefix.parent)
     written: list[str] = []
@@ -103,9 +141,6 @@ def _write(prefix: Path, cluster: Cluster, scenario: Scenario, *, quiet: bool) -
         for path in written:  # a part of a job's traces is of no use
             Path(path).unlink(missing_ok=True)
         raise
-    if not quiet:
-        click.echo(f"{prefix}.0.et and so on: {len(made.ranks)} ranks, "
-                   f"{len(made.ranks[0]):,} nodes each, {len(made.groups)} groups")
 
 
 def _scenario(topology: Topology, name: str | None) -> Scenario:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +13,7 @@ from click.testing import CliRunner
 
 from bench.__main__ import SUBJECTS, main, subject
 from bench.rows import Mistake, Row, select
+from tests.sim.report.test_html import Page
 from tests.support import ROOT
 
 
@@ -26,13 +29,35 @@ def test_a_subject_has_rows_and_the_common_options(name):
     assert all(isinstance(row, Row) and row.id == key for key, row in subject(name).rows.items())
     shown = CliRunner().invoke(main, [name, "--help"])
     assert shown.exit_code == 0
-    assert all(option in shown.output for option in ("--only", "--json", "--save", "--show"))
+    common = ("--only", "--json", "--save", "--show", "--html")
+    assert all(option in shown.output for option in common)
 
 
 def test_the_readme_lists_all_rows():
     listed = CliRunner().invoke(main, ["rows"]).output
     assert Path(ROOT, "bench", "README.md").read_text().endswith(listed), (
         "write it anew: the head, and the output of `python -m bench rows`")
+
+
+def test_rows_become_a_page(tmp_path):
+    kept = ROOT / "docs" / "results" / "stack.json"
+    done = CliRunner().invoke(main, ["stack", "--show", str(kept), "--only", "mem-rtt,udp-tcp",
+                                     "--html", str(tmp_path / "rows.html")])
+    assert done.exit_code == 0, done.output
+    text = (tmp_path / "rows.html").read_text()
+    cells = Page(text).cells
+    assert cells[0][:2] == ["id", "what"]
+    assert {row[0] for row in cells[1:]} == {"mem-rtt", "udp-tcp"}
+    option = json.loads(re.search(r'id="data">(.*?)</script>', text, re.DOTALL)[1])["chart-0"]
+    (udp,) = [row for row in json.loads(kept.read_text()) if row["id"] == "udp-tcp"]
+    assert option["yAxis"]["data"] == ["udp-tcp"]
+    assert option["series"][0]["data"][0]["value"] == pytest.approx(udp["ratio"], abs=1e-4)
+
+
+def test_a_page_of_another_ending_is_refused(tmp_path):
+    done = CliRunner().invoke(main, ["stack", "--html", str(tmp_path / "rows.txt")])
+    assert done.exit_code == 2
+    assert "the name must end in one of .htm, .html" in done.stderr
 
 
 def test_only_takes_ids_before_texts():

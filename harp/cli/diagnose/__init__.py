@@ -12,7 +12,9 @@ Each file uses only those above it. Only the first two touch the host.
 from __future__ import annotations
 
 import json
+import shlex
 import socket
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,9 +53,10 @@ def _parse_address(text: str, default: str = "") -> tuple[str, int]:
               help="Map of harp probe, so that routers between the hosts can be named.")
 @click.option("--name", metavar="HOST", help="Name of this host.  [its hostname]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.option("--html", "page", metavar="FILE", help="Write the suspects as a page for a browser.")
 def diagnose(sources: tuple[str, ...], *, snapshot: str | None, serve: str | None,
              token_file: str | None, seconds: float, map_file: str | None, name: str | None,
-             as_json: bool) -> None:
+             as_json: bool, page: str | None) -> None:
     """Find what slows down or breaks a running job, from the counters of all its hosts.
 
     \b
@@ -67,6 +70,10 @@ def diagnose(sources: tuple[str, ...], *, snapshot: str | None, serve: str | Non
     if sum(map(bool, (sources, snapshot, serve))) != 1:
         raise click.UsageError("give one of these: files or hosts to diagnose, --snapshot FILE, "
                                "--serve PORT")
+    if page:
+        if not sources:
+            raise click.UsageError("--html needs files or hosts to diagnose")
+        check_target(page, (".html", ".htm"), stdout=False)
     own = name or socket.gethostname()
     if serve:
         _serve(serve, _token(token_file), own)
@@ -74,7 +81,7 @@ def diagnose(sources: tuple[str, ...], *, snapshot: str | None, serve: str | Non
         _write_snapshot(snapshot, own, seconds)
     else:
         reports, missing = _collect_reports(sources, token_file, seconds)
-        click.get_current_context().exit(_print_suspects(reports, missing, map_file,
+        click.get_current_context().exit(_print_suspects(reports, missing, map_file, page,
                                                          as_json=as_json))
 
 
@@ -147,14 +154,21 @@ def _read_file(file: str) -> Report | str:
         return f"{file}: {error}"
 
 
-def _print_suspects(reports: list[Report], missing: list[str], map_file: str | None, *,
-          as_json: bool) -> int:
+def _print_suspects(reports: list[Report], missing: list[str], map_file: str | None,
+                    page: str | None, *, as_json: bool) -> int:
     """Print the suspects, and give the exit code."""
     from harp.cli.diagnose.legs import picture_of
     from harp.cli.diagnose.suspects import find_suspects
 
     suspects = find_suspects(reports, _routers(map_file) if map_file else None)
     legs = len(picture_of(reports).legs)
+    if page:
+        from harp.cli.diagnose.page import diagnose_html
+
+        hosts = [report.host for report in reports]
+        says = _format_suspects([], len(reports), legs) if not suspects else ""
+        command = shlex.join(["harp", *sys.argv[1:]])
+        write_text(page, diagnose_html(suspects, says, hosts, missing, command))
     if as_json:
         click.echo(json.dumps({"hosts": [report.host for report in reports], "missing": missing,
                                "legs": legs,

@@ -14,8 +14,10 @@ import contextlib
 import errno
 import json
 import os
+import shlex
 import signal
 import socket
+import sys
 import threading
 from dataclasses import asdict, dataclass, replace
 from ipaddress import ip_address
@@ -25,7 +27,7 @@ import click
 import numpy as np
 
 from harp.cli import conf
-from harp.cli.io import STDOUT, check_target, hex_bytes
+from harp.cli.io import STDOUT, check_target, hex_bytes, write_text
 from harp.cli.perf import advise
 from harp.cli.perf.channel import Channel, Gone, Lines, Messages, RemoteError
 from harp.cli.perf.ends import (
@@ -43,7 +45,7 @@ from harp.net import Engine, Port
 from harp.net.handle import Handle
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 CONTROL_PORT = 18700
 UNDER_WAY_BYTES = 16 << 20
@@ -219,6 +221,7 @@ def _read_address(_context: click.Context, _option: click.Parameter,
 @click.option("--handle", metavar="HEX", help="Measure against a server with --no-control.")
 @click.option("--once", is_flag=True, help="--serve: exit after one client.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.option("--html", "page", metavar="FILE", help="Write the rows as one page for a browser.")
 @click.option("--advise", "advises", is_flag=True,
               help="Measure tcp, udp and xdp, and write the fastest as HARP_PORT.")
 @click.option("--output", metavar="FILE",
@@ -239,6 +242,11 @@ def perf(host: str | None, **options: Any) -> None:
     if (options["advises"] or options["output"]) and not (host and options["advises"]):
         raise click.UsageError("--advise needs a HOST on which `harp perf --serve` runs, and "
                                "--output needs --advise")
+    if options["page"]:
+        if options["serves"] or options["advises"]:
+            raise click.UsageError("--html is for the end that measures: a HOST, --local or "
+                                   "--handle, without --advise")
+        check_target(options["page"], (".html", ".htm"), stdout=False)
     stop = threading.Event()
     with _terminable():
         try:
@@ -431,6 +439,26 @@ def _quiet_serve(channel: Channel, asked: Asked, stop: threading.Event) -> None:
         serve(channel, asked, stop, follow=False)
 
 
+def _finish(rows: list[Row], asked: Asked, here: Sequence[str], there: Sequence[str],
+            options: dict[str, Any]) -> None:
+    """What comes after the last row: the page, and the JSON or the verdict."""
+    if options["page"]:
+        _write_page(options["page"], rows, asked, here)
+    if options["as_json"]:
+        click.echo(json.dumps({"port": asked.port.kind, "engines": asked.engines,
+                               "paths": asked.paths, "zerocopy": asked.zerocopy, "here": here,
+                               "there": there, "rows": [asdict(row) for row in rows]}, indent=2))
+    elif rows and options["tcp"]:
+        click.echo(verdict(rows))
+
+
+def _write_page(page: str, rows: list[Row], asked: Asked, lines: Sequence[str]) -> None:
+    from harp.cli.perf.page import perf_html
+
+    about = [f"Port {asked.port.kind}, engines: {asked.engines}, paths: {asked.paths}", *lines]
+    write_text(page, perf_html(rows, "; ".join(about), shlex.join(["harp", *sys.argv[1:]])))
+
+
 def _report(channel: Channel, asked: Asked, options: dict[str, Any],
             stop: threading.Event) -> None:
     sizes = parse_sizes(options["sizes"])
@@ -455,13 +483,7 @@ def _report(channel: Channel, asked: Asked, options: dict[str, Any],
             rows.append(row)
             if not options["as_json"]:
                 click.echo(line(row))
-    if options["as_json"]:
-        click.echo(json.dumps({"port": asked.port.kind, "engines": asked.engines,
-                               "paths": asked.paths, "zerocopy": asked.zerocopy, "here": here,
-                               "there": ends.lines, "rows": [asdict(row) for row in rows]},
-                              indent=2))
-    elif tcp and rows:
-        click.echo(verdict(rows))
+    _finish(rows, asked, here, ends.lines, options)
 
 
 def _fitting(sizes: list[int], ends: Client, asked: Asked, *, quiet: bool) -> list[int]:

@@ -1,21 +1,26 @@
 """The answer as one HTML file: tables, charts, the topology as given, and how it was made.
 
-The file loads nothing: style, data, script and Apache ECharts (``echarts/``) are inside, and its
-content security policy forbids all else. Tables stand in the text, so the page can be read without
-the script, by a screen reader and on paper. The same report gives the same bytes.
+The file loads nothing: style, data, script and Apache ECharts (``harp/html_page``) are inside, and
+its content security policy forbids all else. Tables stand in the text, so the page can be read
+without the script, by a screen reader and on paper. The same report gives the same bytes.
 """
 
 from __future__ import annotations
 
-import html
-import json
 from dataclasses import dataclass
-from functools import cache
 from importlib import metadata
 from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any
 
+from harp.html_page.elements import (
+    file_text,
+    json_text,
+    licences,
+    sentences,
+    table,
+    text,
+)
 from sim.report.answer_table import columns_of, label, notes, outside
 from sim.report.cost_table import cost_columns
 from sim.report.export import breakdown_ms
@@ -23,7 +28,7 @@ from sim.report.html.page_data import page_data
 from sim.report.quantities import quantity
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from sim.cluster.cluster import Cluster
     from sim.records.results import Report, ScenarioResult, UsedParameter
@@ -35,7 +40,6 @@ MOST_BYTES = 2_000_000
 MOST_TOPOLOGY = 200_000
 """Characters of the topology file that are shown."""
 MOST_TABLE_ROWS = 1500
-LICENCES = ("NOTICE", "LICENSE", "LICENSE-zrender", "LICENSE-d3")
 
 
 @dataclass(frozen=True)
@@ -51,11 +55,11 @@ class Made:
 def report_html(report: Report, cluster: Cluster, made: Made) -> str:
     """Text of the page."""
     data = page_data(report, cluster.fabric)
-    text = _page(report, cluster, made, data)
-    while len(text.encode()) > MOST_BYTES and data["details"]:
+    page = _page(report, cluster, made, data)
+    while len(page.encode()) > MOST_BYTES and data["details"]:
         data["details"] = data["details"][:len(data["details"]) // 2]
-        text = _page(report, cluster, made, data)
-    return text
+        page = _page(report, cluster, made, data)
+    return page
 
 
 def _page(report: Report, cluster: Cluster, made: Made, data: dict[str, Any]) -> str:
@@ -64,27 +68,27 @@ def _page(report: Report, cluster: Cluster, made: Made, data: dict[str, Any]) ->
     cut = [] if len(shown) == len(rows) else [f"{len(shown)} of {len(rows)} rows are shown."]
     columns = columns_of(shown, plain=False) if shown else []
     description = cluster.topology.description
-    return Template(_file("page.html")).substitute(
-        title=_text(report.topology),
-        description=f"<p>{_text(description)}</p>" if description else "",
-        style=_file("page.css"), script=_file("page.js"), library=_file("echarts/echarts.min.js"),
-        licences="\n\n".join(_file(f"echarts/{name}").replace("--", "- -") for name in LICENCES),
-        data=_json(data),
+    return Template(file_text("page.html", FOLDER)).substitute(
+        title=text(report.topology),
+        description=f"<p>{text(description)}</p>" if description else "",
+        style=file_text("page.css"), script=file_text("page.js", FOLDER),
+        library=file_text("echarts/echarts.min.js"), licences=licences(),
+        data=json_text(data),
         table=_columns_table(
             columns, caption="Images/s and what limits them; ✗ marks a row outside its tolerance",
             marked=[outside(row) for row in shown]),
         costs=_costs(report), parts=_parts(shown),
         parameters=_parameters(report.origin.parameters),
-        notes=_list("Notes", [*cut, *notes(report, [column.header for column in columns])]),
-        warnings=_list("Keys without effect", [warned.text for warned in report.warnings]),
-        fabric_none=_text("The fabric is too large to be drawn: "
+        notes=sentences("Notes", [*cut, *notes(report, [column.header for column in columns])]),
+        warnings=sentences("Keys without effect", [warned.text for warned in report.warnings]),
+        fabric_none=text("The fabric is too large to be drawn: "
                           f"{len(cluster.fabric.switches):,} switches."),
-        fabric_caption=_text(_caption(data)),
-        topology=_text(made.topology[:MOST_TOPOLOGY]),
+        fabric_caption=text(_caption(data)),
+        topology=text(made.topology[:MOST_TOPOLOGY]),
         topology_note="" if len(made.topology) <= MOST_TOPOLOGY else
         f"<p>The first {MOST_TOPOLOGY:,} of {len(made.topology):,} characters.</p>",
-        command=_text(made.command), version=_text(metadata.version("harp-stack")),
-        seed=report.seed, sha256=_text(report.origin.sha256))
+        command=text(made.command), version=text(metadata.version("harp-stack")),
+        seed=report.seed, sha256=text(report.origin.sha256))
 
 
 def _caption(data: dict[str, Any]) -> str:
@@ -110,7 +114,7 @@ def _columns_table(columns: Sequence[Column], *, caption: str,
     kept = [column for column in columns if any(column.cells)]
     body = ([cell.plain for cell in cells]
             for cells in zip(*(column.cells[:MOST_TABLE_ROWS] for column in kept), strict=True))
-    return _table([column.header.replace("-\n", "").replace("\n", " ") for column in kept], body,
+    return table([column.header.replace("-\n", "").replace("\n", " ") for column in kept], body,
                   caption=caption, left=[column.align == "left" for column in kept], marked=marked)
 
 
@@ -118,7 +122,7 @@ def _parts(rows: Sequence[ScenarioResult]) -> str:
     names = [name.replace("_", " ") for name in breakdown_ms(rows[0].breakdown)] if rows else []
     body = ([label(row), *("" if part is None else f"{part:.4g}"
                            for part in breakdown_ms(row.breakdown).values())] for row in rows)
-    return _table(["row", *(f"{name} ms" for name in names)], body,
+    return table(["row", *(f"{name} ms" for name in names)], body,
                   caption="Parts of a step in milliseconds", left=[True] + [False] * len(names))
 
 
@@ -127,45 +131,6 @@ def _parameters(parameters: Sequence[UsedParameter]) -> str:
         values = (quantity(used.name, value) for value in (used.value, used.low, used.high))
         return [used.name, *values, used.confidence, used.source]
 
-    return _table(["parameter", "value", "from", "to", "confidence", "source"],
+    return table(["parameter", "value", "from", "to", "confidence", "source"],
                   map(body, parameters), caption="Parameters, their intervals and sources",
                   left=[True, False, False, False, True, True])
-
-
-def _table(head: Sequence[str], body: Iterable[Sequence[str]], *, caption: str,
-           left: Sequence[bool], marked: Sequence[bool] = ()) -> str:
-    """An HTML table whose first column names the rows."""
-    sides = [' class="left"' if one else "" for one in left]
-    lines = [f"<table><caption>{_text(caption)}</caption><thead><tr>",
-             *(f'<th scope="col"{side}>{_text(name)}</th>'
-               for name, side in zip(head, sides, strict=True)), "</tr></thead><tbody>"]
-    for number, cells in enumerate(body):
-        lines.append('<tr class="missed">' if any(marked[number:number + 1]) else "<tr>")
-        for column, (cell, one) in enumerate(zip(cells, left, strict=True)):
-            kind = ' class="left fold"' if one else ""
-            lines.append(f'<td{kind}>{_text(cell)}</td>' if column else
-                         f'<th scope="row"{kind}>{_text(cell)}</th>')
-        lines.append("</tr>")
-    return "\n".join([*lines, "</tbody></table>"])
-
-
-def _list(title: str, sentences: Sequence[str]) -> str:
-    if not sentences:
-        return ""
-    items = "".join(f"<li>{_text(sentence)}</li>" for sentence in sentences)
-    return f'<h3>{title}</h3><ul class="note">{items}</ul>'
-
-
-def _text(words: str) -> str:
-    return html.escape(words)
-
-
-def _json(data: dict[str, Any]) -> str:
-    """JSON that no HTML parser takes for the end of its element."""
-    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
-
-
-@cache
-def _file(name: str) -> str:
-    return (FOLDER / name).read_text("utf-8")

@@ -19,6 +19,7 @@ from harp.cli.perf import parse_sizes, perf
 from harp.cli.perf.ends import Run, TcpEnd
 from lab.namespace import why_unusable
 from lab.veth import veth_pair
+from tests.sim.report.test_html import Page
 from tests.support import PATIENCE_S
 
 PERF = [sys.executable, "-m", "harp.cli.main", "perf"]
@@ -74,6 +75,19 @@ def test_the_table():
     assert size.split() == ["size", "messages", "time", "algbw", "p50", "p99", "CPU", "lost"]
     assert units.split() == ["bytes", "us", "GB/s", "us", "us", "ns/B", "packets"]
     assert row.split()[0] == "4096"
+
+
+def test_rows_become_a_page(tmp_path):
+    page = tmp_path / "p.html"
+    beside = ("--port", "mem", "--tcp", "1")
+    found = rows(run("--local", "--json", *beside, "--html", str(page), *QUICK))
+    text = page.read_text()
+    cells = Page(text).cells
+    assert [row[0] for row in cells[1:1 + len(found)]] == [str(row["size"]) for row in found]
+    chart = json.loads(re.search(r'id="data">(.*?)</script>', text, re.DOTALL)[1])["chart-0"]
+    assert [series["name"] for series in chart["series"]] == ["HARP", "kernel TCP"]
+    assert chart["series"][0]["data"] == [
+        [row["size"], pytest.approx(row["algbw_gbytes"])] for row in found if row["size"]]
 
 
 def check_tcp(found):
@@ -246,6 +260,8 @@ def test_nobody_serves():
 
 @pytest.mark.parametrize(("options", "sentence"), [
     (["--local", "host"], "name a HOST, or"),
+    (["--serve", "--html", "p.html"], "--html is for the end that measures"),
+    (["--local", "--html", "p.txt"], "the name must end in one of"),
     (["--local", "--no-control"], "--no-control needs --serve"),
     (["--handle", "zz"], "--handle"),
     (["--handle", "00"], "a handle has 104 bytes"),

@@ -15,10 +15,11 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harp.html_page.elements import FOLDER
 from sim.cluster.cluster import Cluster
 from sim.records.results import Cost, Report, Span
 from sim.report.html import page_data
-from sim.report.html.page import FOLDER, MOST_BYTES, Made, report_html
+from sim.report.html.page import MOST_BYTES, Made, report_html
 from sim.report.html.page_data import MOST_BARS, drawable, means
 from sim.run import main
 from sim.schema import load

@@ -1,6 +1,7 @@
 """``harp diagnose``: files, hosts over a port with a token, what people and programs read."""
 
 import json
+import re
 import select
 import socket
 import threading
@@ -16,6 +17,7 @@ from harp.cli.diagnose.snapshot import engines, from_json, to_json
 from harp.net import Engine, Port
 from lab.namespace import why_unusable
 from lab.veth import veth_pair
+from tests.sim.report.test_html import Page
 from tests.support import PATIENCE_S
 from tests.support.diagnosis_cluster import all_to_all
 
@@ -92,6 +94,26 @@ def test_programs_read_json(files):
     assert suspect["kind"] == "port"
     assert (suspect["host"], suspect["way"]) == ("h1", "both")
     assert 0.9 < suspect["confidence"] <= 1
+
+
+def test_a_page_has_the_suspects_and_the_hosts(files, tmp_path):
+    done = invoke("--html", tmp_path / "d.html", *files)
+    assert done.exit_code == 3
+    text = (tmp_path / "d.html").read_text()
+    cells = Page(text).cells
+    assert cells[1][0] == "port eth0 (10.0.0.2) of h1: carries nothing (100% sure)"
+    assert [row[0] for row in cells[-4:]] == ["h0", "h1", "h2", "h3"]
+    option = json.loads(re.search(r'id="data">(.*?)</script>', text, re.DOTALL)[1])["chart-0"]
+    assert option["series"][0]["data"] == [pytest.approx(100, abs=0.5)]
+
+
+def test_a_page_of_a_snapshot_or_of_another_ending_is_refused(files, tmp_path):
+    for words in (["--snapshot", tmp_path / "s.json", "--html", tmp_path / "d.html"],
+                  ["--html", tmp_path / "d.txt", *files]):
+        done = invoke(*words)
+        assert done.exit_code in (1, 2)
+        assert "--html needs files" in done.output or "must end in" in done.output
+        assert not list(tmp_path.glob("[sd].*"))
 
 
 def test_a_healthy_job_ends_with_0(tmp_path):

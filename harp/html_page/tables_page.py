@@ -1,0 +1,62 @@
+"""Tables with charts as one HTML file, for what is no answer of `sim.run`.
+
+Sweeps, benches, `harp perf` and `harp diagnose` write it. It has the form of an answer's page
+(`sim.report.html.page`): one file that loads nothing, whose tables stand in the text, with style
+and Apache ECharts inside. A chart is an option of ECharts', as plain data. The same tables give the
+same bytes.
+"""
+
+from __future__ import annotations
+
+from importlib import metadata
+from string import Template
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from harp.html_page.elements import file_text, json_text, licences, table, text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+MOST_ROWS = 2000
+"""Rows of a table, so that the page stays below 2 MB."""
+HEIGHT_PX = 420
+
+
+class Part(NamedTuple):
+    """A section: a table, and above it a chart of the same figures, if there is one."""
+
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    chart: dict[str, Any] | None = None
+    """Option of ECharts."""
+    says: str = ""
+    """What the chart shows, for those who see it and those who hear it."""
+    texts: int = 1
+    """Number of columns, from the first one on, that hold text."""
+
+
+def tables_html(title: str, description: str, parts: Sequence[Part], command: str) -> str:
+    """Text of the page."""
+    charts = {f"chart-{number}": part.chart for number, part in enumerate(parts) if part.chart}
+    return Template(file_text("tables.html")).substitute(
+        title=text(title), description=f"<p>{text(description)}</p>" if description else "",
+        style=file_text("page.css"), script=file_text("tables.js"), licences=licences(),
+        library=file_text("echarts/echarts.min.js"), data=json_text(charts),
+        parts="\n".join(_section(number, part) for number, part in enumerate(parts)),
+        command=text(command), version=text(metadata.version("harp-stack")))
+
+
+def _section(number: int, part: Part) -> str:
+    cut = "" if len(part.rows) <= MOST_ROWS else (
+        f"<p>The first {MOST_ROWS:,} of {len(part.rows):,} rows.</p>")
+    chart = "" if part.chart is None else (
+        f'<figure class="scripted"><figcaption>{text(part.says)}</figcaption>'
+        f'<div class="chart" id="chart-{number}" style="height: {HEIGHT_PX}px" role="img" '
+        f'aria-label="{text(part.says)} The table below has the figures."></div></figure>')
+    columns = len(part.head)
+    body = table(part.head, part.rows[:MOST_ROWS], caption=part.title,
+                 left=[column < part.texts for column in range(columns)])
+    return (f'<section aria-labelledby="head-{number}"><h2 id="head-{number}">{text(part.title)}'
+            f'</h2>\n{chart}\n<div class="wide" role="region" aria-label="{text(part.title)}" '
+            f'tabindex="0">\n{body}\n</div>{cut}</section>')

@@ -1,0 +1,543 @@
+"""Chakra execution traces out of what PyTorch's profiler writes of a rank: two JSON files.
+
+``ExecutionTraceObserver`` (schema ``1.*-chakra.*``) knows operators, their tensors and groups, but
+no times; Kineto's trace (``export_chrome_trace``) knows times. ``rf_id`` there is ``Record function
+id`` here. The result has:
+
+- *CPU nodes*: the time of each thread, cut where an operator or a call of CUDA begins or ends, so
+  that each piece belongs to the innermost one. A piece waits for the one before it in its thread;
+  after a pause it also waits for the last piece of another thread that was over by then (autograd's
+  thread for ``backward()`` and back). Between operators the main thread is in Python, unless
+  another thread is at work.
+- *GPU nodes*: kernels and copies. Each waits for the call that launched it, for the one before it
+  on its stream, and for collectives that wrote what its operator reads (PyTorch makes the stream
+  wait there).
+- *Collectives*: ``record_param_comms`` (NCCL), else ``c10d::`` (gloo and others). Each waits for
+  the call. On a GPU it also waits for the last kernel that was launched before it (ProcessGroupNCCL
+  waits for the current stream) and for its group's collective before it (they share a stream).
+
+Waiting is not work: a call ``cuda...Synchronize`` takes no time and waits for the kernels before
+it; an operator waits for collectives of the CPU that have its tensors, and a pause of the main
+thread in which one ends is taken to be the wait for it and counts from its end on. Collectives keep
+their recorded time for readers that replay it.
+
+The rules about streams are ProcessGroupNCCL's (torch 2.13, ProcessGroupNCCL.cpp: ``syncStream``,
+``Work::wait``), those of pauses are a guess, as mlcommons' ``chakra_trace_link`` makes one.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import zlib
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sim.schema.errors import Problem, TopologyError, listing, show
+from sim.schema.source import read_input
+from sim.traces.chakra_format import (
+    COLL,
+    COLLECTIVES,
+    COMP,
+    METADATA,
+    RECV,
+    SEND,
+    Attribute,
+    Metadata,
+    Node,
+    Values,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+MOST_BYTES = 1 << 31
+VERSION = "0.0.4"
+SCHEMA = re.compile(r"1\.\d+\.\d+-chakra\.")
+CALLS = ("cuda_runtime", "cuda_driver")
+ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
+HOST = ("cpu_op", "user_annotation", *CALLS)
+OF_CPU = re.compile(r"(?:gloo|mpi|ucc):(.+)")
+"""Annotations of backends that do not record ``record_param_comms``."""
+ASKED = re.compile(r"c10d::(.+)")
+INTO = ("allgather", "reducescatter", "alltoall", "gather", "scatter")
+"""Operators of ``c10d::`` whose first argument is what comes out, and whose second goes in."""
+KINDS = {"allreduce": "all-reduce", "allgather": "all-gather", "reducescatter": "reduce-scatter",
+         "alltoall": "all-to-all", "broadcast": "broadcast", "reduce": "reduce",
+         "barrier": "barrier", "gather": "gather", "scatter": "scatter", "send": "send",
+         "recv": "recv"}
+"""Collectives by the beginning of their names, without underscores; the longer ones first."""
+NONE = ("wait", "init", "coalesced", "startcoalescing", "endcoalescing")
+"""What ``record_param_comms`` also records, and nothing is sent for."""
+LEAST_SHARED = 0.5
+"""Share of the operators that must be in both files."""
+
+
+class Event(NamedTuple):
+    """A span of Kineto's trace, in microseconds since the first one."""
+
+    start: float
+    end: float
+    name: str
+    kind: str
+    thread: Any
+    function: int | None
+    external: int | None
+    correlation: int | None
+    stream: Any
+
+
+class Piece(NamedTuple):
+    """A piece of a thread's time, and the innermost event that it belongs to (None: Python)."""
+
+    start: float
+    end: float
+    event: Event | None
+
+
+@dataclass
+class Operator:
+    """What the observer knows of an operator."""
+
+    number: int
+    parent: int
+    name: str
+    inputs: Any
+    outputs: Any
+    attributes: Mapping[str, Any]
+
+
+@dataclass
+class _Made:
+    """Nodes of a rank so far, and where later ones find those that they wait for."""
+
+    nodes: list[Node] = field(default_factory=list)
+
+    def add(self, name: str, kind: int, start: float, end: float, after: Iterable[int | None],
+            attributes: tuple[Attribute, ...]) -> int:
+        parents = tuple(sorted({one for one in after if one is not None}))
+        self.nodes.append(Node(
+            len(self.nodes) + 1, name, kind, data_deps=parents, start_us=round(start),
+            duration_us=round(end) - round(start), attributes=attributes))
+        return len(self.nodes)
+
+
+def convert(observed: Path, kineto: Path) -> tuple[Metadata, list[Node]]:
+    """The Chakra trace of a rank; raises TopologyError."""
+    try:
+        operators = _operators(_json(observed))
+    except Problem as problem:
+        raise TopologyError(str(observed), problem) from None
+    try:
+        events = _events(_json(kineto))
+        if sum(event.function in operators for event in events) < LEAST_SHARED * len(operators):
+            both = len({event.function for event in events} & set(operators))
+            raise Problem(f"{both} of the {len(operators)} operators of {observed} are in it",
+                          allowed="the trace of the same steps of the same rank")
+        return Metadata(VERSION), _Rank(operators, events).nodes()
+    except Problem as problem:
+        raise TopologyError(str(kineto), problem) from None
+
+
+def files_of_ranks(observed: str, kineto: str) -> list[tuple[Path, Path]]:
+    """The two files of each rank, by names in which ``*`` is the rank; raises TopologyError."""
+    first, second = _by_rank(observed), _by_rank(kineto)
+    for rank in range(max(len(first), len(second), 1)):
+        for pattern, found in ((observed, first), (kineto, second)):
+            if rank not in found:
+                raise TopologyError(pattern, Problem(
+                    f"there is no file {pattern.replace('*', str(rank))}",
+                    allowed="a file for each rank from 0 on"))
+    return [(first[rank], second[rank]) for rank in sorted(first)]
+
+
+def _by_rank(pattern: str) -> dict[int, Path]:
+    path = Path(pattern)
+    if path.name.count("*") != 1:
+        raise TopologyError(pattern, Problem("has no place for the rank in its name", allowed="one "
+                                             "*, in quotes, as in 'et.*.json'"))
+    before, after = map(re.escape, path.name.split("*"))
+    names = path.parent.iterdir() if path.parent.is_dir() else ()
+    return {int(match[1]): file for file in names
+            if (match := re.fullmatch(rf"{before}(\d+){after}", file.name))}
+
+
+# ---- reading
+
+def _json(path: Path) -> dict[str, Any]:
+    data = read_input(path, most_bytes=MOST_BYTES, allowed="a JSON file of PyTorch's profiler")
+    try:
+        found = json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
+    except (ValueError, OSError, EOFError, zlib.error) as error:
+        raise Problem(f"is no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise Problem("is no trace of PyTorch's", allowed="a JSON object")
+    return found
+
+
+def _operators(document: Mapping[str, Any]) -> dict[int, Operator]:
+    """Operators by the id that Kineto also has."""
+    schema = document.get("schema")
+    if not isinstance(schema, str) or not SCHEMA.match(schema):
+        raise Problem("is no execution trace of PyTorch's ExecutionTraceObserver", found=schema,
+                      allowed="a schema such as 1.1.1-chakra.0.0.4")
+    found = {}
+    try:
+        for node in document["nodes"]:
+            attributes = {one["name"]: one["value"] for one in node["attrs"]}
+            if attributes["rf_id"]:  # what has none is the process and its threads
+                found[int(attributes["rf_id"])] = Operator(
+                    node["id"], node["ctrl_deps"], node["name"], node["inputs"]["values"],
+                    node["outputs"]["values"], attributes)
+    except (KeyError, TypeError, ValueError) as error:
+        raise Problem(f"a node of it lacks {error}", allowed="an execution trace that was closed "
+                      "(unregister_callback)") from None
+    return found
+
+
+def _events(document: Mapping[str, Any]) -> list[Event]:
+    spans = document.get("traceEvents")
+    if not isinstance(spans, list):
+        raise Problem("is no trace of Kineto's", allowed="the file of export_chrome_trace")
+    try:
+        found = [_event(span) for span in spans
+                 if span.get("ph") == "X" and span.get("cat") in (*HOST, *ON_GPU)]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise Problem(f"an event of it lacks {error}",
+                      allowed="the file of export_chrome_trace") from None
+    if not found:
+        raise Problem("holds no operators", allowed="the trace of a profiled step: write it in "
+                      "on_trace_ready, before the next cycle clears it")
+    first = min(event.start for event in found)
+    moved = [event._replace(start=event.start - first, end=event.end - first) for event in found]
+    return sorted(moved, key=lambda event: (event.start, -event.end))
+
+
+def _event(span: Mapping[str, Any]) -> Event:
+    more = span.get("args", {})
+    start = float(span["ts"])
+    return Event(start, start + float(span["dur"]), str(span["name"]), span["cat"], span["tid"],
+                 more.get("Record function id"), more.get("External id"),
+                 more.get("correlation"), more.get("stream", span["tid"]))
+
+
+# ---- what is sent
+
+class Call(NamedTuple):
+    """A collective or a message that a rank asks for."""
+
+    kind: str
+    group: str
+    nbytes: int
+    storages: frozenset[int]
+    peer: int
+    on_gpu: bool
+    name: str
+
+
+class Asked(NamedTuple):
+    """A call, the host's event that asks for it, and its recorded time."""
+
+    call: Call
+    by: Event
+    start: float
+    end: float
+
+
+def _kind(name: str) -> str | None:
+    """Chakra's name of a collective; None for what sends nothing."""
+    plain = name.lower().replace("_", "").removeprefix("nccl:")
+    if plain.startswith(NONE):
+        return None
+    found = next((KINDS[start] for start in sorted(KINDS, key=len, reverse=True)
+                  if plain.startswith(start)), None)
+    if found is None:
+        raise Problem(f"holds the collective {show(name)}", allowed=listing(list(KINDS)))
+    return found
+
+
+def _call(operator: Operator, groups: Sequence[str]) -> Call | None:
+    """What an operator sends, if it does."""
+    of_cpu = OF_CPU.fullmatch(operator.name) or ASKED.fullmatch(operator.name)
+    if of_cpu is None and operator.name != "record_param_comms":
+        return None
+    given = operator.attributes
+    name = of_cpu[1] if of_cpu else str(given.get("collective_name") or next(
+        (value for value in operator.inputs if isinstance(value, str)), ""))
+    kind = _kind(name)
+    if kind is None:
+        return None
+    plain = name.lower().replace("_", "")
+    second = operator.name.startswith("c10d::") and plain.startswith(INTO)
+    goes_in = operator.inputs[1:2] if second else operator.inputs
+    nbytes = sum(tensor[3] * tensor[4] for tensor in _tensors(goes_in))
+    every = _tensors([operator.inputs, operator.outputs])
+    return Call(kind, _only(operator, groups) if of_cpu else _named(operator), nbytes,
+                frozenset(tensor[1] for tensor in every),
+                int(given.get("dst_rank", given.get("src_rank", -1))), of_cpu is None,
+                operator.name if of_cpu else f"nccl:{name}")
+
+
+def _only(operator: Operator, groups: Sequence[str]) -> str:
+    if len(groups) > 1:
+        raise Problem(f"{operator.name} does not name its group, and there are {len(groups)}",
+                      allowed="one process group, or NCCL's")
+    return groups[0] if groups else "0"
+
+
+def _named(operator: Operator) -> str:
+    """The group of ``record_param_comms``: an attribute, or before 1.1 a pair of texts."""
+    return str(operator.attributes.get("pg_name") or next(
+        (value[0] for value in operator.inputs if isinstance(value, list) and len(value) == 2
+         and all(isinstance(one, str) for one in value)), "0"))
+
+
+def _tensors(values: Any) -> Iterator[list[Any]]:
+    """Tensors of a list of values: number, storage, offset, elements, bytes of one, device."""
+    if isinstance(values, list):
+        if len(values) == 6 and isinstance(values[5], str) and all(
+                isinstance(one, int) for one in values[:5]):
+            yield values
+        else:
+            for one in values:
+                yield from _tensors(one)
+
+
+def _group_nodes(operators: Mapping[int, Operator]) -> dict[str, str]:
+    """Texts of ``process_group:init``, and under each the names of its groups."""
+    found: dict[str, str] = {}
+    for operator in operators.values():
+        if "process_group:init" in operator.name and operator.inputs:
+            for group in json.loads(operator.inputs[0]):
+                found[str(group["pg_name"])] = json.dumps(
+                    [{"pg_name": str(group["pg_name"]), "ranks": group["ranks"]}])
+    return found
+
+
+# ---- the time of a thread
+
+def pieces(events: Sequence[Event]) -> list[Piece]:
+    """Cut the time of a thread where an event begins or ends, pauses between events included."""
+    made: list[Piece] = []
+    open_events: list[Event] = []
+    at = events[0].start
+
+    def until(time: float) -> None:
+        nonlocal at
+        if time > at:
+            made.append(Piece(at, time, open_events[-1] if open_events else None))
+            at = time
+
+    for event in events:
+        while open_events and open_events[-1].end <= event.start:
+            until(open_events[-1].end)
+            open_events.pop()
+        until(event.start)
+        open_events.append(event)
+    while open_events:
+        until(open_events[-1].end)
+        open_events.pop()
+    return made
+
+
+def without(start: float, end: float, busy: Sequence[tuple[float, float]]) -> list[
+        tuple[float, float]]:
+    """Parts of a span in which nothing of ``busy``, sorted by its beginnings, is going on."""
+    left, at = [], start
+    for first, last in busy:
+        if last <= at:
+            continue
+        if first >= end:
+            break
+        if first > at:
+            left.append((at, first))
+        at = max(at, last)
+    return [*left, (at, end)] if at < end else left
+
+
+class _Rank:
+    """The conversion of one rank."""
+
+    def __init__(self, operators: Mapping[int, Operator], events: Sequence[Event]) -> None:
+        self.operators = operators
+        self.groups = _group_nodes(operators)
+        self.threads: dict[Any, list[Event]] = {}
+        for event in events:
+            if event.kind in HOST and not OF_CPU.fullmatch(event.name):
+                self.threads.setdefault(event.thread, []).append(event)
+        self.main = min(self.threads, key=lambda thread: self.threads[thread][0].start)
+        self.on_gpu = [event for event in events if event.kind in ON_GPU]
+        self.external = {event.external: event for event in events
+                         if event.kind in ("cpu_op", "user_annotation")}
+        self.backend = [event for event in events if OF_CPU.fullmatch(event.name)]
+        self.made = _Made()
+        self.ends: dict[Any, list[float]] = {thread: [] for thread in self.threads}
+        self.at_end: dict[Any, list[int | None]] = {thread: [] for thread in self.threads}
+
+    def nodes(self) -> list[Node]:
+        """All nodes, in an order in which each comes after those that it waits for."""
+        for text in self.groups.values():
+            self.made.nodes.append(Node(
+                len(self.made.nodes) + 1, "## process_group:init ##", METADATA,
+                inputs=Values(values=text), attributes=(Attribute("is_cpu_op", "bool", True),)))
+        self.written: dict[int, int] = {}   # by storage, the GPU's last collective that has it
+        self.on_cpu: dict[int, int] = {}    # the same of the CPU, until an operator takes it up
+        self.of_stream: dict[Any, int] = {}
+        self.of_group: dict[str, int] = {}
+        self.done: list[tuple[float, int]] = []  # ends of the CPU's collectives
+        self.kernel: int | None = None      # launched last
+        for _, step in sorted(self._steps(), key=lambda pair: pair[0]):
+            step()
+        return self.made.nodes
+
+    def _steps(self) -> Iterator[tuple[tuple[float, int], Any]]:
+        """What adds nodes, with the time of the host at which it is asked for."""
+        for thread, piece in self._pieces():
+            yield (piece.end, 0), lambda t=thread, p=piece: self._add_piece(t, p)
+        launches = {event.correlation: event for event in self._host() if event.kind in CALLS}
+        for event in self.on_gpu:
+            launch = launches.get(event.correlation)
+            by = self.external.get(event.external)
+            if not event.name.startswith("nccl"):
+                time = launch.end if launch else event.start
+                yield (time, 1), lambda e=event, s=launch, b=by: self._add_kernel(e, s, b)
+        for asked in (*self._of_gpu(), *self._of_cpu()):
+            yield (asked.by.end, 2), lambda a=asked: self._add_call(a)
+
+    def _host(self) -> Iterator[Event]:
+        for events in self.threads.values():
+            yield from events
+
+    def _of_gpu(self) -> Iterator[Asked]:
+        """NCCL's calls, each with the time of the kernel that it launched, if there is one."""
+        found = [(event, call) for event in sorted(self._host())
+                 if event.name == "record_param_comms" and (call := self._call(event))]
+        starts = [event.start for event, _ in found]
+        kernels: dict[Event, Event] = {}
+        for event in self.on_gpu:
+            by = self.external.get(event.external)
+            at = bisect_right(starts, by.start) if by and event.name.startswith("nccl") else 0
+            if at and by and found[at - 1][0].end >= by.end:
+                kernels.setdefault(found[at - 1][0], event)
+        for event, call in found:
+            span = kernels.get(event, event)
+            yield Asked(call, event, span.start, span.end)
+
+    def _of_cpu(self) -> Iterator[Asked]:
+        """Calls of other backends: those of ``c10d::``, with the backend's own time.
+
+        The backend closes its span after the caller has gone on, so it may end late or be missing:
+        at the latest the call is over when the next operator takes up its tensors.
+        """
+        with_nccl = {operator.parent for operator in self.operators.values()
+                     if operator.name == "record_param_comms"}
+        spans = list(self.backend)
+        for event in sorted(self._host()):
+            operator = self.operators.get(event.function or 0)
+            if operator is None or operator.number in with_nccl or not (
+                    ASKED.fullmatch(event.name)) or not (call := self._call(event)):
+                continue
+            own = next((span for span in spans if span.start >= event.start and (
+                self._storages(span) & call.storages or not call.storages)), None)
+            taken = min((one.start for one in self._host() if one.start >= event.end
+                         and self._storages(one) & call.storages), default=None)
+            if own:
+                spans.remove(own)
+                yield Asked(call, event, own.start, min(own.end, taken or own.end))
+            else:
+                yield Asked(call, event, event.end, taken or event.end)
+        for span in spans:  # of functional collectives, which ask the backend themselves
+            if call := self._call(span):
+                yield Asked(call, span, span.start, span.end)
+
+    def _call(self, event: Event) -> Call | None:
+        operator = self.operators.get(event.function or 0)
+        return _call(operator, list(self.groups)) if operator else None
+
+    def _storages(self, event: Event | None) -> set[int]:
+        """What an operator reads and writes."""
+        operator = self.operators.get(event.function or 0) if event else None
+        return {tensor[1] for tensor in _tensors([operator.inputs, operator.outputs])} if (
+            operator) else set()
+
+    def _pieces(self) -> Iterator[tuple[Any, Piece]]:
+        """Pieces of all threads; the main thread's Python is without what others did meanwhile."""
+        cut = {thread: pieces(events) for thread, events in self.threads.items()}
+        busy = sorted((piece.start, piece.end) for thread, own in cut.items()
+                      if thread != self.main for piece in own if piece.event is not None)
+        for thread, own in cut.items():
+            for piece in own:
+                idle = piece.event is None or piece.event.kind == "user_annotation"
+                if thread == self.main and idle:
+                    for start, end in without(piece.start, piece.end, busy):
+                        yield thread, Piece(start, end, None)
+                elif piece.event is not None:
+                    yield thread, piece
+
+    def _add_piece(self, thread: Any, piece: Piece) -> None:
+        ends, last = self.ends[thread], self.at_end[thread]
+        after = {last[-1]} if last else set()
+        if not ends or ends[-1] < piece.start:
+            after.add(self._other(thread, piece.start))
+        start, waits = self._waits(piece)
+        name = piece.event.name if piece.event else "Python"
+        node = next(iter(after)) if after else None
+        if waits or len(after) > 1 or round(piece.end) > round(start):
+            node = self.made.add(name, COMP, start, piece.end, after | waits,
+                                 (Attribute("is_cpu_op", "bool", True),))
+        ends.append(piece.end)
+        last.append(node)
+
+    def _other(self, thread: Any, time: float) -> int | None:
+        """The node of another thread that was over last at a time."""
+        before = [(ends[at - 1], self.at_end[one][at - 1]) for one, ends in self.ends.items()
+                  if one != thread and (at := bisect_right(ends, time))]
+        return max(before, key=lambda pair: pair[0])[1] if before else None
+
+    def _waits(self, piece: Piece) -> tuple[float, set[int | None]]:
+        """From when on a piece is work, and what it waited for until then."""
+        if piece.event is None:
+            self.done = [(end, node) for end, node in self.done if end > piece.start]
+            over = [(end, node) for end, node in self.done if end <= piece.end]
+            return (max(end for end, _ in over) if over else piece.start), {n for _, n in over}
+        if piece.event.kind in CALLS and "Synchronize" in piece.event.name:
+            return piece.end, {self.kernel, *self.of_stream.values()} - {None}
+        return piece.start, {self.on_cpu.pop(storage) for storage in self._storages(piece.event)
+                             if storage in self.on_cpu}
+
+    def _before(self, event: Event) -> int | None:
+        """The host's last node of an event."""
+        at = bisect_right(self.ends[event.thread], event.end)
+        return self.at_end[event.thread][at - 1] if at else None
+
+    def _add_kernel(self, event: Event, launch: Event | None, by: Event | None) -> None:
+        after = {self._before(launch) if launch else None, self.of_stream.get(event.stream),
+                 *(self.written.get(storage) for storage in self._storages(by))}
+        self.kernel = self.of_stream[event.stream] = self.made.add(
+            event.name, COMP, event.start, event.end, after,
+            (Attribute("is_cpu_op", "bool", False),))
+
+    def _add_call(self, asked: Asked) -> None:
+        call, thread = asked.call, asked.by.thread
+        after = {self._before(asked.by) if thread in self.ends else self._other(
+            thread, asked.by.start)}
+        if call.on_gpu:
+            after |= {self.kernel, self.of_group.get(call.group)}
+        kind = {"send": SEND, "recv": RECV}.get(call.kind, COLL)
+        node = self.made.add(call.name, kind, asked.start, asked.end, after, _attributes(call))
+        self.of_group[call.group] = node
+        (self.written if call.on_gpu else self.on_cpu).update(dict.fromkeys(call.storages, node))
+        if not call.on_gpu:
+            self.done.append((asked.end, node))
+
+
+def _attributes(call: Call) -> tuple[Attribute, ...]:
+    common = (Attribute("is_cpu_op", "bool", False), Attribute("comm_size", "int64", call.nbytes))
+    if call.kind in ("send", "recv"):
+        peer = "comm_dst" if call.kind == "send" else "comm_src"
+        return (*common, Attribute(peer, "int32", call.peer), Attribute("comm_tag", "int32", 0))
+    return (*common, Attribute("comm_type", "int64", COLLECTIVES.index(call.kind)),
+            Attribute("pg_name", "string", call.group))

@@ -1,0 +1,309 @@
+"""PyTorch's traces as Chakra's: files that torch writes here, and a GPU's, made by hand."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+
+from sim.trace import main
+from sim.traces.chakra_format import COLL, COMP, read_trace
+from sim.traces.pytorch import Event, pieces, without
+from tests.support import ROOT
+from tests.support.cluster_files import ALPHA_S, RATE_BPS, topology, write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from sim.traces.chakra_format import Node
+
+PARAMETERS = 64 * 256 + 256 + 256 * 8 + 8
+
+
+def run(*words: object) -> Any:
+    return CliRunner().invoke(main, [str(word) for word in words])
+
+
+def converted(folder: Path, rank: int = 0) -> list[Node]:
+    done = run(folder / "x", "--et", folder / "et.*.json", "--kineto", folder / "kineto.*.json")
+    assert done.exit_code == 0, done.output
+    return read_trace((folder / f"x.{rank}.et").read_bytes())[1]
+
+
+def replayed(folder: Path, ranks: int) -> dict[str, Any]:
+    cluster = write(folder, topology(hosts=ranks))
+    done = run(folder / "x", "--topology", cluster, "--json", folder / "answer.json", "--quiet")
+    assert done.exit_code == 0, done.output
+    answer: dict[str, Any] = json.loads((folder / "answer.json").read_text())
+    return answer
+
+
+# ---- what torch writes
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("job")
+    job = ROOT / "tests/sim/traces/pytorch_job.py"
+    ranks = [subprocess.Popen([sys.executable, str(job), str(rank), str(folder)],
+                              stderr=subprocess.PIPE, text=True) for rank in range(2)]
+    said = [rank.communicate(timeout=120)[1] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], said
+    return folder
+
+
+def spans(folder: Path, rank: int = 0) -> list[dict[str, Any]]:
+    """Kineto's own spans, in their order."""
+    document = json.loads((folder / f"kineto.{rank}.json").read_text())
+    found = [span for span in document["traceEvents"] if span["ph"] == "X" and
+             span["cat"] in ("cpu_op", "user_annotation")]
+    return sorted(found, key=lambda span: span["ts"])
+
+
+def without_backend(recorded: Path, folder: Path, late_us: float | None = None) -> Path:
+    """The same files without the spans of gloo, which may be closed too late for the profiler.
+
+    Or, with ``late_us``, with spans that are closed by so much later.
+    """
+    for rank in (0, 1):
+        shutil.copy(recorded / f"et.{rank}.json", folder)
+        document = json.loads((recorded / f"kineto.{rank}.json").read_text())
+        of_gloo = [span for span in document["traceEvents"] if span["name"].startswith("gloo:")]
+        for span in of_gloo:
+            if late_us is None:
+                document["traceEvents"].remove(span)
+            else:
+                span["dur"] = max(1, span["dur"] + late_us)
+        (folder / f"kineto.{rank}.json").write_text(json.dumps(document))
+    return folder
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("spans_of_gloo", [True, False])
+def test_gradients_are_averaged_once_in_their_bytes(
+        recorded: Path, tmp_path: Path, rank: int, *, spans_of_gloo: bool) -> None:
+    folder = recorded if spans_of_gloo else without_backend(recorded, tmp_path)
+    (average,) = [node for node in converted(folder, rank) if node.type == COLL]
+    assert average.get("comm_type") == 0
+    assert average.get("comm_size") == 4 * PARAMETERS
+    assert average.get("pg_name") == "0"
+
+
+@pytest.mark.parametrize("late_us", [None, 300, -1000])
+def test_what_follows_waits_however_long_gloo_took(
+        recorded: Path, tmp_path: Path, late_us: float | None) -> None:
+    nodes = converted(without_backend(recorded, tmp_path, late_us))
+    (average,) = [node for node in nodes if node.type == COLL]
+    first = next(node for node in nodes if average.id in node.data_deps)
+    names = [node.name for node in nodes[first.id - 1:first.id + 2]]
+    assert any(name.startswith("aten::as_strided") for name in names)
+
+
+def test_work_is_the_recorded_step_without_the_wait(recorded: Path, tmp_path: Path) -> None:
+    """The wait is the pause after the call, up to gloo's end or, untold, to the next operator."""
+    folder = without_backend(recorded, tmp_path)
+    work_us = sum(node.duration_us for node in converted(folder) if node.type == COMP)
+    listed = spans(folder)
+    (step,) = [span for span in listed if span["name"].startswith("ProfilerStep")]
+    (asked,) = [span for span in listed if span["name"] == "c10d::allreduce_"]
+    ops = [span for span in listed if span["cat"] == "cpu_op"]
+    after = min(span["ts"] for span in ops if span["ts"] > asked["ts"])
+    before = max(end for span in ops if (end := span["ts"] + span["dur"]) <= after)
+    assert work_us == pytest.approx(step["dur"] - (after - before), rel=0.02, abs=30)
+
+
+def parts(nodes: list[Node]) -> tuple[int, int, int]:
+    """Work before the one collective, beside it and after it."""
+    (average,) = [node for node in nodes if node.type == COLL]
+    last = average.data_deps[0]
+    first = min(node.id for node in nodes if average.id in node.data_deps)
+    work = [(node.id, node.duration_us) for node in nodes if node.type == COMP]
+    return (sum(us for at, us in work if at <= last),
+            sum(us for at, us in work if last < at < first),
+            sum(us for at, us in work if at >= first))
+
+
+def test_the_replay_waits_for_the_simulated_network_instead(recorded: Path) -> None:
+    """A ring of two ranks sends halves twice; it begins when both have come."""
+    answer = replayed(recorded, 2)
+    average_us = 1e6 * 2 * (ALPHA_S + 4 * PARAMETERS / 2 * 8 / RATE_BPS)
+    ranks = [parts(converted(recorded, rank)) for rank in (0, 1)]
+    met_us = max(before for before, _, _ in ranks) + average_us
+    ends = [max(met_us, before + beside) + after for before, beside, after in ranks]
+    assert [rank["total_us"] for rank in answer["ranks"]] == pytest.approx(ends, abs=1)
+
+
+# ---- a GPU's trace, by hand
+
+def tensor(storage: int, elements: int = 1 << 18) -> list[Any]:
+    return [storage + 100, storage, 0, elements, 4, "cuda:0"]
+
+
+class Recorded:
+    """Files of one rank: operators that launch kernels, and collectives of NCCL's."""
+
+    def __init__(self) -> None:
+        self.nodes: list[dict[str, Any]] = []
+        self.events: list[dict[str, Any]] = []
+        self.at = 0.0
+        self.stream_at: dict[int, float] = {7: 0.0, 20: 0.0}
+        ranks = [{"pg_name": "0", "pg_desc": "default_pg", "ranks": [], "group_size": 2}]
+        self.node("## process_group:init ##", [json.dumps(ranks)])
+
+    def node(self, name: str, inputs: list[Any], **attributes: Any) -> int:
+        number = len(self.nodes) + 1
+        given = {"rf_id": number, **attributes}
+        self.nodes.append({"id": number, "name": name, "ctrl_deps": 1,
+                           "inputs": {"values": inputs}, "outputs": {"values": []},
+                           "attrs": [{"name": key, "type": "", "value": value}
+                                     for key, value in given.items()]})
+        return number
+
+    def span(self, kind: str, name: str, start: float, dur: float, **more: Any) -> None:
+        self.events.append({"ph": "X", "cat": kind, "name": name, "pid": 1, "tid": 1,
+                            "ts": 1e12 + start, "dur": dur, "args": more})
+
+    def operator(self, name: str, reads: list[Any], kernel: str, kernel_us: float, stream: int = 7,
+                 **attributes: Any) -> None:
+        """An operator of 10 us, whose call in its middle launches a kernel."""
+        number = self.node(name, reads, **attributes)
+        args = {"External id": 1000 + number}
+        self.span("cpu_op", name, self.at, 10, **args, **{"Record function id": number})
+        self.span("cuda_runtime", "cudaLaunchKernel", self.at + 4, 2, correlation=number, **args)
+        start = max(self.stream_at[stream], self.at + 8)
+        self.span("kernel", kernel, start, kernel_us, correlation=number, stream=stream, **args)
+        self.stream_at[stream] = start + kernel_us
+        self.at += 10
+
+    def synchronize(self) -> None:
+        end = max(self.stream_at.values())
+        self.span("cuda_runtime", "cudaDeviceSynchronize", self.at, end - self.at,
+                  correlation=9999)
+        self.at = end
+
+    def write(self, folder: Path, rank: int) -> None:
+        (folder / f"et.{rank}.json").write_text(json.dumps(
+            {"schema": "1.1.1-chakra.0.0.4", "nodes": self.nodes}))
+        (folder / f"kineto.{rank}.json").write_text(json.dumps({"traceEvents": self.events}))
+
+
+def step() -> Recorded:
+    """Kernels of 100, 300 and 50 us; the all-reduce of what the first wrote beside the second."""
+    made = Recorded()
+    made.operator("aten::mm", [tensor(1)], "gemm", 100)
+    made.operator("record_param_comms", [[tensor(1)], 1], "ncclDevKernel_AllReduce", 900, 20,
+                  collective_name="allreduce", pg_name="0")
+    made.operator("aten::mm", [tensor(2)], "gemm", 300)
+    made.operator("aten::add_", [tensor(1)], "add", 50)
+    made.synchronize()
+    made.operator("aten::item", [tensor(3)], "copy", 5)
+    return made
+
+
+@pytest.fixture
+def of_gpus(tmp_path: Path) -> Path:
+    for rank in (0, 1):
+        step().write(tmp_path, rank)
+    return tmp_path
+
+
+def test_kernels_wait_for_stream_launch_and_what_was_reduced(of_gpus: Path) -> None:
+    nodes = converted(of_gpus)
+    by_id = {node.id: node for node in nodes}
+    first, second = (node for node in nodes if node.name == "gemm")
+    (add,) = (node for node in nodes if node.name == "add")
+    (average,) = (node for node in nodes if node.type == COLL)
+    assert first.id in average.data_deps
+    assert average.id not in second.data_deps
+    assert {second.id, average.id} <= set(add.data_deps)
+    assert average.duration_us == 900
+    assert [by_id[parent].name for parent in first.data_deps] == ["cudaLaunchKernel"]
+
+
+def test_the_recorded_time_of_nccls_kernel_gives_way_to_the_networks(of_gpus: Path) -> None:
+    """Launch at 6 us, 100 us, the all-reduce or 300 us beside it, 50 us, launch, 5 us."""
+    converted(of_gpus)
+    nbytes = 4 << 18
+    average_us = 1e6 * 2 * (ALPHA_S + nbytes / 2 * 8 / RATE_BPS)
+    answer = replayed(of_gpus, 2)
+    beside_us = max(average_us, 300)
+    assert answer["total_us"] == pytest.approx(6 + 100 + beside_us + 50 + 6 + 5, abs=1)
+
+
+# ---- cutting time
+
+def test_a_piece_belongs_to_the_innermost_event() -> None:
+    def event(start: float, end: float, name: str) -> Event:
+        return Event(start, end, name, "cpu_op", 1, None, None, None, None)
+
+    found = pieces([event(0, 10, "a"), event(2, 5, "b"), event(3, 4, "c"), event(12, 13, "d")])
+    assert [(piece.start, piece.end, piece.event and piece.event.name) for piece in found] == [
+        (0, 2, "a"), (2, 3, "b"), (3, 4, "c"), (4, 5, "b"), (5, 10, "a"), (10, 12, None),
+        (12, 13, "d")]
+
+
+def test_a_pause_is_without_what_others_did_meanwhile() -> None:
+    assert without(0, 10, [(-1, 1), (3, 4), (3.5, 6), (9, 12)]) == [(1, 3), (6, 9)]
+
+
+# ---- wrong files
+
+def test_a_pattern_without_a_place_for_the_rank(of_gpus: Path) -> None:
+    done = run(of_gpus / "x", "--et", of_gpus / "et.0.json", "--kineto", of_gpus / "kineto.*.json")
+    assert done.exit_code == 2
+    assert "no place for the rank" in done.stderr
+
+
+def change(folder: Path, name: str, text: str | None) -> None:
+    if text is None:
+        (folder / name).unlink()
+    else:
+        (folder / name).write_text(text)
+
+
+OTHER_RUN = json.dumps({"traceEvents": [
+    {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 1,
+     "args": {"Record function id": 4000}}]})
+TWO_GROUPS = json.dumps([{"pg_name": "0", "ranks": []}, {"pg_name": "1", "ranks": [0]}])
+
+
+@pytest.mark.parametrize(("name", "text", "sentence"), [
+    ("kineto.1.json", None, "there is no file"),
+    ("et.1.json", "{", "is no JSON"),
+    ("et.1.json", "[]", "is no trace of PyTorch's"),
+    ("et.1.json", "{}", "no execution trace of PyTorch's ExecutionTraceObserver"),
+    ("et.1.json", '{"schema": "1.1.1-chakra.0.0.4", "nodes": [{}]}', "unregister_callback"),
+    ("kineto.1.json", "{}", "is no trace of Kineto's"),
+    ("kineto.1.json", '{"traceEvents": [{"ph": "X", "cat": "cpu_op"}]}', "export_chrome_trace"),
+    ("kineto.1.json", '{"traceEvents": []}', "on_trace_ready"),
+    ("kineto.1.json", OTHER_RUN, "the same steps of the same rank")])
+def test_a_wrong_file_is_one_sentence_and_nothing_is_written(
+        of_gpus: Path, name: str, text: str | None, sentence: str) -> None:
+    change(of_gpus, name, text)
+    done = run(of_gpus / "x", "--et", of_gpus / "et.*.json", "--kineto", of_gpus / "kineto.*.json")
+    assert done.exit_code == 2
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (of_gpus / "x.0.et").exists()
+
+
+def test_one_pattern_asks_for_the_other(tmp_path: Path) -> None:
+    done = run(tmp_path / "x", "--et", "et.*.json")
+    assert done.exit_code == 2
+    assert "--kineto is missing" in done.stderr
+
+
+def test_gloo_with_several_groups_is_refused(tmp_path: Path) -> None:
+    made = step()
+    made.nodes[0]["inputs"]["values"] = [TWO_GROUPS]
+    made.operator("gloo:all_reduce", [tensor(1)], "none", 1)
+    for rank in (0, 1):
+        made.write(tmp_path, rank)
+    done = run(tmp_path / "x", "--et", tmp_path / "et.*.json", "--kineto",
+               tmp_path / "kineto.*.json")
+    assert done.exit_code == 2
+    assert "does not name its group, and there are 2" in done.stderr
