@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -57,7 +59,7 @@ def test_every_form_and_every_cut_gives_the_same_bits(dtype):
         with kernels(form):
             for number in range(1, 5):
                 gradients = drawn(number, dtype)
-                for begin, end in zip(cut, cut[1:], strict=False):
+                for begin, end in itertools.pairwise(cut):
                     step(Adam(), number, (masters, *moments, gradients, parameters), name,
                          slice(begin, end), scale=0.3)
         assert torch.equal(parameters, masters.to(dtype))
