@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -190,9 +190,9 @@ class _Planner(Space):
     """Goes through a step once."""
 
     def __init__(self, trace: Trace, capacities: Capacities, placement: Placement,
-                 ahead: int) -> None:
+                 ahead: int, home: Placement | None) -> None:
         super().__init__(capacities, placement)
-        self.trace, self.ahead = trace, ahead
+        self.trace, self.ahead, self.home = trace, ahead, home
         self.order = _merged(trace, ahead)
         self.uses: list[list[list[int]]] = [[[] for _ in placement] for _ in range(2)]
         for time, item in enumerate(self.order):
@@ -241,7 +241,19 @@ class _Planner(Space):
                 self.dead |= now & self.trace.scratch
             if self.held[DISK] and len(self.free[HOST]) < (reserve := self._reserve()):
                 self.make_room(HOST, reserve, keep)
+        if self.home is not None:
+            self.go_home(self.home)
         return Plan(tuple(self.actions), tuple(need), tuple(self.where), self.ahead)
+
+    def go_home(self, home: Placement) -> None:
+        """End with each page in the tier where it began."""
+        for page, (tier, _) in enumerate(home):
+            at_home = {one for one, (own, _) in enumerate(home) if self.where[one][0] == own}
+            self.bring([page], tier, [at_home | {page}])
+        for page, (tier, _) in enumerate(home):
+            at_home = {one for one, (own, _) in enumerate(home) if self.where[one][0] == own}
+            while self.where[page][0] < tier:
+                self.move(page, self.where[page][0] + 1, [at_home])
 
     def _reserve(self) -> int:
         return min(RESERVE, self.capacities.host // 8)
@@ -289,19 +301,44 @@ def estimate(plan: Plan, trace: Trace, rates: Rates) -> float:
     return max([over[-1], disk, *event_end[-1:]])
 
 
-def plan_ahead(trace: Trace, capacities: Capacities, placement: Placement, ahead: int) -> Plan:
+def plan_ahead(trace: Trace, capacities: Capacities, placement: Placement, ahead: int, *,
+               returns: bool = False) -> Plan:
     """Plan with one distance. Raises CapacityError."""
-    return _Planner(trace, capacities, placement, ahead).run()
+    home = placement if returns else None
+    return _Planner(trace, capacities, placement, ahead, home).run()
 
 
 def plan(trace: Trace, capacities: Capacities, placement: Placement,
-         rates: Rates | None = None) -> Plan:
-    """Plan a step that begins with pages at these places. Raises CapacityError."""
+         rates: Rates | None = None, *, returns: bool = False) -> Plan:
+    """Plan a step that begins with pages at these places. Raises CapacityError.
+
+    If it ``returns``, pages end in the tiers where they began, so that it serves the next step.
+    """
     rates = rates or Rates()
-    plans = [plan_ahead(trace, capacities, placement, ahead) for ahead in AHEAD]
+    plans = [plan_ahead(trace, capacities, placement, ahead, returns=returns) for ahead in AHEAD]
     if not plans[0].actions:
         return plans[0]
     return min(plans, key=lambda made: estimate(made, trace, rates))
+
+
+def relabel(made: Plan, begin: Placement, other: Placement) -> Plan:
+    """Give a plan that began with pages at ``begin`` for a step that begins at ``other``.
+
+    Every page must be in the same tier in both: slots alone have other numbers.
+    """
+    slots: dict[Place, Place] = dict(zip(begin, other, strict=True))
+    targets = set(other)
+    places = [place for action in made.actions if isinstance(action, Move)
+              for place in (action.source, action.target)]
+    for tier in range(3):
+        numbers = {slot for where, slot in (*places, *begin, *other) if where == tier}
+        free = iter(sorted(numbers - {slot for where, slot in targets if where == tier}))
+        for slot in sorted(numbers):
+            if (tier, slot) not in slots:
+                slots[tier, slot] = (tier, next(free))
+    actions = tuple(replace(action, source=slots[action.source], target=slots[action.target])
+                    if isinstance(action, Move) else action for action in made.actions)
+    return replace(made, actions=actions, end=tuple(slots[place] for place in made.end))
 
 
 def first_placement(pages: int, capacities: Capacities) -> Placement:

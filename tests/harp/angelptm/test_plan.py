@@ -24,6 +24,7 @@ from harp.angelptm.plan import (
     first_placement,
     plan,
     plan_ahead,
+    relabel,
 )
 
 
@@ -126,6 +127,27 @@ def test_no_page_is_lost_or_stale_and_no_capacity_exceeded(step, ahead):
         made = plan_ahead(trace, capacities, placement, ahead)
         play(made, trace, capacities, placement)
         placement = made.end
+
+
+@settings(max_examples=200, deadline=None)
+@given(steps(), st.sampled_from(AHEAD))
+def test_a_plan_that_returns_serves_the_next_step(step, ahead):
+    trace, capacities, pages = step
+    placement = plan_ahead(trace, capacities, first_placement(pages, capacities), ahead).end
+    made = plan_ahead(trace, capacities, placement, ahead, returns=True)
+    play(made, trace, capacities, placement)
+    assert [tier for tier, _ in made.end] == [tier for tier, _ in placement]
+
+
+@settings(max_examples=100, deadline=None)
+@given(steps(), st.randoms(use_true_random=False))
+def test_a_plan_serves_pages_that_lie_in_other_slots(step, random):
+    trace, capacities, pages = step
+    begin = first_placement(pages, capacities)
+    slots = [random.sample(range(capacities[tier]), capacities[tier]) for tier in range(3)]
+    other = tuple((tier, slots[tier][slot]) for tier, slot in begin)
+    made = relabel(plan_ahead(trace, capacities, begin, 2), begin, other)
+    play(made, trace, capacities, other)
 
 
 @settings(max_examples=50, deadline=None)
