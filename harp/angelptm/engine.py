@@ -27,7 +27,7 @@ from harp.angelptm.adam import Adam, update
 from harp.angelptm.cache import Cache
 from harp.angelptm.config import Config, ConfigError, Scaling, read_config
 from harp.angelptm.pages import WIDE, Layout
-from harp.angelptm.plan import RESERVE, Capacities
+from harp.angelptm.plan import RESERVE, TIERS, Capacities
 from harp.angelptm.steps import Steps
 
 if TYPE_CHECKING:
@@ -227,6 +227,13 @@ class Engine(torch.nn.Module):
         self.skipped_steps += skip
         self.global_steps += 1
         self.optimizer.stepped()
+
+    def describe(self) -> str:
+        """Say how many pages each tier holds, and of which size."""
+        counts = [sum(tier == own for own, _ in self.cache.where) for tier in range(3)]
+        parts = [f"{count} of the {name}" for name, count in zip(TIERS, counts, strict=True)
+                 if count]
+        return f"pages of {self.layout.page_bytes >> 10} KiB: {', '.join(parts)}"
 
     def destroy(self) -> None:
         """Give all memory back. The model cannot be used any more."""

@@ -108,7 +108,7 @@ def test_groups_and_schedules_are_those_of_torch():
             train(engine, [tokens])
             own.step()
         for mine, theirs in zip(parameters_of(engine), model.parameters(), strict=True):
-            torch.testing.assert_close(mine, theirs.detach(), rtol=0, atol=1e-6)
+            torch.testing.assert_close(mine, theirs.detach(), rtol=0, atol=1e-5)
 
 
 def test_a_branch_that_is_taken_now_and_then_does_no_harm(tmp_path):
