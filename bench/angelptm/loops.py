@@ -1,12 +1,13 @@
 """What AngelPTM's rows measure, in a process of its own that obeys commands as torch_rank.py does.
 
-    adam, torch_adam, ds_adam   a step over 64 M parameters, one core
-    read, write                 pages of 4 MiB, eight under way
-    step_...                    a step of a GPT, with all on the device or less
+adam, torch_adam, ds_adam   a step over 64 M parameters, one core
+read, write                 pages of 4 MiB, eight under way
+step_...                    a step of a GPT, with all on the device or less
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import sys
 import time
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from bench.arms import ROOT
 from harp._cnet import ffi, lib
 from harp.angelptm import initialize
 from harp.angelptm.adam import Adam, update
@@ -55,7 +57,7 @@ def other_adam(make: Callable[[list[torch.nn.Parameter]], Any]) -> Callable[[], 
     parameter = torch.nn.Parameter(masters)
     parameter.grad = gradients
     optimizer = make([parameter])
-    return lambda: optimizer.step()
+    return optimizer.step  # type: ignore[no-any-return]  # torch is Any
 
 
 def deepspeed_adam() -> Callable[[], object]:
@@ -99,14 +101,24 @@ class Pages:
         self._go_round(self.begin)
 
 
+def example() -> Any:
+    """The example's module, which is a script and no part of a package."""
+    path = ROOT / "examples" / "angelptm" / "gpt.py"
+    spec = importlib.util.spec_from_file_location("gpt", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def gpt_step(folder: str, **caps: int) -> Callable[[], object]:
     """A step of the example's GPT within these caps; the first ones are behind it."""
-    from examples.angelptm.gpt import GPT
     torch.manual_seed(0)
     how: dict[str, Any] = {"optimizer": {"type": "AdamW"}, "angelptm": caps}
     if caps.get("host_bytes"):
         how["angelptm"]["disk_path"] = folder
-    engine, *_ = initialize(model=GPT(LAYERS, WIDTH, WIDTH // 64), config=how)
+    engine, *_ = initialize(model=example().GPT(LAYERS, WIDTH, WIDTH // 64), config=how)
     tokens = torch.randint(0, 1024, (TOKENS[0], TOKENS[1] + 1))
 
     def step() -> None:

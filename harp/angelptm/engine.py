@@ -106,7 +106,9 @@ class Engine(torch.nn.Module):
         self.global_steps = 0
         self.skipped_steps = 0
         self._square = 0.0
-        self._how: list[Any] = []
+        self._how: list[Adam] = []
+        self._counts = [0] * len(self.parameters_in_pages)
+        """Updates of each parameter: torch corrects the bias of each by its own."""
         self._scaler = Scaler(config.scaling) if config.scaling else None
         for number, parameter in enumerate(self.parameters_in_pages):
             self._put_in_pages(number, parameter)
@@ -216,11 +218,14 @@ class Engine(torch.nn.Module):
         if self._micro_steps % self.config.accumulation or not self._how:
             return
         skip = self._settle_scale()
-        chunks = [] if skip else sorted({chunk for number in self._arrived
-                                         for chunk in self.layout.chunks_of(number)})
+        chunks = sorted({chunk for number in self._arrived
+                         for chunk in self.layout.chunks_of(number)})
         self._skip = skip
         self._steps.end(chunks)
-        self._update_rest(chunks)
+        if not skip:
+            self._update_rest(chunks)
+            for number in self._arrived:
+                self._counts[number] += 1
         self._arrived.clear()
         self._updated.clear()
         self._how = []
@@ -252,14 +257,12 @@ class Engine(torch.nn.Module):
                 self._steps.update_now([chunk])
 
     def _begin_step(self) -> None:
-        number = self.global_steps - self.skipped_steps + 1
-        self._square, self._skip = 0.0, False
-        self._how = [
-            Adam(group["lr"], group["betas"], group["eps"], group["weight_decay"],
-                 group["decoupled"]).at(number) for group in self.optimizer.param_groups]
-        self._group_of = {self._number[id(one)]: group
-                          for group, one_group in enumerate(self.optimizer.param_groups)
-                          for one in one_group["params"] if id(one) in self._number}
+        self._square, self._skip, self._scale = 0.0, False, 1.0
+        groups = self.optimizer.param_groups
+        self._how = [Adam(group["lr"], group["betas"], group["eps"], group["weight_decay"],
+                          group["decoupled"]) for group in groups]
+        self._group_of = {self._number[id(one)]: number for number, group in enumerate(groups)
+                          for one in group["params"] if id(one) in self._number}
 
     def _settle_scale(self) -> bool:
         """Clip and unscale gradients; returns whether the step is skipped, for overflow."""
@@ -269,8 +272,7 @@ class Engine(torch.nn.Module):
         norm = math.sqrt(self._square) * scale if math.isfinite(self._square) else math.inf
         if self.config.clipping and norm > self.config.clipping:
             scale *= self.config.clipping / (norm + 1e-6)
-        for how in self._how:
-            how.scale = scale
+        self._scale = scale
         return False
 
     # Gradients and updates
@@ -300,24 +302,22 @@ class Engine(torch.nn.Module):
                                                                           layout.shown + page))
         states = [self.cache.address(one) for one in layout.states_of(chunk)]
         narrow = layout.element_bytes != WIDE
-        for begin, end, group in self._runs(chunk):
+        for begin, end, group, step in self._runs(chunk):
             wide, own = WIDE * (begin - first), layout.element_bytes * (begin - first)
             masters, means, squares = states if narrow else (shown, *states)
             update((masters + wide, means + wide, squares + wide, gradients + own,
                     shown + own if narrow else 0), end - begin, self.config.precision,
-                   self._how[group])
+                   self._how[group].at(step, self._scale))
 
-    def _runs(self, chunk: int) -> list[tuple[int, int, int]]:
-        """Join the ranges of a chunk that have gradients, and are of one group."""
-        runs: list[tuple[int, int, int]] = []
+    def _runs(self, chunk: int) -> list[tuple[int, int, int, int]]:
+        """Give the ranges of a chunk that have gradients, with their group and number of steps."""
+        runs: list[tuple[int, int, int, int]] = []
         for number in self._chunk_parameters[chunk]:
             if number not in self._arrived or (number, chunk) in self._updated:
                 continue
             self._updated.add((number, chunk))
-            group = self._group_of[number]
-            for begin, end, where in self._ranges(number):
-                if where == chunk:
-                    runs.append((begin, end, group))
+            runs += [(begin, end, self._group_of[number], self._counts[number] + 1)
+                     for begin, end, where in self._ranges(number) if where == chunk]
         return runs
 
 

@@ -30,6 +30,8 @@ class Worker:
     def __init__(self, cache: Cache, update: Callable[[Job], None]) -> None:
         self._cache, self._update = cache, update
         self._plan: Plan | None = None
+        """What the thread is at; it may end before the events do."""
+        self._need: tuple[int, ...] = ()
         self._turn = threading.Condition()
         self._done, self._passed = 0, -1
         self._stopped = False
@@ -43,16 +45,15 @@ class Worker:
         with self._turn:
             assert self._plan is None
             self._done, self._passed, self._stopped = 0, -1, False
-            self._plan = plan
+            self._plan, self._need = plan, plan.need
             self._turn.notify_all()
 
     def wait(self, event: int) -> None:
         """Wait for the actions that an event needs; all before it are over."""
-        assert self._plan is not None
         with self._turn:
             self._passed = event - 1
             self._turn.notify_all()
-            need = self._plan.need[event]
+            need = self._need[event]
             self._turn.wait_for(lambda: self._done >= need or self._error)
             self._raise_error()
 
