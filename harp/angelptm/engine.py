@@ -13,18 +13,22 @@ module, a function with tied weights, or a backward pass.
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections import defaultdict
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from harp._cnet import ffi
+from harp.angelptm import checkpoint
 from harp.angelptm.adam import Adam, update
 from harp.angelptm.cache import Cache
+from harp.angelptm.checkpoint import CheckpointError
 from harp.angelptm.config import Config, ConfigError, Scaling, read_config
 from harp.angelptm.pages import WIDE, Layout
 from harp.angelptm.plan import RESERVE, TIERS, Capacities
@@ -32,7 +36,6 @@ from harp.angelptm.steps import Steps
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
 
 Pages = frozenset[int]
 NOTHING: Pages = frozenset()
@@ -109,6 +112,7 @@ class Engine(torch.nn.Module):
         self._how: list[Adam] = []
         self._counts = [0] * len(self.parameters_in_pages)
         """Updates of each parameter: torch corrects the bias of each by its own."""
+        self._persistent = set(model.state_dict())
         self._scaler = Scaler(config.scaling) if config.scaling else None
         for number, parameter in enumerate(self.parameters_in_pages):
             self._put_in_pages(number, parameter)
@@ -142,14 +146,22 @@ class Engine(torch.nn.Module):
         parameter.register_post_accumulate_grad_hook(self._put_gradient_away)
 
     def _write_masters(self, number: int, values: torch.Tensor) -> None:
+        for piece, own in zip(self._pieces(number, 0), values.split(self._lengths(number)),
+                              strict=True):
+            ffi.memmove(piece, ffi.from_buffer(own.numpy()), len(piece))
+
+    def _lengths(self, number: int) -> list[int]:
+        return [end - begin for begin, end, _ in self._ranges(number)]
+
+    def _pieces(self, number: int, kind: int) -> Iterator[memoryview]:
+        """Give the bytes of a parameter's masters, means or squares (0, 1, 2), page by page."""
+        layout = self.layout
         for begin, end, chunk in self._ranges(number):
-            self._steps.have_states(chunk)
-            at = self.cache.address(self.layout.states_of(chunk)[0])
-            offset = begin - chunk * self.layout.chunk
-            first = self.layout.begins[number]
-            ffi.memmove(ffi.cast("uint8_t *", at + WIDE * offset),
-                        ffi.cast("uint8_t *", values[begin - first:].data_ptr()),
-                        WIDE * (end - begin))
+            pages = layout.states_of(chunk)
+            if len(pages) == 2:
+                pages.insert(0, layout.page_of_chunk(chunk))
+            at = self._steps.address(pages[kind]) + WIDE * (begin - chunk * layout.chunk)
+            yield memoryview(ffi.buffer(ffi.cast("uint8_t *", at), WIDE * (end - begin)))
 
     def _ranges(self, number: int) -> Iterator[tuple[int, int, int]]:
         """Give the elements of a parameter in each of its chunks, and the chunk."""
@@ -232,6 +244,98 @@ class Engine(torch.nn.Module):
         self.skipped_steps += skip
         self.global_steps += 1
         self.optimizer.stepped()
+
+    def save_checkpoint(self, save_dir: str | Path, tag: str | None = None,
+                        client_state: Mapping[str, Any] | None = None) -> bool:
+        """Save all between two steps, and what the script adds, which JSON can hold."""
+        kept = {"global_steps": self.global_steps, "skipped_steps": self.skipped_steps,
+                "counts": dict(zip(self._names(), self._counts, strict=True)),
+                "scaler": self._scaler.state() if self._scaler else None,
+                "groups": [{name: value for name, value in group.items() if name != "params"}
+                           for group in self.optimizer.param_groups],
+                "client_state": dict(client_state or {})}
+
+        def fill(folder: Path) -> None:
+            checkpoint.write_tensors(folder / "model.safetensors", self._model_tensors())
+            checkpoint.write_tensors(folder / "optimizer.safetensors", [
+                self._tensor(f"{name}.{kind}", number, place)
+                for number, name in enumerate(self._names())
+                for place, kind in ((1, "mean"), (2, "square"))])
+            with (folder / "state.json").open("w", encoding="utf-8") as file:
+                json.dump(kept, file)
+
+        checkpoint.publish(Path(save_dir), tag or f"global_step{self.global_steps}", fill)
+        return True
+
+    def load_checkpoint(self, load_dir: str | Path, tag: str | None = None,
+                        ) -> tuple[str, dict[str, Any]]:
+        """Load what was saved, whatever the caps were; returns its folder and what was added.
+
+        Raises CheckpointError, and then nothing was changed.
+        """
+        folder = checkpoint.find(Path(load_dir), tag)
+        model, states = (checkpoint.read_tensors(folder / f"{name}.safetensors")
+                         for name in ("model", "optimizer"))
+        kept = json.loads((folder / "state.json").read_text("utf-8"))
+        wanted = [(model, name, number) for number, name in enumerate(self._names())]
+        wanted += [(states, f"{name}.{kind}", number) for number, name in enumerate(self._names())
+                   for kind in ("mean", "square")]
+        for tensors, name, number in wanted:
+            if len(tensors.get(name, b"")) != WIDE * self.layout.sizes[number]:
+                raise CheckpointError(f"{folder}: tensor {name} is missing or of another size")
+        for number, name in enumerate(self._names()):
+            for kind, data in enumerate((model[name], states[f"{name}.mean"],
+                                         states[f"{name}.square"])):
+                sizes = [WIDE * length for length in self._lengths(number)]
+                for piece, part in zip(self._pieces(number, kind),
+                                       checkpoint.chunks_of(data, sizes), strict=True):
+                    piece[:] = part
+            if self.layout.element_bytes != WIDE:
+                parameter = self.parameters_in_pages[number]
+                self._steps.look(frozenset(self.layout.pages_of(number)))
+                parameter.data.copy_(torch.frombuffer(
+                    bytearray(model[name]), dtype=torch.float32).view(parameter.shape))
+        self._load_rest(model, kept)
+        return str(folder), kept["client_state"]
+
+    def _load_rest(self, model: Mapping[str, memoryview], kept: Mapping[str, Any]) -> None:
+        for name, tensor in self._unpaged().items():
+            tensor.copy_(torch.frombuffer(bytearray(model[name]), dtype=tensor.dtype).view(
+                tensor.shape))
+        self.global_steps, self.skipped_steps = kept["global_steps"], kept["skipped_steps"]
+        self._counts = [kept["counts"][name] for name in self._names()]
+        if self._scaler and kept["scaler"]:
+            self._scaler.restore(kept["scaler"])
+        for group, own in zip(self.optimizer.param_groups, kept["groups"], strict=True):
+            group.update(own)
+
+    def _names(self) -> list[str]:
+        """The first name of each parameter in pages."""
+        names = {id(one): name for name, one in self.module.named_parameters()}
+        return [names[id(one)] for one in self.parameters_in_pages]
+
+    def _unpaged(self) -> dict[str, torch.Tensor]:
+        """Tensors of the model that are not in pages: buffers, and what is not trained."""
+        own = {name: one.data for name, one in self.module.named_parameters()
+               if id(one) not in self._number}
+        return own | {name: one for name, one in self.module.named_buffers()
+                      if one.numel() and name in self._persistent}
+
+    def _model_tensors(self) -> list[Any]:
+        """All of the state_dict; tied weights by each of their names."""
+        tensors = [self._tensor(name, self._number[id(one)], 0)
+                   for name, one in self.module.named_parameters(remove_duplicate=False)
+                   if id(one) in self._number]
+        for name, one in self._unpaged().items():
+            own = one.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+            tensors.append((name, str(one.dtype).removeprefix("torch."), list(one.shape), len(own),
+                            lambda own=own: [own]))
+        return tensors
+
+    def _tensor(self, name: str, number: int, kind: int) -> Any:
+        shape = list(self.parameters_in_pages[number].shape)
+        return (name, "float32", shape, WIDE * self.layout.sizes[number],
+                lambda: self._pieces(number, kind))
 
     def describe(self) -> str:
         """Say how many pages each tier holds, and of which size."""
@@ -332,6 +436,14 @@ class Scaler:
         self._how = how
         self.scale = how.initial
         self._left, self._good = how.hysteresis, 0
+
+    def state(self) -> list[float]:
+        """What a checkpoint keeps."""
+        return [self.scale, self._left, self._good]
+
+    def restore(self, kept: list[float]) -> None:
+        """Go on from what was kept."""
+        self.scale, self._left, self._good = kept[0], int(kept[1]), int(kept[2])
 
     def hear(self, *, overflow: bool) -> bool:
         """Hear of a step; returns whether it overflowed."""

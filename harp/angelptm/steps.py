@@ -70,10 +70,11 @@ class Steps:
         self._leave_plan()
         self._on_demand().have(sorted(pages), DEVICE)
 
-    def have_states(self, chunk: int) -> None:
-        """Have the pages that only updates use in memory."""
+    def address(self, page: int) -> int:
+        """Have a page in memory, for something that is no part of a step; give its address."""
         self._leave_plan()
-        self._on_demand().have(self._cache.layout.states_of(chunk), HOST)
+        self._on_demand().have([page], HOST)
+        return self._cache.address(page)
 
     def close(self) -> None:
         """End the worker's thread."""
