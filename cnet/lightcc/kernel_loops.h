@@ -1,6 +1,6 @@
 /* The loops of kernels.h, compiled once for each kind of CPU: include it where TARGET, KERNELS,
- * KERNELS_NAME and find_block are defined, and HAVE_FLOAT16 with the two functions below where the
- * CPU has them.
+ * KERNELS_NAME, find_block and square_roots are defined, and HAVE_FLOAT16 with the two functions
+ * below where the CPU has them.
  *
  * Elements are copied in and out by memcpy, which costs nothing, since memory of an application may
  * have any alignment.
@@ -160,6 +160,7 @@ DEFINE_AVERAGE(float64, double)
 DEFINE_COMPLEX_PRODUCT(complex64_product, float)
 DEFINE_COMPLEX_PRODUCT(complex128_product, double)
 
+#include "adam_loops.h"
 #include "few_bits_loops.h"
 
 #define SUMS_OF(name) reduce_##name##_sum, reduce_##name##_product
@@ -201,4 +202,10 @@ const struct harp_kernels KERNELS = {
     .peak = find_peak,
     .round_levels = round_levels,
     .add_levels = add_levels,
+    .adam =
+        {
+            [HARP_ELEMENT_FLOAT16] = adam_float16,
+            [HARP_ELEMENT_BFLOAT16] = adam_bfloat16,
+            [HARP_ELEMENT_FLOAT32] = adam_float32,
+        },
 };

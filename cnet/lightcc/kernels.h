@@ -15,6 +15,7 @@
 #ifndef HARP_LIGHTCC_KERNELS_H
 #define HARP_LIGHTCC_KERNELS_H
 
+#include "adam.h"
 #include "few_bits.h"
 #include "half.h"
 #include "reduce.h"
@@ -40,6 +41,15 @@ struct harp_rounding {
     uint32_t first; /* the place of the chunk's first value */
 };
 
+/* What a step of Adam goes over (adam.h). */
+struct harp_adam_part {
+    float *masters, *means, *squares;
+    const uint8_t *gradients;
+    uint8_t *parameters; /* or NULL */
+    size_t n;
+};
+typedef void harp_adam_loop(const struct harp_adam_part *part, const struct harp_adam *how);
+
 struct harp_kernels {
     const char *name;
     harp_reduce *reduce[HARP_ELEMENTS][HARP_REDUCTIONS];
@@ -54,6 +64,7 @@ struct harp_kernels {
     uint32_t (*peak)(const float *values);
     void (*round_levels)(float *values, int8_t *levels, const struct harp_rounding *rounding);
     void (*add_levels)(float *total, const int8_t *levels, float scale);
+    harp_adam_loop *adam[HARP_ELEMENTS];
 };
 
 extern const struct harp_kernels harp_kernels_portable;

@@ -56,6 +56,12 @@ TARGET static inline size_t find_block(const float *values, size_t n, uint32_t l
     return found;
 }
 
+TARGET static inline void square_roots(float *values)
+{
+    for (size_t i = 0; i < HALVES; i += 8)
+        _mm256_storeu_ps(values + i, _mm256_sqrt_ps(_mm256_loadu_ps(values + i)));
+}
+
 #include "kernel_loops.h"
 
 #endif

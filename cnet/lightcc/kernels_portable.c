@@ -1,5 +1,7 @@
 #include "kernels.h"
 
+#include <math.h>
+
 #define TARGET
 #define KERNELS harp_kernels_portable
 #define KERNELS_NAME "portable"
@@ -12,6 +14,12 @@ static size_t find_block(const float *values, size_t n, uint32_t least, uint32_t
         found += harp_magnitude(&values[i]) >= least;
     }
     return found;
+}
+
+static inline void square_roots(float *values)
+{
+    for (size_t i = 0; i < HALVES; i++)
+        values[i] = sqrtf(values[i]);
 }
 
 #include "kernel_loops.h"

@@ -25,6 +25,7 @@ MAY_CALL: dict[str, set[str]] = {
     "ports": {"base", "wire"},
     "engine": {"base", "wire", "cc", "session", "ports"},
     "lightcc": {"engine", "ports"},
+    "store": set(),
 }
 
 

@@ -1,0 +1,1 @@
+"""Speed and capacity of AngelPTM beside torch, DeepSpeed, fio and plain training."""

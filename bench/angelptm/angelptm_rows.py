@@ -1,0 +1,102 @@
+"""AngelPTM's parts and steps, beside torch, DeepSpeed, fio and training with all on the device.
+
+Rows of a peer that is not installed are left out: fio is Debian's, deepspeed PyPI's. Pages on disk
+lie in build/. Needs root.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING
+
+from bench.arms import ROOT, Bench, Sample
+from bench.comparison import ArmRow, compare
+from bench.lightcc.lightcc_rows import Ranks, popen, sampled
+from bench.rows import by_id
+from bench.subject import BenchError
+from lab.namespace import Namespace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from bench.comparison import Arms
+
+FOLDER = ROOT / "build"
+PARAMETERS, PAGES, PAGE_BYTES = 64_000_000, 128, 4 << 20
+
+
+def fio(rw: str, seconds: float) -> Sample:
+    """Read or write blocks of a page, eight under way, as fio does it."""
+    file = FOLDER / "fio.pages"
+    command = ["fio", "--name=pages", f"--filename={file}", f"--rw={rw}", "--bs=4m",
+               "--iodepth=8", "--ioengine=io_uring", "--direct=1", f"--size={PAGES * 4}m",
+               "--time_based", f"--runtime={max(seconds, 1):g}", "--output-format=json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    if done.returncode:
+        raise BenchError(f"fio: {done.stderr.strip()}")
+    job = json.loads(done.stdout)["jobs"][0]
+    return Sample(job[rw]["bw_bytes"] * 1e-9)
+
+
+@contextmanager
+def one_process(bench: Bench) -> Iterator[Arms]:
+    """Loops of a process of its own; the optimizer's on one core."""
+    with closing(Namespace()) as space:
+        words = (sys.executable, "-m", "bench.angelptm.loops", FOLDER)
+        one = Ranks([popen(space, "taskset", "-c", str(bench.cpus[1]), *words)])
+        all_cpus = Ranks([popen(space, *words)])
+
+        def arm(to: Ranks, do: str, value: Callable[[float], float]) -> Callable[[], Sample]:
+            def take() -> Sample:
+                answers = to.ask(do=do, seconds=bench.seconds)
+                return sampled(answers, value(answers[0]["seconds"] / answers[0]["times"]))
+            return take
+
+        def per_second(seconds: float) -> float:
+            return PARAMETERS * 1e-9 / seconds
+
+        def pages_gb_s(seconds: float) -> float:
+            return PAGES * PAGE_BYTES * 1e-9 / seconds
+
+        def ms(seconds: float) -> float:
+            return 1e3 * seconds
+
+        yield {"HARP Adam": arm(one, "adam", per_second),
+               "torch fused": arm(one, "torch_adam", per_second),
+               "DeepSpeedCPUAdam": arm(one, "ds_adam", per_second),
+               "HARP read": arm(all_cpus, "read", pages_gb_s),
+               "fio read": lambda: fio("read", bench.seconds),
+               "HARP write": arm(all_cpus, "write", pages_gb_s),
+               "fio write": lambda: fio("write", bench.seconds),
+               "a quarter": arm(all_cpus, "step_quarter", ms),
+               "all resident": arm(all_cpus, "step_resident", ms)}
+
+
+ROWS = by_id((
+    ArmRow("adam", "Adam over 64 M float32, one core", one_process, "HARP Adam", unit="G/s",
+           against=("torch fused",)),
+    ArmRow("adam-ds", "the same", one_process, "HARP Adam", unit="G/s",
+           against=("DeepSpeedCPUAdam",)),
+    ArmRow("io", "pages of 4 MiB read, 8 under way", one_process, "HARP read", unit="GB/s",
+           against=("fio read",), target=0.95),
+    ArmRow("io-write", "pages of 4 MiB written, 8 under way", one_process, "HARP write",
+           unit="GB/s", against=("fio write",), target=0.95),
+    ArmRow("resident", "step, device holds a quarter of parameters", one_process, "a quarter",
+           unit="ms", against=("all resident",), target=1.1, lower=True),
+))
+
+
+def available() -> dict[str, ArmRow]:
+    """Leave out what is compared with fio and DeepSpeed where there are none."""
+    missing = [] if importlib.util.find_spec("deepspeed") else ["adam-ds"]
+    if not shutil.which("fio"):
+        missing += ["io", "io-write"]
+    return {name: row for name, row in ROWS.items() if name not in missing}
+
+
+SUBJECT = compare(__doc__, ROWS, known=available)

@@ -1,0 +1,163 @@
+"""What AngelPTM's rows measure, in a process of its own that obeys commands as torch_rank.py does.
+
+adam, torch_adam, ds_adam   a step over 64 M parameters, one core
+read, write                 pages of 4 MiB, eight under way
+step_...                    a step of a GPT, with all on the device or less
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+import time
+from functools import partial
+from itertools import cycle
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from bench.arms import ROOT
+from harp._cnet import ffi, lib
+from harp.angelptm import initialize
+from harp.angelptm.adam import Adam, update
+from harp.angelptm.pages import PAGE_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PARAMETERS = 64_000_000
+PAGES, UNDER_WAY = 128, 8
+LAYERS, WIDTH, TOKENS = 8, 512, (4, 256)
+
+
+def states() -> list[torch.Tensor]:
+    """Masters, moments and gradients."""
+    generator = torch.Generator().manual_seed(1)
+    drawn = [torch.randn(PARAMETERS, generator=generator) * 0.01 for _ in range(2)]
+    return [drawn[0], torch.zeros(PARAMETERS), torch.zeros(PARAMETERS), drawn[1]]
+
+
+def adam() -> Callable[[], object]:
+    """Our step."""
+    kept = states()
+    addresses = [tensor.data_ptr() for tensor in kept]
+    how = Adam().at(1)
+
+    def step() -> None:
+        assert kept
+        update((addresses[0], addresses[1], addresses[2], addresses[3], 0), PARAMETERS, "float32",
+               how)
+    return step
+
+
+def other_adam(make: Callable[[list[torch.nn.Parameter]], Any]) -> Callable[[], object]:
+    """Another library's step."""
+    masters, _, _, gradients = states()
+    parameter = torch.nn.Parameter(masters)
+    parameter.grad = gradients
+    optimizer = make([parameter])
+    return optimizer.step  # type: ignore[no-any-return]  # torch is Any
+
+
+def deepspeed_adam() -> Callable[[], object]:
+    """DeepSpeed's step: its kernel is compiled at the first use."""
+    from deepspeed.ops.adam import DeepSpeedCPUAdam
+    return other_adam(lambda own: DeepSpeedCPUAdam(own, adamw_mode=True))
+
+
+class Pages:
+    """A file of pages, read or written round and round."""
+
+    def __init__(self, folder: str, *, write: bool) -> None:
+        why = ffi.new("char[]", lib.HARP_STORE_WHY_BYTES)
+        self._file = lib.harp_page_file_open(folder.encode(), PAGE_BYTES, PAGES,
+                                             lib.HARP_PAGE_IO_AUTO, why)
+        self._pool = lib.harp_page_pool_open(PAGE_BYTES, UNDER_WAY, why)
+        if ffi.NULL in {self._file, self._pool}:
+            raise OSError(ffi.string(why).decode())
+        self._why = why
+        self._memory = []
+        for slot in range(UNDER_WAY):
+            lib.harp_page_take(self._pool, slot)
+            self._memory.append(lib.harp_page_bytes(self._pool, slot))
+        self._go_round(lib.harp_page_file_write)
+        self.begin = lib.harp_page_file_write if write else lib.harp_page_file_read
+
+    def _go_round(self, begin: Any) -> None:
+        for page, memory in zip(range(PAGES), cycle(self._memory), strict=False):
+            if page >= UNDER_WAY:
+                self._wait(page - UNDER_WAY)
+            begin(self._file, page, memory)
+        for page in range(PAGES - UNDER_WAY, PAGES):
+            self._wait(page)
+
+    def _wait(self, page: int) -> None:
+        if lib.harp_page_file_wait(self._file, page, self._why):
+            raise OSError(ffi.string(self._why).decode())
+
+    def __call__(self) -> None:
+        """Go over all pages once."""
+        self._go_round(self.begin)
+
+
+def example() -> Any:
+    """The example's module, which is a script and no part of a package."""
+    path = ROOT / "examples" / "angelptm" / "gpt.py"
+    spec = importlib.util.spec_from_file_location("gpt", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def gpt_step(folder: str, **caps: int) -> Callable[[], object]:
+    """A step of the example's GPT within these caps; the first ones are behind it."""
+    torch.manual_seed(0)
+    how: dict[str, Any] = {"optimizer": {"type": "AdamW"}, "angelptm": caps}
+    if caps.get("host_bytes"):
+        how["angelptm"]["disk_path"] = folder
+    engine, *_ = initialize(model=example().GPT(LAYERS, WIDTH, WIDTH // 64), config=how)
+    tokens = torch.randint(0, 1024, (TOKENS[0], TOKENS[1] + 1))
+
+    def step() -> None:
+        loss = torch.nn.functional.cross_entropy(engine(tokens[:, :-1]).flatten(0, 1),
+                                                 tokens[:, 1:].flatten())
+        engine.backward(loss)
+        engine.step()
+    for _ in range(5):
+        step()
+    return step
+
+
+def makers(folder: str) -> dict[str, Callable[[], Callable[[], object]]]:
+    """What can be asked for."""
+    quarter = LAYERS * 12 * WIDTH ** 2  # bytes: 4 of each parameter, a quarter of them
+    return {
+        "adam": adam, "torch_adam": partial(other_adam, partial(torch.optim.AdamW, fused=True)),
+        "ds_adam": deepspeed_adam, "read": partial(Pages, folder, write=False),
+        "write": partial(Pages, folder, write=True), "step_resident": partial(gpt_step, folder),
+        "step_quarter": partial(gpt_step, folder, device_bytes=quarter)}
+
+
+def main() -> None:
+    """Answer until stdin ends."""
+    known, work = makers(sys.argv[1]), dict[str, "Callable[[], object]"]()
+    print("ready", flush=True)
+    for line in sys.stdin:
+        what = json.loads(line)
+        if what["do"].endswith("adam"):
+            torch.set_num_threads(1)
+        if what["do"] not in work:
+            work[what["do"]] = known[what["do"]]()
+        work[what["do"]]()
+        begun, times = time.perf_counter(), 0
+        while time.perf_counter() - begun < what["seconds"]:
+            work[what["do"]]()
+            times += 1
+        print(json.dumps({"seconds": time.perf_counter() - begun, "times": times}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

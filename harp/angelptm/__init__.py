@@ -1,0 +1,21 @@
+"""AngelPTM: train a model whose states do not fit into the device's memory.
+
+A script for DeepSpeed runs with its import line changed (`docs/use/angelptm.md`):
+
+    import harp.angelptm as deepspeed
+
+    pages       where parameters, gradients, masters and moments lie
+    plan        which page moves when: a pure function
+    cache       pages in their tiers, and moves between them
+    worker      the thread that runs a plan
+    steps       the first step is traced, the later ones follow a plan
+    engine      a model in pages, with DeepSpeed's calls
+    config      DeepSpeed's JSON keys
+    adam        the optimizer's step over raw memory
+"""
+
+from harp.angelptm.config import ConfigError
+from harp.angelptm.engine import Engine, initialize
+from harp.angelptm.plan import CapacityError
+
+__all__ = ["CapacityError", "ConfigError", "Engine", "initialize"]

@@ -1,0 +1,54 @@
+"""Adam's step over raw memory (`cnet/lightcc/adam.h`): a part of a tensor at a time.
+
+Constants of a step are worked out in float64, as torch.optim does, and rounded once.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from harp._cnet import ffi, lib
+
+ELEMENTS: dict[str, int] = {name: getattr(lib, f"HARP_ELEMENT_{name.upper()}")
+                            for name in ("float32", "bfloat16", "float16")}
+"""Types that gradients and parameters may have."""
+
+
+@dataclass(frozen=True)
+class Adam:
+    """The settings of Adam (arXiv 1412.6980), or of AdamW (arXiv 1711.05101) if ``decoupled``.
+
+    The defaults are those of torch.optim.AdamW.
+    """
+
+    rate: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    epsilon: float = 1e-8
+    decay: float = 1e-2
+    decoupled: bool = True
+
+    def at(self, step: int, scale: float = 1.0) -> Any:
+        """Give the C struct of a step, the first of which is 1; gradients are scaled."""
+        beta1, beta2 = self.betas
+        return ffi.new("struct harp_adam *", {
+            "rate": self.rate / (1 - beta1 ** step),
+            "keep": 1 - self.rate * self.decay if self.decoupled else 1.0,
+            "decay": 0.0 if self.decoupled else self.decay,
+            "beta1_rest": 1 - beta1, "beta2": beta2, "beta2_rest": 1 - beta2,
+            "root_correction": math.sqrt(1 - beta2 ** step),
+            "epsilon": self.epsilon, "scale": scale})
+
+
+def update(addresses: tuple[int, int, int, int, int], elements: int, element: str,
+           how: Any) -> None:
+    """Make a step; other threads of Python run meanwhile.
+
+    The addresses are those of masters, both moments, gradients and parameters; 0 if parameters are
+    the masters themselves.
+    """
+    masters, means, squares = (ffi.cast("float *", address) for address in addresses[:3])
+    gradients, parameters = (ffi.cast("uint8_t *", address) for address in addresses[3:])
+    lib.harp_adam_step(masters, means, squares, gradients, parameters, elements,
+                       ELEMENTS[element], how)

@@ -1,0 +1,181 @@
+"""Pages in their tiers: memory of the device and of the host, and a file; and moves between them.
+
+`Cache` does what it is told and knows where each page is. `Demand` brings pages when they are asked
+for, which is how a step runs that has no plan: the first one, or one that does something new.
+`harp.angelptm.worker` runs plans.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from harp._cnet import ffi, lib
+from harp.angelptm.plan import DEVICE, DISK, HOST, Capacities, Move, Space, first_placement
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from harp.angelptm.pages import Layout
+    from harp.angelptm.plan import Place
+
+log = logging.getLogger("harp.angelptm")
+
+IO = {"auto": lib.HARP_PAGE_IO_AUTO, "io_uring": lib.HARP_PAGE_IO_RING,
+      "threads": lib.HARP_PAGE_IO_THREADS}
+
+
+class StoreError(OSError):
+    """A page could not be had, read or written; the message is one sentence."""
+
+
+class Cache:
+    """The pages of a layout. One thread at a time moves them."""
+
+    def __init__(self, layout: Layout, capacities: Capacities, folder: str | None = None,
+                 io: str = "auto") -> None:
+        self.layout, self.capacities = layout, capacities
+        self.where: list[Place] = list(first_placement(layout.pages, capacities))
+        self._busy: dict[Place, Move] = {}
+        self._why = ffi.new("char[]", lib.HARP_STORE_WHY_BYTES)
+        size, self._file = layout.page_bytes, ffi.NULL
+        shown = 2 * layout.shown * size
+        self._pools: list[Any] = []
+        # It stays as long as the process, since tensors may: what is hidden costs addresses only.
+        self._window = self._made(lib.harp_page_window_open(shown, self._why))
+        for pages in (capacities.device, capacities.host):
+            self._pools.append(self._made(lib.harp_page_pool_open(size, pages, self._why))
+                               if pages else ffi.NULL)
+        if capacities.disk:
+            self._file = self._made(lib.harp_page_file_open(
+                str(folder).encode(), size, capacities.disk, IO[io], self._why))
+            log.info("pages on disk: %s", ffi.string(lib.harp_page_file_line(self._file)).decode())
+        for page, (tier, slot) in enumerate(self.where):
+            if tier < DISK:
+                self._take(page, (tier, slot))
+
+    def _made(self, made: Any) -> Any:
+        if made == ffi.NULL:
+            for pool in self._pools:
+                lib.harp_page_pool_close(pool)
+            raise StoreError(ffi.string(self._why).decode())
+        return made
+
+    def close(self) -> None:
+        """Give all memory back, and the file. Nothing may use pages any more."""
+        lib.harp_page_file_close(self._file)
+        self._file = ffi.NULL
+        for move in {id(move): move for move in self._busy.values()}.values():
+            lib.harp_page_return(self._pools[HOST], min(move.source, move.target)[1])
+        self._busy.clear()
+        for page, (tier, slot) in enumerate(self.where):
+            if tier < DISK and self._pools[tier] != ffi.NULL:
+                self._hide(page, (tier, slot))
+        for pool in self._pools:
+            lib.harp_page_pool_close(pool)
+        self._pools = [ffi.NULL, ffi.NULL]
+
+    @property
+    def window(self) -> int:
+        """The address of the window's first byte."""
+        return int(ffi.cast("uintptr_t", lib.harp_page_window_base(self._window)))
+
+    def _take(self, page: int, place: Place) -> None:
+        lib.harp_page_take(self._pools[place[0]], place[1])
+        self._show(page, place)
+
+    def _show(self, page: int, place: Place) -> None:
+        if place[0] == DEVICE and page < 2 * self.layout.shown:
+            failed = lib.harp_page_show(self._pools[DEVICE], place[1], self._window,
+                                        page * self.layout.page_bytes)
+            if failed:
+                raise StoreError(-failed, "a page cannot be mapped; vm.max_map_count bounds it")
+
+    def _hide(self, page: int, place: Place) -> None:
+        if place[0] == DEVICE and page < 2 * self.layout.shown:
+            assert lib.harp_page_hide(self._pools[DEVICE], place[1]) == 0
+
+    def address(self, page: int) -> int:
+        """The address of a page's bytes, which are in memory."""
+        tier, slot = self.where[page]
+        self.settle((tier, slot))
+        return int(ffi.cast("uintptr_t", lib.harp_page_bytes(self._pools[tier], slot)))
+
+    def move(self, move: Move) -> None:
+        """Make a move; one from or to the disk begins, and `settle` waits for its end."""
+        self.settle(move.source)
+        self.settle(move.target)
+        assert self.where[move.page] == move.source
+        (source, source_slot), (target, target_slot) = move.source, move.target
+        if target < DISK:
+            lib.harp_page_take(self._pools[target], target_slot)
+        if move.by_disk:
+            self._begin(move)
+        else:
+            self._hide(move.page, move.source)
+            if not move.empty:
+                lib.harp_page_copy(self._pools[target], target_slot, self._pools[source],
+                                   source_slot)
+            if source < DISK:
+                lib.harp_page_give(self._pools[source], source_slot)
+            self._show(move.page, move.target)
+        self.where[move.page] = move.target
+
+    def _begin(self, move: Move) -> None:
+        page, slot = max(move.source, move.target), min(move.source, move.target)[1]
+        begin = lib.harp_page_file_write if move.target == page else lib.harp_page_file_read
+        memory = lib.harp_page_bytes(self._pools[HOST], slot)
+        lib.harp_page_lend(self._pools[HOST], slot)
+        begin(self._file, page[1], memory)
+        self._busy[move.source] = self._busy[move.target] = move
+
+    def settle(self, place: Place | None = None) -> None:
+        """Wait for the read or write of a place, or for all. Raises StoreError."""
+        if place is None:
+            while self._busy:
+                self.settle(next(iter(self._busy)))
+            return
+        move = self._busy.get(place)
+        if move is None:
+            return
+        for busy in (move.source, move.target):
+            self._busy.pop(busy, None)
+        on_disk, (_, slot) = max(move.source, move.target), min(move.source, move.target)
+        failed = lib.harp_page_file_wait(self._file, on_disk[1], self._why)
+        lib.harp_page_return(self._pools[HOST], slot)
+        if move.target == on_disk:
+            lib.harp_page_give(self._pools[HOST], slot)
+        if failed:
+            raise StoreError(-failed, ffi.string(self._why).decode())
+
+
+class Demand(Space):
+    """Brings pages as they are asked for; who was used longest ago makes room."""
+
+    def __init__(self, cache: Cache) -> None:
+        super().__init__(cache.capacities, cache.where)
+        self._cache = cache
+        self._used = [0] * len(self.where)
+        self._now = 0
+
+    def next_use(self, page: int, tier: int) -> float:
+        """Guess by the last use."""
+        del tier
+        return -self._used[page]
+
+    def moved(self, page: int, source: Place, target: Place) -> None:
+        """Move at once."""
+        self._cache.move(Move(page, source, target, -1, empty=False))
+
+    def have(self, pages: Sequence[int], lowest: int) -> None:
+        """Have pages in a tier or above it."""
+        self._now += 1
+        self.bring(pages, lowest, [set(pages)])
+        for page in pages:
+            self._used[page] = self._now
+        self.settled(pages)
+
+    def settled(self, pages: Iterable[int]) -> None:
+        """Wait for what was begun for these pages."""
+        for page in pages:
+            self._cache.settle(self._cache.where[page])

@@ -1,0 +1,533 @@
+"""The engine: a model whose states live in pages, with DeepSpeed's calls.
+
+    engine, optimizer, _, _ = harp.angelptm.initialize(model=model, config="ds_config.json")
+    for batch, target in data:
+        loss = loss_of(engine(batch), target)
+        engine.backward(loss)
+        engine.step()
+
+A parameter keeps its object and its address, in the window; its memory comes and goes. Operators
+are watched (torch.utils._python_dispatch), so whatever reads a parameter finds it there, be it a
+module, a function with tied weights, or a backward pass.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections import defaultdict
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from harp._cnet import ffi
+from harp.angelptm import checkpoint
+from harp.angelptm.adam import Adam, update
+from harp.angelptm.cache import Cache
+from harp.angelptm.checkpoint import CheckpointError
+from harp.angelptm.config import Config, ConfigError, Scaling, read_config
+from harp.angelptm.pages import WIDE, Layout
+from harp.angelptm.plan import RESERVE, TIERS, Capacities
+from harp.angelptm.steps import Steps
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+Pages = frozenset[int]
+NOTHING: Pages = frozenset()
+
+
+class Watch(TorchDispatchMode):
+    """Has the pages of an operator's arguments on the device before it runs."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__()
+        self._engine = engine
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operator."""
+        del types
+        if not func.is_view:
+            self._engine.touch(args, kwargs)
+        return func(*args, **(kwargs or {}))
+
+
+class Optimizer(torch.optim.Optimizer):
+    """What schedulers and scripts see of the optimizer: its groups. Its step is the engine's."""
+
+    def __init__(self, groups: Any, adam: Adam, engine: Engine) -> None:
+        super().__init__(groups, {
+            "lr": adam.rate, "betas": adam.betas, "eps": adam.epsilon,
+            "weight_decay": adam.decay, "decoupled": adam.decoupled})
+        self._engine = engine
+
+    def step(self, closure: Any = None) -> None:
+        """Step as the engine does."""
+        assert closure is None, "AngelPTM's optimizer takes no closure"
+        self._engine.step()
+
+    def stepped(self) -> None:
+        """Let schedulers know that there was a step: they warn else."""
+        self._opt_called = True
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Do nothing: gradients end with their step."""
+
+
+class Engine(torch.nn.Module):
+    """A model in pages. Made by `initialize`."""
+
+    def __init__(self, model: torch.nn.Module, config: Config, groups: Any, adam: Adam) -> None:
+        super().__init__()
+        self.module = model
+        self.config = config
+        self.dtype = getattr(torch, config.precision)
+        self.parameters_in_pages = _trained(groups)
+        self.layout = Layout(tuple(one.numel() for one in self.parameters_in_pages),
+                             self.dtype.itemsize, config.page_bytes)
+        self.cache = Cache(self.layout, capacities(self.layout, config), config.disk_path,
+                           config.io)
+        self.optimizer = Optimizer(groups, adam, self)
+        self._steps = Steps(self.cache, self._update_chunk,
+                            at_end=bool(config.clipping or config.scaling))
+        self._watch = Watch(self)
+        self._number = {id(one): number for number, one in enumerate(self.parameters_in_pages)}
+        self._pages: dict[int, Pages] = {}
+        self._chunk_parameters: dict[int, list[int]] = defaultdict(list)
+        for number in range(len(self.parameters_in_pages)):
+            for chunk in self.layout.chunks_of(number):
+                self._chunk_parameters[chunk].append(number)
+        self._gradients: list[torch.Tensor] = []
+        self._arrived: set[int] = set()
+        self._updated: set[tuple[int, int]] = set()
+        self._outside = False
+        self._micro_steps = 0
+        self.global_steps = 0
+        self.skipped_steps = 0
+        self._square = 0.0
+        self._how: list[Adam] = []
+        self._counts = [0] * len(self.parameters_in_pages)
+        """Updates of each parameter: torch corrects the bias of each by its own."""
+        self._persistent = set(model.state_dict())
+        self._scaler = Scaler(config.scaling) if config.scaling else None
+        for number, parameter in enumerate(self.parameters_in_pages):
+            self._put_in_pages(number, parameter)
+        for tensor in [*model.buffers(), *_frozen(model, self._number)]:
+            if tensor.is_floating_point():
+                tensor.data = tensor.data.to(self.dtype)
+
+    # The parts that operators see
+
+    def _view(self, offset: int, shape: torch.Size) -> torch.Tensor:
+        elements = shape.numel()
+        bytes_n = max(elements, 1) * self.dtype.itemsize
+        memory = ffi.buffer(ffi.cast("uint8_t *", self.cache.window + offset), bytes_n)
+        return torch.frombuffer(memory, dtype=self.dtype, count=max(elements, 1))[
+            :elements].view(shape)
+
+    def _put_in_pages(self, number: int, parameter: torch.nn.Parameter) -> None:
+        first = parameter.data.detach()
+        view = self._view(self.layout.offset(number), parameter.shape)
+        pages = frozenset(self.layout.pages_of(number))
+        self._steps.look(pages)
+        view.copy_(first)
+        if self.layout.element_bytes != WIDE:
+            self._write_masters(number, first.float().contiguous().view(-1))
+        parameter.data = view
+        self._pages[view.untyped_storage().data_ptr()] = pages
+        gradient = self._view(self.layout.offset(number, gradient=True), parameter.shape)
+        self._gradients.append(gradient)
+        self._pages[gradient.untyped_storage().data_ptr()] = frozenset(
+            self.layout.pages_of(number, gradient=True))
+        parameter.register_post_accumulate_grad_hook(self._put_gradient_away)
+
+    def _write_masters(self, number: int, values: torch.Tensor) -> None:
+        for piece, own in zip(self._pieces(number, 0), values.split(self._lengths(number)),
+                              strict=True):
+            ffi.memmove(piece, ffi.from_buffer(own.numpy()), len(piece))
+
+    def _lengths(self, number: int) -> list[int]:
+        return [end - begin for begin, end, _ in self._ranges(number)]
+
+    def _pieces(self, number: int, kind: int) -> Iterator[memoryview]:
+        """Give the bytes of a parameter's masters, means or squares (0, 1, 2), page by page."""
+        layout = self.layout
+        for begin, end, chunk in self._ranges(number):
+            pages = layout.states_of(chunk)
+            if len(pages) == 2:
+                pages.insert(0, layout.page_of_chunk(chunk))
+            at = self._steps.address(pages[kind]) + WIDE * (begin - chunk * layout.chunk)
+            yield memoryview(ffi.buffer(ffi.cast("uint8_t *", at), WIDE * (end - begin)))
+
+    def _ranges(self, number: int) -> Iterator[tuple[int, int, int]]:
+        """Give the elements of a parameter in each of its chunks, and the chunk."""
+        begin, size = self.layout.begins[number], self.layout.sizes[number]
+        for chunk in self.layout.chunks_of(number):
+            yield (max(begin, chunk * self.layout.chunk),
+                   min(begin + size, (chunk + 1) * self.layout.chunk), chunk)
+
+    def touch(self, args: Iterable[Any], kwargs: Mapping[str, Any] | None = None) -> None:
+        """Have the pages of arguments on the device."""
+        pages = self._pages_of(args)
+        if kwargs:
+            pages |= self._pages_of(kwargs.values())
+        if pages:
+            self._use(pages)
+
+    def _pages_of(self, values: Iterable[Any]) -> Pages:
+        pages = NOTHING
+        for value in values:
+            if isinstance(value, torch.Tensor):
+                pages |= self._pages.get(value.untyped_storage().data_ptr(), NOTHING)
+            elif isinstance(value, list | tuple):
+                pages |= self._pages_of(value)
+        return pages
+
+    def _use(self, pages: Pages) -> None:
+        of_step = self._steps.in_step or (self.training and torch.is_grad_enabled())
+        if of_step and not self._outside:
+            self._steps.touch(pages)
+        else:
+            self._steps.look(pages)
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Let other code than the engine's calls read or write parameters."""
+        self._outside = True
+        try:
+            with self._watch:
+                yield
+        finally:
+            self._outside = False
+
+    # DeepSpeed's calls
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the model."""
+        with self._watch:
+            return self.module(*args, **kwargs)
+
+    def backward(self, loss: torch.Tensor) -> torch.Tensor:
+        """Run the backward pass of a micro-batch; the mean of micro-batches counts."""
+        if not self._how:
+            self._begin_step()
+        scale = self._scaler.scale if self._scaler else 1.0
+        with self._watch:
+            (loss * (scale / self.config.accumulation)).backward()
+        self._micro_steps += 1
+        return loss
+
+    def is_gradient_accumulation_boundary(self) -> bool:
+        """Whether this micro-batch is the last of its step."""
+        return (self._micro_steps + 1) % self.config.accumulation == 0
+
+    def step(self) -> None:
+        """Update, when the last micro-batch of a step is through; else do nothing."""
+        if self._micro_steps % self.config.accumulation or not self._how:
+            return
+        skip = self._settle_scale()
+        chunks = sorted({chunk for number in self._arrived
+                         for chunk in self.layout.chunks_of(number)})
+        self._skip = skip
+        self._steps.end(chunks)
+        if not skip:
+            self._update_rest(chunks)
+            for number in self._arrived:
+                self._counts[number] += 1
+        self._arrived.clear()
+        self._updated.clear()
+        self._how = []
+        self.skipped_steps += skip
+        self.global_steps += 1
+        self.optimizer.stepped()
+
+    def save_checkpoint(self, save_dir: str | Path, tag: str | None = None,
+                        client_state: Mapping[str, Any] | None = None) -> bool:
+        """Save all between two steps, and what the script adds, which JSON can hold."""
+        kept = {"global_steps": self.global_steps, "skipped_steps": self.skipped_steps,
+                "counts": dict(zip(self._names(), self._counts, strict=True)),
+                "scaler": self._scaler.state() if self._scaler else None,
+                "groups": [{name: value for name, value in group.items() if name != "params"}
+                           for group in self.optimizer.param_groups],
+                "client_state": dict(client_state or {})}
+
+        def fill(folder: Path) -> None:
+            checkpoint.write_tensors(folder / "model.safetensors", self._model_tensors())
+            checkpoint.write_tensors(folder / "optimizer.safetensors", [
+                self._tensor(f"{name}.{kind}", number, place)
+                for number, name in enumerate(self._names())
+                for place, kind in ((1, "mean"), (2, "square"))])
+            with (folder / "state.json").open("w", encoding="utf-8") as file:
+                json.dump(kept, file)
+
+        checkpoint.publish(Path(save_dir), tag or f"global_step{self.global_steps}", fill)
+        return True
+
+    def load_checkpoint(self, load_dir: str | Path, tag: str | None = None,
+                        ) -> tuple[str, dict[str, Any]]:
+        """Load what was saved, whatever the caps were; returns its folder and what was added.
+
+        Raises CheckpointError, and then nothing was changed.
+        """
+        folder = checkpoint.find(Path(load_dir), tag)
+        model, states = (checkpoint.read_tensors(folder / f"{name}.safetensors")
+                         for name in ("model", "optimizer"))
+        kept = json.loads((folder / "state.json").read_text("utf-8"))
+        wanted = [(model, name, number) for number, name in enumerate(self._names())]
+        wanted += [(states, f"{name}.{kind}", number) for number, name in enumerate(self._names())
+                   for kind in ("mean", "square")]
+        for tensors, name, number in wanted:
+            if len(tensors.get(name, b"")) != WIDE * self.layout.sizes[number]:
+                raise CheckpointError(f"{folder}: tensor {name} is missing or of another size")
+        for number, name in enumerate(self._names()):
+            for kind, data in enumerate((model[name], states[f"{name}.mean"],
+                                         states[f"{name}.square"])):
+                sizes = [WIDE * length for length in self._lengths(number)]
+                for piece, part in zip(self._pieces(number, kind),
+                                       checkpoint.chunks_of(data, sizes), strict=True):
+                    piece[:] = part
+            if self.layout.element_bytes != WIDE:
+                parameter = self.parameters_in_pages[number]
+                self._steps.look(frozenset(self.layout.pages_of(number)))
+                parameter.data.copy_(torch.frombuffer(
+                    bytearray(model[name]), dtype=torch.float32).view(parameter.shape))
+        self._load_rest(model, kept)
+        return str(folder), kept["client_state"]
+
+    def _load_rest(self, model: Mapping[str, memoryview], kept: Mapping[str, Any]) -> None:
+        for name, tensor in self._unpaged().items():
+            tensor.copy_(torch.frombuffer(bytearray(model[name]), dtype=tensor.dtype).view(
+                tensor.shape))
+        self.global_steps, self.skipped_steps = kept["global_steps"], kept["skipped_steps"]
+        self._counts = [kept["counts"][name] for name in self._names()]
+        if self._scaler and kept["scaler"]:
+            self._scaler.restore(kept["scaler"])
+        for group, own in zip(self.optimizer.param_groups, kept["groups"], strict=True):
+            group.update(own)
+
+    def _names(self) -> list[str]:
+        """The first name of each parameter in pages."""
+        names = {id(one): name for name, one in self.module.named_parameters()}
+        return [names[id(one)] for one in self.parameters_in_pages]
+
+    def _unpaged(self) -> dict[str, torch.Tensor]:
+        """Tensors of the model that are not in pages: buffers, and what is not trained."""
+        own = {name: one.data for name, one in self.module.named_parameters()
+               if id(one) not in self._number}
+        return own | {name: one for name, one in self.module.named_buffers()
+                      if one.numel() and name in self._persistent}
+
+    def _model_tensors(self) -> list[Any]:
+        """All of the state_dict; tied weights by each of their names."""
+        tensors = [self._tensor(name, self._number[id(one)], 0)
+                   for name, one in self.module.named_parameters(remove_duplicate=False)
+                   if id(one) in self._number]
+        for name, one in self._unpaged().items():
+            own = one.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+            tensors.append((name, str(one.dtype).removeprefix("torch."), list(one.shape), len(own),
+                            lambda own=own: [own]))
+        return tensors
+
+    def _tensor(self, name: str, number: int, kind: int) -> Any:
+        shape = list(self.parameters_in_pages[number].shape)
+        return (name, "float32", shape, WIDE * self.layout.sizes[number],
+                lambda: self._pieces(number, kind))
+
+    def describe(self) -> str:
+        """Say how many pages each tier holds, and of which size."""
+        counts = [sum(tier == own for own, _ in self.cache.where) for tier in range(3)]
+        parts = [f"{count} of the {name}" for name, count in zip(TIERS, counts, strict=True)
+                 if count]
+        return f"pages of {self.layout.page_bytes >> 10} KiB: {', '.join(parts)}"
+
+    def destroy(self) -> None:
+        """Give all memory back. The model cannot be used any more."""
+        self._steps.close()
+        for parameter in self.parameters_in_pages:
+            parameter.data = torch.empty(0, dtype=self.dtype)
+        self._gradients.clear()
+        self.cache.close()
+
+    def _update_rest(self, chunks: Iterable[int]) -> None:
+        """Update what a planned job came too early for: a parameter that is new in this step."""
+        for chunk in chunks:
+            late = [number for number in self._chunk_parameters[chunk]
+                    if number in self._arrived and (number, chunk) not in self._updated]
+            if late:
+                self._steps.update_now([chunk])
+
+    def _begin_step(self) -> None:
+        self._square, self._skip, self._scale = 0.0, False, 1.0
+        groups = self.optimizer.param_groups
+        self._how = [Adam(group["lr"], group["betas"], group["eps"], group["weight_decay"],
+                          group["decoupled"]) for group in groups]
+        self._group_of = {self._number[id(one)]: number for number, group in enumerate(groups)
+                          for one in group["params"] if id(one) in self._number}
+
+    def _settle_scale(self) -> bool:
+        """Clip and unscale gradients; returns whether the step is skipped, for overflow."""
+        scale = 1 / self._scaler.scale if self._scaler else 1.0
+        if self._scaler and self._scaler.hear(overflow=not math.isfinite(self._square)):
+            return True
+        norm = math.sqrt(self._square) * scale if math.isfinite(self._square) else math.inf
+        if self.config.clipping and norm > self.config.clipping:
+            scale *= self.config.clipping / (norm + 1e-6)
+        self._scale = scale
+        return False
+
+    # Gradients and updates
+
+    def _put_gradient_away(self, parameter: torch.Tensor) -> None:
+        number = self._number[id(parameter)]
+        own = self._gradients[number]
+        self._use(frozenset(self.layout.pages_of(number, gradient=True)))
+        assert parameter.grad is not None
+        if number in self._arrived:
+            own.add_(parameter.grad)
+        else:
+            own.copy_(parameter.grad)
+        parameter.grad = None
+        self._arrived.add(number)
+        if self.is_gradient_accumulation_boundary() and (self.config.clipping or self._scaler):
+            self._square += float(torch.linalg.vector_norm(own, dtype=torch.float32)) ** 2
+
+    def _update_chunk(self, chunk: int) -> None:
+        """Update the parameters of a chunk that have a gradient: any thread."""
+        if self._skip:
+            return
+        layout, first = self.layout, chunk * self.layout.chunk
+        page = layout.page_of_chunk(chunk)
+        in_page = (first * layout.element_bytes) % layout.page_bytes
+        shown, gradients = (self.cache.address(one) + in_page for one in (page,
+                                                                          layout.shown + page))
+        states = [self.cache.address(one) for one in layout.states_of(chunk)]
+        narrow = layout.element_bytes != WIDE
+        for begin, end, group, step in self._runs(chunk):
+            wide, own = WIDE * (begin - first), layout.element_bytes * (begin - first)
+            masters, means, squares = states if narrow else (shown, *states)
+            update((masters + wide, means + wide, squares + wide, gradients + own,
+                    shown + own if narrow else 0), end - begin, self.config.precision,
+                   self._how[group].at(step, self._scale))
+
+    def _runs(self, chunk: int) -> list[tuple[int, int, int, int]]:
+        """Give the ranges of a chunk that have gradients, with their group and number of steps."""
+        runs: list[tuple[int, int, int, int]] = []
+        for number in self._chunk_parameters[chunk]:
+            if number not in self._arrived or (number, chunk) in self._updated:
+                continue
+            self._updated.add((number, chunk))
+            runs += [(begin, end, self._group_of[number], self._counts[number] + 1)
+                     for begin, end, where in self._ranges(number) if where == chunk]
+        return runs
+
+
+class Scaler:
+    """The scale of the loss in float16: halved where gradients overflow, doubled after a while.
+
+    The rules are DeepSpeed's DynamicLossScaler: the first ``hysteresis`` - 1 overflows are skipped
+    with the scale as it is.
+    """
+
+    def __init__(self, how: Scaling) -> None:
+        self._how = how
+        self.scale = how.initial
+        self._left, self._good = how.hysteresis, 0
+
+    def state(self) -> list[float]:
+        """What a checkpoint keeps."""
+        return [self.scale, self._left, self._good]
+
+    def restore(self, kept: list[float]) -> None:
+        """Go on from what was kept."""
+        self.scale, self._left, self._good = kept[0], int(kept[1]), int(kept[2])
+
+    def hear(self, *, overflow: bool) -> bool:
+        """Hear of a step; returns whether it overflowed."""
+        if self._how.fixed:
+            return overflow
+        if not overflow:
+            self._good += 1
+            if self._good % self._how.window == 0:
+                self._left = self._how.hysteresis
+                self.scale *= 2
+            return False
+        self._good = 0
+        if self._left == 1:
+            self.scale = max(self.scale / 2, self._how.least)
+        else:
+            self._left -= 1
+        return True
+
+
+def _trained(groups: Any) -> list[torch.nn.Parameter]:
+    found = {id(one): one for group in groups for one in group["params"] if one.requires_grad}
+    return list(found.values())
+
+
+def _frozen(model: torch.nn.Module, trained: Mapping[int, int]) -> list[torch.nn.Parameter]:
+    return [one for one in model.parameters() if id(one) not in trained]
+
+
+def capacities(layout: Layout, config: Config) -> Capacities:
+    """Give the pages that each tier holds; without a cap a tier holds all that is left."""
+    def pages(limit: int | None, left: int) -> int:
+        return left if limit is None else limit // layout.page_bytes
+
+    device = pages(config.device_bytes, layout.pages)
+    left = max(layout.pages - device, 0)
+    host = pages(config.host_bytes, left + 2 * RESERVE if left else 0)
+    if config.disk_path is None:
+        return Capacities(device, host)
+    disk = pages(config.disk_bytes or None, layout.pages + RESERVE)
+    return Capacities(device, host, disk if left > host - 2 else 0)
+
+
+def initialize(model: torch.nn.Module, config: Mapping[str, Any] | str | Path | None = None,
+               model_parameters: Any = None, optimizer: Any = None, args: Any = None,
+               config_params: Any = None, lr_scheduler: Any = None, **more: Any,
+               ) -> tuple[Engine, Optimizer, None, Any]:
+    """Put a model into pages, as deepspeed.initialize does; returns engine and optimizer.
+
+    Raises ConfigError for a wrong configuration, CapacityError for tiers that are too small.
+    """
+    if more:
+        raise ConfigError(f"initialize: {', '.join(sorted(more))} has no effect here: leave it out")
+    given = config or config_params or getattr(args, "deepspeed_config", None)
+    if given is None:
+        raise ConfigError("initialize needs config=, an object or the path of a JSON file")
+    read = read_config(given, int(os.environ.get("WORLD_SIZE", "1")))
+    adam = read.adam
+    if optimizer is not None:
+        groups, adam = _groups_of(optimizer)
+    else:
+        groups = _as_groups(model_parameters if model_parameters is not None
+                            else model.parameters())
+    if adam is None:
+        raise ConfigError("the configuration has no optimizer, and none was given: "
+                          "optimizer.type Adam or AdamW is possible")
+    engine = Engine(model, read, groups, adam)
+    if callable(lr_scheduler):
+        lr_scheduler = lr_scheduler(engine.optimizer)
+    return engine, engine.optimizer, None, lr_scheduler
+
+
+def _as_groups(parameters: Any) -> list[dict[str, Any]]:
+    found = list(parameters)
+    return [dict(one) for one in found] if found and isinstance(found[0], dict) else [
+        {"params": found}]
+
+
+def _groups_of(optimizer: Any) -> tuple[list[dict[str, Any]], Adam]:
+    if type(optimizer) not in {torch.optim.Adam, torch.optim.AdamW} or any(
+            group["amsgrad"] or group["maximize"] for group in optimizer.param_groups):
+        raise ConfigError(f"the optimizer is {type(optimizer).__name__}: torch.optim.Adam and "
+                          "AdamW are possible, without amsgrad and maximize")
+    decoupled = isinstance(optimizer, torch.optim.AdamW)
+    names = ("lr", "betas", "eps", "weight_decay")
+    groups = [{"params": group["params"], "decoupled": decoupled,
+               **{name: group[name] for name in names}} for group in optimizer.param_groups]
+    return groups, Adam(decoupled=decoupled)

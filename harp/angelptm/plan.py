@@ -1,0 +1,361 @@
+"""Which page moves when: a pure function of a step's trace, the tiers' capacities and their rates.
+
+A step is a list of events, each of which needs some pages on the device, and of jobs (updates of
+the optimizer), each of which needs some pages in memory, be it the device's or the host's. A plan
+is a list of actions, moves and jobs, that a second thread does one after another beside the events:
+
+    events    | 0 | 1 | 2 | waits | 3 | ...        an event waits for the actions it needs
+    actions   load, load | evict, load | job ...   an action waits for the events it comes after
+
+Every page is in one place, so the capacity is the sum of the tiers. A page that is needed evicts
+the one whose next use is furthest away, in this step or the next (Belady, IBM Systems Journal 5(2),
+1966, which needs the fewest loads). That page has often been used just now, and then its place
+cannot be filled while it is in use: so pages of the last ``ahead`` events stay, and loads begin so
+much earlier. `plan` tries several such distances and takes the fastest by `estimate`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+DEVICE, HOST, DISK = range(3)
+TIERS = ("device", "host", "disk")
+AHEAD = (0, 1, 2, 4, 8, 16)
+"""Distances that are tried."""
+RESERVE = 8
+"""Pages of the host that stay free where a disk is used: so many reads may be under way."""
+
+Place = tuple[int, int]
+"""A tier and a slot of it."""
+Placement = tuple[Place, ...]
+"""Where each page is."""
+
+
+class CapacityError(RuntimeError):
+    """The tiers cannot hold what a step needs at once; the message is one sentence."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that needs these pages on the device at once."""
+
+    pages: tuple[int, ...]
+    seconds: float = field(default=0.0, compare=False)
+
+
+@dataclass(frozen=True)
+class Job:
+    """An update that needs these pages in memory, once an event is over."""
+
+    pages: tuple[int, ...]
+    after: int
+    chunk: int
+    seconds: float = field(default=0.0, compare=False)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A step."""
+
+    events: tuple[Event, ...]
+    jobs: tuple[Job, ...] = ()
+    scratch: frozenset[int] = frozenset()
+    """Pages whose content is of no use after their job, until an event writes them."""
+
+
+@dataclass(frozen=True)
+class Capacities:
+    """Pages that each tier holds."""
+
+    device: int
+    host: int
+    disk: int = 0
+
+    def __getitem__(self, tier: int) -> int:
+        return (self.device, self.host, self.disk)[tier]
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Pages a second, between device and host and of the disk."""
+
+    copy: float = 1000.0
+    disk: float = 250.0
+
+
+@dataclass(frozen=True)
+class Move:
+    """Bring a page from one place to another."""
+
+    page: int
+    source: Place
+    target: Place
+    after: int
+    """The last event that may use the page at its source; -1: none does."""
+    empty: bool
+    """Whether the content is of no use, so that nothing need be copied."""
+    start: int = 0
+    """Of a move from or to the disk: it may begin when so many actions are over."""
+
+    @property
+    def by_disk(self) -> bool:
+        """Whether it takes a read or a write."""
+        return DISK in {self.source[0], self.target[0]} and not self.empty
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The actions of a step."""
+
+    actions: tuple[Move | Job, ...]
+    need: tuple[int, ...]
+    """For each event, how many actions must be over before it."""
+    end: Placement
+    ahead: int = 0
+
+    @property
+    def moves(self) -> list[Move]:
+        """The actions that are moves."""
+        return [action for action in self.actions if isinstance(action, Move)]
+
+
+class Space:
+    """Where pages are, and which slots are free. Makes room by moving pages down."""
+
+    def __init__(self, capacities: Capacities, placement: Iterable[Place]) -> None:
+        self.capacities = capacities
+        self.where = list(placement)
+        taken: list[set[int]] = [set(), set(), set()]
+        self.held: list[set[int]] = [set(), set(), set()]
+        for page, (tier, slot) in enumerate(self.where):
+            assert slot < capacities[tier]
+            assert slot not in taken[tier]
+            taken[tier].add(slot)
+            self.held[tier].add(page)
+        # The slot that became free first is used first: its last read or write is over soonest.
+        self.free = [deque(sorted(set(range(capacities[tier])) - taken[tier]))
+                     for tier in range(3)]
+
+    def next_use(self, page: int, tier: int) -> float:
+        """When a page is used next, if it were to leave this tier."""
+        raise NotImplementedError
+
+    def moved(self, page: int, source: Place, target: Place) -> None:
+        """Hear of a move."""
+        raise NotImplementedError
+
+    def move(self, page: int, tier: int, keep: Sequence[set[int]]) -> None:
+        """Move a page, and make room for it.
+
+        Pages to keep stay where they are; the last set counts least.
+        """
+        self.make_room(tier, 1, keep)
+        source, target = self.where[page], (tier, self.free[tier].popleft())
+        self.where[page] = target
+        self.held[source[0]].remove(page)
+        self.held[tier].add(page)
+        self.free[source[0]].append(source[1])
+        self.moved(page, source, target)
+
+    def make_room(self, tier: int, slots: int, keep: Sequence[set[int]]) -> None:
+        """Have so many slots free."""
+        while len(self.free[tier]) < slots:
+            self.move(self.victim(tier, keep), tier + 1, keep)
+
+    def victim(self, tier: int, keep: Sequence[set[int]]) -> int:
+        """Choose a page to leave."""
+        if tier < DISK:
+            for kept in (set().union(*keep[:number]) for number in range(len(keep), 0, -1)):
+                if found := self.held[tier] - kept:
+                    return max(found, key=lambda page: (self.next_use(page, tier), page))
+        raise CapacityError(f"{len(self.where)} pages do not fit into {self.capacities.device} of "
+                            f"the device, {self.capacities.host} of the host and "
+                            f"{self.capacities.disk} on disk, some of which stay free to move "
+                            f"others: the {TIERS[tier]} is full")
+
+    def bring(self, pages: Iterable[int], lowest: int, keep: Sequence[set[int]]) -> None:
+        """Have pages in a tier or above it."""
+        for page in pages:
+            while self.where[page][0] > lowest:
+                self.move(page, self.where[page][0] - 1, keep)
+
+
+class _Planner(Space):
+    """Goes through a step once."""
+
+    def __init__(self, trace: Trace, capacities: Capacities, placement: Placement,
+                 ahead: int, home: Placement | None) -> None:
+        super().__init__(capacities, placement)
+        self.trace, self.ahead, self.home = trace, ahead, home
+        self.order = _merged(trace, ahead)
+        self.uses: list[list[list[int]]] = [[[] for _ in placement] for _ in range(2)]
+        for time, item in enumerate(self.order):
+            for page in item.pages:
+                self.uses[HOST][page].append(time)
+                if isinstance(item, Event):
+                    self.uses[DEVICE][page].append(time)
+        self.time = 0
+        self.dead = set(trace.scratch)
+        self.last_event: dict[int, int] = {}
+        self.actions: list[Move | Job] = []
+        self.touched: dict[Place, int] = {}
+
+    def next_use(self, page: int, tier: int) -> float:
+        uses = self.uses[tier][page]
+        at = bisect_right(uses, self.time)
+        if at < len(uses):
+            return uses[at]
+        return uses[0] + len(self.order) if uses else float("inf")
+
+    def moved(self, page: int, source: Place, target: Place) -> None:
+        start = max(self.touched.get(source, 0), self.touched.get(target, 0))
+        after = self.last_event.get(page, -1) if source[0] == DEVICE else -1
+        self.actions.append(Move(page, source, target, after, page in self.dead, start))
+        self.touched[source] = self.touched[target] = len(self.actions)
+
+    def run(self) -> Plan:
+        """Make the plan."""
+        need: list[int] = []
+        recent: deque[set[int]] = deque(maxlen=self.ahead)
+        for time, item in enumerate(self.order):
+            self.time = time
+            now = set(item.pages)
+            keep = [now, *reversed(recent)]
+            if isinstance(item, Event):
+                self.bring(item.pages, DEVICE, keep)
+                self.last_event.update(dict.fromkeys(item.pages, len(need)))
+                self.dead -= now
+                need.append(len(self.actions))
+                recent.append(now)
+            else:
+                self.bring(item.pages, HOST, keep)
+                self.actions.append(item)
+                self.touched.update(dict.fromkeys(
+                    (self.where[page] for page in item.pages), len(self.actions)))
+                self.dead |= now & self.trace.scratch
+            if self.held[DISK] and len(self.free[HOST]) < (reserve := self._reserve()):
+                self.make_room(HOST, reserve, keep)
+        if self.home is not None:
+            self.go_home(self.home)
+        return Plan(tuple(self.actions), tuple(need), tuple(self.where), self.ahead)
+
+    def go_home(self, home: Placement) -> None:
+        """End with each page in the tier where it began."""
+        for page, (tier, _) in enumerate(home):
+            at_home = {one for one, (own, _) in enumerate(home) if self.where[one][0] == own}
+            self.bring([page], tier, [at_home | {page}])
+        for page, (tier, _) in enumerate(home):
+            at_home = {one for one, (own, _) in enumerate(home) if self.where[one][0] == own}
+            while self.where[page][0] < tier:
+                self.move(page, self.where[page][0] + 1, [at_home])
+
+    def _reserve(self) -> int:
+        return min(RESERVE, self.capacities.host // 8)
+
+
+def _merged(trace: Trace, ahead: int) -> list[Event | Job]:
+    """Put jobs between events: behind the loads of the events that follow, which are urgent."""
+    order: list[Event | Job] = []
+    jobs = deque(sorted(trace.jobs, key=lambda job: job.after))
+    for number, event in enumerate(trace.events):
+        order.append(event)
+        while jobs and jobs[0].after + ahead <= number:
+            order.append(jobs.popleft())
+    return [*order, *jobs]
+
+
+def estimate(plan: Plan, trace: Trace, rates: Rates) -> float:
+    """Give the duration of a step."""
+    event_end: list[float] = []
+    over, disk = [0.0], 0.0  # `over[n]`: when n actions are over
+    ready: dict[Place, float] = {}
+
+    def act(action: Move | Job) -> None:
+        nonlocal disk
+        begin = max(over[-1], event_end[action.after] if action.after >= 0 else 0.0)
+        if isinstance(action, Job):
+            over.append(begin + action.seconds)
+            return
+        begin = max(begin, ready.get(action.source, 0.0), ready.get(action.target, 0.0))
+        if action.by_disk:
+            disk = max(disk, over[action.start], ready.get(action.source, 0.0)) + 1 / rates.disk
+            ready[action.source] = ready[action.target] = disk
+            over.append(over[-1])
+        else:
+            over.append(begin if action.empty else begin + 1 / rates.copy)
+
+    done = 0
+    for event, need in zip(trace.events, plan.need, strict=True):
+        for action in plan.actions[done:need]:
+            act(action)
+        done = need
+        event_end.append(max(event_end[-1] if event_end else 0.0, over[need]) + event.seconds)
+    for action in plan.actions[done:]:
+        act(action)
+    return max([over[-1], disk, *event_end[-1:]])
+
+
+def plan_ahead(trace: Trace, capacities: Capacities, placement: Placement, ahead: int, *,
+               returns: bool = False) -> Plan:
+    """Plan with one distance. Raises CapacityError."""
+    home = placement if returns else None
+    return _Planner(trace, capacities, placement, ahead, home).run()
+
+
+def plan(trace: Trace, capacities: Capacities, placement: Placement,
+         rates: Rates | None = None, *, returns: bool = False) -> Plan:
+    """Plan a step that begins with pages at these places. Raises CapacityError.
+
+    If it ``returns``, pages end in the tiers where they began, so that it serves the next step.
+    """
+    rates = rates or Rates()
+    plans = [plan_ahead(trace, capacities, placement, ahead, returns=returns) for ahead in AHEAD]
+    if not plans[0].actions:
+        return plans[0]
+    return min(plans, key=lambda made: estimate(made, trace, rates))
+
+
+def relabel(made: Plan, begin: Placement, other: Placement) -> Plan:
+    """Give a plan that began with pages at ``begin`` for a step that begins at ``other``.
+
+    Every page must be in the same tier in both: slots alone have other numbers.
+    """
+    slots: dict[Place, Place] = dict(zip(begin, other, strict=True))
+    targets = set(other)
+    places = [place for action in made.actions if isinstance(action, Move)
+              for place in (action.source, action.target)]
+    for tier in range(3):
+        numbers = {slot for where, slot in (*places, *begin, *other) if where == tier}
+        free = iter(sorted(numbers - {slot for where, slot in targets if where == tier}))
+        for slot in sorted(numbers):
+            if (tier, slot) not in slots:
+                slots[tier, slot] = (tier, next(free))
+    actions = tuple(replace(action, source=slots[action.source], target=slots[action.target])
+                    if isinstance(action, Move) else action for action in made.actions)
+    return replace(made, actions=actions, end=tuple(slots[place] for place in made.end))
+
+
+def first_placement(pages: int, capacities: Capacities) -> Placement:
+    """Fill the tiers with pages in order, from the top; some slots of the host stay free.
+
+    Raises CapacityError.
+    """
+    if pages <= capacities.device:
+        return tuple((DEVICE, slot) for slot in range(pages))
+    spare = 2 if capacities.disk else 1
+    if capacities.disk and pages > capacities.device + capacities.host - spare:
+        spare = max(spare, min(RESERVE, capacities.host // 8))
+    slots = [(tier, slot) for tier, most in (
+        (DEVICE, capacities.device), (HOST, capacities.host - spare), (DISK, capacities.disk - 1))
+        for slot in range(most)]
+    if len(slots) < pages or capacities.host < 2 * spare:
+        raise CapacityError(
+            f"{pages} pages do not fit into {capacities.device} of the device, {capacities.host} of"
+            f" the host ({spare} of them stay free to move others) and {capacities.disk} on disk")
+    return tuple(slots[:pages])

@@ -1,0 +1,167 @@
+"""Steps of training over the cache: the first is traced, the later ones follow a plan.
+
+An event is whatever touches pages of the window: an operator that reads parameters, or a gradient
+that is put away. A step that does something else than the one before, because a branch was taken or
+a layer left out, is no mistake: from there on its pages are brought as they are asked for, and the
+next step has a new plan.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from harp.angelptm.cache import Demand
+from harp.angelptm.plan import DEVICE, HOST, Event, Job, Plan, Rates, Trace, plan, relabel
+from harp.angelptm.worker import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from harp.angelptm.cache import Cache
+    from harp.angelptm.plan import Placement
+
+log = logging.getLogger("harp.angelptm")
+
+PLANS = 2
+"""So many plans may end in new tiers; the next one returns, so that it serves all later steps."""
+
+
+class Steps:
+    """Runs events and updates in their order. `update` updates a chunk, in any thread."""
+
+    def __init__(self, cache: Cache, update: Callable[[int], None], *, at_end: bool) -> None:
+        self._cache, self._update = cache, update
+        self._at_end = at_end
+        """Whether no update may begin before the end: of clipping, or a scaled loss."""
+        self._worker = Worker(cache, self._do_job)
+        self._trace: Trace | None = None
+        self._plans: dict[tuple[int, ...], tuple[Plan, Placement]] = {}
+        self._demand: Demand | None = None
+        self._plan: Plan | None = None
+        self._events: list[Event] = []
+        self._now: frozenset[int] = frozenset()
+        self._since = 0.0
+        self._job_seconds = 0.0
+        self.rates = Rates()
+        self.planned = self.diverged = 0
+        """Steps that began with a plan, and those of them that left it."""
+
+    def touch(self, pages: frozenset[int]) -> None:
+        """Have pages on the device, before an operator uses them."""
+        if pages <= self._now:
+            return
+        self._close_event()
+        if not self._events:
+            self._begin_step()
+        number = len(self._events)
+        if self._plan is not None and not self._follows(number, pages):
+            self._leave_plan()
+        if self._plan is not None:
+            self._worker.wait(number)
+        else:
+            self._on_demand().have(sorted(pages), DEVICE)
+        self._events.append(Event(tuple(sorted(pages))))
+        self._now, self._since = pages, time.perf_counter()
+
+    def look(self, pages: frozenset[int]) -> None:
+        """Have pages on the device for something that is no part of a step."""
+        self._leave_plan()
+        self._on_demand().have(sorted(pages), DEVICE)
+
+    def address(self, page: int) -> int:
+        """Have a page in memory, for something that is no part of a step; give its address."""
+        self._leave_plan()
+        self._on_demand().have([page], HOST)
+        return self._cache.address(page)
+
+    def close(self) -> None:
+        """End the worker's thread."""
+        self._worker.close()
+
+    def end(self, chunks: Iterable[int]) -> None:
+        """Finish the step: all gradients are there, and these chunks are updated."""
+        self._close_event()
+        self._now = frozenset()
+        if self._plan is not None and not self._follows(len(self._events), frozenset()):
+            self._leave_plan()
+        if self._plan is not None:
+            self._worker.wait(len(self._events))
+            self._worker.finish(len(self._events))
+            self._plan = None
+        else:
+            self.update_now(chunks)
+        self._events.append(Event(()))
+        trace = self._make_trace(chunks)
+        if trace != self._trace:
+            self._plans.clear()
+            self._trace = trace
+        self._events = []
+
+    @property
+    def in_step(self) -> bool:
+        """Whether something of a step has been done."""
+        return bool(self._events)
+
+    def _begin_step(self) -> None:
+        if self._trace is None:
+            return
+        placement = tuple(self._cache.where)
+        tiers = tuple(tier for tier, _ in placement)
+        if tiers in self._plans:
+            made = relabel(*self._plans[tiers], placement)
+        else:
+            made = plan(self._trace, self._cache.capacities, placement, self.rates,
+                        returns=len(self._plans) >= PLANS)
+            self._plans[tiers] = made, placement
+            log.debug("a plan of %d actions, %d events ahead", len(made.actions), made.ahead)
+        self.planned += 1
+        self._demand, self._plan = None, made
+        self._worker.run(made)
+
+    def _follows(self, number: int, pages: frozenset[int]) -> bool:
+        assert self._trace is not None
+        events = self._trace.events
+        return number < len(events) and events[number].pages == tuple(sorted(pages))
+
+    def _leave_plan(self) -> None:
+        if self._plan is None:
+            return
+        self._worker.stop()
+        self._plan = None
+        self.diverged += 1
+
+    def _on_demand(self) -> Demand:
+        if self._demand is None:
+            self._demand = Demand(self._cache)
+        return self._demand
+
+    def _close_event(self) -> None:
+        if self._events and self._now:
+            last = self._events[-1]
+            self._events[-1] = Event(last.pages, time.perf_counter() - self._since)
+
+    def _do_job(self, job: Job) -> None:
+        self._update(job.chunk)
+
+    def update_now(self, chunks: Iterable[int]) -> None:
+        """Update chunks without a plan."""
+        begun, updated = time.perf_counter(), 0
+        for chunk in chunks:
+            self._on_demand().have(self._cache.layout.pages_to_update(chunk), HOST)
+            self._update(chunk)
+            updated += 1
+        self._job_seconds = (time.perf_counter() - begun) / max(updated, 1)
+
+    def _make_trace(self, chunks: Iterable[int]) -> Trace:
+        last: dict[int, int] = {}
+        for number, event in enumerate(self._events):
+            last.update(dict.fromkeys(event.pages, number))
+        end, layout, jobs = len(self._events) - 1, self._cache.layout, []
+        for chunk in chunks:
+            pages = layout.pages_to_update(chunk)
+            after = end if self._at_end else max(last.get(page, -1) for page in pages)
+            jobs.append(Job(pages, after, chunk, self._job_seconds))
+        scratch = frozenset(range(layout.shown, 2 * layout.shown))
+        return Trace(tuple(self._events), tuple(jobs), scratch)

@@ -1,0 +1,90 @@
+"""Checkpoints: bit-equal under other caps, plain state_dicts, and whole whatever happens."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from harp.angelptm.checkpoint import CheckpointError
+from tests.harp.angelptm.models import (
+    Tied,
+    batches,
+    config,
+    engine_of,
+    parameters_of,
+    seeded,
+    train,
+)
+from tests.support import PATIENCE_S, ROOT
+
+SAVES_FOR_EVER = """
+import sys
+from tests.harp.angelptm.models import batches, config, engine_of, seeded, train
+with engine_of(seeded(), config(14, 160)) as engine:
+    while True:
+        train(engine, batches(1))
+        engine.save_checkpoint(sys.argv[1], "the same")
+        print("saved", flush=True)
+"""
+
+
+@pytest.mark.parametrize("more", [{}, {"bf16": {"enabled": True}},
+                                  {"fp16": {"enabled": True, "initial_scale_power": 8}}],
+                         ids=["fp32", "bf16", "fp16"])
+def test_training_goes_on_with_the_same_bits_under_other_caps(tmp_path, more):
+    data = batches(6)
+    with engine_of(seeded(), config(14, 160, **more)) as engine:
+        train(engine, data[:3])
+        engine.save_checkpoint(tmp_path, client_state={"epoch": 7})
+        expected = train(engine, data[3:]), parameters_of(engine)
+    with engine_of(seeded(seed=5), config(page=24576, **more)) as engine:
+        folder, added = engine.load_checkpoint(tmp_path)
+        assert folder.endswith("global_step3")
+        assert added == {"epoch": 7}
+        assert train(engine, data[3:]) == expected[0]
+        assert all(map(torch.equal, parameters_of(engine), expected[1]))
+
+
+def test_the_model_is_a_plain_state_dict(tmp_path):
+    with engine_of(seeded(), config(14, 160)) as engine:
+        train(engine, batches(3))
+        engine.save_checkpoint(tmp_path, "tag")
+        expected = parameters_of(engine)
+    plain = Tied()
+    plain.load_state_dict(load_file(tmp_path / "tag" / "model.safetensors"))
+    assert all(map(torch.equal, plain.parameters(), expected))
+
+
+def test_a_process_that_is_killed_leaves_the_last_checkpoint(tmp_path):
+    for saves in (1, 2, 3):
+        process = subprocess.Popen([sys.executable, "-c", SAVES_FOR_EVER, str(tmp_path)], cwd=ROOT,
+                                   stdout=subprocess.PIPE, text=True)
+        for _ in range(saves):
+            assert process.stdout.readline() == "saved\n"
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=PATIENCE_S)
+        with engine_of(seeded(seed=5), config(14, 160)) as engine:
+            engine.load_checkpoint(tmp_path)
+            assert engine.global_steps >= saves
+            train(engine, batches(1))
+
+
+def test_what_is_no_checkpoint_is_one_sentence(tmp_path):
+    with engine_of(seeded(), config()) as engine:
+        with pytest.raises(CheckpointError, match="has no checkpoint: latest: No such file"):
+            engine.load_checkpoint(tmp_path)
+        engine.save_checkpoint(tmp_path, "one")
+        with pytest.raises(CheckpointError, match="no checkpoint 'two'; there are one"):
+            engine.load_checkpoint(tmp_path, "two")
+        file = tmp_path / "one" / "optimizer.safetensors"
+        file.write_bytes(file.read_bytes()[:-8])
+        with pytest.raises(CheckpointError, match=r"ends before tensor \S+: it was truncated"):
+            engine.load_checkpoint(tmp_path)
+        file.write_bytes(b"")
+        with pytest.raises(CheckpointError, match="is no file of a checkpoint"):
+            engine.load_checkpoint(tmp_path)

@@ -1,0 +1,172 @@
+"""Training in pages: the same bits in whatever tiers, and torch's optimizer is the oracle."""
+
+from __future__ import annotations
+
+import os
+from itertools import count
+from pathlib import Path
+
+import pytest
+import torch
+
+from harp.angelptm import CapacityError
+from harp.angelptm.plan import DEVICE, DISK, HOST
+from tests.harp.angelptm.models import (
+    PAGE,
+    RATE,
+    Tied,
+    batches,
+    config,
+    engine_of,
+    loss_of,
+    parameters_of,
+    seeded,
+    train,
+)
+
+CAPS = {"device and host": {"device": 14, "host": 160},
+        "little host, and disk": {"device": 14, "host": 24},
+        "other pages": {"device": 14, "host": 160, "page": 24576},
+        "host alone holds most": {"device": 13, "host": 170}}
+PRECISIONS = {"fp32": {}, "bf16": {"bf16": {"enabled": True}},
+              "fp16": {"fp16": {"enabled": True, "initial_scale_power": 8}},
+              "clipping": {"gradient_clipping": 0.3},
+              "accumulation": {"gradient_accumulation_steps": 2}}
+
+
+@pytest.fixture(scope="module")
+def resident():
+    """Losses and parameters of models that are on the device as a whole."""
+    made = {}
+    for name, more in PRECISIONS.items():
+        with engine_of(seeded(), config(**more)) as engine:
+            made[name] = train(engine, batches(8)), parameters_of(engine)
+            assert {tier for tier, _ in engine.cache.where} == {DEVICE}
+    return made
+
+
+@pytest.mark.parametrize("caps", CAPS)
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_losses_have_the_same_bits_in_whatever_tiers(tmp_path, resident, precision, caps):
+    more = {**CAPS[caps], **PRECISIONS[precision]}
+    if "disk" in caps:
+        more["angelptm"] = {"disk_path": str(tmp_path)}
+    with engine_of(seeded(), config(**more)) as engine:
+        losses, parameters = train(engine, batches(8)), parameters_of(engine)
+        tiers = {tier for tier, _ in engine.cache.where}
+        assert tiers == ({DEVICE, HOST, DISK} if "disk" in caps else {DEVICE, HOST})
+        assert engine._steps.planned >= 3
+        assert engine._steps.diverged == 0
+    expected = resident[precision]
+    assert losses == expected[0]
+    assert all(map(torch.equal, parameters, expected[1]))
+
+
+def by_torch(model, data, *, accumulation=1, clipping=0.0, optimizer=None):
+    optimizer = optimizer or torch.optim.AdamW(model.parameters(), lr=RATE)
+    losses = []
+    for number, tokens in enumerate(data, 1):
+        loss = loss_of(model, tokens)
+        (loss / accumulation).backward()
+        losses.append(loss.item())
+        if number % accumulation == 0:
+            if clipping:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), clipping)
+            optimizer.step()
+            optimizer.zero_grad()
+    return losses
+
+
+@pytest.mark.parametrize(("steps", "more"), [
+    (50, {}), (20, {"clipping": 0.3}), (20, {"accumulation": 2})],
+    ids=["50 steps", "clipping", "accumulation"])
+def test_parameters_are_those_of_torch(steps, more):
+    names = {"clipping": "gradient_clipping", "accumulation": "gradient_accumulation_steps"}
+    model = seeded()
+    by_torch(model, batches(steps), **more)
+    how = config(14, 160, **{names[name]: value for name, value in more.items()})
+    with engine_of(seeded(), how) as engine:
+        train(engine, batches(steps))
+        for own, other in zip(parameters_of(engine), model.parameters(), strict=True):
+            torch.testing.assert_close(own, other.detach(), rtol=0, atol=1e-6)
+
+
+def test_groups_and_schedules_are_those_of_torch():
+    def groups(model):
+        return [{"params": model.words.parameters(), "lr": 2e-2, "weight_decay": 0.0},
+                {"params": [*model.layers.parameters(), model.scale]}]
+
+    model, other = seeded(), seeded()
+    optimizer = torch.optim.AdamW(groups(model), lr=1e-3)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+    given = torch.optim.AdamW(groups(other), lr=1e-3)
+    with engine_of(other, config(14, 160), optimizer=given) as engine:
+        own = torch.optim.lr_scheduler.StepLR(engine.optimizer, 2)
+        for tokens in batches(8):
+            by_torch(model, [tokens], optimizer=optimizer)
+            schedule.step()
+            train(engine, [tokens])
+            own.step()
+        for mine, theirs in zip(parameters_of(engine), model.parameters(), strict=True):
+            torch.testing.assert_close(mine, theirs.detach(), rtol=0, atol=1e-5)
+
+
+def test_a_branch_that_is_taken_now_and_then_does_no_harm(tmp_path):
+    """The layer of the branch has gradients in some steps only, and torch leaves it alone else."""
+    models = []
+    for _ in range(2):
+        numbers = count()
+        models.append(seeded(branch=lambda numbers=numbers: next(numbers) in {3, 4, 7}))
+    losses = by_torch(models[0], batches(10))
+    how = config(14, 24, angelptm={"disk_path": str(tmp_path)})
+    with engine_of(models[1], how) as engine:
+        torch.testing.assert_close(train(engine, batches(10)), losses, rtol=0, atol=1e-5)
+        assert engine._steps.diverged >= 2
+
+
+def test_evaluation_between_steps_does_no_harm(resident):
+    with engine_of(seeded(), config(14, 160)) as engine:
+        losses = []
+        for tokens in batches(8):
+            losses += train(engine, [tokens])
+            engine.eval()
+            with torch.no_grad():
+                loss_of(engine, tokens)
+            engine.train()
+    assert losses == resident["fp32"][0]
+
+
+def test_overflowing_gradients_skip_a_step_and_lower_the_scale():
+    how = config(14, 160, fp16={"enabled": True, "initial_scale_power": 30, "hysteresis": 1})
+    with engine_of(seeded(), how) as engine:
+        before = parameters_of(engine)
+        train(engine, batches(1))
+        assert engine.skipped_steps == 1
+        assert engine._scaler.scale == 2.0 ** 29
+        assert all(map(torch.equal, before, parameters_of(engine)))
+        losses = train(engine, batches(30))
+        assert engine.skipped_steps < 30
+        assert losses[-1] < losses[0]
+
+
+def test_a_file_that_fails_ends_training_with_a_sentence(tmp_path, monkeypatch):
+    how = config(14, 24, angelptm={"disk_path": str(tmp_path)})
+    with engine_of(seeded(), how) as engine:
+        train(engine, batches(3))
+        file, = [int(name.name) for name in Path("/proc/self/fd").iterdir()
+                 if str(tmp_path) in str(name.resolve())]
+        os.ftruncate(file, PAGE)
+        with pytest.raises(OSError, match=r"page \d+ cannot be read: the file ends before it"):
+            train(engine, batches(3))
+
+
+def test_tiers_that_are_too_small_are_an_error_before_anything_is_made():
+    with pytest.raises(CapacityError, match="do not fit into 14 of the device, 20 of the host"):
+        engine_of(seeded(), config(14, 20)).__enter__()
+
+
+def test_the_caps_hold_all_states_once():
+    with engine_of(seeded(Tied), config()) as engine:
+        elements = sum(parameter.numel() for parameter in engine.module.parameters())
+        pages = engine.layout.pages
+    assert pages * PAGE <= 16 * elements * 1.02 + 4 * PAGE

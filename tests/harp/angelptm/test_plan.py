@@ -1,0 +1,242 @@
+"""Plans of page moves: no capacity exceeded, no page lost or stale, and no plan loads less."""
+
+from __future__ import annotations
+
+import itertools
+from functools import cache
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harp.angelptm.plan import (
+    AHEAD,
+    DEVICE,
+    DISK,
+    Capacities,
+    CapacityError,
+    Event,
+    Job,
+    Move,
+    Rates,
+    Trace,
+    estimate,
+    first_placement,
+    plan,
+    plan_ahead,
+    relabel,
+)
+
+
+class Memory:
+    """Slots with contents, in which a plan is played: the oracle knows nothing of the planner."""
+
+    def __init__(self, capacities, placement, scratch):
+        self.capacities = capacities
+        self.slots = {place: page for page, place in enumerate(placement)}
+        self.places = list(placement)
+        self.scratch = scratch
+        self.version = [0] * len(placement)
+        self.stored = dict.fromkeys(range(len(placement)), 0)
+
+    def move(self, move, last_event):
+        assert move.target not in self.slots
+        assert 0 <= move.target[1] < self.capacities[move.target[0]]
+        assert self.slots.pop(move.source) == move.page
+        assert abs(move.source[0] - move.target[0]) == 1
+        if move.source[0] == DEVICE:
+            assert move.after >= last_event.get(move.page, -1)
+        if move.empty:
+            assert move.page in self.scratch
+            self.stored[move.page] = None
+        self.slots[move.target] = move.page
+        self.places[move.page] = move.target
+
+    def write(self, page):
+        self.version[page] += 1
+        self.stored[page] = self.version[page]
+
+    def read(self, page):
+        assert self.stored[page] == self.version[page]
+
+
+def play(made, trace, capacities, placement):
+    """Do the actions as late as they may be, and then as early."""
+    for early in (False, True):
+        memory = Memory(capacities, placement, trace.scratch)
+        last, done, updated = {}, 0, []
+
+        def act(action, over, memory=memory, last=last, updated=updated):
+            if isinstance(action, Move):
+                memory.move(action, last)
+            else:
+                assert all(memory.places[page][0] < DISK for page in action.pages)
+                updated.append(action.chunk)
+                for page in action.pages:
+                    memory.read(page)
+                    memory.write(page)
+            assert action.after < over
+
+        for number, (event, need) in enumerate(zip(trace.events, made.need, strict=True)):
+            while done < need or (early and done < len(made.actions)
+                                  and made.actions[done].after < number):
+                act(made.actions[done], number)
+                done += 1
+            for page in event.pages:
+                assert memory.places[page][0] == DEVICE
+                if page in trace.scratch:
+                    memory.write(page)
+                else:
+                    memory.read(page)
+            last.update(dict.fromkeys(event.pages, number))
+        for action in made.actions[done:]:
+            act(action, len(trace.events))
+        assert tuple(memory.places) == made.end
+        assert sorted(updated) == sorted(job.chunk for job in trace.jobs)
+
+
+@st.composite
+def steps(draw):
+    """Draw traces as training makes them, and others: parameters, gradients, moments."""
+    chunks = draw(st.integers(1, 8))
+    few = st.lists(st.integers(0, chunks - 1), min_size=1, max_size=min(chunks, 2), unique=True)
+    forward = draw(st.lists(few, min_size=1, max_size=10))
+    events = [Event(tuple(pages), 0.001) for pages in forward]
+    final = {}
+    for pages in reversed(forward):
+        events.append(Event(tuple(pages), 0.002))
+        for page in pages:
+            events.append(Event((chunks + page,), 0.0005))
+            final[page] = len(events) - 1
+    jobs = tuple(Job(tuple(chunk + kind * chunks for kind in range(4)), after, chunk, 0.001)
+                 for chunk, after in final.items())
+    scratch = frozenset(chunks + chunk for chunk in final)
+    pages = 4 * chunks
+    device = draw(st.integers(2, pages + 1))
+    disk = draw(st.sampled_from([0, pages + 1]))
+    host = draw(st.integers(6, pages + 6)) if disk else max(6, pages - device + 1)
+    return Trace(tuple(events), jobs, scratch), Capacities(device, host, disk), pages
+
+
+@settings(max_examples=300, deadline=None)
+@given(steps(), st.sampled_from(AHEAD))
+def test_no_page_is_lost_or_stale_and_no_capacity_exceeded(step, ahead):
+    trace, capacities, pages = step
+    placement = first_placement(pages, capacities)
+    for _ in range(3):  # a step begins where the one before ended
+        made = plan_ahead(trace, capacities, placement, ahead)
+        play(made, trace, capacities, placement)
+        placement = made.end
+
+
+@settings(max_examples=200, deadline=None)
+@given(steps(), st.sampled_from(AHEAD))
+def test_a_plan_that_returns_serves_the_next_step(step, ahead):
+    trace, capacities, pages = step
+    placement = plan_ahead(trace, capacities, first_placement(pages, capacities), ahead).end
+    made = plan_ahead(trace, capacities, placement, ahead, returns=True)
+    play(made, trace, capacities, placement)
+    assert [tier for tier, _ in made.end] == [tier for tier, _ in placement]
+
+
+@settings(max_examples=100, deadline=None)
+@given(steps(), st.randoms(use_true_random=False))
+def test_a_plan_serves_pages_that_lie_in_other_slots(step, random):
+    trace, capacities, pages = step
+    begin = first_placement(pages, capacities)
+    slots = [random.sample(range(capacities[tier]), capacities[tier]) for tier in range(3)]
+    other = tuple((tier, slots[tier][slot]) for tier, slot in begin)
+    made = relabel(plan_ahead(trace, capacities, begin, 2), begin, other)
+    play(made, trace, capacities, other)
+
+
+@settings(max_examples=50, deadline=None)
+@given(steps())
+def test_the_chosen_plan_is_the_fastest_of_those_tried_and_no_faster_than_its_parts(step):
+    trace, capacities, pages = step
+    placement, rates = first_placement(pages, capacities), Rates(300.0, 100.0)
+    made = plan(trace, capacities, placement, rates)
+    took = estimate(made, trace, rates)
+    assert took <= min(estimate(plan_ahead(trace, capacities, placement, ahead), trace, rates)
+                       for ahead in AHEAD) + 1e-12
+    copied = [move for move in made.moves if not move.empty]
+    assert took >= sum(event.seconds for event in trace.events) - 1e-9
+    assert took >= sum(move.by_disk for move in copied) / rates.disk - 1e-9
+    assert took >= sum(not move.by_disk for move in copied) / rates.copy - 1e-9
+
+
+def fewest_loads(trace, device, begin):
+    """Try every choice."""
+    @cache
+    def best(number, there):
+        if number == len(trace.events):
+            return 0
+        pages = frozenset(trace.events[number].pages)
+        loads = pages - there
+        kept = there - pages
+        room = device - len(pages)
+        choices = itertools.combinations(sorted(kept), min(room, len(kept)))
+        return len(loads) + min(best(number + 1, pages | frozenset(stay)) for stay in choices)
+    return best(0, begin)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(2, 6), st.integers(2, 4), st.data())
+def test_no_plan_loads_less(pages, device, data):
+    some = st.lists(st.integers(0, pages - 1), min_size=1, max_size=device, unique=True)
+    once = data.draw(st.lists(some, min_size=1, max_size=8))
+    trace = Trace(tuple(Event(tuple(one)) for one in once))
+    # What stays for the next step is no matter of this one: nothing is used after the last event.
+    end = Trace((*trace.events, Event(())))
+    capacities = Capacities(device, pages + 1)
+    placement = first_placement(pages, capacities)
+    made = plan_ahead(end, capacities, placement, 0)
+    loads = sum(move.target[0] == DEVICE for move in made.moves)
+    begin = frozenset(page for page, (tier, _) in enumerate(placement) if tier == DEVICE)
+    twice = fewest_loads(trace, device, begin)
+    assert loads >= twice
+    # Over many steps no other way to choose is better by more than a device of pages.
+    steps_n, total = 6, 0
+    for _ in range(steps_n):
+        made = plan_ahead(trace, capacities, placement, 0)
+        placement = made.end
+        total += sum(move.target[0] == DEVICE for move in made.moves)
+    many = Trace(trace.events * steps_n)
+    assert total <= fewest_loads(many, device, begin) + device
+
+
+def test_what_fits_never_moves():
+    trace = Trace((Event((0, 1)), Event((2,))), (Job((0, 3), 1, 0),))
+    made = plan(trace, Capacities(4, 0), first_placement(4, Capacities(4, 0)))
+    assert made.moves == []
+
+
+def test_a_step_that_needs_too_much_at_once_is_refused():
+    capacities = Capacities(2, 6)
+    with pytest.raises(CapacityError, match="the device is full"):
+        plan(Trace((Event((0, 1, 2)),)), capacities, first_placement(6, capacities))
+    with pytest.raises(CapacityError, match="9 pages do not fit into 2 of the device, 6 of the h"):
+        first_placement(9, capacities)
+
+
+def test_loads_begin_before_they_are_needed():
+    """In a sweep over more pages than fit each page leaves when it was used."""
+    trace = Trace(tuple(Event((page,), 0.01) for page in range(12)))
+    capacities, rates = Capacities(4, 12), Rates(copy=250.0)
+    placement = first_placement(12, capacities)
+    took = [estimate(plan_ahead(trace, capacities, placement, ahead), trace, rates)
+            for ahead in (0, 2)]
+    assert took[0] > 0.12 + 0.01
+    assert took[1] == pytest.approx(0.12)
+    assert plan(trace, capacities, placement, rates).ahead > 0
+
+
+def test_gradients_that_are_of_no_use_are_not_copied():
+    trace = Trace((Event((0,)), Event((1,)), Event((2,))), (Job((0, 1), 1, 0),), frozenset({1}))
+    capacities = Capacities(1, 3)
+    placement = first_placement(3, capacities)
+    at_once, later = (
+        [move.empty for move in plan_ahead(trace, capacities, placement, ahead).moves
+         if move.page == 1] for ahead in (0, 1))
+    assert at_once == [True, True]  # it came to be written, and left when its job was done
+    assert later == [True, False]

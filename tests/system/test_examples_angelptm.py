@@ -1,0 +1,40 @@
+"""The example of examples/angelptm, by the one command that it names."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.support import PATIENCE_S, ROOT
+
+pytest.importorskip("torch")
+
+SMALL = ("--layers", "4", "--width", "256", "--batch", "1", "--device-mib", "24", "--host-mib",
+         "16")
+
+
+def run(*arguments):
+    return subprocess.run([sys.executable, ROOT / "examples" / "angelptm" / "gpt.py", *arguments],
+                          text=True, capture_output=True, check=False, timeout=PATIENCE_S)
+
+
+def test_a_gpt_beyond_device_and_host_learns(tmp_path):
+    done = run(*SMALL, "--steps", "4", "--disk", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"\d+ of the device, \d+ of the host, \d+ of the disk", done.stdout)
+    losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", done.stdout)]
+    assert len(losses) == 4
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize(("arguments", "sentence"), [
+    (["--device-mib", "1"], "pages do not fit into 0 of the device"),
+    (["--disk", "/nowhere"], "/nowhere: .* cannot be had on disk: No such file or directory")])
+def test_what_cannot_be_had_is_one_sentence(arguments, sentence):
+    done = run(*SMALL, *arguments)
+    assert done.returncode == 2
+    assert re.search(sentence, done.stderr)
+    assert len(done.stderr.splitlines()) == 1
