@@ -137,7 +137,8 @@ class Rank:
     def allreduce_in_bits(self, nbytes: int, bits: int, intra: int) -> Callable[[], object]:
         """Sum float32 in few bits, with error feedback."""
         vector = self._memory[:nbytes // 4].numpy()
-        call, error = FewBits(self._groups.own, len(vector), bits, intra=intra), vector * 0
+        call = FewBits(self._groups.own, len(vector), bits, intra=intra)
+        error = vector[call.own] * 0
 
         def allreduce() -> None:
             with self._groups.own.waiting():

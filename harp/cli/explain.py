@@ -17,7 +17,7 @@ from harp.cli import conf
 from harp.lightcc.fusion import DDP_BYTES, DDP_FIRST_BYTES, fill
 from harp.lightcc.horovod.settings import NAMES as HOROVOD_NAMES
 from harp.lightcc.policy import allreduce_path, tuning_of
-from harp.lightcc.settings import NAMES, Choice, LightSettings
+from harp.lightcc.settings import NAMES, WHOLE_BITS, Choice, LightSettings
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -78,6 +78,9 @@ def explanation(ranks: int, hosts: int, sizes: Sequence[int], gradients: Sequenc
         held = f"gradient {first}" if end == first + 1 else f"gradients {first} to {end - 1}"
         yield (f"  DDP's bucket {number}, {held}, {nbytes} B: {path.plan}"
                f"{_details(path, nbytes // 4)}: {path.why}")
+    if light.bits < WHOLE_BITS:
+        yield ("Few bits are for gradients: harp.lightcc.hook and hvd.DistributedOptimizer; a "
+               "plain all_reduce is whole.")
     if light.topk:
         yield ("Top-k is for gradients: harp.lightcc.hook and hvd.DistributedOptimizer; a plain "
                "all_reduce is dense.")
@@ -124,6 +127,8 @@ def _details(path: PlanPath, elements: int) -> str:
             examined)
         parts.append(f"a rank sends {kept} of {examined} values, "
                     f"{path.parameters['value_bytes']} B each")
+    if "bits" in path.parameters:
+        parts.append(f"{path.parameters['bits']} bits a value between them")
     return f" ({', '.join(parts)})" if parts else ""
 
 

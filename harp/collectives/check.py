@@ -147,7 +147,7 @@ class _State:
         self.space, self.ranks = space, plan.ranks
         self.origin = np.full(shape, NOTHING, np.int64)
         self.selection = np.full(shape, DENSE, np.int64)
-        """Start of the range of DATA that a pair was selected from; origins count from there."""
+        """Start of the range of DATA that a pair or code is made of; origins count from there."""
         self.count = np.zeros((*shape, plan.ranks), np.int8)
         row, segment = space.segments(space.base[before.buffer] + before.offset, before.length)
         rank = before.rank[row]
@@ -186,9 +186,9 @@ class _State:
         for work in works:
             source = self._range(work.src_buffer, work.src_offset, work.src_length)
             target = self._range(work.dst_buffer, work.dst_offset, work.dst_length)
-            if work.op == Op.SELECT:
+            if work.op in (Op.SELECT, Op.ENCODE):
                 self._select(work, source, target)
-            elif work.op == Op.SCATTER_ADD:
+            elif work.op in (Op.SCATTER_ADD, Op.DECODE):
                 self._scatter_add(work, target)
             else:
                 self.origin[work.rank, target] = self.origin[work.rank, source]

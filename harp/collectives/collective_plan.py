@@ -76,6 +76,8 @@ class Plan:
     """Bytes that each rank needs of each buffer."""
     root: int = 0
     """The rank that a broadcast starts from."""
+    bits: int = 0
+    """Bits of an encoded value, where there are any."""
     _ends: tuple[int, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

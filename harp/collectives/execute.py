@@ -93,7 +93,7 @@ class Execution:
                 if step.waits:
                     await self._settle(0)
                 for work in step.local:
-                    do_local_work(work, self.buffers, self.dtype)
+                    do_local_work(work, self.buffers, self.dtype, self.plan.bits)
                 for message in step.sends:
                     self._begin(message, sends=True)
                 for message in step.receives:
@@ -172,8 +172,9 @@ async def _all_done(tasks: list[asyncio.Task[None]]) -> None:
         await asyncio.shield(task)
 
 
-def do_local_work(work: LocalWork, buffers: Mapping[Buffer, Bytes], dtype: np.dtype[Any]) -> None:
-    """Do what a rank does by itself: copy, select the largest elements, add up pairs."""
+def do_local_work(work: LocalWork, buffers: Mapping[Buffer, Bytes], dtype: np.dtype[Any],
+                  bits: int = 0) -> None:
+    """Do what a rank does by itself: copy, select the largest, encode, add up pairs or codes."""
     source = _part(buffers, work.src_buffer, work.src_offset, work.src_length)
     target = _part(buffers, work.dst_buffer, work.dst_offset, work.dst_length)
     if work.op == Op.SELECT:
@@ -184,8 +185,25 @@ def do_local_work(work: LocalWork, buffers: Mapping[Buffer, Bytes], dtype: np.dt
         pairs, dense = source.view(pair_type(dtype)), target.view(dtype)
         dense[:] = 0
         np.add.at(dense, pairs["index"], pairs["value"])
+    elif work.op in (Op.ENCODE, Op.DECODE):
+        if dtype != np.float32:
+            raise ValueError(f"elements of {dtype} have no few bits; allowed is float32")
+        _code(work, source, target, bits)
     else:
         target[:] = source
+
+
+def _code(work: LocalWork, source: Bytes, target: Bytes, bits: int) -> None:
+    from harp._cnet import ffi, lib  # built where it is needed: plans alone do without
+
+    if work.op == Op.ENCODE:
+        lib.harp_bits_take(ffi.from_buffer("float[]", source), ffi.NULL, len(source) // 4,
+                           ffi.from_buffer("uint8_t[]", target), bits, 0)
+        return
+    target[:] = 0
+    for message in np.split(source, work.slots):
+        lib.harp_bits_add(ffi.from_buffer("float[]", target), len(target) // 4,
+                          ffi.from_buffer("uint8_t[]", message), bits)
 
 
 def _part(buffers: Mapping[Buffer, Bytes], buffer: int, offset: int, length: int) -> Bytes:

@@ -5,7 +5,8 @@ Semantics
 A plan is a sequence of numbered *steps* over named byte buffers that every rank has
 (:class:`Buffer`). In step ``s`` a rank
 
-1. does its local work of step ``s`` (:class:`LocalWork`: copies, top-k selection, scatter-add);
+1. does its local work of step ``s`` (:class:`LocalWork`: copies, top-k selection, scatter-add,
+   encoding in few bits);
 2. sends from its buffers as they stand then, and receives into them.
 
 There is no barrier. The stage decides the waits: in a pipeline (rings, trees) a send needs only the
@@ -56,6 +57,8 @@ class Buffer(IntEnum):
     """Intermediate blocks of a hierarchical all-to-all."""
     PAIRS = 3
     """Slots of (value, index) pairs, one slot for each rank that takes part."""
+    CODES = 4
+    """Messages of values in few bits."""
 
 
 class Op(IntEnum):
@@ -69,6 +72,10 @@ class Op(IntEnum):
     """Local: the largest elements of the source range are written as pairs."""
     SCATTER_ADD = 3
     """Local: the target becomes zero, then the pairs of every slot are added to it."""
+    ENCODE = 4
+    """Local: the source range is written as a message of values in few bits."""
+    DECODE = 5
+    """Local: the target becomes zero, then what the message of every slot says is added to it."""
 
 
 class Message(NamedTuple):
@@ -200,7 +207,7 @@ class Feeds:
 
 @dataclass(frozen=True, eq=False)
 class LocalCost:
-    """Local work of a phase: ``elements[rank]`` elements are examined (SELECT) or added."""
+    """Local work of a phase: ``elements[rank]`` are examined (SELECT), encoded or added."""
 
     op: Op
     elements: Ints

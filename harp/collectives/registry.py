@@ -5,7 +5,7 @@ from __future__ import annotations
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
-from harp.collectives import alltoall, doubling, halving, ring, topk, tree
+from harp.collectives import alltoall, doubling, few_bits, halving, ring, topk, tree
 from harp.collectives.request import Request
 from harp.nearest import did_you_mean
 
@@ -22,6 +22,8 @@ _BUILDERS: dict[str, Callable[[Request], Plan]] = {
     "2d": ring.two_level,
     "topk": topk.flat,
     "2d-topk": topk.sharded,
+    "few-bits": few_bits.flat,
+    "2d-few-bits": few_bits.sharded,
     "reduce-scatter": ring.reduce_scatter,
     "allgather": ring.allgather,
     "broadcast": tree.broadcast,
@@ -52,14 +54,15 @@ def make_plan(name: str, **parameters: Any) -> Plan:
             - ``ranks``: number of ranks (required);
             - ``nbytes``: size in bytes, a multiple of ``unit_bytes`` (required; see ``Plan``);
             - ``unit_bytes``: bytes of an element on the wire, default 4; 2 for fp16;
-            - ``group``: ranks of a host, for 2d, 2d-topk and hierarchical-alltoall, and for tree
-              where there are several;
+            - ``group``: ranks of a host, for 2d, 2d-topk, 2d-few-bits and hierarchical-alltoall,
+              and for tree where there are several;
             - ``order``: the rank at each position of the pattern (placement), default 0, 1, 2, …;
               the ranks of a host are ``group`` consecutive positions;
             - ``root``: where a broadcast starts, default 0;
             - ``ratio``: share of the elements that top-k sends, default 0.01;
             - ``value_bytes``: bytes of a sparse value on the wire, default ``unit_bytes``;
-            - ``chunk_bytes``: largest chunk of the trees, default 512 KiB.
+            - ``chunk_bytes``: largest chunk of the trees, default 512 KiB;
+            - ``bits``: of an encoded value, 8 (default), 4 or 2.
 
     Raises:
         ValueError: an unknown name or parameter, or a value that no plan can have; one sentence.

@@ -36,6 +36,7 @@ class Request:
     ratio: float = 0.01
     value_bytes: int | None = None
     chunk_bytes: int = CHUNK_BYTES
+    bits: int = 8
 
     def __post_init__(self) -> None:
         """Refuse what no plan can mean."""

@@ -1,7 +1,8 @@
 """An allreduce of float32 in 8, 4 or 2 bits a value, with error feedback.
 
-Ranks lie on hosts, ``intra`` on each. A vector is divided into a shard for each rank of a host, and
-a shard into a part for each host:
+It carries out the plans of `harp.collectives.few_bits`, by the same parts. Ranks lie on hosts,
+``intra`` on each. A vector is divided into a shard for each rank of a host, and a shard into a part
+for each host:
 
 1. within a host each rank gets its shard from the others, as float32, and adds it up;
 2. ranks with the same shard send each other their parts of it in few bits
@@ -25,8 +26,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from harp._cnet import ffi, lib
+from harp.collectives.few_bits import BITS, CHUNK, Parts, message_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from harp.lightcc.group import Group
@@ -34,14 +38,7 @@ if TYPE_CHECKING:
     Bytes = NDArray[np.uint8]
     Floats = NDArray[np.float32]
 
-BITS = (8, 4, 2)
-CHUNK: int = lib.HARP_BITS_CHUNK
-"""Values with a scale in common."""
-
-
-def message_bytes(elements: int, bits: int) -> int:
-    """Return the bytes of a message of so many values."""
-    return int(lib.harp_bits_bytes(elements, bits))
+__all__ = ["BITS", "CHUNK", "FewBits", "add", "message_bytes", "take"]
 
 
 def take(values: Floats, error: Floats | None, message: Bytes, bits: int, seed: int = 0) -> None:
@@ -63,37 +60,45 @@ class FewBits:
     """Repeated allreduces of vectors of one size; one of them is under way at a time.
 
     Args:
-        group: the ranks, all of which make one and call it alike.
+        group: its ranks all make one and call it alike.
         elements: of the vector.
         bits: of a value: 8, 4 or 2.
         seed: of rounding by chance; 0: values are rounded to nearest.
         intra: ranks of a host, which are neighbours; 1: each rank is a host.
+        among: the ranks whose vectors are summed, this one among them; all if not given. Others
+            call at the same time, for sums of their own.
+        call: the call in words, for people whose ranks do not agree.
 
     """
 
     def __init__(self, group: Group, elements: int, bits: int, seed: int = 0,
-                 intra: int = 1) -> None:
+                 intra: int = 1, among: Sequence[int] | None = None,
+                 call: str = "allreduce") -> None:
+        members = tuple(range(group.ranks)) if among is None else tuple(among)
         if bits not in BITS:
             raise ValueError(f"bits is {bits}; allowed are {', '.join(map(str, BITS))}")
-        if intra < 1 or group.ranks % intra:
-            raise ValueError(f"intra is {intra}; allowed is a divisor of the {group.ranks} ranks")
+        if intra < 1 or len(members) % intra:
+            raise ValueError(f"intra is {intra}; allowed is a divisor of the {len(members)} ranks")
         self._group, self._bits, self._seed, self._intra = group, bits, seed, intra
-        self.elements = elements
-        self._host, self._place = divmod(group.rank, intra)
-        hosts = group.ranks // intra
-        room = -(-elements // (group.ranks * CHUNK)) * CHUNK
-        self._parts = [[slice(min(first, elements), min(first + room, elements))
-                        for first in range(shard * hosts * room, (shard + 1) * hosts * room, room)]
-                       for shard in range(intra)]
+        self.elements, self._call = elements, call
+        self._ranks = len(members)
+        self._at = {rank: divmod(place, intra) for place, rank in enumerate(members)}
+        """Host, and place on it, of each rank that takes part."""
+        self._host, self._place = self._at[group.rank]
+        hosts = len(members) // intra
+        cut = Parts(elements, hosts, intra, bits)
+        self._parts = [[slice(int(cut.start(shard, host)), int(cut.start(shard, host + 1)))
+                        for host in range(hosts)] for shard in range(intra)]
         """Of the vector, by shard and host."""
         self._shards = [slice(parts[0].start, parts[-1].stop) for parts in self._parts]
         nothing = np.empty(0, np.uint8)
-        own = self._shards[self._place]
-        self._within = [np.empty(4 * (own.stop - own.start), np.uint8)
+        self.own = self._shards[self._place]
+        """The elements that this rank encodes, and for which it keeps an error."""
+        self._within = [np.empty(4 * (self.own.stop - self.own.start), np.uint8)
                         if self._is_here(rank) else nothing for rank in range(group.ranks)]
         """Other ranks' float32 of this rank's shard."""
-        sizes = [[message_bytes(part.stop - part.start, bits) for part in parts]
-                 for parts in self._parts]
+        sizes = [[int(cut.message(shard, host)) for host in range(hosts)]
+                 for shard in range(intra)]
         self._sent = [np.empty(size, np.uint8) for size in sizes[self._place]]
         self._came = [np.empty(sizes[self._place][self._host], np.uint8) for _ in range(hosts)]
         self._sums = [np.empty(sum(row), np.uint8) for row in sizes]
@@ -102,17 +107,20 @@ class FewBits:
         self._calls = 0
 
     def _is_here(self, rank: int) -> bool:
-        return rank // self._intra == self._host
+        return rank in self._at and self._at[rank][0] == self._host
 
     def allreduce(self, vector: Floats, error: Floats | None = None, *,
                   average: bool = False) -> Future[None]:
         """Sum or average all ranks' ``vector``; the result replaces it at every rank.
 
-        ``error`` is as long, and zero before the first call.
+        ``error`` is as long as `own` says, and zero before the first call.
         """
+        kept = self.own.stop - self.own.start
         if len(vector) != self.elements:
             raise ValueError(f"the vector has {len(vector)} elements, not {self.elements}")
-        words = (f"allreduce of {self.elements} float32, {'avg' if average else 'sum'}, in "
+        if error is not None and len(error) != kept:
+            raise ValueError(f"the error has {len(error)} elements, not {kept}")
+        words = (f"{self._call} of {self.elements} float32, {'avg' if average else 'sum'}, in "
                  f"{self._bits} bits, {self._intra} ranks a host")
         # The group begins a call when the one before it and its callbacks are over, since both are
         # on memory that it does not know to be apart. If one fails, so do those behind it.
@@ -127,7 +135,7 @@ class FewBits:
         sums = [self._sum_of(self._place, host) for host in range(len(self._sent))]
         last = self._between_hosts(f"{words}, sums", [sums[self._host]] * len(sums), sums)
         if self._intra > 1:
-            rows = [self._sums[rank % self._intra] if self._is_here(rank) else self._sums[0][:0]
+            rows = [self._sums[self._at[rank][1]] if self._is_here(rank) else self._sums[0][:0]
                     for rank in range(self._group.ranks)]
             last = self._within_host(f"{words}, all sums", [self._sums[self._place]] * self._intra,
                                      rows)
@@ -139,7 +147,7 @@ class FewBits:
         """Send ``outs`` to the ranks of this host, in order; ``ins`` are of all ranks."""
         nothing = outs[0][:0]
         return self._group.exchange(words, [
-            outs[rank % self._intra] if self._is_here(rank) else nothing
+            outs[self._at[rank][1]] if self._is_here(rank) else nothing
             for rank in range(self._group.ranks)], ins)
 
     def _between_hosts(self, words: str, outs: list[Bytes], ins: list[Bytes]) -> Future[None]:
@@ -147,7 +155,8 @@ class FewBits:
         nothing = outs[0][:0]
 
         def of_all(rows: list[Bytes]) -> list[Bytes]:
-            return [rows[rank // self._intra] if rank % self._intra == self._place else nothing
+            like = {rank: host for rank, (host, place) in self._at.items() if place == self._place}
+            return [rows[like[rank]] if rank in like else nothing
                     for rank in range(self._group.ranks)]
         return self._group.exchange(words, of_all(outs), of_all(ins))
 
@@ -162,18 +171,19 @@ class FewBits:
                 return
             total = vector[self._shards[self._place]]
             total[:] = 0
-            for row in self._within[self._host * self._intra:(self._host + 1) * self._intra]:
-                total += row.view(np.float32)
+            for row in self._within:  # those of this host, in the order of ranks
+                if len(row):
+                    total += row.view(np.float32)
         for part, message in zip(self._parts[self._place], self._sent, strict=True):
-            take(vector[part], None if error is None else error[part], message, self._bits,
-                 self._next_seed())
+            take(vector[part], None if error is None else error[self._of_own(part)], message,
+                 self._bits, self._next_seed())
 
     def _add_up(self, call: Future[None], vector: Floats, error: Floats | None, *,
                 average: bool) -> None:
         """Make the sum of this rank's part from all hosts' messages, in few bits."""
         if call.exception() is not None:
             return
-        ranks, own = self._group.ranks, self._parts[self._place][self._host]
+        ranks, own = self._ranks, self._parts[self._place][self._host]
         total = vector[own]
         total[:] = 0
         for message in self._came:
@@ -183,7 +193,11 @@ class FewBits:
         lost = None if error is None else np.zeros_like(total)
         take(total, lost, self._sum_of(self._place, self._host), self._bits, self._next_seed())
         if error is not None and lost is not None:
-            error[own] += lost * np.float32(ranks if average else 1)
+            error[self._of_own(own)] += lost * np.float32(ranks if average else 1)
+
+    def _of_own(self, part: slice) -> slice:
+        """Give a part of the vector as one of the error."""
+        return slice(part.start - self.own.start, part.stop - self.own.start)
 
     def _decode(self, vector: Floats, call: Future[None], over: Future[None]) -> None:
         if (why := call.exception()) is not None:

@@ -37,16 +37,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from harp._cnet import ffi
+from harp.collectives.few_bits import Parts
 from harp.lightcc.call_queue import CallQueue
 from harp.lightcc.elements import combination, divide, element_type, move
 from harp.lightcc.failure import FAILED, LEAVE_S, SYMPTOM, Failure, GroupError
+from harp.lightcc.few_bits import FewBits
 from harp.lightcc.mover import INLINE_DESCRIPTOR_BYTES, Mover
 from harp.lightcc.p2p import DATA, PointToPoint
 from harp.lightcc.peers import Peers
 from harp.lightcc.pieces import PLACE, SEND, address, cut, in_turn, plan_pieces, table
 from harp.lightcc.policy import allreduce_path, between_path, tuning_of
 from harp.lightcc.program import Program, small_broadcast
-from harp.lightcc.settings import INDEX_BYTES, LightSettings
+from harp.lightcc.settings import INDEX_BYTES, WHOLE_BITS, LightSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -128,6 +130,7 @@ class Group:
                  settings: LightSettings | None = None) -> None:
         self.rank, self.ranks = rank, ranks
         self._programs: dict[Any, Program] = {}
+        self._few_bits: dict[Any, FewBits] = {}
         self.settings = settings or LightSettings.from_env(os.environ)
         self.timeout_s = timeout_s
         self._tuning = tuning_of(os.environ)
@@ -173,7 +176,13 @@ class Group:
         averages are sparse where the settings say so: what is not sent is added the next time. A
         ``ratio`` is taken in place of the settings' share. ``sampled``: selected by a threshold
         from a sample (harp_topk_sample), not exactly.
+
+        With LIGHT_BITS they are in few bits, and the error is of what these do not say.
         """
+        if error is not None and len(error) and self.settings.bits < WHOLE_BITS:
+            path = self._choose_algorithm(len(data), sparse=True)
+            if "bits" in path[1]:
+                return self._in_few_bits("allreduce", path, data, dtype, reduction, error)
         left = None if error is None else (address(error), len(error))
         return self._repeat_on(("allreduce", dtype, reduction, left, ratio, sampled), data, error,
                                lambda: self._allreduce_program(data, dtype, reduction, error, ratio,
@@ -197,6 +206,11 @@ class Group:
         if dtype != "float32":
             return ErrorPart(0, 0, self.ranks, 0)
         name, parameters = self._choose_algorithm(nbytes, sparse=True)
+        if "bits" in parameters:
+            group = parameters.get("group", 1)
+            parts = Parts(nbytes // 4, self.ranks // group, group, parameters["bits"])
+            first, end = (int(parts.start(self.rank % group, host)) for host in (0, parts.hosts))
+            return ErrorPart(first, end - first, parts.hosts, end - first)
         made = plan_pieces(name, self.ranks, self.rank, nbytes, 4, **parameters)
         elements = made.error_bytes // 4
         return ErrorPart(made.error_offset // 4, elements,
@@ -208,10 +222,31 @@ class Group:
 
         All ranks of the group call it, each with parts of the same size.
         """
+        if error is not None and self.settings.bits < WHOLE_BITS:
+            path = self.between_path(between, len(data), sparse=True)
+            if "bits" in path.parameters:
+                return self._in_few_bits("sum between hosts", (path.plan, dict(path.parameters)),
+                                         data, dtype, "sum", error, between.ranks)
         left = None if error is None else (address(error), len(error))
         return self._repeat_on(("sum_between", dtype, between, left, ratio, sampled), data, error,
                                lambda: self._sum_between_program(data, dtype, between, error, ratio,
                                                                  sampled=sampled))
+
+    def _in_few_bits(self, call: str, path: tuple[str, dict[str, Any]], data: Bytes, dtype: str,
+                     reduction: str, error: Bytes,
+                     among: tuple[int, ...] | None = None) -> Future[None]:
+        """Sum or average in few bits, by memory that is kept for the next call on this data."""
+        name, parameters = path
+        if dtype != "float32" or reduction not in {"sum", "avg"}:
+            raise ValueError(f"{name} takes only sums and averages of float32")
+        key = address(data), len(data), among
+        if key not in self._few_bits:
+            if len(self._few_bits) >= PROGRAMS:
+                self._few_bits.clear()
+            self._few_bits[key] = FewBits(self, len(data) // 4, parameters["bits"],
+                                          intra=parameters.get("group", 1), among=among, call=call)
+        return self._few_bits[key].allreduce(data.view(np.float32), error.view(np.float32),
+                                             average=reduction == "avg")
 
     def _sum_between_program(self, data: Bytes, dtype: str, between: Between, error: Bytes | None,
                              ratio: float | None, *, sampled: bool) -> Program:
@@ -245,6 +280,9 @@ class Group:
         if dtype != "float32":
             return slice(0, 0)
         name, parameters = self._choose_algorithm(nbytes, sparse=True)
+        if "bits" in parameters:
+            part = self.error_part(nbytes, dtype)
+            return slice(4 * part.first, 4 * (part.first + part.elements))
         return plan_pieces(name, self.ranks, self.rank, nbytes, 4, **parameters).examined
 
     @property
@@ -341,6 +379,7 @@ class Group:
     def settings(self, settings: LightSettings) -> None:
         self._settings = settings
         self._programs.clear()
+        self._few_bits.clear()
 
     def exchange(self, call: str, outs: Sequence[Bytes], ins: Sequence[Bytes]) -> Future[None]:
         """Send ``outs[i]`` to rank i and receive ``ins[i]`` from it, for all ranks at once.

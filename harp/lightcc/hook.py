@@ -1,11 +1,12 @@
-"""DDP's communication hook: gradients averaged as the LIGHT_* variables say, top-k included.
+"""DDP's communication hook: gradients averaged as the LIGHT_* variables say.
 
     model = DistributedDataParallel(net)
     model.register_comm_hook(GradientState(), average_gradients)
 
-A sparse average needs memory for what each rank did not send (error feedback), which a plain
-``all_reduce`` has not; so top-k comes by this hook alone. A `GradientState` is that memory: save
-its ``state_dict`` with each rank's checkpoint, else the gradients that have not been sent are lost.
+A sparse average, or one in few bits, needs memory for what each rank did not send (error feedback),
+which a plain ``all_reduce`` has not; so LIGHT_TOPK_ALLREDUCE and LIGHT_BITS come by this hook
+alone. A `GradientState` is that memory: save its ``state_dict`` with each rank's checkpoint, else
+the gradients that have not been sent are lost.
 
 The first step's average is dense: DDP makes its buckets anew after it, and what was kept for the
 old ones would be lost.
@@ -26,6 +27,7 @@ import torch
 import torch.distributed as dist
 
 from harp.lightcc.group import ErrorPart
+from harp.lightcc.settings import WHOLE_BITS
 from harp.lightcc.torch import LightGroup
 from harp.lightcc.torch.hierarchical import HierarchicalGroup
 
@@ -154,6 +156,9 @@ class GradientState:
                     gradients: torch.Tensor) -> BucketMemory:
         memory = BucketMemory(part, torch.zeros(part.room))
         if self.sparsity.momentum:
+            if self.averager().settings.bits < WHOLE_BITS:
+                raise ValueError("Sparsity gathers momentum for what was not selected, and "
+                                 "LIGHT_BITS selects nothing: leave momentum to the optimizer")
             memory.velocity = torch.zeros_like(gradients)
         for known in ([self._own] if self._own else self._all):
             if known and layout not in known:  # a run whose averages were dense has kept nothing

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harp.collectives.tuning import Tuning, TuningError
+from harp.lightcc.settings import WHOLE_BITS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,11 +42,15 @@ def allreduce_path(settings: LightSettings, ranks: int, nbytes: int, *, element_
                    sparse: bool = True, tuning: Tuning | None = None, hosts: int = 1) -> PlanPath:
     """Give the path of ``nbytes`` bytes over ``ranks`` ranks on ``hosts`` hosts.
 
-    Without ``sparse`` all of them must arrive: torch's ``all_reduce`` promises so.
+    Without ``sparse`` all of them must arrive, whole: torch's ``all_reduce`` promises so.
     """
     choice = settings.choose(nbytes, sparse=sparse)
     if choice.sparse:
         return _sparse_path(choice, ranks, element_bytes)
+    if choice.bits < WHOLE_BITS:
+        if (path := _few_bits_path(choice, ranks, element_bytes)) is not None:
+            return path
+        choice = replace(settings, bits=WHOLE_BITS).choose(nbytes, sparse=sparse)
     if choice.algorithm == "2d":
         group = min(choice.intra_size, ranks)
         if ranks % group == 0:
@@ -70,6 +75,8 @@ def between_path(settings: LightSettings, hosts: int, bucket_bytes: int, part_by
     choice = settings.choose(bucket_bytes, sparse=sparse)
     if choice.sparse:
         return _sparse_path(replace(choice, algorithm="sparse-flat"), hosts, FP32_BYTES)
+    if choice.bits < WHOLE_BITS:
+        return PlanPath("few-bits", {"bits": choice.bits}, choice.why)
     return allreduce_path(replace(settings, two_d=False), hosts, part_bytes, sparse=False,
                           tuning=tuning, hosts=hosts)
 
@@ -97,6 +104,20 @@ def _sparse_path(choice: Choice, ranks: int, element_bytes: int) -> PlanPath:
         return PlanPath("2d-topk", {"group": group} | parameters, choice.why)
     why = choice.why if choice.algorithm == "sparse-flat" else _no_groups(ranks, group)
     return PlanPath("topk", parameters, why)
+
+
+def _few_bits_path(choice: Choice, ranks: int, element_bytes: int) -> PlanPath | None:
+    """Give the path in few bits; None where there is nothing to send so.
+
+    That is within one group, and of elements that are not float32.
+    """
+    group = min(choice.intra_size, ranks)
+    if element_bytes != FP32_BYTES or (choice.algorithm == "few-bits-2d" and group == ranks):
+        return None
+    if choice.algorithm == "few-bits-2d" and ranks % group == 0:
+        return PlanPath("2d-few-bits", {"group": group, "bits": choice.bits}, choice.why)
+    why = choice.why if choice.algorithm == "few-bits" else _no_groups(ranks, group)
+    return PlanPath("few-bits", {"bits": choice.bits}, why)
 
 
 def _no_groups(ranks: int, group: int) -> str:

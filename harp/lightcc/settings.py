@@ -1,16 +1,18 @@
 """LightCC's settings, and the algorithm that they choose for a tensor.
 
 The variables and their defaults are those of Tencent's TACO Train documentation, but for
-LIGHT_SMALL_THRESHOLD; the precedence between them is published nowhere and is ours. For a tensor or
-fused buffer of n bytes:
+LIGHT_BITS and LIGHT_SMALL_THRESHOLD; the precedence between them is published nowhere and is
+ours. For a tensor or fused buffer of n bytes:
 
 1. LIGHT_TOPK_ALLREDUCE and n >= LIGHT_TOPK_THRESHOLD: sparse, the share LIGHT_TOPK_RATIO of the
    elements with the largest magnitude, values as fp16 if LIGHT_TOPK_FP16; selected on the
    reduce-scattered shard if LIGHT_2D_ALLREDUCE, else on the whole tensor (flat);
-2. else LIGHT_2D_ALLREDUCE and n <= LIGHT_HIERARCHICAL_THRESHOLD: 2D in groups of LIGHT_INTRA_SIZE;
-3. else n <= LIGHT_SMALL_THRESHOLD (ours): recursive doubling up to 4 KiB, in the fewest steps, and
+2. else LIGHT_BITS (ours) below 32 and n > LIGHT_SMALL_THRESHOLD, of gradients of float32: values
+   travel in 8, 4 or 2 bits; between groups of LIGHT_INTRA_SIZE alone if LIGHT_2D_ALLREDUCE;
+3. else LIGHT_2D_ALLREDUCE and n <= LIGHT_HIERARCHICAL_THRESHOLD: 2D in groups of LIGHT_INTRA_SIZE;
+4. else n <= LIGHT_SMALL_THRESHOLD (ours): recursive doubling up to 4 KiB, in the fewest steps, and
    recursive halving-doubling above, in twice as many that carry less;
-4. else a ring over all ranks.
+5. else a ring over all ranks.
 
 Pure functions of their arguments: the simulator and the real collectives ask the same ones.
 
@@ -25,15 +27,18 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal
 
+from harp.collectives.few_bits import BITS
 from harp.nearest import nearest_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-Algorithm = Literal["sparse-2d", "sparse-flat", "2d", "recursive-doubling", "halving-doubling",
-                    "ring"]
+Algorithm = Literal["sparse-2d", "sparse-flat", "few-bits-2d", "few-bits", "2d",
+                    "recursive-doubling", "halving-doubling", "ring"]
 Raw = str | int | float
 
+WHOLE_BITS = 32
+"""LIGHT_BITS where values are not quantised."""
 INDEX_BYTES = 4
 """A sparse element travels with an int32 index."""
 SPARSE_MOST_BYTES = (1 << 32) - 4
@@ -49,11 +54,13 @@ class Choice:
 
     algorithm: Algorithm
     intra_size: int = 1
-    """Ranks per group, for ``2d`` and ``sparse-2d``."""
+    """Ranks per group, for ``2d``, ``few-bits-2d`` and ``sparse-2d``."""
     ratio: Fraction = Fraction(1)
     """Share of the elements that is sent."""
     fp16: bool = False
     """Whether the values of a sparse message travel as fp16."""
+    bits: int = 32
+    """Bits of a value, for ``few-bits`` and ``few-bits-2d``."""
     why: str = ""
     """The setting that decided, for people."""
 
@@ -93,6 +100,8 @@ class LightSettings:
     """LIGHT_TOPK_THRESHOLD: the smallest tensor that is sent sparsely."""
     topk_fp16: bool = False
     """LIGHT_TOPK_FP16: send the selected values as fp16."""
+    bits: int = 32
+    """LIGHT_BITS: bits of a value of a gradient on the wire: 8, 4 or 2; 32: whole float32."""
     small_bytes: int = 16 << 10
     """LIGHT_SMALL_THRESHOLD: the largest tensor for which steps count more than bytes."""
 
@@ -132,14 +141,23 @@ class LightSettings:
             why = f"LIGHT_TOPK_ALLREDUCE is 1, and LIGHT_TOPK_THRESHOLD {self.topk_threshold_bytes}"
             if self.two_d:
                 return Choice("sparse-2d", self.intra_size, ratio, self.topk_fp16,
-                              f"{why}; LIGHT_2D_ALLREDUCE is 1")
+                              why=f"{why}; LIGHT_2D_ALLREDUCE is 1")
             return Choice("sparse-flat", ratio=ratio, fp16=self.topk_fp16, why=why)
+        if sparse and self.bits < WHOLE_BITS and nbytes > self.small_bytes:
+            return self._few_bits()
         if self.two_d and nbytes <= self.hierarchical_threshold_bytes:
             return Choice("2d", self.intra_size, why="LIGHT_2D_ALLREDUCE is 1")
         if nbytes <= self.small_bytes:
             return Choice("recursive-doubling" if nbytes <= DOUBLING_BYTES else "halving-doubling",
                           why=f"at most LIGHT_SMALL_THRESHOLD, {self.small_bytes} B")
         return Choice("ring", why=self._why_no_other(nbytes, sparse=sparse))
+
+    def _few_bits(self) -> Choice:
+        why = f"LIGHT_BITS is {self.bits}"
+        if self.two_d:
+            return Choice("few-bits-2d", self.intra_size, bits=self.bits,
+                          why=f"{why}; LIGHT_2D_ALLREDUCE is 1")
+        return Choice("few-bits", bits=self.bits, why=why)
 
     def _why_no_other(self, nbytes: int, *, sparse: bool) -> str:
         reasons = [f"more than LIGHT_SMALL_THRESHOLD, {self.small_bytes} B"]
@@ -191,6 +209,13 @@ def _parse_ratio(variable: str, raw: Raw) -> float:
     return number
 
 
+def _parse_bits(variable: str, raw: Raw) -> int:
+    number = _parse_number(variable, raw, "8, 4 or 2, or 32 for float32")
+    if number not in (*BITS, WHOLE_BITS):
+        raise _refusal(variable, raw, "8, 4 or 2, or 32 for float32")
+    return int(number)
+
+
 _parse_bytes = _count_parser(0, "a whole number of bytes, 0 or more")
 
 _VARIABLES: dict[str, tuple[str, Callable[[str, Raw], bool | int | float]]] = {
@@ -201,6 +226,7 @@ _VARIABLES: dict[str, tuple[str, Callable[[str, Raw], bool | int | float]]] = {
     "LIGHT_TOPK_RATIO": ("topk_ratio", _parse_ratio),
     "LIGHT_TOPK_THRESHOLD": ("topk_threshold_bytes", _parse_bytes),
     "LIGHT_TOPK_FP16": ("topk_fp16", _parse_flag),
+    "LIGHT_BITS": ("bits", _parse_bits),
     "LIGHT_SMALL_THRESHOLD": ("small_bytes", _parse_bytes),
 }
 

@@ -159,6 +159,8 @@ class Light(Model):
     """Smallest buffer, in bytes, that is sent only in part."""
     LIGHT_TOPK_FP16: Switch | None = None
     """1: send the values as fp16."""
+    LIGHT_BITS: Literal[2, 4, 8, 32] | None = None
+    """Bits in which a value of a large buffer of float32 travels; 32: whole."""
     LIGHT_SMALL_THRESHOLD: Threshold | None = None
     """Largest buffer, in bytes, that goes by doublings where no other setting holds."""
 

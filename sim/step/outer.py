@@ -40,7 +40,7 @@ from harp.collectives.registry import make_plan
 from harp.lightcc.outer_policy import FP32_BITS, split
 from sim.records.timeline import Timeline
 from sim.step.recipe import Chosen
-from sim.step.train import Job, largest_deviation
+from sim.step.train import CAST_BYTES, Job, largest_deviation
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -52,10 +52,6 @@ if TYPE_CHECKING:
     from sim.workloads.model import Model
 
     Process = Generator[simpy.Event, Any, None]
-
-CAST_BYTES = 6
-"""Memory traffic of an element that is cast between fp32 and fp16."""
-
 
 class OuterJob(Job):
     """A job of islands.

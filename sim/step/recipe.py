@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
+from harp.collectives.few_bits import BITS
 from harp.collectives.protocol import SIMPLE
 from harp.collectives.registry import make_plan
 from harp.lightcc.policy import FP16_BYTES, FP32_BYTES, allreduce_path
@@ -90,7 +91,7 @@ def choose_plan(recipe: Recipe, groups: Groups, elements: int,
     ranks, each = groups.size(group), groups.each(group)
     if recipe.views is not None:
         return _nccls(recipe.views[group], "allreduce", elements * unit, unit, each)
-    ratio = 1.0
+    ratio, bits = 1.0, BITS[0]
     value_bytes = unit
     if name == "tree":
         part = each
@@ -101,8 +102,9 @@ def choose_plan(recipe: Recipe, groups: Groups, elements: int,
         name, part = path.plan, path.parameters.get("group", part)
         ratio = path.parameters.get("ratio", ratio)
         value_bytes = path.parameters.get("value_bytes", unit)
+        bits = path.parameters.get("bits", bits)
     return Chosen(_made(name, ranks=ranks, nbytes=elements * unit, unit_bytes=unit,
-                        group=min(part, ranks), ratio=ratio, value_bytes=value_bytes,
+                        group=min(part, ranks), ratio=ratio, value_bytes=value_bytes, bits=bits,
                         chunk_bytes=max(elements * unit, 1)))
 
 

@@ -66,6 +66,13 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Process = Generator[simpy.Event, Any, None]
 
+CAST_BYTES = 6
+"""Memory traffic of an element that is cast between fp32 and fp16."""
+ENCODE_BYTES, DECODE_BYTES = 13, 9
+"""The same of an element in few bits, by what `cnet/lightcc/few_bits.c` reads and writes: value and
+error, 12, or the sum, 8; and a byte of the message, which is right for 8 bits and at most 0.75 too
+much for fewer."""
+
 
 class Coordinator:
     """Serves one request after the other, as they come."""
@@ -410,8 +417,11 @@ class Job:
     def _local_s(self, cost: LocalCost) -> float:
         """Time of a GPU's own work in a collective; the backward pass owes it as well."""
         costs = self.recipe.costs
-        each = {Op.SELECT: costs.selection_per_element, Op.SCATTER_ADD: costs.scatter_per_element}
-        seconds = each[cost.op].value * float(cost.elements.max()) if cost.op in each else 0.0
+        byte_s = costs.cast_per_element.value / CAST_BYTES
+        each = {Op.SELECT: costs.selection_per_element.value,
+                Op.SCATTER_ADD: costs.scatter_per_element.value,
+                Op.ENCODE: byte_s * ENCODE_BYTES, Op.DECODE: byte_s * DECODE_BYTES}
+        seconds = each.get(cost.op, 0.0) * float(cost.elements.max())
         self._debt_s += self._kernel_delay * seconds
         return seconds
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 
+from harp.collectives.few_bits import BITS
 from harp.collectives.registry import make_plan, plan_names
 
 if TYPE_CHECKING:
@@ -21,11 +22,13 @@ def plans(draw: st.DrawFn, *, max_ranks: int = 64, min_ranks: int = 1, min_eleme
           max_elements: int = 300) -> Plan:
     """A plan of any kind: any number of ranks, sizes below it, tails, placements and chunks."""
     ranks = draw(st.integers(min_ranks, max_ranks))
-    unit_bytes = draw(st.sampled_from([2, 4, 8]))
+    name = draw(st.sampled_from(plan_names()))
+    unit_bytes = 4 if name.endswith("few-bits") else draw(st.sampled_from([2, 4, 8]))
     return make_plan(
-        draw(st.sampled_from(plan_names())), ranks=ranks, unit_bytes=unit_bytes,
+        name, ranks=ranks, unit_bytes=unit_bytes,
         nbytes=unit_bytes * draw(st.integers(min_elements, max_elements)),
         group=draw(st.sampled_from(divisors(ranks))),
         order=draw(st.one_of(st.none(), st.permutations(range(ranks)))),
         root=draw(st.integers(0, ranks - 1)), ratio=draw(st.sampled_from([0.01, 0.1, 0.5, 1.0])),
-        chunk_bytes=draw(st.sampled_from([1, 16, 100, 1 << 20])))
+        chunk_bytes=draw(st.sampled_from([1, 16, 100, 1 << 20])),
+        bits=draw(st.sampled_from(BITS)))

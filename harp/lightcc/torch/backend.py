@@ -231,14 +231,20 @@ class LightGroup(dist.ProcessGroup):
             data, dtype_of(tensor), "avg", left, ratio, sampled=sampled))
 
     @property
+    def settings(self) -> LightSettings:
+        """The LIGHT_* variables that hold for the group."""
+        return self._group.settings
+
+    @property
     def place(self) -> str:
         """The place of this rank: ranks of one place share a host's memory."""
         return self._group.places[self._group.rank]
 
     def sparse_between(self, between: Between, part: torch.Tensor) -> bool:
-        """Whether a part of a bucket is sent sparsely from host to host."""
-        return part.dtype == torch.float32 and len(between.ranks) > 1 and "ratio" in (
-            self._group.between_path(between, part.nbytes, sparse=True).parameters)
+        """Whether a part of a bucket is sent sparsely or in few bits from host to host."""
+        parameters = self._group.between_path(between, part.nbytes, sparse=True).parameters
+        return part.dtype == torch.float32 and len(between.ranks) > 1 and (
+            "ratio" in parameters or "bits" in parameters)
 
     @_group_call(First.BOTH)
     def sum_between(self, tensor: torch.Tensor, between: Between,

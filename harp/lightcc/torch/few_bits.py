@@ -5,9 +5,9 @@
 
 `harp.lightcc.few_bits` says how. With LIGHT_2D_ALLREDUCE=1 the LIGHT_INTRA_SIZE ranks of a host add
 up in float32 first, and few bits travel between hosts alone. What is lost is added to the next
-step's gradients, so a `BitsState` is memory as large as they are. The first step's average is
-dense, since DDP makes its buckets anew after it; so is that of gradients that are not float32 on
-the CPU.
+step's gradients, so a `BitsState` is memory as large as a rank's share of them. The first
+step's average is dense, since DDP makes its buckets anew after it; so is that of gradients that are
+not float32 on the CPU. LIGHT_BITS with `harp.lightcc.hook` is the same as a setting.
 """
 
 # DDP looks at the annotations of a hook, which must not be text: no annotations from __future__.
@@ -59,7 +59,8 @@ class BitsState:
             group = self.group.callbacks.program_group
             made = FewBits(group, elements, self.bits, self.seed,
                            group.settings.intra_size if group.settings.two_d else 1)
-            self._kept[layout] = made, np.zeros(elements, np.float32)
+            error = np.zeros(made.own.stop - made.own.start, np.float32)
+            self._kept[layout] = made, error
         return self._kept[layout]
 
     def end_bucket(self, bucket: dist.GradBucket) -> None:

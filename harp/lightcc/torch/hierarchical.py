@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import timedelta
 
+    from harp.lightcc.settings import LightSettings
     from harp.lightcc.torch.backend import LightGroup
     from harp.lightcc.torch.callbacks import Callbacks
 
@@ -169,6 +170,11 @@ class HierarchicalGroup:
     def size(self) -> int:
         """Give the number of ranks."""
         return len(self._hosts.mine) * len(self._hosts.across)
+
+    @property
+    def settings(self) -> LightSettings:
+        """The LIGHT_* variables that hold between hosts."""
+        return self._light.settings
 
     def error_part(self, gradients: torch.Tensor) -> ErrorPart:
         """Return the elements for which a sparse average keeps an error; none where it is dense."""

@@ -63,7 +63,7 @@ def test_phases_count_every_step(plan):
     for phase in plan.phases():
         if phase.local:
             assert len(phase.local.elements) == plan.ranks
-            assert phase.local.op in (Op.SELECT, Op.SCATTER_ADD)
+            assert phase.local.op in (Op.SELECT, Op.SCATTER_ADD, Op.ENCODE, Op.DECODE)
         steps += 1 if phase.local else phase.steps
         steps += 0 if phase.feeds is None else int(phase.feeds.level.max())
     assert steps == plan.steps
@@ -201,7 +201,7 @@ def test_sixteen_thousand_ranks_stay_compact(name):
     assert array_bytes(plan.stages) < 300 * ranks
     first = next(plan.rank_steps(ranks - 1))
     assert first.local or first.sends or first.receives
-    if "alltoall" not in name:
+    if "alltoall" not in name and name != "few-bits":  # all ranks send to all others
         assert sum(p.bytes_per_edge.sum() for p in plan.phases()) > 0
 
 

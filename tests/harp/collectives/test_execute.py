@@ -180,7 +180,7 @@ def test_topk_on_the_shard_selects_from_each_hosts_sum(world, ratio):
 @given(plan=plans(max_ranks=24), seed=st.integers(0, 1000))
 @settings(max_examples=20, deadline=None)
 def test_no_schedule_deadlocks(plan, seed):
-    kind = np.dtype(f"<i{plan.unit_bytes}")
+    kind = np.dtype("<f4" if plan.bits else f"<i{plan.unit_bytes}")
     execute(plan, np.ones((plan.ranks, plan.nbytes // plan.unit_bytes), kind), seed,
             Window(1, 64))
 

@@ -346,14 +346,15 @@ SPARSE = LightSettings(topk=True, topk_threshold_bytes=0, topk_ratio=0.1)
 @pytest.mark.parametrize(("odd", "says"), [
     (replace(SPARSE, topk_ratio=0.2), "by topk, ratio 0.2, values of 4 B"),
     (replace(SPARSE, topk_fp16=True), "by topk, ratio 0.1, values of 2 B"),
-    (LightSettings(two_d=True, intra_size=3), "by 2d, groups of 3")],
-    ids=["ratio", "fp16", "2d"])
+    (LightSettings(two_d=True, intra_size=3), "by 2d, groups of 3"),
+    (LightSettings(bits=8, small_bytes=0), "in 8 bits")],
+    ids=["ratio", "fp16", "2d", "bits"])
 def test_a_rank_with_other_settings_is_named_at_once(odd, says):
     with group_of(3, settings=SPARSE) as group:
         group[1].settings = odd
         data = [np.ones(1000, "<f4") for _ in group]
         said = failures([rank.allreduce(raw(own), "float32", error=np.zeros(
-            rank.error_bytes(own.nbytes, "float32"), np.uint8) if rank.settings.topk else None)
+            rank.error_bytes(own.nbytes, "float32"), np.uint8) if not rank.settings.two_d else None)
             for rank, own in zip(group, data, strict=True)])
         assert len(set(said)) == 1
         assert "ranks do not agree: " in said[0]

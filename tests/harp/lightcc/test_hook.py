@@ -47,6 +47,12 @@ def light(monkeypatch, two_d=False, fp16=False):
         monkeypatch.setenv(name, str(value))
 
 
+def in_few_bits(monkeypatch, bits, two_d=False):
+    for name, value in {"LIGHT_BITS": bits, "LIGHT_SMALL_THRESHOLD": 4, "LIGHT_INTRA_SIZE": 2,
+                        "LIGHT_2D_ALLREDUCE": int(two_d)}.items():
+        monkeypatch.setenv(name, str(value))
+
+
 class Ranks:
     """Ranks with a state each."""
 
@@ -163,6 +169,51 @@ def test_what_was_not_sent_is_kept_when_the_number_of_ranks_changes(monkeypatch,
         assert ranks.states[0].step == 3 + 4
         groups = after // 2 if two_d else after
         assert (groups > 1) == bool(ranks.left().any())  # within a group nothing is held back
+
+
+@pytest.mark.parametrize("bits", [8, 2])
+@pytest.mark.parametrize("two_d", [False, True])
+@pytest.mark.parametrize(("before", "after"), [(4, 4), (4, 2), (2, 6)])
+def test_what_few_bits_did_not_say_is_kept_when_the_number_of_ranks_changes(
+        monkeypatch, two_d, bits, before, after):
+    in_few_bits(monkeypatch, bits, two_d=two_d)
+    given, came = torch.zeros(ELEMENTS), torch.zeros(ELEMENTS)
+    with Ranks(before) as ranks:
+        for seed in range(4):
+            gradients = random(before, seed)
+            given += sum(gradients)
+            came += ranks.step(gradients) * before
+        saved = [state.state_dict() for state in ranks.states]
+        assert ranks.left().any() == (not two_d or before > 2)
+        torch.testing.assert_close(came + ranks.left(), given, atol=1e-3, rtol=0)
+    with Ranks(after) as ranks:
+        for state in ranks.states:
+            state.load_state_dicts(saved)
+        ranks.step(zeros(after))  # dense
+        for seed in range(10, 14):
+            gradients = random(after, seed)
+            given += sum(gradients)
+            came += ranks.step(gradients) * after
+        torch.testing.assert_close(came + ranks.left(), given, atol=1e-3, rtol=0)
+
+
+def test_averages_in_few_bits_are_near_and_better_with_what_was_kept(monkeypatch):
+    in_few_bits(monkeypatch, 2)
+    off = []
+    for feedback in (True, False):
+        with Ranks(3, Sparsity(feedback=feedback)) as ranks:
+            gradients = random(3, 1)
+            came = sum(ranks.step(gradients) for _ in range(20)) / 20
+            off.append(float((came - sum(gradients) / 3).abs().max()))
+    assert off[0] < off[1] / 5
+
+
+def test_momentum_is_refused_in_few_bits(monkeypatch):
+    in_few_bits(monkeypatch, 8)
+    with Ranks(2, Sparsity(momentum=0.9)) as ranks:
+        ranks.step(zeros(2))
+        with pytest.raises(ValueError, match="leave momentum to the optimizer"):
+            ranks.step(zeros(2))
 
 
 def test_a_rank_goes_on_from_its_own_checkpoint_bit_for_bit(monkeypatch):

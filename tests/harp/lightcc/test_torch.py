@@ -84,6 +84,15 @@ def test_the_hook_over_gloo_loses_no_gradients_between_hosts(fp16):
         assert 0 < answer["sent"] <= 0.05 * 1001 * 2 + 4
 
 
+def test_the_hook_over_gloo_loses_nothing_in_few_bits_between_hosts():
+    answers = found(start("any_backend_sparse", 4, BACKEND="gloo", LIGHT_BITS="8",
+                          LIGHT_SMALL_THRESHOLD="100"))
+    for answer in answers:
+        assert answer["came"] == answers[0]["came"]
+        assert answer["left"] > 0
+        assert answer["sent"] > 1001 / 2
+
+
 @pytest.mark.parametrize("how", long_except(["raises", "before", "killed"], "killed"))
 def test_a_rank_whose_part_of_the_hook_fails_is_named_at_all_ranks_of_any_backend(how):
     """Long before gloo's timeout of half an hour."""
@@ -123,6 +132,15 @@ def test_the_hook_trains_with_the_largest_gradients_and_the_rest_later(two_d):
     answers = found(start("sparse", 4, LIGHT_TOPK_ALLREDUCE="1", LIGHT_TOPK_THRESHOLD="100",
                           LIGHT_TOPK_RATIO="0.2", LIGHT_TOPK_FP16="1", LIGHT_2D_ALLREDUCE=two_d,
                           LIGHT_INTRA_SIZE="2"))
+    for answer in answers:
+        assert answer["weights"] == answers[0]["weights"]
+        assert answer["loss"] < answer["before"] / 3
+        assert answer["errors"] > 0
+
+
+def test_the_hook_trains_in_few_bits():
+    answers = found(start("sparse", 4, LIGHT_BITS="4", LIGHT_SMALL_THRESHOLD="100",
+                          LIGHT_2D_ALLREDUCE="1", LIGHT_INTRA_SIZE="2"))
     for answer in answers:
         assert answer["weights"] == answers[0]["weights"]
         assert answer["loss"] < answer["before"] / 3

@@ -100,11 +100,12 @@ def test_normalization_and_sparse_gradients_are_those_of_all_ranks():
         assert wanted in text
 
 
-@long
-def test_light_settings_hold_for_the_optimizers_gradients():
-    one, other = answers(run(2, RANK, "sparse", LIGHT_TOPK_ALLREDUCE="1",
-                             LIGHT_TOPK_THRESHOLD="100", LIGHT_TOPK_RATIO="0.2",
-                             LIGHT_TOPK_FP16="1"))
+@pytest.mark.parametrize("light", long_except([
+    {"LIGHT_TOPK_ALLREDUCE": "1", "LIGHT_TOPK_THRESHOLD": "100", "LIGHT_TOPK_RATIO": "0.2",
+     "LIGHT_TOPK_FP16": "1"}, {"LIGHT_BITS": "4", "LIGHT_SMALL_THRESHOLD": "100"}],
+    {"LIGHT_BITS": "4", "LIGHT_SMALL_THRESHOLD": "100"}), ids=["top-k", "few bits"])
+def test_light_settings_hold_for_the_optimizers_gradients(light):
+    one, other = answers(run(2, RANK, "sparse", **light))
     assert one["weights"] == other["weights"]
     for rank in (one, other):
         before, after = rank["losses"]

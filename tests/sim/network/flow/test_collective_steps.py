@@ -159,7 +159,7 @@ def test_fluid_ring_has_the_pace_of_its_slowest_edge(ranks, units, data):
 @pytest.mark.parametrize("name", [name for name in plan_names() if name not in TREES])
 def test_even_fabric(name, ranks):
     """All edges are equal and all ranks in lock step: phases are what steps are."""
-    fluid_s, step_s = both_s(even_plan(name, ranks, 1000), Star.uniform(ranks))
+    fluid_s, step_s = both_s(even_plan(name, ranks, 1024), Star.uniform(ranks))
     assert fluid_s == pytest.approx(step_s, rel=1e-6)
 
 
