@@ -48,7 +48,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from sim.step.compute import NONE, backward_flops
+from sim.step.compute import NONE, backward_s, forward_s
 from sim.step.kernels import moving
 from sim.workloads.model import block_of
 
@@ -258,10 +258,10 @@ def units(recipe: Recipe, flops: float) -> list[Unit]:
         found.append(Unit(name or some[0].name,
                           sum(tensor.elements for layer in some
                               for tensor in layer.tensors + layer.expert_tensors),
-                          recipe.batch * sum(layer.forward_flops for layer in some) / flops
+                          sum(forward_s(recipe, layer, flops) for layer in some)
                           + more.forward_s,
-                          recipe.batch * sum(backward_flops(recipe, layer) for layer in some)
-                          / flops + more.backward_s, name))
+                          sum(backward_s(recipe, layer, flops) for layer in some)
+                          + more.backward_s, name))
     return found
 
 
@@ -317,11 +317,13 @@ def _split(graph: list[Operation], recipe: Recipe, work: Pass) -> list[int]:
 
     Returns the numbers of the operations that complete each backward layer.
     """
-    forward_s = sum(piece.seconds for piece in work.forward)
-    whole = sum(layer.forward_flops for layer in recipe.model.layers)
+    all_s = sum(piece.seconds for piece in work.forward)
+    each = [layer.forward_s if recipe.model.is_measured else layer.forward_flops
+            for layer in recipe.model.layers]
+    shares = iter(each)
     for name, layers in groupby(recipe.model.layers, block_of):
         some = list(layers)
-        seconds = forward_s * sum(layer.forward_flops for layer in some) / whole
+        seconds = all_s * sum(next(shares) for _ in some) / sum(each)
         _before_block(graph, recipe, "forward", name)
         exchanges = [_exchange_of_share(recipe, layer) for layer in some if layer.expert_tensors]
         graph += exchanges

@@ -29,6 +29,11 @@ class Model:
     """Its numbers, where it is a transformer whose activations can be counted."""
 
     @property
+    def is_measured(self) -> bool:
+        """Whether layers have times of their own."""
+        return any(layer.forward_s or layer.backward_s for layer in self.layers)
+
+    @property
     def parameters(self) -> int:
         """Number of learned elements, all experts included."""
         return sum(layer.parameters for layer in self.layers)
@@ -54,5 +59,7 @@ _BLOCK = re.compile(r"(?:layers?\d?|h)\.\d+(?=\.)")
 
 def block_of(layer: Layer) -> str:
     """Name of the block of the network that holds a layer; empty outside of all."""
+    if layer.block:
+        return layer.block
     match = _BLOCK.match(layer.name)
     return match[0] if match else ""
