@@ -304,7 +304,7 @@ def _scatter(graph: list[Operation], unit: Unit, groups: Groups, group: Group) -
     graph.append(Operation("scatter", unit.name, size=unit.elements, after=(len(graph) - 1,),
                            group=group))
     if group == "shard" and groups.size("copies") > 1:
-        graph.append(Operation("average", unit.name, size=-(-unit.elements // groups.local),
+        graph.append(Operation("average", unit.name, size=-(-unit.elements // groups.size("shard")),
                                after=(len(graph) - 1,), group="copies"))
 
 

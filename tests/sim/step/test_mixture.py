@@ -139,6 +139,30 @@ def test_hybrid_shards_gather_in_hosts_and_average_between_them(tmp_path):
     assert inside[:4] == pytest.approx(3 * 3 / 4 * 4 * parameters(), rel=1e-2)
 
 
+@pytest.mark.parametrize(("replicate", "tensor"), [(1, 1), (2, 1), (4, 1), (8, 1), (1, 2), (2, 2),
+                                                   (8, 2)])
+def test_hybrid_shards_over_any_group_send_by_hand(tmp_path, replicate, tensor):
+    """Of 8 hosts groups of n = 8 / replicate: 3 (n - 1)/n of a rank's share of the matrices inside
+    a group, and of an n-th of that an allreduce of replicate ranks."""
+    layout = {"shard": "hsdp", "replicate": replicate, "tensor": tensor}
+    each = sent(tmp_path, "pcie_out", hosts=8, gpus=tensor, **workload(),
+                scenario={"parallel": layout})
+    hosts, share = 8 // replicate, 4 * parameters() / tensor
+    inside, between = 3 * (hosts - 1) / hosts, 2 * (replicate - 1) / replicate / hosts
+    assert each[0] == pytest.approx((inside + between) * share, rel=1e-2)
+
+
+@pytest.mark.parametrize(("layout", "says"), [
+    ({"shard": "fsdp", "replicate": 2}, "has no effect without shard: hsdp"),
+    ({"shard": "hsdp", "replicate": 3}, "16 GPUs of a stage are no 3 groups"),
+    ({"shard": "hsdp", "replicate": 16, "tensor": 2}, "are no 16 groups of shards")])
+def test_groups_of_shards_that_cannot_be_are_one_sentence(tmp_path, layout, says):
+    path = write(tmp_path, topology(hosts=4, gpus=4, scenario={"parallel": layout}, **workload()))
+    with pytest.raises(TopologyError, match=says) as caught:
+        load(path)
+    assert caught.value.key == "scenarios[0].parallel.replicate"
+
+
 def test_shards_of_tensor_parallel_ranks_are_smaller(tmp_path):
     each = sent(tmp_path, "pcie_out", hosts=4, gpus=2, **workload(),
                 scenario={"parallel": {"tensor": 2, "shard": "fsdp"}})
