@@ -130,6 +130,17 @@ def test_shards_send_their_share_of_the_parameters(tmp_path, shard, micro, passe
     assert each == pytest.approx(passes * 3 / 4 * 4 * parameters(), rel=1e-3)
 
 
+@pytest.mark.parametrize("shard", ["zero2", "fsdp", "hsdp", "zero1"])
+@pytest.mark.parametrize("rate_bps", [1e9, 5e9, 2e10, 1e11])
+def test_one_micro_step_stands_for_all_on_any_network(tmp_path, shard, rate_bps):
+    """Beside each of them simulated; on the slow networks the GPU runs ahead of what it sends."""
+    given = workload(accumulation=7) | {"hosts": 4, "gpus": 1, "rate_bps": rate_bps,
+                                        "scenario": {"parallel": shard, "fusion": {"cycle": "0s"}}}
+    one, each = (run(tmp_path, **given | jobs)[1] for jobs in ({}, EACH))
+    assert one.step_s == pytest.approx(each.step_s, rel=0.015)
+    assert one.breakdown.exposed_s == pytest.approx(each.breakdown.exposed_s, rel=0.02)
+
+
 def test_hybrid_shards_gather_in_hosts_and_average_between_them(tmp_path):
     """Inside 3 times (n - 1)/n; between, a share's allreduce, whose ring leaves a host by a GPU."""
     given = dict(hosts=2, gpus=4, scenario={"parallel": "hsdp"}, **workload())
