@@ -62,7 +62,8 @@ def test_activations_are_those_of_the_file(tmp_path):
     gpu = {"gpus": {"count": 2, "model": "A100", "effective": "100TFLOPS"}}
 
     def kept(**keys):
-        return answer(tmp_path, host=gpu, precision="bf16", **keys)["memory_bytes"]["activations"] / 2**30
+        memory = answer(tmp_path, host=gpu, precision="bf16", **keys)["memory_bytes"]
+        return memory["activations"] / 2**30
 
     assert kept() == pytest.approx(2 * 8 * 4e6 / 2**30, rel=1e-3)
     assert kept(recompute="full") == pytest.approx(2 * 8 * (4 * 1000 + 1e6) / 2**30, rel=1e-3)
