@@ -19,7 +19,7 @@ import click
 from sim.command import plain_command
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Sequence
 
     from sim.schema.source import Source
     from sim.sweeps.design import Point
@@ -142,6 +142,7 @@ def _run(study: Study, points: Sequence[Point], store: Store, label: str, worker
          dask: str | None, *, quiet: bool) -> dict[tuple[str, ...], Outcome]:
     """Outcomes by changes: those that are stored, and new ones, which are stored at once."""
     from sim.answer.progress import progress
+    from sim.sweeps.executor import each_outcome
 
     keys = {point.changes: study.key(point.changes) for point in points}
     done = {changes: found for changes, key in keys.items() if (found := store.get(key))}
@@ -151,7 +152,7 @@ def _run(study: Study, points: Sequence[Point], store: Store, label: str, worker
                    err=True)
     try:
         with (progress(len(todo), label, quiet=quiet, lasting=True) as advance,
-              closing(_outcomes(study, todo, workers, dask)) as running):
+              closing(each_outcome(study, todo, workers, dask)) as running):
             for outcome in running:
                 store.put(outcome)
                 done[outcome.changes] = outcome
@@ -161,19 +162,6 @@ def _run(study: Study, points: Sequence[Point], store: Store, label: str, worker
             f"a worker was killed (perhaps memory ran out: try fewer --workers); {len(done):,} of "
             f"{len(points):,} points are kept, and the same command goes on") from None
     return done
-
-
-def _outcomes(study: Study, todo: Sequence[tuple[str, tuple[str, ...]]], workers: int | None,
-              dask: str | None) -> Generator[Outcome, None, None]:
-    """Run points, and give each outcome as soon as it is there."""
-    from sim.answer.parallel import each_shared
-    from sim.sweeps.dask_cluster import each_on_dask
-    from sim.sweeps.study import run_point
-
-    if dask and todo:
-        yield from each_on_dask(dask, study, todo)
-    else:
-        yield from each_shared(run_point, study, todo, workers)
 
 
 def _origin(study: Study, source: Source) -> dict[str, str]:

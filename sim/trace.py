@@ -6,11 +6,15 @@ With ``--write`` it writes those of a step of the file's workload instead, and w
 The traces are MLCommons Chakra's: ``PREFIX.0.et``, ``PREFIX.1.et`` and so on, one a rank and GPU.
 The command prints when each rank is done and how long its GPU waited for the network. A wrong trace
 or option ends with status 2 and one sentence. docs/use/traces.md is the manual.
+
+``python -m sim.trace script.py:build -o model.yaml`` makes a model's file out of a torch module
+instead, for ``workload.model``; docs/use/own-model.md is the manual.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,15 +29,19 @@ if TYPE_CHECKING:
     from sim.schema.scenario_keys import Scenario
     from sim.traces.job_trace import JobTrace
     from sim.traces.replay import Replay
+    from sim.workloads.model import Model
 
 PATH = click.Path(path_type=Path)
+_SCRIPT = re.compile(r"(.+\.py):([A-Za-z_]\w*)")
+MOST_SCRIPT, MOST_PROFILE = 4 << 20, 2 << 30
+"""Largest script, and largest profile, in bytes."""
 VERSION = 1
 MOST_SHOWN = 16
 """Ranks of the printed table."""
 
 
 @plain_command
-@click.argument("prefix", type=PATH)
+@click.argument("prefix", metavar="PREFIX | SCRIPT.py:FUNCTION")
 @click.option("--topology", type=PATH, metavar="FILE",
               help="Topology file of the cluster; its workload is not used.")
 @click.option("--et", metavar="PATTERN", help="Write PREFIX.<rank>.et out of the files of "
@@ -55,23 +63,143 @@ MOST_SHOWN = 16
 @click.option("--fidelity", type=click.Choice(["flow", "packet"]), default="flow",
               show_default=True, help="What carries the bytes.")
 @click.option("--json", "as_json", metavar="FILE|-", help="Write the answer as JSON.")
+@click.option("-o", "--output", metavar="FILE",
+              help="For a script: write the model's file here, as .yaml.")
+@click.option("--measure", type=PATH, metavar="PROFILE",
+              help="For a script: take the times of layers from this profile of torch's profiler.")
 @click.option("--quiet", is_flag=True, help="No table.")
-def main(prefix: Path, *, topology: Path | None, et: str | None, kineto: str | None,
-         scenario: str | None, changes: tuple[str, ...],
-         write: bool, groups: Path | None, deps: Any, by_flops: bool, fidelity: str,
-         as_json: str | None, quiet: bool) -> None:
-    """Replay the execution traces PREFIX.<rank>.et on a simulated cluster."""
+@click.pass_context
+def main(context: click.Context, prefix: str, *, topology: Path | None, et: str | None,
+         kineto: str | None, scenario: str | None, changes: tuple[str, ...], write: bool,
+         groups: Path | None, deps: Any, by_flops: bool, fidelity: str, as_json: str | None,
+         output: str | None, measure: Path | None, quiet: bool) -> None:
+    """Replay the execution traces PREFIX.<rank>.et on a simulated cluster.
+
+    Or make a model's file out of the torch module that a function of a script builds.
+
+    \b
+    python -m sim.trace traces/gpt --topology cluster.yaml
+    python -m sim.trace script.py:build -o model.yaml
+    """  # noqa: D301  (click's mark)
+    of_script = {"output", "measure"}
+    if (script := _SCRIPT.fullmatch(prefix)) is not None:
+        _refuse(context, set(context.params) - of_script - {"prefix", "quiet"}, "a script")
+        _model_file(script[1], script[2], output, measure, quiet=quiet)
+        return
+    _refuse(context, of_script, "traces; it is for script.py:function")
+    if et is not None or kineto is not None:
+        _convert(Path(prefix), et, kineto, quiet=quiet)
+        return
+    if topology is None:
+        raise click.UsageError("traces need --topology FILE, the cluster that they run on")
+    _replay(Path(prefix), topology, scenario, changes, write=write, groups=groups, deps=deps,
+            by_flops=by_flops, fidelity=fidelity, as_json=as_json, quiet=quiet)
+
+
+def _refuse(context: click.Context, names: set[str], beside: str) -> None:
+    """Refuse options that have no meaning beside something."""
+    source = click.core.ParameterSource.COMMANDLINE
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        if name in names and context.get_parameter_source(name) is source:
+            raise click.UsageError(f"{max(parameter.opts, key=len)} does not work with {beside}")
+
+
+def _model_file(script: str, function: str, output: str | None, measure: Path | None, *,
+                quiet: bool) -> None:
+    """Write the file of the model that a function of a script builds."""
+    from harp.cli.io import check_target, check_targets, write_text
+    from sim.schema.model_file import SUFFIXES, text_of
+
+    if output is None:
+        raise click.UsageError("a script needs -o FILE.yaml, where the model's file goes")
+    check_targets({"-o": output}, inputs=[script, *([str(measure)] if measure else [])])
+    check_target(output, SUFFIXES)
+    model = _trace_module(Path(script), function, measure)
+    write_text(output, text_of(model))
+    if not quiet:
+        blocks = f", {model.activations:,} elements between blocks" if model.activations else ""
+        giga = [f"{flops / 1e9:.4g} GFLOP" for flops in (model.forward_flops, model.backward_flops)]
+        click.echo(f"{output}: {len(model.layers)} layers, {model.parameters:,} parameters; a "
+                   f"sample ({model.sample}) takes {' forward and '.join(giga)} backward{blocks}",
+                   err=output == "-")
+
+
+def _trace_module(script: Path, function: str, measure: Path | None) -> Model:
+    from importlib.util import find_spec
+
+    from sim.schema.errors import Problem, TopologyError
+    from sim.schema.source import read_input
+
+    if find_spec("torch") is None:
+        raise click.UsageError("a script needs torch, which is not installed: pip install torch")
+    profile = None if measure is None else read_input(
+        measure, most_bytes=MOST_PROFILE, allowed="a trace of torch's profiler")
+    from sim.workloads.torch_module import ModuleError, built, traced_model
+    from sim.workloads.torch_profile import ProfileError
+
+    where = f"{script}:{function}"
+    try:
+        step = built(_function(script, function))
+        return traced_model(step, _title(step.module), f"{where}, by torch on the device meta",
+                            profile)
+    except ModuleError as error:
+        raise TopologyError(where, Problem(f"cannot be traced: {error}")) from error
+    except ProfileError as error:
+        raise TopologyError(str(measure), Problem(str(error), allowed=f"a profile of the module "
+                                                  f"of {where}")) from error
+    except (TopologyError, click.ClickException):
+        raise
+    except Exception as error:  # whatever a script of somebody else raises
+        raise TopologyError(where, Problem(
+            f"failed: {type(error).__name__}: {_one_line(error)}")) from error
+
+
+def _title(module: object) -> str:
+    return type(module).__name__[:100]
+
+
+def _function(script: Path, name: str) -> Any:
+    """The function of a script, which runs as `python script.py` finds its neighbours."""
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    from sim.schema.errors import Problem, TopologyError, unknown
+    from sim.schema.source import read_input
+
+    read_input(script, most_bytes=MOST_SCRIPT, allowed="a Python script")  # so that errors are ours
+    spec = spec_from_file_location("harp_traced_script", script)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    sys.path.insert(0, str(script.resolve().parent))
+    try:
+        spec.loader.exec_module(module)
+    except SystemExit:
+        raise TopologyError(str(script), Problem(
+            "ends the interpreter", allowed="a script whose main part is under "
+            "if __name__ == '__main__'")) from None
+    finally:
+        sys.path.pop(0)
+    functions = [key for key, value in vars(module).items() if callable(value)]
+    if name not in functions:
+        raise TopologyError(str(script), unknown("function", name, functions))
+    return getattr(module, name)
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200]
+
+
+def _replay(prefix: Path, topology: Path, scenario: str | None, changes: tuple[str, ...], *,
+            write: bool, groups: Path | None, deps: Any, by_flops: bool, fidelity: str,
+            as_json: str | None, quiet: bool) -> None:
+    """Replay traces, or write some."""
     from harp.cli.io import check_target, check_targets, write_text
     from sim.cluster.cluster import Cluster
     from sim.schema import load
     from sim.traces.execution_trace import load_traces
     from sim.traces.replay import Means, replay
 
-    if et is not None or kineto is not None:
-        _convert(prefix, et, kineto, quiet=quiet)
-        return
-    if topology is None:
-        raise click.UsageError("--topology is missing: the cluster on which the traces run")
     if as_json is not None:
         check_targets({"--json": as_json}, inputs=[str(topology)])
         check_target(as_json)

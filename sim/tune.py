@@ -4,13 +4,14 @@ It simulates every algorithm, protocol and number of channels of NCCL by size, a
 the choices that are faster than NCCL's own, for the plugin's tuner (``HARP_TUNER``) and for
 ``sim.run --collective NAME --tuned tuning.json``. With ``--measured`` the times come from logs of
 nccl-tests. With ``--settings DIR`` it searches the settings with the shortest training step
-instead, and writes an environment file, such a table and a report. docs/use/tuning.md is the
-manual.
+instead, and writes an environment file, such a table and a report. With ``--layouts`` it searches
+how the model is best split over the GPUs. docs/use/tuning.md is the manual.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from sim.schema.scenario_keys import Scenario
 
 SIZES = "8:1GiB:2"
+LAYOUT_BUDGET = "45s"
 JOURNAL = "trials.journal"
 PATH = click.Path(path_type=Path)
 
@@ -52,22 +54,43 @@ PATH = click.Path(path_type=Path)
 @click.option("--ratio", "ratios", multiple=True, type=click.FloatRange(0, 1, min_open=True),
               help="For --settings: share of the elements that top-k sends (may be repeated).  "
                    "[0.01]")
+@click.option("--layouts", is_flag=True,
+              help="Search how the model is split (tensor, pipeline, context, expert, shards, "
+                   "micro-steps) within the GPUs' memory, and print the Pareto front of speed and "
+                   "memory; -o writes it as JSON.")
+@click.option("--samples", type=click.IntRange(1), metavar="N",
+              help="For --layouts: samples of a step.  [as the file has them]")
+@click.option("--workers", type=click.IntRange(1, 1024), metavar="N",
+              help="For --layouts: processes.  [one for each core]")
+@click.option("--dask", metavar="ADDRESS", help="For --layouts: run on the workers of this Dask "
+                                                "scheduler.")
 @click.option("--quiet", is_flag=True, help="No table and no progress bar.")
 def main(topology: Path | None, *, output: str | None, scenario: str | None, stack: str | None,
          changes: tuple[str, ...], sizes: str | None, budget: str | None,
          measured: tuple[str, ...], nodes: int | None, folder: Path | None, lossless: bool,
-         ratios: tuple[float, ...], quiet: bool) -> None:
+         ratios: tuple[float, ...], layouts: bool, samples: int | None, workers: int | None,
+         dask: str | None, quiet: bool) -> None:
     """Find the algorithm, protocol and channels that NCCL should take, by size.
 
     \b
     python -m sim.tune cluster.yaml -o tuning.json
     python -m sim.tune cluster.yaml --settings tuned/
+    python -m sim.tune cluster.yaml --layouts
     """  # noqa: D301  (click's mark)
     from harp.cli.io import check_target, check_targets, write_text
     from harp.collectives.tuning import Tuning
     from sim.report.screen import console_for
     from sim.report.tuning_tables import print_tuned
 
+    of_layouts = {"--samples": samples, "--workers": workers, "--dask": dask}
+    if layouts:
+        others = {"--measured": measured, "--nodes": nodes, "--stack": stack, "--sizes": sizes,
+                  "--settings": folder, "--lossless": lossless, "--ratio": ratios}
+        _refuse({name for name, given in others.items() if given}, "--layouts")
+        _layouts(topology, changes, scenario, output, samples, budget or LAYOUT_BUDGET, workers,
+                 dask, quiet=quiet)
+        return
+    _refuse({name for name, given in of_layouts.items() if given}, "this; use --layouts")
     if folder is not None:
         _refuse({name for name, given in (("-o", output), ("--measured", measured),
                                           ("--nodes", nodes), ("--stack", stack)) if given},
@@ -162,6 +185,46 @@ def _search(path: Path, changes: tuple[str, ...], name: str | None, folder: Path
     write_text(str(folder / "env"), env_file(found, fusion_rule(cluster, scenario), own))
     if not quiet:
         click.echo(text, nl=False)
+
+
+def _layouts(path: Path | None, changes: tuple[str, ...], name: str | None, output: str | None,
+             samples: int | None, budget: str, workers: int | None, dask: str | None, *,
+             quiet: bool) -> None:
+    """Search the layout of a model, and print and write the front."""
+    from harp.cli.io import check_target, check_targets, write_text
+    from sim.answer.layout_choices import check_searchable, choices, samples_of
+    from sim.answer.progress import progress
+    from sim.cluster.cluster import Cluster
+    from sim.report.screen import console_for
+    from sim.schema import load
+    from sim.sweeps.dask_cluster import check_dask
+    from sim.sweeps.layout_table import document, print_search
+    from sim.sweeps.layouts import Means, search
+    from sim.sweeps.study import Study
+
+    if path is None:
+        raise click.UsageError("--layouts needs a topology file")
+    if workers and dask:
+        raise click.UsageError("--workers is for this machine; a Dask cluster has its own")
+    if output is not None:
+        check_targets({"-o": output}, inputs=[str(path)])
+        check_target(output, (".json",))
+    if dask:
+        check_dask()
+    topology, means = load(path, changes), Means(_budget_s(budget), workers, dask)
+    scenario = _scenario(topology, name)
+    check_searchable(topology, scenario)
+    wanted = samples or samples_of(topology, scenario)
+    found, _ = choices(Cluster(topology), scenario, wanted)
+    study = Study(str(path), topology.text.encode(), (scenario.name,))
+    with progress(means.budget_s, topology.name, quiet=quiet) as advance:
+        best = search(study, scenario, topology, found, wanted, means, advance)
+    if output is not None:
+        text = json.dumps(document(best, topology.name, scenario.name), indent=2)
+        write_text(output, text + "\n")
+    if not quiet:
+        print_search(best, f"{topology.name}, {scenario.name}",
+                     console=console_for(sys.stderr if output == "-" else sys.stdout))
 
 
 def _budget_s(budget: str) -> float:

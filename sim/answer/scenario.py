@@ -214,7 +214,10 @@ class Run:
         ranks = rank_gpus(self.cluster, hosts, count, channel_count(topology, scenario),
                           affinity=scenario.affinity)
         self._check_islands(ranks)
-        gpus, recipe = ranks.gpus, self._recipe(workload, ranks)
+        gpus = ranks.gpus
+        recipe = recipe_of(self.cluster, scenario, workload, ranks, self.settings)
+        if scenario.allreduce == "nccl":
+            recipe = replace(recipe, views=self._views(ranks))
         at = (self.cluster.flops if workload.precision == topology.workload.precision
               else self.cluster.flops_at(workload.precision))
         known = topology.reached
@@ -316,33 +319,6 @@ class Run:
                 f"a copy of the model on {split} GPUs is no part of an island of "
                 f"{ranks.host_group}", path=("scenarios", number, "sync"),
                 allowed="parallel that splits the model over the GPUs of one host"))
-
-    def _recipe(self, workload: Workload, ranks: Ranks) -> Recipe:
-        scenario, topology = self.scenario, self.cluster.topology
-        framework = scenario.framework or workload.framework
-        fuses_by_size = derives_from(framework, "ddp", topology.frameworks, "frameworks",
-                                     FrameworkSet)
-        rule = scenario.fusion.rule or ("size" if fuses_by_size else "cycle")
-        light = LightSettings.from_env(scenario.light.settings if scenario.light else {})
-        group = scenario.light.LIGHT_INTRA_SIZE if scenario.light else None
-        if light.intra_size > len(ranks.gpus):
-            light = replace(light, intra_size=len(ranks.gpus))
-        return Recipe(
-            model=workload.network, batch=workload.batch,
-            costs=self.settings.framework(topology, framework), allreduce=scenario.allreduce,
-            views=self._views(ranks) if scenario.allreduce == "nccl" else None,
-            light=light, group=group or ranks.host_group, host_group=ranks.host_group,
-            fp16=scenario.fp16,
-            gradient_bytes=workload.gradient_bytes,
-            fusion=rule, threshold_bytes=scenario.fusion.threshold_bytes(rule),
-            cycle_s=scenario.fusion.cycle, layout=scenario.layout,
-            accumulation=workload.accumulation, recompute=workload.recompute,
-            flash=workload.flash,
-            moved=float(self.cluster.moved[ranks.gpus].min()), precision=workload.precision,
-            left_wide=max(group.gpus.left_wide(workload.precision)
-                          for group in self.cluster.topology.hosts),
-            streams=scenario.streams, alltoall=scenario.alltoall,
-            placement=ranks.placement)
 
     def _views(self, ranks: Ranks) -> Views:
         """What NCCL sees of each group of the job."""
@@ -448,6 +424,35 @@ class Run:
             return job.spans
         return tuple(span._replace(track=span.track.replace(job.track, track, 1))
                      for track in tracks for span in job.spans)
+
+
+def recipe_of(cluster: Cluster, scenario: Scenario, workload: Workload, ranks: Ranks,
+              settings: Settings) -> Recipe:
+    """What a job on ``ranks`` trains, and how; without what NCCL chooses by."""
+    topology = cluster.topology
+    framework = scenario.framework or workload.framework
+    fuses_by_size = derives_from(framework, "ddp", topology.frameworks, "frameworks",
+                                 FrameworkSet)
+    rule = scenario.fusion.rule or ("size" if fuses_by_size else "cycle")
+    light = LightSettings.from_env(scenario.light.settings if scenario.light else {})
+    group = scenario.light.LIGHT_INTRA_SIZE if scenario.light else None
+    if light.intra_size > len(ranks.gpus):
+        light = replace(light, intra_size=len(ranks.gpus))
+    return Recipe(
+        model=workload.network, batch=workload.batch,
+        costs=settings.framework(topology, framework), allreduce=scenario.allreduce,
+        light=light, group=group or ranks.host_group, host_group=ranks.host_group,
+        fp16=scenario.fp16,
+        gradient_bytes=workload.gradient_bytes,
+        fusion=rule, threshold_bytes=scenario.fusion.threshold_bytes(rule),
+        cycle_s=scenario.fusion.cycle, layout=scenario.layout,
+        accumulation=workload.accumulation, recompute=workload.recompute,
+        flash=workload.flash,
+        moved=float(cluster.moved[ranks.gpus].min()), precision=workload.precision,
+        left_wide=max(group.gpus.left_wide(workload.precision)
+                      for group in topology.hosts),
+        streams=scenario.streams, alltoall=scenario.alltoall,
+        placement=ranks.placement)
 
 
 def find_expect(topology: Topology, scenario: str, gpus: int, job: str) -> Expectation | None:

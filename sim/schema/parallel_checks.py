@@ -85,6 +85,13 @@ def _sizes(topology: Topology, scenario: Scenario, layout: Parallel,
                           path=where.of("data"), found=layout.data,
                           allowed=f"{gpus // layout.split}, or no data")
             return
+        shards = stage // (layout.replicate or 1)
+        if layout.replicate is not None and (
+                stage // layout.tensor % layout.replicate or (shards % host and host % shards)):
+            yield Problem(f"{stage} GPUs of a stage are no {layout.replicate} groups of shards",
+                          path=where.of("replicate"), found=layout.replicate,
+                          allowed="groups of whole hosts, or several a host")
+            return
         if layout.expert is not None and stage % layout.expert:
             yield Problem(f"{layout.expert} does not divide the {stage} GPUs of a stage",
                           path=where.of("expert"), found=layout.expert,

@@ -38,7 +38,10 @@ class Parallel(Model):
     """GPUs over which the experts of a layer are spread; all of a stage where not given."""
     shard: Shard = "none"
     """What the copies keep only a share of: zero1 optimizer states, zero2 gradients as well, fsdp
-    parameters as well, and hsdp as fsdp, but within hosts, with copies between them."""
+    parameters as well, and hsdp as fsdp, but within groups, with copies between them."""
+    replicate: Count | None = None
+    """Groups of hsdp (torchtitan's data_parallel_replicate_degree), each of which has all
+    parameters in shards; one a host where not given."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> "Parallel":
@@ -55,6 +58,8 @@ class Parallel(Model):
                 ("shard", self.shard == "zero2" and self.pipeline > 1,
                  "zero2 would send gradients after each micro-step of a pipeline",
                  "none, zero1, fsdp or hsdp beside pipeline"),
+                ("replicate", self.replicate is not None and self.shard != "hsdp",
+                 "has no effect without shard: hsdp", "shard: hsdp beside it"),
                 ("expert", self.expert is not None and (self.tensor > 1 or self.context > 1),
                  "experts are not split by tensor or context here",
                  "no expert beside tensor or context"),

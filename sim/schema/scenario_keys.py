@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Strict, 
 from sim.schema.base import Count, Flag, Line, Model, Name, Title, one_of
 from sim.schema.errors import Problem, listing, show
 from sim.schema.hosts import Bond
+from sim.schema.model_file import ModelFile
 from sim.schema.parallel_keys import Parallel, ShardWord
 from sim.schema.sync_keys import Sync
 from sim.schema.trace_keys import TraceKey
@@ -40,8 +41,8 @@ class Workload(Model):
         "oneOf": [{"required": ["model", "batch"]}, {"required": ["trace"]}]})
 
     model: ModelKey = ""
-    """Name of a model, e.g. vgg16; the path of a Hugging Face config.json; or a transformer by
-    hand. It has to be there, unless trace is."""
+    """Name of a model, e.g. vgg16; the path of a Hugging Face config.json, or of a model.yaml of
+    sim.trace; or a transformer by hand. It has to be there, unless trace is."""
     batch: Count = 1
     """Samples per GPU and micro-step, hence a step where nothing accumulates. It has to be there,
     unless trace is."""
@@ -101,6 +102,10 @@ class Workload(Model):
             raise ValueError("execution traces have no model")
         if isinstance(self.model, str):
             return get_model(self.model, self.sequence)
+        if isinstance(self.model, ModelFile):
+            if self.sequence is not None:
+                raise ValueError("a traced model has samples of one size")
+            return self.model.network
         shape = self.model.shape
         if shape.patches is not None:
             if self.sequence is not None:

@@ -1,8 +1,8 @@
-"""Keys of a transformer by hand, and the file of one: what may stand under ``workload.model``.
+"""Keys of a transformer by hand, and the file of a model: what ``workload.model`` may be.
 
 A Hugging Face ``config.json`` is read into the same keys (`sim.workloads.huggingface`), so that a
-file means what its numbers mean, wherever they stand. A path is taken from the topology file's
-folder.
+file means what its numbers mean, wherever they stand. A YAML file is a traced model
+(`sim.schema.model_file`). A path is taken from the topology file's folder.
 """
 
 import json
@@ -18,9 +18,11 @@ from pydantic import (
     ValidationInfo,
     model_validator,
 )
+from pydantic.json_schema import SkipJsonSchema
 
 from sim.schema.base import Count, Flag, Model
 from sim.schema.errors import Problem, TopologyError, problems, show
+from sim.schema.model_file import SUFFIXES, ModelFile, read_model_file
 from sim.schema.source import read_input
 from sim.workloads.huggingface import keys_of
 from sim.workloads.transformer import Experts, Latent, Patches, Transformer
@@ -161,7 +163,7 @@ class TransformerKeys(Model):
 
 def read_model(value: Any, info: ValidationInfo) -> Any:
     """Let a path stand for the keys that its file has; names and mappings stay as they are."""
-    if isinstance(value, TransformerKeys):
+    if isinstance(value, TransformerKeys | ModelFile):
         return value
     if isinstance(value, dict):
         try:
@@ -170,14 +172,16 @@ def read_model(value: Any, info: ValidationInfo) -> Any:
             raise problems(error, value)[0] from None
     if not isinstance(value, str):
         raise Problem(f"found {show(value)}", found=value, allowed="the name of a model, the path "
-                      "of a config.json, or a mapping of a transformer's keys")
-    if "/" not in value and not value.endswith(".json"):
+                      "of a config.json or of a traced model, or a mapping of a transformer's keys")
+    traced = value.lower().endswith(SUFFIXES)
+    if "/" not in value and not value.endswith(".json") and not traced:
         return value
     path = Path((info.context or {}).get("folder", "."), value)
     try:
-        return _read(path)
+        return read_model_file(path) if traced else _read(path)
     except TopologyError as error:
-        raise Problem(f"{path} {error.says}", found=value, allowed=error.allowed) from None
+        where = f"{path}:{error.line}: {error.key}:" if error.line else f"{path}"
+        raise Problem(f"{where} {error.says}", found=value, allowed=error.allowed) from None
 
 
 def _read(path: Path) -> TransformerKeys:
@@ -203,5 +207,6 @@ def _read(path: Path) -> TransformerKeys:
             allowed=first.allowed)) from None
 
 
-ModelKey = Annotated[str | TransformerKeys, BeforeValidator(read_model)]
+ModelKey = Annotated[str | TransformerKeys | SkipJsonSchema[ModelFile],
+                     BeforeValidator(read_model)]
 """A model by name, by path, or by hand."""

@@ -76,8 +76,7 @@ def plan_pass(recipe: Recipe, flops: float) -> Pass:
     copying = recipe.costs.copy_per_element
     copy_s = copying.value if copying is not None else 0.0
     beside = moving(recipe)
-    layers = tuple(Work(layer.name, recipe.batch * widened(recipe, layer)
-                        * backward_flops(recipe, layer) / flops
+    layers = tuple(Work(layer.name, backward_s(recipe, layer, flops)
                         + beside.get(layer.name, NONE).backward_s
                         + copy_s * sum(tensor.elements for tensor in layer.tensors),
                         _exchange_bytes(recipe, layer)) for layer in backward)
@@ -96,15 +95,35 @@ def plan_pass(recipe: Recipe, flops: float) -> Pass:
                 flops)
 
 
+def forward_s(recipe: Recipe, layer: Layer, flops: float) -> float:
+    """Seconds of a layer's forward pass: its FLOPs over the rate, or what was measured."""
+    if recipe.model.is_measured:
+        return recipe.batch * layer.forward_s / (recipe.layout.tensor * recipe.layout.context)
+    return recipe.batch * widened(recipe, layer) * layer.forward_flops / flops
+
+
+def backward_s(recipe: Recipe, layer: Layer, flops: float) -> float:
+    """Seconds of a layer's backward pass, with what it computes again."""
+    if recipe.model.is_measured:
+        again = layer.forward_s if _computes_again(recipe, layer) else 0.0
+        return recipe.batch * (layer.backward_s + again) / (
+            recipe.layout.tensor * recipe.layout.context)
+    return recipe.batch * widened(recipe, layer) * backward_flops(recipe, layer) / flops
+
+
 def backward_flops(recipe: Recipe, layer: Layer) -> int:
     """FLOPs of a layer's backward pass, with what it computes again.
 
     Selective recomputation is that of attention's scores, softmax and context; full recomputation
     that of whole blocks (Korthikanti et al. 2022, section 5; Chen et al. 2016).
     """
-    again = (recipe.recompute == "full" and block_of(layer)) or (
-        recipe.recompute == "selective" and layer.name.endswith(SCORES))
+    again = _computes_again(recipe, layer)
     return layer.backward_flops + (layer.forward_flops if again else 0)
+
+
+def _computes_again(recipe: Recipe, layer: Layer) -> bool:
+    return (recipe.recompute == "full" and block_of(layer) != "") or (
+        recipe.recompute == "selective" and layer.name.endswith(SCORES))
 
 
 def _bucket_names(recipe: Recipe, buckets: Buckets) -> tuple[str, ...]:
@@ -131,8 +150,7 @@ def _forward(recipe: Recipe, flops: float) -> tuple[Work, ...]:
         run = list(layers)
         parts = [[layer] for layer in run] if with_experts else [run]
         pieces += [Work(part[0].name if with_experts else "forward",
-                        recipe.batch * sum(widened(recipe, x) * x.forward_flops for x in part)
-                        / flops
+                        sum(forward_s(recipe, x, flops) for x in part)
                         + sum(beside.get(x.name, NONE).forward_s for x in part),
                         _exchange_bytes(recipe, part[0])) for part in parts]
     return tuple(pieces)

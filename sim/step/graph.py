@@ -39,7 +39,9 @@ exchanges with its neighbours before and after each piece, which the GPU waits f
 which it waits for the others. Each rank of a tensor-parallel group sends its share (Narayanan et
 al., SC 2021, section 4.1).
 
-Micro-steps that are alike are simulated once, and the time repeated: ``again``.
+Micro-steps that are alike are simulated once, and the time repeated: ``again``. What they send
+beside the GPU takes its own time once more for each, from the end of one micro-step's to that of
+the next: ``backlog``, which what the next micro-step sends waits for.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from sim.step.compute import NONE, backward_flops
+from sim.step.compute import NONE, backward_s, forward_s
 from sim.step.kernels import moving
 from sim.workloads.model import block_of
 
@@ -60,7 +62,7 @@ if TYPE_CHECKING:
 
 
 Kind = Literal["forward", "backward", "settle", "exchange", "reduce", "collect", "spread", "send",
-               "again", "bubble", "average", "gather", "scatter"]
+               "again", "bubble", "average", "gather", "scatter", "backlog"]
 ON_GPU = frozenset({"forward", "backward", "settle", "exchange", "reduce", "collect", "spread",
                     "send", "again", "bubble"})
 """Kinds that the GPU does or waits for; the others run beside it, on the job's streams."""
@@ -78,6 +80,8 @@ class Operation:
     - send: ``size`` bytes to the next stage, and as many back;
     - again: what the GPU did since operation number ``since``, ``size`` times more;
     - bubble: waiting for other stages, ``seconds`` times what it did since ``since``;
+    - backlog: beside the GPU, the time from the end of operation ``since`` to that of those in
+      ``after``, ``size`` times more;
     - average: an allreduce of ``size`` gradient elements over all replicas;
     - gather, scatter: an allgather to, a reduce-scatter of ``size`` parameter elements.
     """
@@ -127,15 +131,19 @@ def step_graph(recipe: Recipe, work: Pass, groups: Groups, *, alike: bool = True
     graph: list[Operation] = []
     layout = recipe.layout
     plan = _micro_steps(recipe, averaged=groups.size("replicas") > 1)
-    before = 0
+    before, lag = 0, None
     for number, (micro, times) in enumerate(plan):
         if bubble and 0 < number == len(plan) - 1:
             graph.append(Operation("bubble", "pipeline", bubble, since=before))
         before = len(graph)
         _micro_step(graph, recipe, work, groups, micro)
+        if lag is not None:
+            graph[before:] = [done if done.kind in ON_GPU else replace(
+                done, after=(*done.after, lag)) for done in graph[before:]]
         if times > 1 and alike:
             graph.append(Operation("again", f"{times - 1} more micro-steps", size=times - 1,
                                    since=before))
+            lag = _backlog(graph, before, times - 1)
         else:
             for _ in range(times - 1):
                 before = len(graph)
@@ -147,6 +155,17 @@ def step_graph(recipe: Recipe, work: Pass, groups: Groups, *, alike: bool = True
         graph += [Operation("gather", name, size=elements, after=sent)
                   for name, elements in zip(work.names, work.elements.tolist(), strict=True)]
     return tuple(graph)
+
+
+def _backlog(graph: list[Operation], before: int, times: int) -> int | None:
+    """What the network still has to send of ``times`` micro-steps like the last; its number."""
+    sent = [number for number, done in enumerate(graph) if done.kind not in ON_GPU]
+    earlier = [number for number in sent if number < before]
+    if not earlier or earlier == sent:  # the first micro-steps, or quiet ones
+        return None
+    graph.append(Operation("backlog", graph[-1].name, size=times, since=earlier[-1],
+                           after=(sent[-1],)))
+    return len(graph) - 1
 
 
 def _micro_steps(recipe: Recipe, *, averaged: bool) -> list[tuple[Micro, int]]:
@@ -258,10 +277,10 @@ def units(recipe: Recipe, flops: float) -> list[Unit]:
         found.append(Unit(name or some[0].name,
                           sum(tensor.elements for layer in some
                               for tensor in layer.tensors + layer.expert_tensors),
-                          recipe.batch * sum(layer.forward_flops for layer in some) / flops
+                          sum(forward_s(recipe, layer, flops) for layer in some)
                           + more.forward_s,
-                          recipe.batch * sum(backward_flops(recipe, layer) for layer in some)
-                          / flops + more.backward_s, name))
+                          sum(backward_s(recipe, layer, flops) for layer in some)
+                          + more.backward_s, name))
     return found
 
 
@@ -304,7 +323,7 @@ def _scatter(graph: list[Operation], unit: Unit, groups: Groups, group: Group) -
     graph.append(Operation("scatter", unit.name, size=unit.elements, after=(len(graph) - 1,),
                            group=group))
     if group == "shard" and groups.size("copies") > 1:
-        graph.append(Operation("average", unit.name, size=-(-unit.elements // groups.local),
+        graph.append(Operation("average", unit.name, size=-(-unit.elements // groups.size("shard")),
                                after=(len(graph) - 1,), group="copies"))
 
 
@@ -317,11 +336,13 @@ def _split(graph: list[Operation], recipe: Recipe, work: Pass) -> list[int]:
 
     Returns the numbers of the operations that complete each backward layer.
     """
-    forward_s = sum(piece.seconds for piece in work.forward)
-    whole = sum(layer.forward_flops for layer in recipe.model.layers)
+    all_s = sum(piece.seconds for piece in work.forward)
+    each = [layer.forward_s if recipe.model.is_measured else layer.forward_flops
+            for layer in recipe.model.layers]
+    shares = iter(each)
     for name, layers in groupby(recipe.model.layers, block_of):
         some = list(layers)
-        seconds = forward_s * sum(layer.forward_flops for layer in some) / whole
+        seconds = all_s * sum(next(shares) for _ in some) / sum(each)
         _before_block(graph, recipe, "forward", name)
         exchanges = [_exchange_of_share(recipe, layer) for layer in some if layer.expert_tensors]
         graph += exchanges

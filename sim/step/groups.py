@@ -7,7 +7,8 @@ inside hosts those of the first host do, since all others do the same on links o
 - replicas: ranks with the same share of the parameters, whose gradients are averaged (also those
   of a context-parallel group);
 - tensor, context, experts: ranks that share a layer;
-- shard, copies: of hybrid sharding, ranks of a host, and those of the same number on all hosts;
+- shard, copies: of hybrid sharding, ranks that have all parameters in shards, by default those of
+  a host, and those of the same number in all such groups;
 - expert copies: ranks that hold the same experts;
 - stages: a rank and the one of the next stage.
 """
@@ -48,6 +49,11 @@ class Groups:
         return min(self.host, self.stage)
 
     @property
+    def sharded(self) -> int:
+        """Ranks of a stage that have all of its parameters in shards, with hybrid sharding."""
+        return self.stage // self.layout.replicate if self.layout.replicate else self.local
+
+    @property
     def expert(self) -> int:
         """Ranks over which a layer's experts are spread."""
         return min(self.layout.expert or self.stage, self.stage)
@@ -60,7 +66,7 @@ class Groups:
     def _found(self) -> dict[Group, list[Sequence[int]]]:
         """All of them; made once, since every collective of every step asks."""
         tensor, stage, local = self.layout.tensor, self.stage, self.local
-        wide = tensor * self.layout.context
+        wide, sharded = tensor * self.layout.context, self.sharded
         return {
             "replicas": [range(first, stage, tensor) for first in range(tensor)],
             "tensor": _rows(local, tensor),
@@ -68,8 +74,10 @@ class Groups:
                         for row in _rows(max(local, wide), wide) for first in range(tensor)],
             "experts": _rows(max(local, self.expert), self.expert),
             "expert copies": [range(first, stage, self.expert) for first in range(self.expert)],
-            "shard": [range(first, local, tensor) for first in range(tensor)],
-            "copies": [range(first, stage, local) for first in range(local)],
+            "shard": [range(start + first, start + sharded, tensor)
+                      for start in range(0, max(local, sharded), sharded)
+                      for first in range(tensor)],
+            "copies": [range(first, stage, sharded) for first in range(sharded)],
             "stages": [(first, (first + stage) % self.ranks) for first in range(local)]}
 
     def size(self, group: Group) -> int:

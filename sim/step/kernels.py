@@ -13,7 +13,11 @@ In fp8 only the linear layers of blocks run at its rate; products of queries, ke
 the output layer, stay in 16 bits (`widened`), as in NVIDIA's recipes by default
 (NVIDIA-NeMo/Megatron-Bridge, docs/performance-guide.md, "Low Precision Training"). Published.
 
-Where a speed of the whole model is given (``effective``, ``samples_per_s``), it holds for all.
+A traced model says itself what each layer keeps, of which the same shares hold: assumed, for
+normalisations, activations and sums of other networks as well.
+
+Where a speed of the whole model is given (``effective``, ``samples_per_s``), it holds for all, and
+so do times that were measured.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ import math
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
-from sim.step.memory import block_bytes
+from sim.step.memory import block_bytes, kept_bytes
 from sim.workloads import layers as nn
 from sim.workloads.model import block_of
 
@@ -54,8 +58,10 @@ def widened(recipe: Recipe, layer: Layer) -> float:
 
 def moving(recipe: Recipe) -> dict[str, Moving]:
     """What memory adds to each block, by the name of its first layer."""
-    if math.isinf(recipe.moved) or recipe.model.shape is None:
+    if math.isinf(recipe.moved) or recipe.model.is_measured:
         return {}
+    if recipe.model.shape is None:
+        return _of_traced(recipe)
     each = {experts: _of_block(recipe, experts=experts) for experts in (False, True)}
     found = {}
     for block, layers in groupby(recipe.model.layers, block_of):
@@ -66,10 +72,25 @@ def moving(recipe: Recipe) -> dict[str, Moving]:
 
 
 def _of_block(recipe: Recipe, *, experts: bool) -> Moving:
+    return _of_bytes(recipe, *block_bytes(recipe, experts=experts, all_scores=True))
+
+
+def _of_traced(recipe: Recipe) -> dict[str, Moving]:
+    """What the layers of a traced model keep, by the first one of each row; others say nothing."""
+    found = {}
+    for block, layers in groupby(recipe.model.layers, block_of):
+        some = list(layers)
+        kept, scores = kept_bytes(recipe, some, all_scores=True)
+        if kept or scores:
+            found[some[0].name] = _of_bytes(recipe, kept, scores, again=block != "")
+    return found
+
+
+def _of_bytes(recipe: Recipe, kept: int, scores: int, *, again: bool = True) -> Moving:
+    """Times for so many bytes kept; ``again``: of what full recomputation computes again."""
     rate = REACHED * recipe.moved
-    kept, scores = block_bytes(recipe, experts=experts, all_scores=True)
     forward, backward = (KEPT[way] * kept + SCORES[way] * scores for way in (0, 1))
-    if recipe.recompute == "full":
+    if recipe.recompute == "full" and again:
         backward += forward
     elif recipe.recompute == "selective":
         backward += SCORES[0] * scores

@@ -87,7 +87,7 @@ def _activations(recipe: Recipe, layers: list[Layer], number: int) -> int | None
     """Bytes that a stage keeps when it is fullest."""
     shape, layout, wide = recipe.model.shape, recipe.layout, recipe.gradient_bytes
     if shape is None:
-        return None
+        return _traced_activations(recipe, layers, number)
     samples = recipe.batch * _tokens(recipe)
     blocks = len({block_of(layer) for layer in layers} - {""})
     mixtures = sum(1 for layer in layers if layer.expert_tensors)
@@ -103,6 +103,35 @@ def _activations(recipe: Recipe, layers: list[Layer], number: int) -> int | None
     if any(layer.name in ("lm_head", "head") for layer in layers):
         kept += 4 * samples * shape.vocabulary // layout.tensor
     return kept
+
+
+def _traced_activations(recipe: Recipe, layers: list[Layer], number: int) -> int | None:
+    """The same of a traced model; None where nobody counted."""
+    if not any(layer.kept for layer in recipe.model.layers):
+        return None
+    layout, largest, kept = recipe.layout, 0, 0
+    between = recipe.batch * recipe.gradient_bytes * recipe.model.activations
+    for block, some in groupby(layers, block_of):
+        whole = sum(kept_bytes(recipe, list(some)))
+        if block and recipe.recompute == "full":
+            if not between:  # blocks differ, and nobody counted what goes into each
+                return None
+            largest, whole = max(largest, whole), between
+        kept += whole
+    split = layout.tensor * layout.context
+    return round(kept * _in_flight(layout, recipe.accumulation, number) / split) + largest // split
+
+
+def kept_bytes(recipe: Recipe, layers: list[Layer], *, all_scores: bool = False) -> tuple[int, int]:
+    """Bytes that layers of a traced model keep of one micro-step, and those of scores among them.
+
+    With ``all_scores`` those count that are computed again as well.
+    """
+    wide = recipe.gradient_bytes
+    keeps = not recipe.flash and (recipe.recompute == "none" or all_scores)
+    scores = sum(layer.scores for layer in layers) if keeps else 0
+    return (recipe.batch * sum(wide * layer.kept + layer.masks for layer in layers),
+            recipe.batch * wide * scores)
 
 
 def _tokens(recipe: Recipe) -> int:

@@ -171,6 +171,8 @@ class Job:
         self._marked = {done.since for done in self.graph if done.since >= 0}
         self._marks: dict[int, Mark] = {}
         self._once_s: dict[int, float] = {}
+        self._done_s: dict[int, float] = {}
+        """When each collective of the step ended."""
         self._waited = {number for done in self.graph for number in done.after}
         self._exchange_track = f"{track}/alltoall"
         self._placed: dict[tuple[str, Group], list[list[Ints]]] = {}
@@ -369,6 +371,12 @@ class Job:
         assert self.comm is not None
         for before in operation.after:
             yield done[before]
+        if operation.kind == "backlog":
+            line = Timeline(self.env, self.record, f"{self.track}/stream0")
+            each_s = self.env.now - self._done_s[operation.since]
+            yield from line.wait(operation.size * each_s, "transfer", operation.name)
+            done[number].succeed()
+            return
         if operation.delay_s > 0:
             yield self.env.timeout(operation.delay_s)
         label = operation.name
@@ -394,6 +402,7 @@ class Job:
                                     line, label)
         self._count_running(-1)
         self._streams.give_back(stream)
+        self._done_s[number] = self.env.now
         if number in done:
             done[number].succeed()
 

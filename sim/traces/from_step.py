@@ -78,7 +78,7 @@ def step_traces(job: Job, flops: float) -> StepTraces:
 
 def members(groups: Groups, group: Group, rank: int) -> tuple[int, ...]:
     """Ranks of the group that ``rank`` is in, of a job without a pipeline."""
-    count, tensor, local = groups.ranks, groups.layout.tensor, groups.local
+    count, tensor, sharded = groups.ranks, groups.layout.tensor, groups.sharded
     wide = tensor * groups.layout.context
 
     def block(size: int, step: int = 1) -> range:
@@ -88,7 +88,8 @@ def members(groups: Groups, group: Group, rank: int) -> tuple[int, ...]:
     found = {"replicas": range(rank % tensor, count, tensor), "tensor": block(tensor),
              "context": block(wide, tensor), "experts": block(groups.expert),
              "expert copies": range(rank % groups.expert, count, groups.expert),
-             "shard": block(local, tensor), "copies": range(rank % local, count, local)}
+             "shard": block(sharded, tensor),
+             "copies": range(rank % sharded, count, sharded)}
     return tuple(found[group])
 
 

@@ -44,6 +44,16 @@ class Layer:
     the forward pass (dispatch and combine) and two in the backward pass."""
     expert_tensors: tuple[Tensor, ...] = ()
     """Parameters that exist once per expert, all experts counted."""
+    block: str = ""
+    """Block of the network that holds it, where its name does not say so."""
+    kept: int = 0
+    """Elements that it keeps for the backward pass; counted of traced modules alone, as are
+    ``masks``, bytes of what is no floating point, and ``scores``, elements of attention's."""
+    masks: int = 0
+    scores: int = 0
+    forward_s: float = 0.0
+    """Measured time of a sample; 0 where FLOPs say how long it takes."""
+    backward_s: float = 0.0
 
     @property
     def parameters(self) -> int:

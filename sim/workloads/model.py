@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -27,6 +28,11 @@ class Model:
     """Tokens of a sample; 0 where a sample is none of text."""
     shape: Transformer | None = None
     """Its numbers, where it is a transformer whose activations can be counted."""
+
+    @cached_property
+    def is_measured(self) -> bool:
+        """Whether layers have times of their own."""
+        return any(layer.forward_s or layer.backward_s for layer in self.layers)
 
     @property
     def parameters(self) -> int:
@@ -54,5 +60,10 @@ _BLOCK = re.compile(r"(?:layers?\d?|h)\.\d+(?=\.)")
 
 def block_of(layer: Layer) -> str:
     """Name of the block of the network that holds a layer; empty outside of all."""
-    match = _BLOCK.match(layer.name)
+    return layer.block or _named(layer.name)
+
+
+@lru_cache(maxsize=1 << 16)
+def _named(layer: str) -> str:
+    match = _BLOCK.match(layer)
     return match[0] if match else ""

@@ -107,6 +107,12 @@ def test_hybrid_shards_are_those_of_a_host():
         assert memory.optimizer == pytest.approx(12 * made.model.parameters / ranks, rel=1e-6)
 
 
+def test_hybrid_shards_may_be_those_of_several_hosts():
+    made = recipe(layout=Parallel(shard="hsdp", replicate=2, tensor=2))
+    memory = count(made, Groups(made.layout, 64, 8))
+    assert memory.optimizer == pytest.approx(12 * made.model.parameters / 2 / 16, rel=1e-6)
+
+
 def test_buffers_are_copies_of_gradients_or_gathered_units():
     assert count(recipe(), Groups(Parallel(), 8, 8)).buffers == RESERVED
     by_size = recipe(fusion="size")

@@ -130,6 +130,17 @@ def test_shards_send_their_share_of_the_parameters(tmp_path, shard, micro, passe
     assert each == pytest.approx(passes * 3 / 4 * 4 * parameters(), rel=1e-3)
 
 
+@pytest.mark.parametrize("shard", ["zero2", "fsdp", "hsdp", "zero1"])
+@pytest.mark.parametrize("rate_bps", [1e9, 5e9, 2e10, 1e11])
+def test_one_micro_step_stands_for_all_on_any_network(tmp_path, shard, rate_bps):
+    """Beside each of them simulated; on the slow networks the GPU runs ahead of what it sends."""
+    given = workload(accumulation=7) | {"hosts": 4, "gpus": 1, "rate_bps": rate_bps,
+                                        "scenario": {"parallel": shard, "fusion": {"cycle": "0s"}}}
+    one, each = (run(tmp_path, **given | jobs)[1] for jobs in ({}, EACH))
+    assert one.step_s == pytest.approx(each.step_s, rel=0.015)
+    assert one.breakdown.exposed_s == pytest.approx(each.breakdown.exposed_s, rel=0.02)
+
+
 def test_hybrid_shards_gather_in_hosts_and_average_between_them(tmp_path):
     """Inside 3 times (n - 1)/n; between, a share's allreduce, whose ring leaves a host by a GPU."""
     given = dict(hosts=2, gpus=4, scenario={"parallel": "hsdp"}, **workload())
@@ -137,6 +148,30 @@ def test_hybrid_shards_gather_in_hosts_and_average_between_them(tmp_path):
     assert between[:4] == pytest.approx(2 * 1 / 2 * 4 * parameters() / 4, rel=1e-2)
     inside = sent(tmp_path, "nvlink_out", **given)
     assert inside[:4] == pytest.approx(3 * 3 / 4 * 4 * parameters(), rel=1e-2)
+
+
+@pytest.mark.parametrize(("replicate", "tensor"), [(1, 1), (2, 1), (4, 1), (8, 1), (1, 2), (2, 2),
+                                                   (8, 2)])
+def test_hybrid_shards_over_any_group_send_by_hand(tmp_path, replicate, tensor):
+    """Of 8 hosts groups of n = 8 / replicate: 3 (n - 1)/n of a rank's share of the matrices inside
+    a group, and of an n-th of that an allreduce of replicate ranks."""
+    layout = {"shard": "hsdp", "replicate": replicate, "tensor": tensor}
+    each = sent(tmp_path, "pcie_out", hosts=8, gpus=tensor, **workload(),
+                scenario={"parallel": layout})
+    hosts, share = 8 // replicate, 4 * parameters() / tensor
+    inside, between = 3 * (hosts - 1) / hosts, 2 * (replicate - 1) / replicate / hosts
+    assert each[0] == pytest.approx((inside + between) * share, rel=1e-2)
+
+
+@pytest.mark.parametrize(("layout", "says"), [
+    ({"shard": "fsdp", "replicate": 2}, "has no effect without shard: hsdp"),
+    ({"shard": "hsdp", "replicate": 3}, "16 GPUs of a stage are no 3 groups"),
+    ({"shard": "hsdp", "replicate": 16, "tensor": 2}, "are no 16 groups of shards")])
+def test_groups_of_shards_that_cannot_be_are_one_sentence(tmp_path, layout, says):
+    path = write(tmp_path, topology(hosts=4, gpus=4, scenario={"parallel": layout}, **workload()))
+    with pytest.raises(TopologyError, match=says) as caught:
+        load(path)
+    assert caught.value.key == "scenarios[0].parallel.replicate"
 
 
 def test_shards_of_tensor_parallel_ranks_are_smaller(tmp_path):

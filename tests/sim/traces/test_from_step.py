@@ -108,7 +108,8 @@ def test_groups_lie_beside_the_traces(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("layout", [
     Parallel(), Parallel(tensor=2), Parallel(tensor=2, context=2), Parallel(expert=4),
-    Parallel(shard="hsdp", tensor=2)])
+    Parallel(shard="hsdp", tensor=2), Parallel(shard="hsdp", replicate=2),
+    Parallel(shard="hsdp", tensor=2, replicate=8)])
 @pytest.mark.parametrize("group", [group for group in GROUPS if group != "stages"])
 def test_every_rank_is_in_one_group_of_each_kind(layout: Parallel, group: Any) -> None:
     groups = Groups(layout, 16, 4)

@@ -1,0 +1,409 @@
+"""A torch module as a list of layers, by running one step of it on tensors without data.
+
+`traced_model` runs a forward and a backward pass on torch's device ``meta``: shapes are computed,
+numbers are not, so a model of any size takes no memory to speak of. A layer is a module that owns
+parameters, or that multiplies matrices by itself; what the pass says of each:
+
+- FLOPs of matrix products and convolutions, by torch's ``FlopCounterMode`` (a multiply-add is two).
+  The backward pass is counted node by node of the autograd graph, each of which belongs to the
+  module that made it, so that frozen parameters and inputs without gradient cost what they cost.
+- Parameters, in the reverse of the order in which their gradients are complete. A tied parameter
+  belongs to the first module that has it, and is complete when the last use of it is.
+- What the forward pass keeps for the backward pass: each storage once, without parameters. Scores
+  of ``scaled_dot_product_attention`` are kept apart, since fused kernels keep none.
+- Blocks: modules of one class in a row (``ModuleList``, ``Sequential``) that have layers inside,
+  the outermost ones.
+
+Norms, activations and look-ups count no FLOPs. A step must not depend on the values of tensors.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812  (as everybody calls it)
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
+
+from sim.workloads.layers import SCORES, Layer, Tensor
+from sim.workloads.model import Model
+from sim.workloads.torch_profile import measure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_SOFTMAX = (F.softmax, torch.softmax, torch.Tensor.softmax)
+
+
+class ModuleError(ValueError):
+    """The module cannot be traced; one clause that says why."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a script gives: a module, a batch for it, and what its output is worth."""
+
+    module: torch.nn.Module
+    inputs: Any
+    """A tensor, a tuple of arguments or a mapping of them; the first dimension is the batch."""
+    loss: Callable[[Any], torch.Tensor] | None = None
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """Tensors of the batch."""
+        return [each for each in tree_leaves(self.inputs) if isinstance(each, torch.Tensor)]
+
+    def run(self) -> torch.Tensor:
+        """Forward pass and loss."""
+        if isinstance(self.inputs, dict):
+            output = self.module(**self.inputs)
+        else:
+            output = self.module(*(self.inputs if isinstance(self.inputs, tuple)
+                                   else (self.inputs,)))
+        return self.loss(output) if self.loss is not None else _loss_of(output)
+
+
+def _loss_of(output: Any) -> torch.Tensor:
+    """The output's own loss, as of transformers, or the sum of all that has a gradient."""
+    own = getattr(output, "loss", None)
+    if isinstance(own, torch.Tensor):
+        return own
+    parts = [each.sum() for each in tree_leaves(dict(output) if hasattr(output, "keys") else output)
+             if isinstance(each, torch.Tensor) and each.requires_grad]
+    if not parts:
+        raise ModuleError("its output has no tensor with a gradient")
+    return sum(parts[1:], parts[0])
+
+
+def built(build: Callable[[], Any]) -> Step:
+    """Call the script's function with all tensors on the device meta, and check what it gives."""
+    with torch.device("meta"):
+        found = build()
+    if not isinstance(found, tuple) or len(found) not in (2, 3):
+        raise ModuleError("it must return a module and a batch for it, and perhaps a loss")
+    module, inputs, *loss = found
+    if not isinstance(module, torch.nn.Module):
+        raise ModuleError(f"the first thing that it returns is a {type(module).__name__}, "
+                          "no torch.nn.Module")
+    step = Step(module.to("meta").train(), inputs, *loss)
+    if not step.tensors or not step.tensors[0].dim():
+        raise ModuleError("its batch has no tensor whose first dimension counts samples")
+    return step
+
+
+def traced_model(step: Step, name: str, source: str, profile: bytes | None = None) -> Model:
+    """The model of a step's module, with its times where there is a profile of such a step.
+
+    Raises:
+        ModuleError: the module cannot be traced.
+        ProfileError: the profile is none of this module.
+
+    """
+    watch = _Watch(step.module)
+    try:
+        with torch.device("meta"):
+            watch.run(step)
+    except RuntimeError as error:  # NotImplementedError among them
+        if "meta" not in str(error):
+            raise
+        raise ModuleError("it asks for the values of a tensor, which tensors on the device meta "
+                          f"do not have ({_first_line(error)})") from error
+    if profile is not None:
+        source += f", times by a profile of its steps on a {watch.measure(profile)}"
+    first = step.tensors[0]
+    layers = watch.layers(first.shape[0])
+    if not any(layer.tensors for layer in layers):
+        raise ModuleError("no parameter of it has a gradient")
+    text = first.dim() == 2 and not first.is_floating_point()
+    shapes = ", ".join("x".join(map(str, each.shape[1:])) or "1" for each in step.tensors)
+    return Model(name, tuple(layers), f"sequence of {first.shape[1]} tokens" if text
+                 else f"input of {shapes}", source, watch.between_blocks(first.shape[0]),
+                 tokens=int(first.shape[1]) if text else 0)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0][:120]
+
+
+@dataclass
+class _Counts:
+    """What a module does by itself in a batch, without those inside it."""
+
+    forward: int = 0
+    backward: int = 0
+    kept: int = 0
+    """Elements of floating point; `scores` are apart."""
+    masks: int = 0
+    """Bytes of all else."""
+    scores: int = 0
+    attends: bool = False
+    forward_s: float = 0.0
+    backward_s: float = 0.0
+    entered: int = 0
+    """When it was first called, among all modules."""
+    computed: int | None = None
+    """When it first used its parameters or multiplied."""
+    kept_first: int | None = None
+
+    def take(self, other: _Counts) -> None:
+        """Count as one's own what a module keeps, and takes time for, that computes nothing."""
+        self.kept += other.kept
+        self.masks += other.masks
+        self.forward_s += other.forward_s
+        self.backward_s += other.backward_s
+
+
+class _Watch:
+    """Watches one step of a module by hooks on its modules, tensors and autograd nodes."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._module = module
+        self._counts: dict[str, _Counts] = {}
+        self._own: dict[str, list[str]] = {}
+        self._sizes: dict[str, int] = {}
+        for name, parameter in module.named_parameters():  # a tied one once
+            if parameter.requires_grad:
+                self._own.setdefault(name.rpartition(".")[0], []).append(name)
+                self._sizes[name] = parameter.numel()
+        self._blocks = dict.fromkeys(_blocks(module), -1)
+        """Elements that come into each block."""
+        self._ready: dict[str, int] = {}
+        """When each parameter's gradient was complete."""
+        self._stack: list[str] = []
+        self._called: list[str] = []
+        """Modules in the order of their calls."""
+        self._clock = count()
+        self._counter = FlopCounterMode(display=False)
+        self._total = 0
+        self._seen: set[Any] = set()
+        self._held = {id(storage): storage for storage in map(
+            torch.Tensor.untyped_storage, module.parameters())}
+        """Storages that were counted, which keeps their numbers from being used again."""
+        self._is_backward = False
+        self.attending: tuple[int, ...] | None = None
+        """Sides of the scores that a call of attention makes, while it runs."""
+        self.dropping = False
+
+    def run(self, step: Step) -> None:
+        """Forward and backward pass."""
+        hooks: list[Any] = []
+        for name, module in self._module.named_modules():
+            hooks += [module.register_forward_pre_hook(self._entering(name), with_kwargs=True),
+                      module.register_forward_hook(self._leaving(name))]
+        hooks += [each.register_post_accumulate_grad_hook(self._completing(name))
+                  for name, each in self._module.named_parameters() if each.requires_grad]
+        try:
+            with (self._counter, _Calls(self),
+                  torch.autograd.graph.saved_tensors_hooks(self._keep, lambda kept: kept)):
+                loss = step.run()
+            self._is_backward = True
+            self._claim(loss, "")
+            with self._counter:
+                self._total = self._counter.get_total_flops()
+                loss.sum().backward()
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    # ---- forward
+
+    def note_attention(self) -> None:
+        """Note that the module that runs attends."""
+        self._of(self._stack[-1] if self._stack else "").attends = True
+
+    def _of(self, name: str) -> _Counts:
+        return self._counts.setdefault(name, _Counts())
+
+    def _entering(self, name: str) -> Callable[..., None]:
+        def enter(_: Any, args: Any, kwargs: Any) -> None:
+            if self._is_backward:  # computed again, by a checkpoint
+                return
+            self._spend()
+            self._claim((args, kwargs), self._stack[-1] if self._stack else "")
+            self._stack.append(name)
+            self._called.append(name)
+            if name not in self._counts:
+                self._of(name).entered = next(self._clock)
+            if name in self._own and self._of(name).computed is None:
+                self._of(name).computed = next(self._clock)
+            if self._blocks.get(name) == -1:
+                given = [each.numel() for each in tree_leaves((args, kwargs))
+                         if isinstance(each, torch.Tensor) and each.is_floating_point()]
+                self._blocks[name] = given[0] if given else 0
+        return enter
+
+    def _leaving(self, name: str) -> Callable[..., None]:
+        def leave(_: Any, __: Any, output: Any) -> None:
+            if not self._is_backward:
+                self._spend()
+                self._claim(output, name)
+                self._stack.pop()
+        return leave
+
+    def _spend(self) -> None:
+        """Count the FLOPs since the last time for the module that runs."""
+        total = self._counter.get_total_flops()
+        if total > self._total:
+            counts = self._of(self._stack[-1] if self._stack else "")
+            counts.forward += total - self._total
+            if counts.computed is None:
+                counts.computed = next(self._clock)
+        self._total = total
+
+    def _keep(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Count a tensor that is kept for the backward pass."""
+        storage = tensor.untyped_storage()
+        if id(storage) in self._held:
+            return tensor
+        self._held[id(storage)] = storage
+        counts = self._of(self._stack[-1] if self._stack else "")
+        if counts.kept_first is None:
+            counts.kept_first = next(self._clock)
+        elements = storage.nbytes() // tensor.element_size()
+        if self.dropping:
+            counts.masks += elements  # a byte each on a GPU, whose kernel keeps what it dropped
+        elif self.attending and tensor.shape[-2:] == self.attending:
+            counts.scores += elements
+        elif tensor.is_floating_point():
+            counts.kept += elements
+        else:
+            counts.masks += storage.nbytes()
+        return tensor
+
+    # ---- backward
+
+    def _claim(self, value: Any, owner: str) -> None:
+        """Give the autograd nodes behind a value that nobody has yet to a module."""
+        counts = self._of(owner)
+
+        def end(*_: Any) -> None:
+            total = self._counter.get_total_flops()
+            counts.backward += total - self._total
+            self._total = total
+
+        todo = [each.grad_fn for each in tree_leaves(value)
+                if isinstance(each, torch.Tensor) and each.grad_fn is not None]
+        while todo:
+            node = todo.pop()
+            if node in self._seen:
+                continue
+            self._seen.add(node)
+            node.register_prehook(lambda _: self._begin())
+            node.register_hook(end)
+            todo += [before for before, _ in node.next_functions if before is not None]
+
+    def _begin(self) -> None:
+        self._total = self._counter.get_total_flops()
+
+    def _completing(self, name: str) -> Callable[..., None]:
+        def complete(_: torch.Tensor) -> None:
+            self._ready[name] = next(self._clock)
+        return complete
+
+    # ---- what was seen
+
+    def measure(self, profile: bytes) -> str:
+        """Take the times of a profile; the kind of device that it is of."""
+        modules = dict(self._module.named_modules())
+        found = measure(profile, [type(modules[name]).__name__ for name in self._called])
+        for name, times in zip(self._called, found.times, strict=True):
+            self._of(name).forward_s += times.forward_s
+            self._of(name).backward_s += times.backward_s
+        return found.device
+
+    def layers(self, samples: int) -> list[Layer]:
+        """Layers in forward order, for one sample."""
+        found: list[tuple[str, _Counts]] = []
+        early = _Counts()
+        whole = self._of("")
+        if whole.computed is None:  # what it does itself is mostly the loss
+            whole.entered, whole.kept_first = next(self._clock), None
+        for name, counts in sorted(self._counts.items(), key=lambda item: _first(item[1])):
+            if name in self._own or counts.forward or counts.backward:
+                found.append((name, counts))
+                continue
+            (found[-1][1] if found else early).take(counts)
+        if found:
+            found[0][1].take(early)
+        return [self._layer(name, counts, samples) for name, counts in self._in_order(found)]
+
+    def _in_order(self, found: list[tuple[str, _Counts]]) -> list[tuple[str, _Counts]]:
+        """Let gradients be complete from the last layer to the first."""
+        keys: list[int] = []
+        key = 0
+        for name, _ in reversed(found):
+            # What has no gradient computes right after the layer behind it.
+            key = -max((self._ready[each] for each in self._own.get(name, ())
+                        if each in self._ready), default=-key)
+            keys.append(key)
+        order = sorted(range(len(found)), key=keys[::-1].__getitem__)
+        return [found[number] for number in order]
+
+    def _layer(self, name: str, counts: _Counts, samples: int) -> Layer:
+        own = sorted((each for each in self._own.get(name, ()) if each in self._ready),
+                     key=lambda each: -self._ready[each])
+        return Layer(
+            (name or "model") + (SCORES if counts.attends and not own else ""),
+            tuple(Tensor(each, self._sizes[each]) for each in own),
+            counts.forward // samples, counts.backward // samples,
+            block=next((block for block in self._blocks
+                        if name == block or name.startswith(f"{block}.")), ""),
+            kept=-(-counts.kept // samples), masks=-(-counts.masks // samples),
+            scores=-(-counts.scores // samples), forward_s=counts.forward_s / samples,
+            backward_s=counts.backward_s / samples)
+
+    def between_blocks(self, samples: int) -> int:
+        """Elements of a sample that go from block to block; 0 where blocks differ."""
+        sizes = set(self._blocks.values())
+        return sizes.pop() // samples if len(sizes) == 1 and -1 not in sizes else 0
+
+
+def _first(counts: _Counts) -> int:
+    return next(each for each in (counts.computed, counts.kept_first, counts.entered)
+                if each is not None)
+
+
+def _blocks(module: torch.nn.Module, name: str = "") -> Iterator[str]:
+    """Names of modules of one class in a row, the outermost ones."""
+    children = dict(module.named_children())
+    row = isinstance(module, torch.nn.ModuleList | torch.nn.Sequential)
+    classes = Counter(type(child) for child in children.values())
+    for key, child in children.items():
+        inner = f"{name}.{key}" if name else key
+        if row and classes[type(child)] > 1 and any(True for _ in child.children()) and any(
+                True for _ in child.parameters()):
+            yield inner
+        else:
+            yield from _blocks(child, inner)
+
+
+class _Calls(TorchFunctionMode):
+    """Notes calls of functions that a GPU has kernels of its own for."""
+
+    def __init__(self, watch: _Watch) -> None:
+        super().__init__()
+        self._watch = watch
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (),
+                           kwargs: Any = None) -> Any:
+        given = kwargs or {}
+        if func in _SOFTMAX:
+            self._watch.note_attention()
+        if func is F.scaled_dot_product_attention:
+            query, key = (args[place] if len(args) > place else given[name]
+                          for place, name in enumerate(("query", "key")))
+            self._watch.note_attention()
+            self._watch.attending = (query.shape[-2], key.shape[-2])
+        self._watch.dropping = func is F.dropout or self._watch.dropping
+        try:
+            return func(*args, **given)
+        finally:
+            if func is F.scaled_dot_product_attention:
+                self._watch.attending = None
+            if func is F.dropout:
+                self._watch.dropping = False
