@@ -47,7 +47,7 @@ WAIT_S = 120.0
 AR_BYTES = 25 << 20
 SMALL = {"8B": 8, "256B": 256, "4KiB": 4096}
 ALLTOALL_BYTES = 4 << 20
-HOOKS = {"2d-fp16": "fp16", "2d-topk": "average_gradients"}
+HOOKS = {"2d-fp16": "fp16", "2d-int8": "average_gradients", "2d-topk": "average_gradients"}
 
 
 class Ranks:
@@ -330,7 +330,9 @@ def training_rows() -> Iterator[ArmRow]:
     yield row("2d", "DDP, dense 2D, beside 2D and top-k", "2d", "2d-topk", target=0.0)
     yield row("2d-fp16", "DDP, 2D of float16, beside 2D and top-k", "2d-fp16", "2d-topk",
               target=0.0)
-    for name in ("gloo", "ring", "2d", "2d-fp16", "2d-topk"):
+    yield row("2d-int8", "DDP, 2D and LIGHT_BITS 8, beside 2D of float16", "2d-int8", "2d-fp16",
+              target=0.0)
+    for name in ("gloo", "ring", "2d", "2d-fp16", "2d-int8", "2d-topk"):
         yield row(f"sim-{name}", f"simulated {name}", f"sim, {name}", name,
                   within=0.15)
 

@@ -128,7 +128,7 @@ def _details(path: PlanPath, elements: int) -> str:
         parts.append(f"a rank sends {kept} of {examined} values, "
                     f"{path.parameters['value_bytes']} B each")
     if "bits" in path.parameters:
-        parts.append(f"{path.parameters['bits']} bits a value between them")
+        parts.append(f"{path.parameters['bits']} bits a value" + " between them" * bool(parts))
     return f" ({', '.join(parts)})" if parts else ""
 
 

@@ -207,6 +207,10 @@ def test_explain_names_all_that_lightcc_reads():
     ({"LIGHT_2D_ALLREDUCE": "1", "LIGHT_TOPK_ALLREDUCE": "1", "LIGHT_TOPK_FP16": "1"}, 16, "4M",
      "4194304 B: 2d-topk (groups of 8, a rank sends 1310 of 131072 values, 2 B each): "
      "LIGHT_TOPK_ALLREDUCE is 1, and LIGHT_TOPK_THRESHOLD 1048576; LIGHT_2D_ALLREDUCE is 1"),
+    ({"LIGHT_2D_ALLREDUCE": "1", "LIGHT_BITS": "8"}, 16, "4M",
+     "4194304 B: 2d-few-bits (groups of 8, 8 bits a value between them): LIGHT_BITS is 8; "
+     "LIGHT_2D_ALLREDUCE is 1"),
+    ({"LIGHT_BITS": "2"}, 4, "4M", "4194304 B: few-bits (2 bits a value): LIGHT_BITS is 2"),
 ])
 def test_explain_says_which_path_a_tensor_takes_and_why(settings, ranks, size, line):
     assert line in explained("--ranks", str(ranks), "--size", size, **settings)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from harp.collectives.registry import make_plan
 from harp.lightcc.few_bits import BITS, CHUNK, FewBits, add, message_bytes, take
 from tests.harp.lightcc.every_kernel import kernel_names, kernels
 from tests.harp.lightcc.test_group import group_of, of_all
@@ -184,3 +185,27 @@ def test_a_host_sends_few_bits_and_a_hosts_ranks_float32(intra, monkeypatch):
                for rank in group)
     times = {1: 2, 2: 1}[intra]
     assert sent == dict.fromkeys((0, 1), times * message_bytes(elements, 8))
+
+
+@pytest.mark.parametrize(("ranks", "intra", "elements"), [
+    (2, 1, 5000), (3, 1, 700), (4, 2, 5000), (4, 2, 4 * CHUNK), (6, 3, 4097)])
+def test_ranks_send_one_another_what_the_plan_says(ranks, intra, elements, monkeypatch):
+    """Of the plan that the simulator runs: each exchange is one of its steps, byte for byte."""
+    plan = make_plan("2d-few-bits", ranks=ranks, nbytes=4 * elements, group=intra, bits=4)
+    planned = [rows for rows in map(plan.step, range(plan.steps)) if len(rows)]
+    wanted = [{(src, dst): length for src, dst, length in zip(
+        rows.src.tolist(), rows.dst.tolist(), rows.length.tolist(), strict=True)}
+        for rows in planned]
+    sent = [[] for _ in range(ranks)]
+    with group_of(ranks) as group:
+        for rank in group:
+            def noted(call, outs, ins, rank=rank, exchange=rank.exchange):
+                sent[rank.rank].append({(rank.rank, peer): len(data) for peer, data in
+                                        enumerate(outs) if len(data) and peer != rank.rank})
+                return exchange(call, outs, ins)
+            monkeypatch.setattr(rank, "exchange", noted)
+        of_all(FewBits(rank, elements, 4, intra=intra).allreduce(np.ones(elements, "<f4"))
+               for rank in group)
+    together = [{pair: nbytes for own in calls for pair, nbytes in own.items()}
+                for calls in zip(*sent, strict=True)]
+    assert [step for step in together if step] == wanted
