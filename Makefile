@@ -47,6 +47,21 @@ clean:  ## remove what setup and the builds made
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed 's/:.*## /	/'
 
+.PHONY: wheels sbom
+PYTHONS ?= python3.10 python3.11 python3.12 python3.13 python3.14
+wheels:  ## a wheel in dist/ for each Python that is here: make wheels PYTHONS=python3.13
+	@for python in $(PYTHONS); do \
+	    command -v $$python >/dev/null || { echo "wheels: $$python is not here"; continue; }; \
+	    echo "wheels: $$($$python --version)"; \
+	    $$python -m pip wheel -q --no-deps -w dist . || exit 1; \
+	done
+
+sbom: setup  ## dist/sbom.json: what the release and its dependencies are, in CycloneDX 1.6
+	rm -rf build/sbom && $(PY) -m venv build/sbom && mkdir -p dist
+	build/sbom/bin/python -m pip install -q .
+	build/sbom/bin/python -m pip uninstall -q -y pip setuptools
+	$(PY) deploy/sbom.py build/sbom/bin/python -o dist/sbom.json
+
 .PHONY: dst
 SEEDS ?= 2000
 dst:  ## the deterministic simulation: make dst SEEDS=100000, or SEED=7 to replay one
