@@ -374,7 +374,10 @@ class Job:
         if operation.kind == "backlog":
             line = Timeline(self.env, self.record, f"{self.track}/stream0")
             each_s = self.env.now - self._done_s[operation.since]
-            yield from line.wait(operation.size * each_s, "transfer", operation.name)
+            since_s = self.env.now
+            limit = next((span.limit for span in reversed(self._current) if span.limit), "")
+            yield self.env.timeout(operation.size * each_s)
+            line.transfer(operation.name, since_s, [(since_s, limit)])  # as what it repeats
             done[number].succeed()
             return
         if operation.delay_s > 0:
