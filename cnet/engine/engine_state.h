@@ -332,8 +332,8 @@ int harp_engine_make_hops(struct harp_engine *engine, const struct harp_handle *
 bool harp_engine_choose_local(const struct harp_connection_config *config, struct harp_port *port,
                               const struct harp_address *to, uint32_t turn, uint16_t *local,
                               char *note);
-/* The peer has advertised further addresses: paths but `kept`, by which it was heard, take the rails that
- * there are now. */
+/* The peer has advertised further addresses: paths but `kept`, by which it was heard, take the
+ * rails that there are now. */
 void harp_engine_widen_hops(struct harp_connection *connection, uint8_t kept);
 /* What leaves by this hop bears this traffic class from now on. */
 void harp_engine_mark_hop(const struct harp_engine *engine, const struct harp_hop *hop,
