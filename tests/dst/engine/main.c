@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tcp_world.h"
 #include "wire/crc32c.h"
 #include "world.h"
 
@@ -18,7 +17,7 @@ int main(int argc, char **argv)
     uint64_t first = strtoull(argv[1], NULL, 10), count = strtoull(argv[2], NULL, 10), moved = 0;
     for (uint64_t seed = first; seed != first + count; seed++) {
         dst_runs(tcp ? "TCP" : "ENGINE", seed);
-        moved += tcp ? dst_run_tcp(seed) : dst_run_engines(seed);
+        moved += dst_run_engines(seed, tcp);
     }
     printf("%llu seeds, %llu %s\n", (unsigned long long)count, (unsigned long long)moved,
            tcp ? "bytes" : "frames");

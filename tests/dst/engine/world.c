@@ -5,17 +5,22 @@
 
 #include "base/sequence.h"
 #include "session/pmtu.h"
+#include "tcp_kernel.h"
 #include "wire/seal.h"
 
 #define RECOVERY_NS (4 * DST_S)
 #define DEAD_NS DST_S
 #define HALF_OPEN_MOST 64
+#define LEAST_BYTES (1 << 20) /* over tcp in RECOVERY_NS, as long as not all has come */
+#define LAST_NS (30 * DST_S)  /* the kernel ends what is dark by then, TCP_UNACKED_MS */
 #define TICK_NS (10 * DST_MS) /* engines look at what is not urgent only when they are driven */
 
 struct world {
     uint64_t random;
     uint64_t now_ns;
+    uint64_t heal_ns; /* all faults are over */
     enum dst_kind kind;
+    bool over_tcp;
     struct dst_link link;
     struct dst_side sides[2];
     struct dst_script scripts[2];
@@ -74,11 +79,13 @@ static uint32_t draw_frames(struct world *w, const struct dst_side *side)
     return least + 1 + (uint32_t)draw_below(w, draw_chance(w, 500) ? 64 : 2048);
 }
 
-static void draw_side(struct world *w, uint8_t number, uint16_t segment)
+/* What ends have over any port. */
+static void begin_side(struct world *w, uint8_t number)
 {
     struct dst_side *side = &w->sides[number];
     memset(side, 0, sizeof *side);
     side->number = number;
+    side->over_tcp = w->over_tcp;
     side->peer = &w->sides[!number];
     side->link = &w->link;
     side->true_ns = &w->now_ns;
@@ -87,20 +94,31 @@ static void draw_side(struct world *w, uint8_t number, uint16_t segment)
     side->in = &w->scripts[!number];
     side->return_ns = side->wake_ns = HARP_NEVER;
     side->trusts = w->kind != DST_MALICE;
-    draw_card(w, &side->card, segment);
+}
+
+static void configure_side(struct world *w, struct dst_side *side, uint16_t unit)
+{
     harp_connection_defaults(&side->wanted);
     side->wanted.paths = (uint16_t)(1 + draw_below(w, DST_PATHS));
     side->wanted.dead_ns = DEAD_NS;
+    side->wanted.read_early_most = draw_chance(w, 300) ? 16u * unit : 0;
+    harp_engine_defaults(&side->config);
+    side->config.frame_bytes = 2048;
+    side->config.connections = w->kind == DST_CROWD ? DST_CONNECTIONS : 80;
+    side->is_crowded = w->kind == DST_CROWD;
+}
+
+static void draw_side(struct world *w, uint8_t number, uint16_t segment)
+{
+    struct dst_side *side = &w->sides[number];
+    begin_side(w, number);
+    draw_card(w, &side->card, segment);
+    configure_side(w, side, segment);
     if (w->kind != DST_CROWD) {
         side->wanted.stream_frames = side->in->stream_frames;
         side->wanted.draft_frames = side->out->pieces ? 1 + (uint32_t)draw_below(w, 600) : 0;
     }
-    side->wanted.read_early_most = draw_chance(w, 300) ? 16u * segment : 0;
-    harp_engine_defaults(&side->config);
     side->config.frames = draw_frames(w, side);
-    side->config.frame_bytes = 2048;
-    side->config.connections = w->kind == DST_CROWD ? DST_CONNECTIONS : 80;
-    side->is_crowded = w->kind == DST_CROWD;
     side->lent = calloc(side->wanted.stream_frames + 1, sizeof *side->lent);
     side->drafts = calloc(side->wanted.draft_frames + 1, sizeof *side->drafts);
 }
@@ -121,7 +139,14 @@ static void draw_unread(struct world *w, struct dst_script *script, uint16_t seg
     script->stall_to_ns = w->now_ns + draw_below(w, 100 * DST_MS);
 }
 
-static void begin_world(struct world *w)
+static void open_sides(struct world *w)
+{
+    dst_side_open(&w->sides[1]);
+    w->sides[0].handle = w->sides[1].handle;
+    dst_side_open(&w->sides[0]);
+}
+
+static void begin_over_links(struct world *w)
 {
     uint16_t segment =
         (uint16_t)(HARP_CHUNK_ALIGN * (1 + draw_below(w, draw_chance(w, 500) ? 1 : 11)));
@@ -144,9 +169,72 @@ static void begin_world(struct world *w)
     if (w->kind == DST_MALICE)
         w->sides[draw_below(w, 2)].tamper =
             1 + (uint32_t)draw_below(w, draw_chance(w, 500) ? 10 : 200);
-    dst_side_open(&w->sides[1]);
-    w->sides[0].handle = w->sides[1].handle;
-    dst_side_open(&w->sides[0]);
+    w->heal_ns = w->link.heal_ns;
+}
+
+/* Over tcp --------------------------------------------------------------------------------- */
+
+/* Of connections of one path none stays dark for ever: nothing could carry them on. */
+static void begin_kernel(struct world *w)
+{
+    bool faulty = w->kind != DST_PLAIN;
+    uint16_t paths = (uint16_t)harp_min(w->sides[0].wanted.paths, w->sides[1].wanted.paths);
+    struct dst_kernel_faults faults = {
+        .heal_ns = w->heal_ns,
+        .delay_ns = 1 + draw_below(w, draw_chance(w, 300) ? 5 * DST_MS : 100 * DST_US),
+        .room_bytes = 4096 + (uint32_t)draw_below(w, draw_chance(w, 500) ? 100000 : 4000000)};
+    if (faulty) {
+        faults.late = dst_rate(&w->random, 300, 50);
+        faults.reset = dst_rate(&w->random, 500, 800);
+        faults.dark = dst_rate(&w->random, 500, 800);
+        faults.dead = paths > 1 && draw_chance(w, 500);
+        faults.no_room = dst_rate(&w->random, 300, 300);
+        faults.no_number = dst_rate(&w->random, 200, 500);
+    }
+    uint64_t *const wake_ns[2] = {&w->sides[0].wake_ns, &w->sides[1].wake_ns};
+    dst_kernel_begin(virtual_draw(&w->random), &w->now_ns, wake_ns, &faults);
+}
+
+static void draw_tcp_side(struct world *w, uint8_t number, uint16_t unit)
+{
+    struct dst_side *side = &w->sides[number];
+    begin_side(w, number);
+    configure_side(w, side, unit);
+    side->wanted.crc = draw_chance(w, 500) ? HARP_CRC_ON : HARP_CRC_AUTO;
+    side->config.frames = 64;
+    side->lent = calloc(1, sizeof *side->lent);
+    side->drafts = calloc(1, sizeof *side->drafts);
+}
+
+/* Messages fill from a part of a frame to some dozens of frames, which are 64 KiB long. */
+static void draw_scripts(struct world *w, uint16_t unit)
+{
+    for (int i = 0; i < 2; i++) {
+        memset(&w->scripts[i], 0, sizeof w->scripts[i]);
+        dst_script_draw(&w->random, &w->scripts[i], unit, w->now_ns, w->kind == DST_FAULTS);
+        w->scripts[i].stream_frames = 0;
+        w->scripts[i].pieces = false;
+    }
+}
+
+static void begin_over_tcp(struct world *w)
+{
+    uint16_t unit =
+        (uint16_t)(HARP_CHUNK_ALIGN * (1 + draw_below(w, draw_chance(w, 700) ? 32 : 200)));
+    w->heal_ns = w->kind == DST_PLAIN ? w->now_ns : w->now_ns + draw_below(w, DST_FAULTS_NS);
+    draw_scripts(w, unit);
+    draw_tcp_side(w, 0, unit);
+    draw_tcp_side(w, 1, unit);
+    begin_kernel(w);
+}
+
+static void begin_world(struct world *w)
+{
+    if (w->over_tcp)
+        begin_over_tcp(w);
+    else
+        begin_over_links(w);
+    open_sides(w);
 }
 
 /* Steps ------------------------------------------------------------------------------------- */
@@ -183,7 +271,7 @@ static void send_strangers_first(struct world *w)
 static void prod_side(struct world *w)
 {
     struct dst_side *side = &w->sides[draw_below(w, 2)];
-    w->prod_ns = w->now_ns < w->link.heal_ns ? w->now_ns + draw_below(w, 5 * DST_MS) : HARP_NEVER;
+    w->prod_ns = w->now_ns < w->heal_ns ? w->now_ns + draw_below(w, 5 * DST_MS) : HARP_NEVER;
     if (side->port)
         dst_port_unreachable(side->port, (uint8_t)draw_below(w, DST_PATHS));
 }
@@ -203,7 +291,7 @@ static void deliver_next(struct world *w)
 
 static void step_world(struct world *w, uint64_t stop_ns)
 {
-    uint64_t frame_ns = dst_link_next_ns(&w->link);
+    uint64_t frame_ns = w->over_tcp ? dst_kernel_next_ns() : dst_link_next_ns(&w->link);
     uint64_t at_ns = harp_min(frame_ns, harp_min(w->sides[0].wake_ns, w->sides[1].wake_ns));
     at_ns = harp_min(at_ns, harp_min(w->flood_ns, harp_min(w->prod_ns, w->jump_ns)));
     w->now_ns = harp_max(w->now_ns, harp_min(at_ns, stop_ns));
@@ -215,7 +303,9 @@ static void step_world(struct world *w, uint64_t stop_ns)
         send_strangers_first(w);
     if (w->now_ns >= w->prod_ns)
         prod_side(w);
-    if (frame_ns <= w->now_ns)
+    if (frame_ns <= w->now_ns && w->over_tcp)
+        dst_kernel_step();
+    else if (frame_ns <= w->now_ns)
         deliver_next(w);
     for (int i = 0; i < 2; i++)
         if (w->sides[i].wake_ns <= w->now_ns)
@@ -246,6 +336,16 @@ static bool any_closed(const struct world *w)
 
 /* Runs -------------------------------------------------------------------------------------- */
 
+/* What the other end does not hear of ends by the kernel's timeout. */
+static void check_no_flows(struct world *w)
+{
+    uint64_t stop_ns = w->now_ns + LAST_NS;
+    while (w->now_ns < stop_ns && dst_kernel_open(0) + dst_kernel_open(1))
+        pass_time(w, DST_S);
+    for (uint8_t i = 0; i < 2; i++)
+        DST_CHECK(!dst_kernel_open(i), "flows stay after all connections", i, dst_kernel_open(i));
+}
+
 /* What was made and never accepted goes with its listener. */
 static void finish_world(struct world *w)
 {
@@ -256,6 +356,8 @@ static void finish_world(struct world *w)
         dst_side_stop_listening(&w->sides[i]);
     }
     pass_time(w, 3 * DEAD_NS);
+    if (w->over_tcp)
+        check_no_flows(w);
     for (int i = 0; i < 2; i++) {
         struct dst_side *side = &w->sides[i];
         if (!side->engine)
@@ -263,7 +365,7 @@ static void finish_world(struct world *w)
         for (uint32_t c = 0; c < side->engine->connections_n; c++)
             DST_CHECK(!side->engine->connections[c] || w->kind == DST_MALICE,
                       "a connection stays after its end", i, c);
-        if (w->kind == DST_MALICE)
+        if (w->kind == DST_MALICE || w->over_tcp)
             continue;
         dst_side_check_frames(side);
         uint32_t hops = dst_port_hops(side->port);
@@ -273,9 +375,15 @@ static void finish_world(struct world *w)
 
 static void run_through(struct world *w)
 {
-    uint64_t stop_ns = w->link.heal_ns + RECOVERY_NS;
-    while (w->now_ns < stop_ns && !is_through(w) && !any_closed(w))
+    uint64_t stop_ns = w->heal_ns + RECOVERY_NS, received = 0;
+    while (w->now_ns < stop_ns && !is_through(w) && !any_closed(w)) {
         step_world(w, stop_ns);
+        if (w->over_tcp && w->now_ns > w->heal_ns &&
+            dst_kernel_received() >= received + LEAST_BYTES) {
+            received = dst_kernel_received();
+            stop_ns = w->now_ns + RECOVERY_NS;
+        }
+    }
     DST_CHECK(!any_closed(w), "the connection broke", w->sides[0].reason, w->sides[1].reason);
     DST_CHECK(is_through(w), "no progress after all faults healed", w->sides[0].received,
               w->sides[1].received);
@@ -302,6 +410,8 @@ static void run_restart(struct world *w)
               w->sides[0].reason);
     free_side(&w->sides[0]);
     free_side(&w->sides[1]);
+    if (w->over_tcp)
+        dst_kernel_end();
     w->kind = DST_FAULTS;
     begin_world(w);
     run_through(w);
@@ -315,7 +425,7 @@ static void run_let_go(struct world *w)
     struct dst_side *side = &w->sides[draw_below(w, 2)];
     bool open = side->connected && side->peer->connection && dst_side_established(side->peer);
     dst_side_let_go(side);
-    uint64_t stop_ns = w->link.heal_ns + 2 * DEAD_NS;
+    uint64_t stop_ns = w->heal_ns + 2 * DEAD_NS;
     while (open && w->now_ns < stop_ns && !side->peer->closed)
         step_world(w, stop_ns);
     DST_CHECK(!open || side->peer->closed, "the other end does not know", side->number, go_ns);
@@ -327,7 +437,7 @@ static void run_let_go(struct world *w)
 
 static void run_malice(struct world *w)
 {
-    uint64_t stop_ns = w->link.heal_ns + RECOVERY_NS;
+    uint64_t stop_ns = w->heal_ns + RECOVERY_NS;
     while (w->now_ns < stop_ns && !is_through(w) && !any_closed(w))
         step_world(w, stop_ns);
 }
@@ -357,7 +467,7 @@ static void run_crowd(struct world *w)
     uint32_t count = 10 + (uint32_t)draw_below(w, draw_chance(w, 200) ? DST_CROWD_MOST - 10 : 60);
     bool killed = draw_chance(w, 300);
     uint64_t stop_ns = killed ? w->now_ns + begin_ns + draw_below(w, 20 * DST_MS)
-                              : w->link.heal_ns + RECOVERY_NS + 2 * DEAD_NS;
+                              : w->heal_ns + RECOVERY_NS + 2 * DEAD_NS;
     struct dst_crowd *crowd = dst_crowd_new(w->sides, &w->random, count, begin_ns);
     for (int i = 0; i < 2; i++) {
         w->sides[i].crowd = crowd;
@@ -382,34 +492,50 @@ static enum dst_kind draw_kind(uint64_t seed)
     return draw < 8 ? kinds[draw] : DST_FAULTS;
 }
 
-uint64_t dst_run_engines(uint64_t seed)
+/* Nobody forges what flows carry, and one kernel has no crowds. */
+static enum dst_kind draw_tcp_kind(uint64_t seed)
+{
+    static const enum dst_kind kinds[8] = {DST_PLAIN, DST_RESTART, DST_LET_GO};
+    return seed % 8 < 3 ? kinds[seed % 8] : DST_FAULTS;
+}
+
+static struct world *new_world(uint64_t seed, bool over_tcp)
+{
+    struct world *w = calloc(1, sizeof *w);
+    w->random = seed;
+    w->over_tcp = over_tcp;
+    w->kind = over_tcp ? draw_tcp_kind(seed) : draw_kind(seed);
+    w->link.random = virtual_draw(&w->random);
+    w->link.payloads = true;
+    w->now_ns = 100 * DST_MS;
+    w->jump_ns = w->flood_ns = w->prod_ns = HARP_NEVER;
+    return w;
+}
+
+uint64_t dst_run_engines(uint64_t seed, bool over_tcp)
 {
     static void (*const runs[])(struct world *) = {
         [DST_PLAIN] = run_through, [DST_FAULTS] = run_through, [DST_RESTART] = run_restart,
         [DST_LET_GO] = run_let_go, [DST_MALICE] = run_malice,  [DST_FLOOD] = run_flood,
         [DST_CROWD] = run_crowd,
     };
-    struct world *w = calloc(1, sizeof *w);
-    w->random = seed;
-    w->kind = draw_kind(seed);
-    w->link.random = virtual_draw(&w->random);
-    w->link.payloads = true;
-    w->now_ns = 100 * DST_MS;
-    w->jump_ns = w->flood_ns = w->prod_ns = HARP_NEVER;
+    struct world *w = new_world(seed, over_tcp);
     begin_world(w);
     if (w->kind == DST_FAULTS && draw_chance(w, 150)) {
         w->jump_ns = w->now_ns + draw_below(w, 100 * DST_MS);
         w->jump_by_ns = draw_chance(w, 500) ? (int64_t)draw_below(w, 10 * DST_S)
                                             : -(int64_t)draw_below(w, 50 * DST_MS);
     }
-    if (w->kind == DST_FAULTS && draw_chance(w, 300))
+    if (w->kind == DST_FAULTS && draw_chance(w, 300) && !over_tcp)
         w->prod_ns = w->now_ns;
     runs[w->kind](w);
     finish_world(w);
-    uint64_t frames = w->frames;
+    uint64_t moved = over_tcp ? dst_kernel_received() : w->frames;
     for (int i = 0; i < 2; i++)
         free_side(&w->sides[i]);
+    if (over_tcp)
+        dst_kernel_end();
     dst_link_free(&w->link);
     free(w);
-    return frames;
+    return moved;
 }
