@@ -61,12 +61,12 @@ def join_handles(handles: list[int]) -> int:
 
 def begin(runtime: Runtime, entries: Sequence[Entry]) -> list[int]:
     """Ask for tensors, all in one message; each gets a handle."""
+    runtime.enqueue(entries)
     begun = []
     for entry in entries:
         handle = next(_numbers)
         _handles[handle] = entry.future, runtime
         begun.append(handle)
-    runtime.enqueue(entries)
     return begun
 
 
