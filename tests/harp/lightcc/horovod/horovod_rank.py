@@ -284,6 +284,9 @@ def layers():
         torch.testing.assert_close(nets[0].weight, nets[1].weight)
     net = model()
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), 0.1))
+    names = [optimizer._parameter_names[own] for own in net.parameters()]
+    assert len(set(names)) == 4
+    assert hvd.allgather_object(names) == [names] * hvd.size()
     net(torch.ones(1, 10)).sum().backward()
     optimizer.synchronize()
     with warnings.catch_warnings(record=True) as told:
