@@ -268,6 +268,7 @@ def layers():
     """Batch normalization and sparse gradients are those of one process with all data."""
     check_batch_norm()
     words = torch.tensor([[1, 2, 2], [5, 1, 9]])
+    check_gradients_of_a_new_optimizer()
     for made, options in ((torch.optim.SGD, {}), (torch.optim.SparseAdam, {}),
                           (torch.optim.SparseAdam, {"sparse_as_dense": True})):
         nets = []
@@ -339,6 +340,30 @@ def optimizers():
                                                  gradient_predivide_factor=2.0), ValueError),
         refused(lambda: hvd.synchronize(handle), ValueError).replace(str(handle), "N")]
     return found
+
+
+def check_gradients_of_a_new_optimizer():
+    """Its state's broadcast gives zeros to who has no gradient, and leaves the others alone."""
+    net = torch.nn.Sequential(torch.nn.Embedding(4, 2, sparse=True), torch.nn.Linear(2, 1))
+    net[1].bias.requires_grad_(False)
+    for made, model_of_it, sparse in ((torch.optim.SGD, net, True), (torch.optim.SGD, None, False),
+                                      (torch.optim.SparseAdam, None, True)):
+        net.zero_grad()
+        before = [own.detach().clone() for own in net.parameters()]
+        chosen = net if made is torch.optim.SGD else net[0]
+        optimizer = hvd.DistributedOptimizer(made(chosen.parameters(), 0.1))
+        hvd.broadcast_optimizer_state(optimizer, 0, model_of_it)
+        assert net[0].weight.grad.is_sparse == sparse
+        assert not net[0].weight.grad.to_dense().any()
+        if made is torch.optim.SGD:
+            assert net[1].weight.grad.tolist() == [[0.0, 0.0]]
+        assert net[1].bias.grad is None
+        for own, wanted in zip(net.parameters(), before, strict=True):
+            assert (own == wanted).all()
+    net.zero_grad()
+    net[1].weight.grad = torch.ones(1, 2)
+    hvd.broadcast_optimizer_state(torch.optim.SGD(net.parameters(), 0.1), 0)
+    assert net[1].weight.grad.tolist() == [[1.0, 1.0]]
 
 
 def check_batch_norm():
