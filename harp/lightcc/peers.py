@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import threading
 from pathlib import Path
@@ -37,6 +38,10 @@ if TYPE_CHECKING:
     Bytes = NDArray[np.uint8]
 
 PIECES, P2P = KINDS = b"pieces", b"p2p"
+WARN_AFTER_S = 60.0
+"""A group that is not made for this long, or half its timeout, names whom it waits for; 60 s is
+Horovod's HOROVOD_STALL_CHECK_TIME_SECONDS."""
+log = logging.getLogger("harp.lightcc")
 
 
 class PeerChannel(ConnectionChannel):
@@ -98,6 +103,8 @@ class Peers:
 
     async def connect(self) -> None:
         """Open all connections. Raises the network's errors; GroupError names missing ranks."""
+        loop = asyncio.get_running_loop()
+        warning = loop.call_later(min(WARN_AFTER_S, self._timeout_s / 2), self._warn_of_missing)
         try:
             await asyncio.wait_for(self._connect_all(), self._timeout_s)
         except asyncio.TimeoutError:
@@ -107,6 +114,14 @@ class Peers:
             raise GroupError(f"the group was not made within {self._timeout_s:g} s: rank"
                              f"{'s' if len(late) > 1 else ''} {', '.join(map(str, late))} did not "
                              "come") from None
+        finally:
+            warning.cancel()
+
+    def _warn_of_missing(self) -> None:
+        if self._missing:
+            log.warning("a group of %d ranks still waits for %s; each of its ranks must make it, "
+                        "in the same order as other groups", self.ranks,
+                        name_ranks(sorted(self._missing)))
 
     async def _connect_all(self) -> None:
         kinds = await self._find_kinds()

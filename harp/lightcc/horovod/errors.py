@@ -21,6 +21,14 @@ class RequestError(RuntimeError):
     """Ranks asked for what does not go together; the group lives on."""
 
 
+class DuplicateNameError(RequestError, ValueError):
+    """A request by a name that is under way; a ValueError as well, as Horovod's is."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{name} is under way; ask for the tensor again when it is over, or under "
+                         "another name")
+
+
 class NotInitializedError(ValueError):
     """``hvd.init()`` was not called."""
 

@@ -21,7 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from harp.lightcc.horovod.errors import HorovodInternalError, RequestError
+from harp.lightcc.horovod.errors import (
+    DuplicateNameError,
+    HorovodInternalError,
+    RequestError,
+)
 from harp.lightcc.horovod.negotiation import (
     WAIT,
     Codec,
@@ -32,7 +36,7 @@ from harp.lightcc.horovod.negotiation import (
 from harp.lightcc.horovod.packing import Buffers, nbytes, pack, shares, split, unpack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -91,6 +95,8 @@ class Runtime:
         self._cycle_s = settings.cycle_s
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._entries: dict[str, Entry] = {}
+        self._names: set[str] = set()
+        self._names_lock = threading.Lock()
         self._unsent: list[Request] = []
         self._is_awaited = False
         self._failed: Exception | None = None
@@ -111,7 +117,16 @@ class Runtime:
         self._thread.start()
 
     def enqueue(self, entries: Sequence[Entry]) -> None:
-        """Ask for tensors; their futures are done when the calls are over. Any thread."""
+        """Ask for tensors; their futures are done when the calls are over. Any thread.
+
+        Raises DuplicateNameError, and asks for none of them, where a name is under way.
+        """
+        with self._names_lock:
+            taken = next((entry.request.name for entry in entries
+                          if entry.request.name in self._names), None)
+            if taken is not None:
+                raise DuplicateNameError(taken)
+            self._names.update(entry.request.name for entry in entries)
         self._inbox.put(partial(self._add_entries, entries))
 
     def hurry(self) -> None:
@@ -176,26 +191,27 @@ class Runtime:
 
     def _fail_all(self, error: Exception) -> None:
         self._failed = self._failed or error
-        for entry in self._entries.values():
-            entry.future.set_exception(self._failed)
+        entries = list(self._entries.values())
         self._entries.clear()
+        self._free_names(entry.request.name for entry in entries)
+        _fail_entries(entries, self._failed)
 
     # ---- Requests ----
 
     def _add_entries(self, entries: Sequence[Entry]) -> None:
-        busy = {entry.request.group for entry in entries
-                if entry.request.group and entry.request.name in self._entries}
+        if self._failed:
+            self._free_names(entry.request.name for entry in entries)
+            _fail_entries(entries, self._failed)
+            return
         for entry in entries:
-            if self._failed:
-                entry.future.set_exception(self._failed)
-            elif entry.request.name in self._entries or entry.request.group in busy:
-                entry.future.set_exception(RequestError(
-                    f"{entry.request.name} is under way; ask for the tensor again when it is "
-                    "over, or under another name"))
-            else:
-                self._entries[entry.request.name] = entry
-                self._unsent.append(entry.request)
-                self._is_awaited = False
+            self._entries[entry.request.name] = entry
+            self._unsent.append(entry.request)
+            self._is_awaited = False
+
+    def _free_names(self, names: Iterable[str]) -> None:
+        """Let callers ask for these again."""
+        with self._names_lock:
+            self._names.difference_update(names)
 
     def _add_wait(self) -> None:
         if self._entries and not self._is_awaited:
@@ -287,6 +303,7 @@ class Runtime:
         if not response.requests:
             return
         entries = [self._entries.pop(request.name, None) for request in response.requests]
+        self._free_names(request.name for request in response.requests)
         kind = response.requests[0].kind
         if response.error or kind not in WORDS:
             self._timeline.call([request.name for request in response.requests],

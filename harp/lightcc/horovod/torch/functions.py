@@ -75,14 +75,18 @@ def _unpickled(data: torch.Tensor) -> Any:
 
 
 def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int,
-                              model: Any = None) -> None:  # noqa: ARG001  (Horovod's)
+                              model: torch.nn.Module | None = None) -> None:
     """Give all ranks the root's optimizer state: options by value, tensors in place.
 
-    A rank whose optimizer has made no step has no tensors of its own yet, and gets the root's.
+    A rank whose optimizer has made no step has no tensors of its own yet, and gets the root's. Its
+    parameters without a gradient get zeros, as in Horovod; sparse ones where the optimizer is
+    SparseAdam or where the ``model`` says so.
     """
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("cannot broadcast torch.optim.LBFGS state: it belongs to one process only")
     state = optimizer.state_dict()
+    if not state["state"]:
+        _zero_missing_gradients(optimizer, model)
     own = global_process_set.rank() == root_rank
     plan = broadcast_object(_described(state) if own else None, root_rank, "optimizer.state")
     found = state if own else _blank(plan)
@@ -93,6 +97,19 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int,
         synchronize(handle)
     if not own:
         optimizer.load_state_dict(found)
+
+
+def _zero_missing_gradients(optimizer: torch.optim.Optimizer,
+                            model: torch.nn.Module | None) -> None:
+    sparse = {parameter for module in (model.modules() if model else ())
+              if isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and module.sparse
+              for parameter in module.parameters(recurse=False)}
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter.requires_grad and parameter.grad is None:
+                zeros = torch.zeros_like(parameter)
+                is_sparse = parameter in sparse or isinstance(optimizer, torch.optim.SparseAdam)
+                parameter.grad = zeros.to_sparse() if is_sparse else zeros
 
 
 class _Shape:

@@ -61,12 +61,12 @@ def join_handles(handles: list[int]) -> int:
 
 def begin(runtime: Runtime, entries: Sequence[Entry]) -> list[int]:
     """Ask for tensors, all in one message; each gets a handle."""
+    runtime.enqueue(entries)
     begun = []
     for entry in entries:
         handle = next(_numbers)
         _handles[handle] = entry.future, runtime
         begun.append(handle)
-    runtime.enqueue(entries)
     return begun
 
 
@@ -86,6 +86,8 @@ def named(kind: str, name: str | None, process_set: ProcessSet) -> str:
     return f"{kind}.noname.{next(_unnamed.setdefault(key, itertools.count()))}"
 
 
-def forget_unnamed() -> None:
-    """Begin to count calls without a name anew, as all ranks of a new world do."""
-    _unnamed.clear()
+def forget_unnamed(process_set: ProcessSet | None = None) -> None:
+    """Begin to count calls without a name anew, of a set or of all; all its ranks must do so."""
+    for key in list(_unnamed):
+        if process_set is None or key[1] == process_set.process_set_id:
+            del _unnamed[key]

@@ -24,7 +24,7 @@ from harp.lightcc.horovod.torch.gradients import (
     GroupedReducescatter,
     Reducescatter,
 )
-from harp.lightcc.horovod.torch.handles import named, synchronize
+from harp.lightcc.horovod.torch.handles import forget_unnamed, named, synchronize
 from harp.lightcc.horovod.world import ProcessSet, global_process_set
 
 if TYPE_CHECKING:
@@ -137,4 +137,7 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
 
 def join(device: int = -1) -> int:  # noqa: ARG001  (Horovod's)
     """Wait until all ranks have joined, with zeros for what they reduce; gives the last one."""
-    return int(synchronize(say("join", "join", global_process_set)))
+    last = int(synchronize(say("join", "join", global_process_set)))
+    # Who joined early has asked for fewer than the others, and none is under way now.
+    forget_unnamed(global_process_set)
+    return last

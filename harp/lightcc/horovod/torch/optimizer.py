@@ -34,7 +34,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self._compression, self._op, self._predivide = compression, op, predivide
         self._process_set, self._sparse_as_dense = process_set, sparse_as_dense
         self.backward_passes_per_step = backward_passes_per_step
-        self._names = _names(self.param_groups, named_parameters)
+        # Scripts read it by Horovod's name.
+        self._parameter_names = _names(self.param_groups, named_parameters)
         self._trained = [parameter for group in self.param_groups for parameter in group["params"]
                          if parameter.requires_grad]
         self._left = dict.fromkeys(self._trained, backward_passes_per_step)
@@ -84,12 +85,12 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         first = parameters[0]
         if len(parameters) == 1 and first.grad.is_sparse and not self._sparse_as_dense:
             self._handles[first] = ops.sparse_allreduce_async(
-                first.grad, self._names[first], self._op, self._process_set)
+                first.grad, self._parameter_names[first], self._op, self._process_set)
             return
         small = [self._compression.compress(self._dense(parameter)) for parameter in parameters]
         tensors = [tensor for tensor, _ in small]
-        options = (None, self._names[first], self._op, 1 / self._predivide, self._predivide,
-                   self._process_set)
+        options = (None, self._parameter_names[first], self._op, 1 / self._predivide,
+                   self._predivide, self._process_set)
         if len(parameters) == 1:
             handles = [ops.allreduce_async_(tensors[0], *options, sparse=True)]
         else:
@@ -104,8 +105,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     def _dense(self, parameter: torch.Tensor) -> torch.Tensor:
         assert parameter.grad is not None
         if parameter.grad.is_sparse and not self._sparse_as_dense:
-            raise ValueError(f"the gradient of {self._names[parameter]} is sparse and in a group; "
-                             "sparse_as_dense=True makes it dense")
+            raise ValueError(f"the gradient of {self._parameter_names[parameter]} is sparse and in "
+                             "a group; sparse_as_dense=True makes it dense")
         return parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
 
     def synchronize(self) -> None:
@@ -141,9 +142,10 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         """Make a step with the gradients of all ranks."""
         if self._shall_synchronize:
             if self._synchronized:
-                warnings.warn("optimizer.step() reduces the gradients once more after "
-                              "optimizer.synchronize(); optimizer.skip_synchronize() leaves that "
-                              "out", stacklevel=2)
+                # Scripts filter warnings by Horovod's words, with which it begins.
+                warnings.warn("optimizer.step() called without optimizer.skip_synchronize() "
+                              "context after optimizer.synchronize(): the gradients are reduced "
+                              "once more", stacklevel=2)
             self.synchronize()
         elif not self._synchronized:
             raise AssertionError("step() was called with skip_synchronize() and without a call to "

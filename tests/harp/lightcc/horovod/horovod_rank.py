@@ -193,8 +193,8 @@ def mistakes():
     assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == hvd.size()
     if hvd.rank() == 0:
         first = hvd.allreduce_async_(torch.ones(3), name="twice")
-        found.append(refused(lambda: hvd.allreduce(torch.ones(3), name="twice"),
-                             hvd.RequestError))
+        found.append(refused(lambda: hvd.allreduce_async(torch.ones(3), name="twice"),
+                             ValueError))  # Horovod's type, and at once
     hvd.barrier()  # the others ask for it now
     hvd.synchronize(first if hvd.rank() == 0 else hvd.allreduce_async_(torch.ones(3),
                                                                        name="twice"))
@@ -268,6 +268,7 @@ def layers():
     """Batch normalization and sparse gradients are those of one process with all data."""
     check_batch_norm()
     words = torch.tensor([[1, 2, 2], [5, 1, 9]])
+    check_gradients_of_a_new_optimizer()
     for made, options in ((torch.optim.SGD, {}), (torch.optim.SparseAdam, {}),
                           (torch.optim.SparseAdam, {"sparse_as_dense": True})):
         nets = []
@@ -284,6 +285,9 @@ def layers():
         torch.testing.assert_close(nets[0].weight, nets[1].weight)
     net = model()
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), 0.1))
+    names = [optimizer._parameter_names[own] for own in net.parameters()]
+    assert len(set(names)) == 4
+    assert hvd.allgather_object(names) == [names] * hvd.size()
     net(torch.ones(1, 10)).sum().backward()
     optimizer.synchronize()
     with warnings.catch_warnings(record=True) as told:
@@ -336,6 +340,30 @@ def optimizers():
                                                  gradient_predivide_factor=2.0), ValueError),
         refused(lambda: hvd.synchronize(handle), ValueError).replace(str(handle), "N")]
     return found
+
+
+def check_gradients_of_a_new_optimizer():
+    """Its state's broadcast gives zeros to who has no gradient, and leaves the others alone."""
+    net = torch.nn.Sequential(torch.nn.Embedding(4, 2, sparse=True), torch.nn.Linear(2, 1))
+    net[1].bias.requires_grad_(False)
+    for made, model_of_it, sparse in ((torch.optim.SGD, net, True), (torch.optim.SGD, None, False),
+                                      (torch.optim.SparseAdam, None, True)):
+        net.zero_grad()
+        before = [own.detach().clone() for own in net.parameters()]
+        chosen = net if made is torch.optim.SGD else net[0]
+        optimizer = hvd.DistributedOptimizer(made(chosen.parameters(), 0.1))
+        hvd.broadcast_optimizer_state(optimizer, 0, model_of_it)
+        assert net[0].weight.grad.is_sparse == sparse
+        assert not net[0].weight.grad.to_dense().any()
+        if made is torch.optim.SGD:
+            assert net[1].weight.grad.tolist() == [[0.0, 0.0]]
+        assert net[1].bias.grad is None
+        for own, wanted in zip(net.parameters(), before, strict=True):
+            assert (own == wanted).all()
+    net.zero_grad()
+    net[1].weight.grad = torch.ones(1, 2)
+    hvd.broadcast_optimizer_state(torch.optim.SGD(net.parameters(), 0.1), 0)
+    assert net[1].weight.grad.tolist() == [[1.0, 1.0]]
 
 
 def check_batch_norm():
@@ -399,8 +427,10 @@ def sets():
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), 0.05),
                                          named_parameters=net.named_parameters())
     train(net, optimizer, batches(3 + 2 * rank, 8))  # rank 0 joins first
+    assert hvd.join() == ranks - 1
+    for _ in range(rank):  # without a name: who joins first has counted fewer of them
+        hvd.allreduce(torch.ones(1))
     last = hvd.join()
-    assert last == ranks - 1
     return [last, hvd.allreduce(torch.ones(1), op=hvd.Sum).item()]
 
 

@@ -94,9 +94,9 @@ def test_normalization_and_sparse_gradients_are_those_of_all_ranks():
     one, other = answers(run(2, RANK, "layers"))
     assert one == other
     assert len(one) == 4
-    for text, wanted in zip(one, ("skip_synchronize() leaves that out", "it must be 1 or more",
-                                  "groups is -1; it must be", "in one of the groups only"),
-                            strict=True):
+    for text, wanted in zip(one, ("optimizer.step() called without optimizer.skip_synchronize()",
+                                  "it must be 1 or more", "groups is -1; it must be",
+                                  "in one of the groups only"), strict=True):
         assert wanted in text
 
 

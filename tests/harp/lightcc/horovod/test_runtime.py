@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from harp.lightcc.horovod.autotune import Tuner, apply, choices
-from harp.lightcc.horovod.errors import HorovodInternalError
+from harp.lightcc.horovod.errors import DuplicateNameError, HorovodInternalError
 from harp.lightcc.horovod.negotiation import Codec, Request, Response
 from harp.lightcc.horovod.runtime import REQUESTS, Entry, Runtime
 from harp.lightcc.horovod.settings import Settings
@@ -64,6 +64,36 @@ def test_a_message_that_comes_after_the_thread_has_ended_is_not_answered():
         runtimes[0]._thread.join()
         runtimes[0]._inbox.put(partial(runtimes[0]._take_message, 1, REQUESTS, late))
         runtimes[0].close()
+
+
+def test_a_name_under_way_is_refused_at_once_and_the_first_call_goes_on():
+    data = np.ones((2, 3), "f4")
+    with runtimes_of(2) as (runtimes, _):
+        first = gradient("a", data[0])
+        runtimes[0].enqueue([first])
+        with pytest.raises(DuplicateNameError, match=r"^a is under way; ask for the tensor again"):
+            runtimes[0].enqueue([gradient("b", data[0]), gradient("a", data[0])])
+        for runtime, own in zip(runtimes, data, strict=True):
+            runtime.enqueue([gradient("b", own.copy())])  # was not asked for with a
+        runtimes[1].enqueue([gradient("a", data[1])])
+        assert first.future.result(PATIENCE_S).tolist() == [2.0] * 3
+        reduce_all(runtimes, [[own] for own in data])
+        reduce_all(runtimes, [[own] for own in data])  # the same name, when it is over
+    assert data.tolist() == [[8.0] * 3] * 2
+
+
+def test_after_a_failure_a_name_that_was_under_way_tells_of_the_failure():
+    with runtimes_of(2) as (runtimes, _):
+        own = [gradient("a", np.ones(3, "f4")) for _ in range(3)]
+        runtimes[0].enqueue([own[0]])
+        runtimes[1].close()
+        for entry in own[1:]:
+            with pytest.raises(HorovodInternalError):
+                own[0].future.result(PATIENCE_S)
+            runtimes[0].enqueue([entry])
+            own[0] = entry
+        with pytest.raises(HorovodInternalError):
+            own[0].future.result(PATIENCE_S)
 
 
 @pytest.mark.parametrize("threshold", [0, 4000, 1 << 20])

@@ -1,0 +1,45 @@
+"""Ranks that make a group: who does not come is named, first in a warning."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from harp.lightcc.failure import GroupError
+from harp.lightcc.peers import Peers
+from harp.lightcc.store import MemoryStore
+
+MISSING = "a group of 3 ranks still waits for rank 2; each of its ranks must make it, in the same "
+
+
+async def connect_all(*peers):
+    return await asyncio.gather(*(each.connect() for each in peers), return_exceptions=True)
+
+
+def test_who_does_not_come_is_named_long_before_the_timeout(caplog):
+    store = MemoryStore()
+    both = [Peers(rank, 3, store, 1.0, {}) for rank in range(2)]
+    try:
+        errors = asyncio.run(connect_all(*both))
+    finally:
+        store.set("place/2", b"null")  # so that no thread waits for it
+        for each in both:
+            each.close()
+    assert [str(error) for error in errors] == [
+        "the group was not made within 1 s: rank 2 did not come"] * 2
+    assert all(isinstance(error, GroupError) for error in errors)
+    assert [record.getMessage()[:len(MISSING)] for record in caplog.records] == [MISSING] * 2
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_group_that_all_ranks_make_warns_of_nobody(ranks, caplog):
+    store = MemoryStore()
+    all_of_it = [Peers(rank, ranks, store, 30.0, {}) for rank in range(ranks)]
+    try:
+        assert asyncio.run(connect_all(*all_of_it)) == [None] * ranks
+    finally:
+        for each in all_of_it:
+            each.close()
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
