@@ -119,6 +119,9 @@ class Engine(torch.nn.Module):
         for tensor in [*model.buffers(), *_frozen(model, self._number)]:
             if tensor.is_floating_point():
                 tensor.data = tensor.data.to(self.dtype)
+        for module in model.modules():
+            # A function of its own: torch marks it, which a bound method does not allow.
+            module.register_state_dict_post_hook(lambda *given: self._copy_states(given[1]))
 
     # The parts that operators see
 
@@ -203,6 +206,14 @@ class Engine(torch.nn.Module):
                 yield
         finally:
             self._outside = False
+
+    def _copy_states(self, states: dict[str, Any]) -> None:
+        """Copy what a state_dict has of pages: its reader is not watched, and pages go away."""
+        for name, one in states.items():
+            if isinstance(one, torch.Tensor) and not isinstance(one, torch.nn.Parameter) and (
+                    self._pages_of([one])):
+                with self.watched():
+                    states[name] = one.clone()
 
     # DeepSpeed's calls
 
@@ -509,10 +520,18 @@ def initialize(model: torch.nn.Module, config: Mapping[str, Any] | str | Path | 
     if adam is None:
         raise ConfigError("the configuration has no optimizer, and none was given: "
                           "optimizer.type Adam or AdamW is possible")
+    _refuse_meta(model)
     engine = Engine(model, read, groups, adam)
     if callable(lr_scheduler):
         lr_scheduler = lr_scheduler(engine.optimizer)
     return engine, engine.optimizer, None, lr_scheduler
+
+
+def _refuse_meta(model: torch.nn.Module) -> None:
+    for name, one in [*model.named_parameters(), *model.named_buffers()]:
+        if one.is_meta:
+            raise ConfigError(f"the model's tensor {name} is on the device meta and has no values: "
+                              "make the model on the CPU")
 
 
 def _as_groups(parameters: Any) -> list[dict[str, Any]]:

@@ -83,7 +83,12 @@ class Capacities:
 
 @dataclass(frozen=True)
 class Rates:
-    """Pages a second, between device and host and of the disk."""
+    """Pages a second, between device and host and of the disk.
+
+    The defaults are guesses without a source or a measurement, of low confidence: with pages of
+    4 MiB, 4.2 GB/s of copies and 1.05 GB/s of an SSD. Smaller pages should move faster than this.
+    They only choose among plans: whichever is taken, its step has the same bits.
+    """
 
     copy: float = 1000.0
     disk: float = 250.0

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from itertools import count
 from pathlib import Path
 
 import pytest
 import torch
 
-from harp.angelptm import CapacityError
+from harp.angelptm import CapacityError, ConfigError, initialize
 from harp.angelptm.plan import DEVICE, DISK, HOST
 from tests.harp.angelptm.models import (
     PAGE,
@@ -170,3 +172,35 @@ def test_the_caps_hold_all_states_once():
         elements = sum(parameter.numel() for parameter in engine.module.parameters())
         pages = engine.layout.pages
     assert pages * PAGE <= 16 * elements * 1.02 + 4 * PAGE
+
+
+STATE_DICT = """
+import torch
+from tests.harp.angelptm.models import batches, config, engine_of, parameters_of, seeded, train
+with engine_of(seeded(), config(device=14, host=160)) as engine:
+    train(engine, batches(3))
+    whole = engine.module.state_dict()
+    part = engine.module.layers[0].state_dict()
+    names = [name for name, _ in engine.module.named_parameters()]
+    for name, own in zip(names, parameters_of(engine), strict=True):
+        assert torch.equal(whole[name], own), name
+    for name, own in part.items():
+        assert torch.equal(own, whole[f"layers.0.{name}"]), name
+    train(engine, batches(1))
+    assert not torch.equal(engine.module.state_dict()["scale"], whole["scale"])
+print("whole")
+"""
+
+
+def test_a_state_dict_can_be_read_although_its_pages_are_elsewhere():
+    # In a process of its own: what is not on the device is no memory, and reading it a signal.
+    done = subprocess.run([sys.executable, "-c", STATE_DICT], capture_output=True, text=True,
+                          check=False, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "whole\n"), done.stderr
+
+
+def test_a_model_without_values_is_refused_with_a_sentence():
+    with torch.device("meta"):
+        model = torch.nn.Linear(4, 4)
+    with pytest.raises(ConfigError, match=r"tensor weight is on the device meta"):
+        initialize(model=model, config=config())
