@@ -113,6 +113,7 @@ def sweeps(folder: Path) -> None:
 
 
 def tuning(folder: Path) -> None:
+    shipped(folder)
     write(folder, small(), "cluster.yaml")
     for name in ("own.log", "tree-ll.log"):
         shutil.copy(ROOT / "tests/data/samples/nccl-tests-16-ranks.log", folder / name)

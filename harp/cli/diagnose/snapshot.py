@@ -172,7 +172,8 @@ def engines(pids: tuple[int, ...] = ()) -> list[EngineRow]:
 
 def _is_of_this_namespace(engine: EngineRow) -> bool:
     """Containers may share memory, and so see one another's engines, but not a network."""
-    ips = {ip_of(row.local) for row in engine.paths if not row.local.startswith("mem:")}
+    places = {row.local for row in engine.paths} - {""}  # a path that has yet to find its way
+    ips = {ip_of(local) for local in places if not local.startswith("mem:")}
     ips = {ip for ip in ips if not ip_address(ip).is_loopback}  # all namespaces have that
     own, other = _namespace_of("thread-self"), _namespace_of(engine.pid)
     if other is None and not ips:  # its process is gone, and it had no network: of the first one

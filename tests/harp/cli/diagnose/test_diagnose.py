@@ -7,10 +7,12 @@ import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
 
+from harp.cli import stats_files
 from harp.cli.diagnose import diagnose, exchange
 from harp.cli.diagnose.exchange import SnapshotServer, ask_host
 from harp.cli.diagnose.snapshot import engines, from_json, to_json
@@ -260,6 +262,18 @@ def test_a_snapshot_is_of_this_host(tmp_path):
     rows = {row.connection: row for engine in report.moments[-1].engines for row in engine.paths}
     ends = {(row.local, row.remote) for row in rows.values() if "127.0.0.1" in row.local}
     assert any(pair[::-1] in ends for pair in ends)
+
+
+def test_a_path_that_has_yet_to_find_its_way_says_nothing_of_namespaces(monkeypatch):
+    place = Port("udp", address="127.0.0.1")
+    with Engine(place) as near, Engine(place) as far:
+        listener = far.listen()
+        connection = near.connect(listener.handle, timeout=PATIENCE_S)
+        found = [row for row in stats_files.snapshots((), 8) if row.paths]
+        assert not connection.closed
+    cut = [replace(row, paths=[path | {"local": ""} for path in row.paths]) for row in found]
+    monkeypatch.setattr(stats_files, "snapshots", lambda *_: cut)
+    assert {row.file for row in engines()} == {row.file for row in found}
 
 
 def engines_seen_at(end):
