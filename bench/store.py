@@ -38,8 +38,9 @@ def stamp() -> dict[str, str]:
     except OSError:
         found = None
     model = found[1] if found else platform.machine()
+    kernel = platform.release().partition("-")[0]  # what distributions add says nothing of speed
     return {"date": datetime.now(timezone.utc).date().isoformat(), "commit": described or "unknown",
-            "machine": f"{model}, {os.cpu_count()} CPUs, Linux {platform.release()}"}
+            "machine": f"{model}, {os.cpu_count()} CPUs, Linux {kernel}"}
 
 
 def when_measured(rows: Iterable[Result]) -> str:
