@@ -57,6 +57,27 @@ class Stage(ABC):
         return iter(())
 
 
+class LocalStage(Stage):
+    """What ranks do by themselves: one step without messages."""
+
+    @property
+    def steps(self) -> int:
+        """One."""
+        return 1
+
+    def step(self, index: int) -> Transfers:  # noqa: ARG002  (there is one step)
+        """No messages."""
+        return Transfers.empty()
+
+    def sends(self, rank: int) -> Transfers:  # noqa: ARG002  (no rank has any)
+        """No messages."""
+        return Transfers.empty()
+
+    def receives(self, rank: int) -> Transfers:  # noqa: ARG002  (no rank has any)
+        """No messages."""
+        return Transfers.empty()
+
+
 @dataclass(frozen=True, eq=False)
 class Plan:
     """A collective as a compact program.

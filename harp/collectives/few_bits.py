@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from harp.collectives.collective_plan import Plan, Stage
+from harp.collectives.collective_plan import LocalStage, Plan, Stage
 from harp.collectives.ir import Buffer, LocalWork, Op, Phase, Transfers, local_phase
 from harp.collectives.layout import Groups
 
@@ -143,7 +143,7 @@ class Coding(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Code(Stage):
+class Code(LocalStage):
     """Encoding or decoding: one step without messages."""
 
     label: str
@@ -153,23 +153,6 @@ class Code(Stage):
     """Of the rank with a number of host and shard, in order."""
     elements: Callable[[Ints, Ints], Ints]
     """Values that a rank encodes or adds."""
-
-    @property
-    def steps(self) -> int:
-        """One."""
-        return 1
-
-    def step(self, index: int) -> Transfers:  # noqa: ARG002  (all steps and ranks are alike)
-        """No messages."""
-        return Transfers.empty()
-
-    def sends(self, rank: int) -> Transfers:  # noqa: ARG002  (all steps and ranks are alike)
-        """No messages."""
-        return Transfers.empty()
-
-    def receives(self, rank: int) -> Transfers:  # noqa: ARG002  (all steps and ranks are alike)
-        """No messages."""
-        return Transfers.empty()
 
     def local_work(self, rank: int) -> Iterator[LocalWork]:
         """One row for each range that has anything."""
@@ -233,6 +216,8 @@ class Places:
         """Between hosts: its part to each."""
         return Move(Buffer.CODES, np.asarray(other * self.slot), Buffer.CODES,
                     self.came(shard, other, host), self.parts.message(shard, other))
+
+    # Those whose receivers all get the same pass over some of what describes a move.
 
     def sum_to_hosts(self, shard: Ints, host: Ints, other: Ints) -> Move:  # noqa: ARG002
         """Between hosts: the sum of its own part to all."""

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from harp.collectives.collective_plan import Plan, Stage
-from harp.collectives.ir import Buffer, LocalWork, Op, Phase, Transfers, local_phase
+from harp.collectives.collective_plan import LocalStage, Plan, Stage
+from harp.collectives.ir import Buffer, LocalWork, Op, Phase, local_phase
 from harp.collectives.layout import Groups, Shards
 from harp.collectives.ring import Ring
 
@@ -57,28 +57,11 @@ class Sparse:
 
 
 @dataclass(frozen=True, eq=False)
-class Local(Stage):
+class Local(LocalStage):
     """Selection of top-k pairs, or their scatter-add: one step without messages."""
 
     sparse: Sparse
     op: Op
-
-    @property
-    def steps(self) -> int:
-        """One."""
-        return 1
-
-    def step(self, index: int) -> Transfers:  # noqa: ARG002  (all steps and ranks are alike)
-        """No messages."""
-        return Transfers.empty()
-
-    def sends(self, rank: int) -> Transfers:  # noqa: ARG002  (all steps and ranks are alike)
-        """No messages."""
-        return Transfers.empty()
-
-    def receives(self, rank: int) -> Transfers:  # noqa: ARG002  (all steps and ranks are alike)
-        """No messages."""
-        return Transfers.empty()
 
     def local_work(self, rank: int) -> Iterator[LocalWork]:
         """From the dense range to the rank's own slot, or from all slots to the dense range."""
