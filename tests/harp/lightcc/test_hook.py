@@ -143,32 +143,46 @@ def test_the_first_step_is_dense(monkeypatch):
         assert int((ranks.step(random(2, 2)) != 0).sum()) <= 2 * RATIO * ELEMENTS
 
 
+def averages(ranks, seeds):
+    """All gradients of some steps, and what their averages brought."""
+    given, came = torch.zeros(ELEMENTS), torch.zeros(ELEMENTS)
+    for seed in seeds:
+        gradients = random(len(ranks.states), seed)
+        given += sum(gradients)
+        came += ranks.step(gradients) * len(gradients)
+    return given, came
+
+
+def check_nothing_is_lost(before, after, atol):
+    """Nothing is, over four steps, a checkpoint into other ranks, and four more.
+
+    Returns what is left at the end of each half.
+    """
+    with Ranks(before) as ranks:
+        given, came = averages(ranks, range(4))
+        saved = [state.state_dict() for state in ranks.states]
+        first = ranks.left()
+        torch.testing.assert_close(came + first, given, atol=atol, rtol=0)
+    with Ranks(after) as ranks:
+        for state in ranks.states:
+            state.load_state_dicts(saved)
+        ranks.step(zeros(after))  # dense
+        more, brought = averages(ranks, range(10, 14))
+        left = ranks.left()
+        torch.testing.assert_close(came + brought + left, given + more, atol=atol, rtol=0)
+        assert ranks.states[0].step == 3 + 4
+    return first, left
+
+
 @pytest.mark.parametrize("fp16", [False, True])
 @pytest.mark.parametrize("two_d", [False, True])
 @pytest.mark.parametrize(("before", "after"), [(4, 4), (4, 2), (2, 6), (3, 1)])
 def test_what_was_not_sent_is_kept_when_the_number_of_ranks_changes(monkeypatch, two_d, fp16,
                                                                     before, after):
     light(monkeypatch, two_d, fp16)
-    given, came = torch.zeros(ELEMENTS), torch.zeros(ELEMENTS)
-    with Ranks(before) as ranks:
-        for seed in range(4):
-            gradients = random(before, seed)
-            given += sum(gradients)
-            came += ranks.step(gradients) * before
-        saved = [state.state_dict() for state in ranks.states]
-        torch.testing.assert_close(came + ranks.left(), given, atol=1e-2, rtol=0)
-    with Ranks(after) as ranks:
-        for state in ranks.states:
-            state.load_state_dicts(saved)
-        ranks.step(zeros(after))  # dense
-        for seed in range(10, 14):
-            gradients = random(after, seed)
-            given += sum(gradients)
-            came += ranks.step(gradients) * after
-        torch.testing.assert_close(came + ranks.left(), given, atol=1e-2, rtol=0)
-        assert ranks.states[0].step == 3 + 4
-        groups = after // 2 if two_d else after
-        assert (groups > 1) == bool(ranks.left().any())  # within a group nothing is held back
+    _, left = check_nothing_is_lost(before, after, 1e-2)
+    groups = after // 2 if two_d else after
+    assert (groups > 1) == bool(left.any())  # within a group nothing is held back
 
 
 @pytest.mark.parametrize("bits", [8, 2])
@@ -177,24 +191,8 @@ def test_what_was_not_sent_is_kept_when_the_number_of_ranks_changes(monkeypatch,
 def test_what_few_bits_did_not_say_is_kept_when_the_number_of_ranks_changes(
         monkeypatch, two_d, bits, before, after):
     in_few_bits(monkeypatch, bits, two_d=two_d)
-    given, came = torch.zeros(ELEMENTS), torch.zeros(ELEMENTS)
-    with Ranks(before) as ranks:
-        for seed in range(4):
-            gradients = random(before, seed)
-            given += sum(gradients)
-            came += ranks.step(gradients) * before
-        saved = [state.state_dict() for state in ranks.states]
-        assert ranks.left().any() == (not two_d or before > 2)
-        torch.testing.assert_close(came + ranks.left(), given, atol=1e-3, rtol=0)
-    with Ranks(after) as ranks:
-        for state in ranks.states:
-            state.load_state_dicts(saved)
-        ranks.step(zeros(after))  # dense
-        for seed in range(10, 14):
-            gradients = random(after, seed)
-            given += sum(gradients)
-            came += ranks.step(gradients) * after
-        torch.testing.assert_close(came + ranks.left(), given, atol=1e-3, rtol=0)
+    first, _ = check_nothing_is_lost(before, after, 1e-3)
+    assert first.any() == (not two_d or before > 2)
 
 
 def test_averages_in_few_bits_are_near_and_better_with_what_was_kept(monkeypatch):
