@@ -111,8 +111,8 @@ static void make_connection(struct harp_engine *engine, uint8_t port,
                       config.paths, config.segment);
 }
 
-/* Before the connection is made ACCEPT leaves by the flow by which FIRST came last: an earlier one
- * may have ended. Nobody can send in another's name on a flow. */
+/* Until the connection is made, ACCEPT answers on the TCP flow that brought the latest FIRST: an
+ * earlier flow may have ended. TCP's own handshake proves the sender's address. */
 static bool may_change_flows(const struct harp_connection *connection,
                              const struct harp_arrival *arrival)
 {

@@ -309,7 +309,7 @@ void harp_connection_refill_drafts(struct harp_connection *connection);
 void harp_connection_heard(struct harp_connection *connection, uint8_t path, uint8_t port,
                            uint16_t local, const struct harp_address *from);
 
-/* The way by which FIRST came, which may be of a path that we do not have: ACCEPT leaves by it. */
+/* Answer FIRST where it came from. Its path may have a number that we do not have. */
 void harp_connection_heard_first(struct harp_connection *connection, uint8_t path, uint8_t port,
                                  uint16_t local, const struct harp_address *from);
 
@@ -332,8 +332,8 @@ int harp_engine_make_hops(struct harp_engine *engine, const struct harp_handle *
 bool harp_engine_choose_local(const struct harp_connection_config *config, struct harp_port *port,
                               const struct harp_address *to, uint32_t turn, uint16_t *local,
                               char *note);
-/* The peer has advertised further addresses: paths but `kept`, by which it was heard, take the
- * rails that there are now. */
+/* Spread the paths over all addresses that the peer has advertised. Path `kept` stays: the peer's
+ * ACCEPT came on it. */
 void harp_engine_widen_hops(struct harp_connection *connection, uint8_t kept);
 /* What leaves by this hop bears this traffic class from now on. */
 void harp_engine_mark_hop(const struct harp_engine *engine, const struct harp_hop *hop,

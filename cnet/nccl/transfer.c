@@ -2,8 +2,8 @@
  *
  * A HARP message is a send of NCCL's, and the n-th goes into the n-th buffer that was posted: HARP
  * announces maxRecvs 1, so NCCL gives each pair of ranks comms of its own, on which all tags are
- * equal. The session holds sends whose buffers are not posted yet. Payload is copied once at either
- * end, into and out of the port's memory.
+ * equal. A send may come before its buffer is posted: the session keeps it until then. Except over
+ * tcp, each end copies payload once, between NCCL's memory and the port's.
  *
  * Owner: the thread that NCCL runs the comm on. Only plugin_register and plugin_deregister may come
  * from another one.

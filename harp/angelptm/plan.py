@@ -16,6 +16,7 @@ much earlier. `plan` tries several such distances and takes the fastest by `esti
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass, field, replace
@@ -130,7 +131,7 @@ class Plan:
         return [action for action in self.actions if isinstance(action, Move)]
 
 
-class Space:
+class Space(ABC):
     """Where pages are, and which slots are free. Makes room by moving pages down."""
 
     def __init__(self, capacities: Capacities, placement: Iterable[Place]) -> None:
@@ -147,13 +148,13 @@ class Space:
         self.free = [deque(sorted(set(range(capacities[tier])) - taken[tier]))
                      for tier in range(3)]
 
+    @abstractmethod
     def next_use(self, page: int, tier: int) -> float:
         """When a page is used next, if it were to leave this tier."""
-        raise NotImplementedError
 
+    @abstractmethod
     def moved(self, page: int, source: Place, target: Place) -> None:
         """Hear of a move."""
-        raise NotImplementedError
 
     def move(self, page: int, tier: int, keep: Sequence[set[int]]) -> None:
         """Move a page, and make room for it.
