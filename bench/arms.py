@@ -40,6 +40,7 @@ class Program:
 
 
 PROGRAMS = {
+    "delay_line": Program(("delay_line.c",)),
     "memcpy_rate": Program(("memcpy_rate.c",)),
     "line_rtt": Program(("line_rtt.c",)),
     "shared_ring": Program(("shared_ring.c",)),
