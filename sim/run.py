@@ -296,13 +296,14 @@ def _print(report: Report, ask: Options) -> None:
 def _misses(report: Report, *, quiet: bool) -> int:
     """Status 1 if an answer misses its expectation, with a message if there is no table."""
     from sim.report.answer_table import label, outside
+    from sim.report.numbers import rate_unit
 
     missed = [row for row in report.scenarios if outside(row)]
     for row in missed if quiet else ():
         assert row.expect is not None
         assert row.error is not None
-        click.echo(f"{label(row)}: {row.images_per_s:.0f} images/s, {row.error:+.1%} from the "
-                   f"{row.expect.kind} {row.expect.images_per_s:g}; allowed: "
+        click.echo(f"{label(row)}: {row.images_per_s:.0f} {rate_unit([row])}, {row.error:+.1%} "
+                   f"from the {row.expect.kind} {row.expect.images_per_s:g}; allowed: "
                    f"{row.expect.within:.1%}", err=True)
     return int(bool(missed))
 

@@ -21,7 +21,14 @@ import math
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from sim.report.numbers import apportion, milliseconds_decimals, percent, rate, shown_ms
+from sim.report.numbers import (
+    apportion,
+    milliseconds_decimals,
+    percent,
+    rate,
+    rate_unit,
+    shown_ms,
+)
 from sim.report.quantities import quantity
 from sim.report.screen import BAR_WIDTH, Column, console_for, fit, grid, show
 
@@ -111,7 +118,7 @@ def columns_of(rows: Sequence[ScenarioResult], *, plain: bool) -> list[Column]:
     return [
         *name_columns(rows),
         *_quantiles(rows),
-        Column("images/s", _texts((rate(row.images_per_s) for row in rows), "bold")),
+        Column(rate_unit(rows), _texts((rate(row.images_per_s) for row in rows), "bold")),
         Column("tokens/s", _texts("" if row.tokens_per_s is None else rate(row.tokens_per_s)
                                   for row in rows), drop=4),
         Column("MFU", _texts("" if row.mfu is None else percent(row.mfu) for row in rows), drop=4),
@@ -184,7 +191,7 @@ def _expected_header(rows: Sequence[ScenarioResult]) -> str:
 def _disagreement(row: ScenarioResult) -> str:
     assert row.expect is not None
     assert row.error is not None
-    return (f"{label(row)}: {rate(row.images_per_s)} images/s differ from "
+    return (f"{label(row)}: {rate(row.images_per_s)} {rate_unit([row])} differ from "
             f"{rate(row.expect.images_per_s)} by {percent(abs(row.error), decimals=1)}; "
             f"allowed: {percent(row.expect.within, decimals=1)}.")
 
@@ -210,7 +217,7 @@ def _exposed_note(row: ScenarioResult, decimals: int) -> str:
     assert row.expected_exposed_s is not None
     word = "measured" if row.expect.kind == "measured" else "published"
     return (f"{label(row)}: {_parts_ms(row, decimals)[2]} ms exposed; the {word} "
-            f"{rate(row.expect.images_per_s)} images/s leave "
+            f"{rate(row.expect.images_per_s)} {rate_unit([row])} leave "
             f"{row.expected_exposed_s * 1e3:.{decimals}f} ms.")
 
 
@@ -220,14 +227,16 @@ def _interval_notes(rows: Iterable[ScenarioResult], *, each: bool) -> list[str]:
     if not found:
         return []
     draws = max(interval.draws for _, interval in found)
-    lines = [f"P10, P50, P90: images/s over {draws} draws of the uncertain parameters and of "
+    unit = rate_unit(row for row, _ in found)
+    lines = [f"P10, P50, P90: {unit} over {draws} draws of the uncertain parameters and of "
              "source ports, and a margin for what else clusters differ by"
              + ("; each draw fits the fitted parameters again."
                                if all(interval.refitted for _, interval in found) else ".")]
     if each:
         lines += [f"{label(row)}: {rate(interval.low_images_per_s)} to "
-                  f"{rate(interval.high_images_per_s)} images/s, {_ms(interval.low_exposed_s)} to "
-                  f"{_ms(interval.high_exposed_s)} ms exposed." for row, interval in found]
+                  f"{rate(interval.high_images_per_s)} {rate_unit([row])}, "
+                  f"{_ms(interval.low_exposed_s)} to {_ms(interval.high_exposed_s)} ms exposed."
+                  for row, interval in found]
     return lines
 
 
@@ -359,13 +368,14 @@ def _cause_columns(lines: Sequence[tuple[ScenarioResult, Cause]], *, plain: bool
                     align=column.align, folds=column.folds)
              for column in name_columns([row for row, _ in lines])]
     widest = max(cause.width / row.images_per_s for row, cause in lines)
+    unit = rate_unit(row for row, _ in lines)
     return [
         *names,
         Column("due to", [Text(cause.parameter) for _, cause in lines], align="left"),
         Column("from", [Text(_value(cause, cause.low)) for _, cause in lines], drop=1),
         Column("to", [Text(_value(cause, cause.high)) for _, cause in lines], drop=1),
-        Column("images/s\nfrom", [Text(rate(cause.at_low)) for _, cause in lines]),
-        Column("images/s\nto", [Text(rate(cause.at_high)) for _, cause in lines]),
+        Column(f"{unit}\nfrom", [Text(rate(cause.at_low)) for _, cause in lines]),
+        Column(f"{unit}\nto", [Text(rate(cause.at_high)) for _, cause in lines]),
         Column("width", [Text(percent(cause.width / row.images_per_s)) for row, cause in lines]),
         Column("", [Text(("#" if plain else "█") * max(1, round(
             BAR_WIDTH * cause.width / row.images_per_s / widest)), style="blue")

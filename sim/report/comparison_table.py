@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from sim.report.answer_table import limited_by
 from sim.report.cost_table import money
-from sim.report.numbers import percent, rate, rounded
+from sim.report.numbers import percent, rate, rate_unit, rounded
 from sim.report.screen import Column, console_for, fit, grid, show, text_column
 
 if TYPE_CHECKING:
@@ -58,12 +58,13 @@ def print_comparison(compared: Comparison, before: str, after: str, *,
 def _columns(pairs: Sequence[Pair]) -> list[Column]:
     several = len({pair.job for pair in pairs}) > 1
     olds, news = [pair.before for pair in pairs], [pair.after for pair in pairs]
+    unit = rate_unit(row for row in (*olds, *news) if row is not None)
     columns = [
         text_column("scenario", (pair.name for pair in pairs), align="left", folds=True),
         text_column("job", (pair.job if several else "" for pair in pairs), align="left"),
         text_column("GPUs", (str(pair.gpus) for pair in pairs)),
-        text_column("images/s\nbefore", map(_rate, olds)),
-        text_column("images/s\nafter", map(_rate, news)),
+        text_column(f"{unit}\nbefore", map(_rate, olds)),
+        text_column(f"{unit}\nafter", map(_rate, news)),
         text_column("change", map(_change, pairs)),
         text_column("limited by", (_limits(pair) for pair in pairs), align="left", drop=2)]
     first = next((row for row in (*news, *olds) if row is not None and row.cost), None)

@@ -9,7 +9,7 @@ import math
 from typing import TYPE_CHECKING
 
 from sim.report.answer_table import name_columns, section_ends
-from sim.report.numbers import rate
+from sim.report.numbers import rate, rate_unit
 from sim.report.screen import Column, console_for, fit, grid, show, text_column
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def cost_columns(report: Report) -> list[Column]:
     unit, goal = costs[0].currency, costs[0].goal
     columns = [
         *name_columns(rows),
-        text_column("images/s", (rate(row.images_per_s) for row in rows), drop=2),
+        text_column(rate_unit(rows), (rate(row.images_per_s) for row in rows), drop=2),
         text_column(f"{unit}\na step", (f"{cost.of(row.step_s):.3g}" if math.isfinite(row.step_s)
                                         else "-" for row, cost in zip(rows, costs, strict=True)),
                     drop=1),

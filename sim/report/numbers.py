@@ -11,7 +11,9 @@ import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
+
+    from sim.records.results import ScenarioResult
 
 SIGNIFICANT_DIGITS = 9
 
@@ -29,8 +31,13 @@ def rounded_difference(value: float) -> float | None:
 
 
 def rate(value: float) -> str:
-    """Images/s for people: whole from 100 up, three significant digits below."""
+    """Write a rate for people: whole from 100 up, three significant digits below."""
     return f"{value:.0f}" if value >= 99.95 or value == 0 else f"{value:.3g}"
+
+
+def rate_unit(rows: Iterable[ScenarioResult]) -> str:
+    """Name the unit of rows' rates: a sample of text is no image."""
+    return "images/s" if all(row.tokens_per_s is None for row in rows) else "samples/s"
 
 
 def milliseconds(value_s: float) -> str:

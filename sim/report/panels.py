@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sim.report.answer_table import label
-from sim.report.numbers import milliseconds, rate
+from sim.report.numbers import milliseconds, rate, rate_unit
 from sim.report.trace import disjoint_lanes
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ def scaling_height_inches(rows: Sequence[ScenarioResult]) -> float:
 
 
 def draw_scaling(axes: Axes, rows: Sequence[ScenarioResult]) -> None:
-    """Draw images/s over GPUs as lines, or as bars where lines would show little."""
+    """Draw rates over GPUs as lines, or as bars where lines would show little."""
     if not _has_curves(rows):
         _rate_bars(axes, _barred(rows))
         return
@@ -268,7 +268,7 @@ def _axes(axes: Axes, rows: Sequence[ScenarioResult]) -> None:
     axes.grid(color=GRID, linewidth=0.6)
     axes.set_axisbelow(True)
     axes.set_xlabel("GPUs", fontsize=8.5)
-    axes.set_ylabel("images/s", fontsize=8.5)
+    axes.set_ylabel(rate_unit(rows), fontsize=8.5)
 
 
 def _ideal(axes: Axes, rows: Sequence[ScenarioResult]) -> list[Line2D]:
@@ -309,7 +309,7 @@ def _rate_bars(axes: Axes, rows: Sequence[ScenarioResult]) -> None:
     axes.set_yticks(range(len(rows)), [literal(name) for name in labels(rows)])
     axes.invert_yaxis()
     axes.margins(y=0.01)
-    axes.set_xlabel("images/s", fontsize=8.5)
+    axes.set_xlabel(rate_unit(rows), fontsize=8.5)
     legend = [Patch(color=SKY, label="simulated")]
     if any(row.interval for row in rows):
         legend.append(Patch(color=BLUE, label="P10 to P90"))
@@ -365,6 +365,6 @@ def draw_tornado(axes: Axes, due: Chosen) -> None:
     axes.margins(x=0.12)
     axes.grid(axis="x", color=GRID, linewidth=0.6)
     axes.set_axisbelow(True)
-    axes.set_xlabel("% of the row's images/s", fontsize=8.5)
+    axes.set_xlabel(f"% of the row's {rate_unit(row for _, row, _ in due)}", fontsize=8.5)
     head(axes, "Causes of the intervals", [Patch(color=SKY, label="parameter at its P10"),
                                            Patch(color=VERMILION, label="at its P90")])

@@ -87,7 +87,7 @@ class OuterJob(Job):
     def note(self) -> str:
         """What the row's reader should know."""
         return (f"islands meet every {self.policy.every} steps ({self.policy.method}), and keep "
-                f"{self.state_bytes / 1e6:,.0f} MB on each GPU for it; equal images/s are not "
+                f"{self.state_bytes / 1e6:,.0f} MB on each GPU for it; equal speed is not "
                 "equal loss: islands drift apart between, and most that is published of it is of "
                 "language models.")
 

@@ -41,6 +41,7 @@ def print_summary(table: SweepTable, points: int, *, console: Console) -> None:
 def _columns(table: SweepTable, lines: list[dict[str, Any]]) -> list[Any]:
     names = list(table.columns)
     keys = [name for name in names[1:names.index("scenario")] if not name.endswith(" in SI")]
+    unit = "samples/s" if any(line["tokens_per_s"] for line in lines) else "images/s"
     return [
         text_column("point", [str(line["point"]) for line in lines]),
         text_column("scenario", [line["scenario"] or "" for line in lines], align="left",
@@ -48,7 +49,7 @@ def _columns(table: SweepTable, lines: list[dict[str, Any]]) -> list[Any]:
         *(text_column(key.replace(".", ".\n"),
                       ["" if line[key] is None else str(line[key]) for line in lines],
                       drop=2 + number) for number, key in enumerate(keys)),
-        text_column("images/s", [rate(line["images_per_s"] or 0.0) for line in lines]),
+        text_column(unit, [rate(line["images_per_s"] or 0.0) for line in lines]),
         text_column("limited by", [line["bottleneck"] or "" for line in lines], drop=1,
                     align="left"),
     ]

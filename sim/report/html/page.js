@@ -42,7 +42,7 @@
     const rows = data.rows;
     chart("throughput", heightOf(rows.length), {
       ...bars(rows.map((row) => row.label)),
-      xAxis: { type: "value", name: "images/s", nameLocation: "middle", nameGap: 26 },
+      xAxis: { type: "value", name: data.unit, nameLocation: "middle", nameGap: 26 },
       tooltip: { trigger: "axis", axisPointer: { type: "shadow" }, confine: true },
       series: only([
         { name: "answer", type: "bar", color: "#56B4E9", data: rows.map((row) => row.rate) },
@@ -97,18 +97,18 @@
     });
     chart("causes", heightOf(row.causes.length), {
       ...bars(row.causes.map((cause) => cause[0])),
-      xAxis: { type: "value", name: "% of the row's images/s", nameLocation: "middle", nameGap: 26 },
+      xAxis: { type: "value", name: `% of the row's ${data.unit}`, nameLocation: "middle", nameGap: 26 },
       tooltip: {
         confine: true,
         formatter: (point) => {
           const [name, ends, , , rates] = row.causes[point.dataIndex];
-          return `<b>${safe(name)}</b><br>${safe(ends)}<br>${safe(rates)} images/s`;
+          return `<b>${safe(name)}</b><br>${safe(ends)}<br>${safe(rates)} ${data.unit}`;
         },
       },
       series: [side("parameter at its P10", 5, "#56B4E9"), side("at its P90", 6, "#D55E00")],
     });
-    byId("causes-table").innerHTML = table(["parameter", "from P10 to P90", "images/s at P10",
-      "images/s at P90"], row.causes.map(([name, ends, low, high]) => [name, ends, low, high]),
+    byId("causes-table").innerHTML = table(["parameter", "from P10 to P90", `${data.unit} at P10`,
+      `${data.unit} at P90`], row.causes.map(([name, ends, low, high]) => [name, ends, low, high]),
     `Causes of the interval of ${row.label}`);
   };
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from sim.report.export import breakdown_ms
 from sim.report.fabric_drawing import positions
-from sim.report.numbers import rate, rounded
+from sim.report.numbers import rate, rate_unit, rounded
 from sim.report.panels import GPU_KINDS, GREY, KIND_COLOURS, busiest, labels
 from sim.report.plot import timelines
 from sim.report.quantities import quantity
@@ -59,6 +59,7 @@ def page_data(report: Report, fabric: Fabric) -> dict[str, Any]:
     bars = MOST_BARS // max(1, len(detailed))
     return {
         "rows": [_row(name, row) for name, row in zip(names, finite, strict=True)][:MOST_ROWS],
+        "unit": rate_unit(finite),
         "parts": [name.replace("_", " ") for name in breakdown_ms(finite[0].breakdown)]
         if finite else [],
         "kinds": {kind: KIND_COLOURS.get(kind, GREY) for kind in dict.fromkeys(
@@ -96,7 +97,7 @@ def _detail(name: str, row: ScenarioResult, fabric: Fabric, drawn: NDArray[np.in
 
 
 def _cause(cause: Cause, row: ScenarioResult) -> list[Any]:
-    """Parameter, its ends in words, and the row's images/s at both."""
+    """Parameter, its ends in words, and the row's rate at both."""
     ends = ("" if cause.low is None or cause.high is None else
             f"{quantity(cause.parameter, cause.low)} to {quantity(cause.parameter, cause.high)}")
     return [cause.parameter, ends, rounded(cause.at_low), rounded(cause.at_high),

@@ -89,6 +89,13 @@ def test_what_a_measured_figure_leaves_exposed_is_called_measured() -> None:
     assert "the measured 3562 images/s leave 57.0 ms" in text
 
 
+def test_a_sample_of_text_is_no_image() -> None:
+    row = replace(taco().scenarios[8], tokens_per_s=1e6)
+    text = " ".join(shown(print_report, Report("t", 1, (row,)), 60).split())
+    assert "samples/s" in text
+    assert "images/s" not in text
+
+
 def test_columns_without_content_and_a_single_job_are_not_shown() -> None:
     row = replace(taco().scenarios[-1], expect=None, job="only")
     text = shown(print_report, Report("t", 1, (row,)))

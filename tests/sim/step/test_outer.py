@@ -167,7 +167,7 @@ def test_the_row_says_what_it_does_not_say(tmp_path):
     (note,) = run(tmp_path, {"every": 6, "outer": "sparseloco"}, hosts=2, gpus=4).notes
     state_mb = 8 * N / 4 / 1e6
     assert f"keep {state_mb:,.0f} MB on each GPU" in note
-    assert "equal images/s are not equal loss" in note
+    assert "equal speed is not equal loss" in note
 
 
 def test_the_outer_state_counts_as_memory(tmp_path):
