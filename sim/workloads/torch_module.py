@@ -318,6 +318,7 @@ class _Watch:
 
     def layers(self, samples: int) -> list[Layer]:
         """Layers in forward order, for one sample."""
+        self._adopt()
         found: list[tuple[str, _Counts]] = []
         early = _Counts()
         whole = self._of("")
@@ -331,6 +332,14 @@ class _Watch:
         if found:
             found[0][1].take(early)
         return [self._layer(name, counts, samples) for name, counts in self._in_order(found)]
+
+    def _adopt(self) -> None:
+        """Give what a module that is never called has, such as a bare weight, to the one around."""
+        for name in [each for each in self._own if each not in self._counts]:
+            user = name
+            while user not in self._counts:  # the whole module is called
+                user = user.rpartition(".")[0]
+            self._own.setdefault(user, []).extend(self._own.pop(name))
 
     def _in_order(self, found: list[tuple[str, _Counts]]) -> list[tuple[str, _Counts]]:
         """Let gradients be complete from the last layer to the first."""

@@ -82,6 +82,16 @@ def test_layers_stand_in_the_order_of_use_not_of_registration():
     assert sum(layer.kept for layer in layers) == 10 + 20  # the input, and what relu gives
 
 
+def test_parameters_of_a_module_that_is_never_called_belong_to_the_one_that_uses_them():
+    """MultiheadAttention reads its projection's weight; the module of that is not called."""
+    module = nn.TransformerEncoderLayer(16, 2, 32)
+    model = traced(lambda: (module, torch.zeros(4, 3, 16)))
+    assert sum(tensor.elements for layer in model.layers for tensor in layer.tensors) == sum(
+        each.numel() for each in module.parameters())
+    (attention,) = [layer for layer in model.layers if layer.name == "self_attn"]
+    assert "self_attn.out_proj.weight" in [tensor.name for tensor in attention.tensors]
+
+
 def test_a_frozen_layer_computes_but_has_no_gradient():
     layers = {layer.name: layer for layer in traced(two(frozen=True)).layers}
     assert layers["first"].tensors == ()
