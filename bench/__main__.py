@@ -16,6 +16,7 @@ SUBJECTS = {
     "lightcc": ("bench.lightcc.lightcc_rows", "LightCC against gloo, MPI and oneCCL"),
     "angelptm": ("bench.angelptm.angelptm_rows", "AngelPTM against torch, DeepSpeed and fio"),
     "convergence": ("bench.lightcc.convergence", "training by top-k against dense training"),
+    "outer": ("bench.lightcc.outer_rows", "rare meetings over a slow line: time to a loss"),
     "tccl": ("bench.tccl.tccl_rows", "two ports and faults: HARP and kernel TCP"),
     "routing": ("bench.routing.routing_rows", "planned routes against ECMP and spraying"),
     "planned-paths": ("bench.routing.planned_paths", "planned source ports on the real stack"),

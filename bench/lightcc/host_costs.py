@@ -41,18 +41,29 @@ def calibrate(ask: Ask, topology: Topology, training: Mapping[str, Any], element
     alone_s = _each_s(ask(do="train", backend="gloo", light={}, hook="alone", seconds=60, most=3,
                           **training))
     changes = {"frameworks.host.copy_per_element":
-               _ns(max(alone_s - training["step_s"], 0.0) / elements)}
-    for kernel, parameter in KERNELS.items():
-        answers = ask(do=kernel, elements=ELEMENTS, seconds=SECONDS, most=100)
-        changes[f"frameworks.host.{parameter}"] = _ns(_slowest_s(answers) / ELEMENTS)
-    memory_s = _slowest_s(ask(do="memory", nbytes=MEMORY_BYTES, seconds=SECONDS, most=100))
-    changes["hosts[0].nvlink.rate"] = f"{MEMORY_BYTES / memory_s / 1e9:.3f}GB/s"
+               _ns(max(alone_s - training["step_s"], 0.0) / elements), **_memory_costs(ask)}
     for stack, backend in (("host-tcp", "gloo"), ("host-harp", "lightcc")):
         assert stack in topology.stacks
         stream_s = _each_s(ask(do="stream", backend=backend, nbytes=STREAM_BYTES, seconds=1,
                                most=5))
         changes[f"stacks.{stack}.flow_rate"] = f"{8 * STREAM_BYTES / stream_s / 1e6:.1f}Mbps"
     return [f"{key}={value}" for key, value in changes.items()]
+
+
+def costs_of_outer(ask: Ask) -> list[str]:
+    """Give the changes of outer.yaml, but for the step and the line."""
+    return [f"{key}={value}" for key, value in _memory_costs(ask).items()]
+
+
+def _memory_costs(ask: Ask) -> dict[str, str]:
+    """Measure kernels, and the memory between the ranks of a host."""
+    changes = {}
+    for kernel, parameter in KERNELS.items():
+        answers = ask(do=kernel, elements=ELEMENTS, seconds=SECONDS, most=100)
+        changes[f"frameworks.host.{parameter}"] = _ns(_slowest_s(answers) / ELEMENTS)
+    memory_s = _slowest_s(ask(do="memory", nbytes=MEMORY_BYTES, seconds=SECONDS, most=100))
+    changes["hosts[0].nvlink.rate"] = f"{MEMORY_BYTES / memory_s / 1e9:.3f}GB/s"
+    return changes
 
 
 def _each_s(answers: Sequence[Mapping[str, float]]) -> float:

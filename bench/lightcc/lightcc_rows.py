@@ -61,13 +61,13 @@ class Ranks:
                 said = process.communicate()[1].strip() or f"nothing was said for {WAIT_S:g} s"
                 raise BenchError(f"a rank did not start: {said}")
 
-    def ask(self, **what: Any) -> list[dict[str, float]]:
+    def ask(self, *, patience_s: float = WAIT_S, **what: Any) -> list[dict[str, Any]]:
         """Send a command to all, and return their answers."""
         for process in self._processes:
             assert process.stdin is not None
             process.stdin.write(json.dumps(what) + "\n")
             process.stdin.flush()
-        answers = [read_line(process, WAIT_S) for process in self._processes]
+        answers = [read_line(process, patience_s) for process in self._processes]
         for process, answer in zip(self._processes, answers, strict=True):
             if not answer:
                 process.kill()
@@ -87,12 +87,13 @@ def popen(space: Namespace, *words: str | Path, **variables: object) -> subproce
                        text=True, cwd=ROOT)
 
 
-def torch_ranks(spaces: Sequence[Namespace], master: str, **variables: object) -> Ranks:
-    """Start a rank for each namespace that is named."""
+def torch_ranks(spaces: Sequence[Namespace], master: str, module_name: str = "torch_rank",
+                **variables: object) -> Ranks:
+    """Start a rank of one of the modules for each namespace that is named."""
     with spaces[0].entered(), socket.socket() as asking:
         asking.bind((master, 0))
         port = asking.getsockname()[1]
-    return Ranks([popen(space, sys.executable, *module("torch_rank"), RANK=rank,
+    return Ranks([popen(space, sys.executable, *module(module_name), RANK=rank,
                         WORLD_SIZE=len(spaces), MASTER_ADDR=master, MASTER_PORT=port, **variables)
                   for rank, space in enumerate(spaces)])
 
@@ -201,10 +202,10 @@ def kernels(bench: Bench) -> Iterator[Arms]:
                                       lambda got: float(got["bytes"]) * 1e-9 / got["seconds"])}
 
 
-def simulated(changes: Sequence[str]) -> dict[str, float]:
+def simulated(changes: Sequence[str], scenario: Path = SCENARIO) -> dict[str, float]:
     """Give the simulator's steps a second, by scenario, on the host that was measured."""
     sets = [word for change in changes for word in ("--set", change)]
-    done = subprocess.run([sys.executable, "-m", "sim.run", SCENARIO, "--quiet", "--draws", "0",
+    done = subprocess.run([sys.executable, "-m", "sim.run", scenario, "--quiet", "--draws", "0",
                            "--json", "-", *sets], capture_output=True, text=True, check=False,
                           cwd=ROOT)
     if done.returncode:

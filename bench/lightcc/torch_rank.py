@@ -31,7 +31,7 @@ from harp.lightcc.tensors import flat_bytes
 from sim.workloads.models import get_model
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 
 class Groups:
@@ -40,12 +40,13 @@ class Groups:
     def __init__(self) -> None:
         self._made: dict[str, Any] = {}
 
-    def get(self, backend: str, light: dict[str, str], ranks: Sequence[int] | None = None) -> Any:
+    def get(self, backend: str, light: dict[str, str], ranks: Iterable[int] | None = None) -> Any:
         """Give a group of all ranks, or of some; all must ask for it."""
-        key = json.dumps([backend, light, ranks])
+        some = None if ranks is None else list(ranks)
+        key = json.dumps([backend, light, some])
         if key not in self._made:
             os.environ.update(light)
-            self._made[key] = dist.new_group(ranks, backend=backend)
+            self._made[key] = dist.new_group(some, backend=backend)
             for name in light:
                 del os.environ[name]
         return self._made[key]
@@ -104,18 +105,18 @@ class Rank:
     """The commands of a rank."""
 
     def __init__(self) -> None:
-        self._groups = Groups()
+        self.groups = Groups()
         self._models: dict[str, Callable[[], None]] = {}
         self._memory = torch.zeros(32 << 20)
 
     def allreduce(self, backend: str, nbytes: int, light: dict[str, str]) -> Callable[[], None]:
         """Sum float32."""
-        group, data = self._groups.get(backend, light), self._memory[:nbytes // 4]
+        group, data = self.groups.get(backend, light), self._memory[:nbytes // 4]
         return lambda: dist.all_reduce(data, group=group)
 
     def allreduce_by_own_call(self, nbytes: int) -> Callable[[], None]:
         """Sum float32 without torch's layer, as MPI does."""
-        group, data = self._groups.own, self._memory[:nbytes // 4]
+        group, data = self.groups.own, self._memory[:nbytes // 4]
 
         def allreduce() -> None:
             with group.waiting():
@@ -126,7 +127,7 @@ class Rank:
     def allreduce_as_float16(self, backend: str, nbytes: int,
                              light: dict[str, str]) -> Callable[[], None]:
         """Sum as many float16 as ``nbytes`` bytes hold float32, and turn them back."""
-        group, data = self._groups.get(backend, light), self._memory[:nbytes // 4]
+        group, data = self.groups.get(backend, light), self._memory[:nbytes // 4]
 
         def allreduce() -> None:
             halves = data.to(torch.float16)
@@ -137,17 +138,17 @@ class Rank:
     def allreduce_in_bits(self, nbytes: int, bits: int, intra: int) -> Callable[[], object]:
         """Sum float32 in few bits, with error feedback."""
         vector = self._memory[:nbytes // 4].numpy()
-        call = FewBits(self._groups.own, len(vector), bits, intra=intra)
+        call = FewBits(self.groups.own, len(vector), bits, intra=intra)
         error = vector[call.own] * 0
 
         def allreduce() -> None:
-            with self._groups.own.waiting():
+            with self.groups.own.waiting():
                 call.allreduce(vector, error).result()
         return allreduce
 
     def alltoall(self, backend: str, nbytes: int, light: dict[str, str]) -> Callable[[], None]:
         """Send to every rank, to no two the same number of bytes; ``nbytes`` on the average."""
-        group = self._groups.get(backend, light)
+        group = self.groups.get(backend, light)
         rank, ranks = dist.get_rank(), dist.get_world_size()
 
         def size(source: int, target: int) -> int:
@@ -163,11 +164,11 @@ class Rank:
         """Make a step under DDP."""
         key = json.dumps([backend, light, hook])
         if key not in self._models:
-            group = self._groups.get(backend, light)
+            group = self.groups.get(backend, light)
             made = DistributedDataParallel(SleepingModel(model, step_s, dist.get_rank()),
                                            process_group=group)
             if hook == "alone":
-                made.register_comm_hook(None, _leave_alone)
+                made.register_comm_hook(None, leave_alone)
             elif hook == "fp16":
                 made.register_comm_hook(group, fp16_compress_hook)
             elif hook == "average_gradients":
@@ -180,13 +181,13 @@ class Rank:
 
     def memory(self, nbytes: int) -> Callable[[], None]:
         """Sum float32 between the two ranks of each host."""
-        groups = [self._groups.get("lightcc", {}, pair) for pair in ((0, 1), (2, 3))]
+        groups = [self.groups.get("lightcc", {}, pair) for pair in ((0, 1), (2, 3))]
         group, data = groups[dist.get_rank() // 2], self._memory[:nbytes // 4]
         return lambda: dist.all_reduce(data, group=group)
 
     def stream(self, backend: str, nbytes: int) -> Callable[[], None]:
         """Send from rank 0 to rank 2, on the other host, and hear that it is there."""
-        group, data = self._groups.get(backend, {}, (0, 2)), self._memory[:nbytes // 4]
+        group, data = self.groups.get(backend, {}, (0, 2)), self._memory[:nbytes // 4]
         if dist.get_rank() not in {0, 2}:
             return lambda: None
 
@@ -235,7 +236,7 @@ class Rank:
 
 
 # DDP looks at a hook's annotations, which must not be text.
-def _leave_alone(_, bucket):  # type: ignore[no-untyped-def]
+def leave_alone(_, bucket):  # type: ignore[no-untyped-def]
     """Average nothing: what is left of a step is compute and DDP's own work."""
     done = torch.futures.Future()
     done.set_result(bucket.buffer())

@@ -1,0 +1,171 @@
+"""Time to a loss over a slow, long line: rare meetings beside averages in each step.
+
+Two hosts of two ranks train a transformer of 7 M parameters on the text of this repository's pages,
+with a line of 100 Mb/s and a round trip of 40 ms between them, or of 400 Mb/s and 1 ms. A figure is
+the time to the loss on held data that DDP has after `STEPS` steps; judging it takes no time. gloo's
+is its time a step on the line, of a few steps, times `STEPS`: its losses are the same on any line.
+A batch is one window of 32 symbols, so that computing and line stand in a proportion as with GPUs:
+a GPU computes some thousand times as fast as half a core of these. Rows outer-sim- are the
+simulator's steps a second, from outer.yaml and the measured costs of the host, beside those
+measured. Needs root, torch, and the repository's pages.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.arms import ROOT, Sample
+from bench.comparison import ArmRow, compare
+from bench.lightcc.far_hosts import DEVICE, far_hosts
+from bench.lightcc.host_costs import costs_of_outer
+from bench.lightcc.lightcc_rows import Ranks, simulated, torch_ranks
+from bench.rows import by_id
+from bench.subject import BenchError
+from lab.namespace import Namespace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from bench.arms import Bench
+    from bench.comparison import Arms, Group
+
+SCENARIO = Path(__file__).with_name("outer.yaml")
+LINES = {"100m": (100e6, 0.04), "400m": (400e6, 0.001)}
+"""Bits a second, and seconds of a round trip."""
+STEPS = 200
+"""Steps of DDP whose loss the others must reach."""
+MOST_STEPS = 6 * STEPS
+RATE_STEPS = {"100m": 6, "400m": 12}
+"""Steps in which gloo's time a step is measured."""
+PATIENCE_S = 900.0
+SHAPE = {"context": 32, "width": 384, "blocks": 4, "heads": 4}
+TASK = {"shape": SHAPE, "batch": 1, "held_back": 64}
+TRAINING: dict[str, Any] = {"task": TASK, "seed": 1, "rate": 1e-3, "island": 2}
+WAYS: dict[str, dict[str, Any]] = {
+    "2d-topk": {"judge_every": 20},
+    "DiLoCo": {"judge_every": 30, "outer": {"every": 30}},
+    "DiLoCo int8": {"judge_every": 30, "outer": {"every": 30}},
+    "SparseLoCo": {"judge_every": 15, "outer": {"every": 15, "keep": 128}}}
+"""As in outer.yaml."""
+
+
+def near_loss() -> float:
+    """Give the loss on held data that DDP has after `STEPS` steps, by ranks without a line."""
+    with closing(Namespace()) as space:
+        ranks = torch_ranks([space] * 4, "127.0.0.1", module_name="outer_rank")
+        answers = ranks.ask(do="train_until", way="gloo", steps=STEPS, judge_every=STEPS,
+                            patience_s=PATIENCE_S, **TRAINING)
+        return float(answers[0]["loss"])
+
+
+class Line:
+    """The ranks at both ends of a line, and what they measured last."""
+
+    def __init__(self, ranks: Ranks, name: str) -> None:
+        self._ranks, self._name = ranks, name
+        self._loss = near_loss()
+        self._step_s: dict[str, float] = {}
+        self._predicted: dict[str, float] = {}
+
+    def _train(self, way: str, **arguments: Any) -> dict[str, Any]:
+        answer: dict[str, Any] = self._ranks.ask(
+            do="train_until", way=way, patience_s=PATIENCE_S, **TRAINING, **arguments)[0]
+        self._step_s[way] = answer["seconds"] / answer["steps"]
+        return answer
+
+    def gloo(self) -> Sample:
+        """Give the time of `STEPS` steps."""
+        few = RATE_STEPS[self._name]
+        return Sample(STEPS * self._train("gloo", steps=few, judge_every=few)["seconds"] / few)
+
+    def to_loss(self, way: str) -> Callable[[], Sample]:
+        """Measure the time to the loss by one of `WAYS`."""
+        def take() -> Sample:
+            answer = self._train(way, steps=MOST_STEPS, target=self._loss, **WAYS[way])
+            if answer["loss"] > self._loss:
+                raise BenchError(f"{way} has a loss of {answer['loss']:.3f} after {MOST_STEPS} "
+                                 f"steps; DDP has {self._loss:.3f} after {STEPS}")
+            return Sample(answer["seconds"])
+        return take
+
+    def speed(self, way: str) -> Callable[[], Sample]:
+        """Give the steps a second of the last training."""
+        def take() -> Sample:
+            if way not in self._step_s:
+                self.gloo() if way == "gloo" else self.to_loss(way)()
+            return Sample(1 / self._step_s[way])
+        return take
+
+    def prediction(self, way: str) -> Callable[[], Sample]:
+        """Give the simulator's steps a second, of this round's costs of the host."""
+        def take() -> Sample:
+            if way not in self._predicted:
+                self._predicted = self._simulate()
+            return Sample(self._predicted.pop(way))
+        return take
+
+    def _simulate(self) -> dict[str, float]:
+        rate_bps, round_trip_s = LINES[self._name]
+        alone = self._train("alone", steps=60, judge_every=60)
+        changes = [f"hosts[0].gpus.samples_per_s={60 / alone['seconds']:.4f}",
+                   f"hosts[0].nics[0].rate={rate_bps / 1e6:g}Mbps",
+                   f"fabric.latency={round_trip_s / 4 * 1e6:g}us",
+                   *costs_of_outer(self._ranks.ask)]
+        with tempfile.TemporaryDirectory() as folder:
+            model = Path(folder, "model.yaml")
+            done = subprocess.run([sys.executable, "-m", "sim.trace", f"{__file__}:build", "-o",
+                                   model], capture_output=True, text=True, check=False, cwd=ROOT)
+            if done.returncode:
+                raise BenchError(f"the model cannot be traced: {done.stderr.strip()}")
+            return simulated([*changes, f"workload.model={model}"], SCENARIO)
+
+
+def build() -> tuple[Any, Any]:
+    """Give the model and a batch, for ``sim.trace``."""
+    import torch
+
+    from bench.lightcc.small_models import Shape, Text
+
+    shape = Shape(**SHAPE)
+    return Text(shape), torch.zeros(1, shape.context, dtype=torch.long)
+
+
+def line(name: str) -> Group:
+    """Make the group of a line."""
+    @contextmanager
+    def group(_: Bench) -> Iterator[Arms]:
+        with far_hosts(*LINES[name]) as (a, b):
+            line = Line(torch_ranks([a.space, a.space, b.space, b.space], a.address,
+                                    module_name="outer_rank", GLOO_SOCKET_IFNAME=DEVICE,
+                                    HARP_IFNAME=DEVICE), name)
+            arms: Arms = {"gloo": line.gloo, **{way: line.to_loss(way) for way in WAYS}}
+            speeds = {f"steps, {way}": line.speed(way) for way in arms}
+            yield {**arms, **speeds, **{f"sim, {way}": line.prediction(way) for way in arms}}
+    return group
+
+
+def rows() -> Iterator[ArmRow]:
+    """Give a row for each way and line."""
+    for name, (rate_bps, round_trip_s) in LINES.items():
+        group = line(name)
+        where = f"{rate_bps / 1e6:g} Mb/s, {round_trip_s * 1e3:g} ms"
+        for way, least in (("SparseLoCo", 20), ("DiLoCo", 10), ("DiLoCo int8", 0), ("2d-topk", 0)):
+            yield ArmRow(f"loss-{name}-{_id(way)}", f"{way}, {where}", group, way, unit="s",
+                         against=("gloo",), lower=True,
+                         target=1 / least if least and name == "100m" else 0.0)
+        for way in ("gloo", *WAYS):
+            yield ArmRow(f"outer-sim-{name}-{_id(way)}", f"simulated {way}, {where}", group,
+                         f"sim, {way}", unit="steps/s", against=(f"steps, {way}",), within=0.15)
+
+
+def _id(way: str) -> str:
+    return way.lower().replace(" ", "-")
+
+
+ROWS = by_id(rows())
+SUBJECT = compare(__doc__, ROWS)
