@@ -370,8 +370,12 @@ class LightGroup(dist.ProcessGroup):
         if any(len(part) != self.size() for part in parts):
             raise ValueError(f"all_to_all_single: {len(parts[1])} parts to send and "
                              f"{len(parts[0])} to receive, for {self.size()} ranks")
-        work = self.alltoall(parts[0], parts[1], opts)
-        return LightWork([work.over], [output])
+        if not output_sizes and not input_sizes:
+            return LightWork([self.alltoall(parts[0], parts[1], opts).over], [output])
+        out, finish = bytes_of(output)
+        return LightWork([self._group.alltoallv(
+            "all_to_all_single", bytes_of(given)[0], out,
+            *([part.nbytes for part in row] for row in reversed(parts)))], [output], finish)
 
     @_group_call(First.WRITTEN)
     def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> LightWork:
