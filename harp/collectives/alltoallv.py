@@ -162,7 +162,8 @@ class _Copies:
                 *(column[own].tolist() for column in (self.src, *ends, self.length)), strict=True))
         tables = [_in_order(Transfers.concat(parts), blocks.ranks) for parts in steps]
         tables = [rows for rows in tables if len(rows)] or [Transfers.empty()] * bool(copies)
-        return Plan(f"{way} {collective}", collective, blocks.ranks, max(sizes), unit_bytes,
+        return Plan(f"{way} {collective}", collective, blocks.ranks, int(blocks.sent_bytes.max()),
+                    unit_bytes,
                     (Listed(tuple(tables), copies),), {
                         Buffer.DATA: sizes[0], Buffer.OUT: sizes[1], Buffer.STAGE: stage_bytes},
                     blocks=blocks)

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from harp.collectives.collective_plan import Plan
     from harp.lightcc.group import Between, ErrorPart
 
     Bytes = NDArray[np.uint8]
@@ -254,6 +255,15 @@ class LightGroup(dist.ProcessGroup):
         left = None if error is None else bytes_of(error)[0]
         return self._on_each([tensor], lambda data, tensor: self._group.sum_between(
             data, dtype_of(tensor), between, left, ratio, sampled=sampled))
+
+    @property
+    def host_numbers(self) -> tuple[int, ...]:
+        """The number of each rank's host."""
+        return self._group.host_numbers
+
+    def run_blocks(self, plan: Plan, data: torch.Tensor, out: torch.Tensor) -> Future[None]:
+        """Run a plan of `harp.collectives.alltoallv` on contiguous tensors."""
+        return self._group.run_blocks(plan, bytes_of(data)[0], bytes_of(out)[0], dtype_of(data))
 
     @_group_call(First.BOTH)
     def broadcast(self, tensors: Tensors, opts: Any) -> LightWork:
