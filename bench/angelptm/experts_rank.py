@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import nn
 
 import harp.lightcc.torch  # noqa: F401  (registers the backend)
-from bench.angelptm.experts import EXPERTS, TOKENS, TOP_K, WIDTH, choices
+from bench.angelptm.experts import CHUNKS, EXPERTS, TOKENS, TOP_K, WIDTH, choices, layer_plans
 from harp.angelptm.moe import MoE
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Rank:
         name = str(way)
         if name not in self._layers:
             self._layers[name] = Routed(WIDTH, EXPERTS, TOP_K, lambda _: nn.Identity(),
-                                        way=way)  # type: ignore[arg-type]  # a word of a command
+                                        way=way, chunks=CHUNKS)  # type: ignore[arg-type]  # a word of a command
         layer = self._layers[name]
         layer.routed = self._weights, chosen
         return lambda: layer(self._tokens)
@@ -86,6 +86,23 @@ class Rank:
             1, chosen // (EXPERTS // ranks), self._weights)
         token, goal = wanted.nonzero(as_tuple=True)
         return lambda: self._over_gloo(goal, token, wanted[token, goal])
+
+    def plans(self, chosen: torch.Tensor) -> Callable[[], torch.Tensor]:
+        """The layer's plans alone, one after the other, on memory that nobody looks at."""
+        del chosen
+        group, rank = dist.distributed_c10d._get_default_group(), dist.get_rank()
+        runs = []
+        for plan in layer_plans(zipf=False):
+            assert plan.blocks is not None
+            ends = plan.blocks.sent_bytes[rank], plan.blocks.came_bytes[rank]
+            runs.append((plan, *(torch.zeros(int(nbytes) // 4) for nbytes in (
+                ends[::-1] if plan.collective == "combine" else ends))))
+
+        def work() -> torch.Tensor:
+            for run in runs:
+                group.run_blocks(*run).result()
+            return self._tokens
+        return work
 
     def check(self, found: torch.Tensor) -> None:
         """Whatever the way, a token comes back as it was."""

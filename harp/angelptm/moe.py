@@ -67,7 +67,7 @@ class MoE(nn.Module):
     def __init__(self, width: int, experts: int, top_k: int,
                  make_expert: Callable[[int], nn.Module], *,
                  group: dist.ProcessGroup | None = None, capacity_factor: float | None = None,
-                 chunks: int = 2, way: Way | None = None, rates: Rates | None = None) -> None:
+                 chunks: int = 4, way: Way | None = None, rates: Rates | None = None) -> None:
         super().__init__()
         for name, value, most in (("top_k", top_k, experts), ("chunks", chunks, math.inf)):
             if not 1 <= value <= most:
