@@ -14,6 +14,7 @@ import sys
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
+from bench.angelptm.experts import two_hosts
 from bench.arms import ROOT, Bench, Sample
 from bench.comparison import ArmRow, compare
 from bench.lightcc.lightcc_rows import Ranks, popen, sampled
@@ -88,6 +89,15 @@ ROWS = by_id((
            unit="GB/s", against=("fio write",), target=0.95),
     ArmRow("resident", "step, device holds a quarter of parameters", one_process, "a quarter",
            unit="ms", against=("all resident",), target=1.1, lower=True),
+    ArmRow("a2a", "top-8 of 64 experts, 2 hosts x 2 at 400 Mb/s", two_hosts, "HARP",
+           unit="k tokens/s", against=("gloo, a copy an expert",), target=2.5,
+           beside=("HARP, direct",)),
+    ArmRow("a2a-rank", "the same", two_hosts, "HARP", unit="k tokens/s",
+           against=("gloo, a copy a rank",), target=1.5),
+    ArmRow("a2a-skew", "the same, the n-th expert 1/n as often", two_hosts, "HARP, Zipf",
+           unit="ms", against=("busiest port",), target=1.1, lower=True),
+    ArmRow("a2a-sim", "the simulator's time of a2a's plans", two_hosts, "simulator",
+           unit="ms", against=("HARP, plans",), within=0.15),
 ))
 
 

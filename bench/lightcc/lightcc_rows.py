@@ -87,12 +87,17 @@ def popen(space: Namespace, *words: str | Path, **variables: object) -> subproce
                        text=True, cwd=ROOT)
 
 
+def free_port(space: Namespace, address: str) -> int:
+    """Find a TCP port that nobody has."""
+    with space.entered(), socket.socket() as asking:
+        asking.bind((address, 0))
+        return int(asking.getsockname()[1])
+
+
 def torch_ranks(spaces: Sequence[Namespace], master: str, module_name: str = "torch_rank",
                 **variables: object) -> Ranks:
     """Start a rank of one of the modules for each namespace that is named."""
-    with spaces[0].entered(), socket.socket() as asking:
-        asking.bind((master, 0))
-        port = asking.getsockname()[1]
+    port = free_port(spaces[0], master)
     return Ranks([popen(space, sys.executable, *module(module_name), RANK=rank,
                         WORLD_SIZE=len(spaces), MASTER_ADDR=master, MASTER_PORT=port, **variables)
                   for rank, space in enumerate(spaces)])

@@ -162,6 +162,7 @@ DEFINE_COMPLEX_PRODUCT(complex128_product, double)
 
 #include "adam_loops.h"
 #include "few_bits_loops.h"
+#include "rows_loops.h"
 
 #define SUMS_OF(name) reduce_##name##_sum, reduce_##name##_product
 #define ORDER_OF(name) reduce_##name##_min, reduce_##name##_max
@@ -202,6 +203,9 @@ const struct harp_kernels KERNELS = {
     .peak = find_peak,
     .round_levels = round_levels,
     .add_levels = add_levels,
+    .scale_row = scale_row,
+    .add_row = add_row,
+    .dot_rows = dot_rows,
     .adam =
         {
             [HARP_ELEMENT_FLOAT16] = adam_float16,

@@ -19,6 +19,7 @@
 #include "few_bits.h"
 #include "half.h"
 #include "reduce.h"
+#include "rows.h"
 
 #include <string.h>
 
@@ -64,6 +65,10 @@ struct harp_kernels {
     uint32_t (*peak)(const float *values);
     void (*round_levels)(float *values, int8_t *levels, const struct harp_rounding *rounding);
     void (*add_levels)(float *total, const int8_t *levels, float scale);
+    /* Of rows (rows.h): to = from * weight, to += from * weight, the sum of one * other. */
+    void (*scale_row)(float *to, const float *from, float weight, size_t n);
+    void (*add_row)(float *to, const float *from, float weight, size_t n);
+    float (*dot_rows)(const float *one, const float *other, size_t n);
     harp_adam_loop *adam[HARP_ELEMENTS];
 };
 

@@ -12,6 +12,12 @@ A script for DeepSpeed runs with its import line changed (`docs/use/angelptm.md`
     engine      a model in pages, with DeepSpeed's calls
     config      DeepSpeed's JSON keys
     adam        the optimizer's step over raw memory
+
+Beside it stands a layer whose experts are spread over ranks:
+
+    moe         the layer: chunks travel while experts compute
+    tokens      which tokens go where
+    rows        rows of tensors by index
 """
 
 from harp.angelptm.config import ConfigError

@@ -2,8 +2,10 @@
 
 The bytes of all buffers are cut into *segments* at every boundary that any message has, so that the
 bytes of a segment share one fate. For each rank and segment the checker knows which byte of DATA
-stands there (its origin), and how many contributions of each rank it contains. It executes the plan
-on that knowledge, step by step, and compares the end with the collective's contract.
+stands there (its origin), and how many contributions of each rank it contains. Only bytes of one
+origin may be added up. Where a sum is of bytes that ranks have at different places, the contract
+gives them one origin: the place of the sum, and its rank. The checker executes the plan on that
+knowledge, step by step, and compares the end with the collective's contract.
 
 It takes memory in ranks² x segments, which is meant for up to a few hundred ranks; the patterns are
 the same for any number.
@@ -131,6 +133,11 @@ class _Space:
         within = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
         return row, first[row] + within
 
+    def origin(self, claims: Claims, row: Ints, segment: Ints) -> Ints:
+        """Number the place where a segment of a claim belongs, another one for each home."""
+        within = self.cuts[segment] - (self.base[claims.buffer] + claims.offset)[row]
+        return np.asarray(claims.home[row] * self.base[-1] + claims.origin[row] + within)
+
     def name(self, segment: int) -> str:
         """Name a segment for a message."""
         start, end = self.cuts[segment], self.cuts[segment + 1]
@@ -151,7 +158,7 @@ class _State:
         self.count = np.zeros((*shape, plan.ranks), np.int8)
         row, segment = space.segments(space.base[before.buffer] + before.offset, before.length)
         rank = before.rank[row]
-        self.origin[rank, segment] = space.cuts[segment]
+        self.origin[rank, segment] = space.origin(before, row, segment)
         self.count[rank, segment, before.contributor[row]] = 1
 
     def exchange(self, step: int, rows: Transfers) -> None:
@@ -232,11 +239,12 @@ class _State:
         start = space.base[after.buffer] + after.offset
         row, segment = space.segments(start, after.length)
         rank = after.rank[row]
-        origin = after.origin[row] + space.cuts[segment] - start[row]
+        origin = space.origin(after, row, segment)
         count = self.count[rank, segment]
         self._refuse_doubles(count, "at the end ", rank, segment)
         contributor = after.contributor[row][:, None]
-        wanted = (contributor == EVERY) | (contributor == np.arange(self.ranks))
+        wanted = (after.sums[row] if after.sums is not None else
+                  (contributor == EVERY) | (contributor == np.arange(self.ranks)))
         for i, who in np.argwhere((count == 0) & wanted)[:1]:
             raise PlanError(f"at the end rank {rank[i]} lacks the contribution of rank {who} in "
                             f"{space.name(segment[i])}")

@@ -19,9 +19,11 @@ from harp.collectives.ir import Buffer, LocalWork, Phase, RankStep, Transfers
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from harp.collectives.blocks import Blocks
     from harp.collectives.ir import Message
 
-Collective = Literal["allreduce", "reduce_scatter", "allgather", "broadcast", "alltoall"]
+Collective = Literal["allreduce", "reduce_scatter", "allgather", "broadcast", "alltoall",
+                     "alltoallv", "combine"]
 _Row = TypeVar("_Row", "Message", LocalWork)
 
 
@@ -99,11 +101,14 @@ class Plan:
     """The rank that a broadcast starts from."""
     bits: int = 0
     """Bits of an encoded value, where there are any."""
+    blocks: Blocks | None = None
+    """Of an alltoallv or a combine."""
     _ends: tuple[int, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Leave out the stages that have nothing to do."""
-        stages = tuple(s for s in self.stages if s.steps) if self.nbytes and self.ranks > 1 else ()
+        has_any = self.nbytes and (self.ranks > 1 or self.blocks is not None)
+        stages = tuple(s for s in self.stages if s.steps) if has_any else ()
         object.__setattr__(self, "stages", stages)
         object.__setattr__(self, "_ends", tuple(accumulate(s.steps for s in stages)))
 

@@ -132,6 +132,7 @@ class CallQueue:
             return _failed_future(sentence)
         self._number_call(program)
         try:
+            program.begin()
             self._mover.run(program.pieces, program.pieces_n, program.work, self._timeout_ns)
             if program.finish:
                 program.finish()
@@ -210,6 +211,11 @@ class CallQueue:
             return
         program = call.program
         self._number_call(program)
+        try:
+            program.begin()
+        except Exception as error:  # whatever it is, all ranks must hear of it
+            self._end_call(call, self._fail_group(*self._explain(program, error)))
+            return
         self._mover.add(program.pieces, program.pieces_n, program.work, self._timeout_ns)
         under_way.append(call)
 

@@ -31,13 +31,14 @@ import contextlib
 import os
 import threading
 import weakref
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from harp._cnet import ffi
 from harp.collectives.few_bits import Parts
+from harp.lightcc.blocks import Counts, program_of, program_of_counts
 from harp.lightcc.call_queue import CallQueue
 from harp.lightcc.elements import combination, divide, element_type, move
 from harp.lightcc.failure import FAILED, LEAVE_S, SYMPTOM, Failure, GroupError
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from harp.collectives.collective_plan import Plan
     from harp.lightcc.call_queue import Waiter
     from harp.lightcc.peers import Store
     from harp.lightcc.policy import PlanPath
@@ -386,18 +388,44 @@ class Group:
 
         The sizes may all differ, so that only ``call`` is what ranks agree upon.
         """
-        def make() -> Program:
-            later = [(self.rank + i) % self.ranks for i in range(1, self.ranks)]
-            rows = list(in_turn([cut(SEND, peer, outs[peer]) for peer in later],
-                                [cut(PLACE, peer, ins[peer]) for peer in reversed(later)]))
-            (source, nbytes), (target, room) = own
-            if nbytes != room:
-                raise ValueError(f"a rank's part for itself has {nbytes} B, and its place {room} B")
-            return Program(call, table(rows), self.rank, self.ranks,
-                           finish=partial(move, target, source, nbytes), same_sizes=False)
         places = [(address(data), len(data)) for data in (*outs, *ins)]
-        own = places[self.rank], places[self.ranks + self.rank]
-        return self._repeat_call((call, *places), (outs, ins), make)
+        return self._repeat_call((call, *places), (outs, ins),
+                                 lambda: self._exchange_program(call, outs, ins))
+
+    def _exchange_program(self, call: str, outs: Sequence[Bytes], ins: Sequence[Bytes]) -> Program:
+        later = [(self.rank + i) % self.ranks for i in range(1, self.ranks)]
+        rows = list(in_turn([cut(SEND, peer, outs[peer]) for peer in later],
+                            [cut(PLACE, peer, ins[peer]) for peer in reversed(later)]))
+        own, room = outs[self.rank], ins[self.rank]
+        if len(own) != len(room):
+            raise ValueError(f"a rank's part for itself has {len(own)} B, and its place "
+                             f"{len(room)} B")
+        return Program(call, table(rows), self.rank, self.ranks, same_sizes=False,
+                       finish=partial(move, address(room), address(own), len(own)))
+
+    def alltoallv(self, call: str, data: Bytes, out: Bytes, sends: Sequence[int],
+                  expects: Sequence[int]) -> Future[None]:
+        """Send rank i the next ``sends[i]`` bytes of data, and receive ``expects[i]`` from it.
+
+        Ranks first exchange these, so that counts that disagree fail the group with one sentence,
+        and choose the way of all of it by them (`harp.collectives.choice`).
+        """
+        counts = Counts(self.rank, sends, expects)
+        rows = counts.rows
+        self._queue.begin(self._exchange_program(f"{call}, counts", [rows[self.rank]] * self.ranks,
+                                                 rows), rows)
+        return self._queue.begin(program_of_counts(call, counts, self.rank, self.host_numbers, data,
+                                                   out), (data, out))
+
+    def run_blocks(self, plan: Plan, data: Bytes, out: Bytes, dtype: str) -> Future[None]:
+        """Run a plan of `harp.collectives.alltoallv`, the same at all ranks, on a rank's blocks."""
+        return self._queue.begin(program_of(plan, self.rank, data, out, dtype), (data, out))
+
+    @cached_property
+    def host_numbers(self) -> tuple[int, ...]:
+        """The number of each rank's host."""
+        places = list(dict.fromkeys(self.places))
+        return tuple(places.index(place) for place in self.places)
 
     def barrier(self) -> Future[None]:
         """Be done when all ranks have come here."""

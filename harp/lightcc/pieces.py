@@ -18,7 +18,7 @@ from harp.collectives.ir import Buffer, Op
 from harp.collectives.registry import make_plan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -145,16 +145,24 @@ def pieces_of(plan: Plan, rank: int) -> PlanPieces:
     """Give a rank's pieces of a plan, as `harp.collectives.execute` would move them."""
     if set(plan.buffers) - {Buffer.DATA, Buffer.PAIRS}:
         raise ValueError("the plan needs memory that collectives on the host do not have")
-    rows = table(list(_plan_rows(plan, rank, PIECE_BYTES // plan.unit_bytes * plan.unit_bytes)))
+    first = {Buffer.DATA: 0, Buffer.PAIRS: plan.buffers[Buffer.DATA]}
+    rows = table(list(_plan_rows(plan, rank, first)))
     return PlanPieces(rows, plan.buffers[Buffer.DATA], plan.buffers.get(Buffer.PAIRS, 0))
 
 
-def _plan_rows(plan: Plan, rank: int, piece_bytes: int) -> Iterator[Row]:
-    first = {Buffer.DATA: 0, Buffer.PAIRS: plan.buffers[Buffer.DATA]}
+def rows_on(plan: Plan, rank: int, at: Mapping[Buffer, int]) -> NDArray[np.void]:
+    """Give a rank's pieces of a plan on buffers at these addresses, less the copies of its own."""
+    return table(list(_plan_rows(plan, rank, at)))
+
+
+def _plan_rows(plan: Plan, rank: int, first: Mapping[Buffer, int]) -> Iterator[Row]:
+    piece_bytes = PIECE_BYTES // plan.unit_bytes * plan.unit_bytes
     for step in plan.rank_steps(rank):
         if step.waits:
             yield fence()
         for work in step.local:
+            if work.op == Op.COPY:
+                continue
             yield (first[Buffer(work.dst_buffer)] + work.dst_offset,
                    first[Buffer(work.src_buffer)] + work.src_offset,
                    work.dst_length, work.src_length, _ALONE[Op(work.op)], 0, 0)

@@ -20,7 +20,7 @@ from harp.lightcc.mover import DESCRIPTOR_BYTES
 from harp.lightcc.pieces import FENCE, PLACE, SEND, address, table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -45,15 +45,20 @@ class Program:
         inline_descriptor: whether the pieces carry the descriptor; there is one to and one from
             each partner then.
         data: all the memory that it works on, if known: programs on other memory may run beside it.
+        prepare: is called when it begins, and may give other pieces.
 
     """
 
     def __init__(self, what: str, pieces: NDArray[np.void], rank: int, ranks: int,
                  work: Any = None, finish: Callable[[], None] | None = None,
                  own: Any = None, *, same_sizes: bool = True, inline_descriptor: bool = False,
-                 data: Bytes | None = None) -> None:
-        self.what, self.finish, self._own = what, finish, own
-        self._place = None if data is None else (address(data), address(data) + len(data))
+                 data: Bytes | Sequence[Bytes] | None = None,
+                 prepare: Callable[[], NDArray[np.void] | None] | None = None) -> None:
+        self.what, self.finish, self._own, self._prepare = what, finish, own, prepare
+        self._rank, self._ranks = rank, ranks
+        memory = [data] if isinstance(data, np.ndarray) else data
+        self._places = None if memory is None else [(address(one), address(one) + len(one))
+                                                    for one in memory]
         self.same_sizes = same_sizes
         self._descriptor = _make_descriptor(what)
         self.work = work or ffi.new("struct harp_piece_work *")
@@ -64,18 +69,37 @@ class Program:
         if inline_descriptor and len(pieces):
             pieces = pieces[pieces["kind"] != FENCE]  # what a piece needs it waits for anyway
             pieces["inline_descriptor"] = 1
+            self._take(pieces)
         else:
-            descriptors = [(0, 0, 0, 0, kind, peer, 1) for kind in (SEND, PLACE)
-                           for peer in find_partners(rank, ranks)]
-            pieces = np.concatenate([table(descriptors), pieces])
+            self._describe(pieces)
+
+    def _describe(self, pieces: NDArray[np.void]) -> None:
+        """Take pieces, after those that carry the descriptor."""
+        descriptors = [(0, 0, 0, 0, kind, peer, 1) for kind in (SEND, PLACE)
+                       for peer in find_partners(self._rank, self._ranks)]
+        self._take(np.concatenate([table(descriptors), pieces]))
+
+    def _take(self, pieces: NDArray[np.void]) -> None:
         self.pieces_n = len(pieces)
         self.pieces = ffi.from_buffer("struct harp_piece[]", pieces)
 
+    def begin(self) -> None:
+        """Prepare what is to be done when the call begins."""
+        if self._prepare is not None:
+            pieces = self._prepare()
+            if pieces is not None:
+                self._describe(pieces)
+
+    def keep(self, own: Any) -> None:
+        """Keep memory that the pieces point to."""
+        self._own = own
+
     def is_apart(self, other: Program) -> bool:
         """Whether both may be run at once."""
-        if self._place is None or other._place is None or self is other:
+        if self._places is None or other._places is None or self is other:
             return False
-        return self._place[1] <= other._place[0] or other._place[1] <= self._place[0]
+        return all(one[1] <= two[0] or two[1] <= one[0]
+                   for one in self._places for two in other._places)
 
 
 def small_broadcast(data: Bytes, rank: int, ranks: int, root: int) -> NDArray[np.void]:

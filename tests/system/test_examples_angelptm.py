@@ -1,4 +1,4 @@
-"""The example of examples/angelptm, by the one command that it names."""
+"""The examples of examples/angelptm, each by the one command that it names."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from lab.namespace import why_unusable
 from tests.support import PATIENCE_S, ROOT
 
 pytest.importorskip("torch")
@@ -38,3 +39,16 @@ def test_what_cannot_be_had_is_one_sentence(arguments, sentence):
     assert done.returncode == 2
     assert re.search(sentence, done.stderr)
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.long
+@pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
+def test_experts_of_two_namespaces_learn():
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples" / "angelptm" / "moe.py", "--tokens", "128"], text=True,
+        capture_output=True, check=False, timeout=PATIENCE_S, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", done.stdout)]
+    assert losses[-1] < losses[0] / 2
+    for way in ("direct", "once-per-host"):
+        assert re.search(way + r": \d+ ms, forwards and backwards", done.stdout)

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from harp.collectives.collective_plan import Plan
     from harp.lightcc.group import Between, ErrorPart
 
     Bytes = NDArray[np.uint8]
@@ -255,6 +256,15 @@ class LightGroup(dist.ProcessGroup):
         return self._on_each([tensor], lambda data, tensor: self._group.sum_between(
             data, dtype_of(tensor), between, left, ratio, sampled=sampled))
 
+    @property
+    def host_numbers(self) -> tuple[int, ...]:
+        """The number of each rank's host."""
+        return self._group.host_numbers
+
+    def run_blocks(self, plan: Plan, data: torch.Tensor, out: torch.Tensor) -> Future[None]:
+        """Run a plan of `harp.collectives.alltoallv` on contiguous tensors."""
+        return self._group.run_blocks(plan, bytes_of(data)[0], bytes_of(out)[0], dtype_of(data))
+
     @_group_call(First.BOTH)
     def broadcast(self, tensors: Tensors, opts: Any) -> LightWork:
         """Give all ranks the root's tensors."""
@@ -370,8 +380,12 @@ class LightGroup(dist.ProcessGroup):
         if any(len(part) != self.size() for part in parts):
             raise ValueError(f"all_to_all_single: {len(parts[1])} parts to send and "
                              f"{len(parts[0])} to receive, for {self.size()} ranks")
-        work = self.alltoall(parts[0], parts[1], opts)
-        return LightWork([work.over], [output])
+        if not output_sizes and not input_sizes:
+            return LightWork([self.alltoall(parts[0], parts[1], opts).over], [output])
+        out, finish = bytes_of(output)
+        return LightWork([self._group.alltoallv(
+            "all_to_all_single", bytes_of(given)[0], out,
+            *([part.nbytes for part in row] for row in reversed(parts)))], [output], finish)
 
     @_group_call(First.WRITTEN)
     def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> LightWork:

@@ -1,0 +1,321 @@
+"""A mixture of experts whose experts are spread over ranks of the backend ``lightcc``.
+
+    layer = MoE(width, 64, 8, lambda number: FeedForward(width))
+    y = layer(x)                                # x: (…, width), float32, another one at each rank
+    loss = loss + 0.01 * layer.balance
+
+A router gives each token its ``top_k`` experts with weights. A token travels to a host once
+(`harp.collectives.alltoallv`), with its weights and the numbers of its experts behind its values.
+Experts add up there, and sums come back. Tokens are cut into chunks: experts compute on one while
+the next one travels, forwards and backwards.
+
+The result, and the gradients of inputs, router and experts, are those of a layer that has all
+experts. Gradients of the router are of a rank's own tokens; average them as those of other layers.
+Those of experts are of all ranks' tokens already: keep them out of DDP, and divide them by the
+number of ranks where the loss is an average over ranks (`expert_parameters`).
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from harp.angelptm.rows import add_rows, dot_rows, take_rows
+from harp.angelptm.tokens import Places, chunk_bounds, within_capacity
+from harp.collectives.alltoallv import WAYS, combine, dispatch
+from harp.collectives.choice import choose
+from harp.nearest import did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from concurrent.futures import Future
+
+    from harp.collectives.alltoallv import Way
+    from harp.collectives.blocks import Blocks
+    from harp.collectives.choice import Rates
+    from harp.collectives.collective_plan import Plan
+    from harp.collectives.ir import Ints
+    from harp.lightcc.torch import LightGroup
+
+FLOAT_BYTES = 4
+
+
+class MoE(nn.Module):
+    """A layer of experts.
+
+    Args:
+        width: of a token.
+        experts: in all; each rank has as many.
+        top_k: experts of a token.
+        make_expert: makes the expert of a number, on the rank that has it. Seed by the number
+            where it draws weights: ranks with equal seeds make equal experts.
+        group: the process group of the ranks; all of them by default, and one where there is none.
+        capacity_factor: an expert takes this many times its even share of a rank's choices, and
+            leaves out the others; None: it takes all.
+        chunks: of a rank's tokens.
+        way: of the all-to-all; chosen for each call by its counts where it is not given.
+        rates: what the choice believes of hosts and network.
+
+    """
+
+    def __init__(self, width: int, experts: int, top_k: int,
+                 make_expert: Callable[[int], nn.Module], *,
+                 group: dist.ProcessGroup | None = None, capacity_factor: float | None = None,
+                 chunks: int = 4, way: Way | None = None, rates: Rates | None = None) -> None:
+        super().__init__()
+        for name, value, most in (("top_k", top_k, experts), ("chunks", chunks, math.inf)):
+            if not 1 <= value <= most:
+                raise ValueError(f"{name} is {value}; allowed is 1 or more" + (
+                    f", up to the {experts} experts" if name == "top_k" else ""))
+        if capacity_factor is not None and capacity_factor <= 0:
+            raise ValueError(f"capacity_factor is {capacity_factor}; allowed is more than 0")
+        if way is not None and way not in WAYS:
+            raise ValueError(f"way is {way!r}{did_you_mean(way, WAYS, 0.4)} (allowed: "
+                             f"{', '.join(WAYS)})")
+        self.width, self.top_k, self.capacity_factor = width, top_k, capacity_factor
+        self._chunks, self._way, self._rates = chunks, way, rates
+        self._group = _light_group(group)
+        self._rank = self._group.rank() if self._group else 0
+        self.places = Places(experts, self._group.host_numbers if self._group else (0,))
+        first = self._rank * self.places.of_a_rank
+        self.router = nn.Linear(width, experts, bias=False)
+        self.experts = nn.ModuleList(make_expert(number) for number in range(
+            first, first + self.places.of_a_rank))
+        self._first = first
+        self.balance = torch.zeros(())
+        """Load-balancing loss of the last call, 1 where all experts are used alike."""
+        self.rows: Ints = np.zeros((0, 0, 0), np.int64)
+        """Rows of the last call: by chunk, rank and kind of block (`Places.members`)."""
+
+    def expert_parameters(self) -> Iterator[nn.Parameter]:
+        """Give the parameters that this rank alone has."""
+        yield from self.experts.parameters()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Send tokens to their experts, and add up what these say."""
+        if x.shape[-1] != self.width or x.dtype is not torch.float32 or not x.is_cpu:
+            raise ValueError(f"tokens are of {tuple(x.shape)[-1:]} {x.dtype} on {x.device}; "
+                             f"allowed is ({self.width},) torch.float32 on the CPU")
+        tokens = x.reshape(-1, self.width)
+        weights, chosen = self._route(tokens)
+        payload = torch.cat([tokens, weights, _as_floats(chosen)], dim=1)
+        bounds = chunk_bounds(len(tokens), self._chunks)
+        index, self.rows = self._sort(chosen.numpy(), bounds)
+        ways = cache(self._way_of)
+        trips = [_Trip(self._group, blocks, self.places.hosts, ways)
+                 for blocks in self._chunk_blocks()]
+        coming: list[_Moving] = []
+        returning: list[_Moving] = []
+        for number, ((start, end), trip) in enumerate(zip(bounds, trips, strict=True)):
+            coming.append(trip.there(_Take.apply(payload[start:end], index[number])))
+            if number:  # one chunk travels while experts compute on the one before
+                returning.append(trips[number - 1].back(self._ask(coming[number - 1])))
+        returning.append(trips[-1].back(self._ask(coming[-1])))
+        return torch.cat([
+            _Add.apply(_End.apply(*back), None, index[number], end - start)
+            for number, ((start, end), back) in enumerate(zip(bounds, returning, strict=True))
+        ]).view(x.shape)
+
+    def _route(self, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Choose experts; those without room are -1. Weights of a token's choices add up to 1."""
+        shares = self.router(tokens).softmax(-1)
+        weights, chosen = shares.topk(self.top_k)
+        experts = self.places.experts
+        used = torch.bincount(chosen.flatten(), minlength=experts) / max(chosen.numel(), 1)
+        self.balance = experts * (used * shares.mean(0)).sum() if len(tokens) else shares.sum()
+        if self.capacity_factor is not None:
+            even = chosen.numel() / experts
+            chosen = torch.from_numpy(within_capacity(
+                chosen.numpy(), experts, math.ceil(self.capacity_factor * even)))
+        return weights / weights.sum(-1, keepdim=True), chosen
+
+    def _sort(self, chosen: Ints, bounds: Sequence[tuple[int, int]],
+              ) -> tuple[list[torch.Tensor], Ints]:
+        """Sort the tokens of each chunk by kind of block, and learn all ranks' rows of each."""
+        index, own = [], []
+        for start, end in bounds:
+            tokens, rows = self.places.sort(chosen[start:end])
+            index.append(torch.from_numpy(tokens))
+            own.append(rows)
+        given = torch.from_numpy(np.stack(own))
+        if self._group is None:
+            return index, given.numpy()[:, None]
+        table = given.new_empty(self._group.size(), *given.shape)
+        dist.all_gather_into_tensor(table, given, group=self._group)
+        return index, np.ascontiguousarray(table.numpy().transpose(1, 0, 2))
+
+    def _chunk_blocks(self) -> list[tuple[Blocks, Blocks]]:
+        """Of each chunk the blocks there, which say for whom a token is, and back."""
+        back = FLOAT_BYTES * self.width
+        there = back + 2 * FLOAT_BYTES * self.top_k
+        return [(self.places.blocks(rows, there), self.places.blocks(rows, back))
+                for rows in self.rows]
+
+    def _way_of(self, make: Callable[..., Plan]) -> Way:
+        """Give the way of all chunks, there (dispatch) or back (combine)."""
+        if self._way is None:
+            blocks = self.places.blocks(self.rows.sum(axis=0), FLOAT_BYTES * self.width)
+            return choose(make, blocks, self.places.hosts, self._rates)
+        return "direct" if make is combine and self._way == "hierarchical" else self._way
+
+    def _ask(self, coming: _Moving) -> torch.Tensor:
+        """Let this rank's experts work on the tokens that came, and add up what they say."""
+        rows = _End.apply(*coming)
+        values, weights, numbers = rows.split([self.width, self.top_k, self.top_k], dim=1)
+        expert = numbers.detach().contiguous().view(torch.int32).long() - self._first
+        row, choice = ((expert >= 0) & (expert < len(self.experts))).nonzero(as_tuple=True)
+        order = expert[row, choice].argsort(stable=True)
+        row, choice = row[order], choice[order]
+        counts = torch.bincount(expert[row, choice], minlength=len(self.experts)).tolist()
+        parts = _Take.apply(values.contiguous(), row).split(counts)
+        said = torch.cat([make(part) for make, part in zip(self.experts, parts, strict=True)])
+        return _Add.apply(said, weights[row, choice], row, len(rows))
+
+
+def _as_floats(numbers: torch.Tensor) -> torch.Tensor:
+    """Give the bits of int32 as float32, to travel with other values."""
+    return numbers.to(torch.int32).view(torch.float32)
+
+
+def _light_group(group: dist.ProcessGroup | None) -> LightGroup | None:
+    if group is None and not dist.is_initialized():
+        return None
+    from harp.lightcc.torch import LightGroup
+
+    found = dist.distributed_c10d._get_default_group() if group is None else group
+    if not isinstance(found, LightGroup):
+        raise ValueError(f"the experts' group has the backend {dist.get_backend(found)}; allowed "
+                         "is lightcc")
+    return found
+
+
+# ---- Trips of a chunk ----
+
+class _Travel:
+    """One way of a trip: a plan forwards, and the one back for gradients."""
+
+    def __init__(self, group: LightGroup | None, blocks: Blocks, hosts: tuple[int, ...],
+                 ways: Callable[[Callable[..., Plan]], Way], *, sums: bool) -> None:
+        self._group, self._blocks, self._hosts, self._ways = group, blocks, hosts, ways
+        self._sums = sums
+        self._under_way: tuple[Future[None], torch.Tensor, torch.Tensor] | None = None
+        self._came: torch.Tensor | None = None
+
+    def begin(self, given: torch.Tensor, *, gradients: bool) -> None:
+        """Begin to send rows."""
+        if self._group is None:
+            self._came = given
+            return
+        make = combine if self._sums != gradients else dispatch
+        blocks, rank = self._blocks, self._group.rank()
+        nbytes = (blocks.sent_bytes if make is combine else blocks.came_bytes)[rank]
+        out = given.new_empty(int(nbytes) // (FLOAT_BYTES * given.shape[1]), given.shape[1])
+        if gradients and make is combine:
+            given = given.clone()  # autograd's own, and a combine leaves partial sums in it
+        plan = make(blocks, self._ways(make), self._hosts, FLOAT_BYTES)
+        self._under_way = self._group.run_blocks(plan, given, out), given, out
+
+    def end(self) -> torch.Tensor:
+        """Wait for what comes."""
+        if self._under_way is not None:
+            over, _, self._came = self._under_way
+            over.result()
+            self._under_way = None
+        found, self._came = self._came, None
+        assert found is not None
+        return found
+
+
+_Moving = tuple[torch.Tensor, _Travel]
+
+
+class _Trip:
+    """A chunk's way to its experts and back."""
+
+    def __init__(self, group: LightGroup | None, blocks: tuple[Blocks, Blocks],
+                 hosts: tuple[int, ...], ways: Callable[[Callable[..., Plan]], Way]) -> None:
+        self._there = _Travel(group, blocks[0], hosts, ways, sums=False)
+        self._back = _Travel(group, blocks[1], hosts, ways, sums=True)
+
+    def there(self, rows: torch.Tensor) -> _Moving:
+        """Send each row to its ranks."""
+        return _Begin.apply(rows, self._there), self._there
+
+    def back(self, rows: torch.Tensor) -> _Moving:
+        """Send the rows' sums back."""
+        return _Begin.apply(rows, self._back), self._back
+
+
+class _Begin(torch.autograd.Function):
+    """Begin to send; backwards, wait for the gradients.
+
+    What comes has another shape than what is sent, so the travel holds it, and autograd gets a
+    number in its place, which binds the end to the begin.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, rows: torch.Tensor, travel: _Travel) -> torch.Tensor:
+        ctx.travel = travel
+        travel.begin(rows.contiguous(), gradients=False)
+        return rows.new_zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, _: torch.Tensor) -> tuple[Any, ...]:
+        return ctx.travel.end(), None
+
+
+class _End(torch.autograd.Function):
+    """Wait for what was sent; backwards, begin to send the gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, begun: torch.Tensor, travel: _Travel) -> torch.Tensor:
+        ctx.travel, ctx.begun = travel, begun
+        return travel.end()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
+        ctx.travel.begin(gradient.contiguous(), gradients=True)
+        return ctx.begun, None
+
+
+# ---- Rows ----
+
+class _Take(torch.autograd.Function):
+    """Rows by index."""
+
+    @staticmethod
+    def forward(ctx: Any, table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(index)
+        ctx.rows = len(table)
+        return take_rows(table.contiguous(), index)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
+        index, = ctx.saved_tensors
+        return add_rows(ctx.rows, gradient.contiguous(), index), None
+
+
+class _Add(torch.autograd.Function):
+    """Sums of rows by index, each times its weight."""
+
+    @staticmethod
+    def forward(ctx: Any, given: torch.Tensor, weights: torch.Tensor | None, index: torch.Tensor,
+                rows: int) -> torch.Tensor:
+        ctx.save_for_backward(given, weights, index)
+        return add_rows(rows, given.contiguous(), index,
+                        None if weights is None else weights.contiguous())
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
+        given, weights, index = ctx.saved_tensors
+        gradient = gradient.contiguous()
+        if weights is None:
+            return take_rows(gradient, index), None, None, None
+        return (take_rows(gradient, index, weights.contiguous()),
+                dot_rows(gradient, given.contiguous(), index), None, None)

@@ -1,0 +1,114 @@
+"""A mixture of experts over ranks gives what one place with all experts gives."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from harp.angelptm.tokens import MOST_OF_A_HOST, Places, chunk_bounds, within_capacity
+from harp.collectives.alltoallv import dispatch
+
+pytest.importorskip("torch")
+
+import torch
+
+from harp.angelptm.moe import MoE
+from tests.harp.lightcc.test_torch import found, start
+
+RANK = Path(__file__).with_name("moe_rank.py")
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_outputs_and_gradients_are_those_of_the_unsplit_layer(ranks):
+    """Of 40 cases: ranks without tokens, all tokens to one expert, any hosts, ways, capacities."""
+    assert found(start("", ranks, RANK)) == ["right"] * ranks
+
+
+@given(st.integers(1, 3), st.integers(1, 4), st.integers(1, 4), st.data())
+@settings(max_examples=80, deadline=None)
+def test_a_token_is_in_one_block_for_each_host_that_wants_it(hosts, group, of_a_rank, data):
+    places = Places(hosts * group * of_a_rank, tuple(i // group for i in range(hosts * group)))
+    chosen = data.draw(arrays.arrays(np.int64, st.tuples(st.integers(0, 9), st.integers(1, 4)),
+                                     elements=st.integers(-1, places.experts - 1)))
+    tokens, rows = places.sort(chosen)
+    assert rows.sum() == len(tokens)
+    kinds = np.repeat(np.arange(len(rows)), rows)
+    wanted = {(token, tuple(sorted({int(e) // of_a_rank for e in own
+                                    if e >= 0 and e // of_a_rank // group == host})))
+              for token, own in enumerate(chosen) for host in range(hosts)}
+    assert {(int(token), tuple(np.flatnonzero(places.members[kind]).tolist()))
+            for token, kind in zip(tokens, kinds, strict=True)} == {
+        pair for pair in wanted if pair[1]}
+
+
+def test_hosts_of_many_ranks_have_a_block_for_each_rank():
+    ranks = MOST_OF_A_HOST + 1
+    places = Places(ranks, (0,) * ranks)
+    assert (places.members == np.eye(ranks, dtype=bool)).all()
+    tokens, rows = places.sort(np.array([[0, 8], [8, 3]]))
+    assert tokens.tolist() == [0, 1, 0, 1]
+    assert rows.tolist() == [1, 0, 0, 1, 0, 0, 0, 0, 2]
+    blocks = places.blocks(np.stack([rows] * ranks), 4)
+    assert dispatch(blocks, "once-per-host", places.hosts).nbytes == 16
+
+
+@given(st.integers(0, 30), st.integers(1, 6), st.integers(0, 5), st.integers(0, 99))
+@settings(max_examples=60, deadline=None)
+def test_first_choices_have_room_before_second_ones(tokens, experts, capacity, seed):
+    random, top_k = np.random.default_rng(seed), min(2, experts)
+    chosen = np.array([random.permutation(experts)[:top_k] for _ in range(tokens)],
+                      np.int64).reshape(tokens, top_k)
+    kept, served = chosen.copy(), [0] * experts
+    for choice in range(top_k):
+        for token in range(tokens):
+            expert = chosen[token, choice]
+            if served[expert] >= capacity:
+                kept[token, choice] = -1
+            served[expert] += 1
+    assert (within_capacity(chosen, experts, capacity) == kept).all()
+
+
+def test_chunks_cover_all_tokens():
+    assert chunk_bounds(7, 3) == [(0, 2), (2, 4), (4, 7)]
+    assert chunk_bounds(1, 2) == [(0, 0), (0, 1)]
+
+
+def expert(_):
+    return torch.nn.Identity()
+
+
+@pytest.mark.parametrize(("how", "sentence"), [
+    ({"top_k": 5}, "top_k is 5; allowed is 1 or more, up to the 4 experts"),
+    ({"chunks": 0}, "chunks is 0; allowed is 1 or more"),
+    ({"capacity_factor": -1.0}, "capacity_factor is -1.0; allowed is more than 0"),
+    ({"way": "once"}, "way is 'once'; did you mean 'once-per-host'? (allowed: direct, ")])
+def test_what_no_layer_can_be_is_refused_in_one_sentence(how, sentence):
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        MoE(8, 4, how.pop("top_k", 2), expert, **how)
+
+
+def test_tokens_of_another_kind_are_refused():
+    layer = MoE(8, 4, 2, expert)
+    with pytest.raises(ValueError, match=re.escape("tokens are of (9,) torch.float32 on cpu")):
+        layer(torch.zeros(3, 9))
+    with pytest.raises(ValueError, match=r"allowed is \(8,\) torch.float32 on the CPU"):
+        layer(torch.zeros(3, 8, dtype=torch.bfloat16))
+    with pytest.raises(ValueError, match="6 experts are not as many for each of the 4 ranks"):
+        Places(6, (0, 0, 1, 1))
+
+
+def test_the_loss_of_balance_is_one_where_all_are_used_alike():
+    """Fedus, Zoph and Shazeer, arXiv 2101.03961, equation 4, without its factor."""
+    layer = MoE(4, 4, 1, expert)
+    with torch.no_grad():
+        layer.router.weight.copy_(torch.eye(4) * 100)
+    layer(torch.eye(4))
+    assert layer.balance.item() == pytest.approx(1)
+    layer(torch.eye(4)[[0, 0, 0, 0]])
+    assert layer.balance.item() == pytest.approx(4)
