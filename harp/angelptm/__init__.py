@@ -12,10 +12,13 @@ A script for DeepSpeed runs with its import line changed (`docs/use/angelptm.md`
     engine      a model in pages, with DeepSpeed's calls
     config      DeepSpeed's JSON keys
     adam        the optimizer's step over raw memory
+    stages      a model as a pipeline, cut anywhere between its operators
 """
 
 from harp.angelptm.config import ConfigError
 from harp.angelptm.engine import Engine, initialize
 from harp.angelptm.plan import CapacityError
+from harp.angelptm.stages import CutError, Link, Memory, pipeline
 
-__all__ = ["CapacityError", "ConfigError", "Engine", "initialize"]
+__all__ = ["CapacityError", "ConfigError", "CutError", "Engine", "Link", "Memory", "initialize",
+           "pipeline"]
