@@ -1,7 +1,8 @@
 """AngelPTM's parts and steps, beside torch, DeepSpeed, fio and training with all on the device.
 
 Rows of a peer that is not installed are left out: fio is Debian's, deepspeed PyPI's. Pages on disk
-lie in build/. Needs root.
+lie in build/. Row pipe: five models in 2 to 8 stages, the quartile of 35 ratios; none may be above
+1. Needs root.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import shutil
+import socket
 import subprocess
 import sys
 from contextlib import closing, contextmanager
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from bench.comparison import Arms
 
 FOLDER = ROOT / "build"
+PIPE_RANK = (sys.executable, "-m", "bench.angelptm.pipe_rank")
 PARAMETERS, PAGES, PAGE_BYTES = 64_000_000, 128, 4 << 20
 
 
@@ -78,6 +81,40 @@ def one_process(bench: Bench) -> Iterator[Arms]:
                "all resident": arm(all_cpus, "step_resident", ms)}
 
 
+@contextmanager
+def cut_models(bench: Bench) -> Iterator[Arms]:
+    """Cuts of five models, by the times of their operators on one core."""
+    with closing(Namespace()) as space:
+        ranks = Ranks([popen(space, "taskset", "-c", str(bench.cpus[1]), *PIPE_RANK)])
+
+        def take() -> Sample:
+            answers = ranks.ask(do="cuts")
+            return Sample(answers[0]["quartile"], more={"worst": answers[0]["worst"]})
+
+        yield {"operators": take}
+
+
+@contextmanager
+def two_stages(bench: Bench) -> Iterator[Arms]:
+    """Ranks of a pipeline over loopback, each with a CPU of its own."""
+    with closing(Namespace()) as space:
+        with space.entered(), socket.socket() as asking:
+            asking.bind(("127.0.0.1", 0))
+            port = asking.getsockname()[1]
+        ranks = Ranks([popen(space, "taskset", "-c", str(cpu), *PIPE_RANK, RANK=rank,
+                             WORLD_SIZE=len(bench.cpus), MASTER_ADDR="127.0.0.1",
+                             MASTER_PORT=port)
+                       for rank, cpu in enumerate(bench.cpus)])
+
+        def arm(do: str) -> Callable[[], Sample]:
+            def take() -> Sample:
+                answers = ranks.ask(do=do, seconds=bench.seconds)
+                return sampled(answers, answers[0]["times"] / answers[0]["seconds"])
+            return take
+
+        yield {"operators": arm("operators"), "equal layers": arm("layers")}
+
+
 ROWS = by_id((
     ArmRow("adam", "Adam over 64 M float32, one core", one_process, "HARP Adam", unit="G/s",
            against=("torch fused",)),
@@ -98,12 +135,18 @@ ROWS = by_id((
            unit="ms", against=("busiest port",), target=1.1, lower=True),
     ArmRow("a2a-sim", "the simulator's time of a2a's plans", two_hosts, "simulator",
            unit="ms", against=("HARP, plans",), within=0.15),
+    ArmRow("pipe", "slowest stage over best cut between layers", cut_models, "operators",
+           unit="", target=0.9, lower=True, limits={"worst": 1.0}),
+    ArmRow("pipe-run", "GPT-2 in two stages, two CPUs", two_stages, "operators", unit="steps/s",
+           against=("equal layers",), target=1.15, least_s=5.0),
 ))
 
 
 def available() -> dict[str, ArmRow]:
     """Leave out what is compared with fio and DeepSpeed where there are none."""
     missing = [] if importlib.util.find_spec("deepspeed") else ["adam-ds"]
+    if not importlib.util.find_spec("transformers"):
+        missing += ["pipe", "pipe-run"]
     if not shutil.which("fio"):
         missing += ["io", "io-write"]
     return {name: row for name, row in ROWS.items() if name not in missing}

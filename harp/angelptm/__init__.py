@@ -13,9 +13,10 @@ A script for DeepSpeed runs with its import line changed (`docs/use/angelptm.md`
     config      DeepSpeed's JSON keys
     adam        the optimizer's step over raw memory
 
-Beside it stands a layer whose experts are spread over ranks:
+Beside it stand:
 
-    moe         the layer: chunks travel while experts compute
+    stages      a model as a pipeline, cut anywhere between its operators
+    moe         a layer whose experts are spread over ranks: chunks travel while experts compute
     tokens      which tokens go where
     rows        rows of tensors by index
 """
@@ -23,5 +24,7 @@ Beside it stands a layer whose experts are spread over ranks:
 from harp.angelptm.config import ConfigError
 from harp.angelptm.engine import Engine, initialize
 from harp.angelptm.plan import CapacityError
+from harp.angelptm.stages import CutError, Link, Memory, pipeline
 
-__all__ = ["CapacityError", "ConfigError", "Engine", "initialize"]
+__all__ = ["CapacityError", "ConfigError", "CutError", "Engine", "Link", "Memory", "initialize",
+           "pipeline"]

@@ -17,13 +17,21 @@ SMALL = ("--layers", "4", "--width", "256", "--batch", "1", "--device-mib", "24"
          "16")
 
 
-def run(*arguments):
-    return subprocess.run([sys.executable, ROOT / "examples" / "angelptm" / "gpt.py", *arguments],
+def run(*arguments, script="gpt.py"):
+    return subprocess.run([sys.executable, ROOT / "examples" / "angelptm" / script, *arguments],
                           text=True, capture_output=True, check=False, timeout=PATIENCE_S)
 
 
-def test_a_gpt_beyond_device_and_host_learns(tmp_path):
-    done = run(*SMALL, "--steps", "4", "--disk", str(tmp_path))
+def pipeline(*arguments):
+    return subprocess.run(
+        ["harp", "run", "-np", "2", sys.executable, ROOT / "examples" / "angelptm" / "pipeline.py",
+         "--layers", "2", "--width", "64", "--words", "256", "--length", "16", "--microbatches",
+         "2", *arguments], text=True, capture_output=True, check=False, timeout=PATIENCE_S)
+
+
+@pytest.mark.parametrize("script", ["gpt.py", "t5.py"])
+def test_a_model_beyond_device_and_host_learns(tmp_path, script):
+    done = run(*SMALL, "--steps", "4", "--disk", str(tmp_path), script=script)
     assert done.returncode == 0, done.stderr
     assert re.search(r"\d+ of the device, \d+ of the host, \d+ of the disk", done.stdout)
     losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", done.stdout)]
@@ -52,3 +60,21 @@ def test_experts_of_two_namespaces_learn():
     assert losses[-1] < losses[0] / 2
     for way in ("direct", "once-per-host"):
         assert re.search(way + r": \d+ ms, forwards and backwards", done.stdout)
+
+
+def test_a_gpt_in_two_stages_learns():
+    done = pipeline("--steps", "3")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"stage 0: \d+ operators, tokens to ", done.stdout)
+    assert re.search(r"stage 1: \d+ operators, .* to loss", done.stdout)
+    losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", done.stdout)]
+    assert len(losses) == 3
+    assert losses[-1] < losses[0]
+
+
+def test_a_schedule_that_does_not_exist_is_one_sentence():
+    done = pipeline("--schedule", "interleave")
+    assert done.returncode != 0
+    assert "pipeline.py: 'interleave' is no schedule; did you mean 'interleaved'?" in (
+        done.stdout + done.stderr)
+    assert "Traceback" not in done.stdout + done.stderr
