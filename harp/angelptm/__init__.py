@@ -11,6 +11,8 @@ A script for DeepSpeed runs with its import line changed (`docs/use/angelptm.md`
     steps       the first step is traced, the later ones follow a plan
     engine      a model in pages, with DeepSpeed's calls
     config      DeepSpeed's JSON keys
+    ranks       gathers, reductions and errors of several ranks
+    reduction   gradients of several ranks, page by page
     adam        the optimizer's step over raw memory
 """
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections import defaultdict
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,8 +29,10 @@ from harp.angelptm.adam import Adam, update
 from harp.angelptm.cache import Cache
 from harp.angelptm.checkpoint import CheckpointError
 from harp.angelptm.config import Config, ConfigError, Scaling, read_config
-from harp.angelptm.pages import WIDE, Layout
-from harp.angelptm.plan import RESERVE, TIERS, Capacities
+from harp.angelptm.pages import WIDE, Layout, whole_page
+from harp.angelptm.plan import RESERVE, TIERS, Capacities, Sharing
+from harp.angelptm.ranks import Ranks, find_ranks
+from harp.angelptm.reduction import Reduction
 from harp.angelptm.steps import Steps
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 Pages = frozenset[int]
 NOTHING: Pages = frozenset()
+OWN = -1
 
 
 class Watch(TorchDispatchMode):
@@ -81,19 +83,31 @@ class Optimizer(torch.optim.Optimizer):
 class Engine(torch.nn.Module):
     """A model in pages. Made by `initialize`."""
 
-    def __init__(self, model: torch.nn.Module, config: Config, groups: Any, adam: Adam) -> None:
+    def __init__(self, model: torch.nn.Module, config: Config, groups: Any, adam: Adam,
+                 ranks: Ranks | None = None) -> None:
         super().__init__()
         self.module = model
         self.config = config
         self.dtype = getattr(torch, config.precision)
         self.parameters_in_pages = _trained(groups)
+        self._ranks = ranks
+        many, own = (ranks.ranks, ranks.rank) if ranks else (1, 0)
         self.layout = Layout(tuple(one.numel() for one in self.parameters_in_pages),
-                             self.dtype.itemsize, config.page_bytes)
-        self.cache = Cache(self.layout, capacities(self.layout, config), config.disk_path,
-                           config.io)
+                             self.dtype.itemsize, whole_page(config.page_bytes, many), many, own)
+        later = stays(self.layout, config)
+        sharing = Sharing(self.layout.shown, many, config.stage == 3) if ranks else None
+        self.cache = Cache(self.layout, capacities(self.layout, config, later), config.disk_path,
+                           config.io, sharing, later,
+                           self._gather)
+        at_end = bool(config.clipping or config.scaling)
+        self._at_end = at_end
+        if ranks:
+            self._reduction = Reduction(self.cache, ranks, self.dtype, each=config.stage > 1,
+                                        norms=at_end)
         self.optimizer = Optimizer(groups, adam, self)
-        self._steps = Steps(self.cache, self._update_chunk,
-                            at_end=bool(config.clipping or config.scaling))
+        self._steps = Steps(
+            self.cache, self._update_chunk, at_end=at_end,
+            reduction=self._reduction if ranks else None, agree=ranks.slowest if ranks else list)
         self._watch = Watch(self)
         self._number = {id(one): number for number, one in enumerate(self.parameters_in_pages)}
         self._pages: dict[int, Pages] = {}
@@ -103,6 +117,8 @@ class Engine(torch.nn.Module):
                 self._chunk_parameters[chunk].append(number)
         self._gradients: list[torch.Tensor] = []
         self._arrived: set[int] = set()
+        self._here: set[int] = set()
+        """Parameters whose gradient has come in this micro-batch."""
         self._updated: set[tuple[int, int]] = set()
         self._outside = False
         self._micro_steps = 0
@@ -136,10 +152,15 @@ class Engine(torch.nn.Module):
         first = parameter.data.detach()
         view = self._view(self.layout.offset(number), parameter.shape)
         pages = frozenset(self.layout.pages_of(number))
-        self._steps.look(pages)
-        view.copy_(first)
-        if self.layout.element_bytes != WIDE:
-            self._write_masters(number, first.float().contiguous().view(-1))
+        if self._ranks:
+            first = first.contiguous()
+            self._ranks.broadcast(first)
+            self._write_own(number, first.view(-1))
+        else:
+            self._steps.look(pages)
+            view.copy_(first)
+            if self.layout.element_bytes != WIDE:
+                self._write(number, 0, first.float().contiguous().view(-1))
         parameter.data = view
         self._pages[view.untyped_storage().data_ptr()] = pages
         gradient = self._view(self.layout.offset(number, gradient=True), parameter.shape)
@@ -148,30 +169,36 @@ class Engine(torch.nn.Module):
             self.layout.pages_of(number, gradient=True))
         parameter.register_post_accumulate_grad_hook(self._put_gradient_away)
 
-    def _write_masters(self, number: int, values: torch.Tensor) -> None:
-        for piece, own in zip(self._pieces(number, 0), values.split(self._lengths(number)),
-                              strict=True):
-            ffi.memmove(piece, ffi.from_buffer(own.numpy()), len(piece))
+    def _write_own(self, number: int, values: torch.Tensor) -> None:
+        """Write this rank's elements of a parameter, given all."""
+        self._write(number, 0, values.float())
+        if self.layout.element_bytes != WIDE:
+            self._write(number, OWN, values.to(self.dtype))
 
-    def _lengths(self, number: int) -> list[int]:
-        return [end - begin for begin, end, _ in self._ranges(number)]
+    def _write(self, number: int, kind: int, values: torch.Tensor) -> None:
+        data = values.view(torch.uint8).numpy()
+        for at, piece in self._pieces(number, kind):
+            ffi.memmove(piece, ffi.from_buffer(data[at:at + len(piece)]), len(piece))
 
-    def _pieces(self, number: int, kind: int) -> Iterator[memoryview]:
-        """Give the bytes of a parameter's masters, means or squares (0, 1, 2), page by page."""
+    def _pieces(self, number: int, kind: int) -> Iterator[tuple[int, memoryview]]:
+        """Give the bytes of a parameter's masters, means or squares (0, 1, 2), page by page.
+
+        The first number of each is where it begins in the whole parameter, in bytes. `OWN` stands
+        for parameters in the precision of training.
+        """
         layout = self.layout
-        for begin, end, chunk in self._ranges(number):
+        for begin, end, chunk, first in layout.ranges(number):
+            width, at = WIDE, WIDE * (begin - chunk * layout.chunk)
             pages = layout.states_of(chunk)
             if len(pages) == 2:
                 pages.insert(0, layout.page_of_chunk(chunk))
-            at = self._steps.address(pages[kind]) + WIDE * (begin - chunk * layout.chunk)
-            yield memoryview(ffi.buffer(ffi.cast("uint8_t *", at), WIDE * (end - begin)))
-
-    def _ranges(self, number: int) -> Iterator[tuple[int, int, int]]:
-        """Give the elements of a parameter in each of its chunks, and the chunk."""
-        begin, size = self.layout.begins[number], self.layout.sizes[number]
-        for chunk in self.layout.chunks_of(number):
-            yield (max(begin, chunk * self.layout.chunk),
-                   min(begin + size, (chunk + 1) * self.layout.chunk), chunk)
+            page = pages[kind]
+            if kind == OWN:
+                width, page = layout.element_bytes, layout.page_of_chunk(chunk)
+                at = width * begin % layout.page_bytes
+            place = self._steps.address(page) + at
+            yield width * first, memoryview(ffi.buffer(ffi.cast("uint8_t *", place),
+                                                       width * (end - begin)))
 
     def touch(self, args: Iterable[Any], kwargs: Mapping[str, Any] | None = None) -> None:
         """Have the pages of arguments on the device."""
@@ -227,8 +254,11 @@ class Engine(torch.nn.Module):
         if not self._how:
             self._begin_step()
         scale = self._scaler.scale if self._scaler else 1.0
+        self._here.clear()
+        self._steps.begin_batch(last=self.is_gradient_accumulation_boundary())
         with self._watch:
             (loss * (scale / self.config.accumulation)).backward()
+        self._steps.end_batch()
         self._micro_steps += 1
         return loss
 
@@ -240,6 +270,8 @@ class Engine(torch.nn.Module):
         """Update, when the last micro-batch of a step is through; else do nothing."""
         if self._micro_steps % self.config.accumulation or not self._how:
             return
+        if self._ranks:
+            self._meet(self._ranks)
         skip = self._settle_scale()
         chunks = sorted({chunk for number in self._arrived
                          for chunk in self.layout.chunks_of(number)})
@@ -249,12 +281,25 @@ class Engine(torch.nn.Module):
             self._update_rest(chunks)
             for number in self._arrived:
                 self._counts[number] += 1
+        if self._ranks and not self._at_end:
+            self._reduction.end()
         self._arrived.clear()
         self._updated.clear()
         self._how = []
         self.skipped_steps += skip
         self.global_steps += 1
         self.optimizer.stepped()
+
+    def _meet(self, ranks: Ranks) -> None:
+        """Compare the step with that of other ranks, and have the norm of all gradients."""
+        if self._at_end:
+            self._steps.settle()
+        told = ranks.tell([self._reduction.end() if self._at_end else 0.0, self._steps.sum])
+        ranks.check_steps([steps for _, steps in told])
+        square = math.fsum(own for own, _ in told)
+        # Where pages are cut changes the last bits of a float64, and so not those of a float32.
+        norm = torch.tensor(math.sqrt(square) if math.isfinite(square) else math.inf)
+        self._square = float(norm) ** 2
 
     def save_checkpoint(self, save_dir: str | Path, tag: str | None = None,
                         client_state: Mapping[str, Any] | None = None) -> bool:
@@ -297,10 +342,8 @@ class Engine(torch.nn.Module):
         for number, name in enumerate(self._names()):
             for kind, data in enumerate((model[name], states[f"{name}.mean"],
                                          states[f"{name}.square"])):
-                sizes = [WIDE * length for length in self._lengths(number)]
-                for piece, part in zip(self._pieces(number, kind),
-                                       checkpoint.chunks_of(data, sizes), strict=True):
-                    piece[:] = part
+                for at, piece in self._pieces(number, kind):
+                    piece[:] = data[at:at + len(piece)]
             if self.layout.element_bytes != WIDE:
                 parameter = self.parameters_in_pages[number]
                 self._steps.look(frozenset(self.layout.pages_of(number)))
@@ -346,7 +389,7 @@ class Engine(torch.nn.Module):
     def _tensor(self, name: str, number: int, kind: int) -> Any:
         shape = list(self.parameters_in_pages[number].shape)
         return (name, "float32", shape, WIDE * self.layout.sizes[number],
-                lambda: self._pieces(number, kind))
+                lambda: (piece for _, piece in self._pieces(number, kind)))
 
     def describe(self) -> str:
         """Say how many pages each tier holds, and of which size."""
@@ -362,6 +405,8 @@ class Engine(torch.nn.Module):
             parameter.data = torch.empty(0, dtype=self.dtype)
         self._gradients.clear()
         self.cache.close()
+        if self._ranks:
+            self._ranks.close()
 
     def _update_rest(self, chunks: Iterable[int]) -> None:
         """Update what a planned job came too early for: a parameter that is new in this step."""
@@ -370,6 +415,9 @@ class Engine(torch.nn.Module):
                     if number in self._arrived and (number, chunk) not in self._updated]
             if late:
                 self._steps.update_now([chunk])
+
+    def _gather(self, page: int, address: int) -> None:
+        self._reduction.gather(page, address)
 
     def _begin_step(self) -> None:
         self._square, self._skip, self._scale = 0.0, False, 1.0
@@ -397,13 +445,15 @@ class Engine(torch.nn.Module):
         own = self._gradients[number]
         self._use(frozenset(self.layout.pages_of(number, gradient=True)))
         assert parameter.grad is not None
-        if number in self._arrived:
+        if number in (self._here if self._ranks and self._reduction.each else self._arrived):
             own.add_(parameter.grad)
         else:
             own.copy_(parameter.grad)
         parameter.grad = None
         self._arrived.add(number)
-        if self.is_gradient_accumulation_boundary() and (self.config.clipping or self._scaler):
+        self._here.add(number)
+        self._steps.wrote(number)
+        if self._at_end and not self._ranks and self.is_gradient_accumulation_boundary():
             self._square += float(torch.linalg.vector_norm(own, dtype=torch.float32)) ** 2
 
     def _update_chunk(self, chunk: int) -> None:
@@ -414,7 +464,7 @@ class Engine(torch.nn.Module):
         page = layout.page_of_chunk(chunk)
         in_page = (first * layout.element_bytes) % layout.page_bytes
         shown, gradients = (self.cache.address(one) + in_page for one in (page,
-                                                                          layout.shown + page))
+                                                                          layout.kept + page))
         states = [self.cache.address(one) for one in layout.states_of(chunk)]
         narrow = layout.element_bytes != WIDE
         for begin, end, group, step in self._runs(chunk):
@@ -432,7 +482,7 @@ class Engine(torch.nn.Module):
                 continue
             self._updated.add((number, chunk))
             runs += [(begin, end, self._group_of[number], self._counts[number] + 1)
-                     for begin, end, where in self._ranges(number) if where == chunk]
+                     for begin, end, where, _ in self.layout.ranges(number) if where == chunk]
         return runs
 
 
@@ -483,13 +533,22 @@ def _frozen(model: torch.nn.Module, trained: Mapping[int, int]) -> list[torch.nn
     return [one for one in model.parameters() if id(one) not in trained]
 
 
-def capacities(layout: Layout, config: Config) -> Capacities:
+def stays(layout: Layout, config: Config) -> int:
+    """Give how many pages of the window stay while others are used, beside the own ones."""
+    if layout.ranks == 1 or config.stage == 3:
+        return 0
+    return layout.shown * (2 if config.stage < 2 and config.accumulation > 1 else 1)
+
+
+def capacities(layout: Layout, config: Config, later: int = 0) -> Capacities:
     """Give the pages that each tier holds; without a cap a tier holds all that is left."""
     def pages(limit: int | None, left: int) -> int:
         return left if limit is None else limit // layout.page_bytes
 
     device = pages(config.device_bytes, layout.pages)
     left = max(layout.pages - device, 0)
+    if layout.ranks > 1 and left:
+        left = layout.pages - layout.apart + later  # the window's pages may fill the device
     host = pages(config.host_bytes, left + 2 * RESERVE if left else 0)
     if config.disk_path is None:
         return Capacities(device, host)
@@ -510,7 +569,8 @@ def initialize(model: torch.nn.Module, config: Mapping[str, Any] | str | Path | 
     given = config or config_params or getattr(args, "deepspeed_config", None)
     if given is None:
         raise ConfigError("initialize needs config=, an object or the path of a JSON file")
-    read = read_config(given, int(os.environ.get("WORLD_SIZE", "1")))
+    ranks = find_ranks()
+    read = read_config(given, ranks.ranks if ranks else 1)
     adam = read.adam
     if optimizer is not None:
         groups, adam = _groups_of(optimizer)
@@ -521,7 +581,7 @@ def initialize(model: torch.nn.Module, config: Mapping[str, Any] | str | Path | 
         raise ConfigError("the configuration has no optimizer, and none was given: "
                           "optimizer.type Adam or AdamW is possible")
     _refuse_meta(model)
-    engine = Engine(model, read, groups, adam)
+    engine = Engine(model, read, groups, adam, ranks)
     if callable(lr_scheduler):
         lr_scheduler = lr_scheduler(engine.optimizer)
     return engine, engine.optimizer, None, lr_scheduler
