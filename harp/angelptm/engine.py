@@ -31,7 +31,7 @@ from harp.angelptm.checkpoint import CheckpointError
 from harp.angelptm.config import Config, ConfigError, Scaling, read_config
 from harp.angelptm.pages import WIDE, Layout, whole_page
 from harp.angelptm.plan import RESERVE, TIERS, Capacities, Sharing
-from harp.angelptm.ranks import Ranks, find_ranks
+from harp.angelptm.ranks import RankError, Ranks, find_ranks
 from harp.angelptm.reduction import Reduction
 from harp.angelptm.steps import Steps
 
@@ -53,6 +53,8 @@ class Watch(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operator."""
         del types
+        if func._schema.is_mutable:
+            self._engine.refuse_write(func, args)
         if not func.is_view:
             self._engine.touch(args, kwargs)
         return func(*args, **(kwargs or {}))
@@ -133,6 +135,8 @@ class Engine(torch.nn.Module):
         for number, parameter in enumerate(self.parameters_in_pages):
             self._put_in_pages(number, parameter)
         for tensor in [*model.buffers(), *_frozen(model, self._number)]:
+            if ranks:
+                ranks.broadcast(tensor.data)
             if tensor.is_floating_point():
                 tensor.data = tensor.data.to(self.dtype)
         for module in model.modules():
@@ -216,6 +220,14 @@ class Engine(torch.nn.Module):
             elif isinstance(value, list | tuple):
                 pages |= self._pages_of(value)
         return pages
+
+    def refuse_write(self, func: Any, args: Iterable[Any]) -> None:
+        """Refuse to write a parameter of which each rank keeps a part only."""
+        written = [arg for arg, how in zip(args, func._schema.arguments, strict=False)
+                   if how.alias_info is not None and how.alias_info.is_write]
+        if self._ranks and self._outside and self._pages_of(written):
+            raise RankError("a parameter cannot be written with several ranks, each of which keeps "
+                            "a part of it: write it before initialize, or load a checkpoint")
 
     def _use(self, pages: Pages) -> None:
         of_step = self._steps.in_step or (self.training and torch.is_grad_enabled())
@@ -311,17 +323,42 @@ class Engine(torch.nn.Module):
                            for group in self.optimizer.param_groups],
                 "client_state": dict(client_state or {})}
 
-        def fill(folder: Path) -> None:
-            checkpoint.write_tensors(folder / "model.safetensors", self._model_tensors())
-            checkpoint.write_tensors(folder / "optimizer.safetensors", [
-                self._tensor(f"{name}.{kind}", number, place)
-                for number, name in enumerate(self._names())
-                for place, kind in ((1, "mean"), (2, "square"))])
-            with (folder / "state.json").open("w", encoding="utf-8") as file:
-                json.dump(kept, file)
-
-        checkpoint.publish(Path(save_dir), tag or f"global_step{self.global_steps}", fill)
+        folder, tag = Path(save_dir), tag or f"global_step{self.global_steps}"
+        fresh = checkpoint.fresh_folder(folder, tag)
+        files = {"model.safetensors": self._model_tensors(),
+                 "optimizer.safetensors": [self._tensor(f"{name}.{kind}", number, place)
+                                           for number, name in enumerate(self._names())
+                                           for place, kind in ((1, "mean"), (2, "square"))]}
+        with self._alike():
+            if self._is_first:
+                checkpoint.begin(folder, tag)
+                for name, tensors in files.items():
+                    checkpoint.write_header(fresh / name, tensors)
+        with self._alike():
+            for name, tensors in files.items():
+                checkpoint.write_tensors(fresh / name, tensors)
+        with self._alike():
+            if self._is_first:
+                checkpoint.write_text(fresh / "state.json", json.dumps(kept))
+                checkpoint.publish(folder, tag)
         return True
+
+    @property
+    def _is_first(self) -> bool:
+        return self._ranks is None or self._ranks.rank == 0
+
+    @contextmanager
+    def _alike(self) -> Iterator[None]:
+        """Raise at all ranks what one raises."""
+        error = None
+        try:
+            yield
+        except OSError as found:
+            if self._ranks is None:
+                raise
+            error = found
+        if self._ranks:
+            self._ranks.end_alike(error)
 
     def load_checkpoint(self, load_dir: str | Path, tag: str | None = None,
                         ) -> tuple[str, dict[str, Any]]:
@@ -329,7 +366,16 @@ class Engine(torch.nn.Module):
 
         Raises CheckpointError, and then nothing was changed.
         """
-        folder = checkpoint.find(Path(load_dir), tag)
+        with self._alike():
+            folder = checkpoint.find(Path(load_dir), tag)
+            model, states, kept = self._read(folder)
+        with self._alike():
+            self._load(model, states)
+        self._load_rest(model, kept)
+        return str(folder), kept["client_state"]
+
+    def _read(self, folder: Path) -> tuple[Any, Any, Any]:
+        """Give the tensors of a checkpoint, which are those of this model."""
         model, states = (checkpoint.read_tensors(folder / f"{name}.safetensors")
                          for name in ("model", "optimizer"))
         kept = json.loads((folder / "state.json").read_text("utf-8"))
@@ -339,18 +385,21 @@ class Engine(torch.nn.Module):
         for tensors, name, number in wanted:
             if len(tensors.get(name, b"")) != WIDE * self.layout.sizes[number]:
                 raise CheckpointError(f"{folder}: tensor {name} is missing or of another size")
+        return model, states, kept
+
+    def _load(self, model: Mapping[str, memoryview], states: Mapping[str, memoryview]) -> None:
+        narrow = self.layout.element_bytes != WIDE
         for number, name in enumerate(self._names()):
             for kind, data in enumerate((model[name], states[f"{name}.mean"],
                                          states[f"{name}.square"])):
                 for at, piece in self._pieces(number, kind):
                     piece[:] = data[at:at + len(piece)]
-            if self.layout.element_bytes != WIDE:
-                parameter = self.parameters_in_pages[number]
-                self._steps.look(frozenset(self.layout.pages_of(number)))
-                parameter.data.copy_(torch.frombuffer(
-                    bytearray(model[name]), dtype=torch.float32).view(parameter.shape))
-        self._load_rest(model, kept)
-        return str(folder), kept["client_state"]
+            for at, piece in self._pieces(number, OWN) if narrow else ():
+                part = model[name][2 * at:2 * (at + len(piece))]  # a float32 for each two bytes
+                own = torch.frombuffer(bytearray(part), dtype=torch.float32).to(self.dtype)
+                ffi.memmove(piece, ffi.from_buffer(own.view(torch.uint8).numpy()), len(piece))
+        if self._ranks:
+            self._steps.forget(range(self.layout.apart))
 
     def _load_rest(self, model: Mapping[str, memoryview], kept: Mapping[str, Any]) -> None:
         for name, tensor in self._unpaged().items():
@@ -383,13 +432,13 @@ class Engine(torch.nn.Module):
         for name, one in self._unpaged().items():
             own = one.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
             tensors.append((name, str(one.dtype).removeprefix("torch."), list(one.shape), len(own),
-                            lambda own=own: [own]))
+                            lambda own=own: [(0, own)] if self._is_first else []))
         return tensors
 
     def _tensor(self, name: str, number: int, kind: int) -> Any:
         shape = list(self.parameters_in_pages[number].shape)
         return (name, "float32", shape, WIDE * self.layout.sizes[number],
-                lambda: (piece for _, piece in self._pieces(number, kind)))
+                lambda: self._pieces(number, kind))
 
     def describe(self) -> str:
         """Say how many pages each tier holds, and of which size."""

@@ -1,8 +1,9 @@
 """One rank of test_ranks.py: trains the small model in each of the ways that it is asked for.
 
 Usage: rank.py JSON, an object of backend and ways; each way has steps and a configuration, which
-may be "torch" for DistributedDataParallel. Prints a JSON of way to losses, a hash of the
-parameters, and their largest distance from torch's.
+may be "torch" for DistributedDataParallel. An engine may load a checkpoint before it trains, save
+one before some step, or save one after each step without an end. Prints a JSON of way to losses, a
+hash of the parameters, and their largest distance from torch's.
 """
 
 from __future__ import annotations
@@ -36,11 +37,22 @@ def parts(number):
     return [tokens[rank::ranks] for tokens in batches(number)]
 
 
-def by_engine(config, steps):
+def by_engine(config, steps, load=None, save=None, at=0, for_ever=False):
     """Train in pages; rank 0 alone has the right values at the beginning."""
     model = seeded(seed=dist.get_rank())
     with engine_of(model, config) as engine:
-        return train(engine, parts(steps)), parameters_of(engine), {
+        if load:
+            engine.load_checkpoint(load)
+        data = parts(steps)[engine.global_steps:]
+        losses = train(engine, data[:at])
+        if save:
+            engine.save_checkpoint(save, "saved")
+        while for_ever:
+            train(engine, data[:1])
+            engine.save_checkpoint(save, "saved")
+            print("saved", flush=True)
+        losses += train(engine, data[at:])
+        return losses, parameters_of(engine), {
             "planned": engine._steps.planned, "diverged": engine._steps.diverged,
             "tiers": sorted({tier for tier, _ in engine.cache.where})}
 
@@ -67,7 +79,7 @@ def main():
     dist.init_process_group(asked["backend"], timeout=TIMEOUT)
     for name, way in asked["ways"].items():
         losses, parameters, more = (by_torch(way["steps"]) if way["config"] == "torch" else
-                                    by_engine(way["config"], way["steps"]))
+                                    by_engine(**way))
         flat = torch.cat([one.reshape(-1) for one in parameters])
         if way["config"] == "torch":
             expected = flat

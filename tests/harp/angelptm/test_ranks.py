@@ -8,10 +8,20 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
-from tests.harp.angelptm.models import RATE, batches, config, loss_of, seeded
+from tests.harp.angelptm.models import (
+    RATE,
+    Tied,
+    batches,
+    config,
+    engine_of,
+    loss_of,
+    seeded,
+    train,
+)
 from tests.harp.lightcc.test_torch import found, start
-from tests.support import ROOT
+from tests.support import PATIENCE_S, ROOT
 from tests.support.levels import long_except
 
 RANK = Path(__file__).with_name("rank.py")
@@ -23,12 +33,18 @@ MORE = {"clipping": {"gradient_clipping": 0.3}, "bf16": {"bf16": {"enabled": Tru
 """What is compared with itself in other tiers and pages."""
 
 
-def run(ranks, backend, ways):
-    """Train in each way; gives what each rank found."""
-    asked = {"backend": backend,
-             "ways": {name: {"steps": STEPS, "config": how} for name, how in ways.items()}}
+def begin(ranks, backend, ways, **common):
+    """Begin to train in each way."""
+    asked = {"backend": backend, "ways": {
+        name: {"steps": STEPS, **common, **(how if "config" in how else {"config": how})}
+        for name, how in ways.items()}}
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    return found(start(json.dumps(asked), ranks, program=RANK, PYTHONPATH=path))
+    return start(json.dumps(asked), ranks, program=RANK, PYTHONPATH=path)
+
+
+def run(ranks, backend, ways, **common):
+    """Train in each way; gives what each rank found."""
+    return found(begin(ranks, backend, ways, **common))
 
 
 def of_stage(stage, **more):
@@ -77,3 +93,39 @@ def test_precisions_clipping_and_accumulation_have_the_same_bits_in_whatever_tie
         little, whole = (each[0][f"{name}/{size}"] for size in ("little", "all"))
         assert (little["losses"], little["bits"]) == (whole["losses"], whole["bits"])
         assert each[1][f"{name}/all"]["bits"] == whole["bits"]
+
+
+def test_a_checkpoint_of_two_ranks_loads_at_any_count(tmp_path):
+    two, four, one = (tmp_path / name for name in ("two", "four", "one"))
+    bf16 = MORE["bf16"]
+    first, = run(2, "lightcc", {"save": {
+        "config": of_stage(3, **LITTLE, **bf16), "save": str(two), "at": 2}})[:1]
+    again, = run(2, "lightcc", {"load": of_stage(2, page=24576, **bf16)}, load=str(two))[:1]
+    assert again["load"]["losses"] == first["save"]["losses"][2:]
+    assert again["load"]["bits"] == first["save"]["bits"]
+    run(4, "lightcc", {"load": of_stage(1, **bf16)}, load=str(two), save=str(four))
+    with engine_of(seeded(seed=5), config(14, 160, **bf16)) as engine:
+        engine.load_checkpoint(four)
+        assert engine.global_steps == 2
+        engine.save_checkpoint(one, "saved")
+    for name in ("model.safetensors", "optimizer.safetensors"):
+        files = [(folder / "saved" / name).read_bytes() for folder in (two, four, one)]
+        assert files[0] == files[1] == files[2]
+    plain = Tied()
+    plain.load_state_dict(load_file(two / "saved" / "model.safetensors"))
+
+
+def test_a_rank_that_is_killed_while_saving_leaves_the_last_checkpoint(tmp_path):
+    ranks = begin(2, "lightcc", {"save": {
+        "config": of_stage(3, **LITTLE), "save": str(tmp_path), "for_ever": True}})
+    for rank in ranks:
+        assert rank.stdout.readline() == "saved\n"
+    ranks[1].kill()
+    ranks[1].communicate()
+    _, error = ranks[0].communicate(timeout=PATIENCE_S)
+    assert ranks[0].returncode == 1
+    assert "RankError: rank 1 is gone" in error
+    with engine_of(seeded(seed=5), config(14, 160)) as engine:
+        engine.load_checkpoint(tmp_path)
+        assert engine.global_steps >= 1
+        train(engine, batches(1))
