@@ -19,5 +19,7 @@ A script for DeepSpeed runs with its import line changed (`docs/use/angelptm.md`
 from harp.angelptm.config import ConfigError
 from harp.angelptm.engine import Engine, initialize
 from harp.angelptm.plan import CapacityError
+from harp.angelptm.ranks import RankError
+from harp.angelptm.ranks import join_job as init_distributed
 
-__all__ = ["CapacityError", "ConfigError", "Engine", "initialize"]
+__all__ = ["CapacityError", "ConfigError", "Engine", "RankError", "init_distributed", "initialize"]

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,9 +98,9 @@ class Engine(torch.nn.Module):
                              self.dtype.itemsize, whole_page(config.page_bytes, many), many, own)
         later = stays(self.layout, config)
         sharing = Sharing(self.layout.shown, many, config.stage == 3) if ranks else None
-        self.cache = Cache(self.layout, capacities(self.layout, config, later), config.disk_path,
-                           config.io, sharing, later,
-                           self._gather)
+        with self._alike():
+            self.cache = Cache(self.layout, capacities(self.layout, config, later),
+                               config.disk_path, config.io, sharing, later, self._gather)
         at_end = bool(config.clipping or config.scaling)
         self._at_end = at_end
         if ranks:
@@ -258,7 +258,7 @@ class Engine(torch.nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model."""
-        with self._watch:
+        with self._telling(), self._watch:
             return self.module(*args, **kwargs)
 
     def backward(self, loss: torch.Tensor) -> torch.Tensor:
@@ -267,10 +267,11 @@ class Engine(torch.nn.Module):
             self._begin_step()
         scale = self._scaler.scale if self._scaler else 1.0
         self._here.clear()
-        self._steps.begin_batch(last=self.is_gradient_accumulation_boundary())
-        with self._watch:
-            (loss * (scale / self.config.accumulation)).backward()
-        self._steps.end_batch()
+        with self._telling():
+            self._steps.begin_batch(last=self.is_gradient_accumulation_boundary())
+            with self._watch:
+                (loss * (scale / self.config.accumulation)).backward()
+            self._steps.end_batch()
         self._micro_steps += 1
         return loss
 
@@ -282,6 +283,11 @@ class Engine(torch.nn.Module):
         """Update, when the last micro-batch of a step is through; else do nothing."""
         if self._micro_steps % self.config.accumulation or not self._how:
             return
+        with self._telling():
+            self._end_step()
+        self.optimizer.stepped()
+
+    def _end_step(self) -> None:
         if self._ranks:
             self._meet(self._ranks)
         skip = self._settle_scale()
@@ -300,7 +306,6 @@ class Engine(torch.nn.Module):
         self._how = []
         self.skipped_steps += skip
         self.global_steps += 1
-        self.optimizer.stepped()
 
     def _meet(self, ranks: Ranks) -> None:
         """Compare the step with that of other ranks, and have the norm of all gradients."""
@@ -347,18 +352,13 @@ class Engine(torch.nn.Module):
     def _is_first(self) -> bool:
         return self._ranks is None or self._ranks.rank == 0
 
-    @contextmanager
-    def _alike(self) -> Iterator[None]:
+    def _alike(self) -> AbstractContextManager[None]:
         """Raise at all ranks what one raises."""
-        error = None
-        try:
-            yield
-        except OSError as found:
-            if self._ranks is None:
-                raise
-            error = found
-        if self._ranks:
-            self._ranks.end_alike(error)
+        return self._ranks.alike() if self._ranks else nullcontext()
+
+    def _telling(self) -> AbstractContextManager[None]:
+        """Let the other ranks know of an error of this one."""
+        return self._ranks.telling() if self._ranks else nullcontext()
 
     def load_checkpoint(self, load_dir: str | Path, tag: str | None = None,
                         ) -> tuple[str, dict[str, Any]]:
@@ -611,7 +611,8 @@ def initialize(model: torch.nn.Module, config: Mapping[str, Any] | str | Path | 
                ) -> tuple[Engine, Optimizer, None, Any]:
     """Put a model into pages, as deepspeed.initialize does; returns engine and optimizer.
 
-    Raises ConfigError for a wrong configuration, CapacityError for tiers that are too small.
+    Raises ConfigError for a wrong configuration, CapacityError for tiers that are too small, and
+    RankError where ranks disagree.
     """
     if more:
         raise ConfigError(f"initialize: {', '.join(sorted(more))} has no effect here: leave it out")
@@ -619,21 +620,41 @@ def initialize(model: torch.nn.Module, config: Mapping[str, Any] | str | Path | 
     if given is None:
         raise ConfigError("initialize needs config=, an object or the path of a JSON file")
     ranks = find_ranks()
-    read = read_config(given, ranks.ranks if ranks else 1)
-    adam = read.adam
-    if optimizer is not None:
-        groups, adam = _groups_of(optimizer)
-    else:
-        groups = _as_groups(model_parameters if model_parameters is not None
-                            else model.parameters())
-    if adam is None:
-        raise ConfigError("the configuration has no optimizer, and none was given: "
-                          "optimizer.type Adam or AdamW is possible")
-    _refuse_meta(model)
+    with ranks.alike() if ranks else nullcontext():
+        read = read_config(given, ranks.ranks if ranks else 1)
+        adam = read.adam
+        if optimizer is not None:
+            groups, adam = _groups_of(optimizer)
+        else:
+            groups = _as_groups(model_parameters if model_parameters is not None
+                                else model.parameters())
+        if adam is None:
+            raise ConfigError("the configuration has no optimizer, and none was given: "
+                              "optimizer.type Adam or AdamW is possible")
+        _refuse_meta(model)
+    if ranks:
+        ranks.check_same(_to_agree_on(model, read, adam, groups))
     engine = Engine(model, read, groups, adam, ranks)
     if callable(lr_scheduler):
         lr_scheduler = lr_scheduler(engine.optimizer)
     return engine, engine.optimizer, None, lr_scheduler
+
+
+def _to_agree_on(model: torch.nn.Module, config: Config, adam: Adam, groups: Any,
+                 ) -> dict[str, Any]:
+    """Give what must be the same at all ranks."""
+    return {"zero_optimization.stage": config.stage, "angelptm.page_bytes": config.page_bytes,
+            "angelptm.device_bytes": config.device_bytes, "angelptm.host_bytes": config.host_bytes,
+            "angelptm.disk_bytes": config.disk_bytes, "a disk": config.disk_path is not None,
+            "gradient_accumulation_steps": config.accumulation,
+            "gradient_clipping": config.clipping, "precision": config.precision,
+            "loss scale": config.scaling, "optimizer": adam,
+            **{f"parameter {name}": f"{list(one.shape)}{'' if one.requires_grad else ', frozen'}"
+               for name, one in model.named_parameters()},
+            **{f"buffer {name}": list(one.shape) for name, one in model.named_buffers()},
+            "groups of parameters": [
+                {name: value if name != "params" else len(list(value))
+                 for name, value in group.items()} for group in groups]}
 
 
 def _refuse_meta(model: torch.nn.Module) -> None:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+from harp.angelptm.plan import CapacityError
 from harp.lightcc.failure import GroupError, name_ranks
 
 if TYPE_CHECKING:
@@ -68,24 +69,24 @@ class Ranks:
         Ranks.made += 1
         store = dist.distributed_c10d._get_default_store()
         self._store = store.clone() if hasattr(store, "clone") else store
-        with self._calls():
+        with self._calls("group"):
             self._data, self._control = (dist.new_group(timeout=_timeout()) for _ in range(2))
 
     # Data
 
     def broadcast(self, tensor: torch.Tensor) -> None:
         """Give all ranks the first one's tensor."""
-        with self._calls():
+        with self._calls("broadcast"):
             dist.broadcast(tensor, 0, group=self._data)
 
     def gather(self, whole: torch.Tensor, own: torch.Tensor) -> None:
         """Fill a tensor with the parts of all ranks."""
-        with self._calls():
+        with self._calls("gather of parameters"):
             gather_parts(whole, own, group=self._data)
 
     def exchange(self, received: torch.Tensor, given: torch.Tensor) -> None:
         """Send each rank its part of a tensor, and receive one from each."""
-        with self._calls():
+        with self._calls("reduction of gradients"):
             dist.all_to_all_single(received, given, group=self._data)
 
     # Control
@@ -94,7 +95,7 @@ class Ranks:
         """Give all ranks the numbers of all."""
         own = torch.tensor(list(numbers), dtype=torch.float64)
         whole = torch.empty(self.ranks * len(own), dtype=torch.float64)
-        with self._calls():
+        with self._calls("meeting of all ranks"):
             gather_parts(whole, own, group=self._control)
         return whole.view(self.ranks, -1).tolist()  # type: ignore[no-any-return]  # torch is Any
 
@@ -104,12 +105,13 @@ class Ranks:
 
     def check_same(self, what: Mapping[str, Any]) -> None:
         """Compare what must be the same at all ranks, by its name."""
-        told = self._objects(dict(what))
-        for rank, other in enumerate(told):
-            for name, value in told[0].items():
-                if other.get(name) != value:
-                    raise RankError(f"rank {rank} has {name} {other.get(name)}, and rank 0 has "
-                                    f"{value}: all ranks must have the same")
+        first, *others = self._objects(dict(what))
+        for rank, other in enumerate(others, 1):
+            for name in [*(name for name in other if name not in first), *first]:
+                own, its = (about.get(name, "none") for about in (first, other))
+                if own != its:
+                    raise RankError(f"rank {rank} has {name}: {its}, and rank 0 has {own}: all "
+                                    "ranks must have the same")
 
     def check_steps(self, sums: Sequence[float]) -> None:
         """Compare sums of what the ranks did in a step."""
@@ -120,7 +122,7 @@ class Ranks:
 
     def end_alike(self, error: Exception | None) -> None:
         """Raise at all ranks if one has an error: its own at that one, else one that names it."""
-        told = self._objects(None if error is None else str(error))
+        told = self._objects(None if error is None else _sentence(error))
         if error is not None:
             raise error
         for rank, other in enumerate(told):
@@ -129,7 +131,7 @@ class Ranks:
 
     def _objects(self, own: Any) -> list[Any]:
         told: list[Any] = [None] * self.ranks
-        with self._calls():
+        with self._calls("comparison"):
             dist.all_gather_object(told, own, group=self._control)
         return told
 
@@ -138,7 +140,7 @@ class Ranks:
     def fail(self, error: BaseException) -> None:
         """Let the other ranks know why this one does not go on."""
         with contextlib.suppress(Exception):  # whatever else fails now follows from this error
-            self._store.set(f"{self._key}/why/{self.rank}", f"{error}")
+            self._store.set(f"{self._key}/why/{self.rank}", _sentence(error))
         for group in (self._data, self._control):
             with contextlib.suppress(Exception):
                 group.abort()
@@ -150,37 +152,69 @@ class Ranks:
                 dist.destroy_process_group(group)
 
     @contextmanager
-    def _calls(self) -> Iterator[None]:
+    def telling(self) -> Iterator[None]:
+        """Let the other ranks know of an error of this one."""
+        try:
+            yield
+        except RankError:
+            raise
+        except Exception as error:
+            self.fail(error)
+            raise
+
+    @contextmanager
+    def alike(self) -> Iterator[None]:
+        """Raise at all ranks what one raises."""
+        error = None
+        try:
+            yield
+        except (OSError, ValueError, CapacityError) as found:
+            error = found
+        self.end_alike(error)
+
+    @contextmanager
+    def _calls(self, call: str) -> Iterator[None]:
         try:
             yield
         except (RuntimeError, ValueError) as error:
-            raise RankError(self._why(error)) from error
+            raise RankError(self._why(call, error)) from error
 
-    def _why(self, error: Exception) -> str:
-        """Say why a call failed: the reason of the rank that had one, or who does not answer."""
+    def _why(self, call: str, error: Exception) -> str:
+        """Say why a call failed: the reason of the rank that had one, or who does not answer.
+
+        The backend lightcc names the rank itself.
+        """
         said = str(error).strip().partition("\n")[0]
-        silent = {rank for rank in range(self.ranks) if rank != self.rank}
-        end_s = time.monotonic() + REPORT_S
+        named = isinstance(error, GroupError)
+        calls = {self.rank: call}
+        end_s = time.monotonic() + (LOOK_S if named else REPORT_S)
         try:
-            self._store.set(f"{self._key}/saw/{self.rank}", said)
-            while True:
-                for rank in range(self.ranks):
-                    if rank != self.rank and self._store.check([f"{self._key}/why/{rank}"]):
-                        why = self._store.get(f"{self._key}/why/{rank}").decode()
+            self._store.set(f"{self._key}/saw/{self.rank}", call)
+            while len(calls) < self.ranks and time.monotonic() < end_s:
+                for rank in set(range(self.ranks)) - set(calls):
+                    if why := self._told("why", rank):
                         return f"rank {rank}: {why}"
-                silent = {rank for rank in silent
-                          if not self._store.check([f"{self._key}/saw/{rank}"])}
-                if not silent or time.monotonic() > end_s or (
-                        isinstance(error, GroupError) and "rank" in said):
-                    break
+                    if saw := self._told("saw", rank):
+                        calls[rank] = saw
                 time.sleep(LOOK_S)
         except (RuntimeError, ValueError):  # the store went with its rank
-            if not isinstance(error, GroupError):
-                return f"rank 0, or who keeps the job's store, is gone: {said}"
-        if silent and not isinstance(error, GroupError):
-            more = "do" if len(silent) > 1 else "does"
-            return f"{name_ranks(sorted(silent))} {more} not answer: {said}"
+            return said if named else f"rank 0, or who keeps the job's store, is gone: {said}"
+        if silent := sorted(set(range(self.ranks)) - set(calls)):
+            return said if named else (f"{name_ranks(silent)} {'do' if silent[1:] else 'does'} not "
+                                       f"answer: {said}")
+        for rank in sorted(calls):
+            if not named and calls[rank] != calls[0]:
+                return (f"rank {rank} waits in a {calls[rank]}, and rank 0 in a {calls[0]}: {said}")
         return said
+
+    def _told(self, what: str, rank: int) -> str | None:
+        key = f"{self._key}/{what}/{rank}"
+        return self._store.get(key).decode() if self._store.check([key]) else None
+
+
+def _sentence(error: BaseException) -> str:
+    """Give an error's sentence, without a system error's number."""
+    return (isinstance(error, OSError) and error.strerror) or str(error)
 
 
 def _timeout() -> timedelta | None:
