@@ -244,13 +244,17 @@ class Steps:
             last.update(dict.fromkeys(event.pages, number))
         end, layout = len(self._events) - 1, self._cache.layout
         jobs = self._reductions(end) if self._reduction else []
+        # A gradient of an earlier micro-batch is not known to be final before the end.
+        last_batch = self._ends[-2] if len(self._ends) > 1 else 0
         for chunk in chunks:
             pages, drops = layout.pages_to_update(chunk), tuple[int, ...]()
             users = list(pages)
             if self._reduction:
                 drops = tuple(layout.shown_of(chunk))
                 users = [*drops, *(layout.shown + page for page in drops)]
-            after = end if self._at_end else max(last.get(page, -1) for page in users)
+            after = max(last.get(page, -1) for page in users)
+            if self._at_end or after < last_batch:
+                after = end
             jobs.append(Job(pages, after, chunk, self._job_seconds, drops=drops))
         if self._reduction:
             return Trace(tuple(self._events), tuple(jobs), sharing=self._cache.sharing)
