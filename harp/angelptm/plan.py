@@ -252,8 +252,11 @@ class Space(ABC):
         """Have a page that is nowhere; a gather reads this rank's part of it."""
         assert self.sharing is not None
         if (source := self.sharing.source(page)) is not None:
+            full = not self.free[DEVICE] and self.held[DEVICE] <= keep[0] | {source}
             keep = [keep[0] | {source}, *keep[1:]]
             self.bring([source], HOST, keep)
+            if full and self.where[source][0] == DEVICE:
+                self.move(source, HOST, keep)
         self.move(page, lowest, keep)
 
 

@@ -12,6 +12,7 @@ import hashlib
 import json
 import sys
 from datetime import timedelta
+from itertools import count
 
 import torch
 import torch.distributed as dist
@@ -37,9 +38,10 @@ def parts(number):
     return [tokens[rank::ranks] for tokens in batches(number)]
 
 
-def by_engine(config, steps, load=None, save=None, at=0, for_ever=False):
+def by_engine(config, steps, load=None, save=None, at=0, for_ever=False, branch=()):
     """Train in pages; rank 0 alone has the right values at the beginning."""
-    model = seeded(seed=dist.get_rank())
+    passes = count()
+    model = seeded(seed=dist.get_rank(), branch=lambda: next(passes) in branch)
     with engine_of(model, config) as engine:
         if load:
             engine.load_checkpoint(load)

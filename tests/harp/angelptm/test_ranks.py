@@ -30,6 +30,7 @@ LITTLE = {"device": 16, "host": 200}
 MORE = {"clipping": {"gradient_clipping": 0.3}, "bf16": {"bf16": {"enabled": True}},
         "fp16": {"fp16": {"enabled": True, "initial_scale_power": 8}},
         "accumulation": {"gradient_accumulation_steps": 2}}
+SIZES = (("little", LITTLE), ("all", {"page": 24576}))
 """What is compared with itself in other tiers and pages."""
 
 
@@ -87,12 +88,23 @@ def test_all_stages_train_as_torch_does(tmp_path, alone, ranks, backend):
 
 def test_precisions_clipping_and_accumulation_have_the_same_bits_in_whatever_tiers():
     ways = {(name, size): of_stage(3, **caps, **more) for name, more in MORE.items()
-            for size, caps in (("little", LITTLE), ("all", {"page": 24576}))}
+            for size, caps in SIZES}
     each = run(2, "lightcc", {"/".join(way): how for way, how in ways.items()})
     for name in MORE:
         little, whole = (each[0][f"{name}/{size}"] for size in ("little", "all"))
         assert (little["losses"], little["bits"]) == (whole["losses"], whole["bits"])
         assert each[1][f"{name}/all"]["bits"] == whole["bits"]
+
+
+@pytest.mark.parametrize("stage", long_except([1, 2, 3], 2))
+def test_a_branch_that_all_ranks_take_now_and_then_does_no_harm(stage):
+    """With two micro-batches, one of which may have gradients that the other has not."""
+    each = run(2, "lightcc", {
+        size: {"config": of_stage(stage, **caps, gradient_accumulation_steps=2), "steps": 14,
+               "branch": [3, 6, 9, 10]} for size, caps in SIZES})
+    assert each[0]["little"]["diverged"] >= 2
+    assert len({(one[size]["bits"]) for one in each for size, _ in SIZES}) == 1
+    assert each[0]["little"]["losses"] == each[0]["all"]["losses"]
 
 
 def test_a_checkpoint_of_two_ranks_loads_at_any_count(tmp_path):
