@@ -6,6 +6,7 @@ A script for DeepSpeed runs with its import line changed (`docs/use/angelptm.md`
 
     pages       where parameters, gradients, masters and moments lie
     plan        which page moves when: a pure function
+    paged       parameters as code outside of the engine sees them
     cache       pages in their tiers, and moves between them
     worker      the thread that runs a plan
     steps       the first step is traced, the later ones follow a plan
@@ -18,8 +19,10 @@ A script for DeepSpeed runs with its import line changed (`docs/use/angelptm.md`
 
 from harp.angelptm.config import ConfigError
 from harp.angelptm.engine import Engine, initialize
+from harp.angelptm.paged import HiddenError
 from harp.angelptm.plan import CapacityError
 from harp.angelptm.ranks import RankError
 from harp.angelptm.ranks import join_job as init_distributed
 
-__all__ = ["CapacityError", "ConfigError", "Engine", "RankError", "init_distributed", "initialize"]
+__all__ = ["CapacityError", "ConfigError", "Engine", "HiddenError", "RankError", "init_distributed",
+           "initialize"]

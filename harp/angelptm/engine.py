@@ -29,6 +29,7 @@ from harp.angelptm.adam import Adam, update
 from harp.angelptm.cache import Cache
 from harp.angelptm.checkpoint import CheckpointError
 from harp.angelptm.config import Config, ConfigError, Scaling, read_config
+from harp.angelptm.paged import guard_outputs, put_in_class, take_out_of_class
 from harp.angelptm.pages import WIDE, Layout, whole_page
 from harp.angelptm.plan import RESERVE, TIERS, Capacities, Sharing
 from harp.angelptm.ranks import RankError, Ranks, find_ranks
@@ -48,7 +49,18 @@ class Watch(TorchDispatchMode):
 
     def __init__(self, engine: Engine) -> None:
         super().__init__()
-        self._engine = engine
+        self._engine, self.depth = engine, 0
+
+    def __enter__(self) -> Watch:
+        """Begin to watch."""
+        self.depth += 1
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        """End it."""
+        self.depth -= 1
+        super().__exit__(*error)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operator."""
@@ -139,9 +151,6 @@ class Engine(torch.nn.Module):
                 ranks.broadcast(tensor.data)
             if tensor.is_floating_point():
                 tensor.data = tensor.data.to(self.dtype)
-        for module in model.modules():
-            # A function of its own: torch marks it, which a bound method does not allow.
-            module.register_state_dict_post_hook(lambda *given: self._copy_states(given[1]))
 
     # The parts that operators see
 
@@ -172,6 +181,7 @@ class Engine(torch.nn.Module):
         self._pages[gradient.untyped_storage().data_ptr()] = frozenset(
             self.layout.pages_of(number, gradient=True))
         parameter.register_post_accumulate_grad_hook(self._put_gradient_away)
+        put_in_class(parameter, self)
 
     def _write_own(self, number: int, values: torch.Tensor) -> None:
         """Write this rank's elements of a parameter, given all."""
@@ -246,20 +256,19 @@ class Engine(torch.nn.Module):
         finally:
             self._outside = False
 
-    def _copy_states(self, states: dict[str, Any]) -> None:
-        """Copy what a state_dict has of pages: its reader is not watched, and pages go away."""
-        for name, one in states.items():
-            if isinstance(one, torch.Tensor) and not isinstance(one, torch.nn.Parameter) and (
-                    self._pages_of([one])):
-                with self.watched():
-                    states[name] = one.clone()
+    @property
+    def is_watching(self) -> bool:
+        """Whether the engine has parameters ready for what is run now."""
+        return self._watch.depth > 0
 
     # DeepSpeed's calls
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model."""
         with self._telling(), self._watch:
-            return self.module(*args, **kwargs)
+            outputs = self.module(*args, **kwargs)
+        guard_outputs(outputs, lambda: self.is_watching)
+        return outputs
 
     def backward(self, loss: torch.Tensor) -> torch.Tensor:
         """Run the backward pass of a micro-batch; the mean of micro-batches counts."""
@@ -451,6 +460,7 @@ class Engine(torch.nn.Module):
         """Give all memory back. The model cannot be used any more."""
         self._steps.close()
         for parameter in self.parameters_in_pages:
+            take_out_of_class(parameter)
             parameter.data = torch.empty(0, dtype=self.dtype)
         self._gradients.clear()
         self.cache.close()
