@@ -1,5 +1,5 @@
 #define _GNU_SOURCE
-#include "nccl/cgroup.h"
+#include "base/cgroup.h"
 
 #include <limits.h>
 #include <stdbool.h>

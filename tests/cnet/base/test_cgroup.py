@@ -21,7 +21,7 @@ NO_QUOTA = 2**32 - 1
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("cgroup") / "test",
-                 ["tests/cnet/nccl/test_cgroup.c", "cnet/nccl/cgroup.c", "cnet/base/node_cpus.c"])
+                 ["tests/cnet/base/test_cgroup.c", "cnet/base/cgroup.c", "cnet/base/node_cpus.c"])
 
 
 def limits(program: Path, groups: Path | str, mounts: Path | str,

@@ -11,8 +11,8 @@
  * versions. (Kernel: Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/cpusets.rst,
  * scheduler/sched-bwc.rst.)
  */
-#ifndef HARP_NCCL_CGROUP_H
-#define HARP_NCCL_CGROUP_H
+#ifndef HARP_CGROUP_H
+#define HARP_CGROUP_H
 
 #include <stdint.h>
 

@@ -2,8 +2,8 @@
  */
 #include <stdio.h>
 
+#include "base/cgroup.h"
 #include "check.h"
-#include "nccl/cgroup.h"
 
 int main(int count, char **arguments)
 {
