@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from harp._cnet import ffi, lib
@@ -19,6 +21,7 @@ from harp.angelptm.plan import (
     NOWHERE,
     Capacities,
     Move,
+    Rates,
     Sharing,
     Space,
     first_placement,
@@ -34,6 +37,10 @@ log = logging.getLogger("harp.angelptm")
 
 IO = {"auto": lib.HARP_PAGE_IO_AUTO, "io_uring": lib.HARP_PAGE_IO_RING,
       "threads": lib.HARP_PAGE_IO_THREADS}
+
+
+SAMPLE, ROUNDS = 8, 3
+"""Pages of a measurement of rates, and how often it is made; the fastest counts."""
 
 
 class StoreError(OSError):
@@ -151,6 +158,29 @@ class Cache:
         else:
             self._gather(move.page, address)
         self._show(move.page, move.target)
+
+    def measure(self) -> Rates:
+        """Measure moves, by pages that go to free slots and come back; no thread moves others."""
+        rates = Rates()
+        taken = set(self.where)
+        free = [[(tier, slot) for slot in range(self.capacities[tier])
+                 if (tier, slot) not in taken] for tier in range(3)]
+        for tier, name in ((DEVICE, "copy"), (HOST, "disk")):
+            pages = [page for page, place in enumerate(self.where) if place[0] == tier]
+            pairs = list(zip(pages, free[tier + 1], strict=False))[:SAMPLE]
+            if pairs:
+                took = min(self._round_trip(pairs) for _ in range(ROUNDS))
+                rates = replace(rates, **{name: 2 * len(pairs) / took})
+        return rates
+
+    def _round_trip(self, pairs: list[tuple[int, Place]]) -> float:
+        there = [Move(page, self.where[page], target, -1, empty=False) for page, target in pairs]
+        back = [replace(move, source=move.target, target=move.source) for move in there]
+        begun = time.perf_counter()
+        for move in (*there, *back):
+            self.move(move)
+        self.settle()
+        return time.perf_counter() - begun
 
     def _begin(self, move: Move) -> None:
         page, slot = max(move.source, move.target), min(move.source, move.target)[1]

@@ -17,6 +17,7 @@ import json
 import math
 from collections import defaultdict
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -146,6 +147,9 @@ class Engine(torch.nn.Module):
         self._scaler = Scaler(config.scaling) if config.scaling else None
         for number, parameter in enumerate(self.parameters_in_pages):
             self._put_in_pages(number, parameter)
+        self._steps.rates = self.cache.measure()
+        if ranks:
+            self._steps.rates = replace(self._steps.rates, network=self._reduction.measure())
         for tensor in [*model.buffers(), *_frozen(model, self._number)]:
             if ranks:
                 ranks.broadcast(tensor.data)

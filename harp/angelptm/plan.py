@@ -117,9 +117,10 @@ class Capacities:
 class Rates:
     """Pages a second, between device and host, of the disk, and from and to other ranks.
 
-    The defaults are guesses without a source or a measurement, of low confidence: with pages of
-    4 MiB, 4.2 GB/s of copies and 1.05 GB/s of an SSD. Smaller pages should move faster than this.
-    They only choose among plans: whichever is taken, its step has the same bits.
+    An engine measures them when it begins (`Cache.measure`). The defaults stand for what it has not
+    used yet; they are guesses without a source, of low confidence: with pages of 4 MiB, 4.2 GB/s of
+    copies, 1.05 GB/s of an SSD, and as much of a network. Rates only choose among plans: whichever
+    is taken, its step has the same bits.
     """
 
     copy: float = 1000.0

@@ -8,11 +8,13 @@ micro-batches first and reduces once a step, ZeRO 2 and 3 reduce at each micro-b
 from __future__ import annotations
 
 import math
+import time
 from typing import TYPE_CHECKING
 
 import torch
 
 from harp._cnet import ffi
+from harp.angelptm.cache import ROUNDS
 from harp.angelptm.pages import WIDE
 
 if TYPE_CHECKING:
@@ -81,6 +83,15 @@ class Reduction:
 
     def _is_finite(self) -> bool:
         return all(math.isfinite(square) for square in self._squares.values())
+
+    def measure(self) -> float:
+        """Measure gathers, in pages a second; all ranks do."""
+        took = []
+        for _ in range(ROUNDS):
+            begun = time.perf_counter()
+            self._ranks.gather(self._received, self._received[:self._cache.layout.part].clone())
+            took.append(time.perf_counter() - begun)
+        return 1 / min(took)
 
     def gather(self, page: int, address: int) -> None:
         """Fill a page of parameters from all ranks' parts."""
