@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "nccl/cgroup.h"
+#include "base/cgroup.h"
 
 /* ---- CPUs and cores ---- */
 

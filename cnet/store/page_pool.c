@@ -10,6 +10,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/cgroup.h"
+
 struct slot {
     uint8_t *shown; /* its address in a window */
     enum harp_page_state state;
@@ -28,27 +30,28 @@ struct harp_page_window {
     size_t bytes;
 };
 
-/* The kernel gives shared memory to the last byte and then kills a process, so ask it first what it
- * has: MemAvailable of proc_meminfo(5). It knows nothing of a control group's limit. */
-static bool memory_has(size_t bytes)
+/* The kernel gives shared memory to the last byte and then kills a process, so ask it first what is
+ * left: of the host (MemAvailable of proc_meminfo(5)), and of the process's control groups. */
+static uint64_t memory_left(const char **whose)
 {
     char line[128];
-    unsigned long long available_kib = ~0ULL;
+    unsigned long long available_kib = UINT64_MAX / 1024;
     FILE *info = fopen("/proc/meminfo", "re");
     while (info && fgets(line, sizeof line, info))
         if (sscanf(line, "MemAvailable: %llu kB", &available_kib) == 1)
             break;
     if (info)
         fclose(info);
-    return bytes / 1024 <= available_kib;
+    struct cgroup_limits limits = cgroup_read("/proc/self/cgroup", "/proc/self/mountinfo");
+    bool by_group = limits.memory_bytes < available_kib * 1024;
+    *whose = by_group ? "control group" : "host";
+    return by_group ? limits.memory_bytes : available_kib * 1024;
 }
 
 /* fallocate makes every page present, so that no page fault comes later. */
 static int map_memory(struct harp_page_pool *pool)
 {
     size_t bytes = pool->page_bytes * pool->pages;
-    if (bytes / pool->pages != pool->page_bytes || !memory_has(bytes))
-        return -ENOMEM;
     pool->memory = memfd_create("harp pages", MFD_CLOEXEC);
     if (pool->memory < 0)
         return -errno;
@@ -72,11 +75,18 @@ struct harp_page_pool *harp_page_pool_open(size_t page_bytes, uint32_t pages, ch
     pool->page_bytes = page_bytes;
     pool->pages = pages;
     pool->memory = -1;
-    int failed = map_memory(pool);
+    const char *whose;
+    uint64_t left = memory_left(&whose);
+    int failed = left / page_bytes < pages ? -ENOMEM : map_memory(pool);
     if (!failed)
         return pool;
-    snprintf(why, HARP_STORE_WHY_BYTES, "%u pages of %zu bytes cannot be had: %s", pages,
-             page_bytes, strerror(-failed));
+    if (left / page_bytes < pages)
+        snprintf(why, HARP_STORE_WHY_BYTES,
+                 "%u pages of %zu bytes cannot be had: the %s has %llu MiB left", pages, page_bytes,
+                 whose, (unsigned long long)(left >> 20));
+    else
+        snprintf(why, HARP_STORE_WHY_BYTES, "%u pages of %zu bytes cannot be had: %s", pages,
+                 page_bytes, strerror(-failed));
     if (pool->memory >= 0)
         close(pool->memory);
     free(pool);

@@ -69,7 +69,7 @@ def main():
             "angelptm": {"device_bytes": given.device_mib << 20,
                          "host_bytes": given.host_mib << 20},
         })
-    except (deepspeed.ConfigError, deepspeed.CapacityError, OSError) as error:
+    except (deepspeed.ConfigError, deepspeed.CapacityError, deepspeed.RankError, OSError) as error:
         print(f"gpt.py: {error}", file=sys.stderr)
         sys.exit(2)
     print(f"{elements / 1e6:.1f} M parameters, {elements * 16 >> 20} MiB of states in "

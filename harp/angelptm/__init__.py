@@ -6,11 +6,14 @@ A script for DeepSpeed runs with its import line changed (`docs/use/angelptm.md`
 
     pages       where parameters, gradients, masters and moments lie
     plan        which page moves when: a pure function
+    paged       parameters as code outside of the engine sees them
     cache       pages in their tiers, and moves between them
     worker      the thread that runs a plan
     steps       the first step is traced, the later ones follow a plan
     engine      a model in pages, with DeepSpeed's calls
     config      DeepSpeed's JSON keys
+    ranks       gathers, reductions and errors of several ranks
+    reduction   gradients of several ranks, page by page
     adam        the optimizer's step over raw memory
 
 Beside it stand:
@@ -23,8 +26,11 @@ Beside it stand:
 
 from harp.angelptm.config import ConfigError
 from harp.angelptm.engine import Engine, initialize
+from harp.angelptm.paged import HiddenError
 from harp.angelptm.plan import CapacityError
+from harp.angelptm.ranks import RankError
+from harp.angelptm.ranks import join_job as init_distributed
 from harp.angelptm.stages import CutError, Link, Memory, pipeline
 
-__all__ = ["CapacityError", "ConfigError", "CutError", "Engine", "Link", "Memory", "initialize",
-           "pipeline"]
+__all__ = ["CapacityError", "ConfigError", "CutError", "Engine", "HiddenError", "Link", "Memory",
+           "RankError", "init_distributed", "initialize", "pipeline"]

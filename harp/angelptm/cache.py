@@ -7,14 +7,28 @@ for, which is how a step runs that has no plan: the first one, or one that does 
 
 from __future__ import annotations
 
+import ctypes
 import logging
+import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from harp._cnet import ffi, lib
-from harp.angelptm.plan import DEVICE, DISK, HOST, Capacities, Move, Space, first_placement
+from harp.angelptm.plan import (
+    DEVICE,
+    DISK,
+    HOST,
+    NOWHERE,
+    Capacities,
+    Move,
+    Rates,
+    Sharing,
+    Space,
+    first_placement,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from harp.angelptm.pages import Layout
     from harp.angelptm.plan import Place
@@ -25,17 +39,28 @@ IO = {"auto": lib.HARP_PAGE_IO_AUTO, "io_uring": lib.HARP_PAGE_IO_RING,
       "threads": lib.HARP_PAGE_IO_THREADS}
 
 
+SAMPLE, ROUNDS = 8, 3
+"""Pages of a measurement of rates, and how often it is made; the fastest counts."""
+
+
 class StoreError(OSError):
     """A page could not be had, read or written; the message is one sentence."""
 
 
 class Cache:
-    """The pages of a layout. One thread at a time moves them."""
+    """The pages of a layout. One thread at a time moves them.
+
+    ``gather`` fills a page of the window that was nowhere from all ranks' parts: it has the page's
+    number and address.
+    """
 
     def __init__(self, layout: Layout, capacities: Capacities, folder: str | None = None,
-                 io: str = "auto") -> None:
-        self.layout, self.capacities = layout, capacities
-        self.where: list[Place] = list(first_placement(layout.pages, capacities))
+                 io: str = "auto", sharing: Sharing | None = None, later: int = 0,
+                 gather: Callable[[int, int], None] | None = None) -> None:
+        self.layout, self.capacities, self.sharing = layout, capacities, sharing
+        self._gather = gather
+        self.where: list[Place] = list(first_placement(layout.pages, capacities, layout.apart,
+                                                       later))
         self._busy: dict[Place, Move] = {}
         self._why = ffi.new("char[]", lib.HARP_STORE_WHY_BYTES)
         size, self._file = layout.page_bytes, ffi.NULL
@@ -111,6 +136,8 @@ class Cache:
             lib.harp_page_take(self._pools[target], target_slot)
         if move.by_disk:
             self._begin(move)
+        elif source == NOWHERE:
+            self._fill(move)
         else:
             self._hide(move.page, move.source)
             if not move.empty:
@@ -120,6 +147,40 @@ class Cache:
                 lib.harp_page_give(self._pools[source], source_slot)
             self._show(move.page, move.target)
         self.where[move.page] = move.target
+
+    def _fill(self, move: Move) -> None:
+        """Gather a page, or clear one of gradients."""
+        assert self._gather is not None
+        memory = lib.harp_page_bytes(self._pools[move.target[0]], move.target[1])
+        address = int(ffi.cast("uintptr_t", memory))
+        if move.empty:
+            ctypes.memset(address, 0, self.layout.page_bytes)
+        else:
+            self._gather(move.page, address)
+        self._show(move.page, move.target)
+
+    def measure(self) -> Rates:
+        """Measure moves, by pages that go to free slots and come back; no thread moves others."""
+        rates = Rates()
+        taken = set(self.where)
+        free = [[(tier, slot) for slot in range(self.capacities[tier])
+                 if (tier, slot) not in taken] for tier in range(3)]
+        for tier, name in ((DEVICE, "copy"), (HOST, "disk")):
+            pages = [page for page, place in enumerate(self.where) if place[0] == tier]
+            pairs = list(zip(pages, free[tier + 1], strict=False))[:SAMPLE]
+            if pairs:
+                took = min(self._round_trip(pairs) for _ in range(ROUNDS))
+                rates = replace(rates, **{name: 2 * len(pairs) / took})
+        return rates
+
+    def _round_trip(self, pairs: list[tuple[int, Place]]) -> float:
+        there = [Move(page, self.where[page], target, -1, empty=False) for page, target in pairs]
+        back = [replace(move, source=move.target, target=move.source) for move in there]
+        begun = time.perf_counter()
+        for move in (*there, *back):
+            self.move(move)
+        self.settle()
+        return time.perf_counter() - begun
 
     def _begin(self, move: Move) -> None:
         page, slot = max(move.source, move.target), min(move.source, move.target)[1]
@@ -153,7 +214,7 @@ class Demand(Space):
     """Brings pages as they are asked for; who was used longest ago makes room."""
 
     def __init__(self, cache: Cache) -> None:
-        super().__init__(cache.capacities, cache.where)
+        super().__init__(cache.capacities, cache.where, cache.sharing)
         self._cache = cache
         self._used = [0] * len(self.where)
         self._now = 0
@@ -165,7 +226,9 @@ class Demand(Space):
 
     def moved(self, page: int, source: Place, target: Place) -> None:
         """Move at once."""
-        self._cache.move(Move(page, source, target, -1, empty=False))
+        comes_empty = source[0] == NOWHERE and self.sharing is not None and (
+            self.sharing.source(page) is None)
+        self._cache.move(Move(page, source, target, -1, comes_empty or target[0] == NOWHERE))
 
     def have(self, pages: Sequence[int], lowest: int) -> None:
         """Have pages in a tier or above it."""

@@ -7,8 +7,11 @@
 
 A checkpoint is written beside its place, flushed to the disk and renamed; then `latest` is. A
 process that is killed meanwhile leaves the last one. Tensors are written and read by pages, so that
-nothing is in memory a second time. The format is that of github.com/huggingface/safetensors: the
-length of a header in 8 bytes, the header in JSON, and the tensors one after another.
+nothing is in memory a second time. Several ranks write their parts of the same files, in a folder
+that all of them see, and the first renames it when all have flushed theirs.
+
+The format is that of github.com/huggingface/safetensors: the length of a header in 8 bytes, the
+header in JSON, and the tensors one after another.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
 TYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64",
@@ -32,22 +35,46 @@ class CheckpointError(OSError):
     """A checkpoint cannot be read; the message is one sentence."""
 
 
-def write_tensors(path: Path, tensors: list[tuple[str, str, list[int], int, Callable[[], Any]]],
-                  ) -> None:
-    """Write tensors: name, type, shape, bytes, and a function that gives them piece by piece."""
+Tensors = list[tuple[str, str, list[int], int, "Callable[[], Iterable[tuple[int, Any]]]"]]
+"""Name, type, shape and bytes of each, and a function that gives pieces, with their begins."""
+
+
+def write_header(path: Path, tensors: Tensors) -> None:
+    """Make a file of tensors, which are zero as yet."""
+    with path.open("wb") as file:
+        file.write(_header(tensors))
+        file.truncate(file.tell() + sum(size for _, _, _, size, _ in tensors))
+
+
+def write_tensors(path: Path, tensors: Tensors) -> None:
+    """Write what this process has of the tensors of a file, and flush it."""
+    at = len(_header(tensors))
+    with path.open("r+b") as file:
+        for *_, size, pieces in tensors:
+            for begin, piece in pieces():
+                file.seek(at + begin)
+                file.write(piece)
+            at += size
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text and flush it."""
+    with path.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _header(tensors: Tensors) -> bytes:
     header, at = {}, 0
     for name, kind, shape, size, _ in tensors:
         header[name] = {"dtype": TYPES[kind], "shape": shape, "data_offsets": [at, at + size]}
         at += size
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    with path.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for *_, pieces in tensors:
-            for piece in pieces():
-                file.write(piece)
-        file.flush()
-        os.fsync(file.fileno())
+    return len(text).to_bytes(8, "little") + text
 
 
 def read_tensors(path: Path) -> dict[str, memoryview]:
@@ -68,27 +95,30 @@ def read_tensors(path: Path) -> dict[str, memoryview]:
     return found
 
 
-def publish(folder: Path, tag: str, fill: Callable[[Path], None]) -> Path:
-    """Have a checkpoint filled, and make it the latest."""
-    folder.mkdir(parents=True, exist_ok=True)
-    fresh, place, old = (folder / f"{tag}{end}" for end in (".new", "", ".old"))
-    for left in (fresh, old):
+def fresh_folder(folder: Path, tag: str) -> Path:
+    """The folder in which a checkpoint is written."""
+    return folder / f"{tag}.new"
+
+
+def begin(folder: Path, tag: str) -> None:
+    """Make the folder in which a checkpoint is written."""
+    for left in (fresh_folder(folder, tag), folder / f"{tag}.old"):
         shutil.rmtree(left, ignore_errors=True)
-    fresh.mkdir()
-    fill(fresh)
+    fresh_folder(folder, tag).mkdir(parents=True)
+
+
+def publish(folder: Path, tag: str) -> None:
+    """Make a checkpoint that is written the latest."""
+    fresh, place, old = fresh_folder(folder, tag), folder / tag, folder / f"{tag}.old"
     _sync_folder(fresh)
     if place.exists():
         place.rename(old)
     fresh.rename(place)
     named = folder / "latest.new"
-    with named.open("w", encoding="utf-8") as file:
-        file.write(tag)
-        file.flush()
-        os.fsync(file.fileno())
+    write_text(named, tag)
     named.replace(folder / "latest")
     _sync_folder(folder)
     shutil.rmtree(old, ignore_errors=True)
-    return place
 
 
 def find(folder: Path, tag: str | None) -> Path:
@@ -102,14 +132,6 @@ def find(folder: Path, tag: str | None) -> Path:
             return folder / name
     known = sorted(path.parent.name for path in folder.glob("*/state.json"))
     raise CheckpointError(f"{folder} has no checkpoint {tag!r}; there are {', '.join(known)}")
-
-
-def chunks_of(data: memoryview, sizes: Iterable[int]) -> Iterator[memoryview]:
-    """Cut bytes into pieces of these sizes."""
-    at = 0
-    for size in sizes:
-        yield data[at:at + size]
-        at += size
 
 
 def _sync_folder(folder: Path) -> None:

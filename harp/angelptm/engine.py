@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections import defaultdict
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +30,11 @@ from harp.angelptm.adam import Adam, update
 from harp.angelptm.cache import Cache
 from harp.angelptm.checkpoint import CheckpointError
 from harp.angelptm.config import Config, ConfigError, Scaling, read_config
-from harp.angelptm.pages import WIDE, Layout
-from harp.angelptm.plan import RESERVE, TIERS, Capacities
+from harp.angelptm.paged import guard_outputs, put_in_class, take_out_of_class
+from harp.angelptm.pages import WIDE, Layout, whole_page
+from harp.angelptm.plan import RESERVE, TIERS, Capacities, Sharing
+from harp.angelptm.ranks import RankError, Ranks, find_ranks
+from harp.angelptm.reduction import Reduction
 from harp.angelptm.steps import Steps
 
 if TYPE_CHECKING:
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
 
 Pages = frozenset[int]
 NOTHING: Pages = frozenset()
+OWN = -1
 
 
 class Watch(TorchDispatchMode):
@@ -46,11 +50,24 @@ class Watch(TorchDispatchMode):
 
     def __init__(self, engine: Engine) -> None:
         super().__init__()
-        self._engine = engine
+        self._engine, self.depth = engine, 0
+
+    def __enter__(self) -> Watch:
+        """Begin to watch."""
+        self.depth += 1
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        """End it."""
+        self.depth -= 1
+        super().__exit__(*error)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operator."""
         del types
+        if func._schema.is_mutable:
+            self._engine.refuse_write(func, args)
         if not func.is_view:
             self._engine.touch(args, kwargs)
         return func(*args, **(kwargs or {}))
@@ -81,19 +98,31 @@ class Optimizer(torch.optim.Optimizer):
 class Engine(torch.nn.Module):
     """A model in pages. Made by `initialize`."""
 
-    def __init__(self, model: torch.nn.Module, config: Config, groups: Any, adam: Adam) -> None:
+    def __init__(self, model: torch.nn.Module, config: Config, groups: Any, adam: Adam,
+                 ranks: Ranks | None = None) -> None:
         super().__init__()
         self.module = model
         self.config = config
         self.dtype = getattr(torch, config.precision)
         self.parameters_in_pages = _trained(groups)
+        self._ranks = ranks
+        many, own = (ranks.ranks, ranks.rank) if ranks else (1, 0)
         self.layout = Layout(tuple(one.numel() for one in self.parameters_in_pages),
-                             self.dtype.itemsize, config.page_bytes)
-        self.cache = Cache(self.layout, capacities(self.layout, config), config.disk_path,
-                           config.io)
+                             self.dtype.itemsize, whole_page(config.page_bytes, many), many, own)
+        later = stays(self.layout, config)
+        sharing = Sharing(self.layout.shown, many, config.stage == 3) if ranks else None
+        with self._alike():
+            self.cache = Cache(self.layout, capacities(self.layout, config, later),
+                               config.disk_path, config.io, sharing, later, self._gather)
+        at_end = bool(config.clipping or config.scaling)
+        self._at_end = at_end
+        if ranks:
+            self._reduction = Reduction(self.cache, ranks, self.dtype, each=config.stage > 1,
+                                        norms=at_end)
         self.optimizer = Optimizer(groups, adam, self)
-        self._steps = Steps(self.cache, self._update_chunk,
-                            at_end=bool(config.clipping or config.scaling))
+        self._steps = Steps(
+            self.cache, self._update_chunk, at_end=at_end,
+            reduction=self._reduction if ranks else None, agree=ranks.slowest if ranks else list)
         self._watch = Watch(self)
         self._number = {id(one): number for number, one in enumerate(self.parameters_in_pages)}
         self._pages: dict[int, Pages] = {}
@@ -103,6 +132,8 @@ class Engine(torch.nn.Module):
                 self._chunk_parameters[chunk].append(number)
         self._gradients: list[torch.Tensor] = []
         self._arrived: set[int] = set()
+        self._here: set[int] = set()
+        """Parameters whose gradient has come in this micro-batch."""
         self._updated: set[tuple[int, int]] = set()
         self._outside = False
         self._micro_steps = 0
@@ -116,12 +147,14 @@ class Engine(torch.nn.Module):
         self._scaler = Scaler(config.scaling) if config.scaling else None
         for number, parameter in enumerate(self.parameters_in_pages):
             self._put_in_pages(number, parameter)
+        self._steps.rates = self.cache.measure()
+        if ranks:
+            self._steps.rates = replace(self._steps.rates, network=self._reduction.measure())
         for tensor in [*model.buffers(), *_frozen(model, self._number)]:
+            if ranks:
+                ranks.broadcast(tensor.data)
             if tensor.is_floating_point():
                 tensor.data = tensor.data.to(self.dtype)
-        for module in model.modules():
-            # A function of its own: torch marks it, which a bound method does not allow.
-            module.register_state_dict_post_hook(lambda *given: self._copy_states(given[1]))
 
     # The parts that operators see
 
@@ -136,10 +169,15 @@ class Engine(torch.nn.Module):
         first = parameter.data.detach()
         view = self._view(self.layout.offset(number), parameter.shape)
         pages = frozenset(self.layout.pages_of(number))
-        self._steps.look(pages)
-        view.copy_(first)
-        if self.layout.element_bytes != WIDE:
-            self._write_masters(number, first.float().contiguous().view(-1))
+        if self._ranks:
+            first = first.contiguous()
+            self._ranks.broadcast(first)
+            self._write_own(number, first.view(-1))
+        else:
+            self._steps.look(pages)
+            view.copy_(first)
+            if self.layout.element_bytes != WIDE:
+                self._write(number, 0, first.float().contiguous().view(-1))
         parameter.data = view
         self._pages[view.untyped_storage().data_ptr()] = pages
         gradient = self._view(self.layout.offset(number, gradient=True), parameter.shape)
@@ -147,31 +185,38 @@ class Engine(torch.nn.Module):
         self._pages[gradient.untyped_storage().data_ptr()] = frozenset(
             self.layout.pages_of(number, gradient=True))
         parameter.register_post_accumulate_grad_hook(self._put_gradient_away)
+        put_in_class(parameter, self)
 
-    def _write_masters(self, number: int, values: torch.Tensor) -> None:
-        for piece, own in zip(self._pieces(number, 0), values.split(self._lengths(number)),
-                              strict=True):
-            ffi.memmove(piece, ffi.from_buffer(own.numpy()), len(piece))
+    def _write_own(self, number: int, values: torch.Tensor) -> None:
+        """Write this rank's elements of a parameter, given all."""
+        self._write(number, 0, values.float())
+        if self.layout.element_bytes != WIDE:
+            self._write(number, OWN, values.to(self.dtype))
 
-    def _lengths(self, number: int) -> list[int]:
-        return [end - begin for begin, end, _ in self._ranges(number)]
+    def _write(self, number: int, kind: int, values: torch.Tensor) -> None:
+        data = values.view(torch.uint8).numpy()
+        for at, piece in self._pieces(number, kind):
+            ffi.memmove(piece, ffi.from_buffer(data[at:at + len(piece)]), len(piece))
 
-    def _pieces(self, number: int, kind: int) -> Iterator[memoryview]:
-        """Give the bytes of a parameter's masters, means or squares (0, 1, 2), page by page."""
+    def _pieces(self, number: int, kind: int) -> Iterator[tuple[int, memoryview]]:
+        """Give the bytes of a parameter's masters, means or squares (0, 1, 2), page by page.
+
+        The first number of each is where it begins in the whole parameter, in bytes. `OWN` stands
+        for parameters in the precision of training.
+        """
         layout = self.layout
-        for begin, end, chunk in self._ranges(number):
+        for begin, end, chunk, first in layout.ranges(number):
+            width, at = WIDE, WIDE * (begin - chunk * layout.chunk)
             pages = layout.states_of(chunk)
             if len(pages) == 2:
                 pages.insert(0, layout.page_of_chunk(chunk))
-            at = self._steps.address(pages[kind]) + WIDE * (begin - chunk * layout.chunk)
-            yield memoryview(ffi.buffer(ffi.cast("uint8_t *", at), WIDE * (end - begin)))
-
-    def _ranges(self, number: int) -> Iterator[tuple[int, int, int]]:
-        """Give the elements of a parameter in each of its chunks, and the chunk."""
-        begin, size = self.layout.begins[number], self.layout.sizes[number]
-        for chunk in self.layout.chunks_of(number):
-            yield (max(begin, chunk * self.layout.chunk),
-                   min(begin + size, (chunk + 1) * self.layout.chunk), chunk)
+            page = pages[kind]
+            if kind == OWN:
+                width, page = layout.element_bytes, layout.page_of_chunk(chunk)
+                at = width * begin % layout.page_bytes
+            place = self._steps.address(page) + at
+            yield width * first, memoryview(ffi.buffer(ffi.cast("uint8_t *", place),
+                                                       width * (end - begin)))
 
     def touch(self, args: Iterable[Any], kwargs: Mapping[str, Any] | None = None) -> None:
         """Have the pages of arguments on the device."""
@@ -190,6 +235,14 @@ class Engine(torch.nn.Module):
                 pages |= self._pages_of(value)
         return pages
 
+    def refuse_write(self, func: Any, args: Iterable[Any]) -> None:
+        """Refuse to write a parameter of which each rank keeps a part only."""
+        written = [arg for arg, how in zip(args, func._schema.arguments, strict=False)
+                   if how.alias_info is not None and how.alias_info.is_write]
+        if self._ranks and self._outside and self._pages_of(written):
+            raise RankError("a parameter cannot be written with several ranks, each of which keeps "
+                            "a part of it: write it before initialize, or load a checkpoint")
+
     def _use(self, pages: Pages) -> None:
         of_step = self._steps.in_step or (self.training and torch.is_grad_enabled())
         if of_step and not self._outside:
@@ -207,28 +260,31 @@ class Engine(torch.nn.Module):
         finally:
             self._outside = False
 
-    def _copy_states(self, states: dict[str, Any]) -> None:
-        """Copy what a state_dict has of pages: its reader is not watched, and pages go away."""
-        for name, one in states.items():
-            if isinstance(one, torch.Tensor) and not isinstance(one, torch.nn.Parameter) and (
-                    self._pages_of([one])):
-                with self.watched():
-                    states[name] = one.clone()
+    @property
+    def is_watching(self) -> bool:
+        """Whether the engine has parameters ready for what is run now."""
+        return self._watch.depth > 0
 
     # DeepSpeed's calls
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model."""
-        with self._watch:
-            return self.module(*args, **kwargs)
+        with self._telling(), self._watch:
+            outputs = self.module(*args, **kwargs)
+        guard_outputs(outputs, lambda: self.is_watching)
+        return outputs
 
     def backward(self, loss: torch.Tensor) -> torch.Tensor:
         """Run the backward pass of a micro-batch; the mean of micro-batches counts."""
         if not self._how:
             self._begin_step()
         scale = self._scaler.scale if self._scaler else 1.0
-        with self._watch:
-            (loss * (scale / self.config.accumulation)).backward()
+        self._here.clear()
+        with self._telling():
+            self._steps.begin_batch(last=self.is_gradient_accumulation_boundary())
+            with self._watch:
+                (loss * (scale / self.config.accumulation)).backward()
+            self._steps.end_batch()
         self._micro_steps += 1
         return loss
 
@@ -240,6 +296,13 @@ class Engine(torch.nn.Module):
         """Update, when the last micro-batch of a step is through; else do nothing."""
         if self._micro_steps % self.config.accumulation or not self._how:
             return
+        with self._telling():
+            self._end_step()
+        self.optimizer.stepped()
+
+    def _end_step(self) -> None:
+        if self._ranks:
+            self._meet(self._ranks)
         skip = self._settle_scale()
         chunks = sorted({chunk for number in self._arrived
                          for chunk in self.layout.chunks_of(number)})
@@ -249,12 +312,24 @@ class Engine(torch.nn.Module):
             self._update_rest(chunks)
             for number in self._arrived:
                 self._counts[number] += 1
+        if self._ranks and not self._at_end:
+            self._reduction.end()
         self._arrived.clear()
         self._updated.clear()
         self._how = []
         self.skipped_steps += skip
         self.global_steps += 1
-        self.optimizer.stepped()
+
+    def _meet(self, ranks: Ranks) -> None:
+        """Compare the step with that of other ranks, and have the norm of all gradients."""
+        if self._at_end:
+            self._steps.settle()
+        told = ranks.tell([self._reduction.end() if self._at_end else 0.0, self._steps.sum])
+        ranks.check_steps([steps for _, steps in told])
+        square = math.fsum(own for own, _ in told)
+        # Where pages are cut changes the last bits of a float64, and so not those of a float32.
+        norm = torch.tensor(math.sqrt(square) if math.isfinite(square) else math.inf)
+        self._square = float(norm) ** 2
 
     def save_checkpoint(self, save_dir: str | Path, tag: str | None = None,
                         client_state: Mapping[str, Any] | None = None) -> bool:
@@ -266,17 +341,37 @@ class Engine(torch.nn.Module):
                            for group in self.optimizer.param_groups],
                 "client_state": dict(client_state or {})}
 
-        def fill(folder: Path) -> None:
-            checkpoint.write_tensors(folder / "model.safetensors", self._model_tensors())
-            checkpoint.write_tensors(folder / "optimizer.safetensors", [
-                self._tensor(f"{name}.{kind}", number, place)
-                for number, name in enumerate(self._names())
-                for place, kind in ((1, "mean"), (2, "square"))])
-            with (folder / "state.json").open("w", encoding="utf-8") as file:
-                json.dump(kept, file)
-
-        checkpoint.publish(Path(save_dir), tag or f"global_step{self.global_steps}", fill)
+        folder, tag = Path(save_dir), tag or f"global_step{self.global_steps}"
+        fresh = checkpoint.fresh_folder(folder, tag)
+        files = {"model.safetensors": self._model_tensors(),
+                 "optimizer.safetensors": [self._tensor(f"{name}.{kind}", number, place)
+                                           for number, name in enumerate(self._names())
+                                           for place, kind in ((1, "mean"), (2, "square"))]}
+        with self._alike():
+            if self._is_first:
+                checkpoint.begin(folder, tag)
+                for name, tensors in files.items():
+                    checkpoint.write_header(fresh / name, tensors)
+        with self._alike():
+            for name, tensors in files.items():
+                checkpoint.write_tensors(fresh / name, tensors)
+        with self._alike():
+            if self._is_first:
+                checkpoint.write_text(fresh / "state.json", json.dumps(kept))
+                checkpoint.publish(folder, tag)
         return True
+
+    @property
+    def _is_first(self) -> bool:
+        return self._ranks is None or self._ranks.rank == 0
+
+    def _alike(self) -> AbstractContextManager[None]:
+        """Raise at all ranks what one raises."""
+        return self._ranks.alike() if self._ranks else nullcontext()
+
+    def _telling(self) -> AbstractContextManager[None]:
+        """Let the other ranks know of an error of this one."""
+        return self._ranks.telling() if self._ranks else nullcontext()
 
     def load_checkpoint(self, load_dir: str | Path, tag: str | None = None,
                         ) -> tuple[str, dict[str, Any]]:
@@ -284,7 +379,16 @@ class Engine(torch.nn.Module):
 
         Raises CheckpointError, and then nothing was changed.
         """
-        folder = checkpoint.find(Path(load_dir), tag)
+        with self._alike():
+            folder = checkpoint.find(Path(load_dir), tag)
+            model, states, kept = self._read(folder)
+        with self._alike():
+            self._load(model, states)
+        self._load_rest(model, kept)
+        return str(folder), kept["client_state"]
+
+    def _read(self, folder: Path) -> tuple[Any, Any, Any]:
+        """Give the tensors of a checkpoint, which are those of this model."""
         model, states = (checkpoint.read_tensors(folder / f"{name}.safetensors")
                          for name in ("model", "optimizer"))
         kept = json.loads((folder / "state.json").read_text("utf-8"))
@@ -294,20 +398,21 @@ class Engine(torch.nn.Module):
         for tensors, name, number in wanted:
             if len(tensors.get(name, b"")) != WIDE * self.layout.sizes[number]:
                 raise CheckpointError(f"{folder}: tensor {name} is missing or of another size")
+        return model, states, kept
+
+    def _load(self, model: Mapping[str, memoryview], states: Mapping[str, memoryview]) -> None:
+        narrow = self.layout.element_bytes != WIDE
         for number, name in enumerate(self._names()):
             for kind, data in enumerate((model[name], states[f"{name}.mean"],
                                          states[f"{name}.square"])):
-                sizes = [WIDE * length for length in self._lengths(number)]
-                for piece, part in zip(self._pieces(number, kind),
-                                       checkpoint.chunks_of(data, sizes), strict=True):
-                    piece[:] = part
-            if self.layout.element_bytes != WIDE:
-                parameter = self.parameters_in_pages[number]
-                self._steps.look(frozenset(self.layout.pages_of(number)))
-                parameter.data.copy_(torch.frombuffer(
-                    bytearray(model[name]), dtype=torch.float32).view(parameter.shape))
-        self._load_rest(model, kept)
-        return str(folder), kept["client_state"]
+                for at, piece in self._pieces(number, kind):
+                    piece[:] = data[at:at + len(piece)]
+            for at, piece in self._pieces(number, OWN) if narrow else ():
+                part = model[name][2 * at:2 * (at + len(piece))]  # a float32 for each two bytes
+                own = torch.frombuffer(bytearray(part), dtype=torch.float32).to(self.dtype)
+                ffi.memmove(piece, ffi.from_buffer(own.view(torch.uint8).numpy()), len(piece))
+        if self._ranks:
+            self._steps.forget(range(self.layout.apart))
 
     def _load_rest(self, model: Mapping[str, memoryview], kept: Mapping[str, Any]) -> None:
         for name, tensor in self._unpaged().items():
@@ -340,7 +445,7 @@ class Engine(torch.nn.Module):
         for name, one in self._unpaged().items():
             own = one.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
             tensors.append((name, str(one.dtype).removeprefix("torch."), list(one.shape), len(own),
-                            lambda own=own: [own]))
+                            lambda own=own: [(0, own)] if self._is_first else []))
         return tensors
 
     def _tensor(self, name: str, number: int, kind: int) -> Any:
@@ -359,9 +464,12 @@ class Engine(torch.nn.Module):
         """Give all memory back. The model cannot be used any more."""
         self._steps.close()
         for parameter in self.parameters_in_pages:
+            take_out_of_class(parameter)
             parameter.data = torch.empty(0, dtype=self.dtype)
         self._gradients.clear()
         self.cache.close()
+        if self._ranks:
+            self._ranks.close()
 
     def _update_rest(self, chunks: Iterable[int]) -> None:
         """Update what a planned job came too early for: a parameter that is new in this step."""
@@ -370,6 +478,9 @@ class Engine(torch.nn.Module):
                     if number in self._arrived and (number, chunk) not in self._updated]
             if late:
                 self._steps.update_now([chunk])
+
+    def _gather(self, page: int, address: int) -> None:
+        self._reduction.gather(page, address)
 
     def _begin_step(self) -> None:
         self._square, self._skip, self._scale = 0.0, False, 1.0
@@ -397,13 +508,15 @@ class Engine(torch.nn.Module):
         own = self._gradients[number]
         self._use(frozenset(self.layout.pages_of(number, gradient=True)))
         assert parameter.grad is not None
-        if number in self._arrived:
+        if number in (self._here if self._ranks and self._reduction.each else self._arrived):
             own.add_(parameter.grad)
         else:
             own.copy_(parameter.grad)
         parameter.grad = None
         self._arrived.add(number)
-        if self.is_gradient_accumulation_boundary() and (self.config.clipping or self._scaler):
+        self._here.add(number)
+        self._steps.wrote(number)
+        if self._at_end and not self._ranks and self.is_gradient_accumulation_boundary():
             self._square += float(torch.linalg.vector_norm(own, dtype=torch.float32)) ** 2
 
     def _update_chunk(self, chunk: int) -> None:
@@ -414,7 +527,7 @@ class Engine(torch.nn.Module):
         page = layout.page_of_chunk(chunk)
         in_page = (first * layout.element_bytes) % layout.page_bytes
         shown, gradients = (self.cache.address(one) + in_page for one in (page,
-                                                                          layout.shown + page))
+                                                                          layout.kept + page))
         states = [self.cache.address(one) for one in layout.states_of(chunk)]
         narrow = layout.element_bytes != WIDE
         for begin, end, group, step in self._runs(chunk):
@@ -432,7 +545,7 @@ class Engine(torch.nn.Module):
                 continue
             self._updated.add((number, chunk))
             runs += [(begin, end, self._group_of[number], self._counts[number] + 1)
-                     for begin, end, where in self._ranges(number) if where == chunk]
+                     for begin, end, where, _ in self.layout.ranges(number) if where == chunk]
         return runs
 
 
@@ -483,13 +596,22 @@ def _frozen(model: torch.nn.Module, trained: Mapping[int, int]) -> list[torch.nn
     return [one for one in model.parameters() if id(one) not in trained]
 
 
-def capacities(layout: Layout, config: Config) -> Capacities:
+def stays(layout: Layout, config: Config) -> int:
+    """Give how many pages of the window stay while others are used, beside the own ones."""
+    if layout.ranks == 1 or config.stage == 3:
+        return 0
+    return layout.shown * (2 if config.stage < 2 and config.accumulation > 1 else 1)
+
+
+def capacities(layout: Layout, config: Config, later: int = 0) -> Capacities:
     """Give the pages that each tier holds; without a cap a tier holds all that is left."""
     def pages(limit: int | None, left: int) -> int:
         return left if limit is None else limit // layout.page_bytes
 
     device = pages(config.device_bytes, layout.pages)
     left = max(layout.pages - device, 0)
+    if layout.ranks > 1 and left:
+        left = layout.pages - layout.apart + later  # the window's pages may fill the device
     host = pages(config.host_bytes, left + 2 * RESERVE if left else 0)
     if config.disk_path is None:
         return Capacities(device, host)
@@ -503,28 +625,50 @@ def initialize(model: torch.nn.Module, config: Mapping[str, Any] | str | Path | 
                ) -> tuple[Engine, Optimizer, None, Any]:
     """Put a model into pages, as deepspeed.initialize does; returns engine and optimizer.
 
-    Raises ConfigError for a wrong configuration, CapacityError for tiers that are too small.
+    Raises ConfigError for a wrong configuration, CapacityError for tiers that are too small, and
+    RankError where ranks disagree.
     """
     if more:
         raise ConfigError(f"initialize: {', '.join(sorted(more))} has no effect here: leave it out")
     given = config or config_params or getattr(args, "deepspeed_config", None)
     if given is None:
         raise ConfigError("initialize needs config=, an object or the path of a JSON file")
-    read = read_config(given, int(os.environ.get("WORLD_SIZE", "1")))
-    adam = read.adam
-    if optimizer is not None:
-        groups, adam = _groups_of(optimizer)
-    else:
-        groups = _as_groups(model_parameters if model_parameters is not None
-                            else model.parameters())
-    if adam is None:
-        raise ConfigError("the configuration has no optimizer, and none was given: "
-                          "optimizer.type Adam or AdamW is possible")
-    _refuse_meta(model)
-    engine = Engine(model, read, groups, adam)
+    ranks = find_ranks()
+    with ranks.alike() if ranks else nullcontext():
+        read = read_config(given, ranks.ranks if ranks else 1)
+        adam = read.adam
+        if optimizer is not None:
+            groups, adam = _groups_of(optimizer)
+        else:
+            groups = _as_groups(model_parameters if model_parameters is not None
+                                else model.parameters())
+        if adam is None:
+            raise ConfigError("the configuration has no optimizer, and none was given: "
+                              "optimizer.type Adam or AdamW is possible")
+        _refuse_meta(model)
+    if ranks:
+        ranks.check_same(_to_agree_on(model, read, adam, groups))
+    engine = Engine(model, read, groups, adam, ranks)
     if callable(lr_scheduler):
         lr_scheduler = lr_scheduler(engine.optimizer)
     return engine, engine.optimizer, None, lr_scheduler
+
+
+def _to_agree_on(model: torch.nn.Module, config: Config, adam: Adam, groups: Any,
+                 ) -> dict[str, Any]:
+    """Give what must be the same at all ranks."""
+    return {"zero_optimization.stage": config.stage, "angelptm.page_bytes": config.page_bytes,
+            "angelptm.device_bytes": config.device_bytes, "angelptm.host_bytes": config.host_bytes,
+            "angelptm.disk_bytes": config.disk_bytes, "a disk": config.disk_path is not None,
+            "gradient_accumulation_steps": config.accumulation,
+            "gradient_clipping": config.clipping, "precision": config.precision,
+            "loss scale": config.scaling, "optimizer": adam,
+            **{f"parameter {name}": f"{list(one.shape)}{'' if one.requires_grad else ', frozen'}"
+               for name, one in model.named_parameters()},
+            **{f"buffer {name}": list(one.shape) for name, one in model.named_buffers()},
+            "groups of parameters": [
+                {name: value if name != "params" else len(list(value))
+                 for name, value in group.items()} for group in groups]}
 
 
 def _refuse_meta(model: torch.nn.Module) -> None:

@@ -11,12 +11,25 @@ many elements as a page of float32 holds.
     masters      -      4         updates; in fp32 the parameters are the masters
     means        4      4         updates
     squares      4      4         updates
+
+Of several ranks each owns one part of every page, the part of its number. The window is the same at
+all of them; what a rank owns lies close together in a space of its own, which has all five kinds:
+
+    window      | page 0: part 0, part 1 | page 1: part 0, part 1 | ...   gathered and reduced
+    own, rank 1 | part 1 of page 0, part 1 of page 1, ...             |   kept and updated
+
+So a page of own parts comes from as many pages of the window as there are ranks.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 PAGE_BYTES = 4 << 20
 """The size of Angel-PTM, VLDB 2023 (arXiv 2303.02868), section 4."""
@@ -35,6 +48,8 @@ class Layout:
     element_bytes: int
     """Of parameters and gradients: 4 or 2."""
     page_bytes: int = PAGE_BYTES
+    ranks: int = 1
+    rank: int = 0
 
     @cached_property
     def begins(self) -> tuple[int, ...]:
@@ -50,14 +65,30 @@ class Layout:
         return self.page_bytes // WIDE
 
     @property
-    def chunks(self) -> int:
-        """Chunks of the space."""
-        return -(-self.begins[-1] // self.chunk)
+    def shown(self) -> int:
+        """Pages of the window's parameters, and as many of its gradients."""
+        return -(-self.begins[-1] * self.element_bytes // self.page_bytes)
 
     @property
-    def shown(self) -> int:
-        """Pages of the parameters, and as many of the gradients."""
-        return -(-self.begins[-1] * self.element_bytes // self.page_bytes)
+    def apart(self) -> int:
+        """Pages of the window that are no pages of the own space: none, if one rank owns all."""
+        return 2 * self.shown if self.ranks > 1 else 0
+
+    @property
+    def part(self) -> int:
+        """Elements of a page that a rank owns."""
+        return self.page_bytes // self.element_bytes // self.ranks
+
+    @property
+    def kept(self) -> int:
+        """Pages of the own parameters, and as many of the own gradients."""
+        return -(-self.shown // self.ranks)
+
+    @property
+    def chunks(self) -> int:
+        """Chunks of the own space."""
+        own = self.begins[-1] if self.ranks == 1 else self.shown * self.part
+        return -(-own // self.chunk)
 
     @property
     def states(self) -> int:
@@ -66,8 +97,8 @@ class Layout:
 
     @property
     def pages(self) -> int:
-        """Pages of all kinds: parameters, gradients, then the others."""
-        return 2 * self.shown + self.states * self.chunks
+        """Pages of all kinds: those of the window, if apart, parameters, gradients, the others."""
+        return self.apart + 2 * self.kept + self.states * self.chunks
 
     def offset(self, parameter: int, *, gradient: bool = False) -> int:
         """Where a parameter or its gradient begins in the window, in bytes."""
@@ -80,20 +111,59 @@ class Layout:
         end = begin + max(self.sizes[parameter], 1) * self.element_bytes
         return range(begin // self.page_bytes, -(-end // self.page_bytes))
 
-    def chunks_of(self, parameter: int) -> range:
-        """The chunks that a parameter has elements in."""
-        end = self.begins[parameter] + self.sizes[parameter]
-        return range(self.begins[parameter] // self.chunk, -(-end // self.chunk))
+    def ranges(self, parameter: int) -> Iterator[tuple[int, int, int, int]]:
+        """Give a parameter's elements of this rank: begin, end and chunk in the own space.
+
+        The fourth number is that of the first of them in the parameter.
+        """
+        start, in_page = self.begins[parameter], self.page_bytes // self.element_bytes
+        stop = start + self.sizes[parameter]
+        for page in range(start // in_page, -(-stop // in_page)):
+            first = page * in_page + self.rank * self.part
+            at, end = max(start, first), min(stop, first + self.part)
+            shift = first - page * self.part
+            while at < end:
+                chunk = (at - shift) // self.chunk
+                to = min(end, (chunk + 1) * self.chunk + shift)
+                yield at - shift, to - shift, chunk, at - start
+                at = to
+
+    def chunks_of(self, parameter: int) -> set[int]:
+        """The chunks that a parameter has elements in: the same ones at all ranks."""
+        if self.ranks == 1:
+            return {chunk for _, _, chunk, _ in self.ranges(parameter)}
+        return {chunk for page in self.pages_of(parameter) for chunk in range(
+            page * self.part // self.chunk, -(-(page + 1) * self.part // self.chunk))}
+
+    def shown_of(self, chunk: int) -> range:
+        """The pages of the window's parameters that a chunk has elements of."""
+        first, end = chunk * self.chunk, (chunk + 1) * self.chunk
+        return range(first // self.part, min(-(-end // self.part), self.shown))
 
     def page_of_chunk(self, chunk: int) -> int:
-        """The page of the parameters that a chunk lies in."""
-        return chunk * self.chunk * self.element_bytes // self.page_bytes
+        """The page of the own parameters that a chunk lies in."""
+        return self.apart + chunk * self.chunk * self.element_bytes // self.page_bytes
+
+    def source_of(self, page: int) -> tuple[int, int]:
+        """The page of the own parameters that has the own part of a window's, and where, in bytes.
+
+        Gradients lie `kept` pages behind.
+        """
+        return self.apart + page // self.ranks, (
+            page % self.ranks * self.part * self.element_bytes)
 
     def states_of(self, chunk: int) -> list[int]:
         """The pages that only updates use: masters, if any, means, squares."""
-        return [2 * self.shown + kind * self.chunks + chunk for kind in range(self.states)]
+        return [self.apart + 2 * self.kept + kind * self.chunks + chunk
+                for kind in range(self.states)]
 
     def pages_to_update(self, chunk: int) -> tuple[int, ...]:
         """All pages that an update of a chunk reads or writes."""
         page = self.page_of_chunk(chunk)
-        return (page, self.shown + page, *self.states_of(chunk))
+        return (page, self.kept + page, *self.states_of(chunk))
+
+
+def whole_page(page_bytes: int, ranks: int) -> int:
+    """Round a page's size up, so that it has equal parts for all ranks, each of whole lines."""
+    step = math.lcm(8192, WIDE * ALIGN * ranks)
+    return -(-page_bytes // step) * step

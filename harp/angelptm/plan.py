@@ -12,6 +12,10 @@ the one whose next use is furthest away, in this step or the next (Belady, IBM S
 1966, which needs the fewest loads). That page has often been used just now, and then its place
 cannot be filled while it is in use: so pages of the last ``ahead`` events stay, and loads begin so
 much earlier. `plan` tries several such distances and takes the fastest by `estimate`.
+
+Of several ranks (`Sharing`) each has the same plan. A page of the window is nowhere until it is
+needed. Then it is gathered from all ranks, or, where it is a gradient's, comes empty; it goes when
+its content is old or has been reduced. All ranks make gathers and reductions in the plan's order.
 """
 
 from __future__ import annotations
@@ -20,12 +24,13 @@ from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-DEVICE, HOST, DISK = range(3)
+DEVICE, HOST, DISK, NOWHERE = range(4)
 TIERS = ("device", "host", "disk")
 AHEAD = (0, 1, 2, 4, 8, 16)
 """Distances that are tried."""
@@ -33,13 +38,32 @@ RESERVE = 8
 """Pages of the host that stay free where a disk is used: so many reads may be under way."""
 
 Place = tuple[int, int]
-"""A tier and a slot of it."""
+"""A tier and a slot of it; what is nowhere has its own number as its slot."""
 Placement = tuple[Place, ...]
 """Where each page is."""
 
 
 class CapacityError(RuntimeError):
     """The tiers cannot hold what a step needs at once; the message is one sentence."""
+
+
+UPDATE, REDUCE = "update", "reduce"
+FAR = 1 << 60
+"""Later than any event."""
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """What several ranks have of a window: pages of parameters, then as many of gradients."""
+
+    shown: int
+    ranks: int
+    drops: bool
+    """Whether a parameter's page that makes room is gathered again: ZeRO 3."""
+
+    def source(self, page: int) -> int | None:
+        """The page that a gather of this one reads; none, if it comes empty."""
+        return 2 * self.shown + page // self.ranks if page < self.shown else None
 
 
 @dataclass(frozen=True)
@@ -52,12 +76,18 @@ class Event:
 
 @dataclass(frozen=True)
 class Job:
-    """An update that needs these pages in memory, once an event is over."""
+    """An update or a reduction that needs these pages in memory, once an event is over."""
 
     pages: tuple[int, ...]
     after: int
     chunk: int
+    """Of an update; of a reduction the page of the window."""
     seconds: float = field(default=0.0, compare=False)
+    kind: str = UPDATE
+    before: int = FAR
+    """The event that must wait for it."""
+    drops: tuple[int, ...] = ()
+    """Pages that are nowhere from then on."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +98,7 @@ class Trace:
     jobs: tuple[Job, ...] = ()
     scratch: frozenset[int] = frozenset()
     """Pages whose content is of no use after their job, until an event writes them."""
+    sharing: Sharing | None = None
 
 
 @dataclass(frozen=True)
@@ -84,15 +115,17 @@ class Capacities:
 
 @dataclass(frozen=True)
 class Rates:
-    """Pages a second, between device and host and of the disk.
+    """Pages a second, between device and host, of the disk, and from and to other ranks.
 
-    The defaults are guesses without a source or a measurement, of low confidence: with pages of
-    4 MiB, 4.2 GB/s of copies and 1.05 GB/s of an SSD. Smaller pages should move faster than this.
-    They only choose among plans: whichever is taken, its step has the same bits.
+    An engine measures them when it begins (`Cache.measure`). The defaults stand for what it has not
+    used yet; they are guesses without a source, of low confidence: with pages of 4 MiB, 4.2 GB/s of
+    copies, 1.05 GB/s of an SSD, and as much of a network. Rates only choose among plans: whichever
+    is taken, its step has the same bits.
     """
 
     copy: float = 1000.0
     disk: float = 250.0
+    network: float = 250.0
 
 
 @dataclass(frozen=True)
@@ -114,6 +147,11 @@ class Move:
         """Whether it takes a read or a write."""
         return DISK in {self.source[0], self.target[0]} and not self.empty
 
+    @property
+    def gathers(self) -> bool:
+        """Whether it takes all ranks."""
+        return self.source[0] == NOWHERE and not self.empty
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -134,13 +172,14 @@ class Plan:
 class Space(ABC):
     """Where pages are, and which slots are free. Makes room by moving pages down."""
 
-    def __init__(self, capacities: Capacities, placement: Iterable[Place]) -> None:
-        self.capacities = capacities
+    def __init__(self, capacities: Capacities, placement: Iterable[Place],
+                 sharing: Sharing | None = None) -> None:
+        self.capacities, self.sharing = capacities, sharing
         self.where = list(placement)
-        taken: list[set[int]] = [set(), set(), set()]
-        self.held: list[set[int]] = [set(), set(), set()]
+        self.held: list[set[int]] = [set(), set(), set(), set()]
+        taken: list[set[int]] = [set(), set(), set(), set()]
         for page, (tier, slot) in enumerate(self.where):
-            assert slot < capacities[tier]
+            assert slot == page if tier == NOWHERE else slot < capacities[tier]
             assert slot not in taken[tier]
             taken[tier].add(slot)
             self.held[tier].add(page)
@@ -161,24 +200,41 @@ class Space(ABC):
 
         Pages to keep stay where they are; the last set counts least.
         """
-        self.make_room(tier, 1, keep)
-        source, target = self.where[page], (tier, self.free[tier].popleft())
+        if tier < NOWHERE:
+            self.make_room(tier, 1, keep)
+        source = self.where[page]
+        target = (tier, self.free[tier].popleft() if tier < NOWHERE else page)
         self.where[page] = target
         self.held[source[0]].remove(page)
         self.held[tier].add(page)
-        self.free[source[0]].append(source[1])
+        if source[0] < NOWHERE:
+            self.free[source[0]].append(source[1])
         self.moved(page, source, target)
 
     def make_room(self, tier: int, slots: int, keep: Sequence[set[int]]) -> None:
         """Have so many slots free."""
         while len(self.free[tier]) < slots:
-            self.move(self.victim(tier, keep), tier + 1, keep)
+            page = self.victim(tier, keep)
+            self.move(page, NOWHERE if self._drops(page) else tier + 1, keep)
+
+    def drop(self, pages: Iterable[int]) -> None:
+        """Have pages nowhere."""
+        for page in pages:
+            if self.where[page][0] < NOWHERE:
+                self.move(page, NOWHERE, [])
+
+    def _drops(self, page: int) -> bool:
+        return self.sharing is not None and self.sharing.drops and page < self.sharing.shown
 
     def victim(self, tier: int, keep: Sequence[set[int]]) -> int:
         """Choose a page to leave."""
         if tier < DISK:
+            below = self.sharing is None or any(self.free[lower] for lower in range(tier + 1, 3))
             for kept in (set().union(*keep[:number]) for number in range(len(keep), 0, -1)):
-                if found := self.held[tier] - kept:
+                found = self.held[tier] - kept
+                if not below:
+                    found = {page for page in found if self._drops(page)}
+                if found:
                     return max(found, key=lambda page: (self.next_use(page, tier), page))
         raise CapacityError(f"{len(self.where)} pages do not fit into {self.capacities.device} of "
                             f"the device, {self.capacities.host} of the host and "
@@ -188,8 +244,21 @@ class Space(ABC):
     def bring(self, pages: Iterable[int], lowest: int, keep: Sequence[set[int]]) -> None:
         """Have pages in a tier or above it."""
         for page in pages:
+            if lowest < self.where[page][0] == NOWHERE:
+                self._fetch(page, min(lowest, HOST), keep)
             while self.where[page][0] > lowest:
                 self.move(page, self.where[page][0] - 1, keep)
+
+    def _fetch(self, page: int, lowest: int, keep: Sequence[set[int]]) -> None:
+        """Have a page that is nowhere; a gather reads this rank's part of it."""
+        assert self.sharing is not None
+        if (source := self.sharing.source(page)) is not None:
+            full = not self.free[DEVICE] and self.held[DEVICE] <= keep[0] | {source}
+            keep = [keep[0] | {source}, *keep[1:]]
+            self.bring([source], HOST, keep)
+            if full and self.where[source][0] == DEVICE:
+                self.move(source, HOST, keep)
+        self.move(page, lowest, keep)
 
 
 class _Planner(Space):
@@ -197,7 +266,7 @@ class _Planner(Space):
 
     def __init__(self, trace: Trace, capacities: Capacities, placement: Placement,
                  ahead: int, home: Placement | None) -> None:
-        super().__init__(capacities, placement)
+        super().__init__(capacities, placement, trace.sharing)
         self.trace, self.ahead, self.home = trace, ahead, home
         self.order = _merged(trace, ahead)
         self.uses: list[list[list[int]]] = [[[] for _ in placement] for _ in range(2)]
@@ -206,6 +275,8 @@ class _Planner(Space):
                 self.uses[HOST][page].append(time)
                 if isinstance(item, Event):
                     self.uses[DEVICE][page].append(time)
+                    if (source := self._source(page)) is not None:
+                        self.uses[HOST][source].append(time)
         self.time = 0
         self.dead = set(trace.scratch)
         self.last_event: dict[int, int] = {}
@@ -222,8 +293,17 @@ class _Planner(Space):
     def moved(self, page: int, source: Place, target: Place) -> None:
         start = max(self.touched.get(source, 0), self.touched.get(target, 0))
         after = self.last_event.get(page, -1) if source[0] == DEVICE else -1
-        self.actions.append(Move(page, source, target, after, page in self.dead, start))
+        empty = page in self.dead or target[0] == NOWHERE
+        if source[0] == NOWHERE:
+            own = self._source(page)
+            empty = own is None
+            if own is not None:
+                self.touched[self.where[own]] = len(self.actions) + 1
+        self.actions.append(Move(page, source, target, after, empty, start))
         self.touched[source] = self.touched[target] = len(self.actions)
+
+    def _source(self, page: int) -> int | None:
+        return self.sharing.source(page) if self.sharing else None
 
     def run(self) -> Plan:
         """Make the plan."""
@@ -245,6 +325,7 @@ class _Planner(Space):
                 self.touched.update(dict.fromkeys(
                     (self.where[page] for page in item.pages), len(self.actions)))
                 self.dead |= now & self.trace.scratch
+                self.drop(item.drops)
             if self.held[DISK] and len(self.free[HOST]) < (reserve := self._reserve()):
                 self.make_room(HOST, reserve, keep)
         if self.home is not None:
@@ -259,7 +340,7 @@ class _Planner(Space):
         for page, (tier, _) in enumerate(home):
             at_home = {one for one, (own, _) in enumerate(home) if self.where[one][0] == own}
             while self.where[page][0] < tier:
-                self.move(page, self.where[page][0] + 1, [at_home])
+                self.move(page, NOWHERE if tier == NOWHERE else self.where[page][0] + 1, [at_home])
 
     def _reserve(self) -> int:
         return min(RESERVE, self.capacities.host // 8)
@@ -268,12 +349,18 @@ class _Planner(Space):
 def _merged(trace: Trace, ahead: int) -> list[Event | Job]:
     """Put jobs between events: behind the loads of the events that follow, which are urgent."""
     order: list[Event | Job] = []
-    jobs = deque(sorted(trace.jobs, key=lambda job: job.after))
+    jobs = sorted(trace.jobs, key=lambda job: job.after)
+    waits = list(accumulate((job.before for job in reversed(jobs)), min))[::-1]
+    done = 0
     for number, event in enumerate(trace.events):
+        while done < len(jobs) and waits[done] <= number:
+            order.append(jobs[done])
+            done += 1
         order.append(event)
-        while jobs and jobs[0].after + ahead <= number:
-            order.append(jobs.popleft())
-    return [*order, *jobs]
+        while done < len(jobs) and jobs[done].after + ahead <= number:
+            order.append(jobs[done])
+            done += 1
+    return [*order, *jobs[done:]]
 
 
 def estimate(plan: Plan, trace: Trace, rates: Rates) -> float:
@@ -294,7 +381,8 @@ def estimate(plan: Plan, trace: Trace, rates: Rates) -> float:
             ready[action.source] = ready[action.target] = disk
             over.append(over[-1])
         else:
-            over.append(begin if action.empty else begin + 1 / rates.copy)
+            rate = rates.network if action.gathers else rates.copy
+            over.append(begin if action.empty else begin + 1 / rate)
 
     done = 0
     for event, need in zip(trace.events, plan.need, strict=True):
@@ -315,16 +403,19 @@ def plan_ahead(trace: Trace, capacities: Capacities, placement: Placement, ahead
 
 
 def plan(trace: Trace, capacities: Capacities, placement: Placement,
-         rates: Rates | None = None, *, returns: bool = False) -> Plan:
+         rates: Rates | None = None, *, returns: bool = False,
+         agree: Callable[[list[float]], list[float]] = list) -> Plan:
     """Plan a step that begins with pages at these places. Raises CapacityError.
 
     If it ``returns``, pages end in the tiers where they began, so that it serves the next step.
+    Ranks ``agree`` on the estimates, so that all take the same plan.
     """
     rates = rates or Rates()
     plans = [plan_ahead(trace, capacities, placement, ahead, returns=returns) for ahead in AHEAD]
     if not plans[0].actions:
         return plans[0]
-    return min(plans, key=lambda made: estimate(made, trace, rates))
+    took = agree([estimate(made, trace, rates) for made in plans])
+    return plans[min(range(len(plans)), key=took.__getitem__)]
 
 
 def relabel(made: Plan, begin: Placement, other: Placement) -> Plan:
@@ -333,6 +424,7 @@ def relabel(made: Plan, begin: Placement, other: Placement) -> Plan:
     Every page must be in the same tier in both: slots alone have other numbers.
     """
     slots: dict[Place, Place] = dict(zip(begin, other, strict=True))
+    slots |= {(NOWHERE, page): (NOWHERE, page) for page in range(len(begin))}
     targets = set(other)
     places = [place for action in made.actions if isinstance(action, Move)
               for place in (action.source, action.target)]
@@ -347,21 +439,25 @@ def relabel(made: Plan, begin: Placement, other: Placement) -> Plan:
     return replace(made, actions=actions, end=tuple(slots[place] for place in made.end))
 
 
-def first_placement(pages: int, capacities: Capacities) -> Placement:
+def first_placement(pages: int, capacities: Capacities, absent: int = 0,
+                    later: int = 0) -> Placement:
     """Fill the tiers with pages in order, from the top; some slots of the host stay free.
 
+    The first pages may be ``absent``; so many of these stay ``later``, and there is room for them.
     Raises CapacityError.
     """
+    nowhere = tuple((NOWHERE, page) for page in range(absent))
+    kept = pages - absent + later
     if pages <= capacities.device:
-        return tuple((DEVICE, slot) for slot in range(pages))
+        return (*nowhere, *((DEVICE, slot) for slot in range(pages - absent)))
     spare = 2 if capacities.disk else 1
-    if capacities.disk and pages > capacities.device + capacities.host - spare:
+    if capacities.disk and kept > capacities.device + capacities.host - spare:
         spare = max(spare, min(RESERVE, capacities.host // 8))
     slots = [(tier, slot) for tier, most in (
         (DEVICE, capacities.device), (HOST, capacities.host - spare), (DISK, capacities.disk - 1))
         for slot in range(most)]
-    if len(slots) < pages or capacities.host < 2 * spare:
+    if len(slots) < kept or capacities.host < 2 * spare:
         raise CapacityError(
-            f"{pages} pages do not fit into {capacities.device} of the device, {capacities.host} of"
+            f"{kept} pages do not fit into {capacities.device} of the device, {capacities.host} of"
             f" the host ({spare} of them stay free to move others) and {capacities.disk} on disk")
-    return tuple(slots[:pages])
+    return (*nowhere, *slots[:pages - absent])

@@ -3,17 +3,30 @@
 An event is whatever touches pages of the window: an operator that reads parameters, or a gradient
 that is put away. A step that does something else than the one before, because a branch was taken or
 a layer left out, is no mistake: from there on its pages are brought as they are asked for, and the
-next step has a new plan.
+next step has a new plan. All ranks leave a plan at the same event, since they do the same.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from harp.angelptm.cache import Demand
-from harp.angelptm.plan import DEVICE, HOST, Event, Job, Plan, Rates, Trace, plan, relabel
+from harp.angelptm.plan import (
+    DEVICE,
+    FAR,
+    HOST,
+    REDUCE,
+    Event,
+    Job,
+    Plan,
+    Rates,
+    Trace,
+    plan,
+    relabel,
+)
 from harp.angelptm.worker import Worker
 
 if TYPE_CHECKING:
@@ -21,6 +34,7 @@ if TYPE_CHECKING:
 
     from harp.angelptm.cache import Cache
     from harp.angelptm.plan import Placement
+    from harp.angelptm.reduction import Reduction
 
 log = logging.getLogger("harp.angelptm")
 
@@ -31,8 +45,11 @@ PLANS = 2
 class Steps:
     """Runs events and updates in their order. `update` updates a chunk, in any thread."""
 
-    def __init__(self, cache: Cache, update: Callable[[int], None], *, at_end: bool) -> None:
+    def __init__(self, cache: Cache, update: Callable[[int], None], *, at_end: bool,
+                 reduction: Reduction | None = None,
+                 agree: Callable[[list[float]], list[float]] = list) -> None:
         self._cache, self._update = cache, update
+        self._reduction, self._agree = reduction, agree
         self._at_end = at_end
         """Whether no update may begin before the end: of clipping, or a scaled loss."""
         self._worker = Worker(cache, self._do_job)
@@ -41,6 +58,10 @@ class Steps:
         self._demand: Demand | None = None
         self._plan: Plan | None = None
         self._events: list[Event] = []
+        self._ends: list[int] = []
+        """Events at the end of each micro-batch."""
+        self.sum = 0
+        """Of what was done in this step."""
         self._now: frozenset[int] = frozenset()
         self._since = 0.0
         self._job_seconds = 0.0
@@ -63,7 +84,51 @@ class Steps:
         else:
             self._on_demand().have(sorted(pages), DEVICE)
         self._events.append(Event(tuple(sorted(pages))))
+        self._add_up(self._events[-1].pages)
         self._now, self._since = pages, time.perf_counter()
+
+    def _add_up(self, done: tuple[int, ...]) -> None:
+        # Numbers alone have the same hash in all processes; a float64 holds 52 bits exactly.
+        self.sum = hash((self.sum, done)) & ((1 << 52) - 1)
+
+    def begin_batch(self, *, last: bool) -> None:
+        """Begin the backward pass of a micro-batch."""
+        if self._reduction:
+            self._reduction.begin(last=last)
+
+    def wrote(self, number: int) -> None:
+        """Hear that a parameter's gradient is in its pages."""
+        if self._reduction is None:
+            return
+        self._add_up((-1, number))
+        self._reduction.wrote(number)
+        self._close_event()
+        self._now = frozenset()  # the worker may now take the pages
+        if self._plan is None:
+            self._reduce_now(self._reduction.due(self._cache.layout.pages_of(number)))
+
+    def end_batch(self) -> None:
+        """End the backward pass of a micro-batch."""
+        self._ends.append(len(self._events))
+        if self._reduction and self._plan is None:
+            self._reduce_now(self._reduction.due(over=True))
+
+    def settle(self) -> None:
+        """Wait until all gradients are reduced."""
+        assert self._reduction is not None
+        self._close_event()
+        self._now = frozenset()
+        if self._plan is not None and not self._follows(len(self._events), frozenset()):
+            self._leave_plan()
+        if self._plan is not None:
+            self._worker.wait(len(self._events))
+        else:
+            self._reduce_now(self._reduction.due(over=True))
+
+    def forget(self, pages: Iterable[int]) -> None:
+        """Drop what is old."""
+        self._leave_plan()
+        self._on_demand().drop(pages)
 
     def look(self, pages: frozenset[int]) -> None:
         """Have pages on the device for something that is no part of a step."""
@@ -91,13 +156,15 @@ class Steps:
             self._worker.finish(len(self._events))
             self._plan = None
         else:
+            if self._reduction:
+                self._reduce_now(self._reduction.due(over=True))
             self.update_now(chunks)
         self._events.append(Event(()))
         trace = self._make_trace(chunks)
         if trace != self._trace:
             self._plans.clear()
             self._trace = trace
-        self._events = []
+        self._events, self._ends, self.sum = [], [], 0
 
     @property
     def in_step(self) -> bool:
@@ -113,7 +180,7 @@ class Steps:
             made = relabel(*self._plans[tiers], placement)
         else:
             made = plan(self._trace, self._cache.capacities, placement, self.rates,
-                        returns=len(self._plans) >= PLANS)
+                        returns=len(self._plans) >= PLANS, agree=self._agree)
             self._plans[tiers] = made, placement
             log.debug("a plan of %d actions, %d events ahead", len(made.actions), made.ahead)
         self.planned += 1
@@ -128,9 +195,11 @@ class Steps:
     def _leave_plan(self) -> None:
         if self._plan is None:
             return
-        self._worker.stop()
+        self._worker.stop(len(self._events) - 1)
         self._plan = None
         self.diverged += 1
+        if self._reduction:
+            self._reduce_now(self._reduction.due())
 
     def _on_demand(self) -> Demand:
         if self._demand is None:
@@ -143,7 +212,20 @@ class Steps:
             self._events[-1] = Event(last.pages, time.perf_counter() - self._since)
 
     def _do_job(self, job: Job) -> None:
-        self._update(job.chunk)
+        if job.kind == REDUCE:
+            assert self._reduction is not None
+            self._reduction.reduce(job.chunk)
+        else:
+            self._update(job.chunk)
+
+    def _reduce_now(self, pages: Iterable[int]) -> None:
+        assert self._reduction is not None
+        layout = self._cache.layout
+        for page in pages:
+            own = layout.source_of(page)[0] + layout.kept
+            self._on_demand().have([layout.shown + page, own], HOST)
+            self._reduction.reduce(page)
+            self._on_demand().drop([layout.shown + page])
 
     def update_now(self, chunks: Iterable[int]) -> None:
         """Update chunks without a plan."""
@@ -151,6 +233,8 @@ class Steps:
         for chunk in chunks:
             self._on_demand().have(self._cache.layout.pages_to_update(chunk), HOST)
             self._update(chunk)
+            if self._reduction:
+                self._on_demand().drop(self._cache.layout.shown_of(chunk))
             updated += 1
         self._job_seconds = (time.perf_counter() - begun) / max(updated, 1)
 
@@ -158,10 +242,44 @@ class Steps:
         last: dict[int, int] = {}
         for number, event in enumerate(self._events):
             last.update(dict.fromkeys(event.pages, number))
-        end, layout, jobs = len(self._events) - 1, self._cache.layout, []
+        end, layout = len(self._events) - 1, self._cache.layout
+        jobs = self._reductions(end) if self._reduction else []
+        # A gradient of an earlier micro-batch is not known to be final before the end.
+        last_batch = self._ends[-2] if len(self._ends) > 1 else 0
         for chunk in chunks:
-            pages = layout.pages_to_update(chunk)
-            after = end if self._at_end else max(last.get(page, -1) for page in pages)
-            jobs.append(Job(pages, after, chunk, self._job_seconds))
+            pages, drops = layout.pages_to_update(chunk), tuple[int, ...]()
+            users = list(pages)
+            if self._reduction:
+                drops = tuple(layout.shown_of(chunk))
+                users = [*drops, *(layout.shown + page for page in drops)]
+            after = max(last.get(page, -1) for page in users)
+            if self._at_end or after < last_batch:
+                after = end
+            jobs.append(Job(pages, after, chunk, self._job_seconds, drops=drops))
+        if self._reduction:
+            return Trace(tuple(self._events), tuple(jobs), sharing=self._cache.sharing)
         scratch = frozenset(range(layout.shown, 2 * layout.shown))
         return Trace(tuple(self._events), tuple(jobs), scratch)
+
+    def _reductions(self, end: int) -> list[Job]:
+        """Give the reductions of a step: of each page when the last of its gradients is there."""
+        assert self._reduction is not None
+        layout, jobs, begin = self._cache.layout, list[Job](), 0
+        latest: dict[int, int] = {}
+        """The number of each page's last reduction so far."""
+        for stop in self._ends if self._reduction.each else self._ends[-1:]:
+            last: dict[int, int] = {}
+            for number in range(begin, stop):
+                for page in self._events[number].pages:
+                    if layout.shown <= page < 2 * layout.shown:
+                        last[page] = number
+                        if page in latest:
+                            at = latest.pop(page)
+                            jobs[at] = replace(jobs[at], before=number)
+            for page, number in last.items():
+                latest[page] = len(jobs)
+                own = layout.source_of(page - layout.shown)[0] + layout.kept
+                jobs.append(Job((page, own), number, page - layout.shown, 1 / self.rates.network,
+                                REDUCE, end if self._at_end else FAR, (page,)))
+            begin = stop
+        return jobs

@@ -64,10 +64,10 @@ class Worker:
             self._turn.notify_all()
         self._join()
 
-    def stop(self) -> None:
-        """Have no more actions begun."""
+    def stop(self, passed: int) -> None:
+        """Have no more actions begun than so many events allow: all ranks stop at the same one."""
         with self._turn:
-            self._stopped = True
+            self._passed, self._stopped = passed, True
             self._turn.notify_all()
         self._join()
 
@@ -124,7 +124,7 @@ class Worker:
     def _await_events(self, after: int) -> bool:
         with self._turn:
             self._turn.wait_for(lambda: self._passed >= after or self._stopped)
-            return not self._stopped
+            return self._passed >= after and not self._ended
 
     def _act(self, action: Move | Job) -> None:
         if isinstance(action, Move):

@@ -25,7 +25,7 @@ MAY_CALL: dict[str, set[str]] = {
     "ports": {"base", "wire"},
     "engine": {"base", "wire", "cc", "session", "ports"},
     "lightcc": {"engine", "ports"},
-    "store": set(),
+    "store": {"base"},
 }
 
 

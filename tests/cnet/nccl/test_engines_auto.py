@@ -23,7 +23,7 @@ CPUS = sorted(os.sched_getaffinity(0))
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("engines") / "test",
                  ["tests/cnet/nccl/test_engines_auto.c", "cnet/nccl/engines_auto.c",
-                  "cnet/nccl/cgroup.c", "cnet/base/node_cpus.c"])
+                  "cnet/base/cgroup.c", "cnet/base/node_cpus.c"])
 
 
 def test_the_policy(program: Path) -> None:

@@ -7,7 +7,8 @@ import pytest
 from tests.support.c_programs import SANITIZED, build, run
 
 SOURCES = ["tests/cnet/store/test_store.c", "cnet/store/page_file.c", "cnet/store/page_pool.c",
-           "cnet/store/ring_io.c", "cnet/store/thread_io.c"]
+           "cnet/store/ring_io.c", "cnet/store/thread_io.c", "cnet/base/cgroup.c",
+           "cnet/base/node_cpus.c"]
 THREADS = ["-O1", "-fsanitize=thread", "-Wno-tsan", "-pthread"]
 
 

@@ -13,12 +13,16 @@ from harp.angelptm.plan import (
     AHEAD,
     DEVICE,
     DISK,
+    HOST,
+    NOWHERE,
+    REDUCE,
     Capacities,
     CapacityError,
     Event,
     Job,
     Move,
     Rates,
+    Sharing,
     Trace,
     estimate,
     first_placement,
@@ -240,3 +244,141 @@ def test_gradients_that_are_of_no_use_are_not_copied():
          if move.page == 1] for ahead in (0, 1))
     assert at_once == [True, True]  # it came to be written, and left when its job was done
     assert later == [True, False]
+
+
+class Window:
+    """What one of several ranks has while a plan is played, and the calls that take all ranks."""
+
+    def __init__(self, trace, capacities, placement):
+        self.sharing, self.capacities = trace.sharing, capacities
+        self.places = list(placement)
+        self.slots = {place: page for page, place in enumerate(placement) if place[0] < NOWHERE}
+        self.age = [0] * self.sharing.shown
+        """Updates of each page's parameters, and those that the copy in the window has seen."""
+        self.seen = [None] * self.sharing.shown
+        self.written, self.reduced = set(), []
+        self.calls = []
+
+    def move(self, move, last):
+        assert self.places[move.page] == move.source
+        shown, own = self.sharing.shown, None
+        if move.source[0] < NOWHERE:
+            assert self.slots.pop(move.source) == move.page
+            if move.source[0] == DEVICE:
+                assert move.after >= last.get(move.page, -1)
+        elif move.page < shown:
+            own = 2 * shown + move.page // self.sharing.ranks
+            assert self.places[own][0] <= HOST
+            assert not move.empty
+            self.seen[move.page] = self.age[move.page]
+            self.calls.append(("gather", move.page))
+        else:
+            assert move.empty
+        if move.target[0] == NOWHERE:
+            assert move.page < 2 * shown
+            assert move.page not in self.written
+        else:
+            assert move.target not in self.slots
+            assert move.target[1] < self.capacities[move.target[0]]
+            self.slots[move.target] = move.page
+        self.places[move.page] = move.target
+
+    def job(self, job):
+        assert all(self.places[page][0] <= HOST for page in job.pages)
+        shown, ranks = self.sharing.shown, self.sharing.ranks
+        if job.kind == REDUCE:
+            self.written.remove(shown + job.chunk)
+            self.reduced.append(job.chunk)
+            self.calls.append(("reduce", job.chunk))
+        else:
+            for page in range(job.chunk * ranks, min((job.chunk + 1) * ranks, shown)):
+                assert shown + page not in self.written
+                self.age[page] += 1
+
+    def event(self, event):
+        shown = self.sharing.shown
+        for page in event.pages:
+            assert self.places[page][0] == DEVICE
+            if page < shown:
+                assert self.seen[page] == self.age[page]
+            else:
+                self.written.add(page)
+
+
+@st.composite
+def shared_steps(draw):
+    """Draw steps of a rank in float32, of which each page of the window is reduced, or twice."""
+    ranks, shown = draw(st.sampled_from([2, 3])), draw(st.integers(1, 8))
+    kept, micro = -(-shown // ranks), draw(st.sampled_from([1, 2]))
+    sharing = Sharing(shown, ranks, draw(st.booleans()))
+    events, jobs, last, reduced = [], [], {}, {}
+    few = st.lists(st.integers(0, shown - 1), min_size=1, max_size=min(shown, 2), unique=True)
+    for _ in range(micro):
+        forward = draw(st.lists(few, min_size=1, max_size=8))
+        events += [Event(tuple(pages), 0.001) for pages in forward]
+        final = {}
+        for pages in reversed(forward):
+            events.append(Event(tuple(pages), 0.002))
+            for page in pages:
+                if page in reduced:
+                    at = reduced.pop(page)
+                    jobs[at] = Job(**{**vars(jobs[at]), "before": len(events)})
+                events.append(Event((shown + page,), 0.0005))
+                final[page] = len(events) - 1
+        for page, after in final.items():
+            reduced[page] = len(jobs)
+            own = 2 * shown + kept + page // ranks
+            jobs.append(Job((shown + page, own), after, page, 0.001, REDUCE, drops=(shown + page,)))
+    for number, event in enumerate(events):
+        last.update(dict.fromkeys(event.pages, number))
+    events.append(Event(()))
+    for chunk in sorted({page // ranks for page in last if page < shown}):
+        drops = tuple(range(chunk * ranks, min((chunk + 1) * ranks, shown)))
+        after = max(last.get(page, -1) for one in drops for page in (one, shown + one))
+        own = tuple(2 * shown + kind * kept + chunk for kind in range(4))
+        jobs.append(Job(own, after, chunk, 0.001, drops=drops))
+    pages = 2 * shown + 4 * kept
+    device, later = draw(st.integers(2, pages)), 2 * shown
+    disk = draw(st.sampled_from([0, pages + 1]))
+    host = draw(st.integers(8, pages + 8)) if disk else 4 * kept + later + 2
+    trace = Trace(tuple(events), tuple(jobs), sharing=sharing)
+    return trace, Capacities(device, host, disk), pages
+
+
+@settings(max_examples=300, deadline=None)
+@given(shared_steps(), st.sampled_from(AHEAD))
+def test_several_ranks_gather_what_is_new_and_lose_no_gradient(step, ahead):
+    trace, capacities, pages = step
+    placement = first_placement(pages, capacities, 2 * trace.sharing.shown)
+    for number in range(4):
+        made = plan_ahead(trace, capacities, placement, ahead, returns=number > 1)
+        calls = []
+        for early in (False, True):
+            window, last, done = Window(trace, capacities, placement), {}, 0
+            if number:
+                window.seen = [age if where[0] < NOWHERE else None for age, where
+                               in zip(window.age, placement, strict=False)]
+
+            def act(action, over, window=window, last=last):
+                assert action.after < over
+                if isinstance(action, Move):
+                    window.move(action, last)
+                else:
+                    window.job(action)
+
+            for event, (what, need) in enumerate(zip(trace.events, made.need, strict=True)):
+                while done < need or (early and done < len(made.actions)
+                                      and made.actions[done].after < event):
+                    act(made.actions[done], event)
+                    done += 1
+                window.event(what)
+                last.update(dict.fromkeys(what.pages, event))
+            for action in made.actions[done:]:
+                act(action, len(trace.events))
+            assert tuple(window.places) == made.end
+            assert not window.written
+            calls.append(window.calls)
+        assert calls[0] == calls[1]
+        if number > 1:
+            assert [tier for tier, _ in made.end] == [tier for tier, _ in placement]
+        placement = made.end

@@ -1,5 +1,5 @@
 #define _GNU_SOURCE
-#include "nccl/cgroup.h"
+#include "base/cgroup.h"
 
 #include <limits.h>
 #include <stdbool.h>
@@ -11,10 +11,10 @@
 
 enum { LIST_BYTES = 8192 };
 
-/* A hierarchy that limits CPUs. */
+/* A hierarchy that limits CPUs or memory. */
 struct hierarchy {
     bool unified;             /* version 2 */
-    const char *controller;   /* of version 1: "cpu", "cpuset" */
+    const char *controller;   /* of version 1: "cpu", "cpuset", "memory" */
     char group[PATH_MAX];     /* of the process, from the hierarchy's root on */
     char mount[PATH_MAX];     /* where the hierarchy is mounted */
     char directory[PATH_MAX]; /* of the group; at least as long as `mount` */
@@ -133,16 +133,56 @@ static uint32_t quota_of_directory(const struct hierarchy *hierarchy, const char
                : UINT32_MAX;
 }
 
-static uint32_t least_quota(const struct hierarchy *hierarchy)
+/* UINT64_MAX for what is no number of bytes, as "max", or is not there. */
+static uint64_t read_bytes(const char *directory, const char *name)
+{
+    char line[64], *end;
+    if (!read_line(directory, name, line, sizeof line))
+        return UINT64_MAX;
+    unsigned long long bytes = strtoull(line, &end, 10);
+    return end == line ? UINT64_MAX : bytes;
+}
+
+/* The bytes of a line "NAME BYTES" of memory.stat; 0 if there is none. */
+static uint64_t read_statistic(const char *directory, const char *name)
+{
+    char path[PATH_MAX + 32], line[128];
+    size_t length = strlen(name);
+    uint64_t bytes = 0;
+    snprintf(path, sizeof path, "%s/memory.stat", directory);
+    FILE *from = fopen(path, "re");
+    while (from && fgets(line, sizeof line, from))
+        if (strncmp(line, name, length) == 0 && line[length] == ' ')
+            bytes = strtoull(line + length, NULL, 10);
+    if (from)
+        fclose(from);
+    return bytes;
+}
+
+static uint64_t memory_of_directory(const struct hierarchy *hierarchy, const char *directory)
+{
+    bool unified = hierarchy->unified;
+    uint64_t most = read_bytes(directory, unified ? "memory.max" : "memory.limit_in_bytes");
+    uint64_t used = read_bytes(directory, unified ? "memory.current" : "memory.usage_in_bytes");
+    if (most == UINT64_MAX || used == UINT64_MAX)
+        return UINT64_MAX;
+    uint64_t cache = read_statistic(directory, unified ? "inactive_file" : "total_inactive_file");
+    used -= cache < used ? cache : used;
+    return most > used ? most - used : 0;
+}
+
+/* Take the least of the groups that enclose the process's. */
+static void limit_by_groups(const struct hierarchy *hierarchy, struct cgroup_limits *limits)
 {
     char directory[PATH_MAX];
     snprintf(directory, sizeof directory, "%s", hierarchy->directory);
-    uint32_t least = UINT32_MAX;
     for (;;) {
-        uint32_t here = quota_of_directory(hierarchy, directory);
-        least = here < least ? here : least;
+        uint32_t quota = quota_of_directory(hierarchy, directory);
+        uint64_t memory = memory_of_directory(hierarchy, directory);
+        limits->quota_cpus = quota < limits->quota_cpus ? quota : limits->quota_cpus;
+        limits->memory_bytes = memory < limits->memory_bytes ? memory : limits->memory_bytes;
         if (strlen(directory) <= strlen(hierarchy->mount))
-            return least;
+            return;
         *strrchr(directory, '/') = 0;
     }
 }
@@ -155,16 +195,17 @@ uint32_t cgroup_cpus_in_list(const char *list)
 
 struct cgroup_limits cgroup_read(const char *groups, const char *mounts)
 {
-    struct cgroup_limits limits = {.quota_cpus = UINT32_MAX};
-    struct hierarchy hierarchies[] = {
-        {.unified = true}, {.controller = "cpu"}, {.controller = "cpuset"}};
+    struct cgroup_limits limits = {.quota_cpus = UINT32_MAX, .memory_bytes = UINT64_MAX};
+    struct hierarchy hierarchies[] = {{.unified = true},
+                                      {.controller = "cpu"},
+                                      {.controller = "cpuset"},
+                                      {.controller = "memory"}};
     for (size_t i = 0; i < sizeof hierarchies / sizeof hierarchies[0]; i++) {
         struct hierarchy *at = &hierarchies[i];
         char list[LIST_BYTES];
         if (!find_group(at, groups) || !find_mount(at, mounts))
             continue;
-        uint32_t quota = least_quota(at);
-        limits.quota_cpus = quota < limits.quota_cpus ? quota : limits.quota_cpus;
+        limit_by_groups(at, &limits);
         const char *name = at->unified ? "cpuset.cpus.effective" : "cpuset.effective_cpus";
         if (!limits.cpus && read_line(at->directory, name, list, sizeof list))
             limits.cpus = cgroup_cpus_in_list(list);

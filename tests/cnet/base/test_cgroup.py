@@ -15,13 +15,13 @@ from tests.support.control_groups import control_group
 if TYPE_CHECKING:
     from pathlib import Path
 
-NO_QUOTA = 2**32 - 1
+NO_QUOTA, NO_LIMIT = 2**32 - 1, 2**64 - 1
 
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("cgroup") / "test",
-                 ["tests/cnet/nccl/test_cgroup.c", "cnet/nccl/cgroup.c", "cnet/base/node_cpus.c"])
+                 ["tests/cnet/base/test_cgroup.c", "cnet/base/cgroup.c", "cnet/base/node_cpus.c"])
 
 
 def limits(program: Path, groups: Path | str, mounts: Path | str,
@@ -29,6 +29,12 @@ def limits(program: Path, groups: Path | str, mounts: Path | str,
     said = subprocess.run([*(before or []), program, groups, mounts], check=True, text=True,
                           capture_output=True, timeout=PATIENCE_S).stdout.split()
     return int(said[0]), int(said[1])
+
+
+def memory(program: Path, groups: Path | str, mounts: Path | str,
+           before: list[str] | None = None) -> int:
+    return int(subprocess.run([*(before or []), program, groups, mounts], check=True, text=True,
+                              capture_output=True, timeout=PATIENCE_S).stdout.split()[2])
 
 
 def test_lists(program: Path) -> None:
@@ -65,17 +71,47 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_limits_are_found_where_they_are_mounted(program: Path, tmp_path: Path, place: str) -> None:
-    groups, mounts, files, wanted = PLACES[place]
-    (tmp_path / "groups").write_text("9:name=systemd:/other\n" + groups)
-    (tmp_path / "mounts").write_text("22 1 254:0 / / rw - ext4 /dev/vda rw\n" + "".join(
-        mounted(root, tmp_path / str(at), kind, options)
+MEMORY = {
+    "the least of the groups that enclose it": ("0::/a/b\n", [("/", "cgroup2", "")], {
+        "0/a/b/memory.max": "max\n", "0/a/b/memory.current": "100\n",
+        "0/a/memory.max": "1000\n", "0/a/memory.current": "700\n"}, 300),
+    "a file's cache is given up": ("0::/a\n", [("/", "cgroup2", "")], {
+        "0/a/memory.max": "1000\n", "0/a/memory.current": "900\n",
+        "0/a/memory.stat": "anon 100\ninactive_file 750\ninactive_file_x 9\n"}, 850),
+    "version 1": ("4:memory:/a\n", [("/", "cgroup", "memory")], {
+        "0/a/memory.limit_in_bytes": "5000\n", "0/a/memory.usage_in_bytes": "4000\n",
+        "0/a/memory.stat": "inactive_file 1\ntotal_inactive_file 500\n",
+        "0/memory.limit_in_bytes": "9223372036854771712\n",
+        "0/memory.usage_in_bytes": "8000\n"}, 1500),
+    "more than the limit": ("0::/a\n", [("/", "cgroup2", "")], {
+        "0/a/memory.max": "1000\n", "0/a/memory.current": "1200\n"}, 0),
+    "no limit": ("0::/a\n", [("/", "cgroup2", "")], {"0/a/memory.max": "max\n"}, NO_LIMIT),
+    "nothing mounted": ("0::/a\n", [], {}, NO_LIMIT),
+}
+
+
+def lay_out(folder: Path, groups: str, mounts: list[tuple[str, str, str]],
+            files: dict[str, str]) -> tuple[Path, Path]:
+    (folder / "groups").write_text("9:name=systemd:/other\n" + groups)
+    (folder / "mounts").write_text("22 1 254:0 / / rw - ext4 /dev/vda rw\n" + "".join(
+        mounted(root, folder / str(at), kind, options)
         for at, (root, kind, options) in enumerate(mounts)))
     for name, text in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    assert limits(program, tmp_path / "groups", tmp_path / "mounts") == wanted
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder / "groups", folder / "mounts"
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_limits_are_found_where_they_are_mounted(program: Path, tmp_path: Path, place: str) -> None:
+    *laid, wanted = PLACES[place]
+    assert limits(program, *lay_out(tmp_path, *laid)) == wanted
+
+
+@pytest.mark.parametrize("place", MEMORY)
+def test_memory_that_is_left_is_found(program: Path, tmp_path: Path, place: str) -> None:
+    *laid, wanted = MEMORY[place]
+    assert memory(program, *lay_out(tmp_path, *laid)) == wanted
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="control groups need root")
@@ -90,3 +126,4 @@ def test_the_kernels_own_group_is_found(program: Path, tmp_path: Path) -> None:
 
 def test_files_that_are_not_there_limit_nothing(program: Path, tmp_path: Path) -> None:
     assert limits(program, tmp_path / "no", tmp_path / "none") == (NO_QUOTA, 0)
+    assert memory(program, tmp_path / "no", tmp_path / "none") == NO_LIMIT

@@ -1,0 +1,46 @@
+"""Failures of one rank: all ranks end with one sentence that names it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.harp.lightcc.test_torch import start
+from tests.support import PATIENCE_S, ROOT
+from tests.support.levels import long_except
+
+RANK = Path(__file__).with_name("failing_rank.py")
+RANKS = 3
+SENTENCES = {
+    "other_model": r"rank 2 has parameter more: \[3\], and rank 0 has none",
+    "other_pages": "rank 2 has angelptm.page_bytes: 32768, and rank 0 has 16384",
+    "other_stage": "rank 2 has zero_optimization.stage: 2, and rank 0 has 3",
+    "wrong_key": "rank 2: the configuration: gradient_cliping is no key .* 'gradient_clipping'",
+    "no_folder": "rank 2: .*/none: .* pages .* cannot be had on disk: No such file",
+    "truncated_file": r"rank 2: .*: page \d+ cannot be read: the file ends before it",
+    "raises": "rank 2: the data are at their end",
+    "another_way": "rank 2 calls allgather|rank 2 waits in a gather",
+    "never_comes": "rank 2 did not come|rank 2 does not answer",
+    "killed": "rank 2 is gone|rank 2 does not answer",
+}
+
+
+@pytest.mark.parametrize("backend", long_except(["lightcc", "gloo"], "lightcc"))
+def test_all_ranks_name_the_one_at_fault(tmp_path, backend):
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    ranks = start(json.dumps({"backend": backend, "folder": str(tmp_path), "only": []}), RANKS,
+                  program=RANK, PYTHONPATH=path)
+    for rank in ranks[:-1]:
+        out, error = rank.communicate(timeout=PATIENCE_S)
+        assert rank.returncode == 0, error
+        said = json.loads(out.splitlines()[-1])
+        assert said.keys() == SENTENCES.keys()
+        assert not {failure: text for failure, text in said.items()
+                    if not re.fullmatch(f"RankError: .*({SENTENCES[failure]}).*", text)}
+    ranks[-1].communicate(timeout=PATIENCE_S)
+    assert ranks[-1].returncode == -signal.SIGKILL
