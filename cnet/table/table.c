@@ -58,33 +58,39 @@ void harp_embedding_set_clock(struct harp_embedding *table, uint32_t now)
 }
 
 struct apply_call {
-    struct harp_embedding *table;
-    const struct harp_embedding_step *step;
+    struct harp_embedding *const *tables;
+    const struct harp_embedding_step *steps;
+    uint64_t n;
     atomic_bool wrong;
 };
 
 static void check_pending(void *with, uint32_t worker, uint32_t workers)
 {
     struct apply_call *call = with;
-    for (uint32_t i = worker; i < call->table->how.shards; i += workers)
-        if (!table_pending_finite(&call->table->shards[i], call->step->scale))
-            atomic_store(&call->wrong, true);
+    for (uint64_t t = 0; t < call->n; t++)
+        for (uint32_t i = 0; i < call->tables[t]->how.shards; i++)
+            if (table_is_of(call->tables[t], i, worker, workers) &&
+                !table_pending_finite(&call->tables[t]->shards[i], call->steps[t].scale))
+                atomic_store(&call->wrong, true);
 }
 
 static void apply_pending(void *with, uint32_t worker, uint32_t workers)
 {
     struct apply_call *call = with;
-    for (uint32_t i = worker; i < call->table->how.shards; i += workers)
-        table_pending_apply(&call->table->shards[i], call->step);
+    for (uint64_t t = 0; t < call->n; t++)
+        for (uint32_t i = 0; i < call->tables[t]->how.shards; i++)
+            if (table_is_of(call->tables[t], i, worker, workers))
+                table_pending_apply(&call->tables[t]->shards[i], &call->steps[t]);
 }
 
-int harp_embedding_apply(struct harp_embedding *table, const struct harp_embedding_step *step,
-                         uint32_t threads)
+int harp_embedding_apply(struct harp_embedding *const *tables,
+                         const struct harp_embedding_step *steps, uint64_t n, uint32_t threads)
 {
-    struct apply_call call = {.table = table, .step = step};
+    struct apply_call call = {.tables = tables, .steps = steps, .n = n};
     uint64_t waiting = 0;
-    for (uint32_t i = 0; i < table->how.shards; i++)
-        waiting += table->shards[i].pending;
+    for (uint64_t t = 0; t < n; t++)
+        for (uint32_t i = 0; i < tables[t]->how.shards; i++)
+            waiting += tables[t]->shards[i].pending;
     if (waiting < 512) /* less work than waking a thread is */
         threads = 1;
     table_crew_run(check_pending, &call, threads);

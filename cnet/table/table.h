@@ -63,7 +63,7 @@ struct harp_embedding_step {
     float beta, l1, l2; /* of FTRL */
 };
 
-/* The ids of one feature: bags of them, or without offsets each id its own bag. */
+/* The ids of one feature, in bags: without offsets, bags of equally many. */
 struct harp_embedding_bags {
     struct harp_embedding *table;
     const int64_t *keys;
@@ -94,9 +94,9 @@ void harp_embedding_look_up(const struct harp_embedding_bags *features, uint64_t
                             uint32_t threads);
 /* -EDOM if a gradient is not finite: then nothing is inserted and nothing waits. */
 int harp_embedding_add(const struct harp_embedding_bags *features, uint64_t n, uint32_t threads);
-/* Apply what waits, or nothing if it is not finite: -EDOM. */
-int harp_embedding_apply(struct harp_embedding *table, const struct harp_embedding_step *step,
-                         uint32_t threads);
+/* Make step steps[i] with what waits in tables[i], or none if a sum is not finite: -EDOM. */
+int harp_embedding_apply(struct harp_embedding *const *tables,
+                         const struct harp_embedding_step *steps, uint64_t n, uint32_t threads);
 /* Forget what waits. */
 void harp_embedding_drop(struct harp_embedding *table);
 

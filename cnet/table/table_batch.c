@@ -19,7 +19,7 @@ int64_t harp_embedding_bags_wrong(const int64_t *offsets, uint64_t bags, uint64_
 static uint64_t bag_begin(const struct harp_embedding_bags *bags, uint64_t bag)
 {
     if (!bags->offsets)
-        return bag;
+        return bags->bags ? bag * (bags->count / bags->bags) : 0;
     return bag < bags->bags ? (uint64_t)bags->offsets[bag] : bags->count;
 }
 
@@ -268,7 +268,7 @@ static void add_features(void *with, uint32_t worker, uint32_t workers)
     for (uint64_t f = 0; f < call->n; f++) {
         const struct harp_embedding *table = call->features[f].table;
         for (uint32_t part = 0; part < table->how.shards; part++) {
-            if ((table->number + part) % workers != worker)
+            if (!table_is_of(table, part, worker, workers))
                 continue;
             int failed = add_feature(&call->features[f], part);
             if (failed)

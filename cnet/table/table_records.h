@@ -18,7 +18,7 @@
 /* What a record knows of itself. Times are those of the caller's clock. */
 struct harp_record {
     int64_t key;
-    uint32_t count;   /* how often it was looked up in training */
+    uint32_t count;   /* gradients that it had */
     uint32_t used;    /* when last */
     uint32_t born;    /* when it was inserted */
     uint32_t changed; /* bit 31: changed since the last save; the rest is in use within a step */

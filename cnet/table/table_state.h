@@ -14,7 +14,7 @@ enum { TABLE_DIM_MOST = 4096 };
 
 struct harp_embedding {
     struct harp_embedding_how how;
-    uint32_t number; /* of the table among all: spreads small tables over the crew */
+    uint32_t number; /* of the table among all */
     struct table_shard shards[];
 };
 
@@ -22,6 +22,13 @@ static inline const struct table_shard *table_shard_of(const struct harp_embeddi
                                                        uint64_t hash)
 {
     return &table->shards[harp_embedding_part(hash, table->how.shards)];
+}
+
+/* Whether a shard is a worker's: small tables are spread over the crew. */
+static inline bool table_is_of(const struct harp_embedding *table, uint32_t shard, uint32_t worker,
+                               uint32_t workers)
+{
+    return (table->number + shard) % workers == worker;
 }
 
 #endif

@@ -63,7 +63,7 @@ static void add_batch(uint32_t n, uint32_t range)
     if (drop)
         harp_embedding_drop(table);
     else
-        CHECK(!harp_embedding_apply(table, &step, threads), "apply");
+        CHECK(!harp_embedding_apply(&table, &step, 1, threads), "apply");
     for (uint32_t i = 0; i < n; i++)
         expected[chosen[i]].there = true;
     for (uint32_t k = 0; !drop && k < range; k++)
@@ -182,7 +182,7 @@ static void test_what_is_not_finite_changes_nothing(void)
     rows[7] = 3e38F;
     struct harp_embedding_step step = {.optimizer = HARP_EMBEDDING_SGD, .rate = 1, .scale = 1};
     CHECK(!harp_embedding_add(&bags, 1, threads) && !harp_embedding_add(&bags, 1, threads), "add");
-    CHECK(harp_embedding_apply(table, &step, threads) == -EDOM, "the sum is not finite");
+    CHECK(harp_embedding_apply(&table, &step, 1, threads) == -EDOM, "the sum is not finite");
     harp_embedding_look_up(&bags, 1, threads);
     CHECK(rows[7] == 0, "%g", rows[7]);
     harp_embedding_close(table);
