@@ -62,6 +62,8 @@ class Table:
         """Steps of the optimizer."""
         self.gone: list[np.ndarray] = []
         """Keys that were removed since the last save."""
+        self.saved_as = ""
+        """The id of the last checkpoint that was saved or loaded."""
         self._clock = 0
         how = ffi.new("struct harp_embedding_how *", {
             "seed": seed % 2 ** 64, "dim": dim, "state": self.floats - dim, "bound": bound,
@@ -104,7 +106,8 @@ class Table:
         gone = np.zeros(len(keys), dtype=np.uint8)
         removed = lib.harp_embedding_remove(self.at, ffi.from_buffer("int64_t[]", keys), len(keys),
                                             ffi.from_buffer("uint8_t[]", gone))
-        self.gone.append(keys[gone.view(bool)])
+        if removed:
+            self.gone.append(keys[gone.view(bool)])
         return int(removed)
 
     def read(self, *, values: bool = True) -> Iterator[tuple[np.ndarray, np.ndarray]]:
