@@ -52,6 +52,10 @@ class Looking(nn.Module):
                                                   self._number, bags, self._width)[0]
         return rows
 
+    def _prefetch(self, keys: list[torch.Tensor]) -> None:
+        if self.features.exchange is not None:
+            self.features.exchange.prefetch(self.features, keys)
+
     def _set_features(self, features: FeatureSet) -> None:
         self.features = features
         self._number, self._width = features.number, features.width
@@ -95,6 +99,10 @@ class DynamicEmbedding(Looking):
         keys = whole_ids(ids)
         rows = self._rows(keys)
         return rows.reshape(*ids.shape, self.table.dim).to(ids.device)
+
+    def prefetch(self, *args: Any, **kwargs: Any) -> None:
+        """Send ids to their owners ahead of `forward`, whose arguments these are."""
+        self._prefetch([whole_ids(args[0] if args else kwargs["ids"])])
 
     def _rows(self, keys: torch.Tensor) -> torch.Tensor:
         no = self._no
@@ -195,7 +203,7 @@ class DynamicEmbeddingBag(DynamicEmbedding):
         if weights is not None:
             rows = rows * weights.reshape(-1, 1)
         if not places.numel():
-            shaped = rows.reshape(bags, -1, self.table.dim)
+            shaped = rows.reshape(bags, keys.numel() // max(bags, 1), self.table.dim)
             return shaped.sum(1) if self.mode == "sum" else shaped.max(1).values
         ends = torch.cat([places[1:], places.new_tensor([keys.numel()])])
         return torch.segment_reduce(rows, self.mode, lengths=ends - places, initial=0
@@ -246,14 +254,22 @@ class EmbeddingCollection(Looking):
 
     def forward(self, features: Mapping[str, Ids]) -> dict[str, torch.Tensor]:
         """Give a row for each bag of each feature."""
-        if features.keys() != self.bags.keys():
-            raise ValueError(f"features {', '.join(features)}: there are {', '.join(self.bags)}")
-        calls = [bag.bags(*given) if isinstance(given := features[name], tuple) and len(given) > 2
-                 else bag.bags(*given, None) if isinstance(given, tuple)
-                 else bag.bags(given, None, None) for name, bag in self.bags.items()]
-        keys, places, weights, counts = map(list, zip(*calls, strict=True))
+        keys, places, weights, counts = self._calls(features)
         if len(set(counts)) > 1:
             raise ValueError(f"features have {min(counts)} to {max(counts)} bags: equally many")
         rows = self._look_up(keys, places, weights, counts[0])
         parts = rows.split([table.dim for table in self.tables], dim=1)
         return dict(zip(self.bags, parts, strict=True))
+
+    def prefetch(self, features: Mapping[str, Ids]) -> None:
+        """Send ids to their owners ahead of `forward`, whose argument this is."""
+        self._prefetch(self._calls(features)[0])
+
+    def _calls(self, features: Mapping[str, Ids]) -> tuple[list[Any], ...]:
+        """Check what a caller gave. Returns ids, offsets, weights and numbers of bags."""
+        if features.keys() != self.bags.keys():
+            raise ValueError(f"features {', '.join(features)}: there are {', '.join(self.bags)}")
+        calls = [bag.bags(*given) if isinstance(given := features[name], tuple) and len(given) > 2
+                 else bag.bags(*given, None) if isinstance(given, tuple)
+                 else bag.bags(given, None, None) for name, bag in self.bags.items()]
+        return tuple(map(list, zip(*calls, strict=True)))
