@@ -1,0 +1,1 @@
+"""Speed and memory of TTF on torch beside torch and its peers."""

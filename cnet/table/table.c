@@ -1,0 +1,203 @@
+#include "table/table.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "table/table_crew.h"
+#include "table/table_state.h"
+
+struct harp_embedding *harp_embedding_open(const struct harp_embedding_how *how)
+{
+    static atomic_uint tables;
+    assert(how->dim >= 1 && how->dim <= TABLE_DIM_MOST && how->shards >= 1);
+    assert(how->admit_count <= UINT8_MAX && how->admit_bytes <= UINT32_MAX);
+    struct harp_embedding *table = calloc(1, sizeof *table + how->shards * sizeof *table->shards);
+    if (!table)
+        return NULL;
+    table->how = *how;
+    table->number = atomic_fetch_add(&tables, 1);
+    for (uint32_t i = 0; i < how->shards; i++)
+        if (table_shard_open(&table->shards[i], how) < 0) {
+            harp_embedding_close(table);
+            return NULL;
+        }
+    return table;
+}
+
+void harp_embedding_close(struct harp_embedding *table)
+{
+    for (uint32_t i = 0; table && i < table->how.shards; i++)
+        table_shard_close(&table->shards[i]);
+    free(table);
+}
+
+uint64_t harp_embedding_rows(const struct harp_embedding *table)
+{
+    uint64_t rows = 0;
+    for (uint32_t i = 0; i < table->how.shards; i++)
+        rows += table->shards[i].records.count;
+    return rows;
+}
+
+uint64_t harp_embedding_bytes(const struct harp_embedding *table)
+{
+    uint64_t bytes = sizeof *table;
+    for (uint32_t i = 0; i < table->how.shards; i++)
+        bytes += table_shard_bytes(&table->shards[i]);
+    return bytes;
+}
+
+void harp_embedding_set_clock(struct harp_embedding *table, uint32_t now)
+{
+    table->how.now = now;
+    for (uint32_t i = 0; i < table->how.shards; i++)
+        table->shards[i].how.now = now;
+}
+
+struct apply_call {
+    struct harp_embedding *const *tables;
+    const struct harp_embedding_step *steps;
+    uint64_t n;
+    atomic_bool wrong;
+};
+
+static void check_pending(void *with, uint32_t worker, uint32_t workers)
+{
+    struct apply_call *call = with;
+    for (uint64_t t = 0; t < call->n; t++)
+        for (uint32_t i = 0; i < call->tables[t]->how.shards; i++)
+            if (table_is_of(call->tables[t], i, worker, workers) &&
+                !table_pending_finite(&call->tables[t]->shards[i], call->steps[t].scale))
+                atomic_store(&call->wrong, true);
+}
+
+static void apply_pending(void *with, uint32_t worker, uint32_t workers)
+{
+    struct apply_call *call = with;
+    for (uint64_t t = 0; t < call->n; t++)
+        for (uint32_t i = 0; i < call->tables[t]->how.shards; i++)
+            if (table_is_of(call->tables[t], i, worker, workers))
+                table_pending_apply(&call->tables[t]->shards[i], &call->steps[t]);
+}
+
+int harp_embedding_apply(struct harp_embedding *const *tables,
+                         const struct harp_embedding_step *steps, uint64_t n, uint32_t threads)
+{
+    struct apply_call call = {.tables = tables, .steps = steps, .n = n};
+    uint64_t waiting = 0;
+    for (uint64_t t = 0; t < n; t++)
+        for (uint32_t i = 0; i < tables[t]->how.shards; i++)
+            waiting += tables[t]->shards[i].pending;
+    if (waiting < 512) /* less work than waking a thread is */
+        threads = 1;
+    table_crew_run(check_pending, &call, threads);
+    if (atomic_load(&call.wrong))
+        return -EDOM;
+    table_crew_run(apply_pending, &call, threads);
+    return 0;
+}
+
+void harp_embedding_drop(struct harp_embedding *table)
+{
+    for (uint32_t i = 0; i < table->how.shards; i++)
+        table_pending_drop(&table->shards[i]);
+}
+
+uint64_t harp_embedding_remove(struct harp_embedding *table, const int64_t *keys, uint64_t n,
+                               uint8_t *gone)
+{
+    uint64_t removed = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        uint64_t hash = harp_embedding_hash(keys[i]);
+        struct table_shard *shard = &table->shards[harp_embedding_part(hash, table->how.shards)];
+        uint32_t slot = table_shard_find(shard, keys[i], hash);
+        gone[i] = slot != HARP_EMBEDDING_NONE;
+        if (!gone[i])
+            continue;
+        table_shard_remove(shard, slot, hash);
+        removed++;
+    }
+    for (uint32_t i = 0; removed && i < table->how.shards; i++)
+        table_records_trim(&table->shards[i].records);
+    return removed;
+}
+
+uint64_t harp_embedding_read(const struct harp_embedding *table, uint32_t shard, uint32_t at,
+                             uint64_t n, struct harp_record *heads, float *values)
+{
+    assert(shard < table->how.shards);
+    const struct table_records *records = &table->shards[shard].records;
+    uint32_t floats = table->how.dim + table->how.state;
+    uint64_t left = records->count > at ? records->count - at : 0;
+    n = n < left ? n : left;
+    for (uint64_t i = 0; i < n; i++) {
+        struct harp_record *record = table_record(records, (uint32_t)(at + i));
+        if (heads)
+            heads[i] = *record;
+        if (values)
+            memcpy(values + i * floats, table_row(record), floats * sizeof(float));
+    }
+    return n;
+}
+
+int harp_embedding_write(struct harp_embedding *table, const struct harp_record *heads,
+                         const float *values, uint64_t n)
+{
+    uint32_t floats = table->how.dim + table->how.state;
+    for (uint64_t i = 0; i < n; i++) {
+        uint64_t hash = harp_embedding_hash(heads[i].key);
+        struct table_shard *shard = &table->shards[harp_embedding_part(hash, table->how.shards)];
+        int64_t slot = table_shard_find(shard, heads[i].key, hash);
+        if (slot == HARP_EMBEDDING_NONE)
+            slot = table_shard_insert(shard, heads[i].key, hash);
+        if (slot < 0)
+            return -ENOMEM;
+        struct harp_record *record = table_record(&shard->records, (uint32_t)slot);
+        uint32_t mark = record->changed & ~TABLE_DIRTY;
+        *record = heads[i];
+        record->changed = mark;
+        memcpy(table_row(record), values + i * floats, floats * sizeof(float));
+    }
+    return 0;
+}
+
+void harp_embedding_saved(struct harp_embedding *table)
+{
+    for (uint32_t i = 0; i < table->how.shards; i++) {
+        const struct table_records *records = &table->shards[i].records;
+        for (uint32_t slot = 0; slot < records->count; slot++)
+            table_record(records, slot)->changed &= ~TABLE_DIRTY;
+    }
+}
+
+int64_t harp_embedding_distinct(const int64_t *keys, uint64_t n, int64_t *distinct, uint32_t *place)
+{
+    uint64_t mask = 15;
+    while (mask < 2 * n)
+        mask = 2 * mask + 1;
+    uint32_t *seen = calloc(mask + 1, sizeof *seen); /* a place and one */
+    if (!seen)
+        return -ENOMEM;
+    uint32_t found = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        uint64_t at = harp_embedding_hash(keys[i]) & mask;
+        while (seen[at] && distinct[seen[at] - 1] != keys[i])
+            at = (at + 1) & mask;
+        if (!seen[at]) {
+            distinct[found] = keys[i];
+            seen[at] = ++found;
+        }
+        place[i] = seen[at] - 1;
+    }
+    free(seen);
+    return found;
+}
+
+void harp_embedding_owners(const int64_t *keys, uint64_t n, uint32_t parts, uint32_t *owners)
+{
+    for (uint64_t i = 0; i < n; i++)
+        owners[i] = harp_embedding_part(harp_embedding_mix(harp_embedding_hash(keys[i])), parts);
+}

@@ -1,0 +1,1 @@
+"""TTF on torch: what trains search, ads and recommendation incrementally."""

@@ -1,0 +1,356 @@
+"""Checkpoints of dynamic tables: full ones, and deltas with what changed or went since the last.
+
+    save(model, folder)                  # full: all rows, optimizer's state included
+    save(model, folder, delta=True)      # rows that changed since the last save, and ids that went
+    load(model, folder)                  # the last full one and the deltas behind it
+
+    follower = Follower(model, folder)   # a server beside the training
+    follower.poll()                      # applies what is new, in small parts
+    with follower.reading():
+        answers = model(ids)
+
+The format, in FOLDER:
+
+    latest.json                          {"format": ..., "files": [[rank files of the full one],
+                                          [rank files of a delta], ...], "ids": [...], ...}
+    ID.RANK-of-RANKS.safetensors         for each table NAME:
+      NAME.keys    I64 [n]               ids of rows that are here
+      NAME.rows    F32 [n, dim]          and their rows,
+      NAME.state   F32 [n, floats]       optimizer's state (sgd 0, adagrad dim or 1, adam dim means
+                                         and dim squares, ftrl dim z and dim n),
+      NAME.count, NAME.used, NAME.born   U32 [n]: gradients, the clock at the last and at the first
+      NAME.gone    I64 [m]               ids to remove first (deltas)
+      about        U8                    JSON: kind, and for each table dim, optimizer, seed, bound,
+                                         steps, clock, rows
+
+A file is written beside its place, flushed and renamed, and counts once latest.json, which is
+replaced at the end, names it. A process that is killed leaves the last checkpoint whole. Ranks
+write a file each; any number of ranks read them all, and each keeps the ids that are its own. Files
+of the chain before the last full one stay until the next full one, for readers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import uuid
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from harp.angelptm.checkpoint import CheckpointError, read_tensors, write_tensors
+from harp.ttf.embedding.modules import DynamicEmbedding
+from harp.ttf.embedding.table import DIRTY, HEAD, PART, owners
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from torch import nn
+
+    from harp.ttf.embedding.table import Table
+
+FORMAT = "harp.ttf.embedding/1"
+TIMES = ("count", "used", "born")
+SLICE = 4096
+"""Rows that a follower writes before readers get their turn."""
+
+
+def tables_of(model: nn.Module) -> dict[str, DynamicEmbedding]:
+    """Name the dynamic tables of a model. ValueError if there is none."""
+    found = {name or "table": module for name, module in model.named_modules()
+             if isinstance(module, DynamicEmbedding)}
+    if not found:
+        raise ValueError(f"{type(model).__name__} has no dynamic embedding")
+    return found
+
+
+def _about(table: Table) -> dict[str, Any]:
+    return {"dim": table.dim, "optimizer": type(table.optimizer).__name__,
+            "settings": asdict(table.optimizer), "floats": table.floats - table.dim,
+            "seed": table.seed, "bound": table.bound}
+
+
+def _selected(table: Table, *, delta: bool, values: bool) -> Iterator[tuple[Any, Any]]:
+    for heads, floats in table.read(values=values):
+        if not delta:
+            yield heads, floats
+        elif (chosen := heads["changed"] >= DIRTY).any():
+            yield heads[chosen], floats[chosen] if values else floats
+
+
+def _pieces(name: str, table: Table, *, delta: bool) -> list[tuple[str, str, list[int], int, Any]]:
+    """List the tensors of a table, as `write_tensors` takes them."""
+    n = sum(len(heads) for heads, _ in _selected(table, delta=delta, values=False))
+    dim, state = table.dim, table.floats - table.dim
+    gone = np.concatenate([np.empty(0, np.int64), *table.gone]) if delta else np.empty(0, np.int64)
+
+    def column(field: str) -> Callable[[], Iterator[Any]]:
+        return lambda: (heads[field].tobytes() for heads, _ in
+                        _selected(table, delta=delta, values=False))
+
+    def floats(begin: int, end: int) -> Callable[[], Iterator[Any]]:
+        return lambda: (values[:, begin:end].tobytes() for _, values in
+                        _selected(table, delta=delta, values=True))
+
+    return [(f"{name}.keys", "int64", [n], 8 * n, column("key")),
+            (f"{name}.rows", "float32", [n, dim], 4 * n * dim, floats(0, dim)),
+            (f"{name}.state", "float32", [n, state], 4 * n * state, floats(dim, dim + state)),
+            *((f"{name}.{field}", "uint32", [n], 4 * n, column(field)) for field in TIMES),
+            (f"{name}.gone", "int64", [len(gone)], 8 * len(gone), lambda: [gone.tobytes()])]
+
+
+def _ranks(model: nn.Module) -> Any:
+    """Give the exchange of a model's tables, if they are divided over ranks."""
+    return next((module.exchange for module in tables_of(model).values()), None)
+
+
+def _latest(folder: Path) -> dict[str, Any]:
+    """Read latest.json. CheckpointError."""
+    path = folder / "latest.json"
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise CheckpointError(f"{folder} has no checkpoint: latest.json: {error.strerror}"
+                              ) from None
+    except ValueError:
+        raise CheckpointError(f"{path} is no JSON") from None
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        raise CheckpointError(f"{path} is not of format {FORMAT}")
+    return found
+
+
+def _replace(path: Path, write: Callable[[Path], None]) -> None:
+    """Have a file written beside its place, and put it there."""
+    fresh = path.with_suffix(path.suffix + ".new")
+    try:
+        write(fresh)
+        fresh.replace(path)
+        opened = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)
+    except OSError as error:
+        fresh.unlink(missing_ok=True)
+        raise CheckpointError(f"{path} cannot be saved: {error.strerror}; the last checkpoint "
+                              "is as it was") from None
+
+
+def _write_text(text: str) -> Callable[[Path], None]:
+    def write(path: Path) -> None:
+        with path.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+    return write
+
+
+def _next_manifest(folder: Path, tables: dict[str, DynamicEmbedding], files: list[str],
+                   number: str, *, delta: bool) -> dict[str, Any]:
+    """Put a save behind what a folder has, or in its place. CheckpointError."""
+    if not delta:
+        before = _latest(folder)["files"] if (folder / "latest.json").exists() else []
+        return {"format": FORMAT, "ids": [number], "files": [files], "before": before}
+    found = _latest(folder)
+    last = found["ids"][-1]
+    if any(module.table.saved_as != last for module in tables.values()):
+        raise CheckpointError(f"{folder}: the last checkpoint, {last}, is not the one that these "
+                              "tables were saved to or loaded from: save a full one")
+    return {**found, "ids": [*found["ids"], number], "files": [*found["files"], files]}
+
+
+def save(model: nn.Module, folder: str | Path, *, delta: bool = False) -> str:
+    """Save a model's dynamic tables and return the checkpoint's id.
+
+    CheckpointError, and then the last checkpoint and what counts as changed are as before. With
+    tables that are divided over ranks, all ranks call it.
+    """
+    folder, tables, exchange = Path(folder), tables_of(model), _ranks(model)
+    rank, ranks = (exchange.rank, exchange.ranks) if exchange else (0, 1)
+    number = uuid.uuid4().hex[:16]
+    if exchange:
+        number = exchange.agree(number)
+    files = [f"{number}.{each}-of-{ranks}.safetensors" for each in range(ranks)]
+    manifest: dict[str, Any] = {}
+
+    def write_rank() -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        manifest.update(_next_manifest(folder, tables, files, number, delta=delta))
+        tensors = _tensors(tables, delta=delta)
+        _replace(folder / files[rank], lambda path: write_tensors(path, tensors))
+
+    def write_latest() -> None:
+        if rank == 0:
+            _replace(folder / "latest.json", _write_text(json.dumps(manifest)))
+
+    for write in (write_rank, write_latest):
+        _together(write, folder, exchange)
+    for module in tables.values():
+        module.table.saved()
+        module.table.saved_as = number
+    if rank == 0 and not delta:
+        _sweep(folder, manifest)
+    return number
+
+
+def _tensors(tables: dict[str, DynamicEmbedding], *, delta: bool) -> list[Any]:
+    about = {"kind": "delta" if delta else "full", "tables": {
+        name: {**_about(module.table), "steps": module.table.steps, "clock": module.table.clock}
+        for name, module in tables.items()}}
+    text = json.dumps(about).encode()
+    text += b" " * (-len(text) % 4)
+    tensors: list[Any] = [("about", "uint8", [len(text)], len(text), lambda: [text])]
+    for name, module in tables.items():
+        tensors += _pieces(name, module.table, delta=delta)
+    return sorted(tensors, key=lambda tensor: tensor[1] != "int64")  # so all of them are aligned
+
+
+def _together(act: Callable[[], None], folder: Path, exchange: Any) -> None:
+    """Act on all ranks, and raise CheckpointError on all of them if it failed on one."""
+    error: CheckpointError | None = None
+    try:
+        act()
+    except CheckpointError as failure:
+        error = failure
+    except OSError as failure:
+        error = CheckpointError(f"{folder} cannot be saved to: {failure.strerror}")
+    if exchange and exchange.any_failed(error is not None) and error is None:
+        error = CheckpointError(f"{folder}: another rank could not save")
+    if error is not None:
+        raise error
+
+
+def _sweep(folder: Path, manifest: dict[str, Any]) -> None:
+    """Remove files that no chain needs: of killed saves, and of the chain before the last one."""
+    kept = {file for group in (*manifest["files"], *manifest["before"]) for file in group}
+    for path in folder.glob("*-of-*.safetensors*"):
+        if path.name not in kept:
+            path.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What a file has of a table: arrays that are mapped and not read."""
+
+    about: dict[str, Any]
+    arrays: dict[str, np.ndarray]
+
+    def records(self, mine: Callable[[np.ndarray], np.ndarray], rows: int,
+                ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Give heads and values of the rows that are mine, so many at a time."""
+        for at in range(0, len(self.arrays["keys"]), rows):
+            cut = slice(at, at + rows)
+            keys = np.ascontiguousarray(self.arrays["keys"][cut])
+            chosen = mine(keys)
+            heads = np.zeros(int(chosen.sum()), dtype=HEAD)
+            heads["key"] = keys[chosen]
+            for field in TIMES:
+                heads[field] = self.arrays[field][cut][chosen]
+            yield heads, np.concatenate([self.arrays["rows"][cut][chosen],
+                                         self.arrays["state"][cut][chosen]], axis=1)
+
+
+def _open(path: Path, tables: dict[str, DynamicEmbedding]) -> dict[str, _Part]:
+    """Map a file and check it against the tables. CheckpointError."""
+    found = read_tensors(path)
+    try:
+        about = json.loads(bytes(found["about"]))["tables"]
+        parts = {name: _part(found, name, about[name]) for name in about}
+    except (KeyError, ValueError, TypeError) as error:
+        raise CheckpointError(f"{path} is no file of dynamic tables: {error}") from None
+    for name, module in tables.items():
+        if name not in parts:
+            raise CheckpointError(f"{path} has no table {name!r}; it has {', '.join(parts)}")
+        own, other = _about(module.table), parts[name].about
+        for key in ("dim", "optimizer", "floats", "seed", "bound"):
+            if own[key] != other[key]:
+                raise CheckpointError(f"{path}: table {name!r} has {key} {other[key]}, and the "
+                                      f"model's has {own[key]}")
+    return parts
+
+
+def _part(found: dict[str, memoryview], name: str, about: dict[str, Any]) -> _Part:
+    arrays = {}
+    for field, kind, shape in (("keys", np.int64, (-1,)), ("gone", np.int64, (-1,)),
+                               ("rows", np.float32, (-1, about["dim"])),
+                               *((field, np.uint32, (-1,)) for field in TIMES)):
+        arrays[field] = np.frombuffer(found[f"{name}.{field}"], kind).reshape(shape)
+    n = len(arrays["keys"])
+    arrays["state"] = np.frombuffer(found[f"{name}.state"], np.float32).reshape(n, about["floats"])
+    if any(len(arrays[field]) != n for field in ("rows", *TIMES)):
+        raise ValueError(f"the tensors of {name} differ in length")
+    return _Part(about, arrays)
+
+
+def load(model: nn.Module, folder: str | Path) -> str:
+    """Make a model's dynamic tables those of the last checkpoint, and return its id.
+
+    All files are checked first: CheckpointError, and then no table is changed.
+    """
+    follower = Follower(model, folder)
+    follower.poll()
+    return follower.at[-1]
+
+
+class Follower:
+    """A reader that applies what is saved meanwhile, in parts, between its look-ups."""
+
+    def __init__(self, model: nn.Module, folder: str | Path) -> None:
+        self._tables, self._folder = tables_of(model), Path(folder)
+        self._exchange = _ranks(model)
+        self._lock = threading.Lock()
+        self.at: list[str] = []
+        """Ids of the checkpoints that the tables have."""
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Keep changes away for the time of a look-up, which waits for one part at most."""
+        with self._lock:
+            yield
+
+    def poll(self) -> int:
+        """Apply what is new, and count the checkpoints. CheckpointError: nothing is changed.
+
+        Readers go on meanwhile: each row is as it was before or after.
+        """
+        found = _latest(self._folder)
+        ids: list[str] = found["ids"]
+        known = len(self.at) if ids[:len(self.at)] == self.at else 0
+        fresh = [[_open(self._folder / name, self._tables) for name in files]
+                 for files in found["files"][known:]]
+        for number, parts in enumerate(fresh, known):
+            for name, module in self._tables.items():
+                self._apply(module.table, [part[name] for part in parts], full=number == 0)
+        if fresh:
+            self.at = ids
+            for module in self._tables.values():
+                module.table.gone = []
+                module.table.saved_as = ids[-1]
+        return len(fresh)
+
+    def _mine(self, keys: np.ndarray) -> np.ndarray:
+        if self._exchange is None:
+            return np.ones(len(keys), dtype=bool)
+        mine: np.ndarray = owners(keys, self._exchange.ranks) == self._exchange.rank
+        return mine
+
+    def _apply(self, table: Table, parts: list[_Part], *, full: bool) -> None:
+        gone = [part.arrays["gone"] for part in parts]
+        if full:
+            kept = np.concatenate([part.arrays["keys"] for part in parts])
+            gone = [heads["key"][~np.isin(heads["key"], kept)] for heads, _ in
+                    table.read(values=False)]
+        for keys in gone:
+            for at in range(0, len(keys), SLICE):
+                with self._lock:
+                    table.remove(keys[at:at + SLICE])
+        for part in parts:
+            for heads, values in part.records(self._mine, SLICE if self.at else PART):
+                with self._lock:
+                    table.write(heads, values)
+        with self._lock:
+            table.steps, table.clock = parts[0].about["steps"], parts[0].about["clock"]

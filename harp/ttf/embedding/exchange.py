@@ -1,0 +1,224 @@
+"""Tables divided over ranks: ids go to their owners, rows come back, and so do gradients.
+
+    exchange = Exchange()                                  # of the default group, any backend
+    bag = DynamicEmbeddingBag(32, exchange=exchange)       # on all ranks alike
+    bag.prefetch(next_ids)                                 # ids travel while this batch is computed
+
+An id's owner follows from its hash. A look-up sends each distinct id once. A batch is four
+exchanges: counts, ids, rows, and gradients. Prefetching moves the first two beside compute; rows
+are read at the look-up itself, so results have the same bits.
+
+Gradients are averaged over ranks, as DDP averages those of the dense part. Each message of
+gradients says whether its sender's are finite, so all ranks skip a step alike at no extra message.
+
+Every rank makes the same calls in the same order, as with all collectives.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.nn.functional import embedding_bag
+
+from harp._cnet import ffi
+from harp.ttf.embedding import table as tables_in_c
+from harp.ttf.embedding.table import BAGS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from harp.ttf.embedding.operators import FeatureSet
+
+MOST_TICKETS = 64
+"""Look-ups that wait for their gradients; an older one's ids are sent again."""
+
+
+@dataclass
+class _Route:
+    """Where the ids of a batch go, and which ids come from whom."""
+
+    keys: list[torch.Tensor]
+    places: list[np.ndarray]
+    """Of each feature: the number of each id among the distinct ones."""
+    chosen: list[list[np.ndarray]]
+    """By owner and feature: the distinct ids that it owns."""
+    distinct: list[np.ndarray]
+    sent: np.ndarray
+    """Ids by owner and feature; `received` by sender and feature."""
+    received: np.ndarray
+    ids: torch.Tensor
+    """What was received, by sender and feature."""
+    work: Any = field(default=None)
+
+
+class Exchange:
+    """The ranks that a table is divided over."""
+
+    def __init__(self, group: Any = None, *, average: bool = True) -> None:
+        """Take a process group of torch. RuntimeError if torch has none yet."""
+        if not dist.is_initialized():
+            raise RuntimeError("Exchange: call torch.distributed.init_process_group() first")
+        self.group, self.average = group, average
+        self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
+        self._tickets: OrderedDict[int, _Route] = OrderedDict()
+        self._ahead: dict[int, _Route] = {}
+        self._numbers = count()
+
+    def agree(self, text: str) -> str:
+        """Give the first rank's text to all."""
+        texts = [text]
+        dist.broadcast_object_list(texts, group=self.group, group_src=0)
+        return texts[0]
+
+    def any_failed(self, failed: bool) -> bool:
+        """Say whether it failed on any rank."""
+        found = torch.tensor([int(failed)])
+        dist.all_reduce(found, group=self.group)
+        return bool(found.item())
+
+    def prefetch(self, known: FeatureSet, keys: Sequence[torch.Tensor]) -> None:
+        """Send the ids of the look-up that comes next, and do not wait for them."""
+        if known.number in self._ahead:
+            raise RuntimeError("prefetch: the last one's look-up has not come yet")
+        self._ahead[known.number] = self._route(known, keys)
+
+    def look_up(self, known: FeatureSet, keys: Sequence[torch.Tensor],
+                offsets: Sequence[torch.Tensor], weights: Sequence[torch.Tensor],
+                rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Write the rows of bags, and give a ticket for their gradients."""
+        route = self._ahead.pop(known.number, None)
+        if route is None:
+            route = self._route(known, keys)
+        elif not all(map(torch.equal, route.keys, keys)):
+            raise ValueError("prefetch had other ids than the look-up behind it")
+        route.work.wait()
+        dims = np.array([table.dim for table in known.tables])
+        answer = torch.empty(int((route.received * dims).sum()))
+        tables_in_c.look_up(_segments(known, route, answer), torch.get_num_threads())
+        got = self._send(answer, route.received @ dims, route.sent @ dims)
+        for feature, (begin, dense) in enumerate(zip(known.begins[:-1], _dense(known, route, got),
+                                                     strict=True)):
+            at, weight, place = _bags(known, route, feature, offsets, weights, len(rows))
+            starts = np.concatenate([[0], np.cumsum(np.bincount(at, minlength=len(rows)))[:-1]])
+            rows[:, begin:begin + dense.shape[1]] = embedding_bag(
+                place, dense, torch.from_numpy(starts[:len(rows)]), mode="sum",
+                per_sample_weights=weight) if len(rows) else rows[:, begin:begin + dense.shape[1]]
+        number = next(self._numbers)
+        self._tickets[number] = route
+        if len(self._tickets) > MOST_TICKETS:
+            self._tickets.popitem(last=False)
+        return rows, torch.tensor([number])
+
+    def add(self, known: FeatureSet, keys: Sequence[torch.Tensor], offsets: Sequence[torch.Tensor],
+            weights: Sequence[torch.Tensor], gradient: torch.Tensor, ticket: torch.Tensor) -> bool:
+        """Send gradients to the owners of ids, and say whether all ranks' are finite."""
+        route = self._tickets.pop(int(ticket), None)
+        if route is None:
+            route = self._route(known, keys)
+            route.work.wait()
+        if self.average:
+            gradient = gradient / self.ranks
+        dims = np.array([table.dim for table in known.tables])
+        dense = []
+        for feature, begin in enumerate(known.begins[:-1]):
+            at, weight, place = _bags(known, route, feature, offsets, weights, len(gradient))
+            given = gradient[torch.from_numpy(at), begin:begin + int(dims[feature])]
+            given = given if weight is None else given * weight[:, None]
+            dense.append(torch.zeros(len(route.distinct[feature]), int(dims[feature]))
+                         .index_add_(0, place, given))
+        fine = torch.isfinite(gradient).all().float().reshape(1)
+        parts = [part for owner in range(self.ranks)
+                 for part in (*(dense[feature][torch.from_numpy(chosen)].reshape(-1)
+                                for feature, chosen in enumerate(route.chosen[owner])), fine)]
+        got = self._send(torch.cat(parts), route.sent @ dims + 1, route.received @ dims + 1)
+        # The last float of each sender says whether its gradients are finite.
+        ends = np.cumsum(route.received @ dims + 1) - 1
+        fine_everywhere = bool(got[torch.from_numpy(ends)].min() > 0)
+        if fine_everywhere:
+            tables_in_c.add(_segments(known, route, got, gap=1), torch.get_num_threads())
+        return fine_everywhere
+
+    def _send(self, values: torch.Tensor, sent: np.ndarray, received: np.ndarray) -> torch.Tensor:
+        got = values.new_empty(int(received.sum()))
+        dist.all_to_all_single(got, values, received.tolist(), sent.tolist(), group=self.group)
+        return got
+
+    def _route(self, known: FeatureSet, keys: Sequence[torch.Tensor]) -> _Route:
+        """Number ids, and send each distinct one to its owner."""
+        places, distinct, chosen = [], [], []
+        for ids, padding in zip(keys, known.paddings, strict=True):
+            found, place = tables_in_c.distinct(ids.numpy())
+            owner = tables_in_c.owners(found, self.ranks)
+            if padding is not None:
+                owner[found == padding] = self.ranks  # nobody's
+            distinct.append(found)
+            places.append(place)
+            chosen.append([np.flatnonzero(owner == rank) for rank in range(self.ranks)])
+        by_owner = [list(parts) for parts in zip(*chosen, strict=True)]
+        sent = np.array([[len(part) for part in parts] for parts in by_owner], dtype=np.int64)
+        out = torch.from_numpy(sent.reshape(-1).copy())
+        got = torch.empty_like(out)
+        dist.all_to_all_single(got, out, group=self.group)
+        received = got.numpy().reshape(sent.shape)
+        leaving = torch.from_numpy(np.concatenate(
+            [distinct[feature][part] for parts in by_owner for feature, part in enumerate(parts)]))
+        ids = torch.empty(int(received.sum()), dtype=torch.int64)
+        work = dist.all_to_all_single(ids, leaving, received.sum(1).tolist(), sent.sum(1).tolist(),
+                                      group=self.group, async_op=True)
+        return _Route(list(keys), places, by_owner, distinct, sent, received, ids, work)
+
+
+def _segments(known: FeatureSet, route: _Route, values: torch.Tensor, gap: int = 0) -> np.ndarray:
+    """Give the ids that came, sender by sender and feature by feature, as bags of one id."""
+    made = np.zeros(route.received.size, dtype=BAGS)
+    key, value, at = route.ids.data_ptr(), values.data_ptr(), 0
+    for counts in route.received:
+        for table, n in zip(known.tables, counts.tolist(), strict=True):
+            segment = made[at]
+            segment["table"] = int(ffi.cast("uintptr_t", table.at))
+            segment["keys"], segment["rows"] = key, value
+            segment["count"] = segment["bags"] = n
+            segment["stride"] = table.dim
+            key, value, at = key + 8 * n, value + 4 * n * table.dim, at + 1
+        value += 4 * gap
+    return made
+
+
+def _dense(known: FeatureSet, route: _Route, got: torch.Tensor) -> list[torch.Tensor]:
+    """Put the rows that came to the places of the distinct ids."""
+    made = [torch.zeros(len(found), table.dim)
+            for found, table in zip(route.distinct, known.tables, strict=True)]
+    at = 0
+    for parts in route.chosen:
+        for dense, part in zip(made, parts, strict=True):
+            n = len(part) * dense.shape[1]
+            dense[torch.from_numpy(part)] = got[at:at + n].reshape(len(part), dense.shape[1])
+            at += n
+    return made
+
+
+def _bags(known: FeatureSet, route: _Route, feature: int, offsets: Sequence[torch.Tensor],
+          weights: Sequence[torch.Tensor], bags: int,
+          ) -> tuple[np.ndarray, torch.Tensor | None, torch.Tensor]:
+    """Give the bag, the weight and the distinct place of each id of a feature that counts."""
+    place, n = route.places[feature].astype(np.int64), len(route.places[feature])
+    starts = offsets[feature].numpy()
+    sizes = (np.diff(starts, append=n) if len(starts)
+             else np.full(bags, n // bags if bags else 0))
+    at = np.repeat(np.arange(bags), sizes)
+    weight = weights[feature].numpy() if weights[feature].numel() else None
+    padding = known.paddings[feature]
+    if padding is not None:
+        counts = route.keys[feature].numpy() != padding
+        place, at = place[counts], at[counts]
+        weight = None if weight is None else weight[counts]
+    if known.means[feature]:
+        share = 1 / np.maximum(np.bincount(at, minlength=bags), 1).astype(np.float32)
+        weight = share[at]
+    return at, None if weight is None else torch.from_numpy(weight), torch.from_numpy(place)

@@ -1,0 +1,275 @@
+"""Modules that stand where nn.Embedding and nn.EmbeddingBag stood, with any int64 as an id.
+
+    embedding = DynamicEmbedding(32)                              # ids of any shape -> (..., 32)
+    bag = DynamicEmbeddingBag(32, mode="mean", optimizer=Adam(lr=1e-3))
+    many = EmbeddingCollection({"user": bag, "item": DynamicEmbeddingBag(16)})
+    rows = many({"user": (ids, offsets), "item": ids_of_shape_batch_by_length})
+
+An id that was never trained has its first row, which depends on the seed and the id only; a row is
+inserted with its first gradient. Rows are no parameters: `TableOptimizer` trains them, checkpoints
+of `harp.ttf.embedding.checkpoint` keep them, and a `state_dict` has neither.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+
+import numpy as np
+import torch
+from torch import nn
+
+from harp.nearest import did_you_mean
+from harp.ttf.embedding.operators import FeatureSet
+from harp.ttf.embedding.optimizers import SGD
+from harp.ttf.embedding.table import DIRTY, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from harp.ttf.embedding.optimizers import Settings
+
+Ids: TypeAlias = "torch.Tensor | tuple[torch.Tensor, ...]"
+"""Ids; with offsets; with offsets and weights."""
+
+
+def whole_ids(ids: torch.Tensor, name: str = "ids") -> torch.Tensor:
+    """Give ids as a flat int64 tensor on the host. TypeError if they are no integers."""
+    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+        raise TypeError(f"{name} are of {ids.dtype}: ids are integers, of torch.int64")
+    return ids.reshape(-1).to("cpu", torch.int64).contiguous()
+
+
+class Looking(nn.Module):
+    """What modules with tables share: an anchor, and the number of their feature set."""
+
+    anchor: nn.Parameter
+    tables: list[Table]
+    optimizer: Settings
+
+    def _look_up(self, keys: list[torch.Tensor], offsets: list[torch.Tensor],
+                 weights: list[torch.Tensor], bags: int) -> torch.Tensor:
+        rows: torch.Tensor = torch.ops.harp.embed(self.anchor, keys, offsets, weights,
+                                                  self._number, bags, self._width)[0]
+        return rows
+
+    def _prefetch(self, keys: list[torch.Tensor]) -> None:
+        if self.features.exchange is not None:
+            self.features.exchange.prefetch(self.features, keys)
+
+    def _set_features(self, features: FeatureSet) -> None:
+        self.features = features
+        self._number, self._width = features.number, features.width
+
+
+class DynamicEmbedding(Looking):
+    """A row for each id. As nn.Embedding, but that the number of ids is open."""
+
+    modes: ClassVar[tuple[str, ...]] = ("none",)
+
+    def __init__(self, dim: int, *, optimizer: Settings | None = None, seed: int = 0,
+                 bound: float = 0.01, padding_idx: int | None = None, admit: int = 1,
+                 expect: int = 1 << 20, shards: int | None = None, exchange: Any = None) -> None:
+        """Make an empty table of rows of ``dim``; see `Table` for the settings.
+
+        ``bound``: first rows are uniform in [-bound, bound). ``exchange``: the table is divided
+        over its ranks.
+        """
+        super().__init__()
+        self.optimizer = optimizer or SGD()
+        self.table = Table(dim, self.optimizer, seed=seed, bound=bound, admit=admit, expect=expect,
+                           shards=shards)
+        self.tables, self.padding_idx, self.exchange = [self.table], padding_idx, exchange
+        self.anchor = nn.Parameter(torch.zeros(1))
+        self._no = torch.empty(0, dtype=torch.int64)
+        self._set_features(FeatureSet(self.tables, [self.mode == "mean"], [padding_idx], exchange))
+
+    mode = "none"
+
+    @property
+    def embedding_dim(self) -> int:
+        """The width of a row, under torch's name."""
+        return self.table.dim
+
+    def extra_repr(self) -> str:
+        """Describe the module as torch prints it."""
+        return f"{self.table.dim}, mode={self.mode!r}, rows={self.table.rows}"
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """Give a row for each id."""
+        keys = whole_ids(ids)
+        rows = self._rows(keys)
+        return rows.reshape(*ids.shape, self.table.dim).to(ids.device)
+
+    def prefetch(self, *args: Any, **kwargs: Any) -> None:
+        """Send ids to their owners ahead of `forward`, whose arguments these are."""
+        self._prefetch([whole_ids(args[0] if args else kwargs["ids"])])
+
+    def _rows(self, keys: torch.Tensor) -> torch.Tensor:
+        no = self._no
+        return self._look_up([keys], [no], [no.float()], keys.numel())
+
+    def remove(self, ids: torch.Tensor) -> int:
+        """Remove ids, and count those that were there. Other rows keep their bits."""
+        return self.table.remove(whole_ids(ids).numpy())
+
+    def evict(self, *, idle: int | None = None, age: int | None = None, below: int | None = None,
+              norm: float | None = None, most: int | None = None) -> int:
+        """Remove rows by any of these rules, and count them. Times are those of `Table.clock`.
+
+        ``idle``: not used for longer; ``age``: inserted longer ago; ``below``: used less often;
+        ``norm``: shorter; ``most``: the rows that may stay, those that were used last.
+        """
+        for name, value in (("idle", idle), ("age", age), ("below", below), ("norm", norm),
+                            ("most", most)):
+            if value is not None and (value < 0 or (name == "most" and not value)):
+                raise ValueError(f"{name}={value}: {'at least 1' if name == 'most' else '>= 0'}")
+        now, going, staying = self.table.clock, [], []
+        for heads, values in self.table.read(values=norm is not None):
+            bad = np.zeros(len(heads), dtype=bool)
+            if idle is not None:
+                bad |= now - heads["used"].astype(np.int64) > idle
+            if age is not None:
+                bad |= now - heads["born"].astype(np.int64) > age
+            if below is not None:
+                bad |= heads["count"] < below
+            if norm is not None:
+                bad |= np.linalg.norm(values[:, :self.table.dim], axis=1) < norm
+            going.append(heads["key"][bad].copy())
+            staying.append(heads[~bad].copy())
+        left = np.concatenate(staying) if staying else np.empty(0, dtype=[("key", "i8")])
+        if most is not None and len(left) > most:
+            # Ties are broken by use and key, so that every run removes the same.
+            order = np.lexsort((left["key"], left["count"], left["used"]))
+            going.append(left["key"][order[:len(left) - most]])
+        return self.table.remove(np.concatenate(going)) if going else 0
+
+    def changed(self) -> np.ndarray:
+        """Give the ids of rows that changed since the last save."""
+        parts = [heads["key"][heads["changed"] >= DIRTY] for heads, _ in
+                 self.table.read(values=False)]
+        return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+
+
+class DynamicEmbeddingBag(DynamicEmbedding):
+    """The sum, mean or maximum of the rows of a bag of ids: as nn.EmbeddingBag."""
+
+    modes = ("sum", "mean", "max")
+
+    def __init__(self, dim: int, *, mode: str = "mean", include_last_offset: bool = False,
+                 **settings: Any) -> None:
+        """Make an empty table; settings are those of `DynamicEmbedding`."""
+        if mode not in self.modes:
+            raise ValueError(f"mode={mode!r}: {', '.join(self.modes)}"
+                             f"{did_you_mean(mode, self.modes)}")
+        if mode == "max" and settings.get("padding_idx") is not None:
+            raise ValueError("mode='max' has no padding_idx")
+        self.mode, self.include_last_offset = mode, include_last_offset
+        super().__init__(dim, **settings)
+
+    def forward(self, ids: torch.Tensor, offsets: torch.Tensor | None = None,
+                per_sample_weights: torch.Tensor | None = None) -> torch.Tensor:
+        """Give a row for each bag: a row of two-dimensional ids, or what begins at an offset."""
+        keys, places, weights, bags = self.bags(ids, offsets, per_sample_weights)
+        if self.mode == "max" or (per_sample_weights is not None
+                                  and per_sample_weights.requires_grad):
+            return self._reduced(keys, places, per_sample_weights, bags).to(ids.device)
+        return self._look_up([keys], [places], [weights], bags).to(ids.device)
+
+    def bags(self, ids: torch.Tensor, offsets: torch.Tensor | None,
+             weights: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, int]:
+        """Check what a caller gave. Returns flat ids, offsets, weights and the number of bags."""
+        no = self._no
+        if weights is not None and (self.mode != "sum" or weights.shape != ids.shape):
+            raise ValueError(f"per_sample_weights of shape {tuple(weights.shape)} in mode "
+                             f"{self.mode!r}: one for each id, in mode 'sum'")
+        flat = no.float() if weights is None else weights.reshape(-1).float().contiguous()
+        if offsets is None:
+            if ids.dim() != 2:
+                raise ValueError(f"ids of {ids.dim()} dimensions: two, or one with offsets")
+            return whole_ids(ids), no, flat, ids.shape[0]
+        if ids.dim() != 1 or offsets.dim() != 1:
+            raise ValueError("ids and offsets have one dimension each")
+        places = whole_ids(offsets, "offsets")
+        keys = whole_ids(ids)
+        if self.include_last_offset:
+            keys, flat = keys[:int(places[-1])], flat[:int(places[-1])]
+            places = places[:-1].contiguous()
+        return keys, places, flat, places.numel()
+
+    def _reduced(self, keys: torch.Tensor, places: torch.Tensor, weights: torch.Tensor | None,
+                 bags: int) -> torch.Tensor:
+        """Reduce rows by operators of torch: the maximum, and weights that are learned."""
+        rows = self._rows(keys)
+        if weights is not None:
+            rows = rows * weights.reshape(-1, 1)
+        if not places.numel():
+            shaped = rows.reshape(bags, keys.numel() // max(bags, 1), self.table.dim)
+            return shaped.sum(1) if self.mode == "sum" else shaped.max(1).values
+        ends = torch.cat([places[1:], places.new_tensor([keys.numel()])])
+        return torch.segment_reduce(rows, self.mode, lengths=ends - places, initial=0
+                                    if self.mode == "sum" else None).nan_to_num(neginf=0.0)
+
+
+class EmbeddingCollection(Looking):
+    """All features of a model, looked up in one call."""
+
+    def __init__(self, features: Mapping[str, DynamicEmbeddingBag] | None = None) -> None:
+        """Take bags by the names of features."""
+        super().__init__()
+        self.bags = nn.ModuleDict()
+        self.anchor = nn.Parameter(torch.zeros(1))
+        for name, bag in (features or {}).items():
+            self.add(name, bag)
+
+    def add(self, name: str, bag: DynamicEmbeddingBag) -> None:
+        """Add a feature; others are as before. ValueError if it does not fit."""
+        first = next(iter(self.bags.values()), bag)
+        if name in self.bags:
+            raise ValueError(f"feature {name!r} is there already")
+        if bag.mode == "max":
+            raise ValueError(f"feature {name!r}: mode 'max' is not for collections")
+        if bag.optimizer != first.optimizer or bag.exchange is not first.exchange:
+            raise ValueError(f"feature {name!r} has {bag.optimizer}: features of a collection "
+                             f"share optimizer and exchange, here {first.optimizer}")
+        bag.anchor = self.anchor
+        self.bags[name] = bag
+        self._gather()
+
+    def drop(self, name: str) -> DynamicEmbeddingBag:
+        """Take a feature out; others are as before."""
+        if name not in self.bags:
+            raise ValueError(f"there is no feature {name!r}{did_you_mean(name, self.bags)}")
+        bag: DynamicEmbeddingBag = self.bags.pop(name)
+        bag.anchor = nn.Parameter(torch.zeros(1))
+        self._gather()
+        return bag
+
+    def _gather(self) -> None:
+        bags = list(self.bags.values())
+        self.tables = [bag.table for bag in bags]
+        if bags:
+            self.optimizer = bags[0].optimizer
+            self._set_features(FeatureSet(self.tables, [bag.mode == "mean" for bag in bags],
+                                          [bag.padding_idx for bag in bags], bags[0].exchange))
+
+    def forward(self, features: Mapping[str, Ids]) -> dict[str, torch.Tensor]:
+        """Give a row for each bag of each feature."""
+        keys, places, weights, counts = self._calls(features)
+        if len(set(counts)) > 1:
+            raise ValueError(f"features have {min(counts)} to {max(counts)} bags: equally many")
+        rows = self._look_up(keys, places, weights, counts[0])
+        parts = rows.split([table.dim for table in self.tables], dim=1)
+        return dict(zip(self.bags, parts, strict=True))
+
+    def prefetch(self, features: Mapping[str, Ids]) -> None:
+        """Send ids to their owners ahead of `forward`, whose argument this is."""
+        self._prefetch(self._calls(features)[0])
+
+    def _calls(self, features: Mapping[str, Ids]) -> tuple[list[Any], ...]:
+        """Check what a caller gave. Returns ids, offsets, weights and numbers of bags."""
+        if features.keys() != self.bags.keys():
+            raise ValueError(f"features {', '.join(features)}: there are {', '.join(self.bags)}")
+        calls = [bag.bags(*given) if isinstance(given := features[name], tuple) and len(given) > 2
+                 else bag.bags(*given, None) if isinstance(given, tuple)
+                 else bag.bags(given, None, None) for name, bag in self.bags.items()]
+        return tuple(map(list, zip(*calls, strict=True)))

@@ -1,0 +1,141 @@
+"""The look-up as an operator of torch: eager, compiled, under autocast and DDP alike.
+
+`harp::embed` reads tables and changes nothing. Its gradient, `harp::embed_gradient`, hands the
+gradients of bags to the tables, where they wait for a step, and gives the anchor of the module a
+gradient of its own: 0, or NaN if one of the bags' is not finite. So whatever looks at the gradients
+of parameters, as GradScaler does, sees it. The anchor is also why torch differentiates at all.
+
+Tables are no tensors: an operator gets the number of a `FeatureSet`.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate, count
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
+
+import torch
+from torch._library.effects import EffectType
+
+from harp.ttf.embedding import table as tables_in_c
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+
+    from harp.ttf.embedding.table import Table
+
+_known: WeakValueDictionary[int, FeatureSet] = WeakValueDictionary()
+_numbers = count()
+
+
+class FeatureSet:
+    """The tables that one call looks up, side by side in its result."""
+
+    def __init__(self, tables: Sequence[Table], means: Sequence[bool],
+                 paddings: Sequence[int | None], exchange: Any = None) -> None:
+        self.tables, self.exchange = list(tables), exchange
+        self.means, self.paddings = list(means), list(paddings)
+        self.begins = [0, *accumulate(table.dim for table in tables)]
+        self.width = self.begins[-1]
+        self._template = tables_in_c.features_of(tables, means, paddings)
+        self.number = next(_numbers)
+        _known[self.number] = self
+
+    def call(self, keys: Sequence[torch.Tensor], offsets: Sequence[torch.Tensor],
+             weights: Sequence[torch.Tensor], rows: torch.Tensor) -> np.ndarray:
+        """Fill in the C structs of a call, whose tensors the caller keeps alive."""
+        made = self._template.copy()
+        made["keys"] = [ids.data_ptr() for ids in keys]
+        made["count"] = [ids.numel() for ids in keys]
+        made["offsets"] = [place.data_ptr() if place.numel() else 0 for place in offsets]
+        made["weights"] = [weight.data_ptr() if weight.numel() else 0 for weight in weights]
+        made["rows"] = [rows.data_ptr() + 4 * begin for begin in self.begins[:-1]]
+        made["bags"], made["stride"] = len(rows), self.width
+        return made
+
+
+def check_offsets(offsets: Sequence[torch.Tensor], keys: Sequence[torch.Tensor]) -> None:
+    """Raise ValueError where offsets are broken."""
+    for place, ids in zip(offsets, keys, strict=True):
+        if not place.numel():
+            continue
+        wrong = tables_in_c.wrong_offset(place.data_ptr(), place.numel(), ids.numel())
+        if wrong >= 0:
+            raise ValueError(
+                f"offsets[{wrong}] is {int(place[wrong])}: offsets begin with 0, never fall, and "
+                f"end at the number of ids, which is {ids.numel()}")
+
+
+def _embed(anchor: torch.Tensor, keys: list[torch.Tensor], offsets: list[torch.Tensor],
+           weights: list[torch.Tensor], features: int, bags: int, width: int,
+           ) -> tuple[torch.Tensor, torch.Tensor]:
+    """Look up bags of ids; an empty tensor stands for no offsets or weights.
+
+    Returns the rows of all features side by side, and a ticket for the gradient.
+    """
+    del anchor
+    known = _known[features]
+    check_offsets(offsets, keys)
+    rows = torch.empty(bags, width)
+    if known.exchange is None:
+        tables_in_c.look_up(known.call(keys, offsets, weights, rows), torch.get_num_threads())
+        return rows, torch.zeros(0, dtype=torch.int64)
+    found: tuple[torch.Tensor, torch.Tensor] = known.exchange.look_up(known, keys, offsets, weights,
+                                                                      rows)
+    return found
+
+
+def _embed_fake(anchor: torch.Tensor, keys: list[torch.Tensor], offsets: list[torch.Tensor],
+                weights: list[torch.Tensor], features: int, bags: int, width: int,
+                ) -> tuple[torch.Tensor, torch.Tensor]:
+    del keys, offsets, weights
+    tickets = 0 if _known[features].exchange is None else 1
+    return anchor.new_empty(bags, width), anchor.new_empty(tickets, dtype=torch.int64)
+
+
+def _embed_gradient(gradient: torch.Tensor, ticket: torch.Tensor, keys: list[torch.Tensor],
+                    offsets: list[torch.Tensor], weights: list[torch.Tensor], features: int,
+                    ) -> torch.Tensor:
+    """Hand gradients to the tables. Returns the anchor's gradient."""
+    known = _known[features]
+    gradient = gradient.float().contiguous()
+    if known.exchange is None:
+        fine = tables_in_c.add(known.call(keys, offsets, weights, gradient),
+                               torch.get_num_threads())
+    else:
+        fine = known.exchange.add(known, keys, offsets, weights, gradient, ticket)
+    return torch.full((1,), 0.0 if fine else float("nan"))
+
+
+def _gradient_fake(gradient: torch.Tensor, ticket: torch.Tensor, keys: list[torch.Tensor],
+                   offsets: list[torch.Tensor], weights: list[torch.Tensor], features: int,
+                   ) -> torch.Tensor:
+    del ticket, keys, offsets, weights, features
+    return gradient.new_empty(1, dtype=torch.float32)
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
+    _, keys, offsets, weights, ctx.features, _, _ = inputs
+    ctx.n = len(keys)
+    ctx.save_for_backward(output[1], *keys, *offsets, *weights)
+
+
+def _backward(ctx: Any, gradient: torch.Tensor, _: torch.Tensor) -> tuple[Any, ...]:
+    n = ctx.n
+    ticket, *saved = ctx.saved_tensors
+    lists = saved[:n], saved[n:2 * n], saved[2 * n:]
+    nothing = [None] * n
+    return (torch.ops.harp.embed_gradient(gradient, ticket, *lists, ctx.features),
+            nothing, nothing, nothing, None, None, None)
+
+
+embed = torch.library.custom_op("harp::embed", _embed, mutates_args=(), device_types="cpu")
+embed.register_fake(_embed_fake)
+embed.register_autograd(_backward, setup_context=_setup)
+embed_gradient = torch.library.custom_op("harp::embed_gradient", _embed_gradient, mutates_args=(),
+                                         device_types="cpu")
+embed_gradient.register_fake(_gradient_fake)
+# To hand over a gradient is an effect: two calls with equal arguments stay two when compiled.
+embed_gradient.register_effect(EffectType.ORDERED)

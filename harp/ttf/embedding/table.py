@@ -1,0 +1,209 @@
+"""A table of rows by 64-bit ids: the binding of `cnet/table/table.h`.
+
+A `Table` is what modules, checkpoints and exchange share. Its calls take numpy arrays and run
+without the interpreter's lock; one thread at a time may change a table.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from harp._cnet import ffi, lib
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from harp.ttf.embedding.optimizers import Settings
+
+HEAD = np.dtype([("key", "i8"), ("count", "u4"), ("used", "u4"), ("born", "u4"),
+                 ("changed", "u4")])
+"""`struct harp_record`."""
+DIRTY = 1 << 31
+"""In `changed`: since the last save."""
+BAGS = np.dtype([("table", "u8"), ("keys", "u8"), ("offsets", "u8"), ("weights", "u8"),
+                 ("rows", "u8"), ("count", "u8"), ("bags", "u8"), ("stride", "u8"),
+                 ("padding", "i8"), ("mean", "?"), ("padded", "?")], align=True)
+"""`struct harp_embedding_bags`."""
+assert HEAD.itemsize == ffi.sizeof("struct harp_record")
+assert BAGS.itemsize == ffi.sizeof("struct harp_embedding_bags")
+WIDEST = 4096
+"""Floats of a row: TABLE_DIM_MOST."""
+PART = 1 << 16
+"""Records that are read at once."""
+
+
+def cpus() -> int:
+    """Count the CPUs that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+class Table:
+    """Rows of ``dim`` floats, each with the optimizer's state."""
+
+    def __init__(self, dim: int, optimizer: Settings, *, seed: int = 0, bound: float = 0.01,
+                 admit: int = 1, expect: int = 1 << 20, shards: int | None = None) -> None:
+        """Make an empty table. ValueError if a setting is out of bounds.
+
+        A key is inserted at its gradient number ``admit``; until then counters keep it, four bytes
+        for each of the ``expect`` keys that are expected to be too rare.
+        """
+        for name, value, least, most in (
+                ("dim", dim, 1, WIDEST), ("admit", admit, 1, 255),
+                ("expect", expect, 1, 1 << 29), ("shards", shards or 1, 1, 64)):
+            if not isinstance(value, int) or not least <= value <= most:
+                raise ValueError(f"{name}={value!r}: an integer from {least} to {most}")
+        self.dim, self.optimizer, self.seed, self.bound = dim, optimizer, seed, bound
+        self.floats = dim + optimizer.floats(dim)
+        self.shards = shards or min(cpus(), 16)
+        self.steps = 0
+        """Steps of the optimizer."""
+        self.gone: list[np.ndarray] = []
+        """Keys that were removed since the last save."""
+        self.saved_as = ""
+        """The id of the last checkpoint that was saved or loaded."""
+        self._clock = 0
+        how = ffi.new("struct harp_embedding_how *", {
+            "seed": seed % 2 ** 64, "dim": dim, "state": self.floats - dim, "bound": bound,
+            "first_state": optimizer.first_state, "shards": self.shards, "now": 0,
+            "admit_count": admit, "admit_bytes": max(4 * expect // self.shards, 64)})
+        opened = lib.harp_embedding_open(how)
+        if opened == ffi.NULL:
+            raise MemoryError(f"no memory for a table of {self.shards} shards")
+        self.at = ffi.gc(opened, lib.harp_embedding_close)
+
+    @property
+    def rows(self) -> int:
+        """Count the rows."""
+        return int(lib.harp_embedding_rows(self.at))
+
+    @property
+    def bytes(self) -> int:
+        """Give the memory of rows, states, index and what waits."""
+        return int(lib.harp_embedding_bytes(self.at))
+
+    @property
+    def clock(self) -> int:
+        """The time that rows are stamped with: a day, an hour, a step, as the caller counts."""
+        return self._clock
+
+    @clock.setter
+    def clock(self, now: int) -> None:
+        if not 0 <= now < 2 ** 32:
+            raise ValueError(f"clock={now}: an integer from 0 to 2^32 - 1")
+        self._clock = now
+        lib.harp_embedding_set_clock(self.at, now)
+
+    def drop(self) -> None:
+        """Forget gradients that wait."""
+        lib.harp_embedding_drop(self.at)
+
+    def remove(self, keys: np.ndarray) -> int:
+        """Remove keys, and count those that were there."""
+        keys = np.ascontiguousarray(keys, dtype=np.int64)
+        gone = np.zeros(len(keys), dtype=np.uint8)
+        removed = lib.harp_embedding_remove(self.at, ffi.from_buffer("int64_t[]", keys), len(keys),
+                                            ffi.from_buffer("uint8_t[]", gone))
+        if removed:
+            self.gone.append(keys[gone.view(bool)])
+        return int(removed)
+
+    def read(self, *, values: bool = True) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Give heads and values (row, then state) of all records, part by part.
+
+        The table may not change meanwhile.
+        """
+        for shard in range(self.shards):
+            at = 0
+            while True:
+                heads = np.empty(PART, dtype=HEAD)
+                floats = np.empty((PART if values else 0, self.floats), dtype=np.float32)
+                n = lib.harp_embedding_read(
+                    self.at, shard, at, PART, ffi.from_buffer("struct harp_record[]", heads),
+                    ffi.from_buffer("float[]", floats) if values else ffi.NULL)
+                if not n:
+                    break
+                yield heads[:n], floats[:n]
+                at += n
+
+    def write(self, heads: np.ndarray, values: np.ndarray) -> None:
+        """Write whole records, which count as unchanged."""
+        heads = np.ascontiguousarray(heads, dtype=HEAD)
+        values = np.ascontiguousarray(values, dtype=np.float32)
+        assert values.shape == (len(heads), self.floats)
+        if lib.harp_embedding_write(self.at, ffi.from_buffer("struct harp_record[]", heads),
+                                    ffi.from_buffer("float[]", values), len(heads)):
+            raise MemoryError(f"no memory for {len(heads)} more rows")
+
+    def saved(self) -> None:
+        """Count all records as unchanged, and forget removed keys."""
+        lib.harp_embedding_saved(self.at)
+        self.gone = []
+
+
+def look_up(features: np.ndarray, threads: int) -> None:
+    """Write the bags of features, an array of BAGS."""
+    lib.harp_embedding_look_up(ffi.from_buffer("struct harp_embedding_bags[]", features),
+                               len(features), threads)
+
+
+def add(features: np.ndarray, threads: int) -> bool:
+    """Add gradients to what waits, and say whether they are finite; if not, nothing is added."""
+    failed = lib.harp_embedding_add(ffi.from_buffer("struct harp_embedding_bags[]", features),
+                                    len(features), threads)
+    if failed == -12:  # ENOMEM
+        raise MemoryError("no memory for rows of new ids")
+    return not failed
+
+
+def apply(tables: Sequence[tuple[Table, Settings]], scale: float) -> None:
+    """Make a step of each table. FloatingPointError, with nothing changed."""
+    steps = ffi.new("struct harp_embedding_step[]", [
+        {"optimizer": how.optimizer, "scale": scale, **how.step(table.steps + 1)}
+        for table, how in tables])
+    failed = lib.harp_embedding_apply([table.at for table, _ in tables], steps, len(tables), cpus())
+    if failed:
+        for table, _ in tables:
+            table.drop()
+        raise FloatingPointError("the sum of an id's gradients is not finite: no row was changed")
+    for table, _ in tables:
+        table.steps += 1
+
+
+def distinct(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Give keys in the order of their first appearance, and the place of each key among them."""
+    found, place = np.empty_like(keys), np.empty(len(keys), dtype=np.uint32)
+    n = lib.harp_embedding_distinct(ffi.from_buffer("int64_t[]", keys), len(keys),
+                                    ffi.from_buffer("int64_t[]", found),
+                                    ffi.from_buffer("uint32_t[]", place))
+    if n < 0:
+        raise MemoryError(f"no memory to number {len(keys)} ids")
+    return found[:n], place
+
+
+def owners(keys: np.ndarray, parts: int) -> np.ndarray:
+    """Give the owner of each key among ``parts``."""
+    owner = np.empty(len(keys), dtype=np.uint32)
+    lib.harp_embedding_owners(ffi.from_buffer("int64_t[]", keys), len(keys), parts,
+                              ffi.from_buffer("uint32_t[]", owner))
+    return owner
+
+
+def wrong_offset(offsets: int, bags: int, count: int) -> int:
+    """Give the first place where offsets (an address) are wrong, or -1."""
+    return int(lib.harp_embedding_bags_wrong(ffi.cast("int64_t *", offsets), bags, count))
+
+
+def features_of(tables: Sequence[Table], means: Sequence[bool],
+                paddings: Sequence[int | None]) -> np.ndarray:
+    """Make the array of BAGS that calls fill in."""
+    made = np.zeros(len(tables), dtype=BAGS)
+    made["table"] = [int(ffi.cast("uintptr_t", table.at)) for table in tables]
+    made["mean"] = means
+    made["padding"] = [padding or 0 for padding in paddings]
+    made["padded"] = [padding is not None for padding in paddings]
+    return made
+
+

@@ -1,0 +1,200 @@
+/* A table against an array of what each key must have, under random calls, on several threads.
+ *
+ * usage: test_table THREADS OPERATIONS
+ */
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "check.h"
+#include "table/table.h"
+#include "table/table_hash.h"
+
+enum { KEYS = 6000, DIM = 5, BATCH = 3000 };
+
+static uint64_t drawn = 7;
+static uint32_t threads;
+static struct harp_embedding *table;
+static struct {
+    bool there;
+    float row[DIM];
+} expected[KEYS];
+
+static uint32_t draw_below(uint32_t n)
+{
+    drawn = harp_embedding_mix(drawn + 0x9E3779B97F4A7C15);
+    return harp_embedding_part(drawn, n);
+}
+
+/* Keys that differ in few bits, in either half, and the largest and smallest. */
+static int64_t key_of(uint32_t i)
+{
+    return i == 0 ? INT64_MIN : i == 1 ? INT64_MAX : (int64_t)((uint64_t)(i - 2) << (i % 2 * 40));
+}
+
+static void reset_row(uint32_t i)
+{
+    expected[i].there = false;
+    harp_embedding_first_row(expected[i].row, DIM, key_of(i), 11, 0.5F);
+}
+
+static void add_batch(uint32_t n, uint32_t range)
+{
+    static int64_t keys[BATCH];
+    static float gradients[BATCH * DIM];
+    uint32_t chosen[BATCH];
+    for (uint32_t i = 0; i < n; i++) {
+        chosen[i] = draw_below(range);
+        keys[i] = key_of(chosen[i]);
+        for (uint32_t j = 0; j < DIM; j++)
+            gradients[i * DIM + j] = (float)draw_below(16); /* sums are exact */
+    }
+    struct harp_embedding_bags bags = {table, keys, NULL, NULL,  gradients, n,
+                                       n,     DIM,  0,    false, false};
+    struct harp_embedding_step step = {.optimizer = HARP_EMBEDDING_SGD, .rate = 1, .scale = 1};
+    CHECK(!harp_embedding_add(&bags, 1, threads), "add");
+    static float sums[KEYS][DIM];
+    memset(sums, 0, sizeof sums);
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t j = 0; j < DIM; j++)
+            sums[chosen[i]][j] += gradients[i * DIM + j];
+    bool drop = draw_below(4) == 0;
+    if (drop)
+        harp_embedding_drop(table);
+    else
+        CHECK(!harp_embedding_apply(&table, &step, 1, threads), "apply");
+    for (uint32_t i = 0; i < n; i++)
+        expected[chosen[i]].there = true;
+    for (uint32_t k = 0; !drop && k < range; k++)
+        for (uint32_t j = 0; j < DIM; j++)
+            expected[k].row[j] -= sums[k][j];
+}
+
+static void remove_batch(uint32_t n, uint32_t range)
+{
+    static int64_t keys[BATCH];
+    static uint8_t gone[BATCH];
+    uint32_t chosen[BATCH];
+    for (uint32_t i = 0; i < n; i++)
+        keys[i] = key_of(chosen[i] = draw_below(range));
+    harp_embedding_remove(table, keys, n, gone);
+    for (uint32_t i = 0; i < n; i++) {
+        CHECK(gone[i] == expected[chosen[i]].there, "key %u", chosen[i]);
+        reset_row(chosen[i]);
+    }
+}
+
+static void look_up_batch(uint32_t n, uint32_t range)
+{
+    static int64_t keys[BATCH], offsets[BATCH];
+    static float rows[BATCH * DIM];
+    uint32_t chosen[BATCH], bags = n / 2;
+    for (uint32_t i = 0; i < n; i++)
+        keys[i] = key_of(chosen[i] = draw_below(range));
+    for (uint32_t i = 0; i < bags; i++)
+        offsets[i] = i * (n / bags);
+    struct harp_embedding_bags look = {table, keys, offsets, NULL,  rows, n,
+                                       bags,  DIM,  0,       false, false};
+    harp_embedding_look_up(&look, 1, threads);
+    for (uint32_t bag = 0; bag < bags; bag++) {
+        uint32_t end = bag + 1 < bags ? (uint32_t)offsets[bag + 1] : n;
+        for (uint32_t j = 0; j < DIM; j++) {
+            float sum = 0;
+            for (uint32_t i = (uint32_t)offsets[bag]; i < end; i++)
+                sum += expected[chosen[i]].row[j];
+            CHECK(rows[bag * DIM + j] == sum, "bag %u: %g %g", bag, rows[bag * DIM + j], sum);
+        }
+    }
+}
+
+static uint64_t count_there(void)
+{
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < KEYS; i++)
+        n += expected[i].there;
+    return n;
+}
+
+/* Every record that is read is one that must be there. */
+static void read_all(uint32_t shards)
+{
+    static struct harp_record heads[KEYS];
+    static float values[KEYS * DIM];
+    uint64_t n = 0;
+    for (uint32_t shard = 0; shard < shards; shard++)
+        n += harp_embedding_read(table, shard, 0, KEYS - n, heads + n, values + n * DIM);
+    CHECK(n == count_there() && n == harp_embedding_rows(table), "%lu", (unsigned long)n);
+}
+
+static void test_random_calls(uint32_t shards, uint32_t operations)
+{
+    struct harp_embedding_how how = {
+        .seed = 11, .dim = DIM, .bound = 0.5F, .shards = shards, .admit_count = 1};
+    table = harp_embedding_open(&how);
+    uint64_t empty = harp_embedding_bytes(table);
+    for (uint32_t i = 0; i < KEYS; i++)
+        reset_row(i);
+    for (uint32_t done = 0; done < operations;) {
+        uint32_t n = 2 + draw_below(BATCH - 2), what = draw_below(8), range = KEYS >> draw_below(4);
+        what < 4   ? add_batch(n, range)
+        : what < 6 ? look_up_batch(n, range)
+                   : remove_batch(n, range);
+        read_all(shards);
+        done += n;
+    }
+    static int64_t keys[KEYS];
+    static uint8_t gone[KEYS];
+    for (uint32_t i = 0; i < KEYS; i++)
+        keys[i] = key_of(i);
+    CHECK(harp_embedding_remove(table, keys, KEYS, gone) == count_there(), "remove all");
+    CHECK(harp_embedding_bytes(table) < empty + (512 << 10), "memory of rows is given back");
+    harp_embedding_close(table);
+}
+
+/* The vectors of Random123, file kat_vectors, of philox4x32 with 10 rounds. */
+static void test_philox(void)
+{
+    uint32_t zero[4] = {0}, ones[4] = {~0U, ~0U, ~0U, ~0U};
+    uint32_t pi[4] = {0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344};
+    harp_philox(zero, 0);
+    CHECK(zero[0] == 0x6627e8d5 && zero[1] == 0xe169c58d && zero[2] == 0xbc57ac4c &&
+              zero[3] == 0x9b00dbd8,
+          "zeros");
+    harp_philox(ones, ~UINT64_C(0));
+    CHECK(ones[0] == 0x408f276d && ones[1] == 0x41c83b0e && ones[2] == 0xa20bc7c6 &&
+              ones[3] == 0x6d5451fd,
+          "ones");
+    harp_philox(pi, UINT64_C(0x299f31d0a4093822));
+    CHECK(pi[0] == 0xd16cfe09 && pi[1] == 0x94fdcceb && pi[2] == 0x5001e420 && pi[3] == 0x24126ea1,
+          "pi");
+}
+
+static void test_what_is_not_finite_changes_nothing(void)
+{
+    struct harp_embedding_how how = {.dim = DIM, .shards = 2, .admit_count = 1};
+    table = harp_embedding_open(&how);
+    int64_t keys[2] = {1, 2};
+    float rows[2 * DIM] = {0};
+    rows[7] = NAN;
+    struct harp_embedding_bags bags = {table, keys, NULL, NULL, rows, 2, 2, DIM, 0, false, false};
+    CHECK(harp_embedding_add(&bags, 1, threads) == -EDOM && !harp_embedding_rows(table), "NaN");
+    rows[7] = 3e38F;
+    struct harp_embedding_step step = {.optimizer = HARP_EMBEDDING_SGD, .rate = 1, .scale = 1};
+    CHECK(!harp_embedding_add(&bags, 1, threads) && !harp_embedding_add(&bags, 1, threads), "add");
+    CHECK(harp_embedding_apply(&table, &step, 1, threads) == -EDOM, "the sum is not finite");
+    harp_embedding_look_up(&bags, 1, threads);
+    CHECK(rows[7] == 0, "%g", rows[7]);
+    harp_embedding_close(table);
+}
+
+int main(int argc, char **argv)
+{
+    CHECK(argc == 3, "arguments");
+    threads = (uint32_t)atoi(argv[1]);
+    test_philox();
+    test_what_is_not_finite_changes_nothing();
+    test_random_calls(threads, (uint32_t)atoi(argv[2]));
+    test_random_calls(3, (uint32_t)atoi(argv[2]));
+    return 0;
+}

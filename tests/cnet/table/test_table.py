@@ -1,0 +1,20 @@
+"""The table in C under sanitizers, against an array of what each key must have."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.c_programs import SANITIZED, build, run
+from tests.support.levels import long_except
+
+SOURCES = ["tests/cnet/table/test_table.c", *(f"cnet/table/table{part}.c" for part in (
+    "", "_batch", "_crew", "_index", "_pending", "_records", "_shard", "_update"))]
+THREADS = ["-O1", "-fsanitize=thread", "-Wno-tsan", "-pthread"]
+QUICK, ALL = 100_000, 1_000_000
+
+
+@pytest.mark.parametrize("operations", long_except([QUICK, ALL], QUICK))
+@pytest.mark.parametrize("flags", [SANITIZED, THREADS], ids=["asan", "tsan"])
+@pytest.mark.parametrize("threads", [1, 4])
+def test_random_calls_against_an_array(tmp_path, flags, threads, operations):
+    run(build(tmp_path / "table", SOURCES, [*flags, "-lm"]), str(threads), str(operations))

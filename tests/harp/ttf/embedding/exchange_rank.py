@@ -1,0 +1,87 @@
+"""A rank of test_exchange.py: trains a divided table, saves it, or compares it with one alone.
+
+usage: exchange_rank.py BACKEND FOLDER RANK RANKS DO
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from harp.ttf.embedding import Adam, DynamicEmbeddingBag, EmbeddingCollection, TableOptimizer
+from harp.ttf.embedding.checkpoint import load, save
+from harp.ttf.embedding.exchange import Exchange
+
+BATCH, STEPS = 24, 6
+"""BATCH is divisible by all numbers of ranks."""
+
+
+def made(exchange=None):
+    return EmbeddingCollection({
+        "a": DynamicEmbeddingBag(4, mode="mean", optimizer=Adam(lr=0.1), bound=0.5, padding_idx=3,
+                                 exchange=exchange),
+        "b": DynamicEmbeddingBag(3, mode="sum", optimizer=Adam(lr=0.1), bound=0.5,
+                                 exchange=exchange)})
+
+
+def batch(step, rank, ranks):
+    """A rank's part of a batch: ids in two dimensions, and ids with offsets and weights."""
+    generator = torch.Generator().manual_seed(step)
+    square = torch.randint(-20, 20, (BATCH, 3), generator=generator)
+    flat = torch.randint(-20, 20, (BATCH * 2,), generator=generator) * 2 ** 40
+    weights = torch.rand(BATCH * 2, generator=generator)
+    n = BATCH // ranks
+    own, pairs = slice(rank * n, (rank + 1) * n), slice(2 * rank * n, 2 * (rank + 1) * n)
+    return {"a": square[own], "b": (flat[pairs], torch.arange(0, 2 * n, 2), weights[pairs])}
+
+
+def train(model, steps, rank=0, ranks=1, *, prefetch=False):
+    optimizer = TableOptimizer(model)
+    for step in steps:
+        rows = model(batch(step, rank, ranks))
+        if prefetch and step + 1 < steps.stop:
+            model.prefetch(batch(step + 1, rank, ranks))
+        loss = sum(part.cos().sum() for part in rows.values()) / len(rows["a"])
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def not_finite(model, rank, ranks):
+    """One rank's gradient is NaN: all ranks leave the step out."""
+    optimizer = TableOptimizer(model)
+    rows = model(batch(0, rank, ranks))
+    before = {name: part.detach().clone() for name, part in rows.items()}
+    (rows["a"].sum() * (float("nan") if rank == ranks - 1 else 1.0)).backward()
+    with pytest.raises(FloatingPointError, match="is not finite"):
+        optimizer.step()
+    after = model(batch(0, rank, ranks))
+    assert all(torch.equal(after[name], before[name]) for name in before)
+
+
+def main():
+    backend, folder, rank, ranks, do = sys.argv[1:]
+    rank, ranks, folder = int(rank), int(ranks), Path(folder)
+    torch.set_num_threads(1)
+    if backend == "lightcc":
+        import harp.lightcc.torch.backend  # noqa: F401  # registers the name
+    dist.init_process_group(backend, init_method=f"file://{folder}/meet-{do}", rank=rank,
+                            world_size=ranks)
+    model = made(Exchange())
+    if do == "save":
+        train(model, range(STEPS // 2), rank, ranks, prefetch=True)
+        save(model, folder / "saved")
+    else:
+        load(model, folder / "saved")
+        train(model, range(STEPS // 2, STEPS), rank, ranks)
+        save(model, folder / "saved", delta=True)
+        not_finite(model, rank, ranks)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,278 @@
+"""Checkpoints: bit-equal, full and by deltas, read while they grow, and whole whatever happens."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+
+from harp.angelptm.checkpoint import CheckpointError
+from harp.ttf.embedding import (
+    SGD,
+    Adagrad,
+    Adam,
+    DynamicEmbedding,
+    DynamicEmbeddingBag,
+    EmbeddingCollection,
+    TableOptimizer,
+)
+from harp.ttf.embedding.checkpoint import TIMES, Follower, load, save
+from tests.support import PATIENCE_S, ROOT
+
+SAVES_FOR_EVER = """
+import sys
+from tests.harp.ttf.embedding.test_checkpoint import made, save, train
+model = made()
+for step in range(10**6):
+    train(model, step)
+    save(model, sys.argv[1], delta=step % 3 > 0)
+    print("saved", flush=True)
+"""
+
+
+def made(shards=1, **more):
+    return EmbeddingCollection({
+        "a": DynamicEmbeddingBag(4, optimizer=Adam(lr=0.1), shards=shards, **more),
+        "b": DynamicEmbeddingBag(3, optimizer=Adam(lr=0.1), seed=2, shards=shards)})
+
+
+def train(model, step, ids=200):
+    optimizer = TableOptimizer(model)
+    generator = torch.Generator().manual_seed(step)
+    for module in model.bags.values():
+        module.table.clock = step
+    given = torch.randint(-ids, ids, (20, 3), generator=generator)
+    rows = model({"a": given, "b": given + step})
+    (rows["a"].sum() + rows["b"].pow(2).sum()).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def contents(model):
+    """All that the tables of a model have, in an order of their own."""
+    found = {}
+    for name, module in model.named_modules():
+        if isinstance(module, DynamicEmbedding):
+            found[name] = (module.table.steps, module.table.clock, {
+                int(head["key"]): ([int(head[field]) for field in TIMES], row.tobytes())
+                for heads, rows in module.table.read()
+                for head, row in zip(heads, rows, strict=True)})
+    return found
+
+
+def test_a_full_checkpoint_has_all_and_training_goes_on_with_the_same_bits(tmp_path):
+    model, other = made(), made(shards=3)
+    for step in range(4):
+        train(model, step)
+    save(model, tmp_path)
+    train(other, 77)
+    load(other, tmp_path)
+    assert contents(other) == contents(model)
+    for trained in (model, other):
+        train(trained, 5)
+    assert contents(other) == contents(model)
+
+
+def test_deltas_have_what_changed_and_what_went(tmp_path):
+    model, other = made(), made()
+    train(model, 0)
+    save(model, tmp_path)
+    for step in range(1, 4):
+        train(model, step)
+        gone = model.bags["a"].evict(idle=1)
+        model.bags["b"].remove(torch.arange(-50, 0))
+        changed = set(model.bags["a"].changed().tolist())
+        number = save(model, tmp_path, delta=True)
+        file = load_file(tmp_path / f"{number}.0-of-1.safetensors")
+        assert set(file["bags.a.keys"].tolist()) == changed
+        assert len(file["bags.a.gone"]) == gone
+        assert len(changed) < 61
+    load(other, tmp_path)
+    assert contents(other) == contents(model)
+    train(model, 9)
+    save(other, tmp_path, delta=True)
+    with pytest.raises(CheckpointError, match="is not the one that these tables were saved to or"):
+        save(model, tmp_path, delta=True)
+
+
+def test_the_format_is_as_documented(tmp_path):
+    module = DynamicEmbedding(2, optimizer=Adagrad(), bound=0.5)
+    module.table.clock = 8
+    ids = torch.tensor([-5, 2 ** 62])
+    module(ids).sum().backward()
+    TableOptimizer(module).step()
+    number = save(module, tmp_path)
+    file = load_file(tmp_path / f"{number}.0-of-1.safetensors")
+    order = np.argsort(file["table.keys"])
+    assert file["table.keys"][order].tolist() == ids.tolist()
+    assert np.array_equal(file["table.rows"][order], module(ids).detach())
+    assert np.array_equal(file["table.state"], np.ones((2, 2)))
+    for field, value in (("count", 1), ("used", 8), ("born", 8)):
+        assert file[f"table.{field}"].tolist() == [value, value]
+    about = json.loads(file["about"].tobytes())
+    assert about["kind"] == "full"
+    assert about["tables"]["table"]["optimizer"] == "Adagrad"
+    latest = json.loads((tmp_path / "latest.json").read_text())
+    assert latest["files"] == [[f"{number}.0-of-1.safetensors"]]
+
+
+def test_a_follower_applies_deltas_while_it_is_read(tmp_path):
+    """Each row that a reader sees is one that the trainer had: all of its values are equal."""
+    def one_value(scale):
+        rows = trainer(ids)
+        (rows * scale).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    trainer = DynamicEmbedding(8, optimizer=SGD(lr=1.0), bound=0.0)
+    optimizer = TableOptimizer(trainer)
+    ids = torch.arange(10_000)
+    one_value(1.0)
+    save(trainer, tmp_path)
+    server = DynamicEmbedding(8, optimizer=SGD(lr=1.0), bound=0.0)
+    follower = Follower(server, tmp_path)
+    assert follower.poll() == 1
+    wrong, ended = [], threading.Event()
+
+    def read():
+        while not ended.is_set():
+            with follower.reading():
+                rows = server(ids).detach()
+            if not (rows == rows[:, :1]).all() or rows.min() < -6 or rows.max() > -1:
+                wrong.append(rows)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for _ in range(5):
+        one_value(1.0)
+        save(trainer, tmp_path, delta=True)
+        assert follower.poll() == 1
+        with follower.reading():
+            assert torch.equal(server(ids), trainer(ids))
+    ended.set()
+    reader.join()
+    assert not wrong
+    assert follower.poll() == 0
+    save(trainer, tmp_path)
+    assert follower.poll() == 1
+
+
+def test_a_process_that_is_killed_leaves_the_last_checkpoint(tmp_path):
+    for saves in (1, 2, 3):
+        process = subprocess.Popen([sys.executable, "-c", SAVES_FOR_EVER, str(tmp_path)], cwd=ROOT,
+                                   stdout=subprocess.PIPE, text=True)
+        for _ in range(saves):
+            assert process.stdout.readline() == "saved\n"
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=PATIENCE_S)
+        model, expected = made(), made()
+        load(model, tmp_path)
+        steps = model.bags["a"].table.steps
+        assert steps >= saves
+        for step in range(steps):
+            train(expected, step)
+        assert contents(model) == contents(expected)
+
+
+def damaged(folder, what):
+    """Damage a checkpoint, and say which sentence follows."""
+    file = next(folder.glob("*.safetensors"))
+    if what == "truncated":
+        file.write_bytes(file.read_bytes()[:-5])
+        return "ends before tensor .*: it was truncated"
+    if what == "foreign":
+        file.write_bytes(b"\x10\0\0\0\0\0\0\0" + b"{}".ljust(16))
+        return "is no file of dynamic tables: 'about'"
+    if what == "missing":
+        file.unlink()
+        return "is no file of a checkpoint: .*No such file"
+    if what == "no JSON":
+        (folder / "latest.json").write_text("{")
+        return "latest.json is no JSON"
+    if what == "another format":
+        (folder / "latest.json").write_text('{"format": "x"}')
+        return "latest.json is not of format harp.ttf.embedding/1"
+    (folder / "latest.json").unlink()
+    return "has no checkpoint: latest.json: No such file"
+
+
+@pytest.mark.parametrize("what", ["truncated", "foreign", "missing", "no JSON", "another format",
+                                  "no manifest"])
+def test_a_damaged_checkpoint_is_one_sentence_and_changes_nothing(tmp_path, what):
+    model = made()
+    train(model, 0)
+    save(model, tmp_path)
+    sentence = damaged(tmp_path, what)
+    train(model, 1)
+    before = contents(model)
+    with pytest.raises(CheckpointError, match=sentence) as caught:
+        load(model, tmp_path)
+    assert "\n" not in str(caught.value)
+    assert contents(model) == before
+
+
+@pytest.mark.parametrize(("other", "sentence"), [
+    (lambda: EmbeddingCollection({"a": DynamicEmbeddingBag(4, optimizer=Adam(lr=0.1)),
+                                  "c": DynamicEmbeddingBag(3, optimizer=Adam(lr=0.1))}),
+     "has no table 'bags.c'; it has bags.a, bags.b"),
+    (lambda: EmbeddingCollection({"a": DynamicEmbeddingBag(5, optimizer=Adam(lr=0.1))}),
+     "table 'bags.a' has dim 4, and the model's has 5"),
+    (lambda: EmbeddingCollection({"a": DynamicEmbeddingBag(4)}),
+     "has optimizer Adam, and the model's has SGD"),
+    (lambda: EmbeddingCollection({"a": DynamicEmbeddingBag(4, optimizer=Adam(), seed=9)}),
+     "has seed 0, and the model's has 9")])
+def test_a_checkpoint_of_another_model_is_one_sentence(tmp_path, other, sentence):
+    model = made()
+    train(model, 0)
+    save(model, tmp_path)
+    with pytest.raises(CheckpointError, match=sentence):
+        load(other(), tmp_path)
+
+
+FULL_DISK = """
+import os, sys, torch
+from tests.harp.ttf.embedding.test_checkpoint import *
+folder = sys.argv[1]
+model, other = made(), made()
+train(model, 0)
+save(model, folder)
+train(model, 1)
+model.add_module("large", DynamicEmbedding(512, optimizer=Adam(lr=0.1)))
+model.large(torch.arange(100)).sum().backward()
+changed = model.bags["a"].changed().tolist()
+try:
+    save(model, folder)
+except CheckpointError as error:
+    print(error)
+assert model.bags["a"].changed().tolist() == changed
+load(other, folder)
+print(other.bags["a"].table.steps, len(os.listdir(folder)))
+"""
+
+
+def test_a_disk_that_is_full_leaves_the_last_checkpoint_and_what_changed(tmp_path):
+    mounted = 'mount -t tmpfs -o size=128k none "$2" && exec "$0" -c "$1" "$2"'
+    done = subprocess.run(["unshare", "--mount", "sh", "-c", mounted, sys.executable, FULL_DISK,
+                           str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False,
+                          timeout=PATIENCE_S)
+    assert done.returncode == 0, done.stderr
+    said, rest = done.stdout.splitlines()
+    assert "cannot be saved: No space left on device; the last checkpoint is as it was" in said
+    assert rest == "1 2"
+
+
+def test_old_files_go_with_the_next_full_checkpoint_but_one(tmp_path):
+    model = made()
+    for full in range(3):
+        train(model, full)
+        save(model, tmp_path)
+        save(model, tmp_path, delta=True)
+    # The chain, and the one that a reader may still be at.
+    assert len(list(tmp_path.glob("*.safetensors"))) == 4

@@ -1,0 +1,63 @@
+"""Tables over ranks train as one table does, and N ranks go on where M have saved."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from harp.ttf.embedding.checkpoint import load
+from harp.ttf.embedding.exchange import Exchange
+from tests.harp.ttf.embedding.exchange_rank import STEPS, made, train
+from tests.support import PATIENCE_S, ROOT
+from tests.support.levels import long_except
+
+
+def run_ranks(backend, folder, ranks, do):
+    processes = [subprocess.Popen(
+        [sys.executable, "-m", "tests.harp.ttf.embedding.exchange_rank", backend, str(folder),
+         str(rank), str(ranks), do], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+        for rank in range(ranks)]
+    try:
+        said = [process.communicate(timeout=PATIENCE_S)[1] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [0] * ranks, "\n".join(said)
+
+
+def rows_of(model):
+    return {(name, int(head["key"])): values for name, module in model.bags.items()
+            for heads, parts in module.table.read()
+            for head, values in zip(heads, parts, strict=True)}
+
+
+@pytest.mark.parametrize(("backend", "saving", "loading"), long_except(
+    [(backend, m, n) for backend in ("gloo", "lightcc") for m in (1, 2, 3, 4) for n in (1, 2, 4)],
+    ("gloo", 3, 2), ("lightcc", 2, 4)))
+def test_ranks_train_as_one_table_and_others_go_on(tmp_path, backend, saving, loading):
+    expected, found = made(), made()
+    train(expected, range(STEPS // 2))
+    run_ranks(backend, tmp_path, saving, "save")
+    load(found, tmp_path / "saved")
+    ours, theirs = rows_of(found), rows_of(expected)
+    assert ours.keys() == theirs.keys()
+    for key, values in ours.items():
+        np.testing.assert_allclose(values, theirs[key], atol=2e-6)
+    train(found, range(STEPS // 2, STEPS))
+    run_ranks(backend, tmp_path, loading, "go on")
+    again = made()
+    load(again, tmp_path / "saved")
+    ours, theirs = rows_of(again), rows_of(found)
+    assert ours.keys() == theirs.keys()
+    for key, values in ours.items():
+        np.testing.assert_allclose(values, theirs[key], atol=2e-6)
+
+
+def test_without_a_group_it_says_what_to_call():
+    assert not torch.distributed.is_initialized()
+    with pytest.raises(RuntimeError, match=r"call torch.distributed.init_process_group\(\) first"):
+        Exchange()

@@ -1,0 +1,281 @@
+"""Modules train as nn.Embedding and nn.EmbeddingBag do with torch's optimizers for sparse rows."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from harp.ttf.embedding import (
+    SGD,
+    Adagrad,
+    Adam,
+    DynamicEmbedding,
+    DynamicEmbeddingBag,
+    EmbeddingCollection,
+    TableOptimizer,
+)
+
+DIM, IDS = 6, 40
+FAR = (torch.arange(IDS) - 20) * 2 ** 40 + 7
+"""The dynamic module's id for each dense one."""
+
+PAIRS = {
+    "sgd": (SGD(lr=0.03), lambda p: torch.optim.SGD(p, lr=0.03)),
+    "adagrad": (Adagrad(lr=0.03, initial=0.1),
+                lambda p: torch.optim.Adagrad(p, lr=0.03, initial_accumulator_value=0.1)),
+    "adam": (Adam(lr=0.05, betas=(0.8, 0.95)),
+             lambda p: torch.optim.SparseAdam(p, lr=0.05, betas=(0.8, 0.95))),
+}
+
+
+def twins(name, mode="sum", **more):
+    """A dynamic bag, torch's with the same rows, and their optimizers."""
+    ours, theirs = PAIRS[name]
+    bag = DynamicEmbeddingBag(DIM, mode=mode, optimizer=ours, bound=0.5, **more)
+    padding = None if more.get("padding_idx") is None else FAR.tolist().index(more["padding_idx"])
+    dense = nn.EmbeddingBag(IDS, DIM, mode=mode, sparse=mode != "max", padding_idx=padding)
+    single = DynamicEmbedding(DIM, bound=0.5)
+    dense.weight.data = single(FAR).detach().clone()
+    return bag, TableOptimizer(bag), dense, theirs(list(dense.parameters()))
+
+
+def batch(seed):
+    """Ids with offsets, some bags empty, and a weight for each id."""
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(0, IDS, (50,), generator=generator)
+    offsets = torch.randint(0, 51, (12,), generator=generator).sort().values
+    offsets[0] = 0
+    return ids, offsets, torch.rand(50, generator=generator)
+
+
+def loss_of(rows):
+    return (rows * torch.arange(rows.numel()).reshape(rows.shape).cos()).sum() + rows.pow(2).sum()
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # torch's Adagrad sets this off
+@pytest.mark.parametrize("mode", ["sum", "mean"])
+@pytest.mark.parametrize("name", PAIRS)
+def test_training_equals_that_of_torch(name, mode):
+    bag, ours, dense, theirs = twins(name, mode)
+    for seed in range(20):
+        ids, offsets, weights = batch(seed)
+        more = {"per_sample_weights": weights} if mode == "sum" else {}
+        for rows, optimizer in ((bag(FAR[ids], offsets, **more), ours),
+                                (dense(ids, offsets, **more), theirs)):
+            optimizer.zero_grad()
+            loss_of(rows).backward()
+            optimizer.step()
+    got = DynamicEmbeddingBag.forward(bag, FAR.reshape(-1, 1))
+    torch.testing.assert_close(got, dense.weight, rtol=0, atol=1e-6)
+    assert bag.table.rows <= IDS
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_ids_in_two_dimensions_and_padding(compiled):
+    bag, ours, dense, theirs = twins("sgd", "mean", padding_idx=int(FAR[3]))
+    call = torch.compile(bag, backend="aot_eager") if compiled else bag
+    for seed in range(5):
+        ids = batch(seed)[0].reshape(10, 5)
+        torch.testing.assert_close(call(FAR[ids]), dense(ids))
+        loss_of(call(FAR[ids])).backward()
+        loss_of(dense(ids)).backward()
+        ours.step(), theirs.step()
+        ours.zero_grad(), theirs.zero_grad()
+    assert int(FAR[3]) not in bag.changed()
+
+
+def test_the_maximum_and_weights_that_are_learned():
+    bag, ours, dense, _ = twins("sgd", "max")
+    ids, offsets, weights = batch(1)
+    theirs = torch.optim.SGD(dense.parameters(), lr=0.03)
+    for rows, optimizer in ((bag(FAR[ids], offsets), ours), (dense(ids, offsets), theirs)):
+        loss_of(rows).backward()
+        optimizer.step()
+    torch.testing.assert_close(bag(FAR[ids], offsets), dense(ids, offsets))
+    bag, _, dense, _ = twins("sgd", "sum")
+    grads = []
+    for module, known in ((bag, FAR[ids]), (dense, ids)):
+        weight = weights.clone().requires_grad_()
+        loss_of(module(known, offsets, per_sample_weights=weight)).backward()
+        grads.append(weight.grad)
+    torch.testing.assert_close(*grads)
+
+
+def test_a_look_up_changes_nothing_and_gives_what_training_begins_with():
+    one, other = (DynamicEmbedding(DIM, seed=5, shards=shards) for shards in (1, 3))
+    ids = torch.tensor([[3, -2 ** 63], [2 ** 63 - 1, 3]])
+    rows = one(ids).detach()
+    assert rows.shape == (2, 2, DIM)
+    assert torch.equal(rows, other(ids.flip(1)).detach().flip(1))
+    assert not torch.equal(rows, DynamicEmbedding(DIM, seed=6)(ids))
+    assert rows.abs().max() <= 0.01
+    assert one.table.rows == 0
+    loss_of(one(ids)).backward()
+    assert one.table.rows == 3
+    assert torch.equal(one(ids), rows)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's compiler imports torch.jit
+def test_a_gradient_of_an_operator_that_is_called_twice_counts_twice_when_compiled():
+    ids = torch.arange(12).reshape(4, 3)
+    after = []
+    for compiled in (False, True):
+        bag = DynamicEmbeddingBag(DIM, mode="sum", optimizer=SGD(lr=1))
+
+        def twice(ids, bag=bag):
+            return bag(ids) + bag(ids)
+
+        call = torch.compile(twice, backend="aot_eager_decomp_partition") if compiled else twice
+        call(ids).sum().backward()
+        TableOptimizer(bag).step()
+        after.append(bag(ids).detach())
+    assert torch.equal(*after)
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.bag = DynamicEmbeddingBag(DIM, optimizer=Adam(lr=0.01))
+        self.top = nn.Linear(DIM, 1)
+        nn.init.constant_(self.top.weight, 0.3)
+        nn.init.zeros_(self.top.bias)
+
+    def forward(self, ids):
+        return self.top(self.bag(ids)).squeeze(1)
+
+
+def trained(model, steps=3, **autocast):
+    dense = torch.optim.SGD(model.top.parameters(), lr=0.1)
+    sparse = TableOptimizer(model)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, enabled=bool(autocast))
+    for seed in range(steps):
+        ids = batch(seed)[0].reshape(10, 5)
+        with torch.autocast("cpu", enabled=bool(autocast), **autocast):
+            loss = (model(ids).float() - ids.float().mean(1) / IDS).pow(2).mean()
+        scaler.scale(loss).backward()
+        for optimizer in (dense, sparse):
+            scaler.step(optimizer)
+            optimizer.zero_grad()
+        scaler.update()
+    return model.bag(torch.arange(IDS).reshape(-1, 1)).detach()
+
+
+def test_autocast_and_a_scale_train_alike():
+    torch.testing.assert_close(trained(Model(), dtype=torch.bfloat16), trained(Model()),
+                               rtol=0.05, atol=2e-3)
+
+
+def test_a_scheduler_sets_the_rate():
+    bag = DynamicEmbeddingBag(1, mode="sum", optimizer=SGD(lr=1.0))
+    optimizer = TableOptimizer(bag)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    before = bag(torch.tensor([[7]])).item()
+    for _ in range(2):
+        bag(torch.tensor([[7]])).sum().backward()
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+    assert bag(torch.tensor([[7]])).item() == pytest.approx(before - 1.5)
+
+
+def test_gradients_of_several_batches_wait_for_one_step():
+    ids = torch.arange(8).reshape(4, 2)
+    rows = []
+    for parts in (ids.split(1), [ids]):
+        bag = DynamicEmbeddingBag(DIM, mode="sum", optimizer=Adam(lr=0.1))
+        optimizer = TableOptimizer(bag)
+        for part in parts:
+            bag(part).sum().backward()
+        optimizer.step()
+        rows.append(bag(ids))
+    assert torch.equal(*rows)
+
+
+def test_what_is_not_finite_changes_no_table():
+    model = EmbeddingCollection({name: DynamicEmbeddingBag(2, mode="sum", optimizer=SGD(lr=1))
+                                 for name in "ab"})
+    optimizer = TableOptimizer(model)
+    ids = torch.tensor([[1], [2]])
+    rows = model({"a": ids, "b": ids})
+    (rows["a"] * torch.tensor([1.0, float("nan")])).sum().backward()
+    with pytest.raises(FloatingPointError, match="is not finite: no row was changed"):
+        optimizer.step()
+    optimizer.zero_grad()
+    assert [table.rows for table in model.tables] == [0, 0]
+    (model({"a": ids, "b": ids})["b"] * 3e38).sum().backward()
+    (model({"a": ids, "b": ids})["b"] * 3e38).sum().backward()
+    with pytest.raises(FloatingPointError, match="sum of an id's gradients is not finite"):
+        optimizer.step()
+    assert torch.equal(model({"a": ids, "b": ids})["b"], rows["b"])
+
+
+def test_a_scaler_skips_a_step_that_is_not_finite():
+    bag = DynamicEmbeddingBag(2, mode="sum", optimizer=SGD(lr=1))
+    top = nn.Linear(2, 1)
+    ids = torch.tensor([[1], [2]])
+    before = bag(ids).detach()
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0 ** 120)
+    scaler.scale((top(bag(ids)) * 1e30).sum()).backward()
+    dense, sparse = torch.optim.SGD(top.parameters()), TableOptimizer(bag)
+    scaler.step(dense), scaler.step(sparse), scaler.update()
+    assert torch.equal(bag(ids), before)
+    assert scaler.get_scale() == 2.0 ** 119
+
+
+def test_a_collection_gives_what_its_bags_give():
+    bags = {"user": DynamicEmbeddingBag(4, mode="sum"), "item": DynamicEmbeddingBag(3, seed=1)}
+    alone = {"user": DynamicEmbeddingBag(4, mode="sum"), "item": DynamicEmbeddingBag(3, seed=1)}
+    model = EmbeddingCollection(bags)
+    ids, offsets, weights = batch(4)
+    given = {"item": torch.randint(0, 9, (12, 2)), "user": (ids, offsets, weights)}
+    optimizers = [TableOptimizer(model), *map(TableOptimizer, alone.values())]
+    for _ in range(3):
+        rows = model(given)
+        expected = {"user": alone["user"](ids, offsets, weights),
+                    "item": alone["item"](given["item"])}
+        for name in bags:
+            assert torch.equal(rows[name], expected[name])
+            loss_of(rows[name]).backward(retain_graph=True)
+            loss_of(expected[name]).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+    assert len(list(model.parameters())) == 1
+
+
+def test_features_come_and_go():
+    model = EmbeddingCollection({"a": DynamicEmbeddingBag(4), "b": DynamicEmbeddingBag(3)})
+    ids = torch.arange(6).reshape(3, 2)
+    before = model({"a": ids, "b": ids})["a"]
+    model.add("c", DynamicEmbeddingBag(2))
+    model.drop("b")
+    rows = model({"a": ids, "c": ids})
+    assert rows["c"].shape == (3, 2)
+    assert torch.equal(rows["a"], before)
+    with pytest.raises(ValueError, match="features a: there are a, c"):
+        model({"a": ids})
+
+
+@pytest.mark.parametrize(("call", "sentence"), [
+    (lambda: DynamicEmbedding(4)(torch.rand(3)), r"ids are of torch.float32: ids are integers"),
+    (lambda: DynamicEmbedding(0), "dim=0: an integer from 1 to 4096"),
+    (lambda: DynamicEmbeddingBag(4, mode="maen"), "mode='maen': sum, mean, max; did you mean"),
+    (lambda: DynamicEmbedding(4, admit=0), "admit=0: an integer from 1 to 255"),
+    (lambda: DynamicEmbedding(4, expect=0), "expect=0: an integer from 1"),
+    (lambda: DynamicEmbedding(4).evict(most=0), "most=0: at least 1"),
+    (lambda: DynamicEmbeddingBag(4)(torch.arange(4), torch.tensor([0, 3, 2])),
+     r"offsets\[2\] is 2: offsets begin with 0, never fall, and end at the number of ids, .* 4"),
+    (lambda: DynamicEmbeddingBag(4)(torch.arange(4), torch.tensor([1, 3])), r"offsets\[0\] is 1"),
+    (lambda: DynamicEmbeddingBag(4)(torch.arange(4), torch.tensor([0, 5])), r"offsets\[1\] is 5"),
+    (lambda: DynamicEmbeddingBag(4)(torch.arange(4)), "ids of 1 dimensions: two, or one with"),
+    (lambda: DynamicEmbeddingBag(4)(torch.ones(2, 2).long(), None, torch.ones(2, 2)),
+     "in mode 'mean': one for each id, in mode 'sum'"),
+    (lambda: TableOptimizer(nn.Linear(2, 2)), "Linear has no dynamic embedding"),
+    (lambda: EmbeddingCollection({"user": DynamicEmbeddingBag(2)}).drop("usr"),
+     "there is no feature 'usr'; did you mean 'user'"),
+])
+def test_what_is_wrong_is_one_sentence(call, sentence):
+    with pytest.raises((TypeError, ValueError), match=sentence) as caught:
+        call()
+    assert "\n" not in str(caught.value)

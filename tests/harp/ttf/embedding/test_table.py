@@ -1,0 +1,206 @@
+"""The table against a dictionary, and its optimizers against the papers' formulas."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from harp.ttf.embedding import FTRL, SGD, Adagrad, DynamicEmbedding, TableOptimizer
+from harp.ttf.embedding.table import HEAD, Table, distinct, owners
+from tests.support.levels import long
+
+DIM = 3
+IDS = st.lists(st.one_of(st.integers(-9, 9), st.integers(-2 ** 63, 2 ** 63 - 1)), min_size=1,
+               max_size=40)
+
+
+class AgainstDict(RuleBasedStateMachine):
+    """A module that is trained, cut and copied, beside a dictionary that has each row."""
+
+    @initialize(shards=st.integers(1, 3))
+    def begin(self, shards):
+        self.module = self.made(shards)
+        self.first = self.made(1)  # is never trained
+        self.optimizer = TableOptimizer(self.module)
+        self.rows, self.clock = {}, 0
+
+    @staticmethod
+    def made(shards):
+        return DynamicEmbedding(DIM, optimizer=SGD(lr=1.0), bound=0.5, seed=3, shards=shards)
+
+    def expected(self, ids):
+        return torch.stack([self.rows[key][0] if key in self.rows
+                            else self.first(torch.tensor(key)).detach() for key in ids])
+
+    @rule(ids=IDS)
+    def look_up(self, ids):
+        assert torch.equal(self.module(torch.tensor(ids)), self.expected(ids))
+
+    @rule(ids=IDS)
+    def train(self, ids):
+        rows = self.module(torch.tensor(ids))
+        gradients = torch.arange(rows.numel()).reshape(rows.shape) % 7.0  # sums are exact
+        (rows * gradients).sum().backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        for key in set(ids):
+            where = torch.tensor([key == other for other in ids])
+            row = self.expected([key])[0] - gradients[where].sum(0)
+            count = self.rows.get(key, (None, 0))[1] + int(where.sum())
+            self.rows[key] = (row, count, self.clock)
+
+    @rule(ids=IDS)
+    def remove(self, ids):
+        there = set(ids) & set(self.rows)
+        assert self.module.remove(torch.tensor(ids)) == len(there)
+        for key in there:
+            del self.rows[key]
+
+    @rule()
+    def pass_time(self):
+        self.clock += 1
+        self.module.table.clock = self.clock
+
+    @rule(idle=st.integers(0, 3), below=st.integers(0, 3))
+    def evict(self, idle, below):
+        going = [key for key, (_, count, used) in self.rows.items()
+                 if self.clock - used > idle or count < below]
+        assert self.module.evict(idle=idle, below=below) == len(going)
+        for key in going:
+            del self.rows[key]
+
+    @rule(most=st.integers(1, 30))
+    def cap(self, most):
+        self.module.evict(most=most)
+        order = sorted(self.rows, key=lambda key: (self.rows[key][2], self.rows[key][1], key))
+        for key in order[:max(len(order) - most, 0)]:
+            del self.rows[key]
+
+    @rule(shards=st.integers(1, 3))
+    def copy(self, shards):
+        other = self.made(shards)
+        for heads, values in self.module.table.read():
+            other.table.write(heads, values)
+        other.table.clock = self.clock
+        self.module, self.optimizer = other, TableOptimizer(other)
+
+    @invariant()
+    def same(self):
+        if not hasattr(self, "module"):
+            return
+        found = {int(head["key"]): (row, int(head["count"]), int(head["used"]))
+                 for heads, values in self.module.table.read()
+                 for head, row in zip(heads, values, strict=True)}
+        assert found.keys() == self.rows.keys()
+        for key, (row, count, used) in found.items():
+            assert np.array_equal(row, self.rows[key][0].numpy())
+            assert (count, used) == self.rows[key][1:]
+
+
+TestQuick = AgainstDict.TestCase
+TestQuick.settings = settings(max_examples=25, stateful_step_count=25, deadline=None,
+                              suppress_health_check=list(HealthCheck))
+
+
+@long
+class TestLong(AgainstDict.TestCase):
+    settings = settings(max_examples=600, stateful_step_count=80, deadline=None,
+                        suppress_health_check=list(HealthCheck))
+
+
+def trained(optimizer, gradients, first=None):
+    """The row of one id after these gradients."""
+    module = DynamicEmbedding(gradients.shape[1], optimizer=optimizer, bound=0.0, shards=1)
+    if first is not None:
+        head = np.zeros(1, dtype=HEAD)
+        values = np.zeros((1, module.table.floats), dtype=np.float32)
+        values[0, :len(first)] = first
+        module.table.write(head, values)
+    step = TableOptimizer(module)
+    for gradient in gradients:
+        (module(torch.tensor(0)) * torch.tensor(gradient)).sum().backward()
+        step.step()
+        step.zero_grad()
+    return module(torch.tensor(0)).detach().numpy()
+
+
+@pytest.mark.parametrize("first", [None, np.array([0.5, -0.25, 0.0, 0.125])])
+def test_ftrl_follows_algorithm_1(first):
+    how = FTRL(lr=0.3, beta=0.7, l1=0.05, l2=0.1)
+    gradients = np.random.default_rng(1).normal(size=(12, 4)).astype(np.float32)
+    w = np.zeros(4) if first is None else first.copy()
+    n, z = np.zeros(4), -w * (how.beta / how.lr + how.l2) - np.sign(w) * how.l1
+    for g in gradients.astype(np.float64):
+        sigma = (np.sqrt(n + g * g) - np.sqrt(n)) / how.lr
+        z, n = z + g - sigma * w, n + g * g
+        w = np.where(np.abs(z) <= how.l1, 0,
+                     -(z - np.sign(z) * how.l1) / ((how.beta + np.sqrt(n)) / how.lr + how.l2))
+    np.testing.assert_allclose(trained(how, gradients, first), w, atol=1e-6)
+
+
+def test_rowwise_adagrad_keeps_the_mean_square_of_a_row():
+    how = Adagrad(lr=0.1, eps=1e-8, rowwise=True)
+    gradients = np.random.default_rng(2).normal(size=(12, 4)).astype(np.float32)
+    w, total = np.zeros(4), 0.0
+    for g in gradients.astype(np.float64):
+        total += (g * g).mean()
+        w -= how.lr * g / (np.sqrt(total) + how.eps)
+    np.testing.assert_allclose(trained(how, gradients), w, atol=1e-6)
+
+
+def test_a_key_is_admitted_at_the_gradient_that_was_asked_for():
+    module = DynamicEmbedding(2, optimizer=SGD(lr=1.0), admit=3, bound=0.5)
+    step, ids = TableOptimizer(module), torch.tensor([4, 4, 5])
+    before = module(ids).detach()
+    module(ids).sum().backward()
+    step.step()
+    assert torch.equal(module(ids), before)
+    assert module.table.rows == 0
+    step.zero_grad()
+    module(ids).sum().backward()
+    step.step()
+    # Key 4's third gradient and those behind it count; key 5 has had two.
+    assert torch.equal(module(ids), before - torch.tensor([[2.0], [2.0], [0.0]]))
+    assert module.table.rows == 1
+
+
+def test_few_keys_are_admitted_too_early():
+    module = DynamicEmbedding(1, admit=2, expect=20_000, shards=1)
+    module(torch.arange(20_000)).sum().backward()
+    assert module.table.rows < 20_000 * 0.05
+
+
+def test_memory_comes_with_rows_and_goes_with_them():
+    module = DynamicEmbedding(8, shards=2)
+    empty = module.table.bytes
+    ids = torch.arange(200_000) * 2 ** 30
+    module(ids).sum().backward()
+    TableOptimizer(module).zero_grad()
+    full = module.table.bytes
+    assert module.remove(ids[1000:]) == 199_000
+    rows = module.table.bytes - empty
+    assert rows < 0.2 * full + 200_000 * 8 * 4 * 2  # what waited is kept for the next step
+    kept = {int(key) for heads, _ in module.table.read() for key in heads["key"]}
+    assert kept == set(ids[:1000].tolist())
+
+
+def test_keys_are_numbered_by_their_first_appearance():
+    keys = np.random.default_rng(3).integers(-50, 50, 1000)
+    found, place = distinct(keys)
+    assert np.array_equal(found[place], keys)
+    assert list(found) == list(dict.fromkeys(keys))
+
+
+def test_owners_are_equally_loaded():
+    for keys in (np.arange(100_000), np.arange(100_000) << 40):
+        loads = np.bincount(owners(keys, 4), minlength=4)
+        assert loads.max() < 1.03 * loads.min()
+
+
+def test_a_clock_is_a_number_that_fits():
+    with pytest.raises(ValueError, match=r"clock=-1: an integer from 0 to 2\^32 - 1"):
+        Table(2, SGD()).clock = -1
