@@ -15,6 +15,7 @@ SUBJECTS = {
     "nccl": ("bench.nccl.nccl_rows", "the NCCL plugin against kernel TCP as NCCL uses it"),
     "lightcc": ("bench.lightcc.lightcc_rows", "LightCC against gloo, MPI and oneCCL"),
     "angelptm": ("bench.angelptm.angelptm_rows", "AngelPTM against torch, DeepSpeed and fio"),
+    "ttf-torch": ("bench.ttf.torch_rows", "TTF's precision, compilation and inference on torch"),
     "convergence": ("bench.lightcc.convergence", "training by top-k against dense training"),
     "tccl": ("bench.tccl.tccl_rows", "two ports and faults: HARP and kernel TCP"),
     "routing": ("bench.routing.routing_rows", "planned routes against ECMP and spraying"),

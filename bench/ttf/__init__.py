@@ -1,0 +1,1 @@
+"""TTF's parts beside torch's own."""

@@ -1,0 +1,1 @@
+"""TTF: what training of search, ads and recommendation models adds to torch."""
