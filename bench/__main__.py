@@ -16,6 +16,7 @@ SUBJECTS = {
     "lightcc": ("bench.lightcc.lightcc_rows", "LightCC against gloo, MPI and oneCCL"),
     "angelptm": ("bench.angelptm.angelptm_rows", "AngelPTM against torch, DeepSpeed and fio"),
     "ttf": ("bench.ttf.ttf_rows", "TTF's dynamic tables against torch's and torchrec's"),
+    "ttf-torch": ("bench.ttf.torch_rows", "TTF's precision, compilation and inference on torch"),
     "convergence": ("bench.lightcc.convergence", "training by top-k against dense training"),
     "outer": ("bench.lightcc.outer_rows", "rare meetings over a slow line: time to a loss"),
     "tccl": ("bench.tccl.tccl_rows", "two ports and faults: HARP and kernel TCP"),

@@ -25,6 +25,7 @@ COMMANDS = {
     "probe": "Find the path through the network of each UDP source port.",
     "plan": "Plan the paths of a job's flows over switches that hash.",
     "run": "Start a command as several ranks, here and on other hosts.",
+    "recompiles": "Run a program, and list what torch compiled again, and why.",
     "env": "Print the environment that makes NCCL use HARP.",
     "plugin-path": "Print the path of the NCCL plugin.",
     "sim": "Run a program of the simulator: run, compare, sweep, tune ...",

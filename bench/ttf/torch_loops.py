@@ -1,0 +1,100 @@
+"""What the rows of TTF on torch measure, in a process that obeys commands as torch_rank.py does.
+
+amp, autocast   a round of steps of a healthy training, half precision bfloat16
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from harp.ttf.amp import Controller, Policy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROUND = Policy().probe_every
+"""Steps of a round: one of them is a probe."""
+WIDTH, BATCH = 512, 256
+
+
+class Healthy:
+    """A training without trouble: an MLP that learns a fixed function."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH),
+                                   nn.ReLU(), nn.Linear(WIDTH, 1))
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4)
+        self._teacher = torch.randn(WIDTH, 1) / WIDTH ** 0.5
+        self._batches = [torch.randn(BATCH, WIDTH) for _ in range(16)]
+        self._step = 0
+
+    def loss(self) -> torch.Tensor:
+        """Compute the loss of this step's batch."""
+        x = self._batches[self._step % len(self._batches)]
+        return nn.functional.mse_loss(self.model(x).float(), torch.tanh(x @ self._teacher))
+
+    def next(self) -> None:
+        """Go to the next batch."""
+        self._step += 1
+
+
+def autocast() -> Callable[[], dict[str, float]]:
+    """Give a round under plain autocast."""
+    training = Healthy()
+
+    def go() -> dict[str, float]:
+        for _ in range(ROUND):
+            training.optimizer.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = training.loss()
+            loss.backward()
+            training.optimizer.step()
+            training.next()
+        return {}
+    return go
+
+
+def amp() -> Callable[[], dict[str, float]]:
+    """Give a round under the controller."""
+    training = Healthy()
+    controller = Controller(training.model, training.optimizer, torch.bfloat16)
+
+    def go() -> dict[str, float]:
+        full = 0
+        for _ in range(ROUND):
+            full += not controller.step(training.loss).half
+            training.next()
+        return {"full_share": full / ROUND}
+    return go
+
+
+WORKS: dict[str, Callable[[], Callable[[], dict[str, float]]]] = {
+    "amp": amp, "autocast": autocast}
+
+
+def main() -> None:
+    """Obey commands; what a work needs is made when it is first asked for, and warmed up."""
+    made: dict[str, Callable[[], dict[str, float]]] = {}
+    print("ready", flush=True)
+    for line in sys.stdin:
+        what: dict[str, Any] = json.loads(line)
+        if what["do"] not in made:
+            made[what["do"]] = WORKS[what["do"]]()
+            made[what["do"]]()
+        begin, cpu, times, more = time.perf_counter(), time.process_time(), 0, {}
+        while not times or time.perf_counter() - begin < what["seconds"]:
+            more = made[what["do"]]()
+            times += 1
+        print(json.dumps({"seconds": time.perf_counter() - begin, "times": times,
+                          "cpu_s": time.process_time() - cpu, **more}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,339 @@
+"""Training in half precision as long as the loss is none the worse for it.
+
+    controller = Controller(model, optimizer, dtype=torch.float16)
+    for features, labels in batches:
+        report = controller.step(lambda: loss_of(model(features), labels))
+
+`step` runs the function under torch's autocast with torch's GradScaler, judges the result, and
+applies it. What looks bad is not applied: the same batch runs again in full precision, from the
+same random numbers and buffers, and that is applied instead. So the function may run twice, and
+must not draw its batch itself. A step is suspect if
+
+- its loss or its gradients are not finite,
+- its loss, or the norm of its gradients, leaves the robust trend of those before
+  (`harp.ttf.amp.trend`), or
+- it is a probe, which comes every `Policy.probe_every` steps: a loss that stands still because half
+  precision rounds the gradients away looks healthy otherwise.
+
+Half precision ends where the gradients of both precisions differ by more than `Policy.tolerance`,
+where the scale collapsed, or after several non-finite losses. It comes back after a time that
+doubles with each relapse, when successive probes agree. A module that overflows again and again
+stays full (`harp.ttf.amp.modules`), and the rest goes on in half.
+
+All ranks of a job decide alike in the same step (`harp.ttf.amp.runs`). A model that is compiled has
+two variants at most, one for each precision, plus two for each module that is pinned.
+
+Gradients are complete when `backward` returns: DDP reduces them; accumulation over several batches
+is the function's business.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.utils import clip_grads_with_norm_
+
+from harp.ttf.amp.modules import Search, modules_of, pin
+from harp.ttf.amp.policy import FIRST_PROBE, PROBE_GROWTH, Policy
+from harp.ttf.amp.runs import Before, Loss, Run, call, distance, gradients, norm_of
+from harp.ttf.amp.trend import Trend
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import nn
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Report:
+    """A step, for those who plot or log it."""
+
+    loss: float
+    """Mean over ranks, of the run that counted."""
+    half: bool
+    """Whether what was applied came from half precision."""
+    applied: bool
+    """Whether parameters changed: not if full precision, too, gave what is not finite."""
+    again: str = ""
+    """Why the batch ran in full precision as well, if it did."""
+
+
+@dataclass
+class _State:
+    """What a checkpoint keeps, beside scaler and trend."""
+
+    half: bool = True
+    steps: int = 0
+    half_steps: int = 0
+    next_probe: int = FIRST_PROBE
+    spacing: int = FIRST_PROBE
+    hold: int = 0
+    agreed: int = 0
+    changed: int = 0
+    """The step of the last change."""
+    strikes: list[int] = field(default_factory=list)
+    """Steps with non-finite losses in half precision."""
+    overflows: dict[str, int] = field(default_factory=dict)
+    pinned: list[str] = field(default_factory=list)
+    switches: list[tuple[int, str]] = field(default_factory=list)
+
+
+class Controller:
+    """Autocast and GradScaler under a policy.
+
+    Args:
+        model: as the function of a step calls it: plain, compiled or in DDP.
+        optimizer: of torch.
+        dtype: the half precision: `torch.float16` or `torch.bfloat16`, which has no scaler.
+        policy: thresholds.
+        clip_norm: most that the norm of gradients may be; larger ones are clipped.
+        group: whose ranks decide together; the default group if not given.
+
+    """
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer,
+                 dtype: torch.dtype = torch.float16, *, policy: Policy | None = None,
+                 clip_norm: float | None = None, group: Any = None) -> None:
+        if dtype not in (torch.float16, torch.bfloat16):
+            raise ValueError(f"dtype is {dtype}; allowed are torch.float16 and torch.bfloat16")
+        self.policy = policy or Policy()
+        self.model, self.optimizer, self.dtype = model, optimizer, dtype
+        self._parameters = [parameter for part in optimizer.param_groups
+                            for parameter in part["params"]]
+        if any(part.dtype in (torch.float16, torch.bfloat16) for part in self._parameters):
+            raise ValueError("parameters are in half precision already; the controller needs those "
+                             "of full precision, and autocast makes the copies")
+        self._device = self._parameters[0].device
+        self._clip_norm, self._group = clip_norm, group
+        self.scaler = torch.amp.GradScaler(self._device.type, enabled=dtype == torch.float16)
+        self._first_scale = self.scaler.get_scale()
+        self._trend, self._norms = (Trend(self.policy.window, self.policy.deviations)
+                                    for _ in range(2))
+        self._before = Before(model, self._device)
+        self._state = _State(hold=self.policy.hold)
+        self._names = list(modules_of(model))
+        self._votes: list[float] = []
+
+    @property
+    def half(self) -> bool:
+        """Whether the next step tries half precision."""
+        return self._state.half
+
+    @property
+    def half_share(self) -> float:
+        """Share of steps that half precision made."""
+        return self._state.half_steps / max(1, self._state.steps)
+
+    @property
+    def pinned(self) -> tuple[str, ...]:
+        """Modules that stay in full precision."""
+        return tuple(self._state.pinned)
+
+    @property
+    def switches(self) -> tuple[tuple[int, str], ...]:
+        """Every change: its step, and a sentence that says what and why."""
+        return tuple(self._state.switches)
+
+    def step(self, compute: Callable[[], torch.Tensor]) -> Report:
+        """Compute a loss and its gradients, and apply them if they are sound."""
+        state = self._state
+        state.steps += 1
+        probe = state.steps >= state.next_probe
+        self._before.keep()
+        again, half, tried = "", None, None
+        if state.half or probe:
+            half = self._run(compute, half=True)
+            again = self._doubt(half) or ("probe" if probe else "")
+            if not again:
+                return self._apply(half, half=True)
+            if half.finite:
+                tried = [gradient.clone() for gradient in gradients(self._parameters)]
+            self.scaler.update()  # it learns of an overflow here, as after a step
+            self._before.restore()
+        full = self._run(compute, half=False)
+        if half is not None and full.finite:
+            self._judge(compute, half, again, tried)
+        return self._apply(full, half=False, again=again)
+
+    def _run(self, compute: Callable[[], torch.Tensor], *, half: bool) -> Run:
+        """Leave unscaled gradients in the parameters."""
+        self.optimizer.zero_grad(set_to_none=True)
+        with torch.autocast(self._device.type, dtype=self.dtype, enabled=half):
+            loss = call(compute)
+        on_its_way = Loss(loss, self._votes, self._group)
+        voted, self._votes = bool(self._votes), []
+        (self.scaler.scale(loss) if half else loss).backward()
+        if half:
+            self.scaler.unscale_(self.optimizer)
+        mean, votes = on_its_way.arrive()
+        if voted:
+            self._count(votes)
+        return Run(mean, norm_of(self._parameters))
+
+    def _apply(self, run: Run, *, half: bool, again: str = "") -> Report:
+        """Step, unless the run is not finite."""
+        if not run.finite:
+            self.optimizer.zero_grad(set_to_none=True)
+            self._before.restore_buffers()
+            log.warning("step %d is not applied: in full precision, too, %s", self._state.steps,
+                        self._doubt(run))
+            return Report(run.loss, half, applied=False, again=again)
+        if self._clip_norm is not None:
+            clip_grads_with_norm_(self._parameters, self._clip_norm, torch.tensor(run.norm))
+        if half:
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+            self._state.half_steps += 1
+        else:
+            self.optimizer.step()
+        self._trend.add(run.loss)
+        self._norms.add(run.norm)
+        return Report(run.loss, half, applied=True, again=again)
+
+    def _doubt(self, run: Run) -> str:
+        """Say what is suspect about a run in half precision, if anything is."""
+        if not math.isfinite(run.loss):
+            return "the loss is not finite"
+        if not math.isfinite(run.norm):
+            return "gradients are not finite"
+        for what, value, trend in (("loss", run.loss, self._trend),
+                                   ("gradients' norm", run.norm, self._norms)):
+            if value > (limit := trend.limit()):
+                return f"the {what} {value:.4g} leaves its trend, which ends at {limit:.4g}"
+        return ""
+
+    def _judge(self, compute: Callable[[], torch.Tensor], half: Run, again: str,
+               tried: list[torch.Tensor] | None) -> None:
+        """Choose the precision of the next steps; the gradients of full precision are at hand."""
+        state = self._state
+        apart = math.inf if tried is None else distance(tried, gradients(self._parameters))
+        agrees = apart <= self.policy.tolerance
+        if not state.half:
+            self._after_probe_in_full(half, agrees=agrees)
+        elif tried is not None:
+            if not agrees:
+                self._to_full(f"{again}: gradients in half precision are {apart:.0%} off")
+            elif again != "probe":
+                (self._trend if again.startswith("the loss") else self._norms).widen()
+        else:
+            self._after_overflow(compute, half, again)
+        if state.half and state.steps >= state.next_probe and tried is not None:
+            state.spacing = min(state.spacing * PROBE_GROWTH, self.policy.probe_every)
+            state.next_probe = state.steps + state.spacing
+
+    def _after_overflow(self, compute: Callable[[], torch.Tensor], half: Run, again: str) -> None:
+        """Look for who overflowed, unless a smaller scale may be all that is needed."""
+        state, policy = self._state, self.policy
+        if math.isfinite(half.loss) and self._scale_may_fall():
+            return
+        self._search(compute)
+        state.strikes = [step for step in state.strikes if step > state.steps - policy.window]
+        state.strikes.append(state.steps)
+        if math.isfinite(half.loss) and self.scaler.is_enabled():
+            self._to_full(f"the loss scale collapsed to {self.scaler.get_scale():g}")
+        elif len(state.strikes) >= policy.strikes:
+            self._to_full(f"{again}, {len(state.strikes)} times")
+
+    def _scale_may_fall(self) -> bool:
+        """Tell whether gradients that overflow may be mended by the scale."""
+        return bool(self.scaler.is_enabled()
+                    and self.scaler.get_scale() >= self.policy.least_scale)
+
+    def _search(self, compute: Callable[[], torch.Tensor]) -> None:
+        """Run the batch once more to find the module; the next step's message carries its name.
+
+        The gradients of full precision, which are to be applied, are put back.
+        """
+        kept = [parameter.grad for parameter in self._parameters]
+        for parameter in self._parameters:
+            parameter.grad = None
+        after = Before(self.model, self._device)
+        after.keep()
+        self._before.restore()
+        search = Search(self.model)
+        with search.watching(), torch.autocast(self._device.type, dtype=self.dtype):
+            self.scaler.scale(call(compute)).backward()
+        after.restore()
+        for parameter, gradient in zip(self._parameters, kept, strict=True):
+            parameter.grad = gradient
+        self._votes = [float(name == search.blamed) for name in self._names]
+
+    def _count(self, votes: tuple[float, ...]) -> None:
+        """Count the overflow of modules that any rank named, and pin those that have too many."""
+        state = self._state
+        for name, ranks in zip(self._names, votes, strict=True):
+            if ranks and name and name not in state.pinned:
+                state.overflows[name] = state.overflows.get(name, 0) + 1
+                if state.overflows[name] >= self.policy.pin_after:
+                    self._pin(name)
+                    state.strikes.clear()
+                    self._note(f"module {name} overflowed {state.overflows[name]} times and stays "
+                               "in full precision")
+
+    def _pin(self, name: str) -> None:
+        pin(modules_of(self.model)[name])
+        self._state.pinned.append(name)
+
+    def _after_probe_in_full(self, half: Run, *, agrees: bool) -> None:
+        state, policy = self._state, self.policy
+        state.agreed = state.agreed + 1 if agrees else 0
+        if state.agreed >= policy.agreements:
+            state.half, state.changed, state.agreed = True, state.steps, 0
+            state.spacing = FIRST_PROBE
+            state.next_probe = state.steps + state.spacing
+            self._note(f"full to half: {policy.agreements} probes agreed")
+        elif agrees or (math.isfinite(half.loss) and not math.isfinite(half.norm)
+                        and self._scale_may_fall()):
+            state.next_probe = state.steps + 1
+        else:
+            state.hold = min(2 * state.hold, policy.most_hold)
+            state.next_probe = state.steps + state.hold
+
+    def _to_full(self, reason: str) -> None:
+        state, policy = self._state, self.policy
+        if state.switches and state.steps - state.changed < 4 * state.hold:
+            state.hold = min(2 * state.hold, policy.most_hold)  # a relapse
+        else:
+            state.hold = policy.hold
+        state.half, state.changed, state.agreed = False, state.steps, 0
+        state.next_probe = state.steps + state.hold
+        state.strikes.clear()
+        if self.scaler.is_enabled():
+            self.scaler.update(self._first_scale)
+        self._note(f"half to full: {reason}")
+
+    def _note(self, sentence: str) -> None:
+        self._state.switches.append((self._state.steps, sentence))
+        log.info("step %d: %s", self._state.steps, sentence)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Give all that a training needs to go on with the same decisions."""
+        state = self._state
+        return {"scaler": self.scaler.state_dict(), "trend": self._trend.state_dict(),
+                "norms": self._norms.state_dict(),
+                "votes": list(self._votes),
+                "state": {**vars(state), "strikes": list(state.strikes),
+                          "overflows": dict(state.overflows), "pinned": list(state.pinned),
+                          "switches": list(state.switches)}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state; modules that were pinned are pinned again."""
+        kept = _State(**state["state"])
+        if missing := [name for name in kept.pinned if name not in self._names]:
+            raise ValueError(f"the state pins module {missing[0]!r}, which this model does not "
+                             "have")
+        self.scaler.load_state_dict(state["scaler"])
+        self._trend.load_state_dict(state["trend"])
+        self._norms.load_state_dict(state["norms"])
+        pinned, kept.pinned = kept.pinned, list(self._state.pinned)
+        self._votes, self._state = list(state["votes"]), kept
+        self._state.switches = [(step, sentence) for step, sentence in kept.switches]
+        for name in pinned:
+            if name not in kept.pinned:
+                self._pin(name)

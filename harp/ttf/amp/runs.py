@@ -1,0 +1,134 @@
+"""A run of a batch, forward and backward, in one precision; and going back before it.
+
+Ranks must judge a run alike. The loss is known before the backward pass, so that its mean over
+ranks is reduced beneath that pass, asynchronously: it is issued before the first bucket of
+gradients and done before the last, so that nobody waits for it. Gradients come reduced from DDP.
+So every rank has the same figures in the same step, and no parameter or hook is added to the model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.utils import get_total_norm
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from torch import nn
+
+
+@dataclass(frozen=True)
+class Run:
+    """What came of a run; the gradients lie in the parameters."""
+
+    loss: float
+    """Mean over ranks."""
+    norm: float
+    """Of unscaled gradients."""
+    votes: tuple[float, ...] = ()
+    """Sum over ranks of what they had to say."""
+
+    @property
+    def finite(self) -> bool:
+        """Whether it can be applied."""
+        return bool(abs(self.loss) < float("inf") and self.norm < float("inf"))
+
+
+class Loss:
+    """A loss on its way to all ranks, with votes of this rank behind it."""
+
+    def __init__(self, loss: torch.Tensor, votes: list[float], group: Any) -> None:
+        self._message = torch.cat([loss.detach().float().reshape(1),
+                                   torch.tensor(votes, dtype=torch.float32, device=loss.device)])
+        self._ranks, self._work = 1, None
+        if dist.is_available() and dist.is_initialized() and dist.get_world_size(group) > 1:
+            self._ranks = dist.get_world_size(group)
+            self._work = dist.all_reduce(self._message, group=group, async_op=True)
+
+    def arrive(self) -> tuple[float, tuple[float, ...]]:
+        """Give the mean loss and the sums of votes."""
+        if self._work is not None:
+            self._work.wait()
+        loss, *votes = self._message.tolist()
+        return loss / self._ranks, tuple(votes)
+
+
+class Before:
+    """Random numbers and buffers as they were, for a second run of the same batch.
+
+    A buffer that did not change since is not copied again. Torch counts the changes of a tensor,
+    but not those of running statistics, which are small and copied always.
+    """
+
+    def __init__(self, model: nn.Module, device: torch.device) -> None:
+        self._device = device
+        self._buffers = list(model.buffers())
+        self._uncounted = {id(buffer) for module in model.modules()
+                           if isinstance(module, _NormBase) for buffer in module.buffers()}
+        self._copies: dict[int, tuple[int, torch.Tensor]] = {}
+
+    def keep(self) -> None:
+        """Remember this moment."""
+        self._random = torch.get_rng_state()
+        if self._device.type == "cuda":
+            self._cuda_random = torch.cuda.get_rng_state(self._device)
+        for buffer in self._buffers:
+            if id(buffer) not in self._copies or self._changed(buffer):
+                self._copies[id(buffer)] = buffer._version, buffer.detach().clone()
+
+    def restore(self) -> None:
+        """Go back to it."""
+        torch.set_rng_state(self._random)
+        if self._device.type == "cuda":
+            torch.cuda.set_rng_state(self._cuda_random, self._device)
+        self.restore_buffers()
+
+    def restore_buffers(self) -> None:
+        """Go back to the buffers alone."""
+        with torch.no_grad():
+            for buffer in filter(self._changed, self._buffers):
+                copy = self._copies[id(buffer)][1]
+                buffer.copy_(copy)
+                self._copies[id(buffer)] = buffer._version, copy
+
+    def _changed(self, buffer: torch.Tensor) -> bool:
+        return id(buffer) in self._uncounted or self._copies[id(buffer)][0] != buffer._version
+
+
+def gradients(parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    """Give the gradients that there are."""
+    return [parameter.grad for parameter in parameters if parameter.grad is not None]
+
+
+def norm_of(parameters: Iterable[torch.Tensor]) -> float:
+    """Give the norm of all gradients: not finite if one of them is not."""
+    return float(get_total_norm(gradients(parameters)))
+
+
+def distance(half: list[torch.Tensor], full: list[torch.Tensor]) -> float:
+    """Give how far gradients are from the full ones, by the norm of these.
+
+    Where the full ones are zero, any others are infinitely far.
+    """
+    if len(half) != len(full):
+        return float("inf")
+    off = float(get_total_norm([a - b for a, b in zip(half, full, strict=True)]))
+    size = float(get_total_norm(full))
+    if size == 0:
+        return 0.0 if off == 0 else float("inf")
+    return off / size
+
+
+def call(compute: Callable[[], torch.Tensor]) -> torch.Tensor:
+    """Compute a loss, which must be one number with a gradient."""
+    loss = compute()
+    if not (torch.is_tensor(loss) and loss.numel() == 1 and loss.requires_grad):
+        shape = tuple(loss.shape) if torch.is_tensor(loss) else type(loss).__name__
+        raise ValueError(f"compute() gave {shape}; it must give a loss: a tensor of one element "
+                         "that requires a gradient")
+    return loss

@@ -1,0 +1,1 @@
+"""Compilation without needless recompiles, around torch.compile."""

@@ -1,0 +1,34 @@
+"""The examples of examples/ttf, by the one command that each names."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.support import PATIENCE_S, ROOT
+
+pytest.importorskip("torch")
+
+
+def run(name, *arguments):
+    return subprocess.run([sys.executable, ROOT / "examples" / "ttf" / name, *arguments],
+                          text=True, capture_output=True, check=False, timeout=PATIENCE_S)
+
+
+def test_fp16_that_follows_the_loss_ends_where_full_precision_does(tmp_path):
+    done = run("fp16_loss.py", "--steps", "160", "--plot", str(tmp_path / "loss.png"))
+    assert done.returncode == 0, done.stderr
+    losses = dict(re.findall(r"^(\w+) +loss (\S+?),?(?: |$)", done.stdout, re.MULTILINE))
+    assert float(losses["controller"]) <= 1.01 * float(losses["full"])
+    assert losses["autocast"] == "nan"
+    assert "module attention overflowed 2 times and stays in full precision" in done.stderr
+    assert (tmp_path / "loss.png").stat().st_size > 1000
+
+
+def test_a_number_of_steps_that_makes_no_sense_is_one_sentence():
+    done = run("fp16_loss.py", "--steps", "0")
+    assert done.returncode == 2
+    assert "--steps is 0; at least 1 is needed" in done.stderr
