@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-TYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64",
-         "int32": "I32", "uint32": "U32", "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL"}
+TYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16",
+         "int64": "I64", "int32": "I32", "uint32": "U32", "int16": "I16", "int8": "I8",
+         "uint8": "U8", "bool": "BOOL"}
 """Names of torch's types in the header."""
 
 

@@ -11,8 +11,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from harp.ttf.compiler.recompiles import read_lines, remedy  # noqa: E402
-from tests.support import PATIENCE_S  # noqa: E402
+from harp.ttf.compiler.recompiles import read_lines, remedy
+from tests.support import PATIENCE_S
 
 PROGRAM = """
 import torch
