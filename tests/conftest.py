@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import signal
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from selenium.webdriver import Chrome
 
 # The same examples in every run, however slow the machine is, so that a change is judged by what it
 # does and not by luck.
@@ -28,6 +34,16 @@ def _wide_screen(monkeypatch: pytest.MonkeyPatch) -> None:
 def _no_settings_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave the file of settings that whoever runs the tests uses alone."""
     monkeypatch.delenv("HARP_CONF_FILE", raising=False)
+
+
+@pytest.fixture(scope="module")
+def chrome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
+    """Give a browser to tests that are marked by `tests.support.html_pages.needs_chromium`."""
+    from tests.support.html_pages import open_chrome
+
+    driver = open_chrome(tmp_path_factory.mktemp("profile"))
+    yield driver
+    driver.quit()
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:

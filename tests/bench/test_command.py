@@ -13,8 +13,8 @@ from click.testing import CliRunner
 
 from bench.__main__ import SUBJECTS, main, subject
 from bench.rows import Mistake, Row, select
-from tests.sim.report.test_html import Page
 from tests.support import ROOT
+from tests.support.html_pages import Page
 
 
 def test_help_lists_subjects_without_loading_them():

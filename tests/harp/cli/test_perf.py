@@ -19,8 +19,8 @@ from harp.cli.perf import parse_sizes, perf
 from harp.cli.perf.ends import Run, TcpEnd
 from lab.namespace import why_unusable
 from lab.veth import veth_pair
-from tests.sim.report.test_html import Page
 from tests.support import PATIENCE_S
+from tests.support.html_pages import Page, check_chart, needs_chromium
 
 PERF = [sys.executable, "-m", "harp.cli.main", "perf"]
 QUICK = ["--seconds", "0.01", "--sizes", "8:64KiB:8192"]
@@ -88,6 +88,12 @@ def test_rows_become_a_page(tmp_path):
     assert [series["name"] for series in chart["series"]] == ["HARP", "kernel TCP"]
     assert chart["series"][0]["data"] == [
         [row["size"], pytest.approx(row["algbw_gbytes"])] for row in found if row["size"]]
+
+
+@needs_chromium
+def test_a_browser_draws_the_rows(tmp_path, chrome):
+    rows(run("--local", "--json", "--port", "mem", "--html", str(tmp_path / "p.html"), *QUICK))
+    check_chart(chrome, tmp_path / "p.html")
 
 
 def check_tcp(found):

@@ -1,14 +1,3 @@
-"""Tiny models on one thread: threads that wait for each other on a busy machine cost minutes."""
+"""Tests of this folder have one thread of torch."""
 
-from __future__ import annotations
-
-import pytest
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _one_thread():
-    torch = pytest.importorskip("torch")
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+from tests.support.torch_threads import one_thread_of_torch  # noqa: F401

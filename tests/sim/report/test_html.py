@@ -6,7 +6,6 @@ import hashlib
 import json
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from sim.run import main
 from sim.schema import load
 from tests.support import ROOT
 from tests.support.cluster_files import topology, write
+from tests.support.html_pages import Page
 from tests.support.report_samples import cell, taco, two_jobs
 
 if TYPE_CHECKING:
@@ -39,35 +39,6 @@ MADE = Made("python -m sim.run x.yaml --html x.html", "name: x\n")
 @pytest.fixture(scope="module")
 def cluster() -> Cluster:
     return Cluster(load(TACO))
-
-
-class Page(HTMLParser):
-    """Elements, texts of table cells, and all attributes."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.attributes: list[tuple[str, str, str | None]] = []
-        self.cells: list[list[str]] = []
-        self.open: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.attributes += [(tag, name, value) for name, value in attrs]
-        self.open.append(tag)
-        if tag == "tr":
-            self.cells.append([])
-        if tag in ("td", "th"):
-            self.cells[-1].append("")
-
-    def handle_endtag(self, tag: str) -> None:
-        while self.open and self.open.pop() != tag:
-            pass
-
-    def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] in ("td", "th"):
-            self.cells[-1][-1] += data
 
 
 def data_of(text: str) -> Any:

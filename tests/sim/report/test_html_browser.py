@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import json
-import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,6 +17,7 @@ from sim.cluster.cluster import Cluster
 from sim.report.html.page import Made, report_html
 from sim.schema import load
 from tests.support import ROOT
+from tests.support.html_pages import LIMIT_S, needs_chromium
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,12 +25,9 @@ if TYPE_CHECKING:
 
     from selenium.webdriver import Chrome
 
-CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-pytestmark = pytest.mark.skipif(CHROMIUM is None or DRIVER is None,
-                                reason="needs chromium and chromium-driver")
+pytestmark = needs_chromium
 TACO = ROOT / "topologies" / "taco-vgg16-v100-25g.yaml"
 CHARTS = ("throughput", "parts", "causes", "timeline", "loads", "fabric")
-LIMIT_S = 60
 
 
 @pytest.fixture(scope="module")
@@ -43,23 +40,6 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("page") / "report.html"
     path.write_text(report_html(report, cluster, Made("python -m sim.run", topology.text)))
     return path
-
-
-@pytest.fixture(scope="module")
-def chrome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = str(CHROMIUM)
-    for word in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-                 f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(word)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
-    driver.set_page_load_timeout(LIMIT_S)
-    yield driver
-    driver.quit()
 
 
 @pytest.fixture

@@ -12,9 +12,8 @@ from click.testing import CliRunner
 from harp.html_page.tables_page import Part, tables_html
 from sim.report.html.page import MOST_BYTES
 from sim.sweep import main
-from tests.sim.report.test_html import Page
-from tests.sim.report.test_html_browser import chrome, pytestmark  # noqa: F401, the fixture
 from tests.support.cluster_files import topology, write
+from tests.support.html_pages import Page, check_chart, needs_chromium
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,10 +81,7 @@ def test_names_cannot_end_their_element() -> None:
     assert "<script>alert" not in text
 
 
-def test_a_browser_draws_the_front_and_says_nothing(tmp_path: Path,
-                                                    chrome: Chrome) -> None:  # noqa: F811
+@needs_chromium
+def test_a_browser_draws_the_front_and_says_nothing(tmp_path: Path, chrome: Chrome) -> None:
     swept(tmp_path, objectives=AIMS)
-    chrome.get(f"file://{tmp_path}/a.html")
-    assert chrome.find_elements("css selector", "#chart-0 svg path")
-    assert [entry for entry in chrome.get_log("browser") if entry["level"] == "SEVERE"] == []
-    assert pytestmark
+    check_chart(chrome, tmp_path / "a.html")

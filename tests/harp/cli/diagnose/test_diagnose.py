@@ -19,9 +19,9 @@ from harp.cli.diagnose.snapshot import engines, from_json, to_json
 from harp.net import Engine, Port
 from lab.namespace import why_unusable
 from lab.veth import veth_pair
-from tests.sim.report.test_html import Page
 from tests.support import PATIENCE_S
 from tests.support.diagnosis_cluster import all_to_all
+from tests.support.html_pages import Page, check_chart, needs_chromium
 
 TOKEN = b"0123456789abcdef0123456789abcdef"
 
@@ -107,6 +107,12 @@ def test_a_page_has_the_suspects_and_the_hosts(files, tmp_path):
     assert [row[0] for row in cells[-4:]] == ["h0", "h1", "h2", "h3"]
     option = json.loads(re.search(r'id="data">(.*?)</script>', text, re.DOTALL)[1])["chart-0"]
     assert option["series"][0]["data"] == [pytest.approx(100, abs=0.5)]
+
+
+@needs_chromium
+def test_a_browser_draws_the_suspects(files, tmp_path, chrome):
+    invoke("--html", tmp_path / "d.html", *files)
+    check_chart(chrome, tmp_path / "d.html")
 
 
 def test_a_page_of_a_snapshot_or_of_another_ending_is_refused(files, tmp_path):
