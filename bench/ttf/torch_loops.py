@@ -1,11 +1,13 @@
 """What the rows of TTF on torch measure, in a process that obeys commands as torch_rank.py does.
 
 amp, autocast   a round of steps of a healthy training, half precision bfloat16
+infer           a call of each model of infer_models.py, by eager and by the chosen engine in turn
 """
 
 from __future__ import annotations
 
 import json
+import statistics
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -13,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from bench.ttf.infer_models import models
 from harp.ttf.amp import Controller, Policy
+from harp.ttf.infer import optimize
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,6 +25,7 @@ if TYPE_CHECKING:
 ROUND = Policy().probe_every
 """Steps of a round: one of them is a probe."""
 WIDTH, BATCH = 512, 256
+INFER_BUDGET = "40s"
 
 
 class Healthy:
@@ -75,8 +80,34 @@ def amp() -> Callable[[], dict[str, float]]:
     return go
 
 
+def seconds_of(run: Callable[..., Any], example: tuple[Any, ...]) -> float:
+    """Give the seconds of a call after another, since the other engine had the caches."""
+    run(*example)
+    begin = time.perf_counter()
+    run(*example)
+    return time.perf_counter() - begin
+
+
+def infer() -> Callable[[], dict[str, float]]:
+    """Give a round over all models: how many times faster than eager, and the worst share."""
+    torch.manual_seed(0)
+    pairs = []
+    for make in models().values():
+        model, example = make()
+        pairs.append((model.eval(), optimize(model, example, budget=INFER_BUDGET), example))
+
+    def go() -> dict[str, float]:
+        faster = []
+        for model, fast, example in pairs:
+            ours = seconds_of(fast, example)
+            with torch.inference_mode():
+                faster.append(seconds_of(model, example) / ours)
+        return {"faster": statistics.median(faster), "share_of_eager": 1 / min(faster)}
+    return go
+
+
 WORKS: dict[str, Callable[[], Callable[[], dict[str, float]]]] = {
-    "amp": amp, "autocast": autocast}
+    "amp": amp, "autocast": autocast, "infer": infer}
 
 
 def main() -> None:
@@ -88,11 +119,12 @@ def main() -> None:
         if what["do"] not in made:
             made[what["do"]] = WORKS[what["do"]]()
             made[what["do"]]()
-        begin, cpu, times, more = time.perf_counter(), time.process_time(), 0, {}
-        while not times or time.perf_counter() - begin < what["seconds"]:
-            more = made[what["do"]]()
-            times += 1
-        print(json.dumps({"seconds": time.perf_counter() - begin, "times": times,
+        begin, cpu = time.perf_counter(), time.process_time()
+        rounds: list[dict[str, float]] = []
+        while not rounds or time.perf_counter() - begin < what["seconds"]:
+            rounds.append(made[what["do"]]())
+        more = {name: statistics.median(each[name] for each in rounds) for name in rounds[0]}
+        print(json.dumps({"seconds": time.perf_counter() - begin, "times": len(rounds),
                           "cpu_s": time.process_time() - cpu, **more}), flush=True)
 
 

@@ -1,1 +1,11 @@
 """TTF on torch: what trains search, ads and recommendation incrementally."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def compile(module: Any, **how: Any) -> Any:  # noqa: A001  (torch's own name for it)
+    """Compile a module, or an optimizer's step; `harp.ttf.compiler.compiled` is the manual."""
+    from harp.ttf.compiler.compiled import compiled
+    return compiled(module, **how)

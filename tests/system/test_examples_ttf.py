@@ -28,7 +28,22 @@ def test_fp16_that_follows_the_loss_ends_where_full_precision_does(tmp_path):
     assert (tmp_path / "loss.png").stat().st_size > 1000
 
 
-def test_a_number_of_steps_that_makes_no_sense_is_one_sentence():
-    done = run("fp16_loss.py", "--steps", "0")
+def test_many_lengths_are_one_graph(tmp_path):
+    done = run("variable_length.py", "--steps", "200", "--backend", "aot_eager", "--cache",
+               str(tmp_path / "kept"))
+    assert done.returncode == 0, done.stderr
+    first, last = map(float, re.findall(r"loss ([\d.]+), at the end ([\d.]+)", done.stdout)[0])
+    assert last < first / 2
+    assert re.search(r"200 steps of 4\d lengths", done.stdout)
+    assert "compiled again" not in done.stderr
+    assert "stays eager" not in done.stderr
+    again = run("variable_length.py", "--steps", "20", "--backend", "aot_eager", "--cache",
+                str(tmp_path / "kept"))
+    assert again.stdout.splitlines()[-1] == done.stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize("name", ["fp16_loss.py", "variable_length.py"])
+def test_a_number_of_steps_that_makes_no_sense_is_one_sentence(name):
+    done = run(name, "--steps", "0")
     assert done.returncode == 2
-    assert "--steps is 0; at least 1 is needed" in done.stderr
+    assert "--steps is 0; at least" in done.stderr

@@ -1,0 +1,122 @@
+"""``harp.ttf.compile``: a module around torch.compile that does not compile without need.
+
+    model = harp.ttf.compile(model, cache="compiled")
+    loss = loss_of(model(features), labels)         # eager at first, compiled when that is ready
+
+- Sizes are learned from the first calls. A size that varies becomes a dynamic dimension, or is
+  padded to one of at most eight buckets, whichever measurement finds cheaper over the calls to come
+  (`harp.ttf.compiler.plan`). Padding is cut off again, and is used only where results and gradients
+  are those of an unpadded call; a module that needs to know gets a boolean mask by keyword.
+- Floats among the arguments, and numbers in modules that change from call to call, are tensors for
+  the compiled code. An optimizer's learning rate becomes a tensor that schedulers fill.
+- A copy of the module is compiled aside, while calls run eagerly. A compiler that fails leaves
+  them so, with one line in the log.
+- Decisions and compiled code are kept in a folder, and rank 0 compiles for all
+  (`harp.ttf.compiler.decisions`).
+- A variant that is compiled again is logged, as is torch's recompile limit
+  (`harp.ttf.compiler.variants`).
+
+The copy needs memory for a second set of parameters until all is compiled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from harp.ttf.compiler.buckets import MOST
+from harp.ttf.compiler.calls import Call
+from harp.ttf.compiler.decisions import Kept
+from harp.ttf.compiler.plan import Plan
+from harp.ttf.compiler.variants import Variant
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a module is compiled."""
+
+    learn: int = 16
+    """Calls that run eagerly before a decision."""
+    horizon: int = 1000
+    """Calls to come that a decision counts on."""
+    most_buckets: int = MOST
+    pad: bool = True
+    mask: str | None = None
+    """Keyword by which the module takes a mask: a boolean for each place, false for padding."""
+    aside: bool = True
+    """Whether compilation runs beside the calls, not between two."""
+    backend: str | Callable[..., Any] = "inductor"
+    kept: Kept = field(default_factory=lambda: Kept(None))
+
+    def __post_init__(self) -> None:
+        for name in ("learn", "horizon", "most_buckets"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"harp.ttf.compile: {name} is {getattr(self, name)}; it must be "
+                                 "at least 1")
+
+
+class Compiled(nn.Module):
+    """A module whose calls run compiled as soon as that is ready."""
+
+    def __init__(self, module: nn.Module, settings: Settings) -> None:
+        super().__init__()
+        self.module = module
+        self._settings = settings
+        self._plans: dict[str, Plan] = {}
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run a call."""
+        call = Call.of(args, kwargs)
+        key = call.key + str(self.module.training)
+        if key not in self._plans:
+            self._plans[key] = Plan(self.module, key, call, self._settings)
+        return self._plans[key].run(call)
+
+    def wait(self) -> None:
+        """Wait until what is being compiled aside is there."""
+        for plan in self._plans.values():
+            plan.wait()
+
+    def decisions(self) -> list[str]:
+        """Say what was decided, and why."""
+        return [plan.decision.why for plan in self._plans.values() if plan.decision is not None]
+
+
+def compiled_step(optimizer: Any,
+                  backend: str | Callable[..., Any] = "inductor") -> Callable[[], Any]:
+    """Compile an optimizer's step; its learning rates become tensors, which schedulers fill."""
+    for group in optimizer.param_groups:
+        if not torch.is_tensor(group["lr"]):
+            group["lr"] = torch.tensor(group["lr"])
+    variant = Variant("step", backend, dynamic=False)
+
+    def run() -> Any:
+        result = variant(optimizer.step, (), {})
+        if not variant.ready:
+            variant.settle()
+        return result
+    return run
+
+
+def compiled(module: Any, *, cache: str | os.PathLike[str] | None = None, **settings: Any) -> Any:
+    """Compile a module; of an optimizer, give its compiled step.
+
+    Args:
+        module: a module or an optimizer.
+        cache: a folder for decisions and compiled code; a second start compiles nothing.
+        settings: those of `Settings`.
+
+    """
+    if isinstance(module, torch.optim.Optimizer):
+        return compiled_step(module, **settings)
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"harp.ttf.compile takes a module or an optimizer, not "
+                        f"{type(module).__name__}")
+    return Compiled(module, Settings(kept=Kept(cache), **settings))

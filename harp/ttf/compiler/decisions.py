@@ -1,0 +1,138 @@
+"""Decisions, and what torch compiled for them, kept in a folder and carried between ranks.
+
+    FOLDER/decisions.json      decisions by what they were taken for
+    FOLDER/artifacts           torch.compiler.save_cache_artifacts
+
+Rank 0 of a job compiles; the others run eagerly until its decision and artifacts arrive over the
+job's store, and then find everything compiled. Nobody waits in a step.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import pickle
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+log = logging.getLogger(__name__)
+
+PATIENCE_S = 900.0
+"""Longest wait for rank 0, of the thread that waits; its rank compiles by itself then."""
+LOOK_S = 0.2
+
+
+@dataclass(frozen=True)
+class Decision:
+    """How calls of one key run."""
+
+    dimensions: tuple[tuple[int, int], ...] = ()
+    """Those of arguments that vary together and are padded."""
+    results: tuple[tuple[int, int], ...] = ()
+    """Those of results that the padding is cut off from."""
+    buckets: tuple[int, ...] = ()
+    """None: a dynamic dimension, or nothing varies."""
+    varies: bool = False
+    why: str = ""
+    floats: tuple[int, ...] = ()
+    """Leaves that are floats and change."""
+    counters: tuple[tuple[int, str], ...] = ()
+    """Numbers in modules that change."""
+
+    @classmethod
+    def of(cls, record: dict[str, Any]) -> Decision:
+        """Read what JSON made of it."""
+        return cls(tuple((leaf, place) for leaf, place in record["dimensions"]),
+                   tuple((leaf, place) for leaf, place in record["results"]),
+                   tuple(record["buckets"]), record["varies"], record["why"],
+                   tuple(record["floats"]),
+                   tuple((place, name) for place, name in record["counters"]))
+
+
+def fingerprint(module: Any, key: str) -> str:
+    """Name a module's structure and a call's key, the same in every process."""
+    shapes = [(name, str(value.dtype), tuple(value.shape))
+              for name, value in module.state_dict().items()
+              if torch.is_tensor(value)]
+    text = repr((torch.__version__, type(module).__qualname__, str(module), shapes, key))
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+class Kept:
+    """A folder of decisions, or none, and the job's store, or none."""
+
+    def __init__(self, folder: str | os.PathLike[str] | None) -> None:
+        self._folder = Path(folder) if folder is not None else None
+        self._known: dict[str, Decision] = {}
+        if self._folder is not None and (self._folder / "decisions.json").exists():
+            self._load(self._folder)
+
+    def _load(self, folder: Path) -> None:
+        try:
+            records = json.loads((folder / "decisions.json").read_text())
+            self._known = {name: Decision.of(record) for name, record in records.items()}
+            torch.compiler.load_cache_artifacts((folder / "artifacts").read_bytes())
+        except (ValueError, KeyError, TypeError, OSError, RuntimeError, EOFError) as error:
+            self._known = {}
+            log.warning("%s holds no decisions that can be read (%s); they are taken anew", folder,
+                        error)
+
+    def get(self, name: str) -> Decision | None:
+        """Give what was decided before, if it was."""
+        return self._known.get(name)
+
+    def add(self, name: str, decision: Decision) -> None:
+        """Keep a decision and all that was compiled so far, and tell the other ranks."""
+        self._known[name] = decision
+        artifacts = torch.compiler.save_cache_artifacts()
+        data = artifacts[0] if artifacts else b""
+        if self._folder is not None and self._rank() == 0:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            records = {known: asdict(value) for known, value in self._known.items()}
+            self._write("artifacts", data)
+            self._write("decisions.json", json.dumps(records, indent=1).encode())
+        if self._ranks() > 1 and self._rank() == 0:
+            self._store().set(f"harp.ttf.compile/{name}", pickle.dumps((asdict(decision), data)))
+
+    def _write(self, file: str, data: bytes) -> None:
+        assert self._folder is not None
+        fresh = self._folder / f".{file}.{os.getpid()}"
+        fresh.write_bytes(data)
+        fresh.replace(self._folder / file)
+
+    def from_first_rank(self, name: str) -> Decision | None:
+        """Wait for rank 0's decision and artifacts, in a thread; nothing on rank 0 itself."""
+        if self._ranks() == 1 or self._rank() == 0:
+            return None
+        store, until = self._store(), time.monotonic() + PATIENCE_S
+        while not store.check([f"harp.ttf.compile/{name}"]):
+            if time.monotonic() > until:
+                log.warning("rank 0 decided nothing for %g s; this rank compiles by itself",
+                            PATIENCE_S)
+                return None
+            time.sleep(LOOK_S)
+        record, data = pickle.loads(store.get(f"harp.ttf.compile/{name}"))
+        if data:
+            torch.compiler.load_cache_artifacts(data)
+        decision = Decision.of(record)
+        self._known[name] = decision
+        return decision
+
+    @staticmethod
+    def _ranks() -> int:
+        return (dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1)
+
+    @staticmethod
+    def _rank() -> int:
+        return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+
+    @staticmethod
+    def _store() -> Any:
+        return dist.distributed_c10d._get_default_store()

@@ -1,0 +1,282 @@
+"""The life of calls of one key: they run eagerly, are learned from, and run compiled.
+
+The first calls run eagerly, and their sizes are counted. Then a thread copies the module and tries:
+a variant with a dynamic dimension, and one with static sizes. Buckets are chosen if, over the calls
+to come, padding and compilation cost less than the dynamic variant does, by these measurements, and
+if padded results and gradients are those of eager. Calls run eagerly until their variant is there.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import threading
+import time
+from collections import Counter, deque
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from harp.ttf.compiler import buckets
+from harp.ttf.compiler.calls import Call, grown, linked, sliced
+from harp.ttf.compiler.decisions import Decision, fingerprint
+from harp.ttf.compiler.variants import (
+    Counters,
+    Variant,
+    compiling,
+    gradients_too,
+    in_tensors,
+    seconds_of,
+)
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from harp.ttf.compiler.compiled import Settings
+
+log = logging.getLogger(__name__)
+
+TOLERANCE = 1e-4
+"""Of padded results against eager ones, by their norm: float32 sums in another order."""
+MOST_SAMPLES = 3
+
+
+class Plan:
+    """What is known of calls of one key, and how they run."""
+
+    def __init__(self, module: nn.Module, key: str, call: Call, settings: Settings) -> None:
+        self._module, self._settings = module, settings
+        self._name = fingerprint(module, key)
+        self._grad = torch.is_grad_enabled()
+        self._autocast = self._autocast_now(call)
+        self._sizes: deque[dict[Any, int]] = deque(maxlen=512)
+        self._samples: dict[tuple[int, ...], Call] = {}
+        self._counters = Counters(module)
+        self._floats: list[dict[int, float]] = []
+        self._variants: dict[int, Variant] = {}
+        self._any: Variant | None = None
+        self._thread: threading.Thread | None = None
+        self.decision: Decision | None = None
+        self.seconds = 0.0
+        """Spent on compilation, beside the calls."""
+
+    @staticmethod
+    def _autocast_now(call: Call) -> tuple[str, torch.dtype, bool]:
+        device = next((leaf.device.type for leaf in call.leaves if torch.is_tensor(leaf)), "cpu")
+        return device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device)
+
+    def run(self, call: Call) -> Any:
+        """Run a call, compiled if that is ready."""
+        variant, size = self._variant_for(call)
+        if variant is None:
+            self._learn(call)
+            args, kwargs = call.arguments()
+            result = self._module(*args, **kwargs)
+            self._counters.look()
+            return result
+        assert self.decision is not None
+        return self._run_in(variant, self._module, call, size, self.decision)
+
+    def _run_in(self, variant: Any, module: Any, call: Call, bucket: int,
+                decision: Decision) -> Any:
+        """Run a call in a variant; bucket 0 is that of no padding."""
+        size = self._size(call, decision) if bucket else 0
+        if bucket:
+            call = call.padded(decision.dimensions, bucket)
+        args, kwargs = call.lifted(decision.floats).arguments()
+        if bucket and self._settings.mask:
+            device = call.leaves[decision.dimensions[0][0]].device
+            kwargs = {**kwargs, self._settings.mask: torch.arange(bucket, device=device) < size}
+        with in_tensors(module, decision.counters):
+            result = variant(module, args, kwargs)
+        return sliced(result, decision.results, size) if bucket and size != bucket else result
+
+    @staticmethod
+    def _size(call: Call, decision: Decision) -> int:
+        leaf, dimension = decision.dimensions[0]
+        return int(call.leaves[leaf].shape[dimension])
+
+    def _variant_for(self, call: Call) -> tuple[Variant | None, int]:
+        decision = self.decision
+        if decision is None:
+            return None, 0
+        if decision.buckets:
+            size = self._size(call, decision)
+            for bucket in decision.buckets:
+                if bucket >= size and bucket in self._variants and self._variants[bucket].ready:
+                    return self._variants[bucket], bucket
+        if self._any is not None and self._any.ready:
+            return self._any, 0
+        return None, 0
+
+    def _learn(self, call: Call) -> None:
+        if self._thread is not None:
+            return
+        self._sizes.append(call.sizes)
+        self._floats.append(call.floats)
+        shape = tuple(call.sizes.values())
+        if shape not in self._samples and len(self._samples) < MOST_SAMPLES:
+            self._samples[shape] = call.copied()
+        known = self._settings.kept.get(self._name)
+        if known is None and len(self._sizes) < self._settings.learn:
+            return
+        self._thread = threading.Thread(target=self._aside, args=(known,), daemon=True,
+                                        name="harp.ttf.compile")
+        self._thread.start()
+        if not self._settings.aside:
+            self._thread.join()
+
+    def wait(self) -> None:
+        """Wait for what is compiled aside."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def _aside(self, known: Decision | None) -> None:
+        """Decide and compile, on a copy, under the modes of the calls."""
+        device, dtype, on = self._autocast
+        try:
+            known = known or self._settings.kept.from_first_rank(self._name)
+            with torch.set_grad_enabled(self._grad), torch.autocast(device, dtype, enabled=on), \
+                    compiling:
+                begin = time.perf_counter()
+                module = copy.deepcopy(self._module)
+                decision = known or self._decide(module)
+                self._compile(module, decision)
+                self.seconds = time.perf_counter() - begin
+            log.info("%s: %s", type(self._module).__name__, decision.why)
+            if known is None:
+                self._settings.kept.add(self._name, decision)
+        except Exception as error:
+            log.warning("%s stays eager: %s", type(self._module).__name__,
+                        str(error).strip().splitlines()[0] if str(error).strip() else error)
+
+    # Everything below runs in the thread.
+
+    def _parameters(self, module: Any) -> list[torch.Tensor]:
+        return [value for value in module.parameters() if value.requires_grad] if self._grad else []
+
+    def _warm(self, variant: Variant, module: Any, call: Call, bucket: int,
+              decision: Decision) -> float:
+        """Compile a variant for a call, both passes, and give the seconds of one."""
+        def run() -> None:
+            result = self._run_in(variant, module, call, bucket, decision)
+            gradients_too(result, self._parameters(module))
+        run()
+        return seconds_of(run)
+
+    def _decide(self, module: nn.Module) -> Decision:
+        groups = linked(list(self._sizes))
+        first = self._floats[0]
+        plain = Decision(
+            floats=tuple(leaf for leaf in first
+                         if any(later[leaf] != first[leaf] for later in self._floats)),
+            counters=tuple(sorted(self._counters.changing)))
+        if not groups:
+            return replace(plain, why="one static graph: no size varies")
+        varies = replace(plain, varies=True)
+        samples = sorted(self._samples.values(), key=lambda call: tuple(call.sizes.values()))
+        self._any = Variant("any_size", self._settings.backend, dynamic=True)
+        times = [self._warm(self._any, module, call, 0, varies) for call in samples]
+        self._any.settle()
+        self.decision = varies  # used at once; buckets may replace it
+        if len(groups) > 1 or not self._settings.pad:
+            why = "several sizes vary by themselves" if len(groups) > 1 else "padding is off"
+            return replace(varies, why=f"a dynamic dimension: {why}")
+        return self._weigh(module, replace(varies, dimensions=groups[0]), samples, times)
+
+    def _weigh(self, module: nn.Module, varies: Decision, samples: list[Call],
+               times: list[float]) -> Decision:
+        """Hold the best buckets against the dynamic dimension, which is compiled already."""
+        sizes = Counter(call[varies.dimensions[0]] for call in self._sizes)
+        largest = max(sizes)
+        padded = replace(varies, buckets=(largest,))
+        small, large = samples[0], samples[-1]
+        results, why = self._padded_right(module, small, padded)
+        if why:
+            return replace(varies, dimensions=(), why=f"a dynamic dimension: {why}")
+        padded = replace(padded, results=tuple(results))
+        first = Variant(f"size_{largest}", self._settings.backend, dynamic=False)
+        begin = time.perf_counter()
+        static = self._warm(first, module, large, largest, padded)
+        compile_s = time.perf_counter() - begin
+        first.settle()
+        self._variants[largest] = first
+        near, far = (self._size(call, padded) for call in (small, large))
+        slope = max(0.0, (times[-1] - times[0]) / max(1, far - near))
+
+        def dynamic_of(size: int) -> float:
+            return max(min(times), times[0] + slope * (size - near))
+
+        ratio = static / dynamic_of(largest)
+        scale = self._settings.horizon / sum(sizes.values())
+        calls = {size: count * scale for size, count in sizes.items()}
+        ends, cost = buckets.choose(calls, lambda size: ratio * dynamic_of(size), compile_s,
+                                    self._settings.most_buckets)
+        dynamic = sum(count * dynamic_of(size) for size, count in calls.items())
+        told = (f"over {self._settings.horizon} calls {len(ends)} buckets cost {cost:.2f} s, "
+                f"a dynamic dimension {dynamic:.2f} s")
+        if cost >= dynamic:
+            self._variants.clear()
+            return replace(varies, dimensions=(), why=f"a dynamic dimension: {told}")
+        return replace(padded, buckets=ends, why=f"buckets {', '.join(map(str, ends))}: {told}")
+
+    def _padded_right(self, module: Any, call: Call, decision: Decision) -> tuple[list[Any], str]:
+        """Compare a padded call with the same unpadded, in eager: results and gradients."""
+        size, bucket = self._size(call, decision), decision.buckets[0]
+
+        def run(size: int, cut: Decision) -> tuple[Any, list[Any]]:
+            fresh = copy.deepcopy(module)  # its counters and statistics have not moved on
+            result = self._run_in(lambda made, args, kwargs: made(*args, **kwargs), fresh, call,
+                                  size, cut)
+            return result, gradients_too(result, self._parameters(fresh))
+
+        whole, right = run(0, decision)
+        results = grown(whole, run(bucket, decision)[0], (size, bucket))
+        found, ours = run(bucket, replace(decision, results=tuple(results)))
+        pairs = zip([*pytree.tree_leaves(found), *ours], [*pytree.tree_leaves(whole), *right],
+                    strict=True)
+        if all(_near(one, other) for one, other in pairs if torch.is_tensor(other)):
+            return results, ""
+        return [], "padding changes results" + ("" if self._settings.mask else
+                                                ", and there is no mask")
+
+    def _compile(self, module: Any, decision: Decision) -> None:
+        """Compile what a decision needs and does not have; the most used first."""
+        sample = next(iter(self._samples.values()))
+        if decision.varies and self._any is None and not decision.buckets:
+            self._any = Variant("any_size", self._settings.backend, dynamic=True)
+            self._warm(self._any, module, sample, 0, decision)
+            self._any.settle()
+        if not decision.varies:
+            self._any = Variant("one_size", self._settings.backend, dynamic=False)
+            self._warm(self._any, module, sample, 0, decision)
+            self._any.settle()
+        self.decision = decision
+        for bucket in decision.buckets:
+            if bucket in self._variants:
+                continue
+            variant = Variant(f"size_{bucket}", self._settings.backend, dynamic=False)
+            call = min(self._samples.values(), key=lambda each: self._size(each, decision))
+            if self._size(call, decision) > bucket:
+                call = self._cut(call, decision, bucket)
+            self._warm(variant, module, call, bucket, decision)
+            variant.settle()
+            self._variants[bucket] = variant
+
+    @staticmethod
+    def _cut(call: Call, decision: Decision, size: int) -> Call:
+        leaves = list(call.leaves)
+        for leaf, dimension in decision.dimensions:
+            leaves[leaf] = leaves[leaf].narrow(dimension, 0, size).contiguous()
+        return Call(leaves, call.places)
+
+
+def _near(one: Any, other: torch.Tensor) -> bool:
+    if one is None or one.shape != other.shape:
+        return False
+    if not other.is_floating_point():
+        return bool(torch.equal(one, other))
+    far, size = float((one - other).detach().norm()), float(other.detach().norm())
+    return far <= TOLERANCE * max(size, 1e-6)

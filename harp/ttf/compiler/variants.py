@@ -1,0 +1,146 @@
+"""Compiled variants of a module, each with a code object, and so a cache in torch, of its own.
+
+torch keeps what it compiled by code object, eight entries at most, and runs a function eagerly from
+then on. A variant has one entry as long as its guards hold. Each further one is reported, with the
+command that names the guard, and at torch's limit the variant is given up, which is reported, too.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import types
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from torch import nn
+
+log = logging.getLogger(__name__)
+
+compiling = threading.Lock()
+"""One compilation at a time: they share torch's caches, and this machine."""
+
+
+def _body(module: Any, args: Any, kwargs: Any) -> Any:
+    return module(*args, **kwargs)
+
+
+class Variant:
+    """A module, compiled for static sizes or for any."""
+
+    def __init__(self, name: str, backend: str | Callable[..., Any], *, dynamic: bool) -> None:
+        self.name, self.ready, self.given_up = name, False, False
+        self.graphs = 0
+        self._known = 0
+        self._limit = torch._dynamo.config.recompile_limit
+        self._recompiles = 0
+        code = _body.__code__.replace(co_name=f"harp_{name}")
+        self._call = torch.compile(types.FunctionType(code, globals()), dynamic=dynamic,
+                                   backend=self._counted(backend))
+
+    def _counted(self, backend: str | Callable[..., Any]) -> Callable[..., Any]:
+        compiles = (torch._dynamo.lookup_backend(backend) if isinstance(backend, str)
+                    else backend)
+
+        def compile_graph(graph: Any, inputs: Any, **options: Any) -> Any:
+            self.graphs += 1
+            return compiles(graph, inputs, **options)
+        return compile_graph
+
+    def __call__(self, module: Any, args: Any, kwargs: Any) -> Any:
+        """Run a module that this variant is of."""
+        if self.given_up:
+            return module(*args, **kwargs)
+        result = self._call(module, args, kwargs)
+        if self.graphs != self._known and self.ready:
+            self._report()
+        return result
+
+    def settle(self) -> None:
+        """Take what was compiled so far as the variant."""
+        self._known, self.ready = self.graphs, True
+
+    def _report(self) -> None:
+        self._known = self.graphs
+        self._recompiles += 1
+        log.warning("%s was compiled again (%d); `harp recompiles -- COMMAND` names the guard",
+                    self.name, self._recompiles)
+        if self._recompiles >= self._limit - 1:
+            self.given_up = True
+            log.error("%s runs eagerly from now on: it met torch's recompile limit of %d",
+                      self.name, self._limit)
+
+
+Counter = tuple[int, str]
+"""A module's place among all, and an attribute of it."""
+
+
+class Counters:
+    """Numbers in modules that change from call to call, which torch would take for constants."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._modules = list(module.modules())
+        self._last = self._numbers()
+        self.changing: set[Counter] = set()
+
+    def _numbers(self) -> dict[Counter, int | float]:
+        return {(place, name): value for place, module in enumerate(self._modules)
+                for name, value in vars(module).items() if type(value) in (int, float)}
+
+    def look(self) -> None:
+        """Note what changed since the last look."""
+        now = self._numbers()
+        self.changing |= {key for key, value in now.items()
+                          if key in self._last and self._last[key] != value}
+        self._last = now
+
+
+@contextmanager
+def in_tensors(module: nn.Module, counters: Sequence[Counter]) -> Iterator[None]:
+    """Keep counters in tensors while compiled code runs; they are numbers again afterwards."""
+    if not counters:
+        yield
+        return
+    modules, kinds = list(module.modules()), {}
+    for place, name in counters:
+        value = vars(modules[place])[name]
+        kinds[place, name] = type(value)
+        vars(modules[place])[name] = torch.tensor(
+            value, dtype=torch.float64 if type(value) is float else torch.int64)
+    try:
+        yield
+    finally:
+        for (place, name), kind in kinds.items():
+            value = vars(modules[place])[name]
+            vars(modules[place])[name] = kind(value.item()) if torch.is_tensor(value) else value
+
+
+def gradients_too(result: Any, parameters: list[torch.Tensor]) -> list[torch.Tensor | None]:
+    """Run the backward pass, which torch compiles at its first use, and leave no gradient behind.
+
+    Outputs are weighted by position, so that one in a wrong place has another gradient.
+    """
+    leaves = [leaf for leaf in pytree.tree_leaves(result)
+              if torch.is_tensor(leaf) and leaf.requires_grad]
+    if not leaves or not parameters:
+        return []
+    weights = [torch.linspace(0.5, 1.5, leaf.numel(), device=leaf.device).reshape(leaf.shape)
+               .to(leaf.dtype) for leaf in leaves]
+    return list(torch.autograd.grad(leaves, parameters, weights, allow_unused=True))
+
+
+def seconds_of(run: Callable[[], Any], times: int = 3) -> float:
+    """Give the least seconds of a call."""
+    least = float("inf")
+    for _ in range(times):
+        begin = time.perf_counter()
+        run()
+        least = min(least, time.perf_counter() - begin)
+    return least

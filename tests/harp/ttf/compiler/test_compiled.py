@@ -1,0 +1,256 @@
+"""``harp.ttf.compile``: results and gradients of eager, in as few graphs as there can be.
+
+The backend is dynamo's with torch's eager kernels where the number of graphs matters, and inductor
+where compiled code is kept.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import subprocess
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+import harp.ttf  # noqa: E402
+from harp.ttf.compiler import plan  # noqa: E402
+from harp.ttf.compiler.variants import Variant  # noqa: E402
+from tests.support import PATIENCE_S  # noqa: E402
+from tests.support.levels import long  # noqa: E402
+
+# Torch's own, when it loads inductor.
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated")
+
+
+class Graphs:
+    """A backend that counts what it compiles, and can make dynamic code look slow."""
+
+    def __init__(self):
+        self.static = self.dynamic = 0
+
+    def __call__(self, graph, inputs, **_):
+        symbolic = any(isinstance(value, torch.SymInt) for value in inputs)
+        self.dynamic += symbolic
+        self.static += not symbolic
+        return graph.forward
+
+
+class Rows(nn.Module):
+    """Each row by itself, with a counter and a float argument."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+        self.calls = 0
+
+    def forward(self, x, scale=1.0):
+        self.calls += 1
+        return self.net(x).squeeze(-1) * scale + self.calls
+
+
+class Mean(nn.Module):
+    """The mean over rows: padding changes it, unless there is a mask."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(8, 1)
+
+    def forward(self, x, mask=None):
+        each = self.net(x).squeeze(-1)
+        if mask is None:
+            return each.mean()
+        return torch.where(mask, each, 0).sum() / mask.sum()
+
+
+def twins(kind):
+    torch.manual_seed(0)
+    module = kind()
+    return module, copy.deepcopy(module)
+
+
+def compare(compiled, eager, sizes, **arguments):
+    """Call both at sizes, and hold results and gradients of one against the other's."""
+    for size in sizes:
+        x = torch.randn(size, 8)
+        found, right = compiled(x, **arguments), eager(x, **arguments)
+        torch.testing.assert_close(found, right)
+        found.sum().backward()
+        right.sum().backward()
+        for one, other in zip(compiled.parameters(), eager.parameters(), strict=True):
+            torch.testing.assert_close(one.grad, other.grad)
+            one.grad = other.grad = None
+
+
+def settled(module, graphs, **settings):
+    return harp.ttf.compile(module, backend=graphs, learn=6, aside=False, **settings)
+
+
+def test_one_size_is_one_static_graph():
+    module, eager = twins(Rows)
+    graphs = Graphs()
+    compiled = settled(module, graphs)
+    compare(compiled, eager, [4] * 20)
+    assert (graphs.static, graphs.dynamic) == (1, 0)
+    assert compiled.decisions() == ["one static graph: no size varies"]
+
+
+def test_counters_and_floats_that_change_compile_nothing_again():
+    module, eager = twins(Rows)
+    graphs = Graphs()
+    compiled = settled(module, graphs)
+    for call in range(30):
+        compare(compiled, eager, [4], scale=0.1 * call)
+    assert graphs.static == 1
+    assert module.calls == eager.calls == 30
+    assert type(module.calls) is int
+
+
+def test_many_sizes_are_a_dynamic_dimension_or_buckets_by_what_they_cost(monkeypatch):
+    for dynamic_slower, horizon, words in ((1.0, 1, "a dynamic dimension: over"),
+                                           (100.0, 10**6, "buckets")):
+        module, eager = twins(Rows)
+        graphs = Graphs()
+        compiled = settled(module, graphs, horizon=horizon)
+        take = plan.seconds_of
+
+        def timed(run, take=take, slower=dynamic_slower):
+            run()
+            names = [cell.cell_contents.name for cell in run.__closure__
+                     if isinstance(cell.cell_contents, Variant)]
+            return 1e-3 * (slower if names == ["any_size"] else 1.0)
+        monkeypatch.setattr(plan, "seconds_of", timed)
+        compare(compiled, eager, [3, 5, 9, 5, 3, 7, 2, 9, 8, 4, 12, 6])
+        monkeypatch.setattr(plan, "seconds_of", take)
+        assert compiled.decisions()[0].startswith(words)
+        assert graphs.dynamic == 1
+        assert 1 <= graphs.static <= 8
+
+
+def test_padding_that_changes_results_is_not_used():
+    module, eager = twins(Mean)
+    compiled = settled(module, Graphs(), horizon=10**9)
+    compare(compiled, eager, [3, 5, 9, 5, 3, 7, 2, 9, 8, 4])
+    assert compiled.decisions() == [
+        "a dynamic dimension: padding changes results, and there is no mask"]
+
+
+def test_a_module_that_takes_a_mask_is_padded():
+    module, eager = twins(Mean)
+    compiled = settled(module, Graphs(), horizon=10**9, mask="mask")
+    compare(compiled, eager, [3, 5, 9, 5, 3, 7, 2, 9, 8, 4])
+    assert "padding changes results" not in compiled.decisions()[0]
+
+
+def test_calls_run_while_compilation_runs_aside():
+    module, eager = twins(Rows)
+    graphs = Graphs()
+    compiled = harp.ttf.compile(module, backend=graphs, learn=2)
+    compare(compiled, eager, [4] * 2)
+    compare(compiled, eager, [4] * 3)
+    compiled.wait()
+    compare(compiled, eager, [4] * 3)
+    assert graphs.static == 1
+
+
+def test_a_compiler_that_fails_leaves_calls_eager_and_says_so(caplog):
+    def broken(graph, inputs, **_):
+        raise RuntimeError("no compiler here")
+    module, eager = twins(Rows)
+    compiled = settled(module, broken)
+    compare(compiled, eager, [4] * 12)
+    assert [record.levelname for record in caplog.records if record.name.startswith("harp")] == [
+        "WARNING"]
+    assert "Rows stays eager" in caplog.text
+
+
+def test_the_recompile_limit_is_reported_and_eager_takes_over(caplog):
+    caplog.set_level(logging.WARNING, "harp.ttf.compiler")
+
+    class Modes(nn.Module):
+        mode = 0
+
+        def forward(self, x):
+            return x + len(self.mode)
+
+    module = Modes()
+    module.mode = "m"
+    compiled = harp.ttf.compile(module, backend=Graphs(), learn=1, aside=False)
+    for call in range(1, 20):
+        module.mode = "m" * call
+        assert torch.equal(compiled(torch.zeros(3)), torch.full((3,), float(call)))
+    assert "was compiled again (1)" in caplog.text
+    assert caplog.text.count("met torch's recompile limit") == 1
+
+
+def test_an_optimizer_compiles_once_under_a_schedule():
+    graphs = Graphs()
+    weights = [nn.Parameter(torch.ones(4)) for _ in range(2)]
+    ours, theirs = (torch.optim.SGD([weight], lr=0.5) for weight in weights)
+    schedules = [torch.optim.lr_scheduler.ExponentialLR(each, 0.9) for each in (ours, theirs)]
+    step = harp.ttf.compile(ours, backend=graphs)
+    for _ in range(12):
+        for weight in weights:
+            weight.grad = weight.detach().clone()
+        step()
+        theirs.step()
+        for schedule in schedules:
+            schedule.step()
+    torch.testing.assert_close(*weights)
+    assert graphs.static + graphs.dynamic == 1
+
+
+SECOND_START = """
+import json, sys, torch
+from torch._dynamo.utils import counters
+import harp.ttf
+torch.manual_seed(0)
+torch.set_num_threads(1)
+net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
+model = harp.ttf.compile(net, cache=sys.argv[1], learn=3, aside=False)
+for size in (4, 6, 8, 4, 5):
+    model(torch.randn(size, 8)).sum().backward()
+model.wait()
+print(json.dumps({"compiled": counters["inductor"]["fxgraph_cache_miss"],
+                  "found": counters["inductor"]["fxgraph_cache_hit"],
+                  "decisions": model.decisions()}))
+"""
+
+
+@long
+def test_a_second_start_compiles_nothing(tmp_path):
+    answers = []
+    for start in ("first", "second"):
+        done = subprocess.run(
+            [sys.executable, "-c", SECOND_START, str(tmp_path / "kept")], check=False, text=True,
+            capture_output=True, timeout=PATIENCE_S,
+            env={"PATH": "/usr/bin:/bin", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / start),
+                 "PYTHONPATH": ":".join(sys.path)})
+        assert done.returncode == 0, done.stderr
+        answers.append(json.loads(done.stdout.splitlines()[-1]))
+    first, second = answers
+    assert first["compiled"] > 0
+    assert second["compiled"] == 0
+    assert second["found"] > 0
+    assert second["decisions"] == first["decisions"]
+
+
+def test_a_cache_that_cannot_be_read_is_a_warning(tmp_path, caplog):
+    (tmp_path / "decisions.json").write_text("{")
+    module, eager = twins(Rows)
+    compiled = settled(module, Graphs(), cache=tmp_path)
+    assert "holds no decisions that can be read" in caplog.text
+    compare(compiled, eager, [4] * 8)
+
+
+@pytest.mark.parametrize(("make", "error", "sentence"), [
+    (lambda: harp.ttf.compile(len), TypeError, "takes a module or an optimizer"),
+    (lambda: harp.ttf.compile(Rows(), learn=0), ValueError, "learn is 0; it must be at least 1")])
+def test_a_mistake_is_one_sentence(make, error, sentence):
+    with pytest.raises(error, match=sentence):
+        make()
