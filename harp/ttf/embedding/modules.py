@@ -216,7 +216,7 @@ class EmbeddingCollection(Looking):
     def __init__(self, features: Mapping[str, DynamicEmbeddingBag] | None = None) -> None:
         """Take bags by the names of features."""
         super().__init__()
-        self.bags = nn.ModuleDict()
+        self.bags, self.tables = nn.ModuleDict(), []
         self.anchor = nn.Parameter(torch.zeros(1))
         for name, bag in (features or {}).items():
             self.add(name, bag)

@@ -223,6 +223,15 @@ def test_a_scaler_skips_a_step_that_is_not_finite():
     assert scaler.get_scale() == 2.0 ** 119
 
 
+def test_a_scale_that_was_taken_back_already_is_refused():
+    bag = DynamicEmbeddingBag(2, mode="sum")
+    scaler, sparse = torch.amp.GradScaler("cpu"), TableOptimizer(bag)
+    scaler.scale(bag(torch.tensor([[1]])).sum()).backward()
+    scaler.unscale_(sparse)
+    with pytest.raises(RuntimeError, match="call it with the dense one only"):
+        scaler.step(sparse)
+
+
 def test_a_collection_gives_what_its_bags_give():
     bags = {"user": DynamicEmbeddingBag(4, mode="sum"), "item": DynamicEmbeddingBag(3, seed=1)}
     alone = {"user": DynamicEmbeddingBag(4, mode="sum"), "item": DynamicEmbeddingBag(3, seed=1)}
@@ -271,6 +280,7 @@ def test_features_come_and_go():
     (lambda: DynamicEmbeddingBag(4)(torch.arange(4)), "ids of 1 dimensions: two, or one with"),
     (lambda: DynamicEmbeddingBag(4)(torch.ones(2, 2).long(), None, torch.ones(2, 2)),
      "in mode 'mean': one for each id, in mode 'sum'"),
+    (lambda: TableOptimizer(EmbeddingCollection()), "EmbeddingCollection has no dynamic embedding"),
     (lambda: TableOptimizer(nn.Linear(2, 2)), "Linear has no dynamic embedding"),
     (lambda: EmbeddingCollection({"user": DynamicEmbeddingBag(2)}).drop("usr"),
      "there is no feature 'usr'; did you mean 'user'"),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from harp.ttf.embedding import FTRL, SGD, Adagrad, DynamicEmbedding, TableOptimizer
 from harp.ttf.embedding.table import HEAD, Table, distinct, owners
+from tests.support import PATIENCE_S
 from tests.support.levels import long
 
 DIM = 3
@@ -186,6 +190,36 @@ def test_memory_comes_with_rows_and_goes_with_them():
     assert rows < 0.2 * full + 200_000 * 8 * 4 * 2  # what waited is kept for the next step
     kept = {int(key) for heads, _ in module.table.read() for key in heads["key"]}
     assert kept == set(ids[:1000].tolist())
+
+
+GROWS_AND_SHRINKS = """
+import torch
+from pathlib import Path
+from harp.ttf.embedding import DynamicEmbedding
+from harp.ttf.embedding.table import HEAD
+import numpy as np
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+module = DynamicEmbedding(64)
+heads, values = np.zeros(1000, dtype=HEAD), np.ones((1000, 64), dtype=np.float32)
+module.table.write(heads, values)
+begin = resident()
+for at in range(0, 400_000, 1000):
+    heads["key"] = np.arange(at, at + 1000)
+    module.table.write(heads, values)
+full = resident()
+for at in range(1000, 400_000, 1000):
+    module.remove(torch.arange(at, at + 1000))
+print((full - begin) / 400_000, (resident() - begin) / (full - begin))
+"""
+
+
+def test_the_kernel_has_the_memory_of_rows_that_went():
+    done = subprocess.run([sys.executable, "-c", GROWS_AND_SHRINKS], capture_output=True, text=True,
+                          check=True, timeout=PATIENCE_S)
+    bytes_a_row, left = map(float, done.stdout.split())
+    assert 4 * 64 < bytes_a_row < 1.3 * (8 + 4 * 64)
+    assert left < 0.15
 
 
 def test_keys_are_numbered_by_their_first_appearance():
