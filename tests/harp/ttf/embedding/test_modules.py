@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch._dynamo.testing
 from torch import nn
 
 from harp.ttf.embedding import (
@@ -251,6 +252,21 @@ def test_a_collection_gives_what_its_bags_give():
             optimizer.step()
             optimizer.zero_grad()
     assert len(list(model.parameters())) == 1
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's compiler imports torch.jit
+def test_batches_of_many_sizes_are_compiled_twice_and_without_a_break():
+    torch._dynamo.reset()
+    model = EmbeddingCollection({name: DynamicEmbeddingBag(4, mode="sum") for name in "ab"})
+    counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    call = torch.compile(model, backend=counter, fullgraph=True)
+    for size in (8, 16, 24, 32, 9):
+        ids = torch.arange(size * 3).reshape(size, 3) * 2 ** 40
+        rows, expected = call({"a": ids, "b": -ids}), model({"a": ids, "b": -ids})
+        assert all(torch.equal(rows[name], expected[name]) for name in "ab")
+        (rows["a"].sum() + rows["b"].sum()).backward()
+    assert counter.frame_count == 2
+    assert [table.rows for table in model.tables] == [96, 96]
 
 
 def test_features_come_and_go():
