@@ -112,7 +112,7 @@ TestQuick.settings = settings(max_examples=25, stateful_step_count=25, deadline=
 
 @long
 class TestLong(AgainstDict.TestCase):
-    settings = settings(max_examples=600, stateful_step_count=80, deadline=None,
+    settings = settings(max_examples=150, stateful_step_count=60, deadline=None,
                         suppress_health_check=list(HealthCheck))
 
 
@@ -233,6 +233,19 @@ def test_owners_are_equally_loaded():
     for keys in (np.arange(100_000), np.arange(100_000) << 40):
         loads = np.bincount(owners(keys, 4), minlength=4)
         assert loads.max() < 1.03 * loads.min()
+
+
+def test_rows_go_by_age_and_by_norm():
+    module = DynamicEmbedding(2, optimizer=SGD(lr=1.0), bound=0.0)
+    step = TableOptimizer(module)
+    for day, scale in enumerate((0.1, 5.0, 5.0)):
+        module.table.clock = day
+        (module(torch.tensor([day])) * scale).sum().backward()
+        step.step()
+        step.zero_grad()
+    assert module.evict(norm=1.0) == 1
+    assert module.evict(age=0) == 1
+    assert [heads["key"].tolist() for heads, _ in module.table.read()] == [[2]]
 
 
 def test_a_clock_is_a_number_that_fits():
