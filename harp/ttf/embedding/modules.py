@@ -216,7 +216,7 @@ class EmbeddingCollection(Looking):
     def __init__(self, features: Mapping[str, DynamicEmbeddingBag] | None = None) -> None:
         """Take bags by the names of features."""
         super().__init__()
-        self.bags = nn.ModuleDict()
+        self.bags, self.tables = nn.ModuleDict(), []
         self.anchor = nn.Parameter(torch.zeros(1))
         for name, bag in (features or {}).items():
             self.add(name, bag)
@@ -255,7 +255,7 @@ class EmbeddingCollection(Looking):
     def forward(self, features: Mapping[str, Ids]) -> dict[str, torch.Tensor]:
         """Give a row for each bag of each feature."""
         keys, places, weights, counts = self._calls(features)
-        if len(set(counts)) > 1:
+        if any(bags != counts[0] for bags in counts):  # a set would bind a compiled call to a number
             raise ValueError(f"features have {min(counts)} to {max(counts)} bags: equally many")
         rows = self._look_up(keys, places, weights, counts[0])
         parts = rows.split([table.dim for table in self.tables], dim=1)

@@ -136,9 +136,9 @@ class TableOptimizer(torch.optim.Optimizer):
         """Find the modules. ValueError if there is none."""
         from harp.ttf.embedding.modules import Looking
 
-        modules: dict[int, Looking] = {}
+        modules: dict[int, Looking] = {}  # a collection before its bags, which share its anchor
         for module in model.modules():
-            if isinstance(module, Looking):  # a collection before its bags, which share its anchor
+            if isinstance(module, Looking) and module.tables:
                 modules.setdefault(id(module.anchor), module)
         if not modules:
             raise ValueError(f"TableOptimizer: {type(model).__name__} has no dynamic embedding")
@@ -156,8 +156,12 @@ class TableOptimizer(torch.optim.Optimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Make a step. FloatingPointError if a gradient is not finite: then nothing is changed.
 
-        Under a GradScaler such a step is skipped.
+        Under a GradScaler such a step is skipped. Gradients that wait are not `unscale_`'s to see:
+        `scaler.step` divides them by the scale.
         """
+        if hasattr(self, "found_inf") and getattr(self, "grad_scale", None) is None:
+            raise RuntimeError("scaler.unscale_ was called with a TableOptimizer: call it with the "
+                               "dense one only, and scaler.step with both")
         loss = None if closure is None else closure()
         tables = self._tables()
         if bool(getattr(self, "found_inf", 0)):

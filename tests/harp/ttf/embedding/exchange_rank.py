@@ -63,6 +63,13 @@ def not_finite(model, rank, ranks):
     assert all(torch.equal(after[name], before[name]) for name in before)
 
 
+def another_prefetch(model, rank, ranks):
+    """A look-up of other ids than were prefetched is refused, on all ranks alike."""
+    model.prefetch(batch(0, rank, ranks))
+    with pytest.raises(ValueError, match="prefetch had other ids than the look-up behind it"):
+        model(batch(1, rank, ranks))
+
+
 def main():
     backend, folder, rank, ranks, do = sys.argv[1:]
     rank, ranks, folder = int(rank), int(ranks), Path(folder)
@@ -77,9 +84,13 @@ def main():
         save(model, folder / "saved")
     else:
         load(model, folder / "saved")
+        copy = made(model.bags["a"].exchange)
+        load(copy, folder / "saved")
+        save(copy, folder / "copied")
         train(model, range(STEPS // 2, STEPS), rank, ranks)
         save(model, folder / "saved", delta=True)
         not_finite(model, rank, ranks)
+        another_prefetch(model, rank, ranks)
     dist.destroy_process_group()
 
 

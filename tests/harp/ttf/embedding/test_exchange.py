@@ -12,6 +12,7 @@ import torch
 from harp.ttf.embedding.checkpoint import load
 from harp.ttf.embedding.exchange import Exchange
 from tests.harp.ttf.embedding.exchange_rank import STEPS, made, train
+from tests.harp.ttf.embedding.test_checkpoint import contents
 from tests.support import PATIENCE_S, ROOT
 from tests.support.levels import long_except
 
@@ -48,7 +49,11 @@ def test_ranks_train_as_one_table_and_others_go_on(tmp_path, backend, saving, lo
     for key, values in ours.items():
         np.testing.assert_allclose(values, theirs[key], atol=2e-6)
     train(found, range(STEPS // 2, STEPS))
+    saved, copied = made(), made()
+    load(saved, tmp_path / "saved")
     run_ranks(backend, tmp_path, loading, "go on")
+    load(copied, tmp_path / "copied")
+    assert contents(copied) == contents(saved)
     again = made()
     load(again, tmp_path / "saved")
     ours, theirs = rows_of(again), rows_of(found)

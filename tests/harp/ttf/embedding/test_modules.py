@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch._dynamo.testing
 from torch import nn
 
 from harp.ttf.embedding import (
@@ -223,6 +224,15 @@ def test_a_scaler_skips_a_step_that_is_not_finite():
     assert scaler.get_scale() == 2.0 ** 119
 
 
+def test_a_scale_that_was_taken_back_already_is_refused():
+    bag = DynamicEmbeddingBag(2, mode="sum")
+    scaler, sparse = torch.amp.GradScaler("cpu"), TableOptimizer(bag)
+    scaler.scale(bag(torch.tensor([[1]])).sum()).backward()
+    scaler.unscale_(sparse)
+    with pytest.raises(RuntimeError, match="call it with the dense one only"):
+        scaler.step(sparse)
+
+
 def test_a_collection_gives_what_its_bags_give():
     bags = {"user": DynamicEmbeddingBag(4, mode="sum"), "item": DynamicEmbeddingBag(3, seed=1)}
     alone = {"user": DynamicEmbeddingBag(4, mode="sum"), "item": DynamicEmbeddingBag(3, seed=1)}
@@ -242,6 +252,21 @@ def test_a_collection_gives_what_its_bags_give():
             optimizer.step()
             optimizer.zero_grad()
     assert len(list(model.parameters())) == 1
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's compiler imports torch.jit
+def test_batches_of_many_sizes_are_compiled_twice_and_without_a_break():
+    torch._dynamo.reset()
+    model = EmbeddingCollection({name: DynamicEmbeddingBag(4, mode="sum") for name in "ab"})
+    counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    call = torch.compile(model, backend=counter, fullgraph=True)
+    for size in (8, 16, 24, 32, 9):
+        ids = torch.arange(size * 3).reshape(size, 3) * 2 ** 40
+        rows, expected = call({"a": ids, "b": -ids}), model({"a": ids, "b": -ids})
+        assert all(torch.equal(rows[name], expected[name]) for name in "ab")
+        (rows["a"].sum() + rows["b"].sum()).backward()
+    assert counter.frame_count == 2
+    assert [table.rows for table in model.tables] == [96, 96]
 
 
 def test_features_come_and_go():
@@ -271,6 +296,7 @@ def test_features_come_and_go():
     (lambda: DynamicEmbeddingBag(4)(torch.arange(4)), "ids of 1 dimensions: two, or one with"),
     (lambda: DynamicEmbeddingBag(4)(torch.ones(2, 2).long(), None, torch.ones(2, 2)),
      "in mode 'mean': one for each id, in mode 'sum'"),
+    (lambda: TableOptimizer(EmbeddingCollection()), "EmbeddingCollection has no dynamic embedding"),
     (lambda: TableOptimizer(nn.Linear(2, 2)), "Linear has no dynamic embedding"),
     (lambda: EmbeddingCollection({"user": DynamicEmbeddingBag(2)}).drop("usr"),
      "there is no feature 'usr'; did you mean 'user'"),

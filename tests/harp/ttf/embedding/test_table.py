@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from harp.ttf.embedding import FTRL, SGD, Adagrad, DynamicEmbedding, TableOptimizer
 from harp.ttf.embedding.table import HEAD, Table, distinct, owners
+from tests.support import PATIENCE_S
 from tests.support.levels import long
 
 DIM = 3
@@ -108,7 +112,7 @@ TestQuick.settings = settings(max_examples=25, stateful_step_count=25, deadline=
 
 @long
 class TestLong(AgainstDict.TestCase):
-    settings = settings(max_examples=600, stateful_step_count=80, deadline=None,
+    settings = settings(max_examples=150, stateful_step_count=60, deadline=None,
                         suppress_health_check=list(HealthCheck))
 
 
@@ -188,6 +192,36 @@ def test_memory_comes_with_rows_and_goes_with_them():
     assert kept == set(ids[:1000].tolist())
 
 
+GROWS_AND_SHRINKS = """
+import torch
+from pathlib import Path
+from harp.ttf.embedding import DynamicEmbedding
+from harp.ttf.embedding.table import HEAD
+import numpy as np
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+module = DynamicEmbedding(64)
+heads, values = np.zeros(1000, dtype=HEAD), np.ones((1000, 64), dtype=np.float32)
+module.table.write(heads, values)
+begin = resident()
+for at in range(0, 400_000, 1000):
+    heads["key"] = np.arange(at, at + 1000)
+    module.table.write(heads, values)
+full = resident()
+for at in range(1000, 400_000, 1000):
+    module.remove(torch.arange(at, at + 1000))
+print((full - begin) / 400_000, (resident() - begin) / (full - begin))
+"""
+
+
+def test_the_kernel_has_the_memory_of_rows_that_went():
+    done = subprocess.run([sys.executable, "-c", GROWS_AND_SHRINKS], capture_output=True, text=True,
+                          check=True, timeout=PATIENCE_S)
+    bytes_a_row, left = map(float, done.stdout.split())
+    assert 4 * 64 < bytes_a_row < 1.3 * (8 + 4 * 64)
+    assert left < 0.15
+
+
 def test_keys_are_numbered_by_their_first_appearance():
     keys = np.random.default_rng(3).integers(-50, 50, 1000)
     found, place = distinct(keys)
@@ -199,6 +233,19 @@ def test_owners_are_equally_loaded():
     for keys in (np.arange(100_000), np.arange(100_000) << 40):
         loads = np.bincount(owners(keys, 4), minlength=4)
         assert loads.max() < 1.03 * loads.min()
+
+
+def test_rows_go_by_age_and_by_norm():
+    module = DynamicEmbedding(2, optimizer=SGD(lr=1.0), bound=0.0)
+    step = TableOptimizer(module)
+    for day, scale in enumerate((0.1, 5.0, 5.0)):
+        module.table.clock = day
+        (module(torch.tensor([day])) * scale).sum().backward()
+        step.step()
+        step.zero_grad()
+    assert module.evict(norm=1.0) == 1
+    assert module.evict(age=0) == 1
+    assert [heads["key"].tolist() for heads, _ in module.table.read()] == [[2]]
 
 
 def test_a_clock_is_a_number_that_fits():
