@@ -110,13 +110,11 @@ class MoE(nn.Module):
         ways = cache(self._way_of)
         trips = [_Trip(self._group, blocks, self.places.hosts, ways)
                  for blocks in self._chunk_blocks()]
-        coming: list[_Moving] = []
-        returning: list[_Moving] = []
-        for number, ((start, end), trip) in enumerate(zip(bounds, trips, strict=True)):
-            coming.append(trip.there(_Take.apply(payload[start:end], index[number])))
-            if number:  # one chunk travels while experts compute on the one before
-                returning.append(trips[number - 1].back(self._ask(coming[number - 1])))
-        returning.append(trips[-1].back(self._ask(coming[-1])))
+        coming = [trip.there(_Take.apply(payload[start:end], tokens_of))
+                  for (start, end), tokens_of, trip in zip(bounds, index, trips, strict=True)]
+        # Experts compute on a chunk while others travel.
+        returning = [trip.back(self._ask(moving))
+                     for trip, moving in zip(trips, coming, strict=True)]
         return torch.cat([
             _Add.apply(_End.apply(*back), None, index[number], end - start)
             for number, ((start, end), back) in enumerate(zip(bounds, returning, strict=True))
