@@ -10,6 +10,7 @@ import pytest
 
 from harp.collectives.alltoallv import WAYS, combine, dispatch
 from harp.collectives.blocks import Blocks
+from harp.lightcc import blocks as lightcc_blocks
 from harp.lightcc.group import GroupError
 from harp.lightcc.pieces import PIECE_BYTES
 from tests.harp.collectives.test_alltoallv import slices
@@ -108,6 +109,11 @@ def test_each_rank_needs_to_know_its_own_counts_only(group, most):
     parts = [np.split(own, np.cumsum(row)[:-1]) for own, row in zip(sent, counts, strict=True)]
     for i, out in enumerate(outs):
         np.testing.assert_array_equal(out, np.concatenate([parts[k][i] for k in range(ranks)]))
+
+
+def test_many_ranks_send_directly_without_a_plan_of_all_counts(group, monkeypatch):
+    monkeypatch.setattr(lightcc_blocks, "CHOSEN_RANKS", 0)
+    test_each_rank_needs_to_know_its_own_counts_only(group, 1000)
 
 
 @pytest.mark.parametrize("waits", [False, True])
