@@ -26,7 +26,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from harp.angelptm.rows import add_rows, dot_rows, take_rows
+from harp.angelptm.rows import add_rows, add_rows_to, dot_rows, take_rows
 from harp.angelptm.tokens import Places, chunk_bounds, within_capacity
 from harp.collectives.alltoallv import WAYS, combine, dispatch
 from harp.collectives.choice import choose
@@ -110,15 +110,13 @@ class MoE(nn.Module):
         ways = cache(self._way_of)
         trips = [_Trip(self._group, blocks, self.places.hosts, ways)
                  for blocks in self._chunk_blocks()]
-        coming: list[_Moving] = []
-        returning: list[_Moving] = []
-        for number, ((start, end), trip) in enumerate(zip(bounds, trips, strict=True)):
-            coming.append(trip.there(_Take.apply(payload[start:end], index[number])))
-            if number:  # one chunk travels while experts compute on the one before
-                returning.append(trips[number - 1].back(self._ask(coming[number - 1])))
-        returning.append(trips[-1].back(self._ask(coming[-1])))
+        coming = [trip.there(_Take.apply(payload[start:end], tokens_of))
+                  for (start, end), tokens_of, trip in zip(bounds, index, trips, strict=True)]
+        # Experts compute on a chunk while others travel.
+        returning = [trip.back(self._ask(moving))
+                     for trip, moving in zip(trips, coming, strict=True)]
         return torch.cat([
-            _Add.apply(_End.apply(*back), None, index[number], end - start)
+            _Add.apply(end - start, index[number], None, _End.apply(*back))
             for number, ((start, end), back) in enumerate(zip(bounds, returning, strict=True))
         ]).view(x.shape)
 
@@ -174,8 +172,8 @@ class MoE(nn.Module):
         row, choice = row[order], choice[order]
         counts = torch.bincount(expert[row, choice], minlength=len(self.experts)).tolist()
         parts = _Take.apply(values.contiguous(), row).split(counts)
-        said = torch.cat([make(part) for make, part in zip(self.experts, parts, strict=True)])
-        return _Add.apply(said, weights[row, choice], row, len(rows))
+        return _Add.apply(len(rows), row, weights[row, choice], *(
+            make(part) for make, part in zip(self.experts, parts, strict=True)))
 
 
 def _as_floats(numbers: torch.Tensor) -> torch.Tensor:
@@ -302,20 +300,32 @@ class _Take(torch.autograd.Function):
 
 
 class _Add(torch.autograd.Function):
-    """Sums of rows by index, each times its weight."""
+    """Sums of rows by index, each times its weight; the rows are in parts, one behind another."""
 
     @staticmethod
-    def forward(ctx: Any, given: torch.Tensor, weights: torch.Tensor | None, index: torch.Tensor,
-                rows: int) -> torch.Tensor:
-        ctx.save_for_backward(given, weights, index)
-        return add_rows(rows, given.contiguous(), index,
-                        None if weights is None else weights.contiguous())
+    def forward(ctx: Any, rows: int, index: torch.Tensor, weights: torch.Tensor | None,
+                *parts: torch.Tensor) -> torch.Tensor:
+        kept = [part.contiguous() for part in parts]
+        ctx.save_for_backward(index, weights, *(kept if weights is not None else ()))
+        ctx.counts = [len(part) for part in parts]
+        total = kept[0].new_zeros(rows, kept[0].shape[1])
+        for part, at, by in zip(kept, *_cut(ctx.counts, index, weights), strict=True):
+            add_rows_to(total, part, at, by)
+        return total
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
-        given, weights, index = ctx.saved_tensors
+        index, weights, *parts = ctx.saved_tensors
         gradient = gradient.contiguous()
-        if weights is None:
-            return take_rows(gradient, index), None, None, None
-        return (take_rows(gradient, index, weights.contiguous()),
-                dot_rows(gradient, given.contiguous(), index), None, None)
+        ats, bys = _cut(ctx.counts, index, weights)
+        dots = None if weights is None else torch.cat(
+            [dot_rows(gradient, part, at) for part, at in zip(parts, ats, strict=True)])
+        return (None, None, dots,
+                *(take_rows(gradient, at, by) for at, by in zip(ats, bys, strict=True)))
+
+
+def _cut(counts: list[int], index: torch.Tensor, weights: torch.Tensor | None,
+         ) -> tuple[Sequence[torch.Tensor], Sequence[torch.Tensor | None]]:
+    """Give each part its own."""
+    return index.split(counts), ([None] * len(counts) if weights is None else
+                                 weights.contiguous().split(counts))

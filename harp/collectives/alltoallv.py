@@ -19,6 +19,7 @@ what a rank sends, OUT what comes to it; a `combine` leaves partial sums in DATA
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -88,6 +89,10 @@ class _End(NamedTuple):
     buffer: Buffer
     offset: Ints
 
+    def of(self, copies: Ints) -> _End:
+        """Those of other copies."""
+        return _End(self.rank[copies], self.buffer, self.offset[copies])
+
 
 class _Copies:
     """All copies of all blocks that have bytes, and where both ends have them."""
@@ -100,7 +105,7 @@ class _Copies:
         self.host = np.arange(blocks.ranks) if hosts is None else np.asarray(hosts, np.int64)
         if self.host.shape != (blocks.ranks,):
             raise ValueError(f"hosts has {self.host.size} ranks, and the blocks {blocks.ranks}")
-        self.block, self.member = blocks.pairs()
+        self.block, self.member = blocks.pairs
         self.src, self.length = blocks.src[self.block], blocks.nbytes[self.block]
         self.at_source = blocks.at_source[self.block]
         self.own = self.src == self.member
@@ -110,25 +115,24 @@ class _Copies:
 
     def _require_one_host(self) -> None:
         host = self.host[self.member]
-        first = np.zeros(len(self.blocks.src), np.int64)
-        first[self.block[::-1]] = host[::-1]
-        for i in np.flatnonzero(first[self.block] != host)[:1]:
+        for i in np.flatnonzero(host[self._first] != host)[:1]:
             raise ValueError(f"block {self.block[i]}, of rank {self.src[i]}, is for ranks of "
                              "several hosts; once-per-host needs a block for each host")
 
-    def at(self, rank: Ints) -> Ints:
-        """Where each copy's block lies among what comes to a rank."""
-        return self.blocks.at_target[self.block, rank]
+    @cached_property
+    def _first(self) -> Ints:
+        """The number of the first copy of each copy's block."""
+        return np.asarray(np.searchsorted(self.block, self.block))
+
+    @cached_property
+    def delegate(self) -> Ints:
+        """The copy that stands for all of each copy's block: another one for each source."""
+        members = np.bincount(self.block)[self.block] if len(self.block) else self.block
+        return self._first + self.src % np.maximum(members, 1)
 
     def of_block(self, marks: Bools) -> Bools:
         """Of each copy, whether any copy of its block is marked."""
         return np.bincount(self.block, marks, len(self.blocks.src))[self.block] > 0
-
-    def delegate(self) -> Ints:
-        """Of each copy's block the member that stands for all: another one for each source."""
-        turn = self.blocks.src % np.maximum(self.blocks.to.sum(axis=1), 1)
-        at = np.cumsum(self.blocks.to, axis=1) == turn[:, None] + 1
-        return np.asarray(np.argmax(at, axis=1)[self.block])
 
     def local_equal(self) -> Ints:
         """Of each copy the rank of its source's host that has its member's local index."""
@@ -152,7 +156,7 @@ class _Copies:
              stage_bytes: int = 0) -> Plan:
         """Put the steps together, and the copies of what ranks have for themselves."""
         blocks, own = self.blocks, self.own
-        ends = (self.at_source, self.at(self.member))
+        ends = (self.at_source, blocks.at_target)
         sizes = (int(blocks.sent_bytes.max()), int(blocks.came_bytes.max()))
         if collective == "combine":
             ends, sizes = ends[::-1], sizes[::-1]
@@ -198,14 +202,13 @@ def dispatch(blocks: Blocks, way: Way = "direct", hosts: Sequence[int] | None = 
     """
     copies = _Copies(blocks, way, hosts)
     source = _End(copies.src, Buffer.DATA, copies.at_source)
-    target = _End(copies.member, Buffer.OUT, copies.at(copies.member))
+    target = _End(copies.member, Buffer.OUT, blocks.at_target)
     others, relay = ~copies.own, copies.src
     if way == "once-per-host":
-        relay = np.where(copies.away, copies.delegate(), copies.src)
-        passed = copies.away & (relay != copies.member)
+        passed = copies.away & (copies.delegate != np.arange(len(relay)))
         return copies.plan(
             "alltoallv", way, unit_bytes, [copies.rows(others & ~passed, source, target)],
-            [copies.rows(passed, _End(relay, Buffer.OUT, copies.at(relay)), target)])
+            [copies.rows(passed, target.of(copies.delegate), target)])
     if way == "hierarchical":
         relay = np.where(copies.away, copies.local_equal(), copies.src)
     passed = relay != copies.src
@@ -244,11 +247,11 @@ def combine(blocks: Blocks, way: Way = "direct", hosts: Sequence[int] | None = N
     copies = _Copies(blocks, way, hosts)
     if way == "hierarchical":
         raise ValueError("sums have no hierarchical way (allowed: direct, once-per-host)")
-    source = _End(copies.member, Buffer.DATA, copies.at(copies.member))
+    source = _End(copies.member, Buffer.DATA, blocks.at_target)
     target = _End(copies.src, Buffer.OUT, copies.at_source)
     begun = copies.of_block(copies.own)  # its source has a block of its own to add to
-    added, delegate = begun & ~copies.own, copies.delegate()
-    stands = ~begun & (delegate == copies.member)
+    added = begun & ~copies.own
+    stands = ~begun & (copies.delegate == np.arange(len(begun)))
     rest = ~begun & ~stands
     alone = stands & ~copies.of_block(rest)
     first = [copies.rows(added, source, target, Op.REDUCE)]
@@ -256,9 +259,8 @@ def combine(blocks: Blocks, way: Way = "direct", hosts: Sequence[int] | None = N
         return copies.plan("combine", way, unit_bytes,
                            [*first, copies.rows(stands, source, target)],
                            [copies.rows(rest, source, target, Op.REDUCE)])
-    partial = _End(delegate, Buffer.DATA, copies.at(delegate))
     return copies.plan(
         "combine", way, unit_bytes,
         [*first, copies.rows(alone, source, target),
-         copies.rows(rest, source, partial, Op.REDUCE)],
+         copies.rows(rest, source, source.of(copies.delegate), Op.REDUCE)],
         [copies.rows(stands & ~alone, source, target)])

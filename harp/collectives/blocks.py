@@ -44,10 +44,8 @@ class Blocks:
             i, j = np.argwhere(table < 0)[0]
             raise ValueError(f"the count from rank {i} to rank {j} is {table[i, j]}; allowed is 0 "
                              "or more")
-        ranks = len(table)
-        return cls(np.repeat(np.arange(ranks), ranks), np.tile(np.eye(ranks, dtype=bool),
-                                                               (ranks, 1)),
-                   table.ravel() * unit_bytes)
+        src, dst = np.nonzero(table)
+        return cls(src, np.arange(len(table)) == dst[:, None], table[src, dst] * unit_bytes)
 
     @property
     def ranks(self) -> int:
@@ -63,9 +61,15 @@ class Blocks:
 
     @cached_property
     def at_target(self) -> Ints:
-        """Where it begins at each rank, ``[block, rank]``; of those only that get it."""
-        each = self.to * self.nbytes[:, None]
-        return np.asarray(np.cumsum(each, axis=0) - each)
+        """Where each of `pairs` begins at its rank."""
+        block, rank = self.pairs
+        order = np.argsort(rank, kind="stable")
+        nbytes, of_rank = self.nbytes[block[order]], rank[order]
+        ends = np.cumsum(nbytes)
+        before = np.searchsorted(of_rank, of_rank)
+        found = np.empty_like(ends)
+        found[order] = ends - nbytes - np.append(0, ends)[before]
+        return found
 
     @cached_property
     def sent_bytes(self) -> Ints:
@@ -75,9 +79,11 @@ class Blocks:
     @cached_property
     def came_bytes(self) -> Ints:
         """Bytes of what comes to each rank."""
-        return np.asarray((self.to * self.nbytes[:, None]).sum(axis=0))
+        block, rank = self.pairs
+        return np.bincount(rank, self.nbytes[block], self.ranks).astype(np.int64)
 
+    @cached_property
     def pairs(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Give each copy that has any bytes: its block, and the rank that it is for."""
+        """Each copy that has any bytes: its block, and the rank that it is for, in order."""
         block, rank = np.nonzero(self.to & (self.nbytes > 0)[:, None])
         return block, rank

@@ -73,15 +73,19 @@ def plan_s(plan: Plan, hosts: Sequence[int], rates: Rates | None = None) -> floa
 def choose(make: Callable[..., Plan], blocks: Blocks, hosts: Sequence[int],
            rates: Rates | None = None) -> Way:
     """Return the fastest way to `dispatch` or `combine` these blocks; the simplest of equals."""
-    ways = [way for way in WAYS if way == "direct" or _is_possible(make, blocks, way, hosts)]
+    ways = [way for way in WAYS if way == "direct" or _may_help(make, blocks, way, hosts)]
+    if len(ways) == 1:
+        return ways[0]
     return min(ways, key=lambda way: plan_s(make(blocks, way, hosts), hosts, rates))
 
 
-def _is_possible(make: Callable[..., Plan], blocks: Blocks, way: Way,
-                 hosts: Sequence[int]) -> bool:
+def _may_help(make: Callable[..., Plan], blocks: Blocks, way: Way, hosts: Sequence[int]) -> bool:
+    """Whether there is a plan of this way, and it is another one than the direct one."""
+    host = np.asarray(hosts, np.int64)
+    if len(np.unique(host)) in {1, len(host)}:  # no relays, or nobody to relay to
+        return False
     if way == "hierarchical":
         return make is dispatch
-    host = np.asarray(hosts, np.int64)
-    low = np.where(blocks.to, host, host.max(initial=0)).min(axis=1, initial=host.max(initial=0))
-    high = np.where(blocks.to, host, 0).max(axis=1, initial=0)
-    return bool((~blocks.to.any(axis=1) | (low == high)).all())
+    block, member = blocks.pairs
+    same = block[1:] == block[:-1]
+    return bool(same.any() and (host[member[1:]] == host[member[:-1]])[same].all())

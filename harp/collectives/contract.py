@@ -108,20 +108,20 @@ def _alltoall(plan: Plan, ranks: Ints) -> Contract:
 
 def _alltoallv(plan: Plan, ranks: Ints) -> Contract:  # noqa: ARG001  (blocks name them)
     blocks = _blocks(plan)
-    block, member = blocks.pairs()
+    block, member = blocks.pairs
     src, start, length = blocks.src[block], blocks.at_source[block], blocks.nbytes[block]
     return Contract(Claims.of(blocks.src, blocks.at_source, blocks.nbytes, blocks.src),
-                    Claims.of(member, blocks.at_target[block, member], length, src,
+                    Claims.of(member, blocks.at_target, length, src,
                               buffer=Buffer.OUT, origin=start))
 
 
 def _combine(plan: Plan, ranks: Ints) -> Contract:  # noqa: ARG001  (blocks name them)
     blocks = _blocks(plan)
-    block, member = blocks.pairs()
+    block, member = blocks.pairs
     goal = plan.buffers[Buffer.DATA] + blocks.at_source
     wanted = blocks.to.any(axis=1)
     return Contract(
-        Claims.of(member, blocks.at_target[block, member], blocks.nbytes[block], member,
+        Claims.of(member, blocks.at_target, blocks.nbytes[block], member,
                   origin=goal[block], home=blocks.src[block]),
         Claims.of(blocks.src, blocks.at_source, blocks.nbytes * wanted, 0, buffer=Buffer.OUT,
                   origin=goal, home=blocks.src, sums=blocks.to))

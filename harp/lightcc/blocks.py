@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     Bytes = NDArray[np.uint8]
 
 
+CHOSEN_RANKS = 32
+"""More ranks send directly: to compare plans of all their counts takes longer than it saves."""
+
+
 class Call:
     """A rank's part of a plan of blocks: its pieces, and the copies of what it has for itself."""
 
@@ -95,13 +99,23 @@ class Counts:
         """The memory of each rank's."""
         return [row.reshape(-1).view(np.uint8) for row in self._said]
 
-    def agreed(self) -> Blocks:
-        """Return the blocks. Raises GroupError, at all ranks the same, if they do not agree."""
+    def agreed(self) -> NDArray[np.int64]:
+        """Return what goes from i to j. Raises GroupError, at all ranks the same, if not agreed."""
         sends, expects = self._said[:, 0], self._said[:, 1].T
         for src, dst in np.argwhere(sends != expects)[:1]:
             raise GroupError(f"ranks do not agree: rank {src} sends {sends[src, dst]} B to rank "
                              f"{dst}, which expects {expects[src, dst]} B")
-        return Blocks.of_counts(sends)
+        return sends
+
+
+def _plan_of(counts: NDArray[np.int64], rank: int, hosts: Sequence[int]) -> Plan:
+    """Give the plan that is chosen, or of many ranks a rank's own part of the direct one."""
+    ranks = np.arange(len(hosts))
+    if len(hosts) > CHOSEN_RANKS:
+        own = (ranks == rank) | (ranks == rank)[:, None]
+        return dispatch(Blocks.of_counts(counts * own))
+    blocks = Blocks.of_counts(counts)
+    return dispatch(blocks, choose(dispatch, blocks, hosts), hosts)
 
 
 def program_of_counts(what: str, counts: Counts, rank: int, hosts: Sequence[int], data: Bytes,
@@ -111,8 +125,7 @@ def program_of_counts(what: str, counts: Counts, rank: int, hosts: Sequence[int]
     program: Program
 
     def prepare() -> NDArray[np.void]:
-        blocks = counts.agreed()
-        plan = dispatch(blocks, choose(dispatch, blocks, hosts), hosts)
+        plan = _plan_of(counts.agreed(), rank, hosts)
         call = Call(plan, rank, data, out)
         program.keep(call.stage)
         call.copy_own()

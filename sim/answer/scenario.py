@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import simpy
 
+from harp.collectives.choice import Rates
 from harp.lightcc.settings import LightSettings
 from sim.answer.cost import cost_of
 from sim.answer.memory_fit import too_large
@@ -451,8 +452,17 @@ def recipe_of(cluster: Cluster, scenario: Scenario, workload: Workload, ranks: R
         moved=float(cluster.moved[ranks.gpus].min()), precision=workload.precision,
         left_wide=max(group.gpus.left_wide(workload.precision)
                       for group in topology.hosts),
-        streams=scenario.streams, alltoall=scenario.alltoall,
+        streams=scenario.streams, alltoall=scenario.alltoall, rates=_rates_of(topology),
         placement=ranks.placement)
+
+
+def _rates_of(topology: Topology) -> Rates:
+    """Give the rates of the slowest host, by which a way for experts is chosen."""
+    return Rates(
+        port_bytes_s=min(sum(nic.count * nic.rate for nic in host.nics)
+                         for host in topology.hosts) / 8 or Rates.port_bytes_s,
+        memory_bytes_s=min((host.nvlink or host.pcie_link).rate
+                           for host in topology.hosts) / 8)
 
 
 def find_expect(topology: Topology, scenario: str, gpus: int, job: str) -> Expectation | None:

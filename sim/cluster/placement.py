@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from harp.collectives.alltoallv import WAYS
 from harp.routing.affinity import ring_order
 from sim.schema.nccl_defaults import peer_channels
 
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
 
 RINGS = ("ring", "reduce-scatter", "allgather", "topk")
 """Plans that are one ring over all ranks."""
-EXCHANGES = ("alltoall", "hierarchical-alltoall")
+EXCHANGES = ("alltoall", "hierarchical-alltoall",
+             *(f"{way} {collective}" for way in WAYS for collective in ("alltoallv", "combine")))
 """Plans in which ranks send to many others at once."""
 
 

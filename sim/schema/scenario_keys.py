@@ -191,8 +191,10 @@ class Scenario(Model):
     Simple; light chooses for each buffer by the LIGHT_* settings."""
     light: Light | None = None
     """LightCC's settings."""
-    alltoall: Literal["direct", "hierarchical"] = "direct"
-    """How experts (model moe) exchange activations: all at once, or within hosts, then between."""
+    alltoall: Literal["direct", "hierarchical", "once-per-host", "chosen"] = "direct"
+    """How experts (model moe) exchange activations: a copy for each expert all at once, or within
+    hosts, then between; a copy for each host, passed on there; or, of ways with a copy for each
+    rank or host, what AngelPTM's layer of experts would choose. The last two for even routing."""
     parallel: Annotated[Parallel, ShardWord()] = Parallel()
     """How the model is split over the GPUs; ``data`` (every GPU holds all of it), ``zero1``,
     ``zero2``, ``fsdp`` and ``hsdp`` stand for a mapping with that shard."""

@@ -20,6 +20,8 @@ MOST_NEXT_HOPS = 1 << 28
 MOST_FLOWS = 1 << 20
 """Flows at once in one collective: an all-to-all over 1,024 GPUs."""
 MOST_EXCHANGED = 1 << 23
+MOST_LISTED = 128
+"""GPUs of a plan that lists the tokens of each for each host: some 100 MB of rows."""
 """Flows of all exchanges of experts in the steps of a scenario, a microsecond each."""
 
 
@@ -106,6 +108,10 @@ def _too_many(topology: Topology, scenario: Scenario, job: str | None,
         return Problem(f"{flows:,} flows at once in a collective of {gpus:,} GPUs", path=(key,),
                        allowed=f"at most {MOST_FLOWS:,}, with fewer GPUs, channels or sockets, or "
                        "in a hierarchical all-to-all")
+    listed = min(gpus, scenario.layout.expert or gpus)
+    if exchanges and scenario.alltoall in {"once-per-host", "chosen"} and listed > MOST_LISTED:
+        return Problem(f"experts on {listed:,} GPUs", path=("alltoall",), found=scenario.alltoall,
+                       allowed=f"at most {MOST_LISTED:,} GPUs for it, or direct or hierarchical")
     whole = exchanges * exchanged * pairs * scenario.steps
     if whole > MOST_EXCHANGED:
         return Problem(f"{whole:,} flows in {exchanges * scenario.steps} all-to-alls of experts",

@@ -7,6 +7,10 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
+from harp.collectives.alltoallv import dispatch
+from harp.collectives.choice import Rates
+from harp.collectives.choice import choose as choose_way
+from harp.collectives.even_routing import even_blocks
 from harp.collectives.few_bits import BITS
 from harp.collectives.protocol import SIMPLE
 from harp.collectives.registry import make_plan
@@ -64,7 +68,9 @@ class Recipe:
     cycle_s: float = 1e-3
     streams: int = 1
     alltoall: str = "direct"
-    """How experts exchange activations: direct or hierarchical."""
+    """How experts exchange activations (`sim.schema.scenario_keys`)."""
+    rates: Rates = field(default_factory=Rates)
+    """What the choice of a way believes of hosts and network."""
     layout: Parallel = field(default_factory=Parallel)
     """How the model is split."""
     accumulation: int = 1
@@ -109,9 +115,29 @@ def choose_plan(recipe: Recipe, groups: Groups, elements: int,
 
 
 def exchange_plan(recipe: Recipe, groups: Groups, nbytes: int, group: Group = "experts") -> Plan:
-    """The plan of the experts' exchange of ``nbytes`` bytes by each of their ranks."""
-    return _made(ALLTOALL_PLANS[recipe.alltoall], ranks=groups.size(group), nbytes=nbytes,
-                 unit_bytes=recipe.gradient_bytes, group=groups.each(group))
+    """The plan of the experts' exchange of ``nbytes`` bytes by each of their ranks.
+
+    There and back cost the same: sums come back by the edges of copies, turned round.
+    """
+    experts, top_k = next(((layer.experts, layer.top_k) for layer in recipe.model.layers
+                           if layer.experts), (0, 0))
+    if recipe.alltoall not in ALLTOALL_PLANS and top_k:
+        return _exchange_of_tokens(recipe.alltoall, nbytes // top_k, experts, top_k,
+                                   groups.size(group), groups.each(group), recipe.gradient_bytes,
+                                   recipe.rates)
+    return _made(ALLTOALL_PLANS.get(recipe.alltoall, "alltoall"), ranks=groups.size(group),
+                 nbytes=nbytes, unit_bytes=recipe.gradient_bytes, group=groups.each(group))
+
+
+@lru_cache(maxsize=256)
+def _exchange_of_tokens(alltoall: str, nbytes: int, experts: int, top_k: int, ranks: int,
+                        each: int, unit_bytes: int, rates: Rates) -> Plan:
+    """The plan that AngelPTM's layer of experts makes for even routing."""
+    hosts = tuple(rank // each for rank in range(ranks))
+    blocks = even_blocks(nbytes // unit_bytes * unit_bytes, experts, top_k, hosts, unit_bytes)
+    way = (choose_way(dispatch, blocks, hosts, rates) if alltoall == "chosen"
+           else "once-per-host")
+    return dispatch(blocks, way, hosts, unit_bytes)
 
 
 def send_plan(recipe: Recipe, nbytes: int) -> Plan:

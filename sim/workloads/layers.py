@@ -44,6 +44,9 @@ class Layer:
     the forward pass (dispatch and combine) and two in the backward pass."""
     expert_tensors: tuple[Tensor, ...] = ()
     """Parameters that exist once per expert, all experts counted."""
+    experts: int = 0
+    """Experts to choose from, and those of a token, where a router chooses."""
+    top_k: int = 0
     block: str = ""
     """Block of the network that holds it, where its name does not say so."""
     kept: int = 0
@@ -191,5 +194,6 @@ def moe_ffn(name: str, width: int, inner: int, tokens: int, *, experts: int, top
         ("out.weight", inner * width), ("out.bias", width)))
     return [
         linear(f"{name}.router", width, experts, tokens, bias=False),
-        Layer(f"{name}.experts", (), flops, 2 * flops, slots * width, weights),
+        Layer(f"{name}.experts", (), flops, 2 * flops, slots * width, weights,
+              experts, top_k),
     ]

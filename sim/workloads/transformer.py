@@ -281,6 +281,7 @@ def _mixture(shape: Transformer, name: str, tokens: int) -> Iterator[Layer]:
     parts = ("gate", "up", "down") if shape.gated else ("in", "out")
     weights = tuple(Tensor(f"{name}.experts.{part}", width * mix.ffn * mix.count)
                     for part in parts)
-    yield Layer(f"{name}.experts", (), flops, 2 * flops, slots * width, weights)
+    yield Layer(f"{name}.experts", (), flops, 2 * flops, slots * width, weights,
+                mix.count, mix.top_k)
     if mix.shared:
         yield from _network(shape, f"{name}.shared", mix.shared, tokens)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import Future
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ pytest.importorskip("torch")
 
 import torch
 
+from harp.angelptm import moe
 from harp.angelptm.moe import MoE
 from tests.harp.lightcc.test_torch import found, start
 
@@ -77,6 +79,49 @@ def test_first_choices_have_room_before_second_ones(tokens, experts, capacity, s
 def test_chunks_cover_all_tokens():
     assert chunk_bounds(7, 3) == [(0, 2), (2, 4), (4, 7)]
     assert chunk_bounds(1, 2) == [(0, 0), (0, 1)]
+
+
+class OneRank:
+    """A group of one rank whose calls are over at once, and are told."""
+
+    host_numbers = (0,)
+
+    def __init__(self, told):
+        self.told = told
+
+    def rank(self):
+        return 0
+
+    def size(self):
+        return 1
+
+    def run_blocks(self, plan, data, out):
+        self.told.append(plan.collective)
+        out.copy_(data)
+        over = Future()
+        over.set_result(None)
+        return over
+
+
+def test_all_chunks_are_sent_before_experts_compute_in_both_passes(monkeypatch):
+    told = []
+
+    class Told(torch.nn.Linear):
+        def forward(self, x):
+            told.append("expert")
+            y = super().forward(x)
+            y.register_hook(lambda _: told.append("expert"))
+            return y
+
+    monkeypatch.setattr(moe, "_light_group", lambda _: OneRank(told))
+    monkeypatch.setattr(moe.dist, "all_gather_into_tensor",
+                        lambda table, given, group: table.copy_(given[None]))
+    layer = MoE(8, 1, 1, lambda _: Told(8, 8), chunks=3)
+    y = layer(torch.randn(9, 8))
+    assert told == ["alltoallv"] * 3 + ["expert", "combine"] * 3
+    told.clear()
+    y.sum().backward()
+    assert told == ["alltoallv"] * 3 + ["expert", "combine"] * 3
 
 
 def expert(_):

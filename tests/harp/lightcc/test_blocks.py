@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 
 from harp.collectives.alltoallv import WAYS, combine, dispatch
 from harp.collectives.blocks import Blocks
+from harp.lightcc import blocks as lightcc_blocks
 from harp.lightcc.group import GroupError
 from harp.lightcc.pieces import PIECE_BYTES
 from tests.harp.collectives.test_alltoallv import slices
@@ -107,8 +111,14 @@ def test_each_rank_needs_to_know_its_own_counts_only(group, most):
         np.testing.assert_array_equal(out, np.concatenate([parts[k][i] for k in range(ranks)]))
 
 
-def test_counts_that_disagree_are_one_sentence_at_every_rank():
-    with group_of(3) as group:
+def test_many_ranks_send_directly_without_a_plan_of_all_counts(group, monkeypatch):
+    monkeypatch.setattr(lightcc_blocks, "CHOSEN_RANKS", 0)
+    test_each_rank_needs_to_know_its_own_counts_only(group, 1000)
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_counts_that_disagree_are_one_sentence_at_every_rank(waits):
+    with group_of(3) as group, ThreadPoolExecutor(3) as pool:
         counts = np.array([[0, 8, 4], [4, 4, 4], [0, 0, 4]])
         expects = counts.T.copy()
         expects[1, 0] = 6  # of rank 0's 8
@@ -116,10 +126,11 @@ def test_counts_that_disagree_are_one_sentence_at_every_rank():
                 for i in range(3)]
 
         def call(i):
-            return group[i].alltoallv("all_to_all_single", *data[i], counts[i], expects[i])
+            with group[i].waiting() if waits else nullcontext():
+                begun = group[i].alltoallv("all_to_all_single", *data[i], counts[i], expects[i])
+            return str(begun.exception(PATIENCE_S))
 
-        begun = [call(i) for i in range(3)]
-        said = {str(one.exception(PATIENCE_S)) for one in begun}
+        said = set(pool.map(call, range(3)))
         assert len(said) == 1, said
         assert said.pop().endswith("all_to_all_single: ranks do not agree: rank 0 sends 8 B to "
                                    "rank 1, which expects 6 B")

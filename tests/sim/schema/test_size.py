@@ -12,7 +12,13 @@ from click.testing import CliRunner
 from sim.answer.scenario import run_scenario
 from sim.run import main
 from sim.schema import TopologyError, load
-from sim.schema.size import MOST_EXCHANGED, MOST_FLOWS, MOST_NEXT_HOPS, MOST_RESOURCES
+from sim.schema.size import (
+    MOST_EXCHANGED,
+    MOST_FLOWS,
+    MOST_LISTED,
+    MOST_NEXT_HOPS,
+    MOST_RESOURCES,
+)
 from tests.support.cluster_files import cluster, topology, write
 
 MOE = {"model": "moe", "batch": 8, "framework": "free"}
@@ -53,6 +59,8 @@ def scenario(**keys):
     ({"hosts": 1024, "gpus": 8, "jobs": [{"name": "j", "workload": MOE, "hosts": [
         f"h-{number}" for number in range(1024)]}]}, "scenarios[0].gpus", MOST_FLOWS),
     ({"hosts": 64, "gpus": 8, "workload": MOE}, "scenarios[0].alltoall", MOST_EXCHANGED),
+    ({"hosts": 17, "gpus": 8, "workload": MOE, "scenario": {"alltoall": "once-per-host"}},
+     "scenarios[0].alltoall", MOST_LISTED),
     ({"hosts": 8, "gpus": 8, "workload": MOE, "scenario": {"steps": 100}},
      "scenarios[0].alltoall", MOST_EXCHANGED),
 ])

@@ -372,6 +372,24 @@ def test_fully_sharded_experts_are_gathered_and_no_token_travels(tmp_path):
     assert each == pytest.approx(3 * 3 / 4 * 4 * network.parameters, rel=1e-2)
 
 
+@pytest.mark.parametrize(("alltoall", "rate_bps", "crossing"), [
+    ("direct", 1e9, 2 / 2), ("hierarchical", 1e9, 2 / 2),
+    # Of 8 experts 4 are on the other host: 4·3 of 8·7 draws want none of them; a rank has 2, which
+    # 6·5 draws do not want. Where bytes cost nothing, a second step is worth less than copies.
+    ("once-per-host", 1e9, 1 - 12 / 56), ("chosen", 1e9, 1 - 12 / 56),
+    ("chosen", 1e15, 2 * (1 - 30 / 56))])
+def test_tokens_cross_once_for_each_expert_rank_or_host(tmp_path, alltoall, rate_bps, crossing):
+    made = cluster(tmp_path, hosts=2, gpus=2, rate_bps=rate_bps, **workload(EXPERTS),
+                   scenario={"alltoall": alltoall})
+    simulated = Run(made, made.topology.scenarios[0], made.gpus)
+    simulated.go()
+    each = simulated.network.fluid.net.carried()[:4]  # both ways of both hosts' links
+    network = made.topology.workload.network
+    averaged = 2 * (network.parameters - 8 * 8 * 2 * 256 * 64) * 4  # a ring of four, by hosts
+    tokens = 8 * 4 * 2 * BATCH * 64 * 256 * 4  # layers, exchanges, ranks
+    assert each == pytest.approx(crossing * tokens + averaged * 3 / 4, rel=2e-2)
+
+
 def test_experts_of_tensor_groups_get_a_share_of_the_tokens_each(tmp_path):
     """Two groups of two: ranks of the same number exchange, each half of its group's tokens."""
     each = sent(tmp_path, "pcie_out", hosts=2, gpus=2, **workload(EXPERTS),
