@@ -13,12 +13,30 @@ A script for DeepSpeed runs with its import line changed (`docs/use/angelptm.md`
     config      DeepSpeed's JSON keys
     adam        the optimizer's step over raw memory
     stages      a model as a pipeline, cut anywhere between its operators
+
+The simulator plans pages, too, and has no torch: names that need it are imported when first used.
 """
 
-from harp.angelptm.config import ConfigError
-from harp.angelptm.engine import Engine, initialize
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from harp.angelptm.plan import CapacityError
-from harp.angelptm.stages import CutError, Link, Memory, pipeline
+
+if TYPE_CHECKING:
+    from harp.angelptm.config import ConfigError
+    from harp.angelptm.engine import Engine, initialize
+    from harp.angelptm.stages import CutError, Link, Memory, pipeline
+
+_HOMES = {"ConfigError": "config", "Engine": "engine", "initialize": "engine",
+          "CutError": "stages", "Link": "stages", "Memory": "stages", "pipeline": "stages"}
 
 __all__ = ["CapacityError", "ConfigError", "CutError", "Engine", "Link", "Memory", "initialize",
            "pipeline"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
