@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import simpy
 
+from harp.angelptm.plan import CapacityError
 from harp.collectives.choice import Rates
 from harp.lightcc.settings import LightSettings
 from sim.answer.cost import cost_of
@@ -22,7 +23,7 @@ from sim.network.fidelity import make_network, wall_clock
 from sim.network.interface import CutOffError, Site, TooLargeError
 from sim.network.nccl import View
 from sim.network.transport import Style
-from sim.records.results import Expectation, ScenarioResult, Span
+from sim.records.results import Expectation, Memory, ScenarioResult, Span
 from sim.schema.errors import Problem
 from sim.schema.nccl_defaults import channel_count
 from sim.schema.parallel_keys import Parallel
@@ -41,6 +42,7 @@ from sim.step.faults import Struck, check_links, strike
 from sim.step.groups import GROUPS, Groups
 from sim.step.memory import count
 from sim.step.outer import OuterJob
+from sim.step.paging import Tiers, paged
 from sim.step.recipe import Recipe, Views
 from sim.step.stages import slowest_stage
 from sim.step.train import Job
@@ -54,9 +56,11 @@ if TYPE_CHECKING:
     from sim.cluster.cluster import Cluster
     from sim.cluster.placement import Ranks
     from sim.network.interface import Capture
-    from sim.records.results import Cost, Memory
+    from sim.records.results import Cost
     from sim.schema.errors import TopologyError
+    from sim.schema.hosts import HostGroup
     from sim.schema.model import Topology
+    from sim.schema.offload_keys import Offload
     from sim.schema.parameters import FrameworkCosts, HostStack
     from sim.schema.scenario_keys import Job as JobModel
     from sim.schema.scenario_keys import Scenario, Workload
@@ -230,7 +234,10 @@ class Run:
         comm = self.network.communicator() if count > 1 else None
         tracks = [self.cluster.gpu_name(gpu) for gpu in gpus.tolist()]
         layout = recipe.layout
-        self._memory.append(self._check_memory(recipe, ranks))
+        memory = self._check_memory(recipe, ranks)
+        if scenario.offload is not None:
+            recipe, memory = self._page(recipe, memory, ranks, scenario.offload, flops)
+        self._memory.append(memory)
         alone_s = plan_pass(replace(recipe, layout=Parallel()), flops).compute_s
         self._costs.append(cost_of(self.cluster, gpus, recipe.model.tokens))
         stage = slowest_stage(recipe.model, layout, recipe.accumulation)
@@ -280,12 +287,30 @@ class Run:
         used = np.unique(np.searchsorted(ends, self.cluster.host[ranks.gpus], side="right"))
         limits = [topology.hosts[number].gpus.memory_bytes for number in used.tolist()]
         limit = min((each for each in limits if each is not None), default=None)
-        if limit is not None and memory.total > limit:
+        if self.scenario.offload is None and limit is not None and memory.total > limit:
             number = [scenario.name for scenario in topology.scenarios].index(self.scenario.name)
             says, allowed = too_large(memory, recipe, groups, limit)
             raise topology.error(Problem(f"{says}, on {len(ranks.gpus)} GPUs",
                                          path=("scenarios", number), allowed=allowed))
         return memory
+
+    def _page(self, recipe: Recipe, memory: Memory, ranks: Ranks, offload: Offload,
+              flops: float) -> tuple[Recipe, Memory]:
+        """Plan the pages of a step; raises TopologyError where the tiers cannot hold them."""
+        beside = (memory.activations or 0) + memory.buffers
+        tiers = [_tiers(group, offload, beside, ranks.host_group)
+                 for group in self.cluster.topology.hosts]
+        number = [each.name for each in self.cluster.topology.scenarios].index(self.scenario.name)
+        slowest = min(tiers, key=lambda each: (each.device, each.host, each.copy, each.disk_rate))
+        try:
+            paging = paged(recipe, flops, slowest)
+        except CapacityError as error:
+            raise self.cluster.topology.error(Problem(
+                f"{error}; activations and buffers take {beside / 2**30:.1f} GiB of the device",
+                path=("scenarios", number, "offload"), at_key=True,
+                allowed="more ram or disk, a larger device, or a smaller model")) from error
+        return (replace(recipe, paging=paging),
+                Memory(paging.device_bytes, 0, 0, memory.activations, memory.buffers))
 
     def _mfu(self, job: Job, number: int, images_per_s: float) -> float | None:
         """Share of the data sheet's FLOP/s that the model's own arithmetic takes, if it is known.
@@ -463,6 +488,21 @@ def _rates_of(topology: Topology) -> Rates:
                          for host in topology.hosts) / 8 or Rates.port_bytes_s,
         memory_bytes_s=min((host.nvlink or host.pcie_link).rate
                            for host in topology.hosts) / 8)
+
+
+def _tiers(group: HostGroup, offload: Offload, beside: int, ranks: int) -> Tiers:
+    """What one of ``ranks`` ranks of a host has for pages."""
+    assert group.ram is not None
+    limit, disk = group.gpus.memory_bytes, group.disk if offload.to == "disk" else None
+    device = offload.device
+    if device is None:
+        assert limit is not None
+        device = max(limit - beside, 0)
+    rate = 0.0
+    if disk is not None:
+        rate = 2 / (1 / disk.read + 1 / (disk.write or disk.read)) / 8 / ranks
+    return Tiers(device, group.ram // ranks, disk.capacity // ranks if disk is not None else 0,
+                 group.pcie_link.rate / 8, rate, offload.page, offload.update)
 
 
 def find_expect(topology: Topology, scenario: str, gpus: int, job: str) -> Expectation | None:

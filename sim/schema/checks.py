@@ -14,6 +14,7 @@ from sim.schema.hosts import HostGroup
 from sim.schema.model import Topology
 from sim.schema.nccl_defaults import KERNEL_TCP, uses_sockets
 from sim.schema.network_keys import Clos3, DualTor, Explicit, FabricLink, LeafSpine, Rail, Vpc
+from sim.schema.offload_checks import check_offload
 from sim.schema.parallel_checks import check_parallel
 from sim.schema.parameters import FrameworkSet, Kind, StackSet, resolve, shipped
 from sim.schema.scenario_keys import Expect, Scenario, Workload, link_ends
@@ -496,6 +497,7 @@ def _scenarios(topology: Topology) -> Iterator[Problem]:
             yield from _known("background", name, [each.name for each in topology.background],
                               (*path, "background", position))
         yield from check_parallel(topology, scenario, path)
+        yield from check_offload(topology, scenario, path)
         if scenario.bond not in (None, "none") and not bonded:
             yield Problem(f"a bond {show(scenario.bond)} where no NIC has two ports",
                           path=(*path, "bond"), found=scenario.bond,

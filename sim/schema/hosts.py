@@ -8,6 +8,7 @@ from pydantic import Field, Strict, model_validator
 from sim.schema.base import Count, Flag, Line, Model, Name, NoneWord
 from sim.schema.errors import Problem, show
 from sim.schema.gpu_kinds import KINDS, GpuKind, Reached, kind_of, memory_of
+from sim.schema.offload_keys import Disk
 from sim.schema.units import ComputeRate, PositiveBytes, PositiveShare, Rate, Seconds
 
 Bond = Literal["none", "lacp-2+3", "lacp-3+4", "dynamic"]
@@ -187,6 +188,10 @@ class HostGroup(Model):
     memory: Rate = 1024e9
     """Memory bandwidth of one NUMA node, as data sheets have it; 128GB/s is six channels of
     DDR4-2666."""
+    ram: PositiveBytes | None = None
+    """Memory of each host that may hold a model's states (offload); its GPUs share it."""
+    disk: Disk | None = None
+    """A disk of each host that may hold them, too."""
     pcie_switches: Annotated[Count, Field(le=64)] | None = None
     """PCIe switches of each host, over which GPUs and NICs are spread evenly, each with one uplink
     as fast as a GPU's path; where not given, every device has a path of its own."""

@@ -9,6 +9,7 @@ from sim.schema.base import Count, Flag, Line, Model, Name, Title, one_of
 from sim.schema.errors import Problem, listing, show
 from sim.schema.hosts import Bond
 from sim.schema.model_file import ModelFile
+from sim.schema.offload_keys import Offload
 from sim.schema.parallel_keys import Parallel, ShardWord
 from sim.schema.sync_keys import Sync
 from sim.schema.trace_keys import TraceKey
@@ -232,6 +233,8 @@ class Scenario(Model):
     """Names of the background traffic beside its jobs."""
     steps: Annotated[Count, Field(le=10_000)] = 1
     """Steps simulated; their mean is reported, and the timeline of the last one."""
+    offload: Offload | None = None
+    """Keep states that a GPU cannot hold in the host's memory or on its disk, in pages."""
     sync: Sync | None = None
     """Hosts train by themselves and meet every so often, instead of in each step."""
 

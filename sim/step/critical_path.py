@@ -28,7 +28,8 @@ SAME = 1e-9
 COMPUTE = "compute"
 WAITING = "waiting"
 NAMES = {"forward": COMPUTE, "backward": COMPUTE, "update": "framework", "message": "messages",
-         "negotiation": "coordination", "bubble": "pipeline bubble"}
+         "negotiation": "coordination", "bubble": "pipeline bubble",
+         "page": "page moves"}
 """What spans of a kind are due to, where the kind does not say it."""
 
 

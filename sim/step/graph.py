@@ -57,14 +57,15 @@ from sim.workloads.model import block_of
 if TYPE_CHECKING:
     from sim.step.compute import Pass, Work
     from sim.step.groups import Group, Groups
+    from sim.step.paging import Paging
     from sim.step.recipe import Recipe
     from sim.workloads.layers import Layer
 
 
 Kind = Literal["forward", "backward", "settle", "exchange", "reduce", "collect", "spread", "send",
-               "again", "bubble", "average", "gather", "scatter", "backlog"]
+               "again", "bubble", "page", "average", "gather", "scatter", "backlog"]
 ON_GPU = frozenset({"forward", "backward", "settle", "exchange", "reduce", "collect", "spread",
-                    "send", "again", "bubble"})
+                    "send", "again", "bubble", "page"})
 """Kinds that the GPU does or waits for; the others run beside it, on the job's streams."""
 
 
@@ -78,6 +79,7 @@ class Operation:
     - reduce, collect, spread: an allreduce, allgather, reduce-scatter of ``size`` bytes of
       activations;
     - send: ``size`` bytes to the next stage, and as many back;
+    - page: waiting for pages of states, ``seconds``, beside all that is on its way;
     - again: what the GPU did since operation number ``since``, ``size`` times more;
     - bubble: waiting for other stages, ``seconds`` times what it did since ``since``;
     - backlog: beside the GPU, the time from the end of operation ``since`` to that of those in
@@ -197,7 +199,9 @@ def _micro_step(graph: list[Operation], recipe: Recipe, work: Pass, groups: Grou
     if recipe.layout.is_sharded:
         _sharded(graph, recipe, work, groups, micro)
         return
-    if recipe.layout.tensor > 1 or recipe.layout.context > 1:
+    if recipe.paging is not None:
+        done = _paged(graph, recipe, work, recipe.paging)
+    elif recipe.layout.tensor > 1 or recipe.layout.context > 1:
         done = _split(graph, recipe, work)
     else:
         done = _whole(graph, recipe, work)
@@ -226,6 +230,26 @@ def _whole(graph: list[Operation], recipe: Recipe, work: Pass) -> list[int]:
                 done.append(len(graph) - 1)
         graph += _sends(recipe, kind)
     return done
+
+
+def _paged(graph: list[Operation], recipe: Recipe, work: Pass, paging: Paging) -> list[int]:
+    """Every layer waits for its pages. Returns the numbers as `_whole` does."""
+    beside = moving(recipe)
+    for layer, wait_s in zip(recipe.model.layers, paging.forward_s, strict=True):
+        graph += _page(layer.name, wait_s)
+        graph.append(Operation("forward", layer.name, forward_s(recipe, layer, work.flops)
+                               + beside.get(layer.name, NONE).forward_s))
+    done: list[int] = []
+    for each, wait_s in zip(work.layers, paging.backward_s, strict=True):
+        graph += _page(each.name, wait_s)
+        graph += [Operation("backward", each.name, each.seconds), Operation("settle", each.name)]
+        done.append(len(graph) - 1)
+    graph += _page("updates", paging.end_s)
+    return done
+
+
+def _page(name: str, wait_s: float) -> list[Operation]:
+    return [Operation("page", f"pages of {name}", wait_s)] if wait_s else []
 
 
 def _exchange(name: str, layer: Work) -> Operation:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from sim.network.nccl import View
     from sim.schema.parameters import FrameworkCosts
     from sim.step.groups import Group, Groups
+    from sim.step.paging import Paging
     from sim.workloads.model import Model
 
 ALLTOALL_PLANS = {"direct": "alltoall", "hierarchical": "hierarchical-alltoall"}
@@ -85,6 +86,8 @@ class Recipe:
     """Whether attention keeps no scores."""
     moved: float = math.inf
     """Bytes/s of a GPU's memory, by which kernels take time that have no FLOPs to speak of."""
+    paging: Paging | None = None
+    """Where states are in pages beyond the GPU's memory: what the step waits for."""
     placement: Placement | None = None
     """Where ranks lie; None for a job of one GPU."""
 

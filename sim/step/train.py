@@ -253,6 +253,8 @@ class Job:
             yield from self._wait_for(operation)
         elif operation.kind == "send":
             yield from self._send(operation)
+        elif operation.kind == "page":
+            yield from self._compute(operation.seconds, "page", operation.name, scaled=False)
         elif operation.kind in ("again", "bubble"):
             yield from self._more(operation)
         elif operation.kind == "settle":

@@ -1,0 +1,57 @@
+"""Checks of offload: what it may stand beside, and whether hosts have the tiers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sim.schema.errors import Problem, show
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sim.schema.errors import Path
+    from sim.schema.model import Topology
+    from sim.schema.scenario_keys import Scenario, Workload
+
+
+def check_offload(topology: Topology, scenario: Scenario, path: Path) -> Iterator[Problem]:
+    """Every problem with the offload of ``scenario``, which stands at ``path``."""
+    if scenario.offload is None:
+        return
+    here = (*path, "offload")
+    if scenario.layout.split > 1 or scenario.layout.shard != "none":
+        yield Problem("has no meaning beside a model that is split or sharded", path=here,
+                      at_key=True, allowed="parallel: data, where every GPU has pages of all")
+    if scenario.sync is not None:
+        yield Problem("has no meaning beside sync", path=here, at_key=True,
+                      allowed="offload or sync")
+    for workload in topology.workloads_of(scenario):
+        yield from _fits_workload(workload, here)
+    yield from _tiers(topology, scenario, here)
+
+
+def _fits_workload(workload: Workload, here: Path) -> Iterator[Problem]:
+    if workload.trace is not None:
+        yield Problem("has no meaning for execution traces", path=here, at_key=True,
+                      allowed="a model under workload")
+    elif workload.accumulation > 1:
+        yield Problem(f"has no meaning beside accumulation: {workload.accumulation}", path=here,
+                      at_key=True, allowed="accumulation: 1")
+    elif workload.has_network and any(layer.expert_tensors for layer in workload.network.layers):
+        yield Problem(f"has no meaning for experts, which {show(workload.network.name)} has",
+                      path=here, at_key=True, allowed="a model without experts")
+
+
+def _tiers(topology: Topology, scenario: Scenario, here: Path) -> Iterator[Problem]:
+    assert scenario.offload is not None
+    for number, group in enumerate(topology.hosts):
+        if group.ram is None:
+            yield Problem(f"hosts {group.name} have no ram, to which {show(scenario.name)} "
+                          "offloads", path=("hosts", number), allowed="ram: 256GiB, say")
+        elif scenario.offload.to == "disk" and group.disk is None:
+            yield Problem(f"hosts {group.name} have no disk, to which {show(scenario.name)} "
+                          "offloads", path=("hosts", number),
+                          allowed="disk: {capacity: 1TB, read: 3GB/s}, say")
+        if scenario.offload.device is None and group.gpus.memory_bytes is None:
+            yield Problem(f"nobody knows the memory of a {group.gpus.model}", path=here,
+                          at_key=True, allowed="device: 16GiB, say, under offload")

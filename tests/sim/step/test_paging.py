@@ -1,0 +1,113 @@
+"""Steps whose states are in pages, against the plan and bounds worked out by hand."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from click.testing import CliRunner
+
+from harp.angelptm import pages
+from harp.angelptm.plan import DEVICE, DISK, HOST, CapacityError, Job
+from sim.run import main
+from sim.schema.offload_keys import PAGE_BYTES
+from sim.schema.parameters import load_framework
+from sim.step.paging import Tiers, paged
+from sim.step.recipe import Recipe
+from sim.workloads.transformer import Transformer, build
+from tests.support.cluster_files import topology, write
+
+GPT = Transformer(8, 512, 8, 1024, bias="all", head="tied", positions=256)
+MIB = 1 << 20
+PARAMETERS = build(GPT, 256).parameters
+FLOPS = 1e12
+TIERS = Tiers(64 * MIB, 128 * MIB, 2048 * MIB, 5e9, 2e9, 4 * MIB, 1e9)
+NEVER = 1e30
+
+
+def recipe():
+    return Recipe(build(GPT, 256), 4, load_framework("ddp", {}))
+
+
+def waits(**changed):
+    found = paged(recipe(), FLOPS, replace(TIERS, **changed))
+    return sum(found.forward_s) + sum(found.backward_s) + found.end_s
+
+
+def test_pages_are_the_runtimes():
+    assert PAGE_BYTES == pages.PAGE_BYTES
+
+
+def test_the_plan_moves_what_the_three_tiers_cannot_hold_at_once():
+    plan = paged(recipe(), FLOPS, TIERS).plan
+    assert {move.source[0] for move in plan.moves} == {DEVICE, HOST, DISK}
+    chunks = [action.chunk for action in plan.actions if isinstance(action, Job)]
+    assert sorted(chunks) == list(range(-(-PARAMETERS // MIB)))
+
+
+def test_a_device_that_holds_all_waits_for_updates_alone():
+    """Only the updates behind the last gradients are left: at the rate of the thread."""
+    plan = paged(recipe(), FLOPS, replace(TIERS, device=1024 * MIB))
+    assert not plan.plan.moves
+    assert sum(plan.forward_s) + sum(plan.backward_s) == 0
+    assert 0 < plan.end_s <= 4 * PARAMETERS / TIERS.update
+    assert waits(device=1024 * MIB, update=NEVER) == pytest.approx(0, abs=1e-6)
+
+
+def test_a_slow_disk_takes_its_bytes_over_its_rate():
+    """What no tier above holds is read once a step at least, and written as often."""
+    rate = 1e6
+    least = 16 * PARAMETERS - TIERS.device - TIERS.host
+    assert 2 * 0.9 * least / rate < waits(disk_rate=rate) < 2 * 3 * 16 * PARAMETERS / rate
+
+
+def test_a_host_without_a_disk_needs_room_for_all():
+    with pytest.raises(CapacityError, match="pages do not fit into 16 of the device, 32 of"):
+        paged(recipe(), FLOPS, replace(TIERS, disk=0, disk_rate=0))
+
+
+def file(tmp_path, offload, model=None, hosts=None, **given):
+    plain = topology(workload={"model": model or {
+        "layers": 2, "width": 64, "heads": 2, "vocabulary": 512}, "sequence": 32, "batch": 1,
+        **given.pop("workload", {})})
+    plain["hosts"][0] |= {"ram": "1GiB", "disk": {"capacity": "1GB", "read": "1GB/s"}} | (
+        hosts or {})
+    plain["scenarios"] = [plain["scenarios"][0] | {"offload": offload} | given]
+    return str(write(tmp_path, plain))
+
+
+def run(path):
+    return CliRunner().invoke(main, [path, "--quiet", "--json", "-"])
+
+
+SMALL = {"to": "disk", "device": "1MiB", "page": "64KiB"}
+
+
+def test_a_step_waits_for_its_pages_and_says_so(tmp_path):
+    done = run(file(tmp_path, SMALL, hosts={"ram": "1MiB", "disk": {
+        "capacity": "1GB", "read": "10MB/s"}}))
+    assert done.exit_code == 0, done.stderr
+    row = json.loads(done.stdout)["scenarios"][0]
+    assert "page moves" in [limit["name"] for limit in row["limits"]]
+    fast = json.loads(run(file(tmp_path, SMALL | {"device": "1GiB"})).stdout)["scenarios"][0]
+    assert fast["step_ms"] < row["step_ms"]
+
+
+@pytest.mark.parametrize(("offload", "more", "sentence"), [
+    (SMALL, {"parallel": "zero1"}, "has no meaning beside a model that is split or sharded"),
+    (SMALL, {"sync": {"every": 4}}, "has no meaning beside sync"),
+    (SMALL, {"workload": {"accumulation": 2}}, "has no meaning beside accumulation: 2"),
+    (SMALL, {"hosts": {"ram": None}}, "have no ram, to which"),
+    (SMALL, {"hosts": {"disk": None}}, "have no disk, to which"),
+    ({"to": "disc"}, {}, "did you mean 'disk'"),
+    (SMALL | {"page": "10000B"}, {}, "8192"),
+    (SMALL, {"hosts": {"ram": "512KiB", "disk": {"capacity": "200kB",
+                                                "read": "1GB/s"}}},
+     "pages do not fit into 16 of the device"),
+])
+def test_what_cannot_be_is_one_sentence(tmp_path, offload, more, sentence):
+    done = run(file(tmp_path, offload, **more))
+    assert done.exit_code == 2
+    assert sentence in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
