@@ -255,7 +255,8 @@ class EmbeddingCollection(Looking):
     def forward(self, features: Mapping[str, Ids]) -> dict[str, torch.Tensor]:
         """Give a row for each bag of each feature."""
         keys, places, weights, counts = self._calls(features)
-        if any(bags != counts[0] for bags in counts):  # a set would bind a compiled call to a number
+        # A set would bind a compiled call to a number of bags.
+        if any(bags != counts[0] for bags in counts):
             raise ValueError(f"features have {min(counts)} to {max(counts)} bags: equally many")
         rows = self._look_up(keys, places, weights, counts[0])
         parts = rows.split([table.dim for table in self.tables], dim=1)
