@@ -153,7 +153,7 @@ struct harp_connection_config {
     uint32_t flows_first;   /* the first path over a NIC takes this one of the flows that go from
                                there to the same target, counted round; the next path the next */
     uint64_t dead_ns;       /* a silent peer is gone after it; 1 s to 30 days */
-    uint32_t stream_frames; /* 0: receives are posted; else streamed, so many frames lent */
+    uint32_t stream_frames; /* 0: receives are posted; else streamed: the frames lent at most */
     uint32_t draft_frames;  /* frames for zero-copy sends that the application may hold, 0: none */
     uint8_t traffic_class; /* of the IP packets of both ends (DSCP, RFC 2474), as the connecting end
                               says; the low two bits, ECN's, are the ports' */

@@ -10,13 +10,13 @@
 #include <unistd.h>
 
 #define RING_BYTES (UINT64_C(2) << 20) /* it stays in the cache that a core has for itself */
-#define BURSTS 4 /* a ring is written and read in so many parts, so that both sides are at work */
+#define BURSTS 4 /* parts in which a ring is written and read, so that both sides work at once */
 #define STALL_NS UINT64_C(300000000) /* a reader that stands still so long is no reason to wait */
 #define FULL_NS UINT64_C(50000)      /* how soon a full ring is looked at again */
 
-/* Which way of writing is faster is found by trial: so many bytes in each way, four times in turn,
- * and the better one is kept for KEPT_BYTES. What disturbs a trial only makes it slower, so the
- * best of each way counts; near is taken unless far is a twentieth faster. */
+/* Which way of writing is faster is found by trial: this many bytes in each way, four times in
+ * turn, and the better one is kept for KEPT_BYTES. What disturbs a trial only makes it slower, so
+ * the best of each way counts; near is taken unless far is a twentieth faster. */
 enum { TRIAL_BYTES = 2 << 20, TRIALS = 8, KEPT_BYTES = 1 << 30 };
 
 static struct mem_port *mem_port_of(struct harp_port *port)

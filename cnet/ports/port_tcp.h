@@ -62,7 +62,7 @@
     16u /* frames of a flow that go to their places in a turn: who drives the                      \
            engine may yield the CPU after each turn, as NCCL's threads do */
 #define TCP_LOCALS_MAX 256u
-#define TCP_ASKED_FLOWS 4u      /* so many are asked by themselves; of more, epoll says which */
+#define TCP_ASKED_FLOWS 4u      /* up to here each is asked by itself; of more, epoll says which */
 #define TCP_STRANGERS_MAX 1024u /* accepted flows by which no path of ours leads */
 #define TCP_UNACKED_MS 10000    /* TCP_USER_TIMEOUT; the kernel alone would try for 15 minutes */
 /* An idle flow is asked whether the other end is there, and asked again, TCP_KEEPIDLE and

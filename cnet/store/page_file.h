@@ -1,4 +1,4 @@
-/* Pages on disk: a file of so many pages, each of which is read or written as a whole.
+/* Pages on disk: a file of whole pages, read and written one by one.
  *
  * The file is made at opening, with all its room (fallocate), so that a full disk is an error then
  * and not in the middle of training; it has no name from then on and goes with the process. It is

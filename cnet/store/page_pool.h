@@ -1,6 +1,6 @@
 /* Pages of memory: what parameters, gradients and the optimizer's states live in.
  *
- *   pool    one tier, capped: so many pages, mapped to the exact size, all there from the start
+ *   pool    one tier, capped: its pages are mapped to the exact size, all there from the start
  *   window  addresses without memory, in which a pool's pages are shown
  *
  *     window  | page 0 |  hidden | page 2 | page 3 | hidden ...    a tensor spans pages

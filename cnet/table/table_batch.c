@@ -139,7 +139,7 @@ struct batch_call {
     atomic_int failed;
 };
 
-/* A feature's bags are cut into tasks of about so many ids. */
+/* A feature's bags are cut into tasks of about this many ids. */
 enum { TASK_IDS = 2048 };
 
 static uint64_t feature_tasks(const struct harp_embedding_bags *bags)

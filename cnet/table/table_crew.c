@@ -39,7 +39,7 @@ static void *crew_thread(void *argument)
     return NULL;
 }
 
-/* Start threads until there are so many workers. Returns how many there are. */
+/* Start threads until there are `workers` of them. Returns how many there are. */
 static uint32_t crew_start(uint32_t workers)
 {
     if (!crew.started)

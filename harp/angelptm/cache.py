@@ -1,6 +1,6 @@
 """Pages in their tiers: memory of the device and of the host, and a file; and moves between them.
 
-`Cache` does what it is told and knows where each page is. `Demand` brings pages when they are asked
+`Cache` does what it is bid and knows where each page is. `Demand` brings pages when they are asked
 for, which is how a step runs that has no plan: the first one, or one that does something new.
 `harp.angelptm.worker` runs plans.
 """

@@ -35,7 +35,7 @@ TIERS = ("device", "host", "disk")
 AHEAD = (0, 1, 2, 4, 8, 16)
 """Distances that are tried."""
 RESERVE = 8
-"""Pages of the host that stay free where a disk is used: so many reads may be under way."""
+"""Pages of the host that stay free where a disk is used: most reads under way."""
 
 Place = tuple[int, int]
 """A tier and a slot of it; what is nowhere has its own number as its slot."""
@@ -140,7 +140,7 @@ class Move:
     empty: bool
     """Whether the content is of no use, so that nothing need be copied."""
     start: int = 0
-    """Of a move from or to the disk: it may begin when so many actions are over."""
+    """Of a move from or to the disk: the actions that must be over before it begins."""
 
     @property
     def by_disk(self) -> bool:
@@ -212,7 +212,7 @@ class Space(ABC):
         self.moved(page, source, target)
 
     def make_room(self, tier: int, slots: int, keep: Sequence[set[int]]) -> None:
-        """Have so many slots free."""
+        """Free slots until this many are free."""
         while len(self.free[tier]) < slots:
             page = self.victim(tier, keep)
             self.move(page, NOWHERE if self._drops(page) else tier + 1, keep)

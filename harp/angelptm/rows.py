@@ -35,7 +35,7 @@ def take_rows(table: torch.Tensor, index: torch.Tensor,
 
 def add_rows(rows: int, given: torch.Tensor, index: torch.Tensor,
              weights: torch.Tensor | None = None) -> torch.Tensor:
-    """Return a table of so many rows: the sums of the given ones, each times its weight."""
+    """Return a table of `rows` rows: the sums of the given ones, each times its weight."""
     total = given.new_zeros(rows, given.shape[1])
     add_rows_to(total, given, index, weights)
     return total

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("harp.angelptm")
 
 PLANS = 2
-"""So many plans may end in new tiers; the next one returns, so that it serves all later steps."""
+"""Plans that may end in new tiers; the next one returns, so that it serves all later steps."""
 
 
 class Steps:

@@ -364,7 +364,7 @@ def decode(capture: Path, *, secret: str | None, port: int | None, bad: bool, su
             if not summary and not (bad and frame.sound):
                 click.echo(json.dumps(_document(frame)) if as_json else line(frame))
     except Exception:
-        if not problem:  # else scapy stumbled over what is told below
+        if not problem:  # else scapy stumbled over what is reported below
             raise
     if as_json:
         click.echo(json.dumps({"summary": total.document()}))

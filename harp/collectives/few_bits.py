@@ -44,7 +44,7 @@ SCALE_BYTES = FLOAT_BYTES = 4
 
 
 def message_bytes(elements: Index, bits: int) -> Ints:
-    """Return the bytes of a message of so many values."""
+    """Return the bytes of a message of `elements` values."""
     chunks, rest = np.divmod(np.asarray(elements, np.int64), CHUNK)
     last = np.where(rest > 0, SCALE_BYTES + -(-rest * bits // 8), 0)
     return np.asarray(chunks * (SCALE_BYTES + CHUNK * bits // 8) + last)

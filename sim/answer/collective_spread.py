@@ -1,7 +1,7 @@
 """Intervals of collectives, and their causes: P10, P50 and P90 of each row's time over draws.
 
 A draw is that of training (`sim.answer.uncertainty`): a value of every uncertain figure of the host
-stack, what is not told of connections, and other source ports. What the file fits to its rows of
+stack, what is unknown of connections, and other source ports. What the file fits to its rows of
 training is fitted again in each draw, if the stack has it and the fits hold. Frameworks take no
 part in a collective. What clusters differ by beside all that widens P10 and P90
 (`sim.answer.margins`), and the answer always lies between them.

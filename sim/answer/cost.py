@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def cost_of(cluster: Cluster, gpus: NDArray[np.int64], tokens: int) -> Cost | None:
-    """Cost of a job on these GPUs, of samples of so many tokens; None without prices."""
+    """Cost of a job on these GPUs, whose samples have `tokens` tokens; None without prices."""
     prices = cluster.topology.prices
     if prices is None:
         return None

@@ -1,4 +1,4 @@
-"""What decides a connection over kernel TCP and is often not told: helper threads and their cores.
+"""What decides a connection over kernel TCP and is often unknown: helper threads and their cores.
 
 NCCL asks for the PCI vendor of a NIC and gives a connection 2 x 8, 4 x 1 or no helper threads and
 sockets (`sim.schema.nccl_defaults`). Behind a VPC whose file gives no ``driver`` any of the three
@@ -47,8 +47,8 @@ AS_TOLD = Hidden()
 
 def unknown_driver(topology: Topology) -> bool:
     """Whether NCCL's defaults count and the file leaves the driver of a VPC's NICs open."""
-    told = any("driver" in nic.model_fields_set for group in topology.hosts for nic in group.nics)
-    return topology.vpc is not None and not told and any(
+    given = any("driver" in nic.model_fields_set for group in topology.hosts for nic in group.nics)
+    return topology.vpc is not None and not given and any(
         _on_sockets(topology, scenario) and scenario.helpers is None and scenario.sockets is None
         for scenario in topology.scenarios)
 
@@ -89,7 +89,7 @@ def every_hidden(topology: Topology) -> list[Hidden]:
 
 
 def uncover(cluster: Cluster, hidden: Hidden) -> Cluster:
-    """The cluster with its file as ``hidden`` says; the same one where that is as told."""
+    """The cluster with its file as ``hidden`` says; the same one where nothing changes."""
     if hidden == AS_TOLD:
         return cluster
     topology = cluster.topology
@@ -111,5 +111,5 @@ def _bound(topology: Topology, scenario: Scenario) -> Scenario:
     """A scenario whose process's one core moves what its sockets carry."""
     if not _on_sockets(topology, scenario):
         return scenario
-    told = connection(topology, scenario)
-    return scenario.model_copy(update={"helpers": 0, "sockets": told.sockets})
+    usual = connection(topology, scenario)
+    return scenario.model_copy(update={"helpers": 0, "sockets": usual.sockets})

@@ -12,7 +12,7 @@ succeeds is left out.
 `spread` gives the interval of each row. `causes` gives each parameter's part in it: the parameter
 goes to its own P10 and P90 while the others stay at their values.
 
-What NCCL's connections are is no number and often not told; a draw takes one of the
+What NCCL's connections are is no number and often unknown; a draw takes one of the
 possibilities (`sim.answer.hidden`).
 
 Draws know only what is unknown of parameters. What clusters differ by beside that widens P10 and
@@ -137,7 +137,7 @@ PORTS = "source ports"
 """Label of the choice of source ports, which ECMP hashes, in the tornado."""
 PORT_DRAWS = 5
 CONNECTIONS = "helpers and sockets"
-"""Label of what is not told of NCCL's connections, in the tornado."""
+"""Label of what is unknown of NCCL's connections, in the tornado."""
 
 
 class Found(NamedTuple):
@@ -161,7 +161,7 @@ class _Task:
 
 @dataclass(frozen=True)
 class Draw:
-    """One value of each uncertain parameter, and what is not told of connections."""
+    """One value of each uncertain parameter, and what is unknown of connections."""
 
     figures: Mapping[str, float]
     seed: int | None = None

@@ -161,7 +161,7 @@ class Device(Schema):
 
 
 class Instance(Schema):
-    """So many of a device."""
+    """A device and how often it is there."""
 
     name: Text
     description: str = ""

@@ -34,7 +34,7 @@ NVLINK_BPS = {60: 18.0, 70: 20.0, 80: 20.0, 86: 12.0, 90: 20.6, 100: 40.1}
 SM60_NVLINK_BW to SM100_NVLINK_BW of src/graph/topo.h, NVIDIA/nccl 2.27. Published."""
 KIND_OF_SM = {60: "P100", 70: "V100", 75: "T4", 90: "H100", 100: "B200"}
 """A kind by compute capability (CUDA programming guide, appendix on compute capabilities); H200 and
-H800 are told from H100 by --gpu. Assumed. A100 and A800 (80) and all of 86 and 89 differ too much
+H800 are known from H100 by --gpu. Assumed. A100 and A800 (80) and all of 86 and 89 differ too much
 in memory or links to be guessed."""
 PCIE_ENCODING = 128 / 130
 """Of PCI Express from 3.0, 8 GT/s, on (PCI Express Base Specification 3.0, section 4.2.2)."""

@@ -36,7 +36,7 @@ SLOWEST = 0.5
 ROUND = 8
 """Layouts that run before it is decided again which ones are worth it."""
 PARTS = (("tensor", "shard"), ("pipeline",), ("context",))
-"""What a layout's share of its bound is told by."""
+"""Keys of a layout from which its share of its bound is estimated."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Predictions of published figures: values, intervals, a summary, and a page with a plot.
 
 A prediction is made with the shipped parameters. Its P10 and P90 come from draws, as those of
-`sim.answer.uncertainty`: of every parameter that has an interval, of what is not told of
+`sim.answer.uncertainty`: of every parameter that has an interval, of what is unknown of
 connections, of the values that the case leaves open, and of the seed of source ports; they hold the
 prediction. `sim.validation.coverage` widens them. A `Summary` has medians, shares and coverage.
 Rows are shown in a table on the screen, and in a page of the docs with its plot.
@@ -243,8 +243,8 @@ Collectives of 128 MiB and more follow from four things: the NIC, the threads, t
 memory of the host. One figure for memory carries from hosts of V100 (48 Gb/s each way) to hosts of
 H100 (120). At small and middling sizes one proxy thread handles the messages of all channels: 5 us
 for each of them gives a ring of 4 MiB over 16 channels within a tenth, and short messages leave
-sockets idle. Which helper threads serve a connection, and on which cores, is often not told and
-moves answers two- to fourfold: where a VPC's driver is not told, each of NCCL's three defaults is
+sockets idle. Which helper threads serve a connection, and on which cores, is often unknown and
+moves answers two- to fourfold: where a VPC's driver is not given, each of NCCL's three defaults is
 drawn, and of two processes one in three has all its threads on a core. A gist of 2019 shows it: at
 8 MiB 1.06 GB/s, as one core moves, where four helpers move 3.6 and the same author's later table
 has 3.9. TCP's own start and buffers are no cause there: connections of a benchmark never rest for

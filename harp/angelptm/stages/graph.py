@@ -44,7 +44,7 @@ class Graph:
 
     operators: tuple[Operator, ...]
     inputs: int
-    """So many operators at the front are the model's inputs."""
+    """Operators at the front that are the model's inputs."""
     outputs: tuple[int, ...]
     """Values that the last stage must have."""
     parameter_bytes: tuple[int, ...] = ()

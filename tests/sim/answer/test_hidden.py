@@ -1,4 +1,4 @@
-"""What is not told of NCCL's connections: when it is unknown, and what a draw makes of it."""
+"""What is unknown of NCCL's connections: when, and what a draw makes of it."""
 
 from __future__ import annotations
 
