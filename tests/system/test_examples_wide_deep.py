@@ -1,4 +1,4 @@
-"""The example of examples/ttf, by the one command that it names."""
+"""The example examples/ttf/wide_deep.py, by the one command that it names."""
 
 from __future__ import annotations
 

@@ -42,7 +42,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from harp.angelptm.checkpoint import CheckpointError, read_tensors, write_tensors
+from harp.angelptm.checkpoint import (
+    CheckpointError,
+    read_tensors,
+    write_header,
+    write_tensors,
+    write_text,
+)
 from harp.ttf.embedding.modules import DynamicEmbedding
 from harp.ttf.embedding.table import DIRTY, HEAD, PART, owners
 
@@ -51,6 +57,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from harp.angelptm.checkpoint import Tensors
     from harp.ttf.embedding.table import Table
 
 FORMAT = "harp.ttf.embedding/1"
@@ -82,25 +89,33 @@ def _selected(table: Table, *, delta: bool, values: bool) -> Iterator[tuple[Any,
             yield heads[chosen], floats[chosen] if values else floats
 
 
-def _pieces(name: str, table: Table, *, delta: bool) -> list[tuple[str, str, list[int], int, Any]]:
+def _placed(pieces: Iterator[Any]) -> Iterator[tuple[int, Any]]:
+    """Give pieces, one after another, with their begins."""
+    begin = 0
+    for piece in pieces:
+        yield begin, piece
+        begin += len(piece)
+
+
+def _pieces(name: str, table: Table, *, delta: bool) -> Tensors:
     """List the tensors of a table, as `write_tensors` takes them."""
     n = sum(len(heads) for heads, _ in _selected(table, delta=delta, values=False))
     dim, state = table.dim, table.floats - table.dim
     gone = np.concatenate([np.empty(0, np.int64), *table.gone]) if delta else np.empty(0, np.int64)
 
-    def column(field: str) -> Callable[[], Iterator[Any]]:
-        return lambda: (heads[field].tobytes() for heads, _ in
-                        _selected(table, delta=delta, values=False))
+    def column(field: str) -> Callable[[], Iterator[tuple[int, Any]]]:
+        return lambda: _placed(heads[field].tobytes() for heads, _ in
+                               _selected(table, delta=delta, values=False))
 
-    def floats(begin: int, end: int) -> Callable[[], Iterator[Any]]:
-        return lambda: (values[:, begin:end].tobytes() for _, values in
-                        _selected(table, delta=delta, values=True))
+    def floats(begin: int, end: int) -> Callable[[], Iterator[tuple[int, Any]]]:
+        return lambda: _placed(values[:, begin:end].tobytes() for _, values in
+                               _selected(table, delta=delta, values=True))
 
     return [(f"{name}.keys", "int64", [n], 8 * n, column("key")),
             (f"{name}.rows", "float32", [n, dim], 4 * n * dim, floats(0, dim)),
             (f"{name}.state", "float32", [n, state], 4 * n * state, floats(dim, dim + state)),
             *((f"{name}.{field}", "uint32", [n], 4 * n, column(field)) for field in TIMES),
-            (f"{name}.gone", "int64", [len(gone)], 8 * len(gone), lambda: [gone.tobytes()])]
+            (f"{name}.gone", "int64", [len(gone)], 8 * len(gone), lambda: [(0, gone.tobytes())])]
 
 
 def _ranks(model: nn.Module) -> Any:
@@ -140,13 +155,9 @@ def _replace(path: Path, write: Callable[[Path], None]) -> None:
                               "is as it was") from None
 
 
-def _write_text(text: str) -> Callable[[Path], None]:
-    def write(path: Path) -> None:
-        with path.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-    return write
+def _write_file(path: Path, tensors: Tensors) -> None:
+    write_header(path, tensors)
+    write_tensors(path, tensors)
 
 
 def _next_manifest(folder: Path, tables: dict[str, DynamicEmbedding], files: list[str],
@@ -181,11 +192,11 @@ def save(model: nn.Module, folder: str | Path, *, delta: bool = False) -> str:
         folder.mkdir(parents=True, exist_ok=True)
         manifest.update(_next_manifest(folder, tables, files, number, delta=delta))
         tensors = _tensors(tables, delta=delta)
-        _replace(folder / files[rank], lambda path: write_tensors(path, tensors))
+        _replace(folder / files[rank], lambda path: _write_file(path, tensors))
 
     def write_latest() -> None:
         if rank == 0:
-            _replace(folder / "latest.json", _write_text(json.dumps(manifest)))
+            _replace(folder / "latest.json", lambda path: write_text(path, json.dumps(manifest)))
 
     for write in (write_rank, write_latest):
         _together(write, folder, exchange)
@@ -197,13 +208,13 @@ def save(model: nn.Module, folder: str | Path, *, delta: bool = False) -> str:
     return number
 
 
-def _tensors(tables: dict[str, DynamicEmbedding], *, delta: bool) -> list[Any]:
+def _tensors(tables: dict[str, DynamicEmbedding], *, delta: bool) -> Tensors:
     about = {"kind": "delta" if delta else "full", "tables": {
         name: {**_about(module.table), "steps": module.table.steps, "clock": module.table.clock}
         for name, module in tables.items()}}
     text = json.dumps(about).encode()
     text += b" " * (-len(text) % 4)
-    tensors: list[Any] = [("about", "uint8", [len(text)], len(text), lambda: [text])]
+    tensors: Tensors = [("about", "uint8", [len(text)], len(text), lambda: [(0, text)])]
     for name, module in tables.items():
         tensors += _pieces(name, module.table, delta=delta)
     return sorted(tensors, key=lambda tensor: tensor[1] != "int64")  # so all of them are aligned
