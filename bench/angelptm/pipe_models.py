@@ -1,8 +1,9 @@
 """Five models of transformers' library, with random parameters, for cuts into stages.
 
-Shapes are the published ones of GPT-2 small, T5 small, BERT base (with a class for its output) and
-ViT base; the fifth is Llama 2 7B with an eighth of all widths and words and a quarter of its
-layers, so that its head is to a layer what it is there. Nothing is downloaded.
+Shapes are the published ones of GPT-2 small, T5 small, BERT base and ViT base, with the heads that
+they are pretrained with; the fifth is Llama 2 7B with an eighth of all widths and words and a
+quarter of its layers, so that its head is to a layer what it is there. Nothing is downloaded. Where
+a head is worth several layers, as in GPT-2, no cut between operators helps.
 """
 
 from __future__ import annotations
@@ -56,9 +57,9 @@ def t5() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
 
 
 def bert() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
-    """12 layers of width 768, and a class for its output."""
-    from transformers import BertConfig, BertForSequenceClassification
-    return Logits(BertForSequenceClassification(BertConfig()), "input_ids"), (tokens(30522),)
+    """12 layers of width 768, and a head of 30522 words, which is tied."""
+    from transformers import BertConfig, BertForMaskedLM
+    return Logits(BertForMaskedLM(BertConfig()), "input_ids"), (tokens(30522),)
 
 
 def llama() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
