@@ -122,8 +122,8 @@ class Plan:
         known = self._settings.kept.get(self._name)
         if known is None and len(self._sizes) < self._settings.learn:
             return
-        self._thread = threading.Thread(target=self._aside, args=(known,), daemon=True,
-                                        name="harp.ttf.compile")
+        # The process ends when it is through: a compiler that is cut off midway may crash.
+        self._thread = threading.Thread(target=self._aside, args=(known,), name="harp.ttf.compile")
         self._thread.start()
         if not self._settings.aside:
             self._thread.join()
