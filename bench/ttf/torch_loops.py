@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 ROUND = Policy().probe_every
 """Steps of a round: one of them is a probe."""
 WIDTH, BATCH = 512, 256
-INFER_BUDGET = "40s"
+INFER_BUDGET = "20s"
 
 
 class Healthy:

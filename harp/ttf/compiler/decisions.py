@@ -14,6 +14,7 @@ import json
 import logging
 import os
 import pickle
+import threading
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -113,6 +114,8 @@ class Kept:
             return None
         store, until = self._store(), time.monotonic() + PATIENCE_S
         while not store.check([f"harp.ttf.compile/{name}"]):
+            if not threading.main_thread().is_alive():
+                raise RuntimeError("the program ended before rank 0 decided")
             if time.monotonic() > until:
                 log.warning("rank 0 decided nothing for %g s; this rank compiles by itself",
                             PATIENCE_S)

@@ -122,8 +122,8 @@ class Plan:
         known = self._settings.kept.get(self._name)
         if known is None and len(self._sizes) < self._settings.learn:
             return
-        self._thread = threading.Thread(target=self._aside, args=(known,), daemon=True,
-                                        name="harp.ttf.compile")
+        # The process ends when it is through: a compiler that is cut off midway may crash.
+        self._thread = threading.Thread(target=self._aside, args=(known,), name="harp.ttf.compile")
         self._thread.start()
         if not self._settings.aside:
             self._thread.join()
@@ -215,12 +215,12 @@ class Plan:
         ends, cost = buckets.choose(calls, lambda size: ratio * dynamic_of(size), compile_s,
                                     self._settings.most_buckets)
         dynamic = sum(count * dynamic_of(size) for size, count in calls.items())
-        told = (f"over {self._settings.horizon} calls {len(ends)} buckets cost {cost:.2f} s, "
+        totals = (f"over {self._settings.horizon} calls {len(ends)} buckets cost {cost:.2f} s, "
                 f"a dynamic dimension {dynamic:.2f} s")
         if cost >= dynamic:
             self._variants.clear()
-            return replace(varies, dimensions=(), why=f"a dynamic dimension: {told}")
-        return replace(padded, buckets=ends, why=f"buckets {', '.join(map(str, ends))}: {told}")
+            return replace(varies, dimensions=(), why=f"a dynamic dimension: {totals}")
+        return replace(padded, buckets=ends, why=f"buckets {', '.join(map(str, ends))}: {totals}")
 
     def _padded_right(self, module: Any, call: Call, decision: Decision) -> tuple[list[Any], str]:
         """Compare a padded call with the same unpadded, in eager: results and gradients."""
