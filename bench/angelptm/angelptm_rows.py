@@ -74,7 +74,7 @@ def one_process(bench: Bench) -> Iterator[Arms]:
             return 1e3 * seconds
 
         def largest() -> float:
-            return all_cpus.ask(do="largest")[0]["parameters"]
+            return float(all_cpus.ask(do="largest")[0]["parameters"])
 
         def slower_alone() -> Sample:
             return max(arm(all_cpus, "step_resident", ms)(), arm(all_cpus, "disk_alone", ms)(),
