@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 FOLDER = ROOT / "build"
 PIPE_RANK = (sys.executable, "-m", "bench.angelptm.pipe_rank")
 PARAMETERS, PAGES, PAGE_BYTES = 64_000_000, 128, 4 << 20
+CAP_BYTES, STATES = 256 << 20, 16
+"""Bytes of a parameter's states: two of 2 in 16 bits, and master and moments of 4 (ZeRO, arXiv
+1910.02054, section 3.1)."""
 
 
 def fio(rw: str, seconds: float) -> Sample:
@@ -70,6 +73,13 @@ def one_process(bench: Bench) -> Iterator[Arms]:
         def ms(seconds: float) -> float:
             return 1e3 * seconds
 
+        def largest() -> float:
+            return float(all_cpus.ask(do="largest")[0]["parameters"])
+
+        def slower_alone() -> Sample:
+            return max(arm(all_cpus, "step_resident", ms)(), arm(all_cpus, "disk_alone", ms)(),
+                       key=lambda sample: sample.value)
+
         yield {"HARP Adam": arm(one, "adam", per_second),
                "torch fused": arm(one, "torch_adam", per_second),
                "DeepSpeedCPUAdam": arm(one, "ds_adam", per_second),
@@ -78,7 +88,13 @@ def one_process(bench: Bench) -> Iterator[Arms]:
                "HARP write": arm(all_cpus, "write", pages_gb_s),
                "fio write": lambda: fio("write", bench.seconds),
                "a quarter": arm(all_cpus, "step_quarter", ms),
-               "all resident": arm(all_cpus, "step_resident", ms)}
+               "all resident": arm(all_cpus, "step_resident", ms),
+               "optimizer on disk": arm(all_cpus, "step_disk", ms),
+               "compute or I/O alone": slower_alone,
+               "of the caps": lambda: Sample(STATES * largest() / (2 * CAP_BYTES)),
+               "one space": lambda: Sample(largest() * 1e-6),
+               # Arithmetic: its host has all but the 16-bit parameters, and is full first.
+               "ZeRO-Offload's placement": lambda: Sample(CAP_BYTES / STATES * 1e-6)}
 
 
 @contextmanager
@@ -126,6 +142,12 @@ ROWS = by_id((
            unit="GB/s", against=("fio write",), target=0.95),
     ArmRow("resident", "step, device holds a quarter of parameters", one_process, "a quarter",
            unit="ms", against=("all resident",), target=1.1, lower=True),
+    ArmRow("disk", "step, moments on disk", one_process, "optimizer on disk", unit="ms",
+           against=("compute or I/O alone",), target=1.2, lower=True),
+    ArmRow("cap", "states trained, of the caps of device and host", one_process, "of the caps",
+           unit="", target=0.92),
+    ArmRow("cap-split", "largest model, caps of 256 MiB each", one_process, "one space",
+           unit="M", against=("ZeRO-Offload's placement",), target=1.7),
     ArmRow("a2a", "top-8 of 64 experts, 2 hosts x 2 at 400 Mb/s", two_hosts, "HARP",
            unit="k tokens/s", against=("gloo, a copy an expert",), target=2.5,
            beside=("HARP, direct",)),

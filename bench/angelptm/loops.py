@@ -3,6 +3,8 @@
 adam, torch_adam, ds_adam   a step over 64 M parameters, one core
 read, write                 pages of 4 MiB, eight under way
 step_...                    a step of a GPT, with all on the device or less
+disk_alone                  the reads and writes of such a step with the optimizer on disk
+largest                     parameters of the largest model that trains within two equal caps
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import importlib.util
 import json
 import sys
 import time
-from functools import partial
+from functools import cache, partial
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +21,10 @@ import torch
 
 from bench.arms import ROOT
 from harp._cnet import ffi, lib
-from harp.angelptm import initialize
+from harp.angelptm import CapacityError, initialize
 from harp.angelptm.adam import Adam, update
 from harp.angelptm.pages import PAGE_BYTES
+from harp.angelptm.plan import DISK
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
 PARAMETERS = 64_000_000
 PAGES, UNDER_WAY = 128, 8
 LAYERS, WIDTH, TOKENS = 8, 512, (4, 256)
+CAP_BYTES, CAP_WIDTH = 256 << 20, 384
+"""Of the device, and as much of the host; of a layer, half a percent of the caps in 16 bits."""
 
 
 def states() -> list[torch.Tensor]:
@@ -84,12 +89,12 @@ class Pages:
         self._go_round(lib.harp_page_file_write)
         self.begin = lib.harp_page_file_write if write else lib.harp_page_file_read
 
-    def _go_round(self, begin: Any) -> None:
-        for page, memory in zip(range(PAGES), cycle(self._memory), strict=False):
+    def _go_round(self, begin: Any, pages: int = PAGES) -> None:
+        for page, memory in zip(range(pages), cycle(self._memory), strict=False):
             if page >= UNDER_WAY:
                 self._wait(page - UNDER_WAY)
             begin(self._file, page, memory)
-        for page in range(PAGES - UNDER_WAY, PAGES):
+        for page in range(max(pages - UNDER_WAY, 0), pages):
             self._wait(page)
 
     def _wait(self, page: int) -> None:
@@ -99,6 +104,11 @@ class Pages:
     def __call__(self) -> None:
         """Go over all pages once."""
         self._go_round(self.begin)
+
+    def go(self, pages: int) -> None:
+        """Go over so many pages."""
+        for begun in range(0, pages, PAGES):
+            self._go_round(self.begin, min(PAGES, pages - begun))
 
 
 def example() -> Any:
@@ -110,6 +120,10 @@ def example() -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+MOVES: dict[str, int] = {}
+"""Reads and writes of a step with the optimizer on disk."""
 
 
 def gpt_step(folder: str, **caps: int) -> Callable[[], object]:
@@ -128,17 +142,79 @@ def gpt_step(folder: str, **caps: int) -> Callable[[], object]:
         engine.step()
     for _ in range(5):
         step()
+    if caps.get("host_bytes"):
+        (made, _), *_ = reversed(engine._steps._plans.values())
+        MOVES["reads"] = sum(move.by_disk and move.source[0] == DISK for move in made.moves)
+        MOVES["writes"] = sum(move.by_disk and move.target[0] == DISK for move in made.moves)
     return step
+
+
+def disk_alone(folder: str) -> Callable[[], object]:
+    """The disk's part of a step that has been made."""
+    reads, writes = (Pages(folder, write=write) for write in (False, True))
+
+    def step() -> None:
+        reads.go(MOVES["reads"])
+        writes.go(MOVES["writes"])
+    return step
+
+
+class Layers(torch.nn.Module):
+    """Equal layers, as many as wanted."""
+
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(CAP_WIDTH, CAP_WIDTH, bias=False)
+                                          for _ in range(layers))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Go through all layers."""
+        for layer in self.layers:
+            x = x + torch.relu(layer(x))
+        return x
+
+
+def trains(layers: int) -> bool:
+    """Whether so many layers train within the caps: traced, and by two plans."""
+    try:
+        engine, *_ = initialize(model=Layers(layers), config={
+            "optimizer": {"type": "AdamW"}, "bf16": {"enabled": True},
+            "angelptm": {"device_bytes": CAP_BYTES, "host_bytes": CAP_BYTES}})
+    except CapacityError:
+        return False
+    try:
+        for _ in range(3):
+            engine.backward(engine(torch.ones(4, CAP_WIDTH, dtype=torch.bfloat16)).sum())
+            engine.step()
+    except CapacityError:
+        return False
+    finally:
+        engine.destroy()
+    return True
+
+
+@cache
+def largest() -> int:
+    """Parameters of the largest model that trains, found by halving."""
+    fits, fails = 1, 2 * CAP_BYTES // (16 * CAP_WIDTH ** 2) + 1
+    while fails - fits > 1:
+        middle = (fits + fails) // 2
+        fits, fails = (middle, fails) if trains(middle) else (fits, middle)
+    return fits * CAP_WIDTH ** 2
 
 
 def makers(folder: str) -> dict[str, Callable[[], Callable[[], object]]]:
     """What can be asked for."""
     quarter = LAYERS * 12 * WIDTH ** 2  # bytes: 4 of each parameter, a quarter of them
+    # Parameters and gradients, in 8 of 16 bytes, have room on the device.
+    small = {"device_bytes": 9 * quarter, "host_bytes": 64 << 20}
     return {
         "adam": adam, "torch_adam": partial(other_adam, partial(torch.optim.AdamW, fused=True)),
         "ds_adam": deepspeed_adam, "read": partial(Pages, folder, write=False),
         "write": partial(Pages, folder, write=True), "step_resident": partial(gpt_step, folder),
-        "step_quarter": partial(gpt_step, folder, device_bytes=quarter)}
+        "step_quarter": partial(gpt_step, folder, device_bytes=quarter),
+        "step_disk": partial(gpt_step, folder, **small),
+        "disk_alone": partial(disk_alone, folder)}
 
 
 def main() -> None:
@@ -147,6 +223,9 @@ def main() -> None:
     print("ready", flush=True)
     for line in sys.stdin:
         what = json.loads(line)
+        if what["do"] == "largest":
+            print(json.dumps({"seconds": 1.0, "times": 1, "parameters": largest()}), flush=True)
+            continue
         if what["do"].endswith("adam"):
             torch.set_num_threads(1)
         if what["do"] not in work:

@@ -1,10 +1,11 @@
 """Train a GPT whose states fit neither into the device nor the host: the rest is on disk.
 
     python examples/angelptm/gpt.py
+    harp run -np 2 python examples/angelptm/gpt.py
     python examples/angelptm/gpt.py --layers 24 --width 1024 --device-mib 512 --host-mib 1024
 
-On a CPU the device's memory is an arena of the size that is given, and operators read parameters
-nowhere else.
+Several ranks shard the states; each trains on a batch of its own. On a CPU the device's memory is
+an arena of the size that is given, and operators read parameters nowhere else.
 """
 
 import argparse
@@ -72,8 +73,10 @@ def main():
     except (deepspeed.ConfigError, deepspeed.CapacityError, deepspeed.RankError, OSError) as error:
         print(f"gpt.py: {error}", file=sys.stderr)
         sys.exit(2)
-    print(f"{elements / 1e6:.1f} M parameters, {elements * 16 >> 20} MiB of states in "
-          f"{engine.describe()}")
+    if engine.global_rank == 0:
+        print(f"{elements / 1e6:.1f} M parameters, {elements * 16 >> 20} MiB of states over "
+              f"{engine.world_size} ranks, here in {engine.describe()}")
+    torch.manual_seed(engine.global_rank)
     tokens = torch.randint(0, 1024, (given.batch, 257))
     for step in range(given.steps):
         begun = time.perf_counter()
@@ -81,7 +84,8 @@ def main():
         loss = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
         engine.backward(loss)
         engine.step()
-        print(f"step {step}: loss {loss.item():.4f}, {time.perf_counter() - begun:.2f} s")
+        if engine.global_rank == 0:
+            print(f"step {step}: loss {loss.item():.4f}, {time.perf_counter() - begun:.2f} s")
 
 
 if __name__ == "__main__":

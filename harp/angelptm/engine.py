@@ -288,6 +288,16 @@ class Engine(torch.nn.Module):
         self._micro_steps += 1
         return loss
 
+    @property
+    def global_rank(self) -> int:
+        """The number of this rank."""
+        return self.layout.rank
+
+    @property
+    def world_size(self) -> int:
+        """The number of ranks."""
+        return self.layout.ranks
+
     def is_gradient_accumulation_boundary(self) -> bool:
         """Whether this micro-batch is the last of its step."""
         return (self._micro_steps + 1) % self.config.accumulation == 0

@@ -17,8 +17,9 @@ SMALL = ("--layers", "4", "--width", "256", "--batch", "1", "--device-mib", "24"
          "16")
 
 
-def run(*arguments, script="gpt.py"):
-    return subprocess.run([sys.executable, ROOT / "examples" / "angelptm" / script, *arguments],
+def run(*arguments, script="gpt.py", before=()):
+    return subprocess.run([*before, sys.executable, ROOT / "examples" / "angelptm" / script,
+                           *arguments],
                           text=True, capture_output=True, check=False, timeout=PATIENCE_S)
 
 
@@ -36,6 +37,15 @@ def test_a_model_beyond_device_and_host_learns(tmp_path, script):
     assert re.search(r"\d+ of the device, \d+ of the host, \d+ of the disk", done.stdout)
     losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", done.stdout)]
     assert len(losses) == 4
+    assert losses[-1] < losses[0]
+
+
+def test_two_ranks_share_the_states(tmp_path):
+    done = run(*SMALL, "--steps", "3", "--disk", str(tmp_path),
+               before=(sys.executable, "-m", "harp.cli.main", "run", "-np", "2"))
+    assert done.returncode == 0, done.stderr
+    assert "states over 2 ranks" in done.stdout
+    losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", done.stdout)]
     assert losses[-1] < losses[0]
 
 
