@@ -2,7 +2,7 @@
 
 A line of the trace with ``compilation_metrics`` is a compiled frame. Its ``recompile_reason`` names
 the guard that failed and the code that the guard is due to; `remedy` says what helps against guards
-of that kind. The keys are those of torch 2.13 and 2.14 (torch/_dynamo/utils.py); a key that is
+of that kind. The keys are those of torch 2.13 (torch/_dynamo/utils.py); a key that is
 missing is an unknown, not an error.
 """
 
