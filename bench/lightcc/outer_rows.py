@@ -5,9 +5,9 @@ with a line of 100 Mb/s and a round trip of 40 ms between them, or of 400 Mb/s a
 the time to the loss on held data that DDP has after `STEPS` steps; judging it takes no time. gloo's
 is its time a step on the line, of a few steps, times `STEPS`: its losses are the same on any line.
 A batch is one window of 32 symbols, so that computing and line stand in a proportion as with GPUs:
-a GPU computes some thousand times as fast as half a core of these. Rows outer-sim- are the
-simulator's steps a second, from outer.yaml and the measured costs of the host, beside those
-measured. Needs root, torch, and the repository's pages.
+a GPU computes some thousand times as fast as half a core of these. Rows sim- are the simulator's
+steps a second, from outer.yaml and the measured costs of the host, beside those measured. Needs
+root, torch, and the repository's pages.
 """
 
 from __future__ import annotations
@@ -52,6 +52,8 @@ WAYS: dict[str, dict[str, Any]] = {
     "DiLoCo int8": {"judge_every": 30, "outer": {"every": 30}},
     "SparseLoCo": {"judge_every": 15, "outer": {"every": 15, "keep": 128}}}
 """As in outer.yaml."""
+IDS = {"gloo": "gloo", "2d-topk": "topk", "DiLoCo": "diloco", "DiLoCo int8": "int8",
+       "SparseLoCo": "sparse"}
 
 
 def near_loss() -> float:
@@ -155,16 +157,12 @@ def rows() -> Iterator[ArmRow]:
         group = line(name)
         where = f"{rate_bps / 1e6:g} Mb/s, {round_trip_s * 1e3:g} ms"
         for way, least in (("SparseLoCo", 20), ("DiLoCo", 10), ("DiLoCo int8", 0), ("2d-topk", 0)):
-            yield ArmRow(f"loss-{name}-{_id(way)}", f"{way}, {where}", group, way, unit="s",
+            yield ArmRow(f"loss-{name}-{IDS[way]}", f"{way}, {where}", group, way, unit="s",
                          against=("gloo",), lower=True,
                          target=1 / least if least and name == "100m" else 0.0)
         for way in ("gloo", *WAYS):
-            yield ArmRow(f"outer-sim-{name}-{_id(way)}", f"simulated {way}, {where}", group,
+            yield ArmRow(f"sim-{name}-{IDS[way]}", f"simulated {way}, {where}", group,
                          f"sim, {way}", unit="steps/s", against=(f"steps, {way}",), within=0.15)
-
-
-def _id(way: str) -> str:
-    return way.lower().replace(" ", "-")
 
 
 ROWS = by_id(rows())
