@@ -55,10 +55,12 @@ class Running:
             group=group) for number, module in sorted(modules.items())]
         self.schedule: Any  # of three classes that share no typed `step`
         if schedule == "interleaved":
-            self.schedule = ScheduleInterleaved1F1B(stages, microbatches, loss_fn=loss)
+            self.schedule = ScheduleInterleaved1F1B(stages, microbatches, loss_fn=loss,
+                                                    scale_grads=False)
         else:
             kind = ScheduleGPipe if schedule == "gpipe" else Schedule1F1B
-            self.schedule = kind(stages[0], microbatches, loss_fn=loss)
+            self.schedule = kind(stages[0], microbatches, loss_fn=loss, scale_grads=False)
+        self.microbatches = microbatches
         self.shared = _groups(shared, ranks, group)
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
@@ -89,6 +91,9 @@ class Running:
             one.grad = None
         self.schedule.step(*(batch if self.first else ()),
                            **({"target": target, "losses": losses} if self.last else {}))
+        for one in self.parameters():
+            if one.grad is not None:  # torch would scale what two stages of a rank share twice
+                one.grad.div_(self.microbatches)
         self.add_up_shared()
         for one in self.parameters():
             if (old := before[id(one)]) is not None:

@@ -29,7 +29,8 @@ PATIENCE_S = 600
 CASES = [
     (2, "lightcc", [("gpt", "operators", 2, "1f1b", 4), ("t5", "operators", 2, "gpipe", 3),
                     ("rotary", "operators", 4, "interleaved", 4),
-                    ("choosing", "modules", 4, "interleaved", 2)]),
+                    ("choosing", "modules", 4, "interleaved", 2),
+                 ("t5", "layers", 4, "interleaved", 4)]),  # two stages of a rank share words
     (4, "gloo", [("t5", "operators", 4, "1f1b", 6), ("rotary", "operators", 4, "gpipe", 4),
                  ("gpt", "operators", 8, "interleaved", 8), ("gpt", "layers", 4, "1f1b", 4)]),
     (4, "lightcc", [("t5", "operators", 8, "interleaved", 4)]),
