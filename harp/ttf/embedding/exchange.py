@@ -56,6 +56,15 @@ class _Route:
     """What was received, by sender and feature."""
     work: Any = field(default=None)
 
+    def wait(self) -> None:
+        """Wait for the ids, and let go of the call.
+
+        gloo ends the process at its exit where a call outlives its group.
+        """
+        if self.work is not None:
+            self.work.wait()
+            self.work = None
+
 
 class Exchange:
     """The ranks that a table is divided over."""
@@ -95,9 +104,9 @@ class Exchange:
         route = self._ahead.pop(known.number, None)
         if route is None:
             route = self._route(known, keys)
-        elif not all(map(torch.equal, route.keys, keys)):
+        route.wait()
+        if not all(map(torch.equal, route.keys, keys)):
             raise ValueError("prefetch had other ids than the look-up behind it")
-        route.work.wait()
         dims = np.array([table.dim for table in known.tables])
         answer = torch.empty(int((route.received * dims).sum()))
         tables_in_c.look_up(_segments(known, route, answer), torch.get_num_threads())
@@ -121,7 +130,7 @@ class Exchange:
         route = self._tickets.pop(int(ticket), None)
         if route is None:
             route = self._route(known, keys)
-            route.work.wait()
+            route.wait()
         if self.average:
             gradient = gradient / self.ranks
         dims = np.array([table.dim for table in known.tables])
