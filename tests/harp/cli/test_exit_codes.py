@@ -37,6 +37,7 @@ WRONG = [
     "plan", "plan {junk} -o {missing}/x",
     "run", "run -np 0 true", "run -np 2 nosuchprogram", "run -np 2 -H a:0 true",
     "run -np 3 -H localhost:2 true", "run --address no.such.invalid -np 2 true",
+    "recompiles", "recompiles --bogus",
     "env --bogus", "plugin-path extra", "sim", "sim rum", "sim run --bogus",
     *(words.format(file) if "{}" in words else f"{words} {file}"
       for words in TAKES_FILE for file in BAD_FILES),

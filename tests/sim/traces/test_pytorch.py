@@ -129,9 +129,9 @@ def parts(nodes: list[Node]) -> tuple[int, int, int]:
 
 def test_the_replay_waits_for_the_simulated_network_instead(recorded: Path) -> None:
     """A ring of two ranks sends halves twice; it begins when both have come."""
+    ranks = [parts(converted(recorded, rank)) for rank in (0, 1)]
     answer = replayed(recorded, 2)
     average_us = 1e6 * 2 * (ALPHA_S + 4 * PARAMETERS / 2 * 8 / RATE_BPS)
-    ranks = [parts(converted(recorded, rank)) for rank in (0, 1)]
     met_us = max(before for before, _, _ in ranks) + average_us
     ends = [max(met_us, before + beside) + after for before, beside, after in ranks]
     assert [rank["total_us"] for rank in answer["ranks"]] == pytest.approx(ends, abs=1)
