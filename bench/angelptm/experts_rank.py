@@ -24,14 +24,16 @@ from harp.angelptm.moe import MoE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from harp.collectives.alltoallv import Way
+
 
 class Routed(MoE):
-    """A layer whose router has decided."""
+    """The layer, with a router that gives experts which were drawn before."""
 
     routed: tuple[torch.Tensor, torch.Tensor]
 
-    def _route(self, tokens: torch.Tensor,  # noqa: ARG002  (they are the same ones)
-               ) -> tuple[torch.Tensor, torch.Tensor]:
+    def _route(self, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        del tokens  # the same ones each time
         return self.routed
 
 
@@ -46,12 +48,12 @@ class Rank:
             dist.get_rank()))
         self._weights = torch.full((TOKENS, TOP_K), 1 / TOP_K)
 
-    def harp(self, chosen: torch.Tensor, way: str | None = None) -> Callable[[], torch.Tensor]:
+    def harp(self, chosen: torch.Tensor, way: Way | None = None) -> Callable[[], torch.Tensor]:
         """Our layer, once per host where that is chosen."""
         name = str(way)
         if name not in self._layers:
             self._layers[name] = Routed(WIDTH, EXPERTS, TOP_K, lambda _: nn.Identity(),
-                                        way=way, chunks=CHUNKS)  # type: ignore[arg-type]  # a word of a command
+                                        way=way, chunks=CHUNKS)
         layer = self._layers[name]
         layer.routed = self._weights, chosen
         return lambda: layer(self._tokens)

@@ -62,7 +62,8 @@ def other_adam(make: Callable[[list[torch.nn.Parameter]], Any]) -> Callable[[], 
     parameter = torch.nn.Parameter(masters)
     parameter.grad = gradients
     optimizer = make([parameter])
-    return optimizer.step  # type: ignore[no-any-return]  # torch is Any
+    step: Callable[[], object] = optimizer.step
+    return step
 
 
 def deepspeed_adam() -> Callable[[], object]:
@@ -106,7 +107,7 @@ class Pages:
         self._go_round(self.begin)
 
     def go(self, pages: int) -> None:
-        """Go over so many pages."""
+        """Go over the first ``pages`` pages."""
         for begun in range(0, pages, PAGES):
             self._go_round(self.begin, min(PAGES, pages - begun))
 
@@ -175,7 +176,7 @@ class Layers(torch.nn.Module):
 
 
 def trains(layers: int) -> bool:
-    """Whether so many layers train within the caps: traced, and by two plans."""
+    """Say if ``layers`` layers train within the caps: one step traced, two by plans."""
     try:
         engine, *_ = initialize(model=Layers(layers), config={
             "optimizer": {"type": "AdamW"}, "bf16": {"enabled": True},

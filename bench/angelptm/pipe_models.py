@@ -20,7 +20,7 @@ ROWS, LENGTH = 1, 128
 
 
 class Logits(nn.Module):
-    """A model of transformers whose arguments and result are tensors."""
+    """A model of transformers that takes tensors and gives one."""
 
     def __init__(self, model: nn.Module, *names: str) -> None:
         super().__init__()

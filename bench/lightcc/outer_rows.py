@@ -38,7 +38,7 @@ SCENARIO = Path(__file__).with_name("outer.yaml")
 LINES = {"100m": (100e6, 0.04), "400m": (400e6, 0.001)}
 """Bits a second, and seconds of a round trip."""
 STEPS = 200
-"""Steps of DDP whose loss the others must reach."""
+"""Steps of DDP; the others must reach the loss that it has then."""
 MOST_STEPS = 6 * STEPS
 RATE_STEPS = {"100m": 6, "400m": 12}
 """Steps in which gloo's time a step is measured."""

@@ -65,7 +65,7 @@ def far(ids: torch.Tensor) -> torch.Tensor:
 
 
 def filled(module: DynamicEmbedding, rows: int) -> None:
-    """Insert so many rows, at once."""
+    """Insert ``rows`` rows at once."""
     values = np.full((1 << 16, module.table.floats), 0.01, dtype=np.float32)
     heads = np.zeros(1 << 16, dtype=HEAD)
     for at in range(0, rows, len(heads)):

@@ -14,7 +14,7 @@ ROWS = {**embedding_rows.ROWS_BY_ID, **amp_rows.ROWS, **infer_rows.ROWS}
 
 
 def available() -> dict[str, ArmRow]:
-    """Leave out what is compared with torchrec where there is none."""
+    """Leave the row torchrec out where torchrec is not installed."""
     found = importlib.util.find_spec("torchrec")
     return {name: row for name, row in ROWS.items() if found or name != "torchrec"}
 

@@ -334,9 +334,10 @@ class Engine(torch.nn.Module):
         """Compare the step with that of other ranks, and have the norm of all gradients."""
         if self._at_end:
             self._steps.settle()
-        told = ranks.tell([self._reduction.end() if self._at_end else 0.0, self._steps.sum])
-        ranks.check_steps([steps for _, steps in told])
-        square = math.fsum(own for own, _ in told)
+        own_square = self._reduction.end() if self._at_end else 0.0
+        rows = ranks.gather_numbers([own_square, self._steps.sum])
+        ranks.check_steps([steps for _, steps in rows])
+        square = math.fsum(own for own, _ in rows)
         # Where pages are cut changes the last bits of a float64, and so not those of a float32.
         norm = torch.tensor(math.sqrt(square) if math.isfinite(square) else math.inf)
         self._square = float(norm) ** 2

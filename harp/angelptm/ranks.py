@@ -34,7 +34,7 @@ log = logging.getLogger("harp.angelptm")
 
 BACKEND = "lightcc"
 REPORT_S = 5.0
-"""So long a rank that sees a failure waits for others to say why."""
+"""Time for which a rank that sees a failure waits for others to say why."""
 LOOK_S = 0.05
 gather_parts = getattr(dist, "all_gather_single", None) or getattr(dist, "all_gather_into_tensor")  # noqa: B009  (the first name is torch 2.13's, the second is deprecated there)
 
@@ -91,17 +91,18 @@ class Ranks:
 
     # Control
 
-    def tell(self, numbers: Sequence[float]) -> list[list[float]]:
+    def gather_numbers(self, numbers: Sequence[float]) -> list[list[float]]:
         """Give all ranks the numbers of all."""
         own = torch.tensor(list(numbers), dtype=torch.float64)
         whole = torch.empty(self.ranks * len(own), dtype=torch.float64)
         with self._calls("meeting of all ranks"):
             gather_parts(whole, own, group=self._control)
-        return whole.view(self.ranks, -1).tolist()  # type: ignore[no-any-return]  # torch is Any
+        rows: list[list[float]] = whole.view(self.ranks, -1).tolist()
+        return rows
 
     def slowest(self, seconds: list[float]) -> list[float]:
         """Give the longest of each duration, so that all ranks choose alike."""
-        return [max(each) for each in zip(*self.tell(seconds), strict=True)]
+        return [max(each) for each in zip(*self.gather_numbers(seconds), strict=True)]
 
     def check_same(self, what: Mapping[str, Any]) -> None:
         """Compare what must be the same at all ranks, by its name."""
@@ -122,18 +123,18 @@ class Ranks:
 
     def end_alike(self, error: Exception | None) -> None:
         """Raise at all ranks if one has an error: its own at that one, else one that names it."""
-        told = self._objects(None if error is None else _sentence(error))
+        sentences = self._objects(None if error is None else _sentence(error))
         if error is not None:
             raise error
-        for rank, other in enumerate(told):
+        for rank, other in enumerate(sentences):
             if other is not None:
                 raise RankError(f"rank {rank}: {other}")
 
     def _objects(self, own: Any) -> list[Any]:
-        told: list[Any] = [None] * self.ranks
+        objects: list[Any] = [None] * self.ranks
         with self._calls("comparison"):
-            dist.all_gather_object(told, own, group=self._control)
-        return told
+            dist.all_gather_object(objects, own, group=self._control)
+        return objects
 
     # Failures
 
@@ -192,9 +193,9 @@ class Ranks:
             self._store.set(f"{self._key}/saw/{self.rank}", call)
             while len(calls) < self.ranks and time.monotonic() < end_s:
                 for rank in set(range(self.ranks)) - set(calls):
-                    if why := self._told("why", rank):
+                    if why := self._report("why", rank):
                         return f"rank {rank}: {why}"
-                    if saw := self._told("saw", rank):
+                    if saw := self._report("saw", rank):
                         calls[rank] = saw
                 time.sleep(LOOK_S)
         except (RuntimeError, ValueError):  # the store went with its rank
@@ -207,7 +208,7 @@ class Ranks:
                 return (f"rank {rank} waits in a {calls[rank]}, and rank 0 in a {calls[0]}: {said}")
         return said
 
-    def _told(self, what: str, rank: int) -> str | None:
+    def _report(self, what: str, rank: int) -> str | None:
         key = f"{self._key}/{what}/{rank}"
         return self._store.get(key).decode() if self._store.check([key]) else None
 
@@ -221,7 +222,8 @@ def _timeout() -> timedelta | None:
     """The time limit of the script's own group: torch gives it to no new one."""
     group: Any = dist.group.WORLD
     with contextlib.suppress(AttributeError, RuntimeError):
-        return group._get_backend(torch.device("cpu")).options._timeout  # type: ignore[no-any-return]
+        limit: timedelta = group._get_backend(torch.device("cpu")).options._timeout
+        return limit
     from datetime import timedelta
     with contextlib.suppress(AttributeError):
         return timedelta(seconds=group._group.timeout_s)
