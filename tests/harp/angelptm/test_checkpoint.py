@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
-
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -20,7 +16,7 @@ from tests.harp.angelptm.models import (
     seeded,
     train,
 )
-from tests.support import PATIENCE_S, ROOT
+from tests.support.killed_saver import kill_after_saves
 
 SAVES_FOR_EVER = """
 import sys
@@ -62,12 +58,7 @@ def test_the_model_is_a_plain_state_dict(tmp_path):
 
 def test_a_process_that_is_killed_leaves_the_last_checkpoint(tmp_path):
     for saves in (1, 2, 3):
-        process = subprocess.Popen([sys.executable, "-c", SAVES_FOR_EVER, str(tmp_path)], cwd=ROOT,
-                                   stdout=subprocess.PIPE, text=True)
-        for _ in range(saves):
-            assert process.stdout.readline() == "saved\n"
-        process.send_signal(signal.SIGKILL)
-        process.communicate(timeout=PATIENCE_S)
+        kill_after_saves(SAVES_FOR_EVER, tmp_path, saves)
         with engine_of(seeded(seed=5), config(14, 160)) as engine:
             engine.load_checkpoint(tmp_path)
             assert engine.global_steps >= saves

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
 import threading
@@ -25,6 +24,7 @@ from harp.ttf.embedding import (
 )
 from harp.ttf.embedding.checkpoint import TIMES, Follower, load, save
 from tests.support import PATIENCE_S, ROOT
+from tests.support.killed_saver import kill_after_saves
 
 SAVES_FOR_EVER = """
 import sys
@@ -166,12 +166,7 @@ def test_a_follower_applies_deltas_while_it_is_read(tmp_path):
 
 def test_a_process_that_is_killed_leaves_the_last_checkpoint(tmp_path):
     for saves in (1, 2, 3):
-        process = subprocess.Popen([sys.executable, "-c", SAVES_FOR_EVER, str(tmp_path)], cwd=ROOT,
-                                   stdout=subprocess.PIPE, text=True)
-        for _ in range(saves):
-            assert process.stdout.readline() == "saved\n"
-        process.send_signal(signal.SIGKILL)
-        process.communicate(timeout=PATIENCE_S)
+        kill_after_saves(SAVES_FOR_EVER, tmp_path, saves)
         model, expected = made(), made()
         load(model, tmp_path)
         steps = model.bags["a"].table.steps
