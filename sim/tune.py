@@ -56,8 +56,9 @@ PATH = click.Path(path_type=Path)
                    "[0.01]")
 @click.option("--layouts", is_flag=True,
               help="Search how the model is split (tensor, pipeline, context, expert, shards, "
-                   "micro-steps) within the GPUs' memory, and print the Pareto front of speed and "
-                   "memory; -o writes it as JSON.")
+                   "micro-steps) within the GPUs' memory, or tiers and sizes of pages where the "
+                   "scenario has offload, and print the Pareto front of speed and memory; -o "
+                   "writes it as JSON.")
 @click.option("--samples", type=click.IntRange(1), metavar="N",
               help="For --layouts: samples of a step.  [as the file has them]")
 @click.option("--workers", type=click.IntRange(1, 1024), metavar="N",
@@ -192,7 +193,7 @@ def _layouts(path: Path | None, changes: tuple[str, ...], name: str | None, outp
              quiet: bool) -> None:
     """Search the layout of a model, and print and write the front."""
     from harp.cli.io import check_target, check_targets, write_text
-    from sim.answer.layout_choices import check_searchable, choices, samples_of
+    from sim.answer import layout_choices, page_choices
     from sim.answer.progress import progress
     from sim.cluster.cluster import Cluster
     from sim.report.screen import console_for
@@ -213,8 +214,9 @@ def _layouts(path: Path | None, changes: tuple[str, ...], name: str | None, outp
         check_dask()
     topology, means = load(path, changes), Means(_budget_s(budget), workers, dask)
     scenario = _scenario(topology, name)
-    check_searchable(topology, scenario)
-    wanted = samples or samples_of(topology, scenario)
+    layout_choices.check_searchable(topology, scenario)
+    wanted = samples or layout_choices.samples_of(topology, scenario)
+    choices = layout_choices.choices if scenario.offload is None else page_choices.choices
     found, _ = choices(Cluster(topology), scenario, wanted)
     study = Study(str(path), topology.text.encode(), (scenario.name,))
     with progress(means.budget_s, topology.name, quiet=quiet) as advance:

@@ -59,6 +59,8 @@ class Choice:
     """Bytes on the fullest GPU."""
     least_s: float
     """No step is shorter."""
+    offload: dict[str, Any] | None = None
+    """Where its pages are, if it has pages: keys of the file."""
 
     @property
     def workload(self) -> dict[str, Any]:
@@ -72,8 +74,17 @@ class Choice:
         return self.layout.model_dump(mode="json", exclude_defaults=True)
 
     @property
+    def scenario(self) -> dict[str, Any]:
+        """Keys of the scenario that it sets."""
+        if self.offload is None:
+            return {"parallel": self.parallel}
+        return {"offload": self.offload}
+
+    @property
     def text(self) -> str:
         """The layout in a few words."""
+        if self.offload is not None:
+            return "{to}, pages of {page}, {device} of them on the GPU".format(**self.offload)
         given = self.parallel
         parts = [f"{key} {given[key]}" for key in ("tensor", "pipeline", "context", "expert",
                                                     "interleave") if key in given]
@@ -146,7 +157,6 @@ def _possible(topology: Topology, scenario: Scenario, gpus: int,
               samples: int) -> Iterator[tuple[Parallel, int, int, str]]:
     """Layouts that the file's checks let through, with the sizes of their micro-steps."""
     workload = topology.workload
-    recomputes = ("none", "full") if workload.flash else ("none", "selective", "full")
     for layout in _layouts(topology, gpus, workload):
         each, rest = divmod(samples * layout.split, gpus)
         if rest:
@@ -158,8 +168,13 @@ def _possible(topology: Topology, scenario: Scenario, gpus: int,
             changed = topology.model_copy(update={"workload": workload.model_copy(
                 update={"batch": batch, "accumulation": each // batch})})
             if not any(check_parallel(changed, _with(scenario, layout), ())):
-                for recompute in recomputes:
+                for recompute in recomputations(workload):
                     yield layout, batch, each // batch, recompute
+
+
+def recomputations(workload: Workload) -> tuple[str, ...]:
+    """What may be computed again; flash attention never keeps what `selective` would drop."""
+    return ("none", "full") if workload.flash else ("none", "selective", "full")
 
 
 def _with(scenario: Scenario, layout: Parallel) -> Scenario:

@@ -26,7 +26,8 @@ def print_search(found: Search, title: str, *, console: Console | None = None) -
         show(console, grid(_columns(found)))
         best = found.front[0].choice
         keys = "".join(f" --set workload.{key}={value}" for key, value in best.workload.items())
-        show(console, Text(f"The fastest: parallel: {flow(best.parallel)}, {keys.strip()}"))
+        own = ", ".join(f"{key}: {flow(value)}" for key, value in best.scenario.items())
+        show(console, Text(f"The fastest: {own}, {keys.strip()}"))
     refused = f", {found.refused:,} of them refused" if found.refused else ""
     text = (f"{found.tried + found.refused:,} of {found.of:,} layouts that fit were simulated"
             f"{refused}; ")
@@ -61,7 +62,7 @@ def _columns(found: Search) -> list[Column]:
 
 
 def document(found: Search, topology: str, scenario: str) -> dict[str, Any]:
-    """The same for programs; `parallel` and `workload` are keys of a topology file."""
+    """The same for programs; `parallel`, `offload` and `workload` are keys of a topology file."""
     return {"version": VERSION, "topology": topology, "scenario": scenario,
             "samples": found.samples, "layouts": found.of, "simulated": found.tried,
             "refused": found.refused, "open": found.open,
@@ -69,7 +70,7 @@ def document(found: Search, topology: str, scenario: str) -> dict[str, Any]:
 
 
 def _line(each: Tried) -> dict[str, Any]:
-    return {"parallel": each.choice.parallel, "workload": each.choice.workload,
-            "memory_bytes": each.choice.memory} | {
+    return each.choice.scenario | {
+            "workload": each.choice.workload, "memory_bytes": each.choice.memory} | {
         key: each.row[key] for key in ("images_per_s", "tokens_per_s", "mfu", "step_ms",
                                        "bottleneck")}

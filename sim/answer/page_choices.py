@@ -1,0 +1,89 @@
+"""Where a model's pages may be: tiers, sizes of pages, and shares of each GPU for them.
+
+For a scenario with ``offload``, whose model is not split, `choices` goes through the host's memory
+alone and its disk as well (if every host has one), sizes of a page, how much of a GPU the pages
+have, and recomputation. As in `sim.answer.layout_choices` no step is shorter than a choice's
+`least_s`: it computes all layers, and waits for nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+from sim.answer.layout_choices import Choice, recomputations
+from sim.answer.scenario import Settings, recipe_of
+from sim.cluster.placement import rank_gpus
+from sim.schema.errors import Problem
+from sim.schema.nccl_defaults import channel_count
+from sim.schema.parallel_keys import Parallel
+from sim.step.compute import plan_pass
+from sim.step.groups import Groups
+from sim.step.memory import count
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sim.cluster.cluster import Cluster
+    from sim.schema.offload_keys import Offload
+    from sim.schema.scenario_keys import Scenario
+
+PAGES_BYTES = (1 << 20, 4 << 20, 16 << 20, 64 << 20, 256 << 20)
+SHARES = (1, 2, 4, 8)
+"""Parts of what a GPU has for pages; the largest first."""
+
+
+def choices(cluster: Cluster, scenario: Scenario, samples: int) -> tuple[list[Choice], int]:
+    """Places for the pages of a step, the one that might be fastest first; and how many do not fit.
+
+    What tiers cannot hold is found when a step is planned. Raises TopologyError where the samples
+    cannot be dealt out, or activations alone are larger than a GPU.
+    """
+    topology, offload = cluster.topology, scenario.offload
+    assert offload is not None
+    gpus = topology.gpu_counts(scenario)[-1]
+    batch, rest = divmod(samples, gpus)
+    if rest or not batch:
+        raise topology.error(Problem(
+            f"{samples} samples cannot be dealt out to {gpus} GPUs", path=("workload",),
+            allowed=f"a multiple of {gpus}, since pages have no micro-steps"))
+    ranks = rank_gpus(cluster, list(range(cluster.hosts)), gpus, channel_count(topology, scenario),
+                      affinity=scenario.affinity)
+    base = replace(recipe_of(cluster, scenario, topology.workload, ranks, Settings()), batch=batch)
+    flops = float(cluster.flops[ranks.gpus].min())
+    given = {"update": offload.update} if "update" in offload.model_fields_set else {}
+    found, too_large = [], 0
+    for recompute in recomputations(topology.workload):
+        recipe = replace(base, recompute=recompute)
+        memory = count(recipe, Groups(recipe.layout, gpus, ranks.host_group))
+        beside = (memory.activations or 0) + memory.buffers
+        least_s = plan_pass(recipe, flops).compute_s
+        for to, page, device in _places(cluster, offload, beside):
+            if device < page:
+                too_large += 1
+                continue
+            place = given | {"to": to, "page": _mib(page), "device": _mib(device)}
+            found.append(Choice(Parallel(), batch, 1, recompute, beside + device, least_s, place))
+    if not found:
+        raise topology.error(Problem(
+            f"activations and buffers of {batch} samples leave no room for pages on a GPU",
+            path=("workload",), allowed="fewer samples, or larger GPUs"))
+    return sorted(found, key=lambda each: (each.least_s, -each.memory)), too_large
+
+
+def _mib(nbytes: int) -> str:
+    return f"{nbytes >> 20}MiB"
+
+
+def _places(cluster: Cluster, offload: Offload,
+            beside: int) -> Iterator[tuple[Literal["host", "disk"], int, int]]:
+    """Tiers, bytes of a page, and bytes of a GPU for pages."""
+    groups = cluster.topology.hosts
+    limits = [each for group in groups if (each := group.gpus.memory_bytes) is not None]
+    most = offload.device if offload.device is not None else max(min(limits) - beside, 0)
+    for to in ("host", "disk"):
+        if to == "disk" and any(group.disk is None for group in groups):
+            continue
+        for page in PAGES_BYTES:
+            for share in SHARES:
+                yield to, page, most // share // page * page
