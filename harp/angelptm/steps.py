@@ -10,30 +10,28 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from harp.angelptm.cache import Demand
 from harp.angelptm.plan import (
     DEVICE,
-    FAR,
     HOST,
     REDUCE,
     Event,
-    Job,
     Plan,
     Rates,
     Trace,
     plan,
     relabel,
 )
+from harp.angelptm.trace import Work, make_trace
 from harp.angelptm.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from harp.angelptm.cache import Cache
-    from harp.angelptm.plan import Placement
+    from harp.angelptm.plan import Job, Placement
     from harp.angelptm.reduction import Reduction
 
 log = logging.getLogger("harp.angelptm")
@@ -239,47 +237,8 @@ class Steps:
         self._job_seconds = (time.perf_counter() - begun) / max(updated, 1)
 
     def _make_trace(self, chunks: Iterable[int]) -> Trace:
-        last: dict[int, int] = {}
-        for number, event in enumerate(self._events):
-            last.update(dict.fromkeys(event.pages, number))
-        end, layout = len(self._events) - 1, self._cache.layout
-        jobs = self._reductions(end) if self._reduction else []
-        # A gradient of an earlier micro-batch is not known to be final before the end.
-        last_batch = self._ends[-2] if len(self._ends) > 1 else 0
-        for chunk in chunks:
-            pages, drops = layout.pages_to_update(chunk), tuple[int, ...]()
-            users = list(pages)
-            if self._reduction:
-                drops = tuple(layout.shown_of(chunk))
-                users = [*drops, *(layout.shown + page for page in drops)]
-            after = max(last.get(page, -1) for page in users)
-            if self._at_end or after < last_batch:
-                after = end
-            jobs.append(Job(pages, after, chunk, self._job_seconds, drops=drops))
-        if self._reduction:
-            return Trace(tuple(self._events), tuple(jobs), sharing=self._cache.sharing)
-        scratch = frozenset(range(layout.shown, 2 * layout.shown))
-        return Trace(tuple(self._events), tuple(jobs), scratch)
-
-    def _reductions(self, end: int) -> list[Job]:
-        """Give the reductions of a step: of each page when the last of its gradients is there."""
-        assert self._reduction is not None
-        layout, jobs, begin = self._cache.layout, list[Job](), 0
-        latest: dict[int, int] = {}
-        """The number of each page's last reduction so far."""
-        for stop in self._ends if self._reduction.each else self._ends[-1:]:
-            last: dict[int, int] = {}
-            for number in range(begin, stop):
-                for page in self._events[number].pages:
-                    if layout.shown <= page < 2 * layout.shown:
-                        last[page] = number
-                        if page in latest:
-                            at = latest.pop(page)
-                            jobs[at] = replace(jobs[at], before=number)
-            for page, number in last.items():
-                latest[page] = len(jobs)
-                own = layout.source_of(page - layout.shown)[0] + layout.kept
-                jobs.append(Job((page, own), number, page - layout.shown, 1 / self.rates.network,
-                                REDUCE, end if self._at_end else FAR, (page,)))
-            begin = stop
-        return jobs
+        reduction = self._reduction
+        work = Work(self._job_seconds, 1 / self.rates.network, self._at_end,
+                    each=bool(reduction and reduction.each),
+                    sharing=self._cache.sharing if reduction else None)
+        return make_trace(self._cache.layout, self._events, self._ends, chunks, work)
