@@ -21,8 +21,8 @@ from harp.angelptm.tokens import Places, chunk_bounds
 from harp.collectives.alltoallv import combine, dispatch
 from harp.collectives.choice import Rates, choose
 from lab.veth import veth_pair
-from sim.answer.collective_bench import Timer
 from sim.answer.scenario import Settings
+from sim.answer.timer import Timer
 from sim.cluster.cluster import Cluster
 from sim.cluster.placement import choose_gpus, place
 from sim.schema import load

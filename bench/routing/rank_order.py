@@ -30,8 +30,8 @@ from bench.rows import Row, by_id
 from bench.subject import Subject
 from harp.collectives.registry import make_plan
 from harp.routing.affinity import endpoint_places, rank_order
-from sim.answer.collective_bench import Timer
 from sim.answer.scenario import Settings
+from sim.answer.timer import Timer
 from sim.cluster.cluster import Cluster
 from sim.cluster.placement import common_group, place
 from sim.schema import load

@@ -31,8 +31,8 @@ from bench.routing.packet_time import completion_ms
 from bench.tccl.scenes import FAULTS, TWO_PORTS
 from harp.collectives.registry import make_plan
 from harp.routing.templates import Endpoints, leaf_spine
-from sim.answer.collective_bench import Timer
 from sim.answer.scenario import Settings
+from sim.answer.timer import Timer
 from sim.cluster.cluster import Cluster
 from sim.cluster.placement import place
 from sim.schema import load

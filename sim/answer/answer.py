@@ -9,8 +9,9 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from sim.answer.clock import Recorder
 from sim.answer.progress import progress
-from sim.answer.scenario import Recorder, Settings, make_run, run_scenario
+from sim.answer.scenario import Settings, make_run, run_scenario
 from sim.records.results import Origin, Report, UsedParameter, Warned
 from sim.schema.errors import Problem, TopologyError
 

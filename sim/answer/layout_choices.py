@@ -76,9 +76,8 @@ class Choice:
     @property
     def scenario(self) -> dict[str, Any]:
         """Keys of the scenario that it sets."""
-        if self.offload is None:
-            return {"parallel": self.parallel}
-        return {"offload": self.offload}
+        given = {} if self.offload is None else {"offload": self.offload}
+        return {"parallel": self.parallel} | given
 
     @property
     def text(self) -> str:

@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from harp.collectives.tuning import Communicator, Row
-from sim.answer.collective_bench import UNIT_BYTES, Timer
+from sim.answer.collective_bench import UNIT_BYTES
 from sim.answer.scenario import Settings
+from sim.answer.timer import Timer
 from sim.cluster.placement import choose_gpus, common_group, place
 from sim.network.nccl import NCCL_NAMES, PLANS, Choice, View, choices, choose, chosen_plan
 from sim.schema.nccl_defaults import channel_count

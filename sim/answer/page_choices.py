@@ -2,16 +2,17 @@
 
 For a scenario with ``offload``, whose model is not split, `choices` goes through the host's memory
 alone and its disk as well (if every host has one), sizes of a page, how much of a GPU the pages
-have, and recomputation. As in `sim.answer.layout_choices` no step is shorter than a choice's
-`least_s`: it computes all layers, and waits for nothing.
+have, samples of a micro-step, and recomputation. As in `sim.answer.layout_choices` no step is
+shorter than a choice's `least_s`: it computes all layers, and waits for nothing.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import TYPE_CHECKING, Literal
 
-from sim.answer.layout_choices import Choice, recomputations
+from sim.answer.layout_choices import LARGEST_BATCH, Choice, recomputations
 from sim.answer.scenario import Settings, recipe_of
 from sim.cluster.placement import rank_gpus
 from sim.schema.errors import Problem
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
     from sim.schema.offload_keys import Offload
     from sim.schema.scenario_keys import Scenario
 
-PAGES_BYTES = (1 << 20, 4 << 20, 16 << 20, 64 << 20, 256 << 20)
-SHARES = (1, 2, 4, 8)
+PAGES_BYTES = (1 << 20, 4 << 20, 16 << 20, 64 << 20)
+SHARES = (1, 2, 4)
 """Parts of what a GPU has for pages; the largest first."""
 
 
@@ -42,33 +43,39 @@ def choices(cluster: Cluster, scenario: Scenario, samples: int) -> tuple[list[Ch
     topology, offload = cluster.topology, scenario.offload
     assert offload is not None
     gpus = topology.gpu_counts(scenario)[-1]
-    batch, rest = divmod(samples, gpus)
-    if rest or not batch:
+    each, rest = divmod(samples, gpus)
+    if rest or not each:
         raise topology.error(Problem(
             f"{samples} samples cannot be dealt out to {gpus} GPUs", path=("workload",),
-            allowed=f"a multiple of {gpus}, since pages have no micro-steps"))
+            allowed=f"a multiple of {gpus}"))
     ranks = rank_gpus(cluster, list(range(cluster.hosts)), gpus, channel_count(topology, scenario),
                       affinity=scenario.affinity)
-    base = replace(recipe_of(cluster, scenario, topology.workload, ranks, Settings()), batch=batch)
+    base = recipe_of(cluster, scenario, topology.workload, ranks, Settings())
     flops = float(cluster.flops[ranks.gpus].min())
     given = {"update": offload.update} if "update" in offload.model_fields_set else {}
     found, too_large = [], 0
-    for recompute in recomputations(topology.workload):
-        recipe = replace(base, recompute=recompute)
+    for batch, recompute in product(_batches(each), recomputations(topology.workload)):
+        recipe = replace(base, batch=batch, accumulation=each // batch, recompute=recompute)
         memory = count(recipe, Groups(recipe.layout, gpus, ranks.host_group))
         beside = (memory.activations or 0) + memory.buffers
-        least_s = plan_pass(recipe, flops).compute_s
+        least_s = plan_pass(replace(recipe, layout=Parallel()), flops).compute_s * (each // batch)
         for to, page, device in _places(cluster, offload, beside):
             if device < page:
                 too_large += 1
                 continue
             place = given | {"to": to, "page": _mib(page), "device": _mib(device)}
-            found.append(Choice(Parallel(), batch, 1, recompute, beside + device, least_s, place))
+            found.append(Choice(scenario.layout, batch, each // batch, recompute, beside + device,
+                                least_s, place))
     if not found:
         raise topology.error(Problem(
-            f"activations and buffers of {batch} samples leave no room for pages on a GPU",
-            path=("workload",), allowed="fewer samples, or larger GPUs"))
+            "activations and buffers of one sample leave no room for pages on a GPU",
+            path=("workload",), allowed="larger GPUs, or fewer tokens a sample"))
     return sorted(found, key=lambda each: (each.least_s, -each.memory)), too_large
+
+
+def _batches(each: int) -> list[int]:
+    """Samples of a micro-step of a GPU that has so many a step."""
+    return [1 << power for power in range(LARGEST_BATCH.bit_length()) if each % (1 << power) == 0]
 
 
 def _mib(nbytes: int) -> str:

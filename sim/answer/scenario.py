@@ -1,23 +1,26 @@
 """One scenario of a topology at one number of GPUs: build it, run it, return its results.
 
 Stack, network, jobs and faults are built here for one run and not kept. The answer is the mean of
-the simulated steps; the timeline is that of the last one. `Clock` is simpy's clock with a limit:
-instead of running for ever, a simulation ends with an error.
+the simulated steps; the timeline is that of the last one.
 """
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-import simpy
 
 from harp.angelptm.plan import CapacityError
 from harp.collectives.choice import Rates
+from harp.collectives.registry import make_plan
 from harp.lightcc.settings import LightSettings
+from sim.answer.clock import MOST_EVENTS, Clock, TooLongError
 from sim.answer.cost import cost_of
 from sim.answer.memory_fit import too_large
+from sim.answer.timer import Timer
 from sim.cluster.placement import rank_gpus
 from sim.network.fidelity import make_network, wall_clock
 from sim.network.interface import CutOffError, Site, TooLargeError
@@ -42,7 +45,7 @@ from sim.step.faults import Struck, check_links, strike
 from sim.step.groups import GROUPS, Groups
 from sim.step.memory import count
 from sim.step.outer import OuterJob
-from sim.step.paging import Tiers, paged
+from sim.step.paging import Exchanges, Tiers, paged
 from sim.step.recipe import Recipe, Views
 from sim.step.stages import slowest_stage
 from sim.step.train import Job
@@ -50,6 +53,7 @@ from sim.step.train import Job
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
+    import simpy
     from numpy.typing import NDArray
 
     from sim.answer.traced import TracedRun
@@ -68,46 +72,10 @@ if TYPE_CHECKING:
     from sim.workloads.model import Model
 
 
-MOST_EVENTS = 200_000
-"""Events of one simulation: steps of training that differ, or faults that come and go."""
-
-
 REACHED = "gpus.utilisation"
 """The share of their data sheet that GPUs reach, as a figure that may be changed."""
 MOST_DRAWN = 8
 """Micro-steps of a step of which a picture or trace shows each; more are one that is repeated."""
-
-
-class TooLongError(RuntimeError):
-    """A simulation had more than `MOST_EVENTS` events; the message gives the simulated time."""
-
-
-class Clock(simpy.Environment):
-    """An environment that counts its events, of which it allows ``most``, or `MOST_EVENTS`."""
-
-    def __init__(self, most: float | None = None) -> None:
-        super().__init__()
-        self.events, self._most = 0, MOST_EVENTS if most is None else most
-
-    def step(self) -> None:
-        """Process the next event; raises TooLongError after too many."""
-        self.events += 1
-        if self.events > self._most:
-            raise TooLongError(f"{self._most:,} events by {self.now:.4g} s")
-        super().step()
-
-
-class Recorder(Clock):
-    """Records the times of events."""
-
-    def __init__(self, most: float | None = None) -> None:
-        super().__init__(most)
-        self.times: list[float] = []
-
-    def step(self) -> None:
-        """Record the next event's time and process it."""
-        self.times.append(self.peek())
-        super().step()
 
 
 MOST_TRACKS = 64
@@ -303,7 +271,7 @@ class Run:
         number = [each.name for each in self.cluster.topology.scenarios].index(self.scenario.name)
         slowest = min(tiers, key=lambda each: (each.device, each.host, each.copy, each.disk_rate))
         try:
-            paging = paged(recipe, flops, slowest)
+            paging = paged(recipe, flops, slowest, self._exchanges(ranks))
         except CapacityError as error:
             raise self.cluster.topology.error(Problem(
                 f"{error}; activations and buffers take {beside / 2**30:.1f} GiB of the device",
@@ -311,6 +279,20 @@ class Run:
                 allowed="more ram or disk, a larger device, or a smaller model")) from error
         return (replace(recipe, paging=paging),
                 Memory(paging.device_bytes, 0, 0, memory.activations, memory.buffers))
+
+    def _exchanges(self, ranks: Ranks) -> Exchanges | None:
+        """How ranks share pages: as the runtime does, by one collective at a time."""
+        count = len(ranks.gpus)
+        stage = {"none": 1, "zero1": 1, "zero2": 2, "fsdp": 3}[self.scenario.layout.shard]
+        return Exchanges(count, stage, partial(self._time_of, ranks)) if count > 1 else None
+
+    def _time_of(self, ranks: Ranks, collective: str, nbytes: int) -> float:
+        """Time of a collective on the idle network."""
+        plan = make_plan(collective, ranks=len(ranks.gpus), nbytes=nbytes, unit_bytes=1,
+                         group=ranks.host_group, chunk_bytes=nbytes)
+        with closing(Timer(self.cluster, self.stack, self.scenario, ranks.placement,
+                           seed=self.settings.seed)) as timer:
+            return timer.seconds(plan)
 
     def _mfu(self, job: Job, number: int, images_per_s: float) -> float | None:
         """Share of the data sheet's FLOP/s that the model's own arithmetic takes, if it is known.
@@ -546,6 +528,6 @@ def make_run(cluster: Cluster, scenario: Scenario, gpus: int, settings: Settings
     """The run of a scenario: of training, or of the execution traces that the file names."""
     if cluster.topology.workload.trace is None:
         return Run(cluster, scenario, gpus, settings, clock)
-    from sim.answer.traced import TracedRun  # it takes Clock and Settings from here
+    from sim.answer.traced import TracedRun  # it takes find_expect from here
 
     return TracedRun(cluster, scenario, gpus, settings, clock)

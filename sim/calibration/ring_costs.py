@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from harp.collectives.registry import make_plan
-from sim.answer.collective_bench import Timer
 from sim.answer.scenario import Settings
+from sim.answer.timer import Timer
 from sim.calibration.derive import SERIAL, Equation
 from sim.cluster.cluster import Cluster
 from sim.cluster.placement import choose_gpus, place

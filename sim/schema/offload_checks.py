@@ -19,9 +19,9 @@ def check_offload(topology: Topology, scenario: Scenario, path: Path) -> Iterato
     if scenario.offload is None:
         return
     here = (*path, "offload")
-    if scenario.layout.split > 1 or scenario.layout.shard != "none":
-        yield Problem("has no meaning beside a model that is split or sharded", path=here,
-                      at_key=True, allowed="parallel: data, where every GPU has pages of all")
+    if scenario.layout.split > 1 or scenario.layout.shard == "hsdp":
+        yield Problem("has no meaning beside a model that is split, or sharded within hosts alone",
+                      path=here, at_key=True, allowed="parallel: data, zero1, zero2 or fsdp")
     if scenario.sync is not None:
         yield Problem("has no meaning beside sync", path=here, at_key=True,
                       allowed="offload or sync")
@@ -34,9 +34,6 @@ def _fits_workload(workload: Workload, here: Path) -> Iterator[Problem]:
     if workload.trace is not None:
         yield Problem("has no meaning for execution traces", path=here, at_key=True,
                       allowed="a model under workload")
-    elif workload.accumulation > 1:
-        yield Problem(f"has no meaning beside accumulation: {workload.accumulation}", path=here,
-                      at_key=True, allowed="accumulation: 1")
     elif workload.has_network and any(layer.expert_tensors for layer in workload.network.layers):
         yield Problem(f"has no meaning for experts, which {show(workload.network.name)} has",
                       path=here, at_key=True, allowed="a model without experts")

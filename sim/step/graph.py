@@ -57,7 +57,7 @@ from sim.workloads.model import block_of
 if TYPE_CHECKING:
     from sim.step.compute import Pass, Work
     from sim.step.groups import Group, Groups
-    from sim.step.paging import Paging
+    from sim.step.paging import Paging, Waits
     from sim.step.recipe import Recipe
     from sim.workloads.layers import Layer
 
@@ -130,6 +130,8 @@ def step_graph(recipe: Recipe, work: Pass, groups: Groups, *, alike: bool = True
         alike: whether nothing but its micro-steps changes in a step, so that one stands for more.
         bubble: micro-steps that the stage waits for others.
     """
+    if recipe.paging is not None:
+        return tuple(_paged(recipe, work, recipe.paging, alike=alike))
     graph: list[Operation] = []
     layout = recipe.layout
     plan = _micro_steps(recipe, averaged=groups.size("replicas") > 1)
@@ -199,9 +201,7 @@ def _micro_step(graph: list[Operation], recipe: Recipe, work: Pass, groups: Grou
     if recipe.layout.is_sharded:
         _sharded(graph, recipe, work, groups, micro)
         return
-    if recipe.paging is not None:
-        done = _paged(graph, recipe, work, recipe.paging)
-    elif recipe.layout.tensor > 1 or recipe.layout.context > 1:
+    if recipe.layout.tensor > 1 or recipe.layout.context > 1:
         done = _split(graph, recipe, work)
     else:
         done = _whole(graph, recipe, work)
@@ -232,20 +232,31 @@ def _whole(graph: list[Operation], recipe: Recipe, work: Pass) -> list[int]:
     return done
 
 
-def _paged(graph: list[Operation], recipe: Recipe, work: Pass, paging: Paging) -> list[int]:
-    """Every layer waits for its pages. Returns the numbers as `_whole` does."""
-    beside = moving(recipe)
-    for layer, wait_s in zip(recipe.model.layers, paging.forward_s, strict=True):
+def _paged(recipe: Recipe, work: Pass, paging: Paging, *, alike: bool) -> list[Operation]:
+    """Every layer waits for its pages, whose plan has all that ranks exchange."""
+    graph: list[Operation] = []
+    for waits in paging.micro_steps:
+        before = len(graph)
+        graph += _paged_micro_step(recipe, work, waits)
+        if waits.times > 1 and alike:
+            graph.append(Operation("again", f"{waits.times - 1} more micro-steps",
+                                   size=waits.times - 1, since=before))
+        else:
+            for _ in range(waits.times - 1):
+                graph += _paged_micro_step(recipe, work, waits)
+    return graph + _page("updates", paging.end_s)
+
+
+def _paged_micro_step(recipe: Recipe, work: Pass, waits: Waits) -> list[Operation]:
+    beside, graph = moving(recipe), list[Operation]()
+    for layer, wait_s in zip(recipe.model.layers, waits.forward_s, strict=True):
         graph += _page(layer.name, wait_s)
         graph.append(Operation("forward", layer.name, forward_s(recipe, layer, work.flops)
                                + beside.get(layer.name, NONE).forward_s))
-    done: list[int] = []
-    for each, wait_s in zip(work.layers, paging.backward_s, strict=True):
+    for each, wait_s in zip(work.layers, waits.backward_s, strict=True):
         graph += _page(each.name, wait_s)
         graph += [Operation("backward", each.name, each.seconds), Operation("settle", each.name)]
-        done.append(len(graph) - 1)
-    graph += _page("updates", paging.end_s)
-    return done
+    return graph
 
 
 def _page(name: str, wait_s: float) -> list[Operation]:

@@ -2,22 +2,27 @@
 
 The plan is the runtime's: `harp.angelptm.plan`, for a trace that is made of the model's layers. As
 in the runtime (`harp.angelptm.steps`), a forward pass touches a layer's parameters, a backward pass
-its gradients as well, and an update begins when the last gradient of its chunk is there. The first
-steps may end with pages in new tiers; then a plan returns, and serves all steps that follow.
-`harp.angelptm.plan.estimate` gives the times. So what the simulator leaves out is what that leaves
-out: copies that slow computing down, and disks whose reads slow writes down (a page's read and
-write take the mean of both rates here).
+its gradients as well, and `harp.angelptm.trace` says when gradients are reduced and chunks updated.
+The first steps may end with pages in new tiers; then a plan returns, and serves all steps that
+follow. `harp.angelptm.plan.estimate` gives the times. So what the simulator leaves out is what that
+leaves out: copies that slow computing down, and disks whose reads slow writes down (a page's read
+and write take the mean of both rates here).
 
-A plan of very many pages takes long to make. Above `MOST_PAGES` several pages move as one.
+Several ranks share all pages, and gather and reduce them one after the other, as the runtime does
+(`Exchanges`). So each takes the time that its collective has alone on the network.
+
+A plan of very many pages takes long to make. Above `MOST_PAGES` several pages move as one, and of
+many micro-steps the first, the second and the last are planned; the second stands for the others.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from harp.angelptm.pages import Layout
+from harp.angelptm.pages import Layout, whole_page
 from harp.angelptm.plan import (
     RESERVE,
     Capacities,
@@ -25,18 +30,23 @@ from harp.angelptm.plan import (
     Job,
     Plan,
     Rates,
+    Sharing,
     Trace,
     estimate,
     first_placement,
     plan,
 )
+from harp.angelptm.trace import Work, make_trace
 from sim.step.compute import NONE, backward_s, forward_s
 from sim.step.kernels import moving
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sim.step.recipe import Recipe
     from sim.workloads.model import Model
 
+MOST_MICRO_STEPS = 3
 MOST_PAGES = 512
 SPARE = 2 * RESERVE
 """More pages than any plan keeps free."""
@@ -61,61 +71,103 @@ class Tiers:
 
 
 @dataclass(frozen=True)
-class Paging:
-    """A step's plan and what it makes the GPU wait for."""
+class Exchanges:
+    """How several ranks share pages."""
 
-    plan: Plan
+    ranks: int
+    stage: int
+    """Of ZeRO, 1 to 3: what `harp.angelptm` shares out."""
+    seconds: Callable[[str, int], float]
+    """Time of a collective (allgather, alltoall) of so many bytes, among all ranks, alone."""
+
+
+@dataclass(frozen=True)
+class Waits:
+    """What the GPU waits for in a micro-step."""
+
     forward_s: tuple[float, ...]
     """Before each layer, in forward order."""
     backward_s: tuple[float, ...]
     """Before each layer, in backward order."""
+    times: int = 1
+    """Micro-steps like this one, one after the other."""
+
+
+@dataclass(frozen=True)
+class Paging:
+    """A step's plan and what it makes the GPU wait for."""
+
+    plan: Plan
+    micro_steps: tuple[Waits, ...]
     end_s: float
     """Behind the backward pass: updates and moves that are left."""
     device_bytes: int
     """Bytes of states that are on the device."""
 
 
-def paged(recipe: Recipe, flops: float, tiers: Tiers) -> Paging:
+def paged(recipe: Recipe, flops: float, tiers: Tiers,
+          exchanges: Exchanges | None = None) -> Paging:
     """Plan the steps of a model. Raises `harp.angelptm.plan.CapacityError`."""
-    layout = _layout(recipe, tiers)
-    trace = _trace(recipe, flops, layout, tiers)
+    layout = _layout(recipe, tiers, exchanges.ranks if exchanges else 1)
     page = layout.page_bytes
     enough = layout.pages + SPARE  # a tier that holds all pages is as good as a larger one
     capacities = Capacities(*(min(each // page, enough)
                               for each in (tiers.device, tiers.host, tiers.disk)))
     rates = Rates(tiers.copy / page, tiers.disk_rate / page if tiers.disk_rate else 1.0)
-    made = _timed(_steady(trace, capacities, rates, layout.pages), trace)
+    work, later = Work(layout.chunk / tiers.update), 0
+    if exchanges:
+        rates = replace(rates, network=1 / exchanges.seconds("allgather", page))
+        work = replace(work, reduce_s=exchanges.seconds("alltoall", page),
+                       each=exchanges.stage > 1,
+                       sharing=Sharing(layout.shown, exchanges.ranks, exchanges.stage == 3))
+        # As `harp.angelptm.engine.stays` has it.
+        later = 0 if exchanges.stage == 3 else layout.shown * (
+            2 if exchanges.stage < 2 and recipe.accumulation > 1 else 1)
+    trace = _trace(recipe, flops, layout, work)
+    made = _timed(_steady(trace, capacities, _rounded(rates), layout.pages, layout.apart, later),
+                  trace)
     waits = _waits(made, trace, rates)
-    count = len(recipe.model.layers)
-    return Paging(made, tuple(waits[:count]), tuple(waits[count:2 * count]), waits[-1],
-                  min(layout.pages, capacities.device) * page)
+    return Paging(made, tuple(_micro_steps(waits, len(recipe.model.layers), recipe.accumulation)),
+                  waits[-1], min(layout.pages, capacities.device) * page)
 
 
-def _layout(recipe: Recipe, tiers: Tiers) -> Layout:
+def _micro_steps(waits: list[float], layers: int, accumulation: int) -> list[Waits]:
+    count = min(accumulation, MOST_MICRO_STEPS)
+    found = []
+    for number in range(count):
+        own = waits[2 * layers * number:2 * layers * (number + 1)]
+        times = accumulation - count + 1 if number == 1 and count == MOST_MICRO_STEPS else 1
+        found.append(Waits(tuple(own[:layers]), tuple(own[layers:]), times))
+    return found
+
+
+def _rounded(rates: Rates) -> Rates:
+    """Round rates to powers of two: they only choose a plan, which many draws then share."""
+    return Rates(*(2.0 ** round(math.log2(rate)) for rate in (
+        rates.copy, rates.disk, rates.network)))
+
+
+def _layout(recipe: Recipe, tiers: Tiers, ranks: int) -> Layout:
     sizes = tuple(tensor.elements for tensor in recipe.model.tensors)
-    made = Layout(sizes, recipe.gradient_bytes, tiers.page)
+    page = whole_page(tiers.page, ranks)
+    made = Layout(sizes, recipe.gradient_bytes, page, ranks)
     together = -(-made.pages // MOST_PAGES)
-    return replace(made, page_bytes=tiers.page * together)
+    return replace(made, page_bytes=page * together)
 
 
-def _trace(recipe: Recipe, flops: float, layout: Layout, tiers: Tiers) -> Trace:
+def _trace(recipe: Recipe, flops: float, layout: Layout, work: Work) -> Trace:
     """Make the trace that the runtime would take of the first step."""
-    beside, events = moving(recipe), []
+    beside, events, ends = moving(recipe), list[Event](), list[int]()
     tensors = _tensors(recipe.model)
-    for layer, own in zip(recipe.model.layers, tensors, strict=True):
-        seconds = forward_s(recipe, layer, flops) + beside.get(layer.name, NONE).forward_s
-        events.append(Event(_pages(layout, own, gradient=False), seconds))
-    for layer, own in zip(recipe.model.layers[::-1], tensors[::-1], strict=True):
-        seconds = backward_s(recipe, layer, flops) + beside.get(layer.name, NONE).backward_s
-        events.append(Event(_pages(layout, own, gradient=True), seconds))
-    events.append(Event(()))
-    last = {page: number for number, event in enumerate(events) for page in event.pages}
-    jobs = []
-    for chunk in range(layout.chunks):
-        pages = layout.pages_to_update(chunk)
-        jobs.append(Job(pages, max(last.get(page, -1) for page in pages), chunk,
-                        layout.chunk / tiers.update))
-    return Trace(tuple(events), tuple(jobs), frozenset(range(layout.shown, 2 * layout.shown)))
+    for _ in range(min(recipe.accumulation, MOST_MICRO_STEPS)):
+        for layer, own in zip(recipe.model.layers, tensors, strict=True):
+            seconds = forward_s(recipe, layer, flops) + beside.get(layer.name, NONE).forward_s
+            events.append(Event(_pages(layout, own, gradient=False), seconds))
+        for layer, own in zip(recipe.model.layers[::-1], tensors[::-1], strict=True):
+            seconds = backward_s(recipe, layer, flops) + beside.get(layer.name, NONE).backward_s
+            events.append(Event(_pages(layout, own, gradient=True), seconds))
+        ends.append(len(events))
+    return make_trace(layout, [*events, Event(())], ends, range(layout.chunks), work)
 
 
 def _tensors(model: Model) -> list[tuple[int, ...]]:
@@ -142,9 +194,10 @@ def _pages(layout: Layout, tensors: tuple[int, ...], *, gradient: bool) -> tuple
 
 
 @lru_cache(maxsize=64)
-def _steady(trace: Trace, capacities: Capacities, rates: Rates, pages: int) -> Plan:
+def _steady(trace: Trace, capacities: Capacities, rates: Rates, pages: int, absent: int,
+            later: int) -> Plan:
     """Plan until a step ends as it began. The times of events do not tell traces apart here."""
-    placement = first_placement(pages, capacities)
+    placement = first_placement(pages, capacities, absent, later)
     for returns in (False, False, True):
         made = plan(trace, capacities, placement, rates, returns=returns)
         if [tier for tier, _ in made.end] == [tier for tier, _ in placement]:
@@ -155,8 +208,8 @@ def _steady(trace: Trace, capacities: Capacities, rates: Rates, pages: int) -> P
 
 def _timed(made: Plan, trace: Trace) -> Plan:
     """Put a trace's own jobs into a plan that was made for a trace of other times."""
-    jobs = {job.chunk: job for job in trace.jobs}
-    return replace(made, actions=tuple(jobs[action.chunk] if isinstance(action, Job) else action
+    jobs = {job: job for job in trace.jobs}  # equal ones, whose times may differ
+    return replace(made, actions=tuple(jobs[action] if isinstance(action, Job) else action
                                        for action in made.actions))
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from harp.collectives.registry import make_plan
-from sim.answer.collective_bench import Timer
+from sim.answer.timer import Timer
 from sim.cluster.placement import choose_gpus, place
 from sim.schema.parameters import load_stack
 from tests.support.cluster_files import ALPHA_S, RATE_BPS, cluster, topology

@@ -47,7 +47,7 @@ def test_the_front_has_the_fastest_of_all_places(tmp_path, monkeypatch):
     speeds = []
     for choice in found_in(path)[0]:
         changes = [f"scenarios[s].offload={json.dumps(choice.offload)}",
-                   f"workload.recompute={choice.recompute}"]
+                   *(f"workload.{key}={value}" for key, value in choice.workload.items())]
         result = CliRunner().invoke(run, [str(path), "--quiet", "--json", "-", "--draws", "0",
                                           *(part for each in changes for part in ("--set", each))])
         if result.exit_code == 0:
@@ -64,7 +64,8 @@ def test_what_the_front_names_has_the_memory_that_a_run_counts(tmp_path):
     result = CliRunner().invoke(run, [
         str(path), "--quiet", "--json", "-", "--draws", "0",
         "--set", f"scenarios[s].offload={json.dumps(best['offload'])}",
-        "--set", f"workload.recompute={best['workload']['recompute']}"])
+        *(part for key, value in best["workload"].items()
+          for part in ("--set", f"workload.{key}={value}"))])
     row = json.loads(result.stdout)["scenarios"][0]
     assert row["images_per_s"] == pytest.approx(best["images_per_s"])
     assert row["memory_bytes"]["total"] <= best["memory_bytes"]
@@ -85,7 +86,7 @@ def test_a_rate_of_updates_that_the_file_gives_stays(tmp_path):
 
 @pytest.mark.parametrize(("samples", "memory", "says"), [
     (3, "4GiB", "3 samples cannot be dealt out to 2 GPUs"),
-    (2048, "2GiB", "activations and buffers of 1024 samples leave no room for pages on a GPU")])
+    (2, "1GiB", "activations and buffers of one sample leave no room for pages on a GPU")])
 def test_what_cannot_be_searched_is_a_sentence(tmp_path, samples, memory, says):
     with pytest.raises(TopologyError, match=says):
         found_in(cluster_file(tmp_path, memory=memory), samples)

@@ -101,7 +101,7 @@ def test_steps_that_are_alike_are_simulated_once(tmp_path):
 @pytest.mark.parametrize("keys", [
     {"faults": ["f"]}, {"steps": 10_000, "jobs": ["one", "other"]}])
 def test_what_goes_on_and_on_ends_with_the_limit(tmp_path, monkeypatch, keys):
-    monkeypatch.setattr("sim.answer.scenario.MOST_EVENTS", 5000)
+    monkeypatch.setattr("sim.answer.clock.MOST_EVENTS", 5000)
     path = write(tmp_path, topology(
         hosts=4, faults=[FLAP | {"period": "10us"}], scenarios=[scenario(**keys)],
         jobs=[{"name": "one", "hosts": ["h-0", "h-1"]},

@@ -13,7 +13,7 @@ from harp.angelptm.plan import DEVICE, DISK, HOST, CapacityError, Job
 from sim.run import main
 from sim.schema.offload_keys import PAGE_BYTES
 from sim.schema.parameters import load_framework
-from sim.step.paging import Tiers, paged
+from sim.step.paging import Exchanges, Tiers, paged
 from sim.step.recipe import Recipe
 from sim.workloads.transformer import Transformer, build
 from tests.support.cluster_files import topology, write
@@ -31,8 +31,12 @@ def recipe():
 
 
 def waits(**changed):
-    found = paged(recipe(), FLOPS, replace(TIERS, **changed))
-    return sum(found.forward_s) + sum(found.backward_s) + found.end_s
+    return total(paged(recipe(), FLOPS, replace(TIERS, **changed)))
+
+
+def total(paging):
+    return paging.end_s + sum(each.times * sum(each.forward_s + each.backward_s)
+                              for each in paging.micro_steps)
 
 
 def test_pages_are_the_runtimes():
@@ -50,7 +54,8 @@ def test_a_device_that_holds_all_waits_for_updates_alone():
     """Only the updates behind the last gradients are left: at the rate of the thread."""
     plan = paged(recipe(), FLOPS, replace(TIERS, device=1024 * MIB))
     assert not plan.plan.moves
-    assert sum(plan.forward_s) + sum(plan.backward_s) == 0
+    (waits_of,) = plan.micro_steps
+    assert sum(waits_of.forward_s + waits_of.backward_s) == 0
     assert 0 < plan.end_s <= 4 * PARAMETERS / TIERS.update
     assert waits(device=1024 * MIB, update=NEVER) == pytest.approx(0, abs=1e-6)
 
@@ -60,6 +65,41 @@ def test_a_slow_disk_takes_its_bytes_over_its_rate():
     rate = 1e6
     least = 16 * PARAMETERS - TIERS.device - TIERS.host
     assert 2 * 0.9 * least / rate < waits(disk_rate=rate) < 2 * 3 * 16 * PARAMETERS / rate
+
+
+def shared(stage, accumulation=1, ranks=2, device=1024 * MIB):
+    """Pages of several ranks whose network is so slow that a step waits for nothing else."""
+    times = {"allgather": 3.0, "alltoall": 50.0}
+    return paged(replace(recipe(), accumulation=accumulation), 1e18,
+                 replace(TIERS, device=device, update=NEVER),
+                 Exchanges(ranks, stage, lambda name, nbytes: times[name]))
+
+
+@pytest.mark.parametrize(("stage", "accumulation", "reductions"), [
+    (1, 1, 1), (2, 1, 1), (3, 1, 1), (1, 3, 1), (2, 3, 3), (3, 3, 3), (2, 10, 10)])
+def test_ranks_gather_once_a_step_and_reduce_as_often_as_zero_does(stage, accumulation,
+                                                                  reductions):
+    """Where the device holds all, nothing is dropped before its update."""
+    found = shared(stage, accumulation)
+    shown = -(-4 * PARAMETERS // (4 * MIB))
+    assert total(found) == pytest.approx(shown * (3 + 50 * reductions), rel=1e-3)
+
+
+def test_zero_3_gathers_again_what_has_made_room():
+    gathered = {}
+    for stage in (2, 3):
+        plan = shared(stage, device=48 * MIB).plan
+        gathered[stage] = sum(move.gathers for move in plan.moves)
+    shown = -(-4 * PARAMETERS // (4 * MIB))
+    assert gathered[2] == shown < gathered[3] <= 2 * shown
+
+
+def test_the_second_of_many_micro_steps_stands_for_the_others(monkeypatch):
+    many = replace(recipe(), accumulation=6)
+    few = paged(many, FLOPS, TIERS)
+    assert [each.times for each in few.micro_steps] == [1, 4, 1]
+    monkeypatch.setattr("sim.step.paging.MOST_MICRO_STEPS", 6)
+    assert total(few) == pytest.approx(total(paged(many, FLOPS, TIERS)), rel=0.1)
 
 
 def test_a_host_without_a_disk_needs_room_for_all():
@@ -94,10 +134,22 @@ def test_a_step_waits_for_its_pages_and_says_so(tmp_path):
     assert fast["step_ms"] < row["step_ms"]
 
 
+@pytest.mark.parametrize("parallel", ["data", "zero1", "zero2", "fsdp"])
+def test_what_ranks_exchange_takes_its_time_on_the_network(tmp_path, parallel):
+    """A step that moves pages at a tenth of the rate is longer by far."""
+    steps = []
+    for rate in ("1Gbps", "10Gbps"):
+        folder = tmp_path / rate
+        folder.mkdir()
+        path = file(folder, SMALL, parallel=parallel, workload={"accumulation": 4}, hosts={
+            "nics": [{"name": "eth", "rate": rate}]})
+        steps.append(json.loads(run(path).stdout)["scenarios"][-1]["step_ms"])
+    assert steps[0] > 1.5 * steps[1]
+
+
 @pytest.mark.parametrize(("offload", "more", "sentence"), [
-    (SMALL, {"parallel": "zero1"}, "has no meaning beside a model that is split or sharded"),
+    (SMALL, {"parallel": "hsdp"}, "has no meaning beside a model that is split, or sharded within"),
     (SMALL, {"sync": {"every": 4}}, "has no meaning beside sync"),
-    (SMALL, {"workload": {"accumulation": 2}}, "has no meaning beside accumulation: 2"),
     (SMALL, {"hosts": {"ram": None}}, "have no ram, to which"),
     (SMALL, {"hosts": {"disk": None}}, "have no disk, to which"),
     ({"to": "disc"}, {}, "did you mean 'disk'"),
