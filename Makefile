@@ -49,12 +49,13 @@ help:  ## this list
 
 .PHONY: wheels sbom
 PYTHONS ?= python3.10 python3.11 python3.12 python3.13 python3.14
-wheels:  ## a wheel in dist/ for each Python that is here: make wheels PYTHONS=python3.13
-	@for python in $(PYTHONS); do \
+wheels: setup  ## a wheel in dist/ for each Python that is here: make wheels PYTHONS=python3.13
+	@rm -rf build/wheels; for python in $(PYTHONS); do \
 	    command -v $$python >/dev/null || { echo "wheels: $$python is not here"; continue; }; \
 	    echo "wheels: $$($$python --version)"; \
-	    $$python -m pip wheel -q --no-deps -w dist . || exit 1; \
+	    $$python -m pip wheel -q --no-deps -w build/wheels . || exit 1; \
 	done
+	$(PY) -m auditwheel repair --plat manylinux_2_28_$$(uname -m) -w dist build/wheels/*.whl
 
 sbom: setup  ## dist/sbom.json: what the release and its dependencies are, in CycloneDX 1.6
 	rm -rf build/sbom && $(PY) -m venv build/sbom && mkdir -p dist

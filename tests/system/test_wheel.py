@@ -56,13 +56,19 @@ def docker_context(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory) -> Path:
-    """Where the package lies in an environment of its own that has nothing but the wheel."""
+def wheel(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     run(sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index",
         "--config-settings=setup-args=-Dnccl_default=true", "--wheel-dir", folder / "wheels",
         docker_context(folder / "source"))
     wheel, = (folder / "wheels").iterdir()
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def installed(wheel) -> Path:
+    """Where the package lies in an environment of its own that has nothing but the wheel."""
+    folder = wheel.parents[1]
     run(sys.executable, "-m", "venv", "--without-pip", folder / "venv")
     python = folder / "venv" / "bin" / "python"
     run(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index",
@@ -98,3 +104,13 @@ def test_the_plugin_of_the_wheel_loads_on_old_systems(installed):
     assert max(needs) <= (2, 31)
     needed = set(re.findall(r"\(NEEDED\).*\[(.*)\]", run("readelf", "-d", plugin)))
     assert needed <= {"libc.so.6", "libpthread.so.0", "libm.so.6"}
+
+
+@long
+def test_the_wheel_is_of_a_platform_that_pip_takes_on_old_systems(wheel, tmp_path):
+    """The 2018 base that PyPI still serves: RHEL 8, Debian 10, Ubuntu 20.04."""
+    machine = os.uname().machine
+    run(sys.executable, "-m", "auditwheel", "repair", "--plat", f"manylinux_2_28_{machine}",
+        "-w", tmp_path, wheel)
+    made, = tmp_path.iterdir()
+    assert f"manylinux_2_28_{machine}" in made.name or f"manylinux_2_27_{machine}" in made.name

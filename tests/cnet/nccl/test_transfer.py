@@ -13,9 +13,7 @@ import pytest
 from tests.support import ROOT
 from tests.support.c_programs import build, library
 
-# glibc.c wraps functions for old systems, which sanitizers do themselves.
-SOURCES = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "cnet" / "nccl").glob("*.c"))
-           if path.name != "glibc.c"]
+SOURCES = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "cnet" / "nccl").glob("*.c"))]
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-/* Compatibility of the plugin with glibc 2.31 and newer, whatever it was built on.
+/* Compatibility of what is installed with older versions of glibc than the one it was built on.
  *
  * glibc 2.32 to 2.34 gave new versions to functions that had not changed. The linker turns cnet's
  * calls to them into calls to the ones here (--wrap, in meson.build), which ask for the first
@@ -40,14 +40,18 @@ int __wrap_pthread_sigmask(int how, const sigset_t *set, sigset_t *before);
 int __wrap_fstat(int file, struct stat *out);
 int __wrap_fstatat(int folder, const char *path, struct stat *out, int flags);
 
+int __wrap_pthread_detach(pthread_t thread);
+
 int first_create(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
 int first_join(pthread_t, void **);
+int first_detach(pthread_t);
 int first_trylock(pthread_mutex_t *);
 int first_once(pthread_once_t *, void (*)(void));
 int first_setaffinity(pthread_t, size_t, const cpu_set_t *);
 int first_sigmask(int, const sigset_t *, sigset_t *);
 __asm__(".symver first_create, pthread_create@" FIRST);
 __asm__(".symver first_join, pthread_join@" FIRST);
+__asm__(".symver first_detach, pthread_detach@" FIRST);
 __asm__(".symver first_trylock, pthread_mutex_trylock@" FIRST);
 __asm__(".symver first_once, pthread_once@" FIRST);
 __asm__(".symver first_setaffinity, pthread_setaffinity_np@" FIRST_AFFINITY);
@@ -62,6 +66,11 @@ int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, v
 int __wrap_pthread_join(pthread_t thread, void **result)
 {
     return first_join(thread, result);
+}
+
+int __wrap_pthread_detach(pthread_t thread)
+{
+    return first_detach(thread);
 }
 
 int __wrap_pthread_mutex_trylock(pthread_mutex_t *mutex)
