@@ -176,7 +176,27 @@ int harp_engine_make_hops(struct harp_engine *engine, const struct harp_handle *
     return error;
 }
 
-/* ---- Addresses that ACCEPT advertises ---- */
+/* ---- Addresses that handles and ACCEPT advertise ---- */
+
+/* How many ports before this one have addresses of its family. */
+static uint32_t turn_in_family(const struct harp_engine *engine, uint32_t port)
+{
+    uint32_t turn = 0;
+    for (uint32_t p = 0; p < port; p++)
+        turn += engine->ports[p]->locals[0].family == engine->ports[port]->locals[0].family;
+    return turn;
+}
+
+uint32_t harp_engine_list_own(const struct harp_engine *engine,
+                              const struct harp_address *own[HARP_PORTS_MAX])
+{
+    uint32_t n = 0;
+    for (uint32_t turn = 0; n < engine->ports_n; turn++)
+        for (uint32_t p = 0; p < engine->ports_n; p++)
+            if (turn_in_family(engine, p) == turn)
+                own[n++] = &engine->ports[p]->locals[0];
+    return n;
+}
 
 /* Add an address to a list unless it is there, or the list is full. */
 static uint32_t add_remote(struct harp_address *remotes, uint32_t n,
@@ -201,7 +221,8 @@ static uint32_t list_advertised_remotes(const struct harp_connection *connection
         n = add_remote(remotes, n, &connection->hops[p].remote);
     uint32_t known = n;
     for (uint32_t i = 0; i < peer->addresses_n; i++) {
-        struct harp_address advertised = {.family = HARP_INET, .port = peer->addresses[i].port};
+        struct harp_address advertised = {.family = connection->hops[0].remote.family,
+                                          .port = peer->addresses[i].port};
         memcpy(advertised.ip, peer->addresses[i].ip, sizeof advertised.ip);
         if (advertised.port)
             n = add_remote(remotes, n, &advertised);
