@@ -250,7 +250,7 @@ int tcp_flow_connect(struct tcp_port *tcp, uint32_t number)
     if (error) {
         close(fd);
         tcp_flow_break(tcp, number, error);
-        return is_final(error) ? -error : 0;
+        return is_final(error) || (error == EADDRNOTAVAIL && flow->local) ? -error : 0;
     }
     forget_state(tcp, flow);
     flow->fd = fd;
