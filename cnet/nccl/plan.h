@@ -6,10 +6,10 @@
  *
  * A plan is a wish. Where it does not fit (another host, a port that is taken, a peer that listens
  * elsewhere) one line in the log says so, and the paths concerned are hashed as without a plan. The
- * same holds for a plan of UDP's ports where data goes over kernel TCP, and the other way round,
- * since switches hash the two otherwise, and for a stale one as far as a host can see that: a NIC that it no longer has, or that
- * has less than the rate for which the paths were planned. Cables and hashes of switches it cannot
- * see; `harp plan --check` knows those that the job's files describe.
+ * same holds for a plan of UDP where data goes over TCP, or the other way round, since switches
+ * hash the protocol, too; and for a stale one as far as a host can see that: a NIC that it no
+ * longer has, or that has less than the rate for which the paths were planned. Cables and hashes of
+ * switches it cannot see; `harp plan --check` knows those that the job's files describe.
  *
  * While the job runs another revision may take the file's place, as harp plan --replan makes it:
  * connections move to its ports within a quarter of a second (plan_watch.c).
