@@ -28,7 +28,7 @@ from bench.subject import Subject
 from harp.net import Engine
 from harp.net.trace import trace
 from harp.routing import discovered
-from harp.routing.jobs import Job, Ranks, UdpPorts, Wanted, plan_job, plan_jobs
+from harp.routing.jobs import Job, PortRange, Ranks, Wanted, plan_job, plan_jobs
 from harp.routing.templates import Endpoints, SwitchHash, Wires, leaf_spine
 from lab.wiring import Wiring
 
@@ -107,15 +107,15 @@ def _max_load(fabric: Fabric, plan: Deployment, ports: np.ndarray) -> float:
 
 def probe(wiring: Wiring, fabric: Fabric, pairs: list[tuple[int, int]]) -> discovered.Map:
     """Discover the paths of all pairs by probes from each sender, at once."""
-    first = UdpPorts().first_source
+    first = PortRange().first_source
     spines = sum(name.startswith("spine") for name in fabric.switches)
     ports = [*range(first, first + PROBES_OF_A_SPINE * spines)]
 
     def paths(pair: tuple[int, int]) -> list[discovered.Way]:
         source, target = map(wiring.address, pair)
         with wiring.hosts[pair[0]].entered():
-            found = trace(source, (target, UdpPorts().listen), ports, budget_s=PROBE_S)
-        return [discovered.Way(source, f"{target}:{UdpPorts().listen}", routers, tuple(some))
+            found = trace(source, (target, PortRange().listen), ports, budget_s=PROBE_S)
+        return [discovered.Way(source, f"{target}:{PortRange().listen}", routers, tuple(some))
                 for routers, some in found.classes.items() if routers]
 
     with ThreadPoolExecutor(len(pairs)) as pool:

@@ -62,14 +62,16 @@ static void make_keys(struct harp_connection *connection)
     connection->keyed = true;
 }
 
-/* Where else this engine can be reached, those first that no handle has room for. */
+/* Where else this engine can be reached by ports of this family, those first that no handle has
+ * room for. */
 static void advertise_addresses(const struct harp_engine *engine, enum harp_family family,
                                 struct harp_session_config *config)
 {
-    for (uint32_t i = 0; i < engine->ports_n && config->addresses_n < HARP_ADDRESSES_MAX; i++) {
-        uint32_t p = (i + HARP_HANDLE_ADDRESSES) % engine->ports_n;
-        const struct harp_address *local = &engine->ports[p]->locals[0];
-        if (local->family != HARP_INET || family != HARP_INET)
+    const struct harp_address *own[HARP_PORTS_MAX];
+    uint32_t n = harp_engine_list_own(engine, own);
+    for (uint32_t i = 0; i < n && config->addresses_n < HARP_ADDRESSES_MAX; i++) {
+        const struct harp_address *local = own[(i + HARP_HANDLE_ADDRESSES) % n];
+        if (local->family != family || family == HARP_MEM)
             continue;
         struct harp_wire_address *advertised = &config->addresses[config->addresses_n++];
         memcpy(advertised->ip, local->ip, sizeof advertised->ip);

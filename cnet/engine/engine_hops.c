@@ -42,17 +42,18 @@ find_planned_flow(const struct harp_connection_config *config, const struct harp
     return found;
 }
 
-/* The local that has this UDP port, opened if it is not yet; or -errno and one sentence. */
-static int find_local(struct harp_port *port, uint16_t udp_port, char *why)
+/* The local that has this source port, opened if it is not yet; or -errno and one sentence. The
+ * first one of a tcp port listens, and what connects from it leaves by any port. */
+static int find_local(struct harp_port *port, uint16_t source, char *why)
 {
-    for (uint16_t i = 0; i < port->locals_n; i++)
-        if (port->locals[i].port == udp_port)
+    for (uint16_t i = port->locals[0].family == HARP_TCP; i < port->locals_n; i++)
+        if (port->locals[i].port == source)
             return i;
     if (!port->ops->add_local)
-        return snprintf(why, HARP_WHY_BYTES, "port %s has no UDP ports to choose from",
+        return snprintf(why, HARP_WHY_BYTES, "port %s has no source ports to choose from",
                         port->ops->name),
                -EOPNOTSUPP;
-    return port->ops->add_local(port, udp_port, why);
+    return port->ops->add_local(port, source, why);
 }
 
 static void note_missing_flow(const struct harp_port *port, const struct harp_address *to,
@@ -108,6 +109,12 @@ static int make_path(struct making *making, uint8_t port, const struct harp_addr
     bool planned = harp_engine_choose_local(making->config, engine->ports[port], to, turn, &local,
                                             making->note);
     int error = make_hop(engine, port, local, to, hop, why);
+    if (error == -EADDRNOTAVAIL && planned) { /* TCP keeps an earlier flow from there */
+        if (!*making->note)
+            memcpy(making->note, why, HARP_WHY_BYTES);
+        planned = false;
+        error = make_hop(engine, port, 0, to, hop, why);
+    }
     if (!error)
         hop->planned = planned;
     return error;
@@ -176,7 +183,27 @@ int harp_engine_make_hops(struct harp_engine *engine, const struct harp_handle *
     return error;
 }
 
-/* ---- Addresses that ACCEPT advertises ---- */
+/* ---- Addresses that handles and ACCEPT advertise ---- */
+
+/* How many ports before this one have addresses of its family. */
+static uint32_t turn_in_family(const struct harp_engine *engine, uint32_t port)
+{
+    uint32_t turn = 0;
+    for (uint32_t p = 0; p < port; p++)
+        turn += engine->ports[p]->locals[0].family == engine->ports[port]->locals[0].family;
+    return turn;
+}
+
+uint32_t harp_engine_list_own(const struct harp_engine *engine,
+                              const struct harp_address *own[HARP_PORTS_MAX])
+{
+    uint32_t n = 0;
+    for (uint32_t turn = 0; n < engine->ports_n; turn++)
+        for (uint32_t p = 0; p < engine->ports_n; p++)
+            if (turn_in_family(engine, p) == turn)
+                own[n++] = &engine->ports[p]->locals[0];
+    return n;
+}
 
 /* Add an address to a list unless it is there, or the list is full. */
 static uint32_t add_remote(struct harp_address *remotes, uint32_t n,
@@ -201,7 +228,8 @@ static uint32_t list_advertised_remotes(const struct harp_connection *connection
         n = add_remote(remotes, n, &connection->hops[p].remote);
     uint32_t known = n;
     for (uint32_t i = 0; i < peer->addresses_n; i++) {
-        struct harp_address advertised = {.family = HARP_INET, .port = peer->addresses[i].port};
+        struct harp_address advertised = {.family = connection->hops[0].remote.family,
+                                          .port = peer->addresses[i].port};
         memcpy(advertised.ip, peer->addresses[i].ip, sizeof advertised.ip);
         if (advertised.port)
             n = add_remote(remotes, n, &advertised);

@@ -12,9 +12,10 @@
 
 static void list_addresses(const struct harp_engine *engine, struct harp_handle *handle)
 {
-    uint32_t n = 0;
-    for (uint32_t p = 0; p < engine->ports_n && n < HARP_HANDLE_ADDRESSES; p++)
-        handle->addresses[n++] = engine->ports[p]->locals[0];
+    const struct harp_address *own[HARP_PORTS_MAX];
+    uint32_t n = harp_engine_list_own(engine, own);
+    for (uint32_t i = 0; i < n && i < HARP_HANDLE_ADDRESSES; i++)
+        handle->addresses[i] = *own[i];
 }
 
 int harp_listen(struct harp_engine *engine, const struct harp_connection_config *config,

@@ -126,6 +126,8 @@ bool harp_engine_path_leaves_by(struct harp_connection *connection, uint8_t path
     hop->hop = number;
     harp_engine_mark_hop(engine, hop, connection->config.traffic_class);
     harp_session_path_rerouted(connection->session, path);
+    if (remote.family == HARP_TCP) /* a flow that ends keeps what was on its way */
+        harp_session_path_broken(connection->session, engine->now_ns, path, false);
     harp_recorder_add(engine->recorder, engine->now_ns, HARP_RECORD_PATH, connection->id, path,
                       (uint64_t)number);
     return true;

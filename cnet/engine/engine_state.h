@@ -332,6 +332,10 @@ int harp_engine_make_hops(struct harp_engine *engine, const struct harp_handle *
 bool harp_engine_choose_local(const struct harp_connection_config *config, struct harp_port *port,
                               const struct harp_address *to, uint32_t turn, uint16_t *local,
                               char *note);
+/* The engine's own addresses in the order in which a handle takes them: of each kind of ports the
+ * first, then of each kind the second, so that each kind has a place. Returns how many. */
+uint32_t harp_engine_list_own(const struct harp_engine *engine,
+                              const struct harp_address *own[HARP_PORTS_MAX]);
 /* Spread the paths over all addresses that the peer has advertised. Path `kept` stays: the peer's
  * ACCEPT came on it. */
 void harp_engine_widen_hops(struct harp_connection *connection, uint8_t kept);

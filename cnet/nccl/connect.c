@@ -154,10 +154,13 @@ static void take_planned_flows(const struct device *device, const struct harp_ha
 {
     struct harp_address nics[HARP_PORTS_MAX];
     char peer[64];
+    const char *why;
+    uint32_t paths = device->port == PORT_TCP ? port_choice_flows(device->nics[0], &why)
+                                              : (uint32_t)plugin.settings.paths;
     for (uint32_t i = 0; i < device->nics_n; i++)
         nics[i] = device->nics[i]->address;
-    if (!plugin.plan.used || plan_connection(&plugin.plan, nics, device->nics_n, handle,
-                                             (uint32_t)plugin.settings.paths, config))
+    if (!plugin.plan.used ||
+        plan_connection(&plugin.plan, nics, device->nics_n, handle, paths, config))
         return;
     harp_address_format(&handle->addresses[0], peer, sizeof peer);
     if (!plugin.strayed)
@@ -197,7 +200,7 @@ static int begin_connection(struct comm *comm, int traffic_class, const struct h
     take_planned_flows(comm->device, handle, &config);
     int error = harp_connect(comm->engine, handle, &config, &comm->connection, why);
     if (!error && *why)
-        plugin_warn("HARP_PLAN: a path from %s leaves by another UDP port than planned and is "
+        plugin_warn("HARP_PLAN: a path from %s leaves by another port than planned and is "
                     "hashed: %s",
                     comm->device->name, why);
     return error;

@@ -156,13 +156,13 @@ static int open_one(struct device *device, uint32_t index, bool planned, char *w
     return harp_engine_open(&device->engines[index], &config, why);
 }
 
-/* The same, on the UDP ports that the plan says if they can be had, else on any. */
+/* The same, on the ports that the plan says if they can be had, else on any. */
 static int open_as_planned(struct device *device, uint32_t index, char *why, char *not_xdp)
 {
     int error = open_one(device, index, true, why, not_xdp);
     if (error != -EADDRINUSE || !plugin.plan.used)
         return error;
-    plugin_warn("HARP_PLAN: %s listens on another UDP port than planned, and paths to it are "
+    plugin_warn("HARP_PLAN: %s listens on another port than planned, and paths to it are "
                 "hashed: %s",
                 device->name, why);
     return open_one(device, index, false, why, not_xdp);

@@ -41,6 +41,7 @@ struct reading {
     const struct plan_place *place;
     struct plan *plan;
     char format[KEY_BYTES];
+    char protocol[KEY_BYTES];   /* "": udp */
     bool flows_only;            /* the second pass: the rank is known */
     uint32_t ranks_n;           /* of the plan */
     uint32_t here_n;            /* of them with an address of this host */
@@ -58,7 +59,7 @@ static bool read_address(struct json_reader *json, struct harp_address *address)
         return false;
     if (harp_address_parse(text, address) && address->port)
         return true;
-    json->wrong = "an address and UDP port, as 10.0.0.1:7000";
+    json->wrong = "an address and port, as 10.0.0.1:7000";
     return false;
 }
 
@@ -240,6 +241,8 @@ static void read_members(struct reading *reading)
             return;
         if (strcmp(key, "format") == 0)
             json_text(json, reading->format, sizeof reading->format);
+        else if (strcmp(key, "protocol") == 0)
+            json_text(json, reading->protocol, sizeof reading->protocol);
         else if (strcmp(key, "fabric") == 0)
             json_text(json, reading->plan->fabric, sizeof reading->plan->fabric);
         else if (strcmp(key, "ranks") == 0 && !reading->flows_only)
@@ -253,6 +256,26 @@ static void read_members(struct reading *reading)
 }
 
 /* ---- Which rank this is ---- */
+
+static bool fits_port(const struct reading *reading, char *why)
+{
+    bool tcp = strcmp(reading->protocol, "tcp") == 0;
+    if (*reading->protocol && !tcp && strcmp(reading->protocol, "udp") != 0)
+        return snprintf(why, HARP_WHY_BYTES,
+                        "its protocol is \"%s\", and there are udp and tcp: make it anew with harp "
+                        "plan",
+                        reading->protocol),
+               false;
+    if (tcp == reading->place->tcp)
+        return true;
+    snprintf(
+        why, HARP_WHY_BYTES,
+        "it plans ports of %s, and data goes over %s: set HARP_PORT=%s, or protocol: %s in the "
+        "job and make it anew with harp plan",
+        tcp ? "TCP" : "UDP", tcp ? "packets of HARP's own" : "kernel TCP", tcp ? "tcp" : "udp",
+        tcp ? "udp" : "tcp");
+    return false;
+}
 
 static bool find_rank(struct reading *reading, char *why)
 {
@@ -306,7 +329,7 @@ static bool read_text(struct plan *plan, const char *text, size_t length,
                         "harp plan",
                         reading.format),
                false;
-    if (!find_rank(&reading, why))
+    if (!fits_port(&reading, why) || !find_rank(&reading, why))
         return false;
     reading.json = start;
     reading.flows_only = true;
@@ -376,7 +399,7 @@ static bool leads_there(const struct harp_planned_flow *flow, const struct harp_
     for (uint32_t i = 0; i < nics_n; i++)
         ours |= is_same_host(&flow->source, &nics[i]);
     for (uint32_t i = 0; i < HARP_HANDLE_ADDRESSES; i++)
-        theirs |= harp_address_same(&flow->target, &handle->addresses[i]);
+        theirs |= harp_address_same_place(&flow->target, &handle->addresses[i]);
     return ours && theirs;
 }
 

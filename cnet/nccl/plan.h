@@ -1,16 +1,18 @@
-/* A path plan for this rank: the UDP ports that it listens on, and those of its connections.
+/* A path plan for this rank: the ports, of UDP or TCP, that it listens on, and those of its
+ * connections.
  *
  *     harp plan job.yaml -o plan.json      (docs/use/planned-paths.md has the file's format)
  *     HARP_PLAN=plan.json                  each rank reads of it what is its own
  *
  * A plan is a wish. Where it does not fit (another host, a port that is taken, a peer that listens
  * elsewhere) one line in the log says so, and the paths concerned are hashed as without a plan. The
- * same holds for a stale one as far as a host can see that: a NIC that it no longer has, or that
- * has less than the rate for which the paths were planned. Cables and hashes of switches it cannot
- * see; `harp plan --check` knows those that the job's files describe.
+ * same holds for a plan of UDP where data goes over TCP, or the other way round, since switches
+ * hash the protocol, too; and for a stale one as far as a host can see that: a NIC that it no
+ * longer has, or that has less than the rate for which the paths were planned. Cables and hashes of
+ * switches it cannot see; `harp plan --check` knows those that the job's files describe.
  *
  * While the job runs another revision may take the file's place, as harp plan --replan makes it:
- * connections move to its UDP ports within a quarter of a second (plan_watch.c).
+ * connections move to its ports within a quarter of a second (plan_watch.c).
  */
 #ifndef HARP_NCCL_PLAN_H
 #define HARP_NCCL_PLAN_H
@@ -38,6 +40,7 @@ struct plan_place {
     const uint32_t *mbps;                 /* of each; 0: unknown */
     uint32_t addresses_n;
     int64_t rank; /* as the launcher says, or -1 */
+    bool tcp;     /* data goes over kernel TCP */
 };
 
 /* The rank that the launcher's environment names: RANK (torchrun), and those of Open MPI, PMIx, PMI
@@ -56,7 +59,7 @@ bool plan_is_revision(const struct plan *plan, const struct plan *next, char *wh
 /* `plan` is such a `next` from now on, and that is used up. */
 void plan_replace(struct plan *plan, struct plan *next);
 
-/* The UDP port on which engine number `engine` listens at this NIC; 0: the plan says none. */
+/* The port on which engine number `engine` listens at this NIC; 0: the plan says none. */
 uint16_t plan_listen_port(const struct plan *plan, const struct harp_address *nic, uint32_t engine);
 
 /* Give a connection from one of these NICs, with `paths` of each of them, its flows to the listener

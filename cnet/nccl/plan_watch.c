@@ -52,7 +52,11 @@ static bool read_plan(struct plan *plan, char *why)
     struct harp_address addresses[PLUGIN_DEVICES];
     uint32_t mbps[PLUGIN_DEVICES];
     struct plan_place place = {
-        .addresses = addresses, .mbps = mbps, .rank = plan_rank_of_environment()};
+        .addresses = addresses,
+        .mbps = mbps,
+        .rank = plan_rank_of_environment(),
+        .tcp = plugin.settings.port == PORT_TCP,
+    };
     for (int i = 0; i < plugin.nics_n; i++) {
         mbps[place.addresses_n] = plugin.nics[i].speed_mbps;
         addresses[place.addresses_n++] = plugin.nics[i].address;
@@ -92,10 +96,10 @@ static void deliver_revision(void)
     }
     uint32_t moved = move_connections(&next, why);
     plan_replace(&plugin.plan, &next);
-    plugin_info("plan %s has another revision, for fabric %s: %u paths left for other UDP ports",
+    plugin_info("plan %s has another revision, for fabric %s: %u paths left for other ports",
                 plugin.settings.plan, plugin.plan.fabric, moved);
     if (*why)
-        plugin_warn("HARP_PLAN: a path stays on the UDP port that it has: %s", why);
+        plugin_warn("HARP_PLAN: a path stays on the port that it has: %s", why);
 }
 
 static void *watch_thread(void *unused)
@@ -138,7 +142,7 @@ void plan_watch_begin(void)
                     why);
         return;
     }
-    plugin_info("this is rank %u of plan %s for fabric %s: %u UDP ports to listen on, %u flows",
+    plugin_info("this is rank %u of plan %s for fabric %s: %u ports to listen on, %u flows",
                 plugin.plan.rank, plugin.settings.plan, plugin.plan.fabric, plugin.plan.listens_n,
                 plugin.plan.flows_n);
     begin_to_watch();

@@ -44,8 +44,10 @@ static bool asks_for_trial(const struct settings *settings)
  * hold in a trial, of the other port. */
 static const char *find_unfit(const struct settings *settings)
 {
+    struct settings but_plan = *settings; /* a plan may be one of TCP's ports */
+    *but_plan.plan = 0;
     if (settings->port == PORT_TCP)
-        return asks_for_packets(settings);
+        return asks_for_packets(&but_plan);
     if (!asks_for_trial(settings))
         return NULL;
     return *settings->plan ? "HARP_PLAN" : *settings->faults ? "HARP_FAULTS" : NULL;
@@ -90,14 +92,15 @@ uint32_t port_choice_flows(const struct nic *nic, const char **why)
     uint32_t threads = count_of_nccl("NCCL_SOCKET_NTHREADS");
     uint32_t each = count_of_nccl("NCCL_NSOCKS_PERTHREAD");
     const struct settings *settings = &plugin.settings;
+    bool fixed = settings->paths > 1 || *settings->plan; /* a plan is one of so many paths */
     uint32_t n = settings->sockets           ? (uint32_t)settings->sockets
-                 : settings->paths > 1       ? (uint32_t)settings->paths
+                 : fixed                     ? (uint32_t)settings->paths
                  : threads || each           ? (threads ? threads : 1) * (each ? each : 1)
                  : nic->vendor == PCI_AWS    ? FLOWS_AWS
                  : nic->vendor == PCI_GOOGLE ? FLOWS_GOOGLE
                                              : 1;
     *why = settings->sockets           ? "HARP_SOCKETS"
-           : settings->paths > 1       ? "HARP_PATHS"
+           : fixed                     ? "HARP_PATHS"
            : threads || each           ? "NCCL_SOCKET_NTHREADS times NCCL_NSOCKS_PERTHREAD"
            : nic->vendor == PCI_AWS    ? "AWS bounds a flow's rate"
            : nic->vendor == PCI_GOOGLE ? "Google Cloud bounds a flow's rate"

@@ -29,6 +29,9 @@
  *   on other flows. The connecting end connects anew at once, by another source port if that is not
  *   planned, which may take a way that works; if the other end's host refuses, nobody has the port
  *   any more.
+ * - **A route whose MTU shrinks** and whose routers say nothing swallows long segments alone: flows
+ *   open, and break when data goes. One that breaks soon after it opened is made anew with segments
+ *   that any route takes, each way. Where ICMP tells, the kernel shortens them by itself.
  *
  *     state       socket  next
  *     CONNECTING  yes     OPEN BROKEN
@@ -65,6 +68,13 @@
 #define TCP_ASKED_FLOWS 4u      /* up to here each is asked by itself; of more, epoll says which */
 #define TCP_STRANGERS_MAX 1024u /* accepted flows by which no path of ours leads */
 #define TCP_UNACKED_MS 10000    /* TCP_USER_TIMEOUT; the kernel alone would try for 15 minutes */
+/* A flow that breaks by then after it opened is narrow from then on: time for the end that sends to
+ * give up, and for the other one to hear of it. */
+#define TCP_SOON_NS UINT64_C(20000000000)
+/* Segments of a narrow flow: of an IPv4 packet of 552 bytes, as MIN_PLPMTU of session/pmtu.h, and
+ * of an IPv6 packet of 1,280, which every link takes (RFC 8200, section 5). */
+#define TCP_NARROW_IPV4 512
+#define TCP_NARROW_IPV6 1220
 /* An idle flow is asked whether the other end is there, and asked again, TCP_KEEPIDLE and
  * TCP_KEEPINTVL: else a listening end would keep a flow for ever whose other end is gone. */
 #define TCP_IDLE_S 10
@@ -77,21 +87,23 @@ enum tcp_flow_state { TCP_NEW, TCP_CONNECTING, TCP_OPEN, TCP_BROKEN };
 
 struct tcp_flow {
     enum tcp_flow_state state;
-    int fd;         /* -1: none */
-    bool accepted;  /* by our listener; else we connected */
-    bool listed;    /* in the port's `ready` */
-    bool ending;    /* the kernel says that the end will come: read until it does */
-    bool full;      /* the kernel took no more when last asked */
-    bool dirty;     /* in the port's `dirty` */
-    bool tell;      /* BROKEN is to be noticed, */
-    bool tell_gone; /* or GONE */
-    int error;      /* why it broke; 0: the other end closed it */
+    int fd;               /* -1: none */
+    bool accepted;        /* by our listener; else we connected */
+    bool listed;          /* in the port's `ready` */
+    bool ending;          /* the kernel says that the end will come: read until it does */
+    bool narrow_segments; /* a route may swallow longer ones */
+    bool full;            /* the kernel took no more when last asked */
+    bool dirty;           /* in the port's `dirty` */
+    bool tell;            /* BROKEN is to be noticed, */
+    bool tell_gone;       /* or GONE */
+    int error;            /* why it broke; 0: the other end closed it */
     uint8_t traffic_class;
     uint16_t local;
     uint32_t hops; /* that the engine holds */
     struct harp_address remote, own;
     uint64_t retry_ns, retry_wait_ns; /* BROKEN: when to connect again, and the pause after that */
     uint64_t age;                     /* accepted flows in their order */
+    uint64_t opened_ns;
 
     /* What leaves with the next flush: pieces lie in `out` or in the application's memory. */
     uint8_t *out;

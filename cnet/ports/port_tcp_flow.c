@@ -186,6 +186,7 @@ void tcp_flow_break(struct tcp_port *tcp, uint32_t number, int error)
     forget_bytes(tcp, flow, number);
     flow->state = TCP_BROKEN;
     flow->error = error;
+    flow->narrow_segments |= was_open && error && tcp->now_ns - flow->opened_ns < TCP_SOON_NS;
     tcp->broken_n++;
     flow->retry_ns = tcp->now_ns;
     if (!was_open) {
@@ -244,13 +245,16 @@ int tcp_flow_connect(struct tcp_port *tcp, uint32_t number)
     if (fd < 0)
         return fd;
     tune_socket(tcp, fd);
+    if (flow->narrow_segments)
+        set_number(fd, IPPROTO_TCP, TCP_MAXSEG,
+                   tcp->nic.family == AF_INET ? TCP_NARROW_IPV4 : TCP_NARROW_IPV6);
     int error = connect(fd, &to.any, bytes) < 0 && errno != EINPROGRESS ? errno : 0;
     if (!error)
         error = -watch_socket(tcp, fd, number);
     if (error) {
         close(fd);
         tcp_flow_break(tcp, number, error);
-        return is_final(error) ? -error : 0;
+        return is_final(error) || (error == EADDRNOTAVAIL && flow->local) ? -error : 0;
     }
     forget_state(tcp, flow);
     flow->fd = fd;
@@ -376,6 +380,7 @@ static void become_open(struct tcp_port *tcp, struct tcp_flow *flow)
     socklen_t length = sizeof own;
     tcp->connecting_n--;
     flow->state = TCP_OPEN;
+    flow->opened_ns = tcp->now_ns;
     flow->retry_wait_ns = TCP_RETRY_LEAST_NS;
     if (getsockname(flow->fd, &own.any, &length) == 0) {
         harp_sockaddr_read(&own.any, &flow->own);

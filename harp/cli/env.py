@@ -99,7 +99,8 @@ def env(*, plan: Path | None, explain: bool, ranks: int, hosts: int, sizes: tupl
         _warn_of_host(plan, made)
         variables |= made.settings | {"HARP_PLAN": str(plan.absolute())}
         if not as_json:
-            click.echo(f"# Let UDP pass between the hosts of the job: {_ports_of(made)}.")
+            click.echo(f"# Let {made.protocol.upper()} pass between the hosts of the job: "
+                       f"{_ports_of(made)}.")
     if as_json:
         click.echo(json.dumps(variables, indent=2, ensure_ascii=False))
         return
@@ -137,7 +138,7 @@ def _warn_of_host(plan: Path, made: Deployment) -> None:
 
 
 def _ports_of(made: Deployment) -> str:
-    """Describe the UDP ports that the plan's ranks listen on and send from."""
+    """Describe the ports that the plan's ranks listen on and send from."""
     kinds = {"to listen": [text for rank in made.ranks for text in rank.listen],
              "as sources": [flow.source for flow in made.flows]}
     parts = []

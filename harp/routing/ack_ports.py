@@ -82,4 +82,4 @@ def _alternatives(fabric: Fabric, src: Ints, dst: Ints, path: Ints, port: Ints,
 
 def _ack_routes(fabric: Fabric, src: Ints, dst: Ints, port: Ints,
                ports: FlowPorts) -> tuple[Ints, NDArray[np.int32]]:
-    return fabric.route(fabric.flows(dst, src, ports.target, port))
+    return fabric.route(fabric.flows(dst, src, ports.target, port, ports.protocol))

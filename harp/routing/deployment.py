@@ -1,7 +1,7 @@
 """A plan for real ranks: the file that `HARP_PLAN` names, which C and Python read.
 
-A `Deployment` has the flows of ranks over NICs with real addresses, each flow from a UDP source
-port of its rank to a port that the other rank listens on. It has a JSON form
+A `Deployment` has the flows of ranks over NICs with real addresses, each flow from a source port,
+of UDP or TCP, of its rank to a port that the other rank listens on. It has a JSON form
 (``docs/use/planned-paths.md``) and can be checked against the current state of its fabric.
 `harp.routing.jobs` makes it.
 """
@@ -17,6 +17,7 @@ import numpy as np
 
 from harp.collectives.tuning import Tuning, TuningError
 from harp.reading import FileError, check_format, parse
+from harp.routing import hashes
 from harp.routing.path_plan import PathPlan, PlanError
 
 if TYPE_CHECKING:
@@ -32,13 +33,15 @@ MBPS_MOST = 10_000_000
 LAUNCHERS = {"openmpi": "{host} slots={slots}", "mpich": "{host}:{slots}",
              "torchrun": "{host} --node-rank={node} --nproc-per-node={slots}"}
 """The line of each host: hostfiles of mpirun, and torchrun's options on each host."""
-SETTINGS = ("HARP_PATHS", "HARP_ENGINES", "NCCL_CROSS_NIC")
+PROTOCOLS = {"udp": hashes.UDP, "tcp": hashes.TCP}
+"""What flows of a plan may be, and IP's number of it, which switches hash."""
+SETTINGS = ("HARP_PORT", "HARP_PATHS", "HARP_ENGINES", "NCCL_CROSS_NIC")
 """Names that a plan may set in a shell."""
 
 
 @dataclass(frozen=True)
 class Rank:
-    """A rank: its host, and the addresses and UDP ports it listens on."""
+    """A rank: its host, and the addresses and ports it listens on."""
 
     rank: int
     host: str
@@ -78,10 +81,13 @@ class Deployment:
     """The table for NCCL's tuner (docs/use/tuning.md)."""
     without: tuple[str, ...] = ()
     """Links that were down when it was made, ``from->to``."""
+    protocol: str = "udp"
+    """What its flows are: one of `PROTOCOLS`."""
 
     def to_json(self) -> str:
         """Write it as JSON, a line for each rank and flow."""
-        head = {"format": FORMAT, "fabric": self.fabric, "settings": self.settings,
+        head = {"format": FORMAT, "fabric": self.fabric, "protocol": self.protocol,
+                "settings": self.settings,
                 "max_load": self.max_load, "bound": self.bound, "ecmp_load": self.ecmp_load,
                 "unrealised": self.unrealised,
                 **({"without": self.without} if self.without else {})}
@@ -123,12 +129,13 @@ class Deployment:
         odd = [name for name in settings if name not in SETTINGS]
         if odd:
             raise PlanError(f"it sets {odd[0]!r}: allowed are {', '.join(SETTINGS)}")
-        tuning, without = data.get("tuning"), data.get("without")
+        tuning, without, protocol = map(data.get, ("tuning", "without", "protocol"))
         return cls(data["fabric"].text(), settings, data["max_load"].number(0),
                    data["bound"].number(0), data["ecmp_load"].number(0),
                    data["unrealised"].whole(0, 1 << 53), ranks, flows,
                    Tuning.from_dict(tuning.plain()) if tuning else None,
-                   tuple(link.text() for link in without.each()) if without else ())
+                   tuple(link.text() for link in without.each()) if without else (),
+                   protocol.one_of(*PROTOCOLS) if protocol else "udp")
 
     def _check_ranks(self) -> None:
         """Raise PlanError if a rank is there twice, or a flow is of a rank that is not there."""
@@ -166,7 +173,7 @@ class Deployment:
         self.paths(fabric).verify(fabric, bonds)
 
     def ports(self, fabric: Fabric) -> Iterator[tuple[int, int]]:
-        """Each UDP port that the ranks need, with the number of its host."""
+        """Each port that the ranks need, with the number of its host."""
         host = {ip: int(fabric.endpoint_host[number])
                 for number, ip in enumerate(fabric.endpoint_texts)}
         for address in (*(address for rank in self.ranks for address in rank.listen),
@@ -191,7 +198,8 @@ class Deployment:
         demand = fabric.link_bps[links[:, 0]] / np.maximum(np.bincount(src)[src], 1) \
             if len(src) else np.empty(0)
         return PathPlan(fabric.endpoints, src, dst, demand, source_port, bond_port, links,
-                        self.max_load, self.bound, self.ecmp_load, self.unrealised, target_port)
+                        self.max_load, self.bound, self.ecmp_load, self.unrealised, target_port,
+                        PROTOCOLS[self.protocol])
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -1,11 +1,11 @@
-"""Plans for jobs of real ranks: the UDP ports and links of all flows.
+"""Plans for jobs of real ranks: the ports, of UDP or TCP, and links of all flows.
 
 `plan_jobs` plans the flows of all jobs of a fabric at once: they share one objective, and each job
 gets a `Deployment` of its own. ``around`` is the traffic of others on the fabric, and flows take
 links with room left (``background``). `replan_jobs` makes the next revision of plans while the jobs
 run. `plan_job` and `replan_job` are the same for one job.
 
-Ranks of one host share its UDP ports, whatever their job, so each gets its own: it listens on the
+Ranks of one host share its ports, whatever their job, so each gets its own: it listens on the
 next free ones, and takes every n-th source port from ``first_source`` on, n being the ranks of the
 host. Ports of other plans are skipped.
 """
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from harp.routing.deployment import Deployment, Flow, Rank, split_address
+from harp.routing.deployment import PROTOCOLS, Deployment, Flow, Rank, split_address
 from harp.routing.discovered import Map, plan_discovered
 from harp.routing.path_plan import PathPlan, PlanError
 from harp.routing.planner import plan_paths, replan
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class UdpPorts:
-    """The UDP ports that a job may use on each host, by default none that Linux gives to others.
+class PortRange:
+    """The ports that a job may use on each host, by default none that Linux gives to others.
 
     Its ``ip_local_port_range`` is 32768 to 60999.
     """
@@ -74,7 +74,9 @@ class Wanted:
     """Paths of each connection over each NIC: HARP_PATHS."""
     engines: int = 1
     """Engines of each NIC: HARP_ENGINES."""
-    ports: UdpPorts = field(default_factory=UdpPorts)
+    ports: PortRange = field(default_factory=PortRange)
+    protocol: str = "udp"
+    """What flows are, udp or tcp; jobs that are planned together have the same."""
 
 
 class Job(NamedTuple):
@@ -109,7 +111,7 @@ class _Sources:
     of_rank: Ints
 
     @classmethod
-    def share(cls, host: Ints, ports: UdpPorts, taken: Mapping[int, frozenset[int]]) -> _Sources:
+    def share(cls, host: Ints, ports: PortRange, taken: Mapping[int, frozenset[int]]) -> _Sources:
         """Share the ports of each host among its ranks; ranks that may have the same, have a list.
 
         Raises ValueError where a rank is left without any.
@@ -145,18 +147,22 @@ def plan_jobs(fabric: Fabric, jobs: Sequence[Job], discovered: Map | None = None
     Pairs on one host do not use the network and are passed over. With ``discovered`` the switches'
     hash is of no account: flows take ways of that map, and those that it does not have are passed
     over as well. ``bonds`` is as for `plan_paths`. Loads are those of all jobs together, over what
-    ``around`` leaves of the links' rates. Raises ValueError where the hosts have not enough UDP
+    ``around`` leaves of the links' rates. Raises ValueError where the hosts have not enough
     ports, UnreachableError where no path is left, and PlanError where the map does not fit the
-    fabric.
+    fabric, or has ways of UDP and a job flows of TCP.
     """
     ports, taken = _ports_of(jobs), {} if around is None else around.ports
     listens = _listens(jobs, ports, taken)
     flows = _flows(jobs, listens)
     sources = _Sources.share(_hosts(jobs), ports, taken)
     left, demand = _left(fabric, around), _demand(fabric, flows.src)
+    protocol = _protocol_of(jobs)
     if discovered is None:
         plan = plan_paths(left, flows.src, flows.dst, demand, target=flows.target, bonds=bonds,
-                          **_choice_of_ports(jobs, flows, sources))
+                          protocol=PROTOCOLS[protocol], **_choice_of_ports(jobs, flows, sources))
+    elif protocol != "udp":
+        raise PlanError("maps have the ways of UDP, and this job's flows are TCP's, which switches "
+                        "hash otherwise: plan it by the topology's hash, without maps")
     else:
         flows, plan = _plan_discovered(left, flows, demand, discovered, sources,
                                        by_rank=_splits(jobs))
@@ -180,6 +186,10 @@ def replan_jobs(fabric: Fabric, jobs: Sequence[Job], before: Sequence[Deployment
     """
     listens = _listens_before(jobs, before)
     flows = _flows(jobs, listens)
+    if any(job.wanted.protocol != plan.protocol for job, plan in zip(jobs, before, strict=True)):
+        raise PlanError(f"its flows are {before[0].protocol}'s, and the job's "
+                        f"{jobs[0].wanted.protocol}'s: make it anew with harp plan, and start the "
+                        "job anew")
     ends = [(flow.sender + first, flow.receiver + first, flow.target)
             for plan, first in zip(before, _first_ranks(jobs), strict=True) for flow in plan.flows]
     if ends != [(sender, receiver, _address(fabric, dst, target)) for sender, receiver, _, dst,
@@ -201,7 +211,7 @@ def replan_jobs(fabric: Fabric, jobs: Sequence[Job], before: Sequence[Deployment
 
 # ---- ports
 
-def _ports_of(jobs: Sequence[Job]) -> UdpPorts:
+def _ports_of(jobs: Sequence[Job]) -> PortRange:
     """The ports of all jobs. Raises ValueError where they differ."""
     ports = jobs[0].wanted.ports
     if any(job.wanted.ports != ports for job in jobs):
@@ -209,8 +219,15 @@ def _ports_of(jobs: Sequence[Job]) -> UdpPorts:
     return ports
 
 
-def _listens(jobs: Sequence[Job], ports: UdpPorts, taken: Mapping[int, frozenset[int]]) -> Ints:
-    """First UDP port that each rank listens on, one an engine, the same at all of its NICs."""
+def _protocol_of(jobs: Sequence[Job]) -> str:
+    """What flows of all jobs are. Raises ValueError where they differ."""
+    if len({job.wanted.protocol for job in jobs}) > 1:
+        raise ValueError("jobs that are planned together must have the same protocol")
+    return jobs[0].wanted.protocol
+
+
+def _listens(jobs: Sequence[Job], ports: PortRange, taken: Mapping[int, frozenset[int]]) -> Ints:
+    """First port that each rank listens on, one an engine, the same at all of its NICs."""
     engines = np.repeat([job.wanted.engines for job in jobs], [job.ranks.host.size for job in jobs])
     following: dict[int, int] = {}
     listens = np.empty(engines.size, np.int64)
@@ -221,14 +238,14 @@ def _listens(jobs: Sequence[Job], ports: UdpPorts, taken: Mapping[int, frozenset
         listens[rank], following[host] = first, first + need
     last = max(following.values(), default=ports.listen)
     if last > ports.first_source:
-        raise ValueError(f"{last - ports.listen} UDP ports are needed to listen on a host, and "
+        raise ValueError(f"{last - ports.listen} ports are needed to listen on a host, and "
                          f"from {ports.listen} to {ports.first_source - 1} there are "
                          f"{ports.first_source - ports.listen}")
     return listens
 
 
 def _listens_before(jobs: Sequence[Job], before: Sequence[Deployment]) -> Ints:
-    """First UDP port that each rank of a plan listens on."""
+    """First port that each rank of a plan listens on."""
     for job, plan in zip(jobs, before, strict=True):
         if [job.ranks.names[host] for host in job.ranks.host] != [rank.host for rank in plan.ranks]:
             raise PlanError("it has other ranks than the job as it is now: make it anew with harp "
@@ -246,7 +263,7 @@ def _choice_of_ports(jobs: Sequence[Job], flows: _Flows, sources: _Sources) -> d
 def _splits(jobs: Sequence[Job]) -> bool:
     """Whether ranks have several engines.
 
-    Two of them cannot have one UDP port, and which of them connects is not known.
+    Two of them cannot have one port, and which of them connects is not known.
     """
     return any(job.wanted.engines > 1 for job in jobs)
 
@@ -321,7 +338,8 @@ def _deployments(fingerprint: str, fabric: Fabric, jobs: Sequence[Job], listens:
         fingerprint, _settings(job), plan.max_load, plan.bound, plan.ecmp_load, plan.unrealised,
         tuple(_ranks(fabric, job, listens[first:])),
         tuple(_flow_rows(fabric, flows, plan, np.flatnonzero(owner == number), first)),
-        without=down) for number, (job, first) in enumerate(zip(jobs, firsts, strict=True))]
+        without=down, protocol=job.wanted.protocol)
+        for number, (job, first) in enumerate(zip(jobs, firsts, strict=True))]
 
 
 def _ranks(fabric: Fabric, job: Job, listens: Ints) -> Iterator[Rank]:
@@ -354,6 +372,8 @@ def _settings(job: Job) -> dict[str, str]:
     """The environment in which the plan holds."""
     ranks, wanted = job
     found = {"HARP_PATHS": str(wanted.paths), "HARP_ENGINES": str(wanted.engines)}
+    if wanted.protocol != "udp":
+        found["HARP_PORT"] = wanted.protocol
     several = len(np.unique(ranks.endpoint)) > len(np.unique(ranks.host))
     if several or ranks.nics.max(initial=1) > 1:
         found["NCCL_CROSS_NIC"] = "0"  # by default NCCL swaps the NICs of odd hosts' channels

@@ -34,8 +34,8 @@ class PathPlan:
     """Paths of flows between endpoints, realised by source ports; arrays of shape (flows,).
 
     ``src`` and ``dst`` are endpoint numbers, ``endpoints`` their names. ``demand_bps`` is the rate
-    that a flow wants. ``source_port`` is its UDP source port, ``dst_port`` the one that it goes
-    to, ``bond_port`` the port of its NIC.
+    that a flow wants. ``source_port`` is its source port, ``dst_port`` the one that it goes
+    to, ``bond_port`` the port of its NIC; ``protocol`` is IP's number of what the flows are.
     ``links`` has shape (flows, most links): directed links in order, -1 padded.
 
     ``max_load`` is the largest demand over capacity of a link; ``bound`` is the collision-free
@@ -56,10 +56,11 @@ class PathPlan:
     ecmp_load: float
     unrealised: int = 0
     dst_port: Ints | int = hashes.ROCE_PORT
+    protocol: int = hashes.UDP
 
     def flows(self, fabric: Fabric) -> Flows:
         """Return the flows as the fabric routes them, with their planned five-tuples."""
-        return fabric.flows(self.src, self.dst, self.source_port, self.dst_port)
+        return fabric.flows(self.src, self.dst, self.source_port, self.dst_port, self.protocol)
 
     def verify(self, fabric: Fabric, bonds: Bonds | None = None) -> None:
         """Walk all flows through the switches' hashing; PlanError names the first that strays.

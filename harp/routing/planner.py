@@ -73,7 +73,7 @@ MOVES = 600
 
 @dataclass(frozen=True, eq=False)
 class _Job:
-    """A planning problem: flows, fabric and usable UDP ports."""
+    """A planning problem: flows, fabric and usable source ports."""
 
     fabric: Fabric
     shape: Tiers
@@ -125,16 +125,18 @@ def plan_paths(
     apart: ArrayLike | None = None,
     target: ArrayLike = hashes.ROCE_PORT,
     bonds: Bonds | None = None,
+    protocol: int = hashes.UDP,
 ) -> PathPlan:
     """Plan the paths of flows from endpoints ``src`` to endpoints ``dst``, shape (flows,) each.
 
     ``demand_bps`` is the rate that each flow wants, by default the rate of its NIC's first port.
-    ``ports`` are the UDP source ports that may be used: one list for all endpoints, or a list of
+    ``ports`` are the source ports that may be used: one list for all endpoints, or a list of
     lists, one per endpoint; with ``sets``, which names each flow's list, any number. Flows between
-    the same two endpoints, or with the same ``apart``, get distinct ones. ``target`` is the UDP
-    port that all flows, or each, go to. ``bonds`` has for each endpoint the kernel's policy of
-    choosing among the NIC's ports, None where the sender chooses. Raises ValueError for flows that
-    do not fit the fabric and UnreachableError where no path is left.
+    the same two endpoints, or with the same ``apart``, get distinct ones. ``target`` is the port
+    that all flows, or each, go to; ``protocol`` IP's number of what they are. ``bonds`` has for
+    each endpoint the kernel's policy of choosing among the NIC's ports, None where the sender
+    chooses. Raises ValueError for flows that do not fit the fabric and UnreachableError where no
+    path is left.
     """
     srcs, dsts = (np.atleast_1d(np.asarray(end, np.int64)) for end in (src, dst))
     _check(fabric, srcs, dsts)
@@ -144,7 +146,7 @@ def plan_paths(
     if not (demand > 0).all():
         raise ValueError("every flow must want a rate above zero")
     usable = FlowPorts.of(srcs, dsts, len(fabric.endpoints), ports, sets=sets, apart=apart,
-                          target=target, bonds=bonds)
+                          target=target, bonds=bonds, protocol=protocol)
     job = _Job.of(fabric, srcs, dsts, demand, usable)
     starts = [_coloured(job)] if job.equal else []
     if not _uniform(job):
@@ -164,7 +166,7 @@ def replan(plan: PathPlan, fabric: Fabric, *, ports: PortLists = DYNAMIC_PORTS,
     where no path is left.
     """
     usable = FlowPorts.of(plan.src, plan.dst, len(fabric.endpoints), ports, sets=sets, apart=apart,
-                          target=plan.dst_port, bonds=bonds)
+                          target=plan.dst_port, bonds=bonds, protocol=plan.protocol)
     job = _Job.of(fabric, plan.src, plan.dst, plan.demand_bps, usable)
     path = _paths(job, plan.links)
     hops = wanted_hops(fabric, plan.dst, path)
@@ -311,7 +313,8 @@ def _realised(job: _Job, path: Ints, port: Ints) -> PathPlan:
         port = spread_acks(job.fabric, job.src, job.dst, path, port, unknown, job.ports)
     bond_port = np.argmax(job.fabric.endpoint_ports[job.src] == path[:, :1], axis=1)
     return PathPlan(job.fabric.endpoints, job.src, job.dst, job.demand_bps, port, bond_port, path,
-                    load, job.bound, ecmp_load, int(missing.size), job.ports.target)
+                    load, job.bound, ecmp_load, int(missing.size), job.ports.target,
+                    job.ports.protocol)
 
 
 def _settle(job: _Job, path: Ints, port: Ints) -> tuple[Ints, Ints]:
@@ -337,7 +340,7 @@ def _walks(job: _Job) -> tuple[Ints, Ints]:
     live = (out >= 0) & job.fabric.link_up[out]
     flow, nic, which = np.nonzero(live[:, :, None] & (port > 0)[:, None, :])
     flows = job.fabric.flows(job.src[flow], job.dst[flow], port[flow, which],
-                             job.ports.target[flow])
+                             job.ports.target[flow], job.ports.protocol)
     leaves = bonded(job.fabric, flows, job.ports.policy[flow])
     real = np.flatnonzero((leaves < 0) | (leaves == nic))
     flow, nic, which, flows = flow[real], nic[real], which[real], flows.take(real)
@@ -350,7 +353,7 @@ def _ecmp(job: _Job) -> tuple[Ints, Ints]:
     """Walk all flows with their first usable ports, as if nothing were planned."""
     port = job.ports.candidates(np.zeros(1, np.int64))[:, 0]
     port = np.where(port > 0, port, job.ports.first)
-    flows = job.fabric.flows(job.src, job.dst, port, job.ports.target)
+    flows = job.fabric.flows(job.src, job.dst, port, job.ports.target, job.ports.protocol)
     leaves = bonded(job.fabric, flows, job.ports.policy)
     leaves = np.where(leaves < 0, bond.choose(job.fabric, flows, "lacp-3+4"), leaves)
     return path_sets.walked_paths(job.fabric, flows, leaves), port

@@ -1,4 +1,4 @@
-"""UDP source ports that make the switches' own hashing take a wanted path.
+"""Source ports, of UDP or TCP, that make the switches' own hashing take a wanted path.
 
 Every switch on the path has some number of equal-cost next hops and takes one by the hash of the
 five-tuple, so a random source port follows a path of probability 1 / (product of the next hops).
@@ -36,7 +36,7 @@ BATCH_ENTRIES = 1 << 21
 
 @dataclass(frozen=True, eq=False)
 class FlowPorts:
-    """The UDP ports that each flow can use.
+    """The source ports that each flow can use.
 
     ``table`` has shape (sets, most ports) and ``count`` (sets,): source ports to choose from. The
     others have shape (flows,): the set of each flow in ``which``, its place ``turn`` among the
@@ -51,12 +51,14 @@ class FlowPorts:
     target: Ints
     policy: Ints
     """Number in `bond.POLICIES` of what chooses the port of each flow's NIC; -1: the sender."""
+    protocol: int = hashes.UDP
+    """IP's number of what the flows are."""
 
     @classmethod
     def of(cls, src: Ints, dst: Ints, endpoints: int, ports: PortLists, *,
            sets: ArrayLike | None = None, apart: ArrayLike | None = None,
            target: ArrayLike = hashes.ROCE_PORT,
-           bonds: Bonds | None = None) -> FlowPorts:
+           bonds: Bonds | None = None, protocol: int = hashes.UDP) -> FlowPorts:
         """Take one list of ports for all flows, or several; ``sets`` then names each flow's list.
 
         Without ``sets`` there is a list an endpoint. Flows that are alike in ``apart`` take
@@ -81,7 +83,7 @@ class FlowPorts:
         turn, many = turns(pair if apart is None else np.asarray(apart, np.int64))
         return cls(table, count, np.zeros_like(src) if flat else chosen, turn, many,
                    np.broadcast_to(np.asarray(target, np.int64), src.shape),
-                   policies(src, bonds))
+                   policies(src, bonds), protocol)
 
     def take(self, flows: Ints) -> FlowPorts:
         """Take some flows' ports."""
@@ -183,7 +185,8 @@ def follows(fabric: Fabric, src: Ints, dst: Ints, hops: Hops, port: Ints,
     """
     alive = np.flatnonzero((port > 0) & hops.possible[:, None])
     flow = alive // port.shape[1]
-    flows = fabric.flows(src[flow], dst[flow], port.reshape(-1)[alive], ports.target[flow])
+    flows = fabric.flows(src[flow], dst[flow], port.reshape(-1)[alive], ports.target[flow],
+                         ports.protocol)
     hashed = hashes.FlowHashes(flows.tuples, fabric.hash_function)
     leaves = bonded(fabric, flows, ports.policy[flow])
     kept = np.flatnonzero((leaves < 0)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from harp.routing import hashes
 from harp.routing.planner import plan_paths, replan
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ class PlannedPaths(NamedTuple):
 class SharedPlan:
     """Paths of the announced flows; flows with the same two ends differ by their order."""
 
-    def __init__(self) -> None:
+    def __init__(self, protocol: int = hashes.UDP) -> None:
+        self._protocol = protocol
         self._announced = np.empty((0, 2), np.int64)
         self._revisions: dict[int, tuple[Fabric, PathPlan]] = {}
         self.hashed = 0
@@ -76,14 +78,14 @@ class SharedPlan:
             at = order[np.minimum(np.searchsorted(keys[order], wanted), len(keys) - 1)]
             if (keys[at] == wanted).all():
                 return PlannedPaths.of(self._revision(fabric)).take(at)
-        return PlannedPaths.of(plan_paths(fabric, src, dst))
+        return PlannedPaths.of(plan_paths(fabric, src, dst, protocol=self._protocol))
 
     def _revision(self, fabric: Fabric) -> PathPlan:
         """The plan of all announced flows for a state of the fabric."""
         if id(fabric) not in self._revisions:
             before = list(self._revisions.values())
             plan = (replan(before[-1][1], fabric) if before else
-                    plan_paths(fabric, *self._announced.T))
+                    plan_paths(fabric, *self._announced.T, protocol=self._protocol))
             self._revisions[id(fabric)] = fabric, plan
         return self._revisions[id(fabric)][1]
 

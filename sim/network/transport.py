@@ -147,8 +147,6 @@ class Transport:
         self.style = style
         self.links = LinkState(cluster.fabric)
         """What links deliver at present; dynamic bonds follow it."""
-        self.plan = SharedPlan()
-        """Paths of what is planned."""
         self._waits: dict[bytes, str] = {}
         self._policies, self._bonds = self._bond_of_nics()
         topology = cluster.topology
@@ -175,6 +173,8 @@ class Transport:
         # Switch chips hash as for UDP whatever the stack is, which only permutes the paths.
         tcp = topology.fabric.hash.function == "linux" and uses_sockets(stack.name, topology.stacks)
         self._protocol = hashes.TCP if tcp else hashes.UDP
+        self.plan = SharedPlan(self._protocol)
+        """Paths of what is planned."""
         self.core_s = self.deviation * (stack.cost_per_byte.value
                                         + stack.cost_per_packet.value / self.payload)
         if style.helpers and self.core_s:

@@ -69,7 +69,7 @@ class Pair(Model):
 
 
 class Ports(Model):
-    """UDP ports that the job may use on its hosts."""
+    """UDP or TCP ports that the job may use on its hosts."""
 
     listen: UdpPort = 61000
     """The first on which ranks listen; those up to first_source may follow."""
@@ -109,8 +109,11 @@ class PlannedJob(Model):
     """Paths of each connection (HARP_PATHS)."""
     engines: Annotated[Count, Field(le=16)] = 1
     """Engines of each NIC (HARP_ENGINES)."""
+    protocol: Literal["udp", "tcp"] = "udp"
+    """What its connections go by, and switches hash: HARP's own packets in UDP, or kernel TCP
+    (HARP_PORT)."""
     ports: Ports = Ports()
-    """UDP ports that the job may use."""
+    """UDP or TCP ports that the job may use."""
     maps: tuple[Line, ...] = ()
     """Maps of ``harp probe``, from the folder of this file on: ways that were learnt, instead of
     the topology's hash."""

@@ -50,6 +50,11 @@ def planned(made, pairs, **wanted):
     return Deployment.from_json(plan.to_json())
 
 
+def engine(plan, rank):
+    """An engine that listens where the plan has the rank listen."""
+    return Engine(plan.protocol, address=plan.ranks[rank].listen[0])
+
+
 def data_crosses(wiring, plan, sender, receiver, paths):
     """Links that a message crosses from one rank's engine to another's."""
     fabric = wiring._fabric
@@ -58,7 +63,7 @@ def data_crosses(wiring, plan, sender, receiver, paths):
         for rank in (sender, receiver):
             space = wiring.hosts[rank]
             with space.entered():
-                ends.append(stack.enter_context(Engine("udp", address=plan.ranks[rank].listen[0])))
+                ends.append(stack.enter_context(engine(plan, rank)))
         near, far = ends
         listener = far.listen(paths=paths)
         with wiring.hosts[sender].entered():
@@ -71,7 +76,7 @@ def data_crosses(wiring, plan, sender, receiver, paths):
             out.send(MESSAGE).wait(20)
             posted.wait(20)
         carried = wiring.sent_bytes() - before
-        leaves = sorted(path.local for path in out.paths)
+        leaves = sorted(path.local.removeprefix("tcp:") for path in out.paths)
     return {fabric.link_name(link) for link in np.flatnonzero(carried > A_MESSAGE)}, leaves
 
 
@@ -83,7 +88,7 @@ class Running:
         self.hosts = wiring.hosts if hosts is None else hosts
         for rank in plan.ranks:
             with self.hosts[rank.rank].entered():
-                self.engines.append(stack.enter_context(Engine("udp", address=rank.listen[0])))
+                self.engines.append(stack.enter_context(engine(plan, rank.rank)))
         self.pairs = [self.connect(flow) for flow in plan.flows]
 
     def connect(self, flow):
@@ -138,10 +143,11 @@ def across(made):
 
 
 @root_only
-def test_data_takes_the_links_of_the_plan_through_kernel_routers(tmp_path):
+@pytest.mark.parametrize("protocol", ["udp", "tcp"])
+def test_data_takes_the_links_of_the_plan_through_kernel_routers(tmp_path, protocol):
     made = cluster(tmp_path, hosts=4, fabric=FABRIC, nic={"rate": "1Gbps"})
-    plan = planned(made, across(made))
-    many = planned(made, [(0, 2)], paths=4)
+    plan = planned(made, across(made), protocol=protocol)
+    many = planned(made, [(0, 2)], paths=4, protocol=protocol)
     assert len({flow.links[1] for flow in plan.flows}) == 2
     with closing(Wiring(made.fabric, 1.0, 1500)) as wiring:
         for flow in plan.flows:
@@ -168,9 +174,10 @@ def test_a_fabric_that_has_changed_sends_data_elsewhere_and_check_says_so(tmp_pa
 
 
 @root_only
-def test_connections_follow_a_revision_around_a_dead_spine_and_lose_nothing(tmp_path):
+@pytest.mark.parametrize("protocol", ["udp", "tcp"])
+def test_connections_follow_a_revision_around_a_dead_spine_and_lose_nothing(tmp_path, protocol):
     made = cluster(tmp_path, hosts=4, fabric=FABRIC, nic={"rate": "1Gbps"})
-    plan, fabric = planned(made, across(made)), made.fabric
+    plan, fabric = planned(made, across(made), protocol=protocol), made.fabric
     dead = fabric.nodes[plan.flows[-1].links[1].partition("->")[2]]
     down = np.flatnonzero((fabric.link_src == dead) | (fabric.link_dst == dead))
     share = np.ones(len(fabric.link_src))
@@ -181,7 +188,7 @@ def test_connections_follow_a_revision_around_a_dead_spine_and_lose_nothing(tmp_
         end = running.begin()
         wiring.shape(down.tolist(), share)
         less = fabric.without(down)
-        again = replan_job(less, ranks_of(made), Wanted(across(made)), plan)
+        again = replan_job(less, ranks_of(made), Wanted(across(made), protocol=protocol), plan)
         wiring.route(less)
         assert running.follow(again) == 1
         end()

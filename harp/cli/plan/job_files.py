@@ -208,7 +208,7 @@ def _read_latencies(path: Path) -> tuple[str, dict[str, float]]:
 
 
 def _wanted(job: PlannedJob, ranks: int) -> Wanted:
-    from harp.routing.jobs import UdpPorts, Wanted
+    from harp.routing.jobs import PortRange, Wanted
 
     if job.flows == "ring":
         pairs = [(rank, (rank + 1) % ranks) for rank in range(ranks) if ranks > 1]
@@ -217,7 +217,8 @@ def _wanted(job: PlannedJob, ranks: int) -> Wanted:
     else:
         pairs = [(pair.sender, pair.receiver) for pair in job.flows]
     return Wanted(pairs, job.connections, job.paths, job.engines,
-                  UdpPorts(job.ports.listen, job.ports.first_source, job.ports.last_source))
+                  PortRange(job.ports.listen, job.ports.first_source, job.ports.last_source),
+                  job.protocol)
 
 
 def load_background(paths: tuple[Path, ...], loaded: Loaded) -> Background | None:

@@ -1,4 +1,4 @@
-"""Planned source ports: which UDP port each path of a connection leaves by."""
+"""Planned source ports: which port each path of a connection leaves by."""
 
 from __future__ import annotations
 
@@ -96,3 +96,37 @@ def test_xdp_takes_planned_ports_as_well():
             connection = here.connect(listener.handle, flows=[(f"{near.ipv4}:{port}", target)])
             assert own_ports(connection) == [port]
             assert connection.paths[0].remote == target
+
+
+def leave_in_time_wait(address, target):
+    """Connect and close first: the kernel keeps these ports for a minute (RFC 9293). Tell ours."""
+    host, _, port = target.rpartition(":")
+    with socket.socket() as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as HARP's own planned ones
+        one.bind((address, 0))
+        one.connect((host, int(port)))
+        own = one.getsockname()[1]
+        one.shutdown(socket.SHUT_WR)
+        assert one.recv(1) == b""
+    return own
+
+
+@root_only
+def test_a_tcp_port_that_the_kernel_keeps_costs_the_plan_and_not_the_connection():
+    with veth_pair() as (near, far):
+        near.space.run("sysctl", "-qw", "net.ipv4.tcp_timestamps=0")  # else they are given back
+        with far.space.entered():
+            there = Engine(Port("tcp", interface=far.device))
+        with near.space.entered():
+            here = Engine(Port("tcp", interface=near.device))
+        with here, there, near.space.entered():
+            listener = there.listen()
+            target = listener.handle.addresses[0].removeprefix("tcp:")
+            kept = leave_in_time_wait(near.ipv4, target)
+            flows = [(f"{near.ipv4}:{kept}", target)]
+            with pytest.warns(RuntimeWarning, match=f":{kept} to .*: Cannot assign"):
+                connection = here.connect(listener.handle, flows=flows)
+            assert own_ports(connection) != [kept]
+            sent = connection.send(b"hashed")
+            assert bytes(listener.accept().recv()) == b"hashed"
+            sent.wait()

@@ -1,4 +1,4 @@
-"""HARP_PLAN: the plugin listens on a plan's UDP ports, and its connections leave by the plan's."""
+"""HARP_PLAN: the plugin listens on a plan's ports, and its connections leave by the plan's."""
 
 from __future__ import annotations
 
@@ -96,9 +96,17 @@ MISFITS = {
                      "has changed, so make it anew with harp plan"),
     "old format": ({**plan(f"{HOME}:61000"), "format": "harp-path-plan-1"}, {},
                    'its format is "harp-path-plan-1" and this HARP reads harp-plan-1'),
+    "ports of TCP": ({**plan(f"{HOME}:61000"), "protocol": "tcp"}, {},
+                     "it plans ports of TCP, and data goes over packets of HARP's own: set "
+                     "HARP_PORT=tcp, or protocol: udp in the job"),
+    "ports of UDP": (plan(f"{HOME}:61000"), {"HARP_PORT": "tcp"},
+                     "it plans ports of UDP, and data goes over kernel TCP: set HARP_PORT=udp, or "
+                     "protocol: tcp in the job"),
+    "an unknown protocol": ({**plan(f"{HOME}:61000"), "protocol": "sctp"}, {},
+                            'its protocol is "sctp", and there are udp and tcp'),
     "no JSON": ("plan: here\n", {}, "line 1 is no plan's: expected {"),
     "cut off": ('{"format": "harp-plan-1",\n "ranks": [', {}, "line 2 is no plan's: expected {"),
-    "no port": (plan(HOME), {}, "line 1 is no plan's: expected an address and UDP port"),
+    "no port": (plan(HOME), {}, "line 1 is no plan's: expected an address and port"),
     "no target": ({**plan(f"{HOME}:61000"), "flows": [{"from": 0, "source": "10.0.0.1:1"}]}, {},
                   "line 1 is no plan's: expected from, source and target in each flow"),
 }
@@ -135,14 +143,15 @@ def test_a_listening_port_that_is_taken_is_one_line(space: Namespace,
         found = ask_with(space, tmp_path / "p", plan(f"{HOME}:61000"))
     assert found["listen"] == 0
     line, = warnings(found)
-    assert "HARP_PLAN: eth0 listens on another UDP port than planned" in line
+    assert "HARP_PLAN: eth0 listens on another port than planned" in line
     assert "in use" in line
 
 
 class Tap:
-    """UDP ports, source and target, of what arrives at an end."""
+    """Ports, of UDP or TCP, source and target, of what arrives at an end."""
 
-    def __init__(self, end: End) -> None:
+    def __init__(self, end: End, protocol: int = socket.IPPROTO_UDP) -> None:
+        self.protocol = protocol
         with end.space.entered():
             self.socket = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(0x0800))
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 20)
@@ -169,7 +178,7 @@ class Tap:
                 packet, about = self.socket.recvfrom(64)
             except BlockingIOError:
                 return found
-            if about[2] != socket.PACKET_OUTGOING and packet[9] == 17:
+            if about[2] != socket.PACKET_OUTGOING and packet[9] == self.protocol:
                 found.add((int.from_bytes(packet[20:22], "big"),
                            int.from_bytes(packet[22:24], "big")))
 
@@ -179,8 +188,9 @@ def run_ranks(tmp_path: Path, content: dict[str, Any], ends: tuple[End, End],
     """Two ranks of the client; what they say, and the ports of what comes to the second."""
     file = tmp_path / "plan.json"
     file.write_text(json.dumps(content))
-    ports = (first_port, "udp")
-    with Tap(ends[1]) as tap:
+    tcp = first_port == "tcp"
+    ports = (first_port, "tcp" if tcp else "udp")
+    with Tap(ends[1], socket.IPPROTO_TCP if tcp else socket.IPPROTO_UDP) as tap:
         ended = run_pair(client(), harp(), ("fifo",), spaces=(ends[0].space, ends[1].space),
                          options=("--limit", "60", "--bound", "20"), settings=tuple(
                              {**NO_RANK, "HARP_PORT": ports[rank], "HARP_PLAN": str(file),
@@ -190,14 +200,15 @@ def run_ranks(tmp_path: Path, content: dict[str, Any], ends: tuple[End, End],
 
 
 @root_only
-@pytest.mark.parametrize("port", ["udp", "xdp"])
+@pytest.mark.parametrize("port", ["udp", "xdp", "tcp"])
 def test_source_ports_on_the_wire_are_the_plans(tmp_path: Path, port: str) -> None:
     with veth_pair() as (a, b):
         listens = [f"{a.ipv4}:61000", f"{b.ipv4}:61000"]
         forth = [(0, f"{a.ipv4}:{61300 + n}", listens[1]) for n in range(3)]
         back = [(1, f"{b.ipv4}:{61400 + n}", listens[0]) for n in range(3)]
-        ended, seen = run_ranks(tmp_path, plan(*listens, flows=(*forth, *back)), (a, b), port,
-                                HARP_PATHS="3")
+        content = {**plan(*listens, flows=(*forth, *back)),
+                   "protocol": "tcp" if port == "tcp" else "udp"}
+        ended, seen = run_ranks(tmp_path, content, (a, b), port, HARP_PATHS="3")
     answers = {(61000, 61400 + n) for n in range(3)}
     assert seen == {(61300 + n, 61000) for n in range(3)} | answers
     assert "HARP_PLAN" not in ended.told[0] + ended.told[1]
@@ -215,7 +226,7 @@ def test_a_taken_source_port_is_one_line_and_the_rest_is_as_planned(tmp_path: Pa
         with other:
             other.bind((a.ipv4, 61300))
             ended, seen = run_ranks(tmp_path, content, (a, b), HARP_PATHS="2")
-        assert "leaves by another UDP port than planned and is hashed" in ended.told[0]
+        assert "leaves by another port than planned and is hashed" in ended.told[0]
         assert "61300 cannot be had" in ended.told[0]
         assert {source for source, target in seen if target == 61000} == {61000, 61301}
 

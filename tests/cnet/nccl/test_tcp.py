@@ -51,7 +51,7 @@ def test_auto_takes_tcp_where_there_is_no_zero_copy_and_says_why() -> None:
 
 @pytest.mark.parametrize(("name", "value"), [
     ("HARP_FAULTS", "drop=1%"), ("HARP_CC", "fixed"), ("HARP_XDP", "copy"),
-    ("HARP_BUSY_POLL", "10"), ("HARP_PLAN", "plan.json")])
+    ("HARP_BUSY_POLL", "10")])
 def test_what_packets_of_our_own_alone_can_do_asks_for_udp(name: str, value: str) -> None:
     assert not says_tcp(ask("listen", **LO, **{name: value}))
     found = ask("listen", **LO, HARP_PORT="tcp", **{name: value})

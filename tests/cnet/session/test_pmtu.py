@@ -164,6 +164,23 @@ def test_a_route_that_takes_less_than_most_do_ends_nothing(kind: str, icmp: bool
                 assert server.makefile("rb").read(20_000) == bytes(20_000)
 
 
+@pytest.mark.parametrize(("sender", "icmp"), [("near", True), ("far", True), ("near", False),
+                                              pytest.param("far", False, marks=pytest.mark.long)])
+def test_a_route_that_takes_less_than_most_do_ends_no_flow(sender: str, icmp: bool) -> None:
+    """The kernel goes on where ICMP tells it, and else in vain: then a flow of short segments."""
+    with Net() as net:
+        route = Route(net, icmp=icmp)
+        with connected_pair(route, "tcp") as (near, far):
+            transfer(near, far)
+            route.set_mtu(600)
+            ends = (near, far) if sender == "near" else (far, near)
+            for _ in range(2):
+                message = os.urandom(300_001)
+                sent = ends[0].send(message)
+                assert bytes(ends[1].recv(len(message), timeout=PATIENCE_S)) == message
+                sent.wait(timeout=PATIENCE_S)
+
+
 class Wire:
     """Two hosts whose cards cut super-packets, which a veth else passes whatever its MTU is."""
 

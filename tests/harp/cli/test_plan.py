@@ -43,6 +43,18 @@ def planned(path):
     return data
 
 
+def test_a_plan_of_tcp_holds_by_the_hash_of_tcp_and_asks_for_its_port(job, tmp_path):
+    path, plan = job(flows=ACROSS, protocol="tcp"), tmp_path / "plan.json"
+    data = planned(path)
+    assert data["protocol"] == data["settings"]["HARP_PORT"] == "tcp"
+    assert len(set(spines(data))) == len(ACROSS)
+    plan.write_text(json.dumps(data))
+    assert run("plan", path, "--check", plan).exit_code == 0
+    assert "# Let TCP pass between the hosts" in run("env", "--plan", plan).stdout
+    plan.write_text(json.dumps({**data, "protocol": "udp"}))
+    assert "flows stray" in run("plan", path, "--check", plan).stderr
+
+
 def spines(plan):
     return [flow["links"][1].partition("->")[2] for flow in plan["flows"]]
 
@@ -145,7 +157,7 @@ WRONG = {
     "ports": ({"ports": {"listen": 62000}},
               "ports: ports out of order; allowed: listen < first_source <= last_source"),
     "too few": ({"ports": {"listen": 61000, "first_source": 61001}, "engines": 2},
-                "2 UDP ports are needed to listen on a host, and from 61000 to 61000 there are 1"),
+                "2 ports are needed to listen on a host, and from 61000 to 61000 there are 1"),
     "no switch": ({"seeds": {"laef0": 1}}, "'laef0' is not a known switch"),
     "no topology": ({"topology": "other.yaml"}, "other.yaml"),
 }
@@ -222,7 +234,7 @@ def test_a_plan_sets_no_other_names(job):
     data = planned(job(flows=ACROSS))
     assert set(data["settings"]) <= set(SETTINGS)
     data["settings"]["x; reboot"] = "1"
-    with pytest.raises(PlanError, match="it sets 'x; reboot': allowed are HARP_PATHS"):
+    with pytest.raises(PlanError, match="it sets 'x; reboot': allowed are HARP_PORT, HARP_PATHS"):
         Deployment.from_json(json.dumps(data))
 
 
