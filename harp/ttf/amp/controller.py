@@ -204,8 +204,8 @@ class Controller:
             return "gradients are not finite"
         for what, value, trend in (("loss", run.loss, self._trend),
                                    ("gradients' norm", run.norm, self._norms)):
-            if value > (limit := trend.limit()):
-                return f"the {what} {value:.4g} leaves its trend, which ends at {limit:.4g}"
+            if trend.leaves(value):
+                return f"the {what} {value:.4g} leaves its trend, which ends at {trend.limit():.4g}"
         return ""
 
     def _judge(self, compute: Callable[[], torch.Tensor], half: Run, again: str,
