@@ -48,7 +48,7 @@ class Plan:
 
     def __init__(self, module: nn.Module, key: str, call: Call, settings: Settings) -> None:
         self._module, self._settings = module, settings
-        self._name = fingerprint(module, key)
+        self._name = fingerprint(module.state_dict(), type(module).__qualname__, str(module), key)
         self._grad = torch.is_grad_enabled()
         self._autocast = self._autocast_now(call)
         self._sizes: deque[dict[Any, int]] = deque(maxlen=512)
@@ -77,6 +77,9 @@ class Plan:
             self._counters.look()
             return result
         assert self.decision is not None
+        if variant.unsaved:  # by now its backward pass was compiled, too
+            variant.unsaved = False
+            self._settings.kept.add(self._name, self.decision)
         return self._run_in(variant, self._module, call, size, self.decision)
 
     def _run_in(self, variant: Any, module: Any, call: Call, bucket: int,
@@ -145,9 +148,9 @@ class Plan:
                 decision = known or self._decide(module)
                 self._compile(module, decision)
                 self.seconds = time.perf_counter() - begin
+                if known is None:
+                    self._settings.kept.add(self._name, decision)
             log.info("%s: %s", type(self._module).__name__, decision.why)
-            if known is None:
-                self._settings.kept.add(self._name, decision)
         except Exception as error:
             log.warning("%s stays eager: %s", type(self._module).__name__,
                         str(error).strip().splitlines()[0] if str(error).strip() else error)

@@ -38,6 +38,8 @@ class Variant:
     def __init__(self, name: str, backend: str | Callable[..., Any], *, dynamic: bool) -> None:
         self.name, self.ready, self.given_up = name, False, False
         self.graphs = 0
+        self.unsaved = False
+        """Whether something was compiled again since the last save."""
         self._known = 0
         self._limit = torch._dynamo.config.recompile_limit
         self._recompiles = 0
@@ -58,8 +60,12 @@ class Variant:
         """Run a module that this variant is of."""
         if self.given_up:
             return module(*args, **kwargs)
+        if not self.ready:
+            # Else sizes that happen to be equal in this call would have to be so in each.
+            with torch.fx.experimental._config.patch(use_duck_shape=False):
+                return self._call(module, args, kwargs)
         result = self._call(module, args, kwargs)
-        if self.graphs != self._known and self.ready:
+        if self.graphs != self._known:
             self._report()
         return result
 
@@ -68,7 +74,7 @@ class Variant:
         self._known, self.ready = self.graphs, True
 
     def _report(self) -> None:
-        self._known = self.graphs
+        self._known, self.unsaved = self.graphs, True
         self._recompiles += 1
         log.warning("%s was compiled again (%d); `harp recompiles -- COMMAND` names the guard",
                     self.name, self._recompiles)
