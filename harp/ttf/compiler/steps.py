@@ -40,7 +40,7 @@ class Step:
     def __init__(self, optimizer: torch.optim.Optimizer, kept: Kept,
                  backend: str | Callable[..., Any] = "inductor") -> None:
         self._optimizer, self._kept = optimizer, kept
-        self._variant = Variant("step", backend, dynamic=False)
+        self._variant = Variant("step", backend, dynamic=False, optimize=False)
         self._name = _named(optimizer)
         self._last = numbers(optimizer)
         self._tensors = {place: torch.tensor(value) for place, value in self._last.items()
