@@ -15,7 +15,7 @@ SUBJECTS = {
     "nccl": ("bench.nccl.nccl_rows", "the NCCL plugin against kernel TCP as NCCL uses it"),
     "lightcc": ("bench.lightcc.lightcc_rows", "LightCC against gloo, MPI and oneCCL"),
     "angelptm": ("bench.angelptm.angelptm_rows", "AngelPTM against torch, DeepSpeed and fio"),
-    "ttf": ("bench.ttf.ttf_rows", "TTF against torch: tables, precision, inference"),
+    "ttf": ("bench.ttf.ttf_rows", "TTF against torch: tables, precision, compilation, inference"),
     "convergence": ("bench.lightcc.convergence", "training by top-k against dense training"),
     "outer": ("bench.lightcc.outer_rows", "rare meetings over a slow line: time to a loss"),
     "tccl": ("bench.tccl.tccl_rows", "two ports and faults: HARP and kernel TCP"),

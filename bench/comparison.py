@@ -51,6 +51,8 @@ class ArmRow(Row):
     """Arms of other settings; the best is shown and judges nothing."""
     limits: Mapping[str, float] = field(default_factory=dict)
     """Most that the arm's further figures may be."""
+    most_rounds: int | None = None
+    """Most rounds, whatever ``--rounds`` says: for measurements of minutes."""
     least_s: float = 0.0
     """Least duration of a measurement, whatever ``--seconds`` says: for slow control loops."""
 
@@ -86,7 +88,8 @@ class Measured:
 def run_group(group: Group, rows: Sequence[ArmRow], bench: Bench,
               progress: Progress) -> dict[str, Result]:
     """Measure the arms that the rows of one group need, arm after arm, round after round."""
-    bench = replace(bench, seconds=max(bench.seconds, *(row.least_s for row in rows)))
+    bench = replace(bench, seconds=max(bench.seconds, *(row.least_s for row in rows)),
+                    rounds=min(bench.rounds, *(row.most_rounds or bench.rounds for row in rows)))
     with group(bench) as arms:
         wanted = [name for name in arms
                   if any(name in (row.value, row.floor, *row.also, *row.against, *row.beside)

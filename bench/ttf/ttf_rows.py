@@ -1,4 +1,4 @@
-"""TTF beside torch and its peers: tables, precision, and inference.
+"""TTF beside torch and its peers: tables, precision, compilation and inference.
 
 The modules of this folder say what their rows measure. Tables need up to 9 GB. Needs root.
 """
@@ -8,9 +8,9 @@ from __future__ import annotations
 import importlib.util
 
 from bench.comparison import ArmRow, compare
-from bench.ttf import amp_rows, embedding_rows, infer_rows
+from bench.ttf import amp_rows, compile_rows, embedding_rows, infer_rows
 
-ROWS = {**embedding_rows.ROWS_BY_ID, **amp_rows.ROWS, **infer_rows.ROWS}
+ROWS = {**embedding_rows.ROWS_BY_ID, **amp_rows.ROWS, **compile_rows.ROWS, **infer_rows.ROWS}
 
 
 def available() -> dict[str, ArmRow]:

@@ -25,12 +25,17 @@ two variants at most, one for each precision, plus two for each module that is p
 
 Gradients are complete when `backward` returns: DDP reduces them; accumulation over several batches
 is the function's business.
+
+Of dynamic embeddings (`harp.ttf.embedding`) the optimizer is given beside the dense one. Their
+gradients wait in the tables until a step, and those of a run that is not applied are forgotten.
+A gradient that is not finite is seen; norms, clipping and comparisons are of the dense ones.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +48,7 @@ from harp.ttf.amp.runs import Before, Loss, Run, call, distance, gradients, norm
 from harp.ttf.amp.trend import Trend
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
     from torch import nn
 
@@ -89,7 +94,7 @@ class Controller:
 
     Args:
         model: as the function of a step calls it: plain, compiled or in DDP.
-        optimizer: of torch.
+        optimizer: of torch; or several, such as a dense one and a `TableOptimizer`.
         dtype: the half precision: `torch.float16` or `torch.bfloat16`, which has no scaler.
         policy: thresholds.
         clip_norm: most that the norm of gradients may be; larger ones are clipped.
@@ -97,14 +102,17 @@ class Controller:
 
     """
 
-    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer,
+    def __init__(self, model: nn.Module,
+                 optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
                  dtype: torch.dtype = torch.float16, *, policy: Policy | None = None,
                  clip_norm: float | None = None, group: Any = None) -> None:
         if dtype not in (torch.float16, torch.bfloat16):
             raise ValueError(f"dtype is {dtype}; allowed are torch.float16 and torch.bfloat16")
         self.policy = policy or Policy()
-        self.model, self.optimizer, self.dtype = model, optimizer, dtype
-        self._parameters = [parameter for part in optimizer.param_groups
+        self.model, self.dtype = model, dtype
+        self.optimizers = ((optimizer,) if isinstance(optimizer, torch.optim.Optimizer)
+                           else tuple(optimizer))
+        self._parameters = [parameter for each in self.optimizers for part in each.param_groups
                             for parameter in part["params"]]
         if any(part.dtype in (torch.float16, torch.bfloat16) for part in self._parameters):
             raise ValueError("parameters are in half precision already; the controller needs those "
@@ -163,35 +171,49 @@ class Controller:
 
     def _run(self, compute: Callable[[], torch.Tensor], *, half: bool) -> Run:
         """Leave unscaled gradients in the parameters."""
-        self.optimizer.zero_grad(set_to_none=True)
+        self._forget_gradients()
         with torch.autocast(self._device.type, dtype=self.dtype, enabled=half):
             loss = call(compute)
         on_its_way = Loss(loss, self._votes, self._group)
         voted, self._votes = bool(self._votes), []
         (self.scaler.scale(loss) if half else loss).backward()
         if half:
-            self.scaler.unscale_(self.optimizer)
+            self._unscale()
         mean, votes = on_its_way.arrive()
         if voted:
             self._count(votes)
         return Run(mean, norm_of(self._parameters))
 
+    def _unscale(self) -> None:
+        """Divide gradients by the scale; tables divide theirs in their step."""
+        for optimizer in self.optimizers:
+            if not _has_tables(optimizer):
+                self.scaler.unscale_(optimizer)
+            elif self.scaler.is_enabled():
+                self.scaler._check_inf_per_device(optimizer)
+
+    def _forget_gradients(self) -> None:
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none=True)
+
     def _apply(self, run: Run, *, half: bool, again: str = "") -> Report:
         """Step, unless the run is not finite."""
         if not run.finite:
-            self.optimizer.zero_grad(set_to_none=True)
+            self._forget_gradients()
             self._before.restore_buffers()
             log.warning("step %d is not applied: in full precision, too, %s", self._state.steps,
                         self._doubt(run))
             return Report(run.loss, half, applied=False, again=again)
         if self._clip_norm is not None:
             clip_grads_with_norm_(self._parameters, self._clip_norm, torch.tensor(run.norm))
+        for optimizer in self.optimizers:
+            if half:
+                self.scaler.step(optimizer)
+            else:
+                optimizer.step()
         if half:
-            self.scaler.step(self.optimizer)
             self.scaler.update()
             self._state.half_steps += 1
-        else:
-            self.optimizer.step()
         self._trend.add(run.loss)
         self._norms.add(run.norm)
         return Report(run.loss, half, applied=True, again=again)
@@ -204,8 +226,8 @@ class Controller:
             return "gradients are not finite"
         for what, value, trend in (("loss", run.loss, self._trend),
                                    ("gradients' norm", run.norm, self._norms)):
-            if value > (limit := trend.limit()):
-                return f"the {what} {value:.4g} leaves its trend, which ends at {limit:.4g}"
+            if trend.leaves(value):
+                return f"the {what} {value:.4g} leaves its trend, which ends at {trend.limit():.4g}"
         return ""
 
     def _judge(self, compute: Callable[[], torch.Tensor], half: Run, again: str,
@@ -257,7 +279,8 @@ class Controller:
         after.keep()
         self._before.restore()
         search = Search(self.model)
-        with search.watching(), torch.autocast(self._device.type, dtype=self.dtype):
+        with (search.watching(), _discarding(self.optimizers),
+              torch.autocast(self._device.type, dtype=self.dtype)):
             self.scaler.scale(call(compute)).backward()
         after.restore()
         for parameter, gradient in zip(self._parameters, kept, strict=True):
@@ -337,3 +360,19 @@ class Controller:
         for name in pinned:
             if name not in kept.pinned:
                 self._pin(name)
+
+
+def _has_tables(optimizer: torch.optim.Optimizer) -> bool:
+    """Tell whether gradients of an optimizer wait in tables: `TableOptimizer` says so."""
+    return bool(getattr(optimizer, "has_tables", False))
+
+
+@contextmanager
+def _discarding(optimizers: Sequence[torch.optim.Optimizer]) -> Iterator[None]:
+    """Let gradients of dynamic embeddings go nowhere; those that wait in their tables stay."""
+    if not any(map(_has_tables, optimizers)):
+        yield
+        return
+    from harp.ttf.embedding.operators import discarding
+    with discarding():
+        yield

@@ -43,19 +43,22 @@ class Loss:
     """A loss on its way to all ranks, with votes of this rank behind it."""
 
     def __init__(self, loss: torch.Tensor, votes: list[float], group: Any) -> None:
-        self._message = torch.cat([loss.detach().float().reshape(1),
-                                   torch.tensor(votes, dtype=torch.float32, device=loss.device)])
-        self._ranks, self._work = 1, None
-        if dist.is_available() and dist.is_initialized() and dist.get_world_size(group) > 1:
+        self._loss, self._votes, self._ranks = loss.detach(), tuple(votes), 1
+        if dist.is_available() and dist.is_initialized():
             self._ranks = dist.get_world_size(group)
+        if self._ranks > 1:
+            self._message = torch.cat([
+                self._loss.float().reshape(1),
+                torch.tensor(votes, dtype=torch.float32, device=loss.device)])
             self._work = dist.all_reduce(self._message, group=group, async_op=True)
 
     def arrive(self) -> tuple[float, tuple[float, ...]]:
         """Give the mean loss and the sums of votes."""
-        if self._work is not None:
-            self._work.wait()
-        loss, *votes = self._message.tolist()
-        return loss / self._ranks, tuple(votes)
+        if self._ranks == 1:
+            return float(self._loss), self._votes
+        self._work.wait()
+        loss, *sums = self._message.tolist()
+        return loss / self._ranks, tuple(sums)
 
 
 class Before:

@@ -8,7 +8,7 @@
   (`harp.ttf.compiler.plan`). Padding is cut off again, and is used only where results and gradients
   are those of an unpadded call; a module that needs to know gets a boolean mask by keyword.
 - Floats among the arguments, and numbers in modules that change from call to call, are tensors for
-  the compiled code. An optimizer's learning rate becomes a tensor that schedulers fill.
+  the compiled code. So are an optimizer's (`harp.ttf.compiler.steps`).
 - A copy of the module is compiled aside, while calls run eagerly. A compiler that fails leaves
   them so, with one line in the log.
 - Decisions and compiled code are kept in a folder, and rank 0 compiles for all
@@ -31,7 +31,7 @@ from harp.ttf.compiler.buckets import MOST
 from harp.ttf.compiler.calls import Call
 from harp.ttf.compiler.decisions import Kept
 from harp.ttf.compiler.plan import Plan
-from harp.ttf.compiler.variants import Variant
+from harp.ttf.compiler.steps import Step
 
 if TYPE_CHECKING:
     import os
@@ -89,33 +89,17 @@ class Compiled(nn.Module):
         return [plan.decision.why for plan in self._plans.values() if plan.decision is not None]
 
 
-def compiled_step(optimizer: Any,
-                  backend: str | Callable[..., Any] = "inductor") -> Callable[[], Any]:
-    """Compile an optimizer's step; its learning rates become tensors, which schedulers fill."""
-    for group in optimizer.param_groups:
-        if not torch.is_tensor(group["lr"]):
-            group["lr"] = torch.tensor(group["lr"])
-    variant = Variant("step", backend, dynamic=False)
-
-    def run() -> Any:
-        result = variant(optimizer.step, (), {})
-        if not variant.ready:
-            variant.settle()
-        return result
-    return run
-
-
 def compiled(module: Any, *, cache: str | os.PathLike[str] | None = None, **settings: Any) -> Any:
     """Compile a module; of an optimizer, give its compiled step.
 
     Args:
         module: a module or an optimizer.
         cache: a folder for decisions and compiled code; a second start compiles nothing.
-        settings: those of `Settings`.
+        settings: those of `Settings`; an optimizer has the backend alone.
 
     """
     if isinstance(module, torch.optim.Optimizer):
-        return compiled_step(module, **settings)
+        return Step(module, Kept(cache), **settings)
     if not isinstance(module, nn.Module):
         raise TypeError(f"harp.ttf.compile takes a module or an optimizer, not "
                         f"{type(module).__name__}")

@@ -1,7 +1,10 @@
 """Decisions, and what torch compiled for them, kept in a folder and carried between ranks.
 
     FOLDER/decisions.json      decisions by what they were taken for
-    FOLDER/artifacts           torch.compiler.save_cache_artifacts
+    FOLDER/artifacts-NAME      torch.compiler.save_cache_artifacts of a process that added to them
+
+A process can save what it compiled or used itself, not what it found in the folder for others; so
+each that adds something writes a file of its own.
 
 Rank 0 of a job compiles; the others run eagerly until its decision and artifacts arrive over the
 job's store, and then find everything compiled. Nobody waits in a step.
@@ -16,6 +19,8 @@ import os
 import pickle
 import threading
 import time
+import uuid
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -45,7 +50,7 @@ class Decision:
     floats: tuple[int, ...] = ()
     """Leaves that are floats and change."""
     counters: tuple[tuple[int, str], ...] = ()
-    """Numbers in modules that change."""
+    """Numbers that change: in modules by their places, or in an optimizer's groups."""
 
     @classmethod
     def of(cls, record: dict[str, Any]) -> Decision:
@@ -57,12 +62,11 @@ class Decision:
                    tuple((place, name) for place, name in record["counters"]))
 
 
-def fingerprint(module: Any, key: str) -> str:
-    """Name a module's structure and a call's key, the same in every process."""
-    shapes = [(name, str(value.dtype), tuple(value.shape))
-              for name, value in module.state_dict().items()
+def fingerprint(tensors: dict[str, Any], *texts: str) -> str:
+    """Name tensors' shapes and what texts say, the same in every process."""
+    shapes = [(name, str(value.dtype), tuple(value.shape)) for name, value in tensors.items()
               if torch.is_tensor(value)]
-    text = repr((torch.__version__, type(module).__qualname__, str(module), shapes, key))
+    text = repr((torch.__version__, *texts, shapes))
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
@@ -72,18 +76,29 @@ class Kept:
     def __init__(self, folder: str | os.PathLike[str] | None) -> None:
         self._folder = Path(folder) if folder is not None else None
         self._known: dict[str, Decision] = {}
+        self._file = f"artifacts-{uuid.uuid4().hex[:12]}"
         if self._folder is not None and (self._folder / "decisions.json").exists():
             self._load(self._folder)
 
     def _load(self, folder: Path) -> None:
         try:
-            records = json.loads((folder / "decisions.json").read_text())
-            self._known = {name: Decision.of(record) for name, record in records.items()}
-            torch.compiler.load_cache_artifacts((folder / "artifacts").read_bytes())
+            self._known = self._read(folder)
+            for file in sorted(folder.glob("artifacts-*")):
+                torch.compiler.load_cache_artifacts(file.read_bytes())
         except (ValueError, KeyError, TypeError, OSError, RuntimeError, EOFError) as error:
             self._known = {}
             log.warning("%s holds no decisions that can be read (%s); they are taken anew", folder,
                         error)
+
+    @staticmethod
+    def _read(folder: Path) -> dict[str, Decision]:
+        records = json.loads((folder / "decisions.json").read_text())
+        return {name: Decision.of(record) for name, record in records.items()}
+
+    @property
+    def first(self) -> bool:
+        """Whether this rank compiles for others."""
+        return self._rank() == 0
 
     def get(self, name: str) -> Decision | None:
         """Give what was decided before, if it was."""
@@ -96,8 +111,10 @@ class Kept:
         data = artifacts[0] if artifacts else b""
         if self._folder is not None and self._rank() == 0:
             self._folder.mkdir(parents=True, exist_ok=True)
+            self._write(self._file, data)
+            with suppress(ValueError, KeyError, TypeError, OSError):
+                self._known = {**self._read(self._folder), **self._known}  # another process's
             records = {known: asdict(value) for known, value in self._known.items()}
-            self._write("artifacts", data)
             self._write("decisions.json", json.dumps(records, indent=1).encode())
         if self._ranks() > 1 and self._rank() == 0:
             self._store().set(f"harp.ttf.compile/{name}", pickle.dumps((asdict(decision), data)))

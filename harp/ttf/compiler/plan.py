@@ -29,6 +29,7 @@ from harp.ttf.compiler.variants import (
     gradients_too,
     in_tensors,
     seconds_of,
+    trial,
 )
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ log = logging.getLogger(__name__)
 TOLERANCE = 1e-4
 """Of padded results against eager ones, by their norm: float32 sums in another order."""
 MOST_SAMPLES = 3
+BUCKET_SHARE = 0.25
+"""Least time to compile a static graph, of that for any size: a quarter and more, as measured."""
 
 
 class Plan:
@@ -48,7 +51,7 @@ class Plan:
 
     def __init__(self, module: nn.Module, key: str, call: Call, settings: Settings) -> None:
         self._module, self._settings = module, settings
-        self._name = fingerprint(module, key)
+        self._name = fingerprint(module.state_dict(), type(module).__qualname__, str(module), key)
         self._grad = torch.is_grad_enabled()
         self._autocast = self._autocast_now(call)
         self._sizes: deque[dict[Any, int]] = deque(maxlen=512)
@@ -77,6 +80,9 @@ class Plan:
             self._counters.look()
             return result
         assert self.decision is not None
+        if variant.unsaved:  # by now its backward pass was compiled, too
+            variant.unsaved = False
+            self._settings.kept.add(self._name, self.decision)
         return self._run_in(variant, self._module, call, size, self.decision)
 
     def _run_in(self, variant: Any, module: Any, call: Call, bucket: int,
@@ -139,15 +145,14 @@ class Plan:
         try:
             known = known or self._settings.kept.from_first_rank(self._name)
             with torch.set_grad_enabled(self._grad), torch.autocast(device, dtype, enabled=on), \
-                    compiling:
+                    compiling, trial(self._module) as module:
                 begin = time.perf_counter()
-                module = copy.deepcopy(self._module)
                 decision = known or self._decide(module)
                 self._compile(module, decision)
                 self.seconds = time.perf_counter() - begin
+                if known is None:
+                    self._settings.kept.add(self._name, decision)
             log.info("%s: %s", type(self._module).__name__, decision.why)
-            if known is None:
-                self._settings.kept.add(self._name, decision)
         except Exception as error:
             log.warning("%s stays eager: %s", type(self._module).__name__,
                         str(error).strip().splitlines()[0] if str(error).strip() else error)
@@ -178,21 +183,39 @@ class Plan:
         varies = replace(plain, varies=True)
         samples = sorted(self._samples.values(), key=lambda call: tuple(call.sizes.values()))
         self._any = Variant("any_size", self._settings.backend, dynamic=True)
+        begin = time.perf_counter()
         times = [self._warm(self._any, module, call, 0, varies) for call in samples]
+        compile_s = time.perf_counter() - begin
         self._any.settle()
         self.decision = varies  # used at once; buckets may replace it
-        if len(groups) > 1 or not self._settings.pad:
-            why = "several sizes vary by themselves" if len(groups) > 1 else "padding is off"
+        tables = any(hasattr(part, "uncopied") for part in module.modules())
+        if len(groups) > 1 or tables or not self._settings.pad:
+            why = ("several sizes vary by themselves" if len(groups) > 1 else
+                   "padding would be ids of dynamic embeddings" if tables else "padding is off")
             return replace(varies, why=f"a dynamic dimension: {why}")
-        return self._weigh(module, replace(varies, dimensions=groups[0]), samples, times)
+        return self._weigh(module, replace(varies, dimensions=groups[0]), samples, times,
+                           compile_s)
 
     def _weigh(self, module: nn.Module, varies: Decision, samples: list[Call],
-               times: list[float]) -> Decision:
+               times: list[float], compile_s: float) -> Decision:
         """Hold the best buckets against the dynamic dimension, which is compiled already."""
         sizes = Counter(call[varies.dimensions[0]] for call in self._sizes)
         largest = max(sizes)
         padded = replace(varies, buckets=(largest,))
         small, large = samples[0], samples[-1]
+        near, far = (self._size(call, padded) for call in (small, large))
+        slope = max(0.0, (times[-1] - times[0]) / max(1, far - near))
+
+        def dynamic_of(size: int) -> float:
+            return max(min(times), times[0] + slope * (size - near))
+
+        scale = self._settings.horizon / sum(sizes.values())
+        calls = {size: count * scale for size, count in sizes.items()}
+        dynamic = sum(count * dynamic_of(size) for size, count in calls.items())
+        if dynamic < BUCKET_SHARE * compile_s:
+            return replace(varies, dimensions=(), why=(
+                f"a dynamic dimension: {self._settings.horizon} calls take {dynamic:.2f} s, less "
+                "than it takes to compile a bucket"))
         results, why = self._padded_right(module, small, padded)
         if why:
             return replace(varies, dimensions=(), why=f"a dynamic dimension: {why}")
@@ -203,18 +226,9 @@ class Plan:
         compile_s = time.perf_counter() - begin
         first.settle()
         self._variants[largest] = first
-        near, far = (self._size(call, padded) for call in (small, large))
-        slope = max(0.0, (times[-1] - times[0]) / max(1, far - near))
-
-        def dynamic_of(size: int) -> float:
-            return max(min(times), times[0] + slope * (size - near))
-
         ratio = static / dynamic_of(largest)
-        scale = self._settings.horizon / sum(sizes.values())
-        calls = {size: count * scale for size, count in sizes.items()}
         ends, cost = buckets.choose(calls, lambda size: ratio * dynamic_of(size), compile_s,
                                     self._settings.most_buckets)
-        dynamic = sum(count * dynamic_of(size) for size, count in calls.items())
         totals = (f"over {self._settings.horizon} calls {len(ends)} buckets cost {cost:.2f} s, "
                 f"a dynamic dimension {dynamic:.2f} s")
         if cost >= dynamic:

@@ -7,6 +7,7 @@ command that names the guard, and at torch's limit the variant is given up, whic
 
 from __future__ import annotations
 
+import copy
 import logging
 import threading
 import time
@@ -16,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils import _pytree as pytree
+
+from harp.ttf.compiler import passes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -35,9 +38,13 @@ def _body(module: Any, args: Any, kwargs: Any) -> Any:
 class Variant:
     """A module, compiled for static sizes or for any."""
 
-    def __init__(self, name: str, backend: str | Callable[..., Any], *, dynamic: bool) -> None:
+    def __init__(self, name: str, backend: str | Callable[..., Any], *, dynamic: bool,
+                 optimize: bool = True) -> None:
         self.name, self.ready, self.given_up = name, False, False
+        self._passes, self._alive = optimize, list[Any]()
         self.graphs = 0
+        self.unsaved = False
+        """Whether something was compiled again since the last save."""
         self._known = 0
         self._limit = torch._dynamo.config.recompile_limit
         self._recompiles = 0
@@ -51,6 +58,10 @@ class Variant:
 
         def compile_graph(graph: Any, inputs: Any, **options: Any) -> Any:
             self.graphs += 1
+            if self._passes:
+                self._alive += passes.optimize(graph)
+                if backend == "inductor":
+                    options["config_patches"] = {"post_grad_custom_pre_pass": passes.ShareCasts()}
             return compiles(graph, inputs, **options)
         return compile_graph
 
@@ -58,8 +69,12 @@ class Variant:
         """Run a module that this variant is of."""
         if self.given_up:
             return module(*args, **kwargs)
+        if not self.ready:
+            # Else sizes that happen to be equal in this call would have to be so in each.
+            with torch.fx.experimental._config.patch(use_duck_shape=False):
+                return self._call(module, args, kwargs)
         result = self._call(module, args, kwargs)
-        if self.graphs != self._known and self.ready:
+        if self.graphs != self._known:
             self._report()
         return result
 
@@ -68,7 +83,7 @@ class Variant:
         self._known, self.ready = self.graphs, True
 
     def _report(self) -> None:
-        self._known = self.graphs
+        self._known, self.unsaved = self.graphs, True
         self._recompiles += 1
         log.warning("%s was compiled again (%d); `harp recompiles -- COMMAND` names the guard",
                     self.name, self._recompiles)
@@ -120,6 +135,19 @@ def in_tensors(module: nn.Module, counters: Sequence[Counter]) -> Iterator[None]
         for (place, name), kind in kinds.items():
             value = vars(modules[place])[name]
             vars(modules[place])[name] = kind(value.item()) if torch.is_tensor(value) else value
+
+
+@contextmanager
+def trial(module: nn.Module) -> Iterator[nn.Module]:
+    """Copy a module for trials; dynamic tables are neither copied nor changed by it."""
+    shared = [each for part in module.modules() for each in getattr(part, "uncopied", ())]
+    made = copy.deepcopy(module, {id(each): each for each in shared})
+    if not shared:
+        yield made
+        return
+    from harp.ttf.embedding.operators import rehearsal
+    with rehearsal():
+        yield made
 
 
 def gradients_too(result: Any, parameters: list[torch.Tensor]) -> list[torch.Tensor | None]:

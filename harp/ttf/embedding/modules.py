@@ -46,6 +46,11 @@ class Looking(nn.Module):
     tables: list[Table]
     optimizer: Settings
 
+    @property
+    def uncopied(self) -> list[Any]:
+        """What a copy of a model for trials shares with it, under `operators.rehearsal`."""
+        return [self.features, *self.tables, self.features.exchange]
+
     def _look_up(self, keys: list[torch.Tensor], offsets: list[torch.Tensor],
                  weights: list[torch.Tensor], bags: int) -> torch.Tensor:
         rows: torch.Tensor = torch.ops.harp.embed(self.anchor, keys, offsets, weights,

@@ -6,10 +6,17 @@ gradient of its own: 0, or NaN if one of the bags' is not finite. So whatever lo
 of parameters, as GradScaler does, sees it. The anchor is also why torch differentiates at all.
 
 Tables are no tensors: an operator gets the number of a `FeatureSet`.
+
+Under `rehearsal` a thread looks up in empty twins of the tables, and its gradients go nowhere: a
+copy of a model can be tried so while the model trains. Under `discarding` gradients alone go
+nowhere.
 """
 
 from __future__ import annotations
 
+import threading
+from contextlib import contextmanager
+from functools import cached_property
 from itertools import accumulate, count
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
@@ -18,30 +25,38 @@ import torch
 from torch._library.effects import EffectType
 
 from harp.ttf.embedding import table as tables_in_c
+from harp.ttf.embedding.table import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import numpy as np
 
-    from harp.ttf.embedding.table import Table
-
 _known: WeakValueDictionary[int, FeatureSet] = WeakValueDictionary()
 _numbers = count()
+_thread = threading.local()
 
 
 class FeatureSet:
     """The tables that one call looks up, side by side in its result."""
 
     def __init__(self, tables: Sequence[Table], means: Sequence[bool],
-                 paddings: Sequence[int | None], exchange: Any = None) -> None:
+                 paddings: Sequence[int | None], exchange: Any = None,
+                 number: int | None = None) -> None:
         self.tables, self.exchange = list(tables), exchange
         self.means, self.paddings = list(means), list(paddings)
         self.begins = [0, *accumulate(table.dim for table in tables)]
         self.width = self.begins[-1]
         self._template = tables_in_c.features_of(tables, means, paddings)
-        self.number = next(_numbers)
+        self.number = next(_numbers) if number is None else number
         _known[self.number] = self
+
+    @cached_property
+    def twin(self) -> FeatureSet:
+        """The same with empty tables: each id has its first row."""
+        return FeatureSet([Table(table.dim, table.optimizer, seed=table.seed, bound=table.bound,
+                                 shards=1) for table in self.tables],
+                          self.means, self.paddings, None, -1 - self.number)
 
     def call(self, keys: Sequence[torch.Tensor], offsets: Sequence[torch.Tensor],
              weights: Sequence[torch.Tensor], rows: torch.Tensor) -> np.ndarray:
@@ -54,6 +69,36 @@ class FeatureSet:
         made["rows"] = [rows.data_ptr() + 4 * begin for begin in self.begins[:-1]]
         made["bags"], made["stride"] = len(rows), self.width
         return made
+
+
+def features_of_number(number: int) -> FeatureSet:
+    """Give a feature set by its number."""
+    return _known[number]
+
+
+@contextmanager
+def rehearsal() -> Iterator[None]:
+    """Leave tables alone in this thread."""
+    _thread.rehearsal = True
+    try:
+        with discarding():
+            yield
+    finally:
+        _thread.rehearsal = False
+
+
+@contextmanager
+def discarding() -> Iterator[None]:
+    """Hand no gradient to tables in this thread."""
+    before, _thread.discarding = getattr(_thread, "discarding", False), True
+    try:
+        yield
+    finally:
+        _thread.discarding = before
+
+
+def _rehearsed() -> bool:
+    return getattr(_thread, "rehearsal", False)
 
 
 def check_offsets(offsets: Sequence[torch.Tensor], keys: Sequence[torch.Tensor]) -> None:
@@ -79,9 +124,10 @@ def _embed(anchor: torch.Tensor, keys: list[torch.Tensor], offsets: list[torch.T
     known = _known[features]
     check_offsets(offsets, keys)
     rows = torch.empty(bags, width)
-    if known.exchange is None:
-        tables_in_c.look_up(known.call(keys, offsets, weights, rows), torch.get_num_threads())
-        return rows, torch.zeros(0, dtype=torch.int64)
+    if known.exchange is None or _rehearsed():
+        here = known.twin if _rehearsed() else known
+        tables_in_c.look_up(here.call(keys, offsets, weights, rows), torch.get_num_threads())
+        return rows, torch.zeros(0 if known.exchange is None else 1, dtype=torch.int64)
     found: tuple[torch.Tensor, torch.Tensor] = known.exchange.look_up(known, keys, offsets, weights,
                                                                       rows)
     return found
@@ -99,8 +145,10 @@ def _embed_gradient(gradient: torch.Tensor, ticket: torch.Tensor, keys: list[tor
                     offsets: list[torch.Tensor], weights: list[torch.Tensor], features: int,
                     ) -> torch.Tensor:
     """Hand gradients to the tables. Returns the anchor's gradient."""
-    known = _known[features]
     gradient = gradient.float().contiguous()
+    if getattr(_thread, "discarding", False):
+        return torch.full((1,), 0.0 if gradient.isfinite().all() else float("nan"))
+    known = _known[features]
     if known.exchange is None:
         fine = tables_in_c.add(known.call(keys, offsets, weights, gradient),
                                torch.get_num_threads())

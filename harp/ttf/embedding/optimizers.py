@@ -130,6 +130,8 @@ Settings = SGD | Adagrad | Adam | FTRL
 class TableOptimizer(torch.optim.Optimizer):
     """Make the steps of all dynamic tables of a model."""
 
+    has_tables = True
+    """Gradients wait there, and not in parameters."""
     _step_supports_amp_scaling = True  # GradScaler then leaves scale and found_inf to `step`
 
     def __init__(self, model: torch.nn.Module) -> None:

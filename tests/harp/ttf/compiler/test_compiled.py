@@ -112,8 +112,10 @@ def test_counters_and_floats_that_change_compile_nothing_again():
 
 
 def test_many_sizes_are_a_dynamic_dimension_or_buckets_by_what_they_cost(monkeypatch):
-    for dynamic_slower, horizon, words in ((1.0, 1, "a dynamic dimension: over"),
-                                           (100.0, 10**6, "buckets")):
+    for dynamic_slower, horizon, statics, words in (
+            (1.0, 1, 0, "a dynamic dimension: 1 calls take"),
+            (1.0, 10**6, 1, "a dynamic dimension: over"),
+            (100.0, 10**6, 8, "buckets")):
         module, eager = twins(Rows)
         graphs = Graphs()
         compiled = settled(module, graphs, horizon=horizon)
@@ -129,7 +131,23 @@ def test_many_sizes_are_a_dynamic_dimension_or_buckets_by_what_they_cost(monkeyp
         monkeypatch.setattr(plan, "seconds_of", take)
         assert compiled.decisions()[0].startswith(words)
         assert graphs.dynamic == 1
-        assert 1 <= graphs.static <= 8
+        assert min(statics, 1) <= graphs.static <= statics
+
+
+class Pairs(nn.Module):
+    """Every row of one argument by every row of another; sizes are independent."""
+
+    def forward(self, one, other):
+        return (one[:, None] * other[None]).sum(-1)
+
+
+def test_sizes_that_are_equal_by_chance_do_not_bind_the_graph():
+    graphs = Graphs()
+    compiled = settled(Pairs(), graphs)
+    for one, other in [(4, 4), (3, 5), (6, 2), (7, 3), (5, 4), (6, 6), (3, 7), (9, 8)]:
+        x, y = torch.randn(one, 8), torch.randn(other, 8)
+        torch.testing.assert_close(compiled(x, y), Pairs()(x, y))
+    assert (graphs.static, graphs.dynamic) == (0, 1)
 
 
 def test_padding_that_changes_results_is_not_used():
@@ -205,6 +223,42 @@ def test_an_optimizer_compiles_once_under_a_schedule():
     assert graphs.static + graphs.dynamic == 1
 
 
+def test_every_number_of_an_optimizer_may_follow_a_schedule():
+    graphs = Graphs()
+    weights = [nn.Parameter(torch.ones(4)) for _ in range(2)]
+    ours, theirs = (torch.optim.AdamW([weight], lr=0.1) for weight in weights)
+    schedules = [torch.optim.lr_scheduler.OneCycleLR(each, 0.1, total_steps=20)
+                 for each in (ours, theirs)]  # a learning rate and the first beta
+    step = harp.ttf.compile(ours, backend=graphs)
+    for _ in range(16):
+        for weight in weights:
+            weight.grad = weight.detach().clone()
+        step()
+        theirs.step()
+        for schedule in schedules:
+            schedule.step()
+        assert ours.param_groups[0]["betas"] == theirs.param_groups[0]["betas"]
+        assert type(ours.param_groups[0]["lr"]) is float
+    torch.testing.assert_close(*weights)
+    assert graphs.static + graphs.dynamic == 1
+
+
+def test_an_optimizer_that_does_not_compile_runs_eagerly_and_says_so(caplog):
+    graphs = Graphs()
+    weights = [nn.Parameter(torch.ones(4)) for _ in range(2)]
+    ours, theirs = (torch.optim.SGD([weight], lr=0.1, momentum=0.9) for weight in weights)
+    step = harp.ttf.compile(ours, backend=graphs)
+    for number in range(12):
+        for weight, optimizer in zip(weights, (ours, theirs), strict=True):
+            weight.grad = weight.detach().clone()
+            optimizer.param_groups[0]["momentum"] = 0.9 - 0.01 * number
+        step()
+        theirs.step()
+    torch.testing.assert_close(*weights)
+    assert graphs.static + graphs.dynamic == 0
+    assert "SGD runs eagerly: it does not compile with lr, momentum in tensors" in caplog.text
+
+
 SECOND_START = """
 import json, sys, torch
 from torch._dynamo.utils import counters
@@ -213,8 +267,10 @@ torch.manual_seed(0)
 torch.set_num_threads(1)
 net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
 model = harp.ttf.compile(net, cache=sys.argv[1], learn=3, aside=False)
-for size in (4, 6, 8, 4, 5):
+step = harp.ttf.compile(torch.optim.AdamW(net.parameters()), cache=sys.argv[1])
+for size in (4, 6, 8, 4, 5, 7):
     model(torch.randn(size, 8)).sum().backward()
+    step()
 model.wait()
 print(json.dumps({"compiled": counters["inductor"]["fxgraph_cache_miss"],
                   "found": counters["inductor"]["fxgraph_cache_hit"],
@@ -238,6 +294,36 @@ def test_a_second_start_compiles_nothing(tmp_path):
     assert second["compiled"] == 0
     assert second["found"] > 0
     assert second["decisions"] == first["decisions"]
+
+
+SPREAD_STARTS = """
+import json, sys, torch
+from torch._dynamo.utils import counters
+import harp.ttf
+torch.manual_seed(0)
+torch.set_num_threads(1)
+net = torch.nn.Linear(8, 1)
+model = harp.ttf.compile(net, cache=sys.argv[1], learn=1, aside=False)
+for kind in sys.argv[2]:
+    rows = {"a": (4, 8), "b": (2, 3, 8)}[kind]
+    for _ in range(2):
+        model(torch.randn(*rows)).sum().backward()
+print(json.dumps(counters["inductor"]["fxgraph_cache_miss"]))
+"""
+
+
+@long
+def test_a_start_that_adds_to_a_cache_keeps_what_others_compiled(tmp_path):
+    def misses(start, kinds):
+        done = subprocess.run(
+            [sys.executable, "-c", SPREAD_STARTS, str(tmp_path / "kept"), kinds], check=True,
+            text=True, capture_output=True, timeout=PATIENCE_S,
+            env={"PATH": "/usr/bin:/bin", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / start),
+                 "PYTHONPATH": ":".join(sys.path)})
+        return json.loads(done.stdout.splitlines()[-1])
+    assert misses("first", "a") > 0
+    assert misses("second", "b") > 0
+    assert misses("third", "ab") == 0
 
 
 def test_a_cache_that_cannot_be_read_is_a_warning(tmp_path, caplog):
