@@ -178,7 +178,7 @@ class LightGroup(dist.ProcessGroup):
     @_group_call(First.BOTH)
     def allreduce(self, tensors: Tensors, opts: Any = None) -> LightWork:
         """Reduce tensors, each in place."""
-        reduction = _find_reduction(opts)
+        reduction = find_reduction(opts)
         if len(tensors) == 1 and lies_flat(tensors[0]):
             tensor = tensors[0]
             return work_of(self._group.allreduce_of(
@@ -349,7 +349,7 @@ class LightGroup(dist.ProcessGroup):
         work = whole.clone(memory_format=torch.contiguous_format)  # the caller keeps its own
         take = take_part(output, part, work, self.rank() * part)
         return LightWork([self._group.reduce_scatter(bytes_of(work)[0], dtype_of(work),
-                                                     _find_reduction(opts))], [output], take)
+                                                     find_reduction(opts))], [output], take)
 
     @_group_call(First.WRITTEN)
     def reduce_scatter_tensor_coalesced(self, outputs: Tensors, inputs: Tensors,
@@ -488,7 +488,8 @@ def _warn_once(sentence: str) -> None:
     log.warning("%s", sentence)
 
 
-def _find_reduction(opts: Any) -> str:
+def find_reduction(opts: Any) -> str:
+    """Give the name of the reduction that torch's options ask for; a sum if they do not say."""
     if opts is None:
         return "sum"
     op = getattr(opts, "reduceOp", opts)  # C++ takes a bare ReduceOp as well
