@@ -1,10 +1,11 @@
-"""A replica of DiLoCo under torchft's Manager: ``-m bench.lightcc.torchft_rank BACKEND REPLICA
-OWN_ADDRESS LIGHTHOUSE_ADDRESS LIGHTHOUSE_PORT``.
+"""A replica of DiLoCo under torchft's Manager.
+
+    python -m bench.lightcc.torchft_rank BACKEND BITS REPLICA OWN_ADDRESS LIGHTHOUSE PORT
 
 Commands on stdin are ``{"do": "meet", "buckets": BOOL}``, a line of JSON each; both replicas get
 the same ones. Each is a round without inner steps: a quorum, the average of the parameters'
 differences, the decision to commit, the outer step. The answer has the seconds that it took. The
-first replica holds the lighthouse. Environment: HARP_IFNAME and GLOO_SOCKET_IFNAME.
+first replica holds the lighthouse, whose address and port both get.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import sys
 import time
 from datetime import timedelta
+from typing import Any
 
 import torch
 from torch.distributed import TCPStore
@@ -27,10 +29,16 @@ from harp.lightcc.torchft import ProcessGroupLightCC
 
 PATIENCE = timedelta(seconds=120)
 REPLICAS = 2
-BACKENDS = {"gloo": ProcessGroupGloo, "lightcc": ProcessGroupLightCC}
 
 
-def main(backend: str, replica: str, own: str, lighthouse: str, port: str) -> None:
+def process_group(backend: str, bits: int) -> Any:
+    """Make the group over which the Manager averages."""
+    if backend == "gloo":
+        return ProcessGroupGloo(timeout=PATIENCE)
+    return ProcessGroupLightCC(timeout=PATIENCE, bits=bits)
+
+
+def main(backend: str, bits: str, replica: str, own: str, lighthouse: str, port: str) -> None:
     """Answer until stdin ends."""
     torch.set_num_threads(1)
     torch.manual_seed(1)
@@ -41,7 +49,7 @@ def main(backend: str, replica: str, own: str, lighthouse: str, port: str) -> No
     outer = torch.optim.SGD(model.parameters(), 0.7, momentum=0.9, nesterov=True)
     store = TCPStore(own, 0, is_master=True, wait_for_workers=False)
     manager = Manager(
-        pg=BACKENDS[backend](timeout=PATIENCE), min_replica_size=REPLICAS, init_sync=False,
+        pg=process_group(backend, int(bits)), min_replica_size=REPLICAS, init_sync=False,
         load_state_dict=model.load_state_dict, state_dict=model.state_dict, use_async_quorum=False,
         timeout=PATIENCE, quorum_timeout=PATIENCE, replica_id=f"replica{replica}", rank=0,
         world_size=1, store_addr=own, store_port=store.port, hostname=own,
@@ -50,6 +58,7 @@ def main(backend: str, replica: str, own: str, lighthouse: str, port: str) -> No
     print("ready", flush=True)
     with diloco:
         for line in sys.stdin:
+            # One Manager takes one DiLoCo, and DiLoCo has no call for it.
             diloco._fragments[0].use_bucketization = json.loads(line)["buckets"]
             for parameter in model.parameters():
                 parameter.grad = torch.zeros_like(parameter)
