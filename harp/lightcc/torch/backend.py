@@ -6,7 +6,7 @@
 ``pg_options`` (`harp.lightcc.settings.LightSettings`) replaces the environment's settings. Each
 method that torch calls on a process group makes calls of `harp.lightcc.group.Group` and returns a
 work (`harp.lightcc.torch.work`). Contiguous tensors are used in place; others are copied and copied
-back, those on GPUs by `harp.lightcc.torch.cuda`.
+back, those on accelerators by `harp.lightcc.torch.staging`.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from harp.lightcc.tensors import (
     write,
 )
 from harp.lightcc.torch.callbacks import Callbacks, as_in, here
-from harp.lightcc.torch.cuda import CudaDevices, First, Stager
 from harp.lightcc.torch.join import patch_join
+from harp.lightcc.torch.staging import Accelerator, First, Stager
 from harp.lightcc.torch.work import LightWork, StagedWork, join_works, work_of
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ class LightGroup(dist.ProcessGroup):
         self.callbacks = Callbacks(lambda prefix: Group(
             rank, ranks, PatientStore(dist.PrefixStore(prefix, store), timeout),
             timeout.total_seconds(), in_force))
-        self._stager = Stager(CudaDevices())
+        self._stager = Stager(Accelerator())
         _warn_of_threads(self._group)
 
     @property
@@ -517,8 +517,10 @@ def register() -> None:
     """
     with contextlib.suppress(AttributeError):  # torch without distributed has no backends
         if not hasattr(dist.Backend, BACKEND.upper()):
+            found = torch.accelerator.current_accelerator()
+            kinds = {"cpu": None, "cuda": None} | ({} if found is None else {found.type: None})
             dist.Backend.register_backend(BACKEND, _create_group, extended_api=True,
-                                          devices=["cpu", "cuda"])
+                                          devices=list(kinds))
             patch_join(LightWork)
 
 
