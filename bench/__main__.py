@@ -17,6 +17,8 @@ SUBJECTS = {
     "angelptm": ("bench.angelptm.angelptm_rows", "AngelPTM against torch, DeepSpeed and fio"),
     "ttf": ("bench.ttf.ttf_rows", "TTF against torch: tables, precision, compilation, inference"),
     "convergence": ("bench.lightcc.convergence", "training by top-k against dense training"),
+    "convergence-outer": ("bench.lightcc.outer_convergence",
+                          "loss by rare meetings, at equal steps and data"),
     "outer": ("bench.lightcc.outer_rows", "rare meetings over a slow line: time to a loss"),
     "tccl": ("bench.tccl.tccl_rows", "two ports and faults: HARP and kernel TCP"),
     "routing": ("bench.routing.routing_rows", "planned routes against ECMP and spraying"),

@@ -59,10 +59,10 @@ def measure(rows: Sequence[Row], share: float, seeds: str, picture: str | None) 
     yield from (result(row, found) for row in rows)
 
 
-def result(row: Row, found: dict[str, list[dict[str, Any]]]) -> Result:
-    """Make a row of all runs, by model."""
+def result(row: Row, found: dict[str, list[dict[str, Any]]], base: str = ARMS[0]) -> Result:
+    """Make a row of all runs, by model, beside those of the arm ``base``."""
     model, arm = row.id.split(": ")
-    runs, dense = ([run for run in found[model] if run["arm"] == one] for one in (arm, ARMS[0]))
+    runs, dense = ([run for run in found[model] if run["arm"] == one] for one in (arm, base))
     return {"id": row.id, "value": _mean(runs, "loss"), "unit": "loss",
             "reference": _mean(dense, "loss"), "accuracy": _mean(runs, "accuracy"),
             "reference_accuracy": _mean(dense, "accuracy"), "runs": runs, "ok": True}
@@ -73,7 +73,7 @@ def _mean(runs: Sequence[dict[str, Any]], what: str) -> float:
 
 
 def line(row: Result) -> str:
-    """Write the means, and their distance from those of dense training."""
+    """Write the means, and their distance from the reference's."""
     model, arm = row["id"].split(": ")
     points = 100 * (row["accuracy"] - row["reference_accuracy"])
     return (f"{model:20}  {arm:23} loss {row['value']:.4f} "
@@ -87,8 +87,8 @@ def footer(rows: Sequence[Result]) -> str:
     return f"seeds {', '.join(map(str, seeds))}"
 
 
-def draw(rows: Sequence[Result], picture: str | None, **_: object) -> None:
-    """Draw the mean loss over the steps."""
+def draw(rows: Sequence[Result], picture: str | None, stride: int = 1, **_: object) -> None:
+    """Draw the mean loss over the steps; a loss that was kept is of ``stride`` of them."""
     if picture is None:
         return
     import matplotlib as mpl
@@ -103,8 +103,8 @@ def draw(rows: Sequence[Result], picture: str | None, **_: object) -> None:
         model, arm = row["id"].split(": ")
         place = axes[0][models.index(model)]
         mean = np.convolve(np.array([run["losses"] for run in row["runs"]]).mean(0),
-                           np.full(WINDOW, 1 / WINDOW), "valid")
-        place.plot(np.arange(len(mean)) + WINDOW // 2, mean, label=arm, linewidth=1.4)
+                           np.full(WINDOW // stride, stride / WINDOW), "valid")
+        place.plot(stride * np.arange(len(mean)) + WINDOW // 2, mean, label=arm, linewidth=1.4)
         place.set(title=model, xlabel="step", ylabel="training loss")
         place.grid(alpha=0.3)
     axes[0][0].legend()

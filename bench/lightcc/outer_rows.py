@@ -6,8 +6,9 @@ the time to the loss on held data that DDP has after `STEPS` steps; judging it t
 is its time a step on the line, of a few steps, times `STEPS`: its losses are the same on any line.
 A batch is one window of 32 symbols, so that computing and line stand in a proportion as with GPUs:
 a GPU computes some thousand times as fast as half a core of these. Rows sim- are the simulator's
-steps a second, from outer.yaml and the measured costs of the host, beside those measured. Needs
-root, torch, and the repository's pages.
+steps a second, from outer.yaml and the measured costs of the host, beside those measured. Rows
+torchft are rounds of its DiLoCo over such a line (torchft_rows.py). Needs root, torch, and the
+repository's pages.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.arms import ROOT, Sample
 from bench.comparison import ArmRow, compare
+from bench.lightcc import torchft_rows
 from bench.lightcc.far_hosts import DEVICE, far_hosts
 from bench.lightcc.host_costs import costs_of_outer
 from bench.lightcc.lightcc_rows import Ranks, simulated, torch_ranks
@@ -165,5 +167,11 @@ def rows() -> Iterator[ArmRow]:
                          f"sim, {way}", unit="steps/s", against=(f"steps, {way}",), within=0.15)
 
 
-ROWS = by_id(rows())
-SUBJECT = compare(__doc__, ROWS)
+def available() -> dict[str, ArmRow]:
+    """Leave out what needs torchft where it is not installed."""
+    return {name: row for name, row in ROWS.items()
+            if torchft_rows.is_there() or not name.startswith("torchft")}
+
+
+ROWS = by_id((*rows(), *torchft_rows.rows()))
+SUBJECT = compare(__doc__, ROWS, known=available)

@@ -20,7 +20,7 @@ mixed in ``delay`` steps later, and travels while these compute.
 >>> OuterPolicy("sparseloco", every=30).message_bytes(4096)
 116
 >>> OuterPolicy("diloco", every=100, bits=8).message_bytes(4096)
-4100
+4160
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
+from harp.collectives import few_bits
 from harp.nearest import nearest_name
 
 if TYPE_CHECKING:
@@ -36,10 +37,10 @@ if TYPE_CHECKING:
 Method = Literal["local-sgd", "diloco", "streaming", "sparseloco"]
 FP32_BITS = 32
 SCALE_BYTES = 4
-"""Of each chunk with values of few bits: the largest magnitude, in fp32."""
+"""Of each chunk of a sparse message: the largest magnitude, in fp32."""
 BITS: dict[Method, tuple[int, ...]] = {
-    "local-sgd": (FP32_BITS,), "diloco": (FP32_BITS, 4, 8), "streaming": (FP32_BITS, 4, 8),
-    "sparseloco": (2, 4, 8, FP32_BITS)}
+    "local-sgd": (FP32_BITS,), "diloco": (FP32_BITS, *few_bits.BITS),
+    "streaming": (FP32_BITS, *few_bits.BITS), "sparseloco": (2, 4, 8, FP32_BITS)}
 """Bits that a value may have, first those where not given; 32: as it is."""
 MOST_CHUNK = 1 << 16
 
@@ -57,8 +58,7 @@ class OuterPolicy:
     keep: int = 64
     """Values of each chunk that SparseLoCo sends: 64 of 4096 are 1.6 %; the paper has 1 to 3."""
     chunk: int = 4096
-    """Elements among which it selects them, or that have a scale in common where values have few
-    bits; 4096 need indexes of 12 bits."""
+    """Elements among which it selects them; 4096 need indexes of 12 bits."""
     bits: int = 0
     """Bits of a value that is sent; 0: the first of `BITS`."""
 
@@ -72,8 +72,8 @@ class OuterPolicy:
         _check("every", self.every, 1, None)
         _check("fragments", self.fragments, 1, self.every)
         _check("delay", self.delay, 0, self.every - 1)
-        _check("chunk", self.chunk, 2, MOST_CHUNK)
         if self.sparse:
+            _check("chunk", self.chunk, 2, MOST_CHUNK)
             _check("keep", self.keep, 1, self.chunk)
         allowed = BITS[self.method]
         if not self.bits:
@@ -81,9 +81,6 @@ class OuterPolicy:
         if self.bits not in allowed:
             raise ValueError(f"bits is {self.bits}; allowed are "
                              f"{', '.join(map(str, sorted(allowed)))}")
-        if not self.sparse and self.chunk * self.bits % 8:
-            raise ValueError(f"chunk is {self.chunk}; allowed are even numbers beside {self.bits} "
-                             "bits")
         if self.method in {"local-sgd", "diloco"} and (self.fragments, self.delay) != (1, 0):
             raise ValueError(f"{self.method} sends all at once and waits for it; fragments and "
                              "delay are of streaming and sparseloco")
@@ -97,6 +94,11 @@ class OuterPolicy:
     def has_momentum(self) -> bool:
         """Whether the outer optimizer keeps a momentum."""
         return self.method in {"diloco", "streaming"}
+
+    @property
+    def keeps_error(self) -> bool:
+        """Whether a replica keeps what it did not send, and sends it later."""
+        return self.sparse or self.bits < FP32_BITS
 
     def begins(self, step: int) -> tuple[int, ...]:
         """Give the fragments that are sent after inner step ``step``, counted from 1."""
@@ -119,29 +121,31 @@ class OuterPolicy:
 
     @property
     def chunk_bytes(self) -> int:
-        """Bytes of a chunk's message."""
+        """Bytes of a chunk's sparse message."""
         scale = SCALE_BYTES if self.bits < FP32_BITS else 0
-        values = (self.keep * (self.index_bits + self.bits) if self.sparse
-                  else self.chunk * self.bits)
-        return scale + -(-values // 8)
+        return scale + -(-self.keep * (self.index_bits + self.bits) // 8)
 
     def message_bytes(self, elements: int) -> int:
         """Bytes that a replica contributes for ``elements`` elements of a fragment."""
-        if self.sparse or self.bits < FP32_BITS:
+        if self.sparse:
             return -(-elements // self.chunk) * self.chunk_bytes
+        if self.bits < FP32_BITS:
+            return int(few_bits.message_bytes(elements, self.bits))
         return elements * FP32_BITS // 8
 
     def state_bytes(self, elements: int) -> int:
         """Bytes that a replica keeps for ``elements`` elements from one round to the next.
 
-        The anchor, and the momentum or what was not sent, in fp32.
+        The anchor, the momentum and what was not sent, in fp32, as far as there are such.
         """
-        return elements * FP32_BITS // 8 * (1 + (self.has_momentum or self.sparse))
+        return elements * FP32_BITS // 8 * (1 + self.has_momentum + self.keeps_error)
 
     @property
     def plan(self) -> str:
-        """The collective between replicas: a ring's sum, or an all-gather of messages."""
-        return "allgather" if self.sparse else "ring"
+        """The collective between replicas: a sum, whole or in few bits, or all messages to all."""
+        if self.sparse:
+            return "allgather"
+        return "few-bits" if self.bits < FP32_BITS else "ring"
 
 
 def _check(name: str, found: int, least: int, most: int | None) -> None:

@@ -6,6 +6,9 @@
 The Manager makes a quorum of the replicas that live and calls `configure` when it changes: the old
 group is aborted and left, and a new one is made in the same process. A replica that is killed is
 an error of the call that is under way; torchft then does not commit the step.
+
+With ``bits=8`` sums of float32 travel in so many bits (`harp.lightcc.few_bits`), as DiLoCo's
+differences did for INTELLECT-1 (arXiv 2412.01152): torchft's own ``should_quantize`` needs a GPU.
 """
 
 from __future__ import annotations
@@ -17,10 +20,18 @@ import torch
 import torch.distributed as dist
 from torchft.process_group import ProcessGroupWrapper
 
+from harp.lightcc.few_bits import FewBits
+from harp.lightcc.settings import WHOLE_BITS
+from harp.lightcc.tensors import lies_flat
 from harp.lightcc.torch import LightGroup
+from harp.lightcc.torch.backend import find_reduction
+from harp.lightcc.torch.work import LightWork
 
 if TYPE_CHECKING:
-    from harp.lightcc.torch.work import LightWork
+    from collections.abc import Sequence
+
+BITS = (WHOLE_BITS, 8, 4)
+"""Not 2: what is lost is not kept, since torchft's tensors are new ones in each round."""
 
 
 class PlainWork(dist.Work):
@@ -84,15 +95,43 @@ class ProcessGroupLightCC(ProcessGroupWrapper):
         managed: whether it is a Manager's, which looks for errors in futures and by `errored`;
             ``wait`` raises none then, since torchft's DistributedDataParallel (0.2.0) ends by an
             AssertionError where it does.
+        bits: of a value of a sum of float32 on the host that has more than LIGHT_SMALL_THRESHOLD
+            bytes: 8 or 4, and 32 for whole ones. All replicas give the same.
 
     """
 
-    def __init__(self, timeout: timedelta = timedelta(seconds=60), *, managed: bool = True) -> None:
+    def __init__(self, timeout: timedelta = timedelta(seconds=60), *, managed: bool = True,
+                 bits: int = WHOLE_BITS) -> None:
         super().__init__(timeout)
-        self._managed = managed
+        if bits not in BITS:
+            raise ValueError(f"bits is {bits}; allowed are {', '.join(map(str, BITS))}")
+        self._managed, self._bits = managed, bits
 
     def _create_pg(self, store: Any, rank: int, world_size: int) -> LightGroup:
         return LightGroup(store, rank, world_size, self._timeout)
+
+    def allreduce(self, tensors: Sequence[torch.Tensor], opts: Any) -> PlainWork:
+        """Reduce tensors, each in place."""
+        if (work := self._in_few_bits(tensors, opts)) is not None:
+            return self._wrap_work(work, opts)
+        made: PlainWork = super().allreduce(tensors, opts)
+        return made
+
+    def _in_few_bits(self, tensors: Sequence[torch.Tensor], opts: Any) -> LightWork | None:
+        """Begin a sum in few bits; None where it is to be whole."""
+        group, tensor = self._pg, tensors[0]
+        if (self._bits == WHOLE_BITS or group is None or len(tensors) > 1
+                or tensor.dtype != torch.float32 or not lies_flat(tensor)
+                or tensor.nbytes <= group.settings.small_bytes):
+            return None
+        reduction = find_reduction(opts)
+        if reduction not in {"sum", "avg"}:
+            return None
+        call = FewBits(group.callbacks.program_group, tensor.numel(), self._bits)
+        work = LightWork([call.allreduce(tensor.detach().view(-1).numpy(),
+                                         average=reduction == "avg")], tensors)
+        work.callbacks = group.callbacks
+        return work
 
     def _wrap_work(self, work: LightWork, opts: object) -> PlainWork:  # noqa: ARG002  (torchft gives it)
         return PlainWork(work, raises=not self._managed)

@@ -14,7 +14,7 @@ from sim.schema.errors import Problem
 
 OWN = {"fragments": ("streaming", "sparseloco"), "delay": ("streaming", "sparseloco"),
        "topk": ("sparseloco",), "bits": ("diloco", "streaming", "sparseloco"),
-       "chunk": ("diloco", "streaming", "sparseloco")}
+       "chunk": ("sparseloco",)}
 """Methods that read a key; all read the others."""
 
 
@@ -33,7 +33,7 @@ class Sync(Model):
     topk: Count = 64
     """Values of each chunk that SparseLoCo sends."""
     chunk: Count = 4096
-    """Elements among which it selects them, or that have a scale in common."""
+    """Elements among which it selects them."""
     bits: Literal[2, 4, 8, 32] | None = None
     """Bits of a value that is sent; where not given 2 for SparseLoCo, and 32 for the others."""
 

@@ -6,12 +6,11 @@ and after the delay mixes in what comes back; `harp.lightcc.outer` does the same
 meanwhile, and wait only if it has not come by then.
 
 What the GPU does for it is memory traffic, counted pass by pass as `harp.lightcc.outer` makes them,
-with e elements that a GPU holds of a fragment, p for its share of it, and b bits a value:
+with e elements that a GPU holds of a fragment, and p for its share of it:
 
 | pass | bytes |
 |---|---|
 | flatten, take the share, subtract from the anchor | 8 e + 20 p |
-| few bits: packed, unpacked, summed, and so the mean (DiLoCo, streaming) | (16 + b / 2) p |
 | error feedback: fade and add; chunks laid out (SparseLoCo) | 28 p |
 | sum of R messages, a pass of the share for each (SparseLoCo) | 16 R p |
 | momentum, Nesterov's step (DiLoCo, streaming) | 32 p |
@@ -19,7 +18,8 @@ with e elements that a GPU holds of a fragment, p for its share of it, and b bit
 | parameters written, with a mixture if there is a delay | 8 e or 12 e |
 
 Their rate is that of a cast, which moves 6 bytes an element (``cast_per_element``). Selection takes
-``selection_per_element`` for each of p. The share that others have comes over the island's own
+``selection_per_element`` for each of p. Differences in few bits go by the plan `few-bits`, which
+counts their encoding and adding. The share that others have comes over the island's own
 links, as an allgather of fp32.
 
 Islands are as slow as their slowest GPU in each step, and wait for the slowest island only when
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
     import simpy
 
+    from harp.collectives.collective_plan import Plan
     from harp.lightcc.outer_policy import OuterPolicy
     from sim.records.results import Breakdown, Limit
     from sim.workloads.model import Model
@@ -138,8 +139,6 @@ class OuterJob(Job):
     def _begin(self, number: int) -> Process:
         share, name = self.share(number), f"difference {number}"
         yield from self._pass(8 * self._held(number) + 20 * share, name)
-        if self.policy.bits < FP32_BITS and not self.policy.sparse:
-            yield from self._pass((16 + self.policy.bits / 2) * share, name)
         if self.policy.sparse:
             yield from self._pass(28 * share, name)
             yield from self._compute(
@@ -149,16 +148,22 @@ class OuterJob(Job):
 
     def _meet(self, number: int) -> Process:
         """Exchange a fragment between the islands: each GPU with its like."""
-        policy, share = self.policy, self.share(number)
-        nbytes = policy.message_bytes(share) * (self.islands if policy.sparse else 1)
-        if self.comm is None or not nbytes:
+        if self.comm is None or not self.share(number):
             return
-        plan = make_plan(policy.plan, ranks=self.islands, nbytes=nbytes, unit_bytes=1)
+        plan = self._plan(self.share(number))
         placement = self.placement("2d")
         groups = [[gpus[first::self.island] for gpus in placement] for first in range(self.island)]
         self._count_running(1)
         yield from self._run_groups(Chosen(plan), groups, self._line(number), f"fragment {number}")
         self._count_running(-1)
+
+    def _plan(self, share: int) -> Plan:
+        policy = self.policy
+        if policy.plan == "few-bits":  # whose vector is of float32
+            return make_plan("few-bits", ranks=self.islands, nbytes=share * FP32_BITS // 8,
+                             bits=policy.bits)
+        nbytes = policy.message_bytes(share) * (self.islands if policy.sparse else 1)
+        return make_plan(policy.plan, ranks=self.islands, nbytes=nbytes, unit_bytes=1)
 
     def _end(self, number: int) -> Process:
         under_way = self._under_way.pop(number)

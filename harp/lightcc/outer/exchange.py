@@ -13,7 +13,6 @@ import torch
 import torch.distributed as dist
 
 from harp.lightcc.outer import few_bits, sparse
-from harp.lightcc.outer_policy import FP32_BITS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,14 +34,17 @@ class Exchange:
         return self._finish()
 
 
-def begin_mean(vector: torch.Tensor, group: dist.ProcessGroup | None,
-               policy: OuterPolicy | None = None) -> Exchange:
-    """Begin the mean of ``vector``, which is overwritten, in as many bits as the policy says."""
-    if policy is not None and policy.bits < FP32_BITS:
-        return Exchange(*few_bits.begin(vector, policy, group))
+def begin_mean(vector: torch.Tensor, group: dist.ProcessGroup | None) -> Exchange:
+    """Begin the mean of ``vector``, which is overwritten."""
     vector /= dist.get_world_size(group)
     work = dist.all_reduce(vector, group=group, async_op=True)
     return Exchange(work, lambda: vector)
+
+
+def begin_few_bits_mean(vector: torch.Tensor, error: torch.Tensor, policy: OuterPolicy,
+                        group: dist.ProcessGroup | None) -> Exchange:
+    """Begin the mean of ``vector`` and ``error``, where what is not sent stays."""
+    return Exchange(*few_bits.begin(vector, error, policy.bits, group))
 
 
 def begin_sparse_mean(error: torch.Tensor, policy: OuterPolicy,

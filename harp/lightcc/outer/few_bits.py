@@ -1,72 +1,86 @@
 """The mean of a vector over islands, with few bits on the wire.
 
-Each rank answers for a part of the vector: it receives that part of all others, adds it up in fp32,
-and sends the mean to all, again in few bits. So as many bytes travel as in a ring's sum. A message
-has, for each chunk, a scale (fp32, the largest magnitude) and a level for each element; level q of
-most ``m = 2 ** (bits - 1) - 1`` stands for scale * q / m, so that zero stays zero. Of 4 bits two
-stand in a byte, the first one in the lower half.
+Over LightCC it is the allreduce of `harp.lightcc.few_bits`, all of which travels while its caller
+computes. Any other backend carries the same parts and messages (`cnet/lightcc/few_bits.h`), so that
+the same bits come out of it: an all-to-all of parts, which is under way, and an all-gather of the
+parts' means when the caller waits. What is lost is kept as there, by the rank that encoded it.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
-from harp.lightcc.outer_policy import SCALE_BYTES
+from harp.collectives.few_bits import Parts, message_bytes
+from harp.lightcc.few_bits import FewBits, add, take
+from harp.lightcc.torch.backend import LightGroup
+from harp.lightcc.torch.work import LightWork
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
 
-    from harp.lightcc.outer_policy import OuterPolicy
+    from numpy.typing import NDArray
 
-_BYTE = 8
+    Floats = NDArray[np.float32]
 
 
-def begin(vector: torch.Tensor, policy: OuterPolicy, group: dist.ProcessGroup | None,
+def begin(vector: torch.Tensor, error: torch.Tensor, bits: int, group: dist.ProcessGroup | None,
           ) -> tuple[Any, Callable[[], torch.Tensor]]:
-    """Begin the mean of a float32 vector; what to wait for, and what then gives it."""
-    ranks = dist.get_world_size(group)
-    chunks = -(-len(vector) // (ranks * policy.chunk))
-    whole = vector.new_zeros(ranks * chunks, policy.chunk)
-    whole.view(-1)[:len(vector)] = vector
-    message = pack(whole, policy.bits)
-    came = torch.empty_like(message)
-    work = dist.all_to_all_single(came, message, group=group, async_op=True)
+    """Begin the mean of a float32 vector; what to wait for, and what then gives it.
 
-    def finish() -> torch.Tensor:
-        mean = vector.new_zeros(chunks, policy.chunk)
-        for part in came.chunk(ranks):
-            mean += unpack(part, policy.chunk, policy.bits)
-        own = pack(mean / ranks, policy.bits)
-        means = own.new_empty(ranks * len(own))
-        dist.all_gather_into_tensor(means, own, group=group)
-        return unpack(means, policy.chunk, policy.bits).view(-1)[:len(vector)]
-    return work, finish
-
-
-def pack(rows: torch.Tensor, bits: int) -> torch.Tensor:
-    """Give the message of rows of a chunk each, as uint8."""
-    most = (1 << (bits - 1)) - 1
-    scales = rows.abs().amax(1, keepdim=True)
-    levels = (rows / torch.where(scales > 0, scales, 1.0) * most).round().to(torch.int8)
-    stored = levels.view(torch.uint8)
-    if bits < _BYTE:
-        stored = (stored[:, ::2] & 15) | ((stored[:, 1::2] & 15) << 4)
-    return torch.cat([scales.view(torch.uint8), stored], 1).view(-1)
-
-
-def unpack(message: torch.Tensor, chunk: int, bits: int) -> torch.Tensor:
-    """Give the rows that a message stands for, in float32."""
-    each = SCALE_BYTES + chunk * bits // _BYTE
-    rows = message.view(-1, each)
-    scales = rows[:, :SCALE_BYTES].contiguous().view(torch.float32)
-    stored = rows[:, SCALE_BYTES:]
-    if bits < _BYTE:
-        stored = torch.stack([stored & 15, stored >> 4], 2).view(len(rows), chunk)
-        levels = (stored.to(torch.int8) ^ 8) - 8  # the sign of a half byte
+    ``error``, as long as the vector, has what was lost before and then what is lost now. Vectors
+    on a GPU are copied to the host.
+    """
+    found = dist.group.WORLD if group is None else group
+    here, kept = vector.cpu(), error.cpu()
+    if isinstance(found, LightGroup):
+        call = FewBits(found.callbacks.program_group, len(here), bits, call="mean of islands")
+        work: Any = LightWork([call.allreduce(here.numpy(), kept.numpy(), average=True)], [here])
+        finish = nothing
     else:
-        levels = stored.contiguous().view(torch.int8)
-    return levels.float() * (scales / ((1 << (bits - 1)) - 1))
+        work, finish = _begin_by_torch(here.numpy(), kept.numpy(), bits, group, vector.device)
+
+    def give() -> torch.Tensor:
+        finish()
+        if kept is not error:
+            error.copy_(kept)
+        return here.to(vector.device)
+    return work, give
+
+
+def nothing() -> None:
+    """Do nothing: the mean is there."""
+
+
+def _begin_by_torch(values: Floats, error: Floats, bits: int, group: dist.ProcessGroup | None,
+                    device: torch.device) -> tuple[Any, Callable[[], None]]:
+    """Begin the all-to-all; what is done after it writes the mean."""
+    ranks, rank = dist.get_world_size(group), dist.get_rank(group)
+    cut = Parts(len(values), ranks, 1, bits)
+    parts = [slice(int(cut.start(0, one)), int(cut.start(0, one + 1))) for one in range(ranks)]
+    used = [int(cut.message(0, one)) for one in range(ranks)]
+    sent = torch.zeros(ranks, int(message_bytes(cut.room, bits)), dtype=torch.uint8)
+    for part, nbytes, message in zip(parts, used, sent.numpy(), strict=True):
+        take(values[part], error[part], message[:nbytes], bits)
+    given = sent.to(device)
+    came = torch.empty_like(given)
+    work = dist.all_to_all_single(came, given, group=group, async_op=True)
+
+    def finish() -> None:
+        own, nbytes = parts[rank], used[rank]
+        mean = np.zeros(own.stop - own.start, np.float32)
+        for message in came.cpu().numpy():
+            add(mean, message[:nbytes], bits)
+        mean /= np.float32(ranks)
+        lost, said = np.zeros_like(mean), torch.zeros_like(sent[0])
+        take(mean, lost, said.numpy()[:nbytes], bits)
+        error[own] += lost * np.float32(ranks)
+        means = torch.empty_like(given)
+        dist.all_gather_into_tensor(means.view(-1), said.to(device), group=group)
+        values[:] = 0
+        for part, nbytes, message in zip(parts, used, means.cpu().numpy(), strict=True):
+            add(values[part], message[:nbytes], bits)
+    return work, finish

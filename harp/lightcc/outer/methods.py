@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from harp.lightcc.outer.exchange import (
     Exchange,
+    begin_few_bits_mean,
     begin_mean,
     begin_sparse_mean,
     mean_of_peers,
@@ -68,7 +69,7 @@ class Outer:
                                     host) for range_ in split(sizes, policy.fragments)]
         self._momenta = [torch.zeros_like(one.anchor) if momentum else None
                          for one in self._fragments]
-        self._errors = [torch.zeros_like(one.anchor) if policy.sparse else None
+        self._errors = [torch.zeros_like(one.anchor) if policy.keeps_error else None
                         for one in self._fragments]
         self._decay = 1.0
         self._under_way: dict[int, Exchange] = {}
@@ -142,14 +143,17 @@ class Outer:
     def _begin(self, number: int) -> None:
         fragment, error = self._fragments[number], self._errors[number]
         difference = fragment.anchor - fragment.flatten()
-        if error is not None:
+        if error is not None and self.policy.sparse:
             error.mul_(self._decay).add_(difference)
         if self.peers is not None:
-            self._under_way[number] = self._exchange_with(self.peers, difference, error)
+            exchange = self._exchange_with(self.peers, difference, error)
         elif error is None:
-            self._under_way[number] = begin_mean(difference, self._between, self.policy)
+            exchange = begin_mean(difference, self._between)
+        elif self.policy.sparse:
+            exchange = begin_sparse_mean(error, self.policy, self._between)
         else:
-            self._under_way[number] = begin_sparse_mean(error, self.policy, self._between)
+            exchange = begin_few_bits_mean(difference, error, self.policy, self._between)
+        self._under_way[number] = exchange
 
     def _exchange_with(self, peers: Peers, difference: torch.Tensor,
                        error: torch.Tensor | None) -> Exchange:
@@ -188,8 +192,8 @@ class Outer:
     def state_dict(self) -> dict[str, Any]:
         """Give the state, the same at all ranks, by whole parameters; all ranks call it.
 
-        What is under way is mixed in before. Of what SparseLoCo has not sent it has the mean over
-        islands, which costs an average of the model between islands.
+        What is under way is mixed in before. Of what was not sent it has the mean over islands,
+        which costs an average of the model between islands.
         """
         self.settle()
         with torch.no_grad():
@@ -217,7 +221,9 @@ class Outer:
                 fragment.anchor.copy_(_own_part(fragment, state, "anchor"))
                 for what, vectors in (("momentum", self._momenta), ("error", self._errors)):
                     vector = vectors[number]
-                    if vector is not None:
+                    if vector is not None and what == "error" and not state[what]:
+                        vector.zero_()  # all was sent, in 32 bits
+                    elif vector is not None:
                         vector.copy_(_own_part(fragment, state, what))
         self.steps = state["steps"]
 
@@ -269,7 +275,8 @@ class DiLoCo(Outer):
     """An outer step by Nesterov's momentum after every ``every`` inner steps.
 
     The defaults of ``lr`` and ``momentum`` are the paper's (arXiv 2311.08105, with AdamW inside).
-    ``bits`` of 8 or 4 let the difference travel in so many, as in INTELLECT-1 (arXiv 2412.01152).
+    ``bits`` of 8, 4 or 2 let the difference travel in so many, as in INTELLECT-1 (8, arXiv
+    2412.01152); what is lost is added to the next round's, as in MuLoCo (2, arXiv 2505.23725).
     """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, every: int,

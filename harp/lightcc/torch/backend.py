@@ -6,7 +6,7 @@
 ``pg_options`` (`harp.lightcc.settings.LightSettings`) replaces the environment's settings. Each
 method that torch calls on a process group makes calls of `harp.lightcc.group.Group` and returns a
 work (`harp.lightcc.torch.work`). Contiguous tensors are used in place; others are copied and copied
-back, those on GPUs by `harp.lightcc.torch.cuda`.
+back, those on accelerators by `harp.lightcc.torch.staging`.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from harp.lightcc.tensors import (
     write,
 )
 from harp.lightcc.torch.callbacks import Callbacks, as_in, here
-from harp.lightcc.torch.cuda import CudaDevices, First, Stager
 from harp.lightcc.torch.join import patch_join
+from harp.lightcc.torch.staging import Accelerator, First, Stager
 from harp.lightcc.torch.work import LightWork, StagedWork, join_works, work_of
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ class LightGroup(dist.ProcessGroup):
         self.callbacks = Callbacks(lambda prefix: Group(
             rank, ranks, PatientStore(dist.PrefixStore(prefix, store), timeout),
             timeout.total_seconds(), in_force))
-        self._stager = Stager(CudaDevices())
+        self._stager = Stager(Accelerator())
         _warn_of_threads(self._group)
 
     @property
@@ -178,7 +178,7 @@ class LightGroup(dist.ProcessGroup):
     @_group_call(First.BOTH)
     def allreduce(self, tensors: Tensors, opts: Any = None) -> LightWork:
         """Reduce tensors, each in place."""
-        reduction = _find_reduction(opts)
+        reduction = find_reduction(opts)
         if len(tensors) == 1 and lies_flat(tensors[0]):
             tensor = tensors[0]
             return work_of(self._group.allreduce_of(
@@ -349,7 +349,7 @@ class LightGroup(dist.ProcessGroup):
         work = whole.clone(memory_format=torch.contiguous_format)  # the caller keeps its own
         take = take_part(output, part, work, self.rank() * part)
         return LightWork([self._group.reduce_scatter(bytes_of(work)[0], dtype_of(work),
-                                                     _find_reduction(opts))], [output], take)
+                                                     find_reduction(opts))], [output], take)
 
     @_group_call(First.WRITTEN)
     def reduce_scatter_tensor_coalesced(self, outputs: Tensors, inputs: Tensors,
@@ -488,7 +488,8 @@ def _warn_once(sentence: str) -> None:
     log.warning("%s", sentence)
 
 
-def _find_reduction(opts: Any) -> str:
+def find_reduction(opts: Any) -> str:
+    """Give the name of the reduction that torch's options ask for; a sum if they do not say."""
     if opts is None:
         return "sum"
     op = getattr(opts, "reduceOp", opts)  # C++ takes a bare ReduceOp as well
@@ -516,8 +517,10 @@ def register() -> None:
     """
     with contextlib.suppress(AttributeError):  # torch without distributed has no backends
         if not hasattr(dist.Backend, BACKEND.upper()):
+            found = torch.accelerator.current_accelerator()
+            kinds = {"cpu": None, "cuda": None} | ({} if found is None else {found.type: None})
             dist.Backend.register_backend(BACKEND, _create_group, extended_api=True,
-                                          devices=["cpu", "cuda"])
+                                          devices=list(kinds))
             patch_join(LightWork)
 
 

@@ -127,7 +127,7 @@ class BucketWork(LightWork):
     def _devices(self) -> list[torch.device] | None:
         gradients, = self._results
         assert isinstance(gradients, torch.Tensor)
-        return [gradients.device] if gradients.device.type == "cuda" else None
+        return None if gradients.is_cpu else [gradients.device]
 
 
 class HierarchicalGroup:
@@ -238,14 +238,14 @@ class HierarchicalGroup:
 
     def _run_on_stream(self, step: Callable[[Bucket], None], bucket: Bucket) -> None:
         """Run a step on a stream of its own, so that it does not wait for the caller's kernels."""
-        if not bucket.gradients.is_cuda:
+        if bucket.gradients.is_cpu:
             step(bucket)
             return
         if self._stream is None:
-            self._stream = torch.cuda.Stream(bucket.gradients.device)
+            self._stream = torch.Stream(bucket.gradients.device)
         for tensor in (bucket.gradients, bucket.whole, bucket.part):
             tensor.record_stream(self._stream)
-        with torch.cuda.stream(self._stream):
+        with self._stream:
             step(bucket)
 
     def _can_reduce_scatter(self, bucket: Bucket) -> bool:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from harp.lightcc.torch.callbacks import Callbacks
-    from harp.lightcc.torch.cuda import Stage
+    from harp.lightcc.torch.staging import Stage
 
     Tensors = Sequence[torch.Tensor]
 
@@ -152,7 +152,7 @@ def work_of(future: Future[None], results: Tensors) -> LightWork:
 
 
 class StagedWork(LightWork):
-    """A work on copies of tensors on GPUs (`harp.lightcc.torch.cuda`)."""
+    """A work on copies of tensors on GPUs (`harp.lightcc.torch.staging`)."""
 
     def __init__(self, over: Future[Any], results: Any, stage: Stage) -> None:
         super().__init__([over], results)

@@ -42,10 +42,18 @@ def test_messages_are_dense_or_a_few_bits_of_each_chunk():
     sparse = OuterPolicy("sparseloco", 30)
     assert sparse.message_bytes(4096) == 4 + 64 * (12 + 2) // 8
     assert sparse.message_bytes(4097) == 2 * sparse.message_bytes(1)
-    assert OuterPolicy("diloco", 100, bits=8).message_bytes(4097) == 2 * (4 + 4096)
-    assert OuterPolicy("streaming", 30, bits=4, chunk=16).message_bytes(32) == 2 * (4 + 8)
+    assert OuterPolicy("diloco", 100, bits=8).message_bytes(513) == 3 * 4 + 513
+    assert OuterPolicy("streaming", 30, bits=4).message_bytes(512) == 2 * (4 + 128)
+    assert OuterPolicy("diloco", 30, bits=2).message_bytes(256) == 4 + 64
     assert 4 * 4096 / sparse.message_bytes(4096) > 140  # Covenant-72B: 146 times less
     assert OuterPolicy("sparseloco", 30, bits=32, keep=16, chunk=16).message_bytes(16) == 72
+
+
+def test_what_is_not_sent_is_kept_beside_anchor_and_momentum():
+    assert OuterPolicy("local-sgd", 30).state_bytes(10) == 40
+    assert OuterPolicy("diloco", 30).state_bytes(10) == 80
+    assert OuterPolicy("sparseloco", 30).state_bytes(10) == 80
+    assert OuterPolicy("diloco", 30, bits=2).state_bytes(10) == 120
 
 
 @pytest.mark.parametrize(("given", "sentence"), [
@@ -57,8 +65,7 @@ def test_messages_are_dense_or_a_few_bits_of_each_chunk():
     ({"method": "sparseloco", "keep": 5000}, "keep is 5000; allowed is 1 to 4096"),
     ({"method": "sparseloco", "bits": 3}, "bits is 3; allowed are 2, 4, 8, 32"),
     ({"method": "local-sgd", "bits": 8}, "bits is 8; allowed are 32"),
-    ({"method": "diloco", "bits": 4, "chunk": 5}, "chunk is 5; allowed are even numbers beside 4 "
-                                                  "bits"),
+    ({"method": "diloco", "bits": 16}, "bits is 16; allowed are 2, 4, 8, 32"),
     ({"delay": 1}, "diloco sends all at once and waits for it; fragments and delay are of "
                    "streaming and sparseloco")])
 def test_what_cannot_be_is_refused_in_a_sentence(given, sentence):

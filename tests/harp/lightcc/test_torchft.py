@@ -34,7 +34,7 @@ def test_torchfts_own_tests_of_process_groups_pass():
     run = subprocess.run([sys.executable, "-W", "ignore", "-m", "tests.harp.lightcc.torchft_tests"],
                          text=True, capture_output=True, check=False, timeout=PATIENCE_S, cwd=ROOT)
     assert run.returncode == 0, run.stderr[-3000:]
-    assert "Ran 4 tests" in run.stderr
+    assert "Ran 6 tests" in run.stderr
 
 
 def read_until(replica, losses, wanted):

@@ -6,7 +6,9 @@
 from datetime import timedelta
 from unittest import main
 
+import numpy as np
 import pytest
+import torch
 from torch.distributed import ReduceOp, TCPStore
 from torchft.process_group_test import _COLLECTIVE_TO_FUNC, MultiPgBaseTest, TestCase, _test_pg
 
@@ -30,6 +32,15 @@ class LightCCApis(TestCase):
         group = ProcessGroupLightCC(timeout=timedelta(seconds=1))
         with pytest.raises(RuntimeError, match="not made within 1 s: rank 1 did not come"):
             group.configure(f"localhost:{store.port}/prefix", "0", 0, 2)
+
+
+def run_at_all(test, work):
+    """Run a function at all ranks, as torchft's own collectives are."""
+    _COLLECTIVE_TO_FUNC["ours"] = work
+    try:
+        test._run_parallel("ours")
+    finally:
+        del _COLLECTIVE_TO_FUNC["ours"]
 
 
 class LightCCMultiPg(MultiPgBaseTest):
@@ -58,11 +69,44 @@ class LightCCMultiPg(MultiPgBaseTest):
             group.configure(f"localhost:{self.store.port}/after", "0", rank, self.WORLD_SIZE - 1)
             assert group.errored() is None
             _COLLECTIVE_TO_FUNC["allreduce"](group, rank, tensor)
-        _COLLECTIVE_TO_FUNC["a crash"] = work
-        try:
-            self._run_parallel("a crash")
-        finally:
-            del _COLLECTIVE_TO_FUNC["a crash"]
+        run_at_all(self, work)
+
+
+class LightCCFewBits(MultiPgBaseTest):
+    BACKEND = "lightcc"
+    WORLD_SIZE = 3
+
+    @classmethod
+    def _create_pg(cls, backend):
+        return ProcessGroupLightCC(timeout=PATIENCE, managed=False, bits=8)
+
+    def test_large_sums_of_float32_travel_in_few_bits_and_no_others(self):
+        given = [np.random.default_rng(rank).normal(size=5000) for rank in range(self.WORLD_SIZE)]
+        largest, found = max(np.abs(one).max() for one in given), {}
+
+        def work(group, rank, _):
+            large = torch.tensor(given[rank], dtype=torch.float32).reshape(50, 100)
+            small, whole = large[0].clone(), torch.full((20_000,), 12345 + rank)
+            double, most = large.double(), large.clone()
+            for one, op in ((large, ReduceOp.SUM), (small, ReduceOp.SUM), (whole, ReduceOp.SUM),
+                            (double, ReduceOp.SUM), (most, ReduceOp.MAX)):
+                group.allreduce([one], op).wait()
+            exact = sum(torch.tensor(one, dtype=torch.float32) for one in given)
+            error = (large.reshape(-1) - exact).abs().max()
+            # Half a level of each rank's, and half of one of the sum.
+            assert 0 < error <= largest / 127 * self.WORLD_SIZE
+            found[rank] = large.numpy().tobytes()
+            torch.testing.assert_close(small, exact[:100])
+            torch.testing.assert_close(double.reshape(-1).float(), exact)
+            assert (whole == 3 * 12345 + 3).all()
+            assert most.max() == np.float32(max(one.max() for one in given))
+        run_at_all(self, work)
+        assert len(found) == self.WORLD_SIZE
+        assert len(set(found.values())) == 1
+
+    def test_two_bits_are_refused(self):
+        with pytest.raises(ValueError, match="bits is 2; allowed are 32, 8, 4"):
+            ProcessGroupLightCC(bits=2)
 
 
 del MultiPgBaseTest, TestCase  # unittest would run them, too

@@ -96,12 +96,24 @@ def test_topk_chunk_and_bits_are_the_policy_s(tmp_path):
 
 
 def test_few_bits_travel_as_the_policy_says(tmp_path):
-    """INTELLECT-1's ring of int8: a fourth of the bytes, and a scale for each chunk."""
-    message = OuterPolicy("diloco", 2, bits=8).message_bytes(N)
-    assert message == pytest.approx(N, rel=2e-3)
-    found = run(tmp_path, {"every": 2, "bits": 8}, hosts=4, rate_bps=RATE_BPS / 100).step_s
-    assert found == pytest.approx(alone(tmp_path) + 6 * (ALPHA_S + message / 4 / (B / 100)) / 2,
-                                  rel=2e-3)
+    """Two exchanges of parts with all others at once, of so many bits and a scale each 256."""
+    for bits in (8, 4, 2):
+        message = OuterPolicy("diloco", 2, bits=bits).message_bytes(N)
+        assert message == pytest.approx(N * (bits / 8 + 4 / 256), rel=1e-6)
+        found = run(tmp_path, {"every": 2, "bits": bits}, hosts=4, rate_bps=RATE_BPS / 100).step_s
+        exchange_s = ALPHA_S + 3 / 4 * message / (B / 100)
+        assert found == pytest.approx(alone(tmp_path) + 2 * exchange_s / 2, rel=2e-3)
+
+
+def test_encoding_and_adding_a_difference_take_the_memorys_time(tmp_path):
+    """As for LIGHT_BITS: all, what comes for a part, the part's mean, and all means."""
+    def at(cast: str) -> float:
+        return run(tmp_path, {"every": 2, "bits": 8}, hosts=4, frameworks={
+            "free": FREE | {"cast_per_element": cast}}).step_s
+
+    outer = 8 * N + 20 * N + 32 * N + 12 * N + 8 * N
+    wanted = 1e-12 * (outer + N * (13 + 9 + 13 / 4 + 9)) / 2
+    assert at("6e-12s") - at("0s") == pytest.approx(wanted, rel=0.01)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -199,7 +211,8 @@ def test_islands_may_split_the_model(tmp_path, parallel):
     ({"every": 5, "delay": 1}, "has no effect on outer: diloco"),
     ({"every": 5, "topk": 8}, "has no effect on outer: diloco"),
     ({"every": 5, "outer": "local-sgd", "bits": 8}, "has no effect on outer: local-sgd"),
-    ({"every": 5, "bits": 2}, "bits is 2; allowed are 4, 8, 32"),
+    ({"every": 5, "bits": 16}, "bits: found 16; allowed: 2, 4, 8, 32"),
+    ({"every": 5, "bits": 8, "chunk": 64}, "has no effect on outer: diloco"),
     ({"every": 5, "outer": "streaming", "delay": 5}, "delay is 5; allowed is 0 to 4"),
     ({"every": 5, "outer": "sparseloco", "topk": 5000}, "topk is 5000; allowed is 1 to 4096"),
     ({"every": 5, "topK": 3}, "did you mean 'topk'?"),

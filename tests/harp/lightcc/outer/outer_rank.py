@@ -30,6 +30,7 @@ from harp.lightcc.outer import (
     LocalSGD,
     SparseLoCo,
     StreamingDiLoCo,
+    few_bits,
     make_islands,
 )
 from harp.lightcc.outer_policy import split
@@ -101,9 +102,46 @@ def diloco_is_nesterovs_step_on_the_mean_difference(rank, _):
     check_equal_at_all(model)
 
 
+def few_bits_lose_nothing(rank, _):
+    """Over rounds all that was given has been sent, or is kept: means * ranks + errors."""
+    for bits in (8, 4, 2):
+        random = np.random.default_rng([bits, rank])
+        error, given, sent = torch.zeros(1000), np.zeros(1000), np.zeros(1000)
+        for _ in range(5):
+            vector = random.normal(size=1000).astype(np.float32)
+            given += vector
+            work, finish = few_bits.begin(torch.from_numpy(vector), error, bits, None)
+            work.wait()
+            mean = finish().numpy()
+            sent += RANKS * mean
+            assert len({one.tobytes() for one in of_all(mean)}) == 1
+            assert len({tuple(np.unique(one)) for one in np.split(mean[:768], 3)}) > 1
+            if bits == 2:  # a scale for each 256 values, and the levels -1, 0 and 1
+                assert all(len(np.unique(one)) == 3 for one in np.split(mean[:768], 3))
+        assert np.abs(error.numpy()).max() > 0.01 / 2 ** bits
+        np.testing.assert_allclose(sent + sum(of_all(error.numpy().astype(float))),
+                                   sum(of_all(given)), atol=1e-4)
+
+
+def few_bits_over_gloo_are_those_over_lightcc(rank, _):
+    gloo = dist.new_group(backend="gloo")
+    for bits, elements in ((8, 5), (4, 1000), (2, 1024), (2, 4097)):
+        found = []
+        for group in (None, gloo):
+            random = np.random.default_rng([bits, rank])
+            error = torch.zeros(elements)
+            for _ in range(3):
+                vector = torch.from_numpy(random.normal(size=elements).astype(np.float32))
+                work, finish = few_bits.begin(vector, error, bits, group)
+                work.wait()
+                found.append(finish().clone())
+            found.append(error)
+        assert all(map(torch.equal, found[:4], found[4:]))
+
+
 def few_bits_are_near_and_the_same_at_all(rank, _):
     """An outer step of rate 1 is the mean of the islands, to half a level of each rounding."""
-    for bits in (8, 4):
+    for bits in (8, 4, 2):
         model, _ = run(lambda model, inner, bits=bits: DiLoCo(
             model, inner, 3, lr=1.0, momentum=0.0, bits=bits), 3, rank)
         exact = reference.local_sgd(RANKS, 3, ELEMENTS, 3)[rank]
@@ -228,7 +266,8 @@ def fsdp2_within_islands_is_ddp_within_islands(rank, _):
 
 def a_checkpoint_of_four_goes_on_with_two(rank, folder):
     """Four ranks train, two load; they go on as numpy does from the same state."""
-    made = {"diloco": DiLoCo, "sparseloco": partial(SparseLoCo, keep=3, chunk=16, bits=32)}
+    made = {"diloco": DiLoCo, "few bits": partial(DiLoCo, bits=4),
+            "sparseloco": partial(SparseLoCo, keep=3, chunk=16, bits=32)}
     pair = dist.new_group([0, 1])
     for name, make in made.items():
         model, outer = run(lambda *args, make=make: make(*args, 3), 6, rank)
@@ -257,7 +296,7 @@ def _check_goes_on(model, outer, state, rank):
                         for what in ("anchor", "momentum"))
     own = [anchor] * 2
     train(model, outer, rank, 3, first=7)
-    if outer.policy.sparse:
+    if outer.policy.keeps_error:
         return
     for step in (7, 8, 9):
         own = [reference.inner_step(one, i, step) for i, one in enumerate(own)]
@@ -274,6 +313,14 @@ def a_checkpoint_while_a_fragment_travels_has_it(rank, _):
     assert len({one.numpy().tobytes() for one in of_all(anchor)}) == 1
     assert (flat(model) != before).any()
     train(model, outer, rank, 3, first=7)
+
+
+def a_checkpoint_in_32_bits_goes_on_in_few(rank, _):
+    _, whole = run(lambda model, inner: DiLoCo(model, inner, 3), 3, rank)
+    _, few = run(lambda model, inner: DiLoCo(model, inner, 3, bits=2), 3, rank)
+    assert torch.cat([one.reshape(-1) for one in few.state_dict()["error"].values()]).any()
+    few.load_state_dict(whole.state_dict())
+    assert not torch.cat([one.reshape(-1) for one in few.state_dict()["error"].values()]).any()
 
 
 def a_checkpoint_of_another_model_is_refused(rank, _):

@@ -1,4 +1,4 @@
-"""Staging of tensors on GPUs through pinned memory on the host.
+"""Staging of tensors on an accelerator, such as a GPU, through pinned memory on the host.
 
 1. The side stream of the device waits for what the caller's stream has been given so far, and
    copies what is to be read out to the host.
@@ -41,7 +41,7 @@ class First(enum.Flag):
 
 
 class Devices(Protocol):
-    """What staging asks of GPUs; streams and events are torch's."""
+    """What staging asks of an accelerator; streams and events are torch's."""
 
     def are_used(self) -> bool:
         """Whether there may be a tensor on a GPU."""
@@ -68,38 +68,42 @@ class Devices(Protocol):
         """Copy on a stream, between host and GPU."""
 
 
-class CudaDevices:
-    """The GPUs of torch.cuda."""
+class Accelerator:
+    """The accelerator that torch has, of whatever kind, by torch.accelerator."""
 
     def __init__(self) -> None:
-        self._sides: dict[torch.device, Any] = {}
+        found = torch.accelerator.current_accelerator()
+        self._kind = None if found is None else found.type
+        module = None if found is None else torch.get_device_module(found)
+        self._is_initialized = getattr(module, "is_initialized", lambda: False)
+        self._sides: dict[torch.device, torch.Stream] = {}
 
     def are_used(self) -> bool:
-        """Whether there may be a tensor on a GPU."""
-        return bool(torch.cuda.is_initialized())
+        """Whether there may be a tensor on it."""
+        return bool(self._is_initialized())
 
     def holds(self, value: Any) -> bool:
-        """Whether it is a tensor on a GPU."""
-        return isinstance(value, torch.Tensor) and value.is_cuda
+        """Whether it is a tensor on it."""
+        return isinstance(value, torch.Tensor) and value.device.type == self._kind
 
-    def current_stream(self, device: torch.device) -> Any:
+    def current_stream(self, device: torch.device) -> torch.Stream:
         """Give the stream of the caller's kernels."""
-        return torch.cuda.current_stream(device)
+        return torch.accelerator.current_stream(device)
 
-    def side_stream(self, device: torch.device) -> Any:
+    def side_stream(self, device: torch.device) -> torch.Stream:
         """Give the stream of copies."""
         if device not in self._sides:
-            self._sides[device] = torch.cuda.Stream(device)
+            self._sides[device] = torch.Stream(device)
         return self._sides[device]
 
-    def on_stream(self, stream: Any) -> AbstractContextManager[Any]:
+    def on_stream(self, stream: torch.Stream) -> AbstractContextManager[Any]:
         """Make a stream the current one."""
-        made: AbstractContextManager[Any] = torch.cuda.stream(stream)
+        made: AbstractContextManager[Any] = stream
         return made
 
-    def record(self, stream: Any) -> Any:
+    def record(self, stream: torch.Stream) -> torch.Event:
         """Give an event of all that the stream has been given so far."""
-        event = torch.cuda.Event(blocking=True)  # who waits for it sleeps
+        event = torch.Event(stream.device, blocking=True)  # who waits for it sleeps
         event.record(stream)
         return event
 
@@ -107,11 +111,11 @@ class CudaDevices:
         """Give memory for a copy on the host."""
         return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
 
-    def copy(self, stream: Any, into: torch.Tensor, source: torch.Tensor) -> None:
-        """Copy on a stream, between host and GPU."""
-        with torch.cuda.stream(stream), writing(into):
+    def copy(self, stream: torch.Stream, into: torch.Tensor, source: torch.Tensor) -> None:
+        """Copy on a stream, between host and accelerator."""
+        with stream, writing(into):
             into.copy_(source, non_blocking=True)
-        (into if into.is_cuda else source).record_stream(stream)
+        (source if into.is_cpu else into).record_stream(stream)
 
 
 class Stage:

@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 
 from harp.lightcc.torch import LightGroup  # noqa: E402
-from harp.lightcc.torch.cuda import Stage, Stager  # noqa: E402
+from harp.lightcc.torch.staging import Stage, Stager  # noqa: E402
 from harp.lightcc.torch.work import LightWork, StagedWork  # noqa: E402
 from tests.harp.lightcc.test_group import PATIENCE_S  # noqa: E402
 

@@ -1,0 +1,120 @@
+"""A rank whose tensors are on the accelerator of tests.support.late_accelerator, over LightCC.
+
+    python -m tests.harp.lightcc.accelerator_rank NAME
+
+Each function below is a check; torchrun's variables say who this rank is.
+"""
+
+import os
+import sys
+
+from tests.support import late_accelerator
+
+late_accelerator.register()
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from torch.nn.parallel import DistributedDataParallel  # noqa: E402
+
+import harp.lightcc.torch  # noqa: E402, F401  (registers the backend)
+from harp.lightcc.hook import GradientState, average_gradients  # noqa: E402
+from harp.lightcc.outer import DiLoCo  # noqa: E402
+
+DEVICE = torch.device("late")
+
+
+def collectives_follow_kernels_and_come_before_them(rank, ranks):
+    """Fills and copies are late: only what was waited for is there."""
+    def late(value, *shape):
+        return torch.empty(shape, device=DEVICE).fill_(value)
+    total = sum(range(ranks))
+    data, largest = late(rank, 1000), late(rank, 7)
+    works = [dist.all_reduce(data, async_op=True),
+             dist.all_reduce(largest, dist.ReduceOp.MAX, async_op=True)]
+    for work in works:
+        work.wait()
+    assert (data * 2).cpu().tolist() == [2.0 * total] * 1000
+    assert (largest + 1).cpu().tolist() == [float(ranks)] * 7
+    shared, whole, part = late(rank, 3), late(-1, 2 * ranks), late(-1, 2)
+    dist.broadcast(shared, 1)
+    dist.all_gather_into_tensor(whole, late(rank, 2))
+    dist.reduce_scatter_tensor(part, late(rank, 2 * ranks))
+    assert shared.cpu().tolist() == [1.0] * 3
+    assert whole.cpu().tolist() == [float(one) for one in range(ranks) for _ in range(2)]
+    assert part.cpu().tolist() == [float(total)] * 2
+    came = late(-1, ranks)
+    dist.all_to_all_single(came, torch.arange(float(ranks), device=DEVICE) + 10 * rank)
+    assert came.cpu().tolist() == [10.0 * one + rank for one in range(ranks)]
+    if rank == 0:
+        dist.send(late(5, 4), 1)
+    elif rank == 1:
+        got = late(-1, 4)
+        dist.recv(got, 0)
+        assert got.cpu().tolist() == [5.0] * 4
+
+
+def the_own_stream_of_a_caller_is_waited_for(rank, ranks):
+    stream = torch.Stream(DEVICE)
+    with stream:
+        data = torch.empty(50, device=DEVICE).fill_(rank)
+        work = dist.all_reduce(data, async_op=True)
+        work.wait()
+        found = torch.empty(50, pin_memory=True)
+        found.copy_(data, non_blocking=True)
+    stream.synchronize()
+    assert found.tolist() == [float(sum(range(ranks)))] * 50
+
+
+def _train(device, rank, hook, steps=4):
+    torch.manual_seed(3)
+    net = torch.nn.Sequential(torch.nn.Linear(40, 50), torch.nn.Tanh(), torch.nn.Linear(50, 3))
+    net.to(device)
+    model = DistributedDataParallel(net)
+    if hook:
+        model.register_comm_hook(GradientState(), average_gradients)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    for step in range(steps):
+        data = torch.randn(5, 40, generator=torch.Generator().manual_seed(100 * rank + step))
+        optimizer.zero_grad()
+        model(data.to(device)).square().mean().backward()
+        optimizer.step()
+    return torch.cat([one.detach().cpu().reshape(-1) for one in net.parameters()])
+
+
+def ddp_trains_as_on_the_cpu(rank, _):
+    for hook in (False, True):
+        found = _train(DEVICE, rank, hook)
+        assert torch.equal(found, _train("cpu", rank, hook)), hook
+        assert found.isfinite().all()
+
+
+def an_outer_step_is_that_of_the_cpu(rank, _):
+    for bits in (32, 8):
+        found = []
+        for device in ("cpu", DEVICE):
+            net = torch.nn.Linear(30, 20, bias=False)
+            with torch.no_grad():
+                net.weight.fill_(1.0)
+            net.to(device)
+            outer = DiLoCo(net, torch.optim.SGD(net.parameters(), 0.1), every=2, bits=bits)
+            for step in range(4):
+                data = torch.randn(5, 30,
+                                   generator=torch.Generator().manual_seed(100 * rank + step))
+                outer.optimizer.zero_grad()
+                net(data.to(device)).square().mean().backward()
+                outer.step()
+            found.append(net.weight.detach().cpu())
+        assert torch.equal(*found), bits
+
+
+def main(name):
+    torch.set_num_threads(1)
+    dist.init_process_group("lightcc")
+    globals()[name](dist.get_rank(), dist.get_world_size())
+    dist.destroy_process_group()
+    sys.stdout.flush()
+    os._exit(0)  # what streams still have to do is nobody's any more
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
