@@ -47,17 +47,19 @@ static void fetch_group(struct look_up *call, uint64_t i)
 {
     uint64_t hash = harp_embedding_hash(call->bags->keys[i]);
     call->hashes[i % RING] = hash;
-    table_index_prefetch(&table_shard_of(call->bags->table, hash)->index, hash);
+    __builtin_prefetch(&table_index_segment(&table_shard_of(call->bags->table, hash)->index, hash)
+                            ->groups[table_index_group(hash)]);
 }
 
 static void fetch_record(struct look_up *call, uint64_t i)
 {
     uint64_t hash = call->hashes[i % RING];
     const struct table_shard *shard = table_shard_of(call->bags->table, hash);
-    uint32_t guess = table_shard_guess(shard, hash);
+    uint32_t guess = table_shard_find(shard, call->bags->keys[i], hash);
     call->guesses[i % RING] = guess;
-    if (guess != HARP_EMBEDDING_NONE)
-        table_record_prefetch(&shard->records, guess, call->bytes);
+    if (guess != TABLE_NOWHERE)
+        for (size_t at = 0; at < call->bytes; at += 64)
+            __builtin_prefetch((const char *)table_row(shard, guess) + at);
 }
 
 /* The row of an id; a first row is written to `fresh`. */
@@ -68,10 +70,8 @@ static const float *read_row(struct look_up *call, uint64_t i, float *fresh)
     uint64_t hash = call->hashes[i % RING];
     const struct table_shard *shard = table_shard_of(table, hash);
     uint32_t slot = call->guesses[i % RING];
-    if (slot != HARP_EMBEDDING_NONE && table_record(&shard->records, slot)->key != key)
-        slot = table_shard_find(shard, key, hash);
-    if (slot != HARP_EMBEDDING_NONE)
-        return table_row(table_record(&shard->records, slot));
+    if (slot != TABLE_NOWHERE)
+        return table_row(shard, slot);
     harp_embedding_first_row(fresh, table->how.dim, key, table->how.seed, table->how.bound);
     return fresh;
 }
@@ -162,7 +162,7 @@ static void look_up_tasks(void *with, uint32_t worker, uint32_t workers)
         const struct harp_embedding_bags *bags = &call->features[at];
         uint64_t tasks = feature_tasks(bags), part = task - first;
         struct look_up look = {.bags = bags};
-        look.bytes = sizeof(struct harp_record) + bags->table->how.dim * sizeof(float);
+        look.bytes = bags->table->how.dim * sizeof(float);
         read_bags(&look, bags->bags * part / tasks, bags->bags * (part + 1) / tasks);
     }
 }
@@ -223,9 +223,9 @@ static int add_ids(struct add_block *block)
 {
     struct table_shard *shard = block->shard;
     for (uint32_t i = 0; i < block->n; i++) {
-        uint32_t guess = table_shard_guess(shard, block->ids[i].hash);
-        if (guess != HARP_EMBEDDING_NONE)
-            __builtin_prefetch(table_record(&shard->records, guess));
+        uint32_t guess = table_shard_find(shard, block->ids[i].key, block->ids[i].hash);
+        if (guess != TABLE_NOWHERE)
+            __builtin_prefetch(table_head(shard, guess));
     }
     int failed = 0;
     for (uint32_t i = 0; i < block->n && !failed; i++)
@@ -250,7 +250,8 @@ static int add_feature(const struct harp_embedding_bags *bags, uint32_t part)
             if (harp_embedding_part(hash, table->how.shards) != part ||
                 (bags->padded && bags->keys[i] == bags->padding))
                 continue;
-            table_index_prefetch(&block.shard->index, hash);
+            __builtin_prefetch(
+                &table_index_segment(&block.shard->index, hash)->groups[table_index_group(hash)]);
             block.ids[block.n].key = bags->keys[i];
             block.ids[block.n].hash = hash;
             block.ids[block.n].bag = bag;

@@ -20,11 +20,11 @@ static int pending_grow(struct table_shard *shard)
     return 0;
 }
 
-/* The slot of a key that has a gradient; HARP_EMBEDDING_NONE if it is not admitted. */
+/* The slot of a key that has a gradient; TABLE_NOWHERE if it is not admitted. */
 static int64_t pending_slot(struct table_shard *shard, int64_t key, uint64_t hash)
 {
     uint32_t slot = table_shard_find(shard, key, hash);
-    if (slot != HARP_EMBEDDING_NONE || !table_shard_admits(shard, hash))
+    if (slot != TABLE_NOWHERE || !table_shard_admits(shard, hash))
         return slot;
     return table_shard_insert(shard, key, hash);
 }
@@ -33,12 +33,12 @@ int table_pending_add(struct table_shard *shard, int64_t key, uint64_t hash, con
                       float weight)
 {
     int64_t slot = pending_slot(shard, key, hash);
-    if (slot == HARP_EMBEDDING_NONE)
+    if (slot == TABLE_NOWHERE)
         return 0;
     if (slot < 0 || pending_grow(shard) < 0)
         return -ENOMEM;
     uint32_t dim = shard->how.dim;
-    struct harp_record *record = table_record(&shard->records, (uint32_t)slot);
+    struct harp_record *record = table_head(shard, (uint32_t)slot);
     record->count += record->count < UINT32_MAX;
     record->used = shard->how.now;
     uint32_t mark = record->changed & ~TABLE_DIRTY;
@@ -66,20 +66,26 @@ bool table_pending_finite(const struct table_shard *shard, float scale)
     return zero == 0;
 }
 
+static void prefetch_record(const struct table_shard *shard, uint32_t slot)
+{
+    const char *values = (const char *)table_row(shard, slot);
+    for (size_t at = 0; at < shard->values.item_bytes; at += 64)
+        __builtin_prefetch(values + at, 1);
+    __builtin_prefetch(table_head(shard, slot), 1);
+}
+
 void table_pending_apply(struct table_shard *shard, const struct harp_embedding_step *step)
 {
     enum { AHEAD = 8 };
     uint32_t dim = shard->how.dim;
     for (uint32_t i = 0; i < shard->pending; i++) {
-        if (i + AHEAD < shard->pending && shard->slots[i + AHEAD] != HARP_EMBEDDING_NONE)
-            table_record_prefetch(&shard->records, shard->slots[i + AHEAD],
-                                  shard->records.record_bytes);
-        if (shard->slots[i] == HARP_EMBEDDING_NONE)
+        if (i + AHEAD < shard->pending && shard->slots[i + AHEAD] != TABLE_NOWHERE)
+            prefetch_record(shard, shard->slots[i + AHEAD]);
+        if (shard->slots[i] == TABLE_NOWHERE)
             continue;
-        struct harp_record *record = table_record(&shard->records, shard->slots[i]);
-        float *row = table_row(record);
+        float *row = table_row(shard, shard->slots[i]);
         table_update(row, row + dim, shard->sums + (size_t)i * dim, dim, step);
-        record->changed = TABLE_DIRTY;
+        table_head(shard, shard->slots[i])->changed = TABLE_DIRTY;
     }
     shard->pending = 0;
 }
@@ -87,7 +93,7 @@ void table_pending_apply(struct table_shard *shard, const struct harp_embedding_
 void table_pending_drop(struct table_shard *shard)
 {
     for (uint32_t i = 0; i < shard->pending; i++)
-        if (shard->slots[i] != HARP_EMBEDDING_NONE)
-            table_record(&shard->records, shard->slots[i])->changed &= TABLE_DIRTY;
+        if (shard->slots[i] != TABLE_NOWHERE)
+            table_head(shard, shard->slots[i])->changed &= TABLE_DIRTY;
     shard->pending = 0;
 }
