@@ -1,4 +1,5 @@
 #include "table/table_shard.h"
+#include "table/table_loops.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -59,7 +60,7 @@ int64_t table_shard_insert(struct table_shard *shard, int64_t key, uint64_t hash
     *head = (struct harp_record){.key = key, .used = how->now, .born = how->now};
     head->changed = TABLE_DIRTY;
     float *row = table_row(shard, (uint32_t)slot);
-    harp_embedding_first_row(row, how->dim, key, how->seed, how->bound);
+    table_loops()->first_row(row, how->dim, key, how->seed, how->bound);
     for (uint32_t i = 0; i < how->state; i++)
         row[how->dim + i] = how->first_state;
     table_index_add(&shard->index, key, hash, (uint32_t)slot);

@@ -6,7 +6,6 @@
  *
  *   table_shard.c    records by key: find, insert, remove
  *   table_pending.c  gradients summed by key, until a step applies them
- *   table_update.c   the optimizers' steps over a record
  *
  * Files call downwards. Owner: one thread writes; any number of threads read while none writes.
  */
@@ -19,6 +18,7 @@
 #include "table/table_pool.h"
 
 #define TABLE_DIRTY (UINT32_C(1) << 31)
+#define TABLE_BEGINS (UINT32_C(1) << 31)
 
 struct table_shard {
     struct table_index index;
@@ -60,15 +60,12 @@ static inline uint32_t table_shard_find(const struct table_shard *shard, int64_t
     return table_index_find(&shard->index, key, hash);
 }
 
-/* Add a gradient, times `weight`, to what waits for a key. Returns 0 or -ENOMEM. */
-int table_pending_add(struct table_shard *shard, int64_t key, uint64_t hash, const float *gradient,
-                      float weight);
+/* Count a gradient of a key, whose slot may be known. Returns the place of the sum that it belongs
+ * to, with TABLE_BEGINS if it is the sum's first one; TABLE_NOWHERE if the key is not admitted;
+ * -ENOMEM. */
+int64_t table_pending_place(struct table_shard *shard, int64_t key, uint64_t hash, uint32_t slot);
 bool table_pending_finite(const struct table_shard *shard, float scale);
 void table_pending_apply(struct table_shard *shard, const struct harp_embedding_step *step);
 void table_pending_drop(struct table_shard *shard);
-
-/* Make a step of one record. */
-void table_update(float *row, float *state, const float *gradient, uint32_t dim,
-                  const struct harp_embedding_step *step);
 
 #endif
