@@ -38,7 +38,7 @@ uint64_t harp_embedding_rows(const struct harp_embedding *table)
 {
     uint64_t rows = 0;
     for (uint32_t i = 0; i < table->how.shards; i++)
-        rows += table->shards[i].records.count;
+        rows += table->shards[i].heads.count;
     return rows;
 }
 
@@ -114,14 +114,14 @@ uint64_t harp_embedding_remove(struct harp_embedding *table, const int64_t *keys
         uint64_t hash = harp_embedding_hash(keys[i]);
         struct table_shard *shard = &table->shards[harp_embedding_part(hash, table->how.shards)];
         uint32_t slot = table_shard_find(shard, keys[i], hash);
-        gone[i] = slot != HARP_EMBEDDING_NONE;
+        gone[i] = slot != TABLE_NOWHERE;
         if (!gone[i])
             continue;
         table_shard_remove(shard, slot, hash);
         removed++;
     }
     for (uint32_t i = 0; removed && i < table->how.shards; i++)
-        table_records_trim(&table->shards[i].records);
+        table_shard_trim(&table->shards[i]);
     return removed;
 }
 
@@ -129,16 +129,16 @@ uint64_t harp_embedding_read(const struct harp_embedding *table, uint32_t shard,
                              uint64_t n, struct harp_record *heads, float *values)
 {
     assert(shard < table->how.shards);
-    const struct table_records *records = &table->shards[shard].records;
-    uint32_t floats = table->how.dim + table->how.state;
-    uint64_t left = records->count > at ? records->count - at : 0;
+    const struct table_shard *from = &table->shards[shard];
+    uint32_t floats = table->how.dim + table->how.state, count = from->heads.count;
+    uint64_t left = count > at ? count - at : 0;
     n = n < left ? n : left;
     for (uint64_t i = 0; i < n; i++) {
-        struct harp_record *record = table_record(records, (uint32_t)(at + i));
         if (heads)
-            heads[i] = *record;
+            heads[i] = *table_head(from, (uint32_t)(at + i));
         if (values)
-            memcpy(values + i * floats, table_row(record), floats * sizeof(float));
+            memcpy(values + i * floats, table_row(from, (uint32_t)(at + i)),
+                   floats * sizeof(float));
     }
     return n;
 }
@@ -151,15 +151,15 @@ int harp_embedding_write(struct harp_embedding *table, const struct harp_record 
         uint64_t hash = harp_embedding_hash(heads[i].key);
         struct table_shard *shard = &table->shards[harp_embedding_part(hash, table->how.shards)];
         int64_t slot = table_shard_find(shard, heads[i].key, hash);
-        if (slot == HARP_EMBEDDING_NONE)
+        if (slot == TABLE_NOWHERE)
             slot = table_shard_insert(shard, heads[i].key, hash);
         if (slot < 0)
             return -ENOMEM;
-        struct harp_record *record = table_record(&shard->records, (uint32_t)slot);
-        uint32_t mark = record->changed & ~TABLE_DIRTY;
-        *record = heads[i];
-        record->changed = mark;
-        memcpy(table_row(record), values + i * floats, floats * sizeof(float));
+        struct harp_record *head = table_head(shard, (uint32_t)slot);
+        uint32_t mark = head->changed & ~TABLE_DIRTY;
+        *head = heads[i];
+        head->changed = mark;
+        memcpy(table_row(shard, (uint32_t)slot), values + i * floats, floats * sizeof(float));
     }
     return 0;
 }
@@ -167,9 +167,9 @@ int harp_embedding_write(struct harp_embedding *table, const struct harp_record 
 void harp_embedding_saved(struct harp_embedding *table)
 {
     for (uint32_t i = 0; i < table->how.shards; i++) {
-        const struct table_records *records = &table->shards[i].records;
-        for (uint32_t slot = 0; slot < records->count; slot++)
-            table_record(records, slot)->changed &= ~TABLE_DIRTY;
+        const struct table_shard *shard = &table->shards[i];
+        for (uint32_t slot = 0; slot < shard->heads.count; slot++)
+            table_head(shard, slot)->changed &= ~TABLE_DIRTY;
     }
 }
 

@@ -1,7 +1,7 @@
 /* A table from whole 64-bit keys to rows of floats, each with the state of its optimizer.
  *
  *   table   shards, a power of two or not; a key's shard follows from its hash
- *   shard   index (table_index.h), records (table_records.h), gradients that wait (table_shard.h)
+ *   shard   index (table_index.h), records and gradients that wait (table_shard.h)
  *   crew    threads that work at shards or parts of a batch side by side (table_crew.h)
  *
  *   harp_embedding_look_up    ids -> rows, or sums of rows by bag; changes nothing
@@ -27,12 +27,17 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "table/table_records.h"
-
 /* cdef: begin */
-#define HARP_EMBEDDING_NONE 0xFFFFFFFF
-
 struct harp_embedding;
+
+/* What a record knows of itself. Times are those of the caller's clock. */
+struct harp_record {
+    int64_t key;
+    uint32_t count;   /* gradients that it had */
+    uint32_t used;    /* when last */
+    uint32_t born;    /* when it was inserted */
+    uint32_t changed; /* bit 31: changed since the last save; the rest is in use within a step */
+};
 
 enum harp_embedding_optimizer {
     HARP_EMBEDDING_SGD,

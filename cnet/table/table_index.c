@@ -5,27 +5,31 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "table/table_hash.h"
+
 /* A segment is split when it has more, and merged with its buddy when both have fewer. */
 enum { MOST = TABLE_WAYS * TABLE_GROUPS * 4 / 5, FEW = TABLE_WAYS * TABLE_GROUPS / 4 };
 
-static struct table_segment *new_segment(uint32_t depth)
+static struct table_segment *new_segment(struct table_index *index, uint64_t prefix, uint32_t depth)
 {
-    struct table_segment *segment = aligned_alloc(64, sizeof *segment);
-    if (segment) {
-        memset(segment, 0, sizeof *segment);
-        segment->depth = depth;
-    }
+    int64_t slot = table_pool_push(&index->segments);
+    if (slot < 0)
+        return NULL;
+    struct table_segment *segment = table_pool_item(&index->segments, (uint32_t)slot);
+    memset(segment, 0, sizeof *segment);
+    segment->prefix = prefix;
+    segment->depth = depth;
     return segment;
 }
 
 int table_index_open(struct table_index *index)
 {
     memset(index, 0, sizeof *index);
+    table_pool_open(&index->segments, sizeof(struct table_segment));
     index->directory = malloc(sizeof *index->directory);
-    struct table_segment *first = index->directory ? new_segment(0) : NULL;
+    struct table_segment *first = index->directory ? new_segment(index, 0, 0) : NULL;
     if (!first) {
-        free(index->directory);
-        index->directory = NULL;
+        table_index_close(index);
         return -ENOMEM;
     }
     index->directory[0] = first;
@@ -35,49 +39,43 @@ int table_index_open(struct table_index *index)
 
 void table_index_close(struct table_index *index)
 {
-    for (size_t at = 0; index->directory && at < (size_t)1 << index->depth;) {
-        struct table_segment *segment = index->directory[at];
-        at += (size_t)1 << (index->depth - segment->depth);
-        free(segment);
-    }
+    table_pool_close(&index->segments);
     free(index->directory);
     index->directory = NULL;
 }
 
 size_t table_index_bytes(const struct table_index *index)
 {
-    size_t bytes = sizeof *index->directory << index->depth;
-    for (uint32_t depth = 0; depth <= index->depth; depth++)
-        bytes += index->at_depth[depth] * sizeof(struct table_segment);
-    return bytes;
+    return (sizeof *index->directory << index->depth) + table_pool_bytes(&index->segments);
 }
 
-static void segment_add(struct table_segment *segment, uint32_t tag, uint32_t slot)
+static void segment_add(struct table_segment *segment, int64_t key, uint64_t hash, uint32_t slot)
 {
-    uint32_t at = tag % TABLE_GROUPS;
+    uint32_t at = table_index_group(hash);
     assert(segment->count < TABLE_WAYS * TABLE_GROUPS);
     while (segment->groups[at].used == (1U << TABLE_WAYS) - 1) {
         segment->groups[at].overflow++;
         at = (at + 1) % TABLE_GROUPS;
     }
     struct table_group *group = &segment->groups[at];
-    uint32_t way = (uint32_t)__builtin_ctz(~group->used);
-    group->used |= 1U << way;
-    group->tags[way] = tag;
+    uint32_t way = (uint32_t)__builtin_ctz(~(uint32_t)group->used);
+    group->used |= (uint16_t)(1U << way);
+    group->keys[way] = key;
     group->slots[way] = slot;
     segment->count++;
 }
 
-/* Add those entries of `from` in which the bit of the tag that `mask` names is `value`. */
-static void segment_copy(struct table_segment *to, const struct table_segment *from, uint32_t mask,
-                         uint32_t value)
+/* Add those entries of `from` whose hashes have `value` in the bits of `mask`. */
+static void segment_copy(struct table_segment *to, const struct table_segment *from, uint64_t mask,
+                         uint64_t value)
 {
     for (uint32_t at = 0; at < TABLE_GROUPS; at++) {
         const struct table_group *group = &from->groups[at];
         for (uint32_t used = group->used; used; used &= used - 1) {
             uint32_t way = (uint32_t)__builtin_ctz(used);
-            if ((group->tags[way] & mask) == value)
-                segment_add(to, group->tags[way], group->slots[way]);
+            uint64_t hash = harp_embedding_hash(group->keys[way]);
+            if ((hash & mask) == value)
+                segment_add(to, group->keys[way], hash, group->slots[way]);
         }
     }
 }
@@ -87,12 +85,11 @@ static size_t directory_place(const struct table_index *index, uint64_t hash)
     return (size_t)((hash >> 1) >> (63 - index->depth));
 }
 
-/* Let all of the directory that shares the first `depth` bits of `hash` point to a segment. */
-static void directory_set(struct table_index *index, uint64_t hash, uint32_t depth,
-                          struct table_segment *segment)
+/* Let all of the directory that shares a segment's prefix point to it. */
+static void directory_set(struct table_index *index, struct table_segment *segment)
 {
-    size_t n = (size_t)1 << (index->depth - depth);
-    size_t begin = directory_place(index, hash) & ~(n - 1);
+    size_t n = (size_t)1 << (index->depth - segment->depth);
+    size_t begin = directory_place(index, segment->prefix);
     for (size_t at = begin; at < begin + n; at++)
         index->directory[at] = segment;
 }
@@ -126,24 +123,22 @@ static void directory_halve(struct table_index *index)
 
 static int split_segment(struct table_index *index, uint64_t hash)
 {
-    struct table_segment *old = table_index_segment(index, hash);
-    if (old->depth == index->depth && directory_double(index) < 0)
+    struct table_segment *low = table_index_segment(index, hash);
+    if (low->depth == index->depth && directory_double(index) < 0)
         return -ENOMEM;
-    struct table_segment *halves[2] = {new_segment(old->depth + 1), new_segment(old->depth + 1)};
-    if (!halves[0] || !halves[1]) {
-        free(halves[0]);
-        free(halves[1]);
+    uint64_t bit = UINT64_C(1) << (63 - low->depth);
+    struct table_segment both = *low;
+    struct table_segment *high = new_segment(index, low->prefix | bit, low->depth + 1);
+    if (!high)
         return -ENOMEM;
-    }
-    uint32_t mask = UINT32_C(1) << (31 - old->depth);
-    uint64_t bit = (uint64_t)mask << 32;
-    for (uint32_t half = 0; half < 2; half++) {
-        segment_copy(halves[half], old, mask, half * mask);
-        directory_set(index, half ? hash | bit : hash & ~bit, old->depth + 1, halves[half]);
-    }
-    index->at_depth[old->depth]--;
-    index->at_depth[old->depth + 1] += 2;
-    free(old);
+    memset(low, 0, sizeof *low);
+    low->prefix = both.prefix;
+    low->depth = high->depth;
+    segment_copy(low, &both, bit, 0);
+    segment_copy(high, &both, bit, bit);
+    directory_set(index, high);
+    index->at_depth[both.depth]--;
+    index->at_depth[high->depth] += 2;
     return 0;
 }
 
@@ -155,32 +150,44 @@ int table_index_room(struct table_index *index, uint64_t hash)
     return 0;
 }
 
-void table_index_add(struct table_index *index, uint64_t hash, uint32_t slot)
+void table_index_add(struct table_index *index, int64_t key, uint64_t hash, uint32_t slot)
 {
-    segment_add(table_index_segment(index, hash), (uint32_t)(hash >> 32), slot);
+    segment_add(table_index_segment(index, hash), key, hash, slot);
 }
 
-/* Find the way of an entry that is there; `group` becomes its group. */
-static uint32_t entry_way(const struct table_segment *segment, uint32_t tag, uint32_t slot,
-                          uint32_t *group)
+/* Find the way of a key that is there; `at` becomes its group. */
+static uint32_t entry_way(const struct table_segment *segment, int64_t key, uint64_t hash,
+                          uint32_t *at)
 {
+    *at = table_index_group(hash);
     for (uint32_t step = 0; step < TABLE_GROUPS; step++) {
-        *group = (tag + step) % TABLE_GROUPS;
-        const struct table_group *here = &segment->groups[*group];
-        for (uint32_t found = table_group_match(here, tag); found; found &= found - 1)
-            if (here->slots[__builtin_ctz(found)] == slot)
-                return (uint32_t)__builtin_ctz(found);
-        assert(here->overflow);
+        const struct table_group *group = &segment->groups[*at];
+        uint32_t found = table_group_match(group, key);
+        if (found)
+            return (uint32_t)__builtin_ctz(found);
+        assert(group->overflow);
+        *at = (*at + 1) % TABLE_GROUPS;
     }
-    assert(!"the entry is in its segment");
+    assert(!"the key is in its segment");
     return 0;
 }
 
-void table_index_move(struct table_index *index, uint64_t hash, uint32_t from, uint32_t to)
+void table_index_move(struct table_index *index, int64_t key, uint64_t hash, uint32_t slot)
 {
     struct table_segment *segment = table_index_segment(index, hash);
-    uint32_t group, way = entry_way(segment, (uint32_t)(hash >> 32), from, &group);
-    segment->groups[group].slots[way] = to;
+    uint32_t at, way = entry_way(segment, key, hash, &at);
+    segment->groups[at].slots[way] = slot;
+}
+
+/* Remove a segment that the directory does not point to. The last one takes its place. */
+static void drop_segment(struct table_index *index, struct table_segment *gone)
+{
+    struct table_segment *last = table_pool_item(&index->segments, index->segments.count - 1);
+    if (gone != last) {
+        *gone = *last;
+        directory_set(index, gone);
+    }
+    table_pool_pop(&index->segments);
 }
 
 /* Make one segment of two that ran empty, again and again. */
@@ -196,21 +203,21 @@ static void merge_segments(struct table_index *index, uint64_t hash)
             return;
         index->at_depth[one->depth] -= 2;
         index->at_depth[--one->depth]++;
+        one->prefix &= ~bit;
         segment_copy(one, other, 0, 0);
-        free(other);
-        directory_set(index, hash, one->depth, one);
+        directory_set(index, one);
+        drop_segment(index, other);
         while (index->depth && !index->at_depth[index->depth])
             directory_halve(index);
     }
 }
 
-void table_index_remove(struct table_index *index, uint64_t hash, uint32_t slot)
+void table_index_remove(struct table_index *index, int64_t key, uint64_t hash)
 {
     struct table_segment *segment = table_index_segment(index, hash);
-    uint32_t tag = (uint32_t)(hash >> 32), group;
-    uint32_t way = entry_way(segment, tag, slot, &group);
-    segment->groups[group].used &= ~(1U << way);
-    for (uint32_t at = tag % TABLE_GROUPS; at != group; at = (at + 1) % TABLE_GROUPS)
+    uint32_t group, way = entry_way(segment, key, hash, &group);
+    segment->groups[group].used &= (uint16_t)~(1U << way);
+    for (uint32_t at = table_index_group(hash); at != group; at = (at + 1) % TABLE_GROUPS)
         segment->groups[at].overflow--;
     segment->count--;
     merge_segments(index, hash);

@@ -1,3 +1,4 @@
+#include "table/table_loops.h"
 #include "table/table_shard.h"
 
 #include <errno.h>
@@ -20,66 +21,58 @@ static int pending_grow(struct table_shard *shard)
     return 0;
 }
 
-/* The slot of a key that has a gradient; HARP_EMBEDDING_NONE if it is not admitted. */
-static int64_t pending_slot(struct table_shard *shard, int64_t key, uint64_t hash)
+int64_t table_pending_place(struct table_shard *shard, int64_t key, uint64_t hash, uint32_t slot)
 {
-    uint32_t slot = table_shard_find(shard, key, hash);
-    if (slot != HARP_EMBEDDING_NONE || !table_shard_admits(shard, hash))
-        return slot;
-    return table_shard_insert(shard, key, hash);
-}
-
-int table_pending_add(struct table_shard *shard, int64_t key, uint64_t hash, const float *gradient,
-                      float weight)
-{
-    int64_t slot = pending_slot(shard, key, hash);
-    if (slot == HARP_EMBEDDING_NONE)
-        return 0;
-    if (slot < 0 || pending_grow(shard) < 0)
-        return -ENOMEM;
-    uint32_t dim = shard->how.dim;
-    struct harp_record *record = table_record(&shard->records, (uint32_t)slot);
-    record->count += record->count < UINT32_MAX;
-    record->used = shard->how.now;
-    uint32_t mark = record->changed & ~TABLE_DIRTY;
-    record->changed |= TABLE_DIRTY;
-    if (mark) {
-        float *sum = shard->sums + (size_t)(mark - 1) * dim;
-        for (uint32_t i = 0; i < dim; i++)
-            sum[i] += weight * gradient[i];
-        return 0;
+    if (slot == TABLE_NOWHERE)
+        slot = table_shard_find(shard, key, hash);
+    if (slot == TABLE_NOWHERE) {
+        if (!table_shard_admits(shard, hash))
+            return TABLE_NOWHERE;
+        int64_t made = table_shard_insert(shard, key, hash);
+        if (made < 0)
+            return made;
+        slot = (uint32_t)made;
     }
-    float *sum = shard->sums + (size_t)shard->pending * dim;
-    for (uint32_t i = 0; i < dim; i++)
-        sum[i] = weight * gradient[i];
-    shard->slots[shard->pending++] = (uint32_t)slot;
-    record->changed += shard->pending;
-    return 0;
+    struct harp_record *head = table_head(shard, slot);
+    uint32_t mark = head->changed & ~TABLE_DIRTY;
+    if (!mark && pending_grow(shard) < 0)
+        return -ENOMEM;
+    head->count += head->count < UINT32_MAX;
+    head->used = shard->how.now;
+    head->changed |= TABLE_DIRTY;
+    if (mark)
+        return mark - 1;
+    shard->slots[shard->pending++] = slot;
+    head->changed += shard->pending;
+    return TABLE_BEGINS | (shard->pending - 1);
 }
 
 bool table_pending_finite(const struct table_shard *shard, float scale)
 {
-    size_t n = (size_t)shard->pending * shard->how.dim;
-    float zero = 0; /* becomes NaN with the first value that is not finite, and stays it */
-    for (size_t i = 0; i < n; i++)
-        zero += 0 * (shard->sums[i] * scale);
-    return zero == 0;
+    return table_loops()->finite(shard->sums, (uint64_t)shard->pending * shard->how.dim, scale);
+}
+
+static void prefetch_record(const struct table_shard *shard, uint32_t slot)
+{
+    const char *values = (const char *)table_row(shard, slot);
+    for (size_t at = 0; at < shard->values.item_bytes; at += 64)
+        __builtin_prefetch(values + at, 1);
+    __builtin_prefetch(table_head(shard, slot), 1);
 }
 
 void table_pending_apply(struct table_shard *shard, const struct harp_embedding_step *step)
 {
     enum { AHEAD = 8 };
+    const struct table_loops *loops = table_loops();
     uint32_t dim = shard->how.dim;
     for (uint32_t i = 0; i < shard->pending; i++) {
-        if (i + AHEAD < shard->pending && shard->slots[i + AHEAD] != HARP_EMBEDDING_NONE)
-            table_record_prefetch(&shard->records, shard->slots[i + AHEAD],
-                                  shard->records.record_bytes);
-        if (shard->slots[i] == HARP_EMBEDDING_NONE)
+        if (i + AHEAD < shard->pending && shard->slots[i + AHEAD] != TABLE_NOWHERE)
+            prefetch_record(shard, shard->slots[i + AHEAD]);
+        if (shard->slots[i] == TABLE_NOWHERE)
             continue;
-        struct harp_record *record = table_record(&shard->records, shard->slots[i]);
-        float *row = table_row(record);
-        table_update(row, row + dim, shard->sums + (size_t)i * dim, dim, step);
-        record->changed = TABLE_DIRTY;
+        float *row = table_row(shard, shard->slots[i]);
+        loops->update(row, row + dim, shard->sums + (size_t)i * dim, dim, step);
+        table_head(shard, shard->slots[i])->changed = TABLE_DIRTY;
     }
     shard->pending = 0;
 }
@@ -87,7 +80,7 @@ void table_pending_apply(struct table_shard *shard, const struct harp_embedding_
 void table_pending_drop(struct table_shard *shard)
 {
     for (uint32_t i = 0; i < shard->pending; i++)
-        if (shard->slots[i] != HARP_EMBEDDING_NONE)
-            table_record(&shard->records, shard->slots[i])->changed &= TABLE_DIRTY;
+        if (shard->slots[i] != TABLE_NOWHERE)
+            table_head(shard, shard->slots[i])->changed &= TABLE_DIRTY;
     shard->pending = 0;
 }

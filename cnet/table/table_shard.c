@@ -1,4 +1,5 @@
 #include "table/table_shard.h"
+#include "table/table_loops.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -9,7 +10,8 @@ int table_shard_open(struct table_shard *shard, const struct harp_embedding_how 
 {
     memset(shard, 0, sizeof *shard);
     shard->how = *how;
-    table_records_open(&shard->records, how->dim + how->state);
+    table_pool_open(&shard->heads, sizeof(struct harp_record));
+    table_pool_open(&shard->values, (how->dim + how->state) * sizeof(float));
     if (how->admit_count > 1) {
         shard->counters = calloc(how->admit_bytes, 1);
         if (!shard->counters)
@@ -21,7 +23,8 @@ int table_shard_open(struct table_shard *shard, const struct harp_embedding_how 
 void table_shard_close(struct table_shard *shard)
 {
     table_index_close(&shard->index);
-    table_records_close(&shard->records);
+    table_pool_close(&shard->heads);
+    table_pool_close(&shard->values);
     free(shard->slots);
     free(shard->sums);
     free(shard->counters);
@@ -29,9 +32,20 @@ void table_shard_close(struct table_shard *shard)
 
 size_t table_shard_bytes(const struct table_shard *shard)
 {
-    return sizeof *shard + table_index_bytes(&shard->index) + table_records_bytes(&shard->records) +
+    return sizeof *shard + table_index_bytes(&shard->index) + table_pool_bytes(&shard->heads) +
+           table_pool_bytes(&shard->values) +
            shard->room * (sizeof *shard->slots + shard->how.dim * sizeof *shard->sums) +
            (shard->counters ? shard->how.admit_bytes : 0);
+}
+
+/* Add a head and values. Returns their slot, or -ENOMEM. */
+static int64_t push_record(struct table_shard *shard)
+{
+    int64_t slot = table_pool_push(&shard->heads);
+    if (slot < 0 || table_pool_push(&shard->values) == slot)
+        return slot;
+    table_pool_pop(&shard->heads);
+    return -ENOMEM;
 }
 
 int64_t table_shard_insert(struct table_shard *shard, int64_t key, uint64_t hash)
@@ -39,37 +53,44 @@ int64_t table_shard_insert(struct table_shard *shard, int64_t key, uint64_t hash
     const struct harp_embedding_how *how = &shard->how;
     if (table_index_room(&shard->index, hash) < 0)
         return -ENOMEM;
-    int64_t slot = table_records_push(&shard->records);
+    int64_t slot = push_record(shard);
     if (slot < 0)
         return slot;
-    struct harp_record *record = table_record(&shard->records, (uint32_t)slot);
-    *record = (struct harp_record){.key = key, .used = how->now, .born = how->now};
-    record->changed = TABLE_DIRTY;
-    float *row = table_row(record);
-    harp_embedding_first_row(row, how->dim, key, how->seed, how->bound);
+    struct harp_record *head = table_head(shard, (uint32_t)slot);
+    *head = (struct harp_record){.key = key, .used = how->now, .born = how->now};
+    head->changed = TABLE_DIRTY;
+    float *row = table_row(shard, (uint32_t)slot);
+    table_loops()->first_row(row, how->dim, key, how->seed, how->bound);
     for (uint32_t i = 0; i < how->state; i++)
         row[how->dim + i] = how->first_state;
-    table_index_add(&shard->index, hash, (uint32_t)slot);
+    table_index_add(&shard->index, key, hash, (uint32_t)slot);
     return slot;
 }
 
 void table_shard_remove(struct table_shard *shard, uint32_t slot, uint64_t hash)
 {
-    struct table_records *records = &shard->records;
-    struct harp_record *gone = table_record(records, slot);
-    uint32_t mark = gone->changed & ~TABLE_DIRTY, last = records->count - 1;
+    struct harp_record *gone = table_head(shard, slot);
+    uint32_t mark = gone->changed & ~TABLE_DIRTY, last = shard->heads.count - 1;
     if (mark)
-        shard->slots[mark - 1] = HARP_EMBEDDING_NONE;
-    table_index_remove(&shard->index, hash, slot);
+        shard->slots[mark - 1] = TABLE_NOWHERE;
+    table_index_remove(&shard->index, gone->key, hash);
     if (slot != last) {
-        struct harp_record *moved = table_record(records, last);
-        table_index_move(&shard->index, harp_embedding_hash(moved->key), last, slot);
-        memcpy(gone, moved, records->record_bytes);
+        *gone = *table_head(shard, last);
+        memcpy(table_row(shard, slot), table_row(shard, last), shard->values.item_bytes);
+        table_index_move(&shard->index, gone->key, harp_embedding_hash(gone->key), slot);
         mark = gone->changed & ~TABLE_DIRTY;
         if (mark)
             shard->slots[mark - 1] = slot;
     }
-    table_records_pop(records);
+    table_pool_pop(&shard->heads);
+    table_pool_pop(&shard->values);
+}
+
+void table_shard_trim(struct table_shard *shard)
+{
+    table_pool_trim(&shard->heads);
+    table_pool_trim(&shard->values);
+    table_pool_trim(&shard->index.segments);
 }
 
 /* A counting Bloom filter (Fan, Cao, Almeida, Broder: "Summary cache", ToN 2000) with four

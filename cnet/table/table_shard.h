@@ -1,8 +1,11 @@
 /* A shard: the records of the keys that one core owns, their index, and gradients that wait.
  *
+ * A record is a head and values, the row and then the optimizer's state, under one slot in two
+ * pools: a look-up reads rows and no heads, and a row whose size is a multiple of a line of the
+ * cache has no line beside others.
+ *
  *   table_shard.c    records by key: find, insert, remove
  *   table_pending.c  gradients summed by key, until a step applies them
- *   table_update.c   the optimizers' steps over a record
  *
  * Files call downwards. Owner: one thread writes; any number of threads read while none writes.
  */
@@ -12,14 +15,17 @@
 #include "table/table.h"
 #include "table/table_hash.h"
 #include "table/table_index.h"
-#include "table/table_records.h"
+#include "table/table_pool.h"
+
+#define TABLE_DIRTY (UINT32_C(1) << 31)
+#define TABLE_BEGINS (UINT32_C(1) << 31)
 
 struct table_shard {
     struct table_index index;
-    struct table_records records;
+    struct table_pool heads, values;
     struct harp_embedding_how how;
     /* Gradients that wait: `sums` has a row for each slot of `slots`; a record's mark is its place
-     * here and one. HARP_EMBEDDING_NONE: the row was removed meanwhile. */
+     * here and one. TABLE_NOWHERE: the row was removed meanwhile. */
     uint32_t *slots;
     float *sums;
     uint32_t pending, room;
@@ -34,36 +40,32 @@ size_t table_shard_bytes(const struct table_shard *shard);
 int64_t table_shard_insert(struct table_shard *shard, int64_t key, uint64_t hash);
 /* Remove a record; the last one takes its slot. */
 void table_shard_remove(struct table_shard *shard, uint32_t slot, uint64_t hash);
+/* Give back the memory behind the last record. */
+void table_shard_trim(struct table_shard *shard);
 /* Count a key that is not there. Returns whether it may be inserted now. */
 bool table_shard_admits(struct table_shard *shard, uint64_t hash);
 
+static inline struct harp_record *table_head(const struct table_shard *shard, uint32_t slot)
+{
+    return table_pool_item(&shard->heads, slot);
+}
+
+static inline float *table_row(const struct table_shard *shard, uint32_t slot)
+{
+    return table_pool_item(&shard->values, slot);
+}
+
 static inline uint32_t table_shard_find(const struct table_shard *shard, int64_t key, uint64_t hash)
 {
-    struct table_walk walk = table_index_walk(&shard->index, hash);
-    uint32_t slot;
-    while (table_walk_next(&walk, &slot))
-        if (table_record(&shard->records, slot)->key == key)
-            return slot;
-    return HARP_EMBEDDING_NONE;
+    return table_index_find(&shard->index, key, hash);
 }
 
-/* The first slot that may be the key's, without a look at its record. */
-static inline uint32_t table_shard_guess(const struct table_shard *shard, uint64_t hash)
-{
-    struct table_walk walk = table_index_walk(&shard->index, hash);
-    uint32_t slot;
-    return table_walk_next(&walk, &slot) ? slot : HARP_EMBEDDING_NONE;
-}
-
-/* Add a gradient, times `weight`, to what waits for a key. Returns 0 or -ENOMEM. */
-int table_pending_add(struct table_shard *shard, int64_t key, uint64_t hash, const float *gradient,
-                      float weight);
+/* Count a gradient of a key, whose slot may be known. Returns the place of the sum that it belongs
+ * to, with TABLE_BEGINS if it is the sum's first one; TABLE_NOWHERE if the key is not admitted;
+ * -ENOMEM. */
+int64_t table_pending_place(struct table_shard *shard, int64_t key, uint64_t hash, uint32_t slot);
 bool table_pending_finite(const struct table_shard *shard, float scale);
 void table_pending_apply(struct table_shard *shard, const struct harp_embedding_step *step);
 void table_pending_drop(struct table_shard *shard);
-
-/* Make a step of one record. */
-void table_update(float *row, float *state, const float *gradient, uint32_t dim,
-                  const struct harp_embedding_step *step);
 
 #endif

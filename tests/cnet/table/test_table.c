@@ -10,8 +10,10 @@
 #include "check.h"
 #include "table/table.h"
 #include "table/table_hash.h"
+#include "table/table_loops.h"
 
-enum { KEYS = 6000, DIM = 5, BATCH = 3000 };
+/* A row is a line of the cache and some floats more. */
+enum { KEYS = 6000, DIM = 19, BATCH = 3000 };
 
 static uint64_t drawn = 7;
 static uint32_t threads;
@@ -188,13 +190,107 @@ static void test_what_is_not_finite_changes_nothing(void)
     harp_embedding_close(table);
 }
 
+enum { LONGEST = 100, SOME = 7 };
+
+struct answers {
+    uint64_t hashes[LONGEST];
+    float sum[LONGEST], more[LONGEST], weighted[LONGEST], first[LONGEST];
+    float added[SOME][LONGEST], rows[5][LONGEST], states[5][2 * LONGEST];
+};
+
+static float draw_float(void)
+{
+    return ((float)draw_below(1 << 20) - (1 << 19)) / (float)(1 + draw_below(1000));
+}
+
+static void run_loops(const struct table_loops *loops, uint32_t dim, struct answers *answers)
+{
+    float values[SOME][LONGEST] = {{0}}, weights[SOME];
+    const float *rows[SOME];
+    int64_t drawn_keys[LONGEST];
+    const uint32_t places[SOME] = {TABLE_BEGINS, TABLE_BEGINS | 1, 0, 1, 1, TABLE_BEGINS | 2, 0};
+    memset(answers, 0, sizeof *answers);
+    drawn = dim;
+    for (uint32_t i = 0; i < SOME; i++) {
+        weights[i] = draw_float();
+        rows[i] = values[i];
+        for (uint32_t j = 0; j < dim; j++)
+            values[i][j] = draw_float();
+    }
+    for (uint32_t j = 0; j < dim; j++)
+        drawn_keys[j] = (int64_t)harp_embedding_mix(drawn++);
+    loops->hash_keys(drawn_keys, dim, answers->hashes);
+    loops->sum_rows(answers->sum, rows, SOME, dim, false);
+    loops->sum_rows(answers->more, rows, SOME, dim, false);
+    loops->sum_rows(answers->more, rows + 1, SOME - 1, dim, true);
+    loops->sum_weighted(answers->weighted, rows, weights, SOME, dim);
+    loops->first_row(answers->first, dim, drawn_keys[0], drawn, 0.3F);
+    struct table_addends addends = {answers->added[0], places, rows, weights, SOME};
+    loops->add_gradients(&addends, dim);
+    for (uint32_t optimizer = 0; optimizer < 5; optimizer++) {
+        struct harp_embedding_step step = {(enum harp_embedding_optimizer)optimizer,
+                                           0.1F,
+                                           1e-8F,
+                                           0.5F,
+                                           0.1F,
+                                           0.001F,
+                                           1,
+                                           0.01F,
+                                           0.1F};
+        memcpy(answers->rows[optimizer], values[1], sizeof values[1]);
+        for (uint32_t i = 0; i < 3; i++)
+            loops->update(answers->rows[optimizer], answers->states[optimizer], values[i], dim,
+                          &step);
+    }
+}
+
+/* Against plain C, by dims that fill lines and those that do not. */
+static void test_every_form_gives_the_same_bits(void)
+{
+    static const uint32_t dims[] = {1, 4, 5, 8, 16, 19, 32, 33, 48, 64, LONGEST};
+    static struct answers expected_answers, answers;
+    for (size_t i = 0; i < sizeof dims / sizeof *dims; i++) {
+        run_loops(&table_loops_portable, dims[i], &expected_answers);
+        float row[LONGEST];
+        harp_embedding_first_row(row, dims[i], (int64_t)harp_embedding_mix(drawn - dims[i]), drawn,
+                                 0.3F);
+        CHECK(!memcmp(row, expected_answers.first, dims[i] * sizeof *row), "first row");
+        for (size_t form = 0; table_loops_name(form); form++) {
+            table_loops_use(form);
+            run_loops(table_loops(), dims[i], &answers);
+            CHECK(!memcmp(&answers, &expected_answers, sizeof answers), "%s, dim %u",
+                  table_loops_name(form), dims[i]);
+        }
+    }
+}
+
+static void test_finite(void)
+{
+    float values[50] = {0};
+    for (size_t form = 0; table_loops_name(form); form++) {
+        table_loops_use(form);
+        for (uint32_t i = 0; i < 50; i++) {
+            CHECK(table_loops()->finite(values, 50, 1), "zeros");
+            values[i] = i % 2 ? NAN : -INFINITY;
+            CHECK(!table_loops()->finite(values, 50, 1), "%u", i);
+            values[i] = 1e38F;
+            CHECK(table_loops()->finite(values, 50, 3), "%u", i);
+            CHECK(!table_loops()->finite(values, 50, 4), "%u: the product is not finite", i);
+            values[i] = 0;
+        }
+    }
+}
+
 int main(int argc, char **argv)
 {
     CHECK(argc == 3, "arguments");
     threads = (uint32_t)atoi(argv[1]);
     test_philox();
+    test_every_form_gives_the_same_bits();
+    test_finite();
     test_what_is_not_finite_changes_nothing();
     test_random_calls(threads, (uint32_t)atoi(argv[2]));
+    table_loops_use(0);
     test_random_calls(3, (uint32_t)atoi(argv[2]));
     return 0;
 }

@@ -8,7 +8,8 @@ from tests.support.c_programs import SANITIZED, build, run
 from tests.support.levels import long_except
 
 SOURCES = ["tests/cnet/table/test_table.c", *(f"cnet/table/table{part}.c" for part in (
-    "", "_batch", "_crew", "_index", "_pending", "_records", "_shard", "_update"))]
+    "", "_add", "_batch", "_crew", "_index", "_look_up", "_loops", "_loops_avx2", "_loops_avx512",
+    "_loops_portable", "_pending", "_pool", "_shard"))]
 THREADS = ["-O1", "-fsanitize=thread", "-Wno-tsan", "-pthread"]
 QUICK, ALL = 100_000, 1_000_000
 
