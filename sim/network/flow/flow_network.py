@@ -14,6 +14,7 @@ from sim.network.flow.flow_communicator import FlowCommunicator
 from sim.network.flow.fluid import CEILING
 from sim.network.flow.fluid_carrier import FluidCarrier
 from sim.network.flow.timed_fluid import TimedFluid, TokenBucket
+from sim.network.flow.windows import FAR_S
 from sim.network.limits import kinds_of_resources
 from sim.network.transport import Transport
 from sim.network.utilisation import LinkRecorder
@@ -56,6 +57,8 @@ def name_limits(cluster: Cluster) -> Callable[[NDArray[np.int32]], str]:
     return name
 
 
+LINKS = 4
+"""Links of a short path between hosts; a longer one has them, too."""
 EDGES_AN_EVENT = 20
 """Edges timed or flows started in the time of one event of the clock (python -m bench sim)."""
 
@@ -132,6 +135,13 @@ class FlowNetwork:
     def remembers(self) -> bool:
         """Whether there are bursts, with tokens left over, or background traffic."""
         return self.fluid.has_buckets or self._has_background
+
+    @property
+    def begins_cold(self) -> bool:
+        """Whether there may be paths so long that windows of kernel TCP count."""
+        latency_s = self.transport.links.whole.link_latency_s.max(initial=0.0)
+        return bool(self.transport.style.congestion is not None
+                    and 2 * LINKS * latency_s >= FAR_S)
 
     @property
     def effort(self) -> int:
