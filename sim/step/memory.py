@@ -65,6 +65,7 @@ def _of_stage(recipe: Recipe, groups: Groups, layers: list[Layer], number: int) 
 
     state = 12 if wide == 2 else 8
     weights = gradients = wide * (own + of_experts)
+    gradients -= wide * (-(-_of_tables(layers) // spread))  # only rows that were looked up have any
     optimizer = state * (own + of_experts) if layout.shard == "none" else shared_out(state)
     if layout.shard in ("zero2", "fsdp", "hsdp"):
         gradients = shared_out(wide)
@@ -75,6 +76,12 @@ def _of_stage(recipe: Recipe, groups: Groups, layers: list[Layer], number: int) 
     if recipe.fusion == "size" and layout.shard == "none" and copies > 1:
         buffers += gradients
     return Memory(weights, gradients, optimizer, _activations(recipe, layers, number), buffers)
+
+
+def _of_tables(layers: list[Layer]) -> int:
+    """Elements of tables, all ranks together."""
+    return sum(each.elements for layer in layers if layer.lookups
+               for each in layer.expert_tensors)
 
 
 def _largest_unit(layers: list[Layer]) -> int:
