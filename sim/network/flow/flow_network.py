@@ -51,8 +51,9 @@ def name_limits(cluster: Cluster) -> Callable[[NDArray[np.int32]], str]:
         if not len(saturated):
             return STALLED
         own = [FLOW] if saturated[0] == CEILING else []
-        kinds = np.unique(kind_of[saturated[len(own):]])
-        return " + ".join(own + [names[kind] for kind in kinds.tolist()])
+        # A route has few resources: a set of so few numbers is faster than numpy's.
+        kinds = sorted(set(kind_of[saturated[len(own):]].tolist()))
+        return " + ".join(own + [names[kind] for kind in kinds])
 
     return name
 
