@@ -46,15 +46,20 @@ RowT = TypeVar("RowT")
 @click.option("--refit/--no-refit", default=None,
               help="Predict each fitted row by a fit without its source.  [yes, unless --case]")
 @click.option("--page", metavar="FILE.md", help="Write the results page, and its plot beside it.")
+@click.option("--workers", type=click.IntRange(1, 1024), metavar="N",
+              help="For published and FILE: processes.  [one for each core]")
+@click.option("--dask", metavar="ADDRESS", help="For published and FILE: run on the workers of "
+              "this Dask scheduler, e.g. tcp://10.0.0.1:8786.")
 def main(what: tuple[str, ...], *, only: tuple[str, ...], draws: int, refit: bool | None,
-         page: str | None) -> int:
+         page: str | None, workers: int | None, dask: str | None) -> int:
     """Compare the simulator with published measurements or your own, or its fidelities."""
     from harp.cli.io import check_target
 
     if page is not None:
         check_target(page, (".md",))
+    means = _means(what, workers, dask)
     if what == ("published",):
-        return _published(only, draws, refit, page)
+        return _published(only, draws, refit, page, means)
     if only or refit is not None:
         raise click.UsageError("--case and --refit work only with published")
     if what == ("corrections",):
@@ -65,18 +70,36 @@ def main(what: tuple[str, ...], *, only: tuple[str, ...], draws: int, refit: boo
         return compare(page)
     if page is not None:
         raise click.UsageError("--page works only with published, fidelities, packet and lab")
-    return _score_files(_files(what), draws)
+    return _score_files(_files(what), draws, means)
 
 
-def _published(only: tuple[str, ...], draws: int, refit: bool | None, page: str | None) -> int:
+Means = tuple[int | None, str | None]
+"""Processes of this machine, or the address of a Dask scheduler."""
+
+
+def _means(what: tuple[str, ...], workers: int | None, dask: str | None) -> Means:
+    """Check how cases shall run."""
+    if workers and dask:
+        raise click.UsageError("--workers is for this machine; a Dask cluster has its own")
+    if (workers or dask) and len(what) == 1 and what[0] in WORDS[1:]:
+        raise click.UsageError("--workers and --dask work only with published and files")
+    if dask:
+        from sim.sweeps.dask_cluster import check_dask
+
+        check_dask()
+    return workers, dask
+
+
+def _published(only: tuple[str, ...], draws: int, refit: bool | None, page: str | None,
+               means: Means) -> int:
     """Check the options that belong to published figures, and predict these."""
     refit = not only if refit is None else refit
     if page is not None and not refit:
         raise click.UsageError("--page needs --refit, and no --case")
-    return _compare_published(only, draws, page, refit=refit)
+    return _compare_published(only, draws, page, means, refit=refit)
 
 
-def _compare_published(only: tuple[str, ...], draws: int, page: str | None, *,
+def _compare_published(only: tuple[str, ...], draws: int, page: str | None, means: Means, *,
                        refit: bool) -> int:
     """Predict published figures; status 1 where one is off without a reason or a margin stale."""
     from sim.calibration.joint_fit import left_out
@@ -84,7 +107,7 @@ def _compare_published(only: tuple[str, ...], draws: int, page: str | None, *,
     from sim.validation.coverage import against_others, as_shipped, stale
     from sim.validation.predictions import missed, predict_files, print_rows, write_page
 
-    rows = predict_files(_chosen(only), draws)
+    rows = predict_files(_chosen(only), draws, *means)
     if refit:
         rows = left_out(rows)
     old = [] if only or not draws else stale(rows)
@@ -117,7 +140,7 @@ def _files(names: tuple[str, ...]) -> list[Path]:
     return [Path(name) for name in names]
 
 
-def _score_files(paths: list[Path], draws: int) -> int:
+def _score_files(paths: list[Path], draws: int, means: Means) -> int:
     """Predict the figures of a user's files; status 1 if one is missed."""
     from sim.report.screen import console_for
     from sim.validation.case import load_published
@@ -128,7 +151,7 @@ def _score_files(paths: list[Path], draws: int) -> int:
         if not load_published(path):
             raise click.UsageError(f"{path} has no figures to score: give some under expect, of "
                                    "kind published or measured")
-    rows = predict_files(paths, draws)
+    rows = predict_files(paths, draws, *means)
     if draws:
         rows = as_shipped(rows)
     print_rows(rows, console_for(sys.stdout), covered=draws > 0, refit=False)

@@ -76,8 +76,8 @@ class Ranks:
 
 
 def module(name: str) -> tuple[str, str]:
-    """Return the interpreter's words that run a module of this folder."""
-    return "-m", f"bench.lightcc.{name}"
+    """Return the interpreter's words that run a module: of this folder, or by its whole name."""
+    return "-m", name if "." in name else f"bench.lightcc.{name}"
 
 
 def popen(space: Namespace, *words: str | Path, **variables: object) -> subprocess.Popen[Any]:

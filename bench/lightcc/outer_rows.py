@@ -67,6 +67,19 @@ def near_loss() -> float:
         return float(answers[0]["loss"])
 
 
+def step_s(judged: list[tuple[int, float, float]]) -> float:
+    """Give the seconds of a step after the first judgement, 0.0 where there is but one.
+
+    Before it the first average is dense and the next send more than LIGHT_TOPK_RATIO, windows open,
+    and DDP makes its buckets anew: the simulator predicts what comes then.
+
+    >>> step_s([(20, 14.0, 3.1), (40, 20.0, 2.8), (60, 26.0, 2.5)])
+    0.3
+    """
+    (first, after_s, _), *others = judged
+    return (others[-1][1] - after_s) / (others[-1][0] - first) if others else 0.0
+
+
 class Line:
     """The ranks at both ends of a line, and what they measured last."""
 
@@ -79,7 +92,7 @@ class Line:
     def _train(self, way: str, **arguments: Any) -> dict[str, Any]:
         answer: dict[str, Any] = self._ranks.ask(
             do="train_until", way=way, patience_s=PATIENCE_S, **TRAINING, **arguments)[0]
-        self._step_s[way] = answer["seconds"] / answer["steps"]
+        self._step_s[way] = step_s(answer["judged"]) or answer["seconds"] / answer["steps"]
         return answer
 
     def gloo(self) -> Sample:

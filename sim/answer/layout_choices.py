@@ -30,7 +30,6 @@ from sim.step.graph import EACH_WAY
 from sim.step.groups import Groups
 from sim.step.memory import count
 from sim.step.stages import slowest_stage
-from sim.workloads.model import block_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -186,7 +185,7 @@ def _layouts(topology: Topology, gpus: int, workload: Workload) -> Iterator[Para
     shape = network.shape
     host = min(group.gpus.count for group in topology.hosts)
     mix = shape.experts.count if shape is not None and shape.experts is not None else 1
-    blocks = max(len({block_of(layer) for layer in network.layers} - {""}), 1)
+    blocks = max(network.blocks, 1)
     splits = bool(network.activations)
     for tensor, pipeline, context, expert, interleave, schedule, shard in product(
             _powers(host if splits else 1), _powers(min(gpus, blocks) if splits else 1),
@@ -223,10 +222,9 @@ def _tensor_s(cluster: Cluster, recipe: Recipe) -> float:
     layout, model = recipe.layout, recipe.model
     rates = [group.nvlink.rate if group.nvlink is not None else float("inf")
              for group in cluster.topology.hosts]
-    blocks = len({block_of(layer) for layer in model.layers} - {""})
     times = EACH_WAY * (3 if recipe.recompute == "full" else 2)
     nbytes = recipe.batch * model.activations * recipe.gradient_bytes / layout.context
-    return (blocks * times * 2 * (layout.tensor - 1) / layout.tensor * 8 * nbytes
+    return (model.blocks * times * 2 * (layout.tensor - 1) / layout.tensor * 8 * nbytes
             / max(rates))
 
 
@@ -236,7 +234,7 @@ def _network_s(cluster: Cluster, recipe: Recipe, hosts: int) -> float:
     if hosts < 2 or (light is not None and light.topk):
         return 0.0
     model = slowest_stage(recipe.model, layout, recipe.accumulation).model
-    elements = sum(tensor.elements for layer in model.layers for tensor in layer.tensors)
+    elements = model.replicated
     each_step = layout.pipeline > 1
     times = {"none": 2, "zero1": 2, "zero2": recipe.accumulation + 1,
              "fsdp": 2 if each_step else 3 * recipe.accumulation,

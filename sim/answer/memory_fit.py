@@ -15,7 +15,6 @@ from pydantic import ValidationError
 from sim.schema.parallel_keys import Parallel
 from sim.step.groups import Groups
 from sim.step.memory import count
-from sim.workloads.model import block_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -95,7 +94,7 @@ def _changed(recipe: Recipe, groups: Groups, change: Change) -> tuple[Recipe, Gr
         return None
     shape = recipe.model.shape
     heads = shape.heads if shape is not None else 1
-    blocks = len({block_of(layer) for layer in recipe.model.layers} - {""})
+    blocks = recipe.model.blocks
     stage = groups.ranks // layout.pipeline
     if (groups.ranks % layout.split or heads % layout.tensor or groups.host % layout.tensor
             or layout.pipeline * layout.interleave > max(blocks, 1)

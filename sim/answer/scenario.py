@@ -221,6 +221,7 @@ class Run:
         if scenario.sync is None or ranks.host_group == count:
             made = Job(self.env, recipe, comm, count, work, tracks[0], bubble=stage.bubble,
                        alike=not each)
+            made.lead = int(comm is not None and self.network.begins_cold)
         else:
             made = OuterJob(self.env, recipe, comm, count, work, tracks[0], bubble=stage.bubble,
                             alike=not each, policy=scenario.sync.policy, whole=workload.network,

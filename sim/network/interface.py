@@ -158,6 +158,10 @@ class Network(Interface):
         """
 
     @property
+    def begins_cold(self) -> bool:
+        """Whether new connections are slow, so that a job's first step says nothing of the rest."""
+
+    @property
     def effort(self) -> int:
         """Work so far beside the clock's events, in equivalent events.
 

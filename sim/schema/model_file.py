@@ -46,12 +46,37 @@ class LayerOfFile(Model):
     tensors: Annotated[tuple[tuple[Line, Annotated[int, Strict(), Field(ge=1, le=10**13)]], ...],
                        BeforeValidator(_pairs), Field(max_length=10_000)] = ()
     """Elements of each parameter; gradients are complete from the last one to the first."""
+    tables: Annotated[tuple[tuple[Line, Annotated[int, Strict(), Field(ge=1, le=10**15)]], ...],
+                      BeforeValidator(_pairs), Field(max_length=10_000)] = ()
+    """Elements of each table of embeddings, which is spread over the GPUs."""
+    lookups: Amount = 0
+    """Ids that a sample looks up in them."""
+    looked_up: Amount = 0
+    """Elements of the rows of these ids."""
     kept: Amount = 0
     """Elements of floating point."""
     masks: Amount = 0
     """Bytes of all else."""
     scores: Amount = 0
     """Elements of attention's scores, which fused kernels do not keep."""
+
+    @model_validator(mode="after")
+    def _looks_up(self) -> "LayerOfFile":
+        given = {key: bool(getattr(self, key)) for key in ("tables", "lookups", "looked_up")}
+        if len(set(given.values())) > 1:
+            missing = next(key for key, there in given.items() if not there)
+            raise Problem(f"has no {missing}", path=(), allowed="tables, lookups and looked_up "
+                          "together, or none of them")
+        return self
+
+    @property
+    def layer(self) -> Layer:
+        """The layer that the simulator trains."""
+        same = set(LayerOfFile.model_fields) - {"tensors", "tables", "looked_up"}
+        return Layer(tensors=tuple(Tensor(*each) for each in self.tensors),
+                     expert_tensors=tuple(Tensor(*each) for each in self.tables),
+                     alltoall_elements=self.looked_up,
+                     **{key: getattr(self, key) for key in same})
 
 
 class ModelFile(Model):
@@ -82,12 +107,8 @@ class ModelFile(Model):
     @cached_property
     def network(self) -> Network:
         """The model that the simulator trains."""
-        own = set(LayerOfFile.model_fields) - {"tensors"}
-        layers = tuple(Layer(
-            tensors=tuple(Tensor(*each) for each in layer.tensors),
-            **{key: getattr(layer, key) for key in own}) for layer in self.layers)
-        return Network(self.name, layers, self.sample, self.source, self.between_blocks,
-                       self.tokens)
+        return Network(self.name, tuple(layer.layer for layer in self.layers), self.sample,
+                       self.source, self.between_blocks, self.tokens)
 
 
 def read_model_file(path: Path) -> ModelFile:
@@ -105,7 +126,8 @@ def text_of(model: Network) -> str:
 
 
 def _plain(layer: Layer) -> dict[str, Any]:
-    given = {key: getattr(layer, key) for key in LayerOfFile.model_fields if key != "tensors"}
+    given = {key: getattr(layer, key) for key in LayerOfFile.model_fields
+             if key not in ("tensors", "tables", "looked_up")}
     given |= {key: float(f"{given[key]:.6g}") for key in ("forward_s", "backward_s")}
     return {key: value for key, value in given.items() if value} | (
         {"tensors": {each.name: each.elements for each in layer.tensors}} if layer.tensors else {})

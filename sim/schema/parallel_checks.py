@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sim.schema.errors import Problem, listing
-from sim.workloads.model import block_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -121,7 +120,7 @@ def _fits_model(workload: Workload, layout: Parallel, where: _Where) -> Iterator
 
 
 def _fits_pipeline(workload: Workload, layout: Parallel, where: _Where) -> Iterator[Problem]:
-    blocks = len({block_of(layer) for layer in workload.network.layers} - {""})
+    blocks = workload.network.blocks
     pieces = layout.pipeline * layout.interleave
     if pieces > max(blocks, 1):
         key = "interleave" if layout.pipeline <= blocks else "pipeline"

@@ -140,8 +140,11 @@ def _hosts_in_use(topology: Topology, job: str | None, gpus: int) -> int:
 
 
 def _exchanges(topology: Topology, job: str | None) -> int:
-    """All-to-alls of one step: before and after each layer of experts, there and back."""
+    """All-to-alls of one step: before and after each layer of experts, there and back.
+
+    Of tables there are three: nothing comes back for the gradients of their rows.
+    """
     own = next((each.workload for each in topology.jobs if each.name == job), None)
     workload = own or topology.workload
     layers = workload.network.layers if workload.has_network else ()
-    return 4 * sum(layer.alltoall_elements > 0 for layer in layers)
+    return sum(3 if layer.lookups else 4 for layer in layers if layer.alltoall_elements)

@@ -30,15 +30,19 @@ if TYPE_CHECKING:
 
 
 NONE = Moving(0.0, 0.0)
+ID_BYTES = 8
+"""Of an id, which is any 64-bit integer (harp.ttf.embedding)."""
 
 
 class Work(NamedTuple):
-    """A layer, or several in a row: what it computes, and what its experts exchange."""
+    """A layer, or several in a row: what it computes, and what its experts or tables exchange."""
 
     name: str
     seconds: float
-    exchange_bytes: int
-    """Bytes that a GPU gives to an all-to-all before it, and to another one after it."""
+    before_bytes: int
+    """Bytes that a GPU gives to an all-to-all before it."""
+    after_bytes: int
+    """The same after it."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +83,7 @@ def plan_pass(recipe: Recipe, flops: float) -> Pass:
     layers = tuple(Work(layer.name, backward_s(recipe, layer, flops)
                         + beside.get(layer.name, NONE).backward_s
                         + copy_s * sum(tensor.elements for tensor in layer.tensors),
-                        _exchange_bytes(recipe, layer)) for layer in backward)
+                        *_backward_bytes(recipe, layer)) for layer in backward)
     ends_s = (sum(work.seconds for work in forward)
               + np.cumsum([work.seconds for work in layers]))
     owner = np.repeat(np.arange(len(layers)), [len(layer.tensors) for layer in backward])
@@ -152,13 +156,23 @@ def _forward(recipe: Recipe, flops: float) -> tuple[Work, ...]:
         pieces += [Work(part[0].name if with_experts else "forward",
                         sum(forward_s(recipe, x, flops) for x in part)
                         + sum(beside.get(x.name, NONE).forward_s for x in part),
-                        _exchange_bytes(recipe, part[0])) for part in parts]
+                        *_forward_bytes(recipe, part[0])) for part in parts]
     return tuple(pieces)
 
 
-def _exchange_bytes(recipe: Recipe, layer: Layer) -> int:
-    """Bytes that a GPU gives to one all-to-all; activations have the type of the gradients."""
-    return recipe.batch * layer.alltoall_bytes(recipe.gradient_bytes)
+def _forward_bytes(recipe: Recipe, layer: Layer) -> tuple[int, int]:
+    """Bytes that a GPU gives to the all-to-alls before and after a layer.
+
+    Activations and rows have the type of the gradients. Of a table's rows ids go to the owners.
+    """
+    given = recipe.batch * layer.alltoall_bytes(recipe.gradient_bytes)
+    return (ID_BYTES * recipe.batch * layer.lookups or given), given
+
+
+def _backward_bytes(recipe: Recipe, layer: Layer) -> tuple[int, int]:
+    """The same of its backward pass: nothing comes back for the gradients of a table's rows."""
+    given = recipe.batch * layer.alltoall_bytes(recipe.gradient_bytes)
+    return given, 0 if layer.lookups else given
 
 
 class Slowness:

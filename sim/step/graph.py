@@ -75,7 +75,7 @@ class Operation:
 
     - forward, backward: arithmetic of ``seconds``;
     - settle: the GPU gives back the time that collectives took of it;
-    - exchange: an all-to-all of ``size`` bytes a rank, between experts;
+    - exchange: an all-to-all of ``size`` bytes a rank, between experts or tables;
     - reduce, collect, spread: an allreduce, allgather, reduce-scatter of ``size`` bytes of
       activations;
     - send: ``size`` bytes to the next stage, and as many back;
@@ -211,7 +211,7 @@ def _micro_step(graph: list[Operation], recipe: Recipe, work: Pass, groups: Grou
 
 
 def _whole(graph: list[Operation], recipe: Recipe, work: Pass) -> list[int]:
-    """Every rank holds whole layers; experts exchange before and after theirs.
+    """Every rank holds whole layers; experts and tables exchange before and after theirs.
 
     Returns the numbers of the operations that complete each backward layer.
     """
@@ -220,11 +220,9 @@ def _whole(graph: list[Operation], recipe: Recipe, work: Pass) -> list[int]:
                                                          ("backward", work.layers))
     for kind, layers in passes:
         for layer in layers:
-            if layer.exchange_bytes:
-                graph.append(_exchange(f"{layer.name} in", layer))
+            graph += _exchange(f"{layer.name} in", layer.before_bytes)
             graph.append(Operation(kind, layer.name, layer.seconds))
-            if layer.exchange_bytes:
-                graph.append(_exchange(f"{layer.name} out", layer))
+            graph += _exchange(f"{layer.name} out", layer.after_bytes)
             if kind == "backward":
                 graph.append(Operation("settle", layer.name))
                 done.append(len(graph) - 1)
@@ -263,8 +261,8 @@ def _page(name: str, wait_s: float) -> list[Operation]:
     return [Operation("page", f"pages of {name}", wait_s)] if wait_s else []
 
 
-def _exchange(name: str, layer: Work) -> Operation:
-    return Operation("exchange", name, size=layer.exchange_bytes, group="experts")
+def _exchange(name: str, nbytes: int) -> list[Operation]:
+    return [Operation("exchange", name, size=nbytes, group="experts")] if nbytes else []
 
 
 def _exchange_of_share(recipe: Recipe, layer: Layer) -> Operation:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from sim.step.groups import Groups
     from sim.step.recipe import Recipe
     from sim.workloads.layers import Layer
+    from sim.workloads.model import Model
 
 RESERVED = 1 << 30
 """Bytes for CUDA's context, libraries and NCCL: assumed, 0.5 to 1.5 GiB on such GPUs."""
@@ -45,18 +46,15 @@ UNIT_COPIES = 3
 def count(recipe: Recipe, groups: Groups) -> Memory:
     """Memory of a whole model's step on the fullest GPU; ``recipe`` has the whole model."""
     layout = recipe.layout
-    stages = ([list(recipe.model.layers)] if layout.pipeline == 1
-              else split_stages(recipe.model, layout))
-    return max((_of_stage(recipe, groups, layers, number) for number, layers in enumerate(stages)),
+    stages = (recipe.model,) if layout.pipeline == 1 else split_stages(recipe.model, layout)
+    return max((_of_stage(recipe, groups, stage, number) for number, stage in enumerate(stages)),
                key=lambda memory: memory.total)
 
 
-def _of_stage(recipe: Recipe, groups: Groups, layers: list[Layer], number: int) -> Memory:
+def _of_stage(recipe: Recipe, groups: Groups, stage: Model, number: int) -> Memory:
     layout, wide = recipe.layout, recipe.gradient_bytes
-    experts = sum(each.elements for layer in layers for each in layer.expert_tensors)
-    shared = sum(each.elements for layer in layers for each in layer.tensors)
     spread = layout.tensor if layout.is_sharded else groups.expert
-    own, of_experts = -(-shared // layout.tensor), -(-experts // spread)
+    own, of_experts = -(-stage.replicated // layout.tensor), -(-stage.spread // spread)
     copies = groups.size("shard" if layout.shard == "hsdp" else "replicas")
     expert_copies = copies if layout.is_sharded else groups.size("expert copies")
 
@@ -65,32 +63,32 @@ def _of_stage(recipe: Recipe, groups: Groups, layers: list[Layer], number: int) 
 
     state = 12 if wide == 2 else 8
     weights = gradients = wide * (own + of_experts)
+    gradients -= wide * (-(-stage.of_tables // spread))  # only rows that were looked up have any
     optimizer = state * (own + of_experts) if layout.shard == "none" else shared_out(state)
     if layout.shard in ("zero2", "fsdp", "hsdp"):
         gradients = shared_out(wide)
     buffers = RESERVED
     if layout.is_sharded and layout.pipeline == 1:
         weights = shared_out(wide)
-        buffers += UNIT_COPIES * wide * _largest_unit(layers) // layout.tensor
+        buffers += UNIT_COPIES * wide * _largest_unit(stage) // layout.tensor
     if recipe.fusion == "size" and layout.shard == "none" and copies > 1:
         buffers += gradients
-    return Memory(weights, gradients, optimizer, _activations(recipe, layers, number), buffers)
+    return Memory(weights, gradients, optimizer, _activations(recipe, stage, number), buffers)
 
 
-def _largest_unit(layers: list[Layer]) -> int:
+def _largest_unit(stage: Model) -> int:
     return max(sum(each.elements for layer in some
                    for each in layer.tensors + layer.expert_tensors)
-               for _, some in groupby(layers, block_of))
+               for _, some in groupby(stage.layers, block_of))
 
 
-def _activations(recipe: Recipe, layers: list[Layer], number: int) -> int | None:
+def _activations(recipe: Recipe, stage: Model, number: int) -> int | None:
     """Bytes that a stage keeps when it is fullest."""
     shape, layout, wide = recipe.model.shape, recipe.layout, recipe.gradient_bytes
     if shape is None:
-        return _traced_activations(recipe, layers, number)
+        return _traced_activations(recipe, stage, number)
     samples = recipe.batch * _tokens(recipe)
-    blocks = len({block_of(layer) for layer in layers} - {""})
-    mixtures = sum(1 for layer in layers if layer.expert_tensors)
+    blocks, mixtures = stage.blocks, stage.mixtures
     whole = sum(block_bytes(recipe, experts=False)) * (blocks - mixtures) + (
         sum(block_bytes(recipe, experts=True)) * mixtures)
     kept = whole
@@ -100,18 +98,18 @@ def _activations(recipe: Recipe, layers: list[Layer], number: int) -> int | None
     kept = round(kept * _in_flight(layout, recipe.accumulation, number))
     if recipe.recompute == "full":
         kept += whole // max(blocks, 1)
-    if any(layer.name in ("lm_head", "head") for layer in layers):
+    if any(layer.name in ("lm_head", "head") for layer in stage.layers):
         kept += 4 * samples * shape.vocabulary // layout.tensor
     return kept
 
 
-def _traced_activations(recipe: Recipe, layers: list[Layer], number: int) -> int | None:
+def _traced_activations(recipe: Recipe, stage: Model, number: int) -> int | None:
     """The same of a traced model; None where nobody counted."""
     if not any(layer.kept for layer in recipe.model.layers):
         return None
     layout, largest, kept = recipe.layout, 0, 0
     between = recipe.batch * recipe.gradient_bytes * recipe.model.activations
-    for block, some in groupby(layers, block_of):
+    for block, some in groupby(stage.layers, block_of):
         whole = sum(kept_bytes(recipe, list(some)))
         if block and recipe.recompute == "full":
             if not between:  # blocks differ, and nobody counted what goes into each

@@ -46,10 +46,9 @@ def slowest_stage(model: Model, layout: Parallel, micro: int = 1) -> Stage:
     if layout.pipeline == 1:
         return Stage(model, 0.0)
     stages = split_stages(model, layout)
-    forward = [sum(each.forward_flops for each in layers) for layers in stages]
-    both = [sum(each.forward_flops + each.backward_flops for each in layers) for layers in stages]
-    sizes = [sum(each.parameters for each in layers) for layers in stages]
-    slowest = max(range(len(stages)), key=lambda number: (both[number], sizes[number]))
+    forward = [stage.forward_flops for stage in stages]
+    both = [stage.forward_flops + stage.backward_flops for stage in stages]
+    slowest = max(range(len(stages)), key=lambda number: (both[number], stages[number].parameters))
     behind, later = sum(both[slowest + 1:]), len(stages) - 1 - slowest
     if micro > later:
         back = both[slowest] - forward[slowest]
@@ -57,14 +56,22 @@ def slowest_stage(model: Model, layout: Parallel, micro: int = 1) -> Stage:
                      + max(behind - later * back, 0))
     bubble = (sum(both[:slowest]) + behind) / both[slowest] / layout.interleave
     if layout.schedule == "zero-bubble":
-        weights = sum(each.forward_flops for each in stages[slowest]
+        weights = sum(each.forward_flops for each in stages[slowest].layers
                       if each.tensors or each.expert_tensors)
         bubble *= 1 - 2 * weights / both[slowest]
-    return Stage(replace(model, layers=tuple(stages[slowest])), bubble)
+    return Stage(stages[slowest], bubble)
 
 
-def split_stages(model: Model, layout: Parallel) -> list[list[Layer]]:
-    """Layers of each stage."""
+def split_stages(model: Model, layout: Parallel) -> tuple[Model, ...]:
+    """The part of the model that each stage has; made once for each split."""
+    key = layout.pipeline, layout.interleave
+    if key not in model.splits:
+        model.splits[key] = tuple(replace(model, layers=tuple(layers))
+                                  for layers in _deal_layers(model, layout))
+    return model.splits[key]
+
+
+def _deal_layers(model: Model, layout: Parallel) -> list[list[Layer]]:
     runs = [list(layers) for _, layers in groupby(model.layers, block_of)]
     blocks = [run for run in runs if block_of(run[0])]
     pieces = layout.pipeline * layout.interleave

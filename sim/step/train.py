@@ -220,7 +220,7 @@ class Job:
 
     def steps_of(self, wanted: int) -> int:
         """Steps to simulate or repeat for so many that count."""
-        return wanted
+        return self.lead + wanted
 
     @property
     def stretch(self) -> float:
@@ -233,7 +233,9 @@ class Job:
         return self.gpus // self.recipe.layout.split
 
     def repeat_step(self, times: int) -> None:
-        """Count the last step ``times`` more times."""
+        """Count the last step ``times`` more times, unless it does not count."""
+        if len(self.steps_s) <= self.lead:
+            return
         self.steps_s += self.steps_s[-1:] * times
         self.breakdowns += self.breakdowns[-1:] * times
         self.paths += self.paths[-1:] * times

@@ -1,24 +1,27 @@
-"""Points on the workers of a Dask cluster.
+"""Tasks on the workers of a Dask cluster.
 
-A task is named by its point's key, so equal points are one task, and the scheduler gives the tasks
-of a worker that dies to others. Workers need this version of HARP, and none of the sweep's files.
+Tasks of one name are one task, and the scheduler gives those of a worker that dies to others.
+Workers need this version of HARP, and none of the files that a sweep or validation reads.
 """
 
 from __future__ import annotations
 
 import logging
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import click
 
-from sim.sweeps.study import Outcome, run_point, source_digest
+from sim.sweeps.study import source_digest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from sim.sweeps.study import Study
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+Shared = TypeVar("Shared")
 
 TIMEOUT_S = 10
 """How long a scheduler may take to answer."""
@@ -31,21 +34,27 @@ def check_dask() -> None:
                                "'harp-stack[sweep]'")
 
 
-def each_on_dask(address: str, study: Study,
-                 points: Sequence[tuple[str, tuple[str, ...]]]) -> Iterator[Outcome]:
-    """Yield outcomes of points (key and changes) in the order in which they are done."""
+@dataclass(frozen=True)
+class Done(Generic[Answer]):
+    """An answer, which tells it from what Dask says of a task without one."""
+
+    answer: Answer
+
+
+def each_on_dask(address: str, function: Callable[[Shared, Item], Answer], shared: Shared,
+                 tasks: Sequence[tuple[str, Item]]) -> Iterator[Answer]:
+    """Yield answers of tasks (name and item) in the order in which they are done."""
     from distributed import as_completed
 
     with _client(address) as client:
         # A task, not scattered data: if the worker that holds it dies, another makes it again.
-        shared = client.submit(_shared, study, source_digest(), pure=True)
-        futures = [client.submit(run_point, shared, point, key=f"sweep-{point[0]}")
-                   for point in points]
+        held = client.submit(_checked, shared, source_digest(), pure=True)
+        futures = [client.submit(_done, function, held, item, key=name) for name, item in tasks]
         done = as_completed(futures, loop=client.loop, with_results=True, raise_errors=False)
         for future, result in done:
-            if isinstance(result, Outcome):  # even if its worker has died since
+            if isinstance(result, Done):  # even if its worker has died since
                 future.release()  # so that workers need not keep it
-                yield result
+                yield result.answer
             elif future.status in ("lost", "pending"):
                 done.add(future)  # its worker died before it was fetched: another does it again
             else:
@@ -53,11 +62,15 @@ def each_on_dask(address: str, study: Study,
                                            f"{_reason(future, result)}")
 
 
-def _shared(study: Study, expected: str) -> Study:
-    """Hand the study to a worker that has the same code."""
+def _checked(shared: Shared, expected: str) -> Shared:
+    """Hand what tasks share to a worker that has the same code."""
     if source_digest() != expected:
         raise RuntimeError("a worker has another version of HARP than this machine")
-    return study
+    return shared
+
+
+def _done(function: Callable[[Shared, Item], Answer], shared: Shared, item: Item) -> Done[Answer]:
+    return Done(function(shared, item))
 
 
 @contextmanager

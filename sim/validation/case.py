@@ -14,7 +14,7 @@ collectives only. ``open`` lists values that the source does not give: each draw
 at random, and the prediction itself uses the value in the topology.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -23,7 +23,7 @@ from pydantic import Field, Strict, model_validator
 from sim.schema.base import Count, Flag, Line, Model
 from sim.schema.checks import check
 from sim.schema.errors import Problem, unknown
-from sim.schema.load import load
+from sim.schema.load import checked
 from sim.schema.model import Topology
 from sim.schema.parameters import PLAIN_VALUES
 from sim.schema.scenario_keys import Expect, ExpectCollective
@@ -118,10 +118,14 @@ class Case(Model):
         return data
 
 
-def load_case(path: Path, changes: Mapping[str, object] | None = None) -> Case:
-    """Read a case, with ``changes`` of its topology's keys; raises TopologyError."""
+def load_case(path: Path, changes: Mapping[str, object] | None = None,
+              data: bytes | None = None) -> Case:
+    """Read a case, with ``changes`` of its topology's keys; raises TopologyError.
+
+    ``data`` are the file's bytes where it was read elsewhere.
+    """
     given = changes or {}
-    source = Source.read(path, [f"topology.{key}={value}" for key, value in given.items()])
+    source = _source(path, data, [f"topology.{key}={value}" for key, value in given.items()])
     case = source.validate(Case, PLAIN_VALUES | {"folder": source.folder})
     found = [problem.under("topology") for problem in check(case.topology)]
     names = [scenario.name for scenario in case.topology.scenarios]
@@ -143,12 +147,17 @@ def published_files() -> list[Path]:
                                  if "expect:" in path.read_text("utf-8"))
 
 
-def load_published(path: Path) -> list[Case]:
+def _source(path: Path, data: bytes | None, changes: Sequence[str] = ()) -> Source:
+    return Source.read(path, changes) if data is None else Source.parse(data, str(path), changes)
+
+
+def load_published(path: Path, data: bytes | None = None) -> list[Case]:
     """Cases of a file of either kind: one, or one for each source that a topology file names."""
-    plain = Source.read(path).root.plain()
+    source = _source(path, data)
+    plain = source.root.plain()
     if not isinstance(plain, dict) or "topology" in plain:
-        return [load_case(path)]
-    topology = load(path)
+        return [load_case(path, data=data)]
+    topology = checked(source)
     by_source: dict[str, list[Figure]] = {}
     for expect in () if topology.is_elsewhere else topology.figures:
         if expect.kind != "fitted":

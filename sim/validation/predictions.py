@@ -11,20 +11,21 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from statistics import mean, median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from harp.cli.io import write_bytes, write_text
 from sim.answer.collective_bench import measure
 from sim.answer.hidden import uncover
-from sim.answer.parallel import map_shared
 from sim.answer.scenario import Settings, run_scenario
 from sim.answer.uncertainty import DRAWS, choose_draws
 from sim.cluster.cluster import Cluster
 from sim.report.numbers import percent
 from sim.report.screen import grid, show, text_column
+from sim.sweeps.executor import each_answer
 from sim.validation.case import load_case, load_published
 
 if TYPE_CHECKING:
@@ -105,34 +106,47 @@ def predict(cluster: Cluster, figure: Figure, settings: Settings | None = None) 
     return {"time": row.time_s, "busbw": row.busbw * 8, "algbw": row.algbw * 8}[figure.quantity]
 
 
-def predict_files(paths: Sequence[Path], draws: int = DRAWS,
-                  workers: int | None = None) -> list[Prediction]:
-    """Predict every figure of these cases, side by side on all cores."""
-    return [row for rows in map_shared(_predict_file, draws, list(paths), workers) for row in rows]
+def predict_files(paths: Sequence[Path], draws: int = DRAWS, workers: int | None = None,
+                  dask: str | None = None) -> list[Prediction]:
+    """Predict every figure of these cases, by the executor of `sim.sweeps`."""
+    files = [_File(number, path, path.read_bytes()) for number, path in enumerate(paths)]
+    tasks = [(f"validate-{draws}-{file.number}-{blake2b(file.data).hexdigest()}", file)
+             for file in files]
+    found = dict(each_answer(_predict_file, draws, tasks, workers, dask))
+    return [row for file in files for row in found[file.number]]
 
 
-def _predict_file(draws: int, path: Path) -> list[Prediction]:
-    return [row for case in load_published(path) for row in _predict_case(draws, path, case)]
+class _File(NamedTuple):
+    """A case's or topology's file, as it goes to a worker that may be elsewhere."""
+
+    number: int
+    path: Path
+    data: bytes
 
 
-def _predict_case(draws: int, path: Path, case: Case) -> list[Prediction]:
+def _predict_file(draws: int, file: _File) -> tuple[int, list[Prediction]]:
+    return file.number, [row for case in load_published(file.path, file.data)
+                         for row in _predict_case(draws, file, case)]
+
+
+def _predict_case(draws: int, file: _File, case: Case) -> list[Prediction]:
     cluster = Cluster(case.topology)
     values = [predict(cluster, figure) for figure in case.figures]
-    spread = np.array([values, *_draws(path, case, draws)])
+    spread = np.array([values, *_draws(file, case, draws)])
     low, high = np.quantile(spread[1:] if draws else spread, (TAIL, 1.0 - TAIL), axis=0)
-    return [Prediction(path.stem, case.source, number, figure, value, min(float(least), value),
+    return [Prediction(file.path.stem, case.source, number, figure, value, min(float(least), value),
                        max(float(most), value), case.note)
             for number, (figure, value, least, most)
             in enumerate(zip(case.figures, values, low, high, strict=True))]
 
 
-def _draws(path: Path, case: Case, draws: int) -> list[list[float]]:
+def _draws(file: _File, case: Case, draws: int) -> list[list[float]]:
     """Each draw's predictions of all figures."""
-    chance = random.Random(path.stem)
+    chance = random.Random(file.path.stem)
     found = []
     for draw in choose_draws(case.topology, draws):
         changes = {key: chance.choice(values) for key, values in case.open.items()}
-        drawn = load_case(path, changes) if changes else case
+        drawn = load_case(file.path, changes, file.data) if changes else case
         cluster = uncover(Cluster(drawn.topology), draw.hidden)
         settings = Settings(draw.figures, seed=draw.seed)
         found.append([predict(cluster, figure, settings) for figure in drawn.figures])

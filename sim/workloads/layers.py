@@ -43,7 +43,7 @@ class Layer:
     """Activation elements that one sample sends through one all-to-all. An expert layer runs two in
     the forward pass (dispatch and combine) and two in the backward pass."""
     expert_tensors: tuple[Tensor, ...] = ()
-    """Parameters that exist once per expert, all experts counted."""
+    """Parameters that exist once per expert, all experts counted; tables that are spread, too."""
     experts: int = 0
     """Experts to choose from, and those of a token, where a router chooses."""
     top_k: int = 0
@@ -54,6 +54,10 @@ class Layer:
     ``masks``, bytes of what is no floating point, and ``scores``, elements of attention's."""
     masks: int = 0
     scores: int = 0
+    lookups: int = 0
+    """Ids that a sample looks up in tables that are spread over the GPUs as experts are. They go to
+    their rows' owners in one all-to-all, ``alltoall_elements`` of rows come back in another, and in
+    the backward pass one takes their gradients."""
     forward_s: float = 0.0
     """Measured time of a sample; 0 where FLOPs say how long it takes."""
     backward_s: float = 0.0
@@ -124,6 +128,12 @@ def rmsnorm(name: str, width: int, tokens: int) -> Layer:
 def embedding(name: str, rows: int, width: int) -> Layer:
     """Table of ``rows`` vectors; a look-up is no arithmetic, and its gradient is taken as dense."""
     return Layer(name, _weights(name, rows * width, 0))
+
+
+def spread_tables(name: str, rows: int, width: int, lookups: int) -> Layer:
+    """Tables of ``rows`` vectors over all GPUs, of which a sample looks up ``lookups``."""
+    return Layer(name, alltoall_elements=lookups * width, lookups=lookups,
+                 expert_tensors=(Tensor(f"{name}.weight", rows * width),))
 
 
 SCORES = ".scores"

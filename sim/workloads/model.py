@@ -34,25 +34,56 @@ class Model:
         """Whether layers have times of their own."""
         return any(layer.forward_s or layer.backward_s for layer in self.layers)
 
-    @property
+    @cached_property
     def parameters(self) -> int:
         """Number of learned elements, all experts included."""
-        return sum(layer.parameters for layer in self.layers)
+        return self.replicated + self.spread
+
+    @cached_property
+    def replicated(self) -> int:
+        """Learned elements that every GPU holds, where nothing splits them."""
+        return sum(tensor.elements for layer in self.layers for tensor in layer.tensors)
+
+    @cached_property
+    def spread(self) -> int:
+        """Learned elements of experts and tables, all of them counted."""
+        return sum(tensor.elements for layer in self.layers for tensor in layer.expert_tensors)
+
+    @cached_property
+    def of_tables(self) -> int:
+        """Those of tables among them."""
+        return sum(tensor.elements for layer in self.layers if layer.lookups
+                   for tensor in layer.expert_tensors)
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
         """Replicated tensors in forward order: those whose gradients data parallelism averages."""
         return tuple(tensor for layer in self.layers for tensor in layer.tensors)
 
-    @property
+    @cached_property
     def forward_flops(self) -> int:
         """FLOPs of the forward pass."""
         return sum(layer.forward_flops for layer in self.layers)
 
-    @property
+    @cached_property
     def backward_flops(self) -> int:
         """FLOPs of the backward pass."""
         return sum(layer.backward_flops for layer in self.layers)
+
+    @cached_property
+    def blocks(self) -> int:
+        """Number of blocks."""
+        return len({block_of(layer) for layer in self.layers} - {""})
+
+    @cached_property
+    def mixtures(self) -> int:
+        """Number of layers of experts or tables."""
+        return sum(1 for layer in self.layers if layer.expert_tensors)
+
+    @cached_property
+    def splits(self) -> dict[tuple[int, int], tuple[Model, ...]]:
+        """Stages by their number and the pieces of each, kept by `sim.step.stages`."""
+        return {}
 
 
 _BLOCK = re.compile(r"(?:layers?\d?|h)\.\d+(?=\.)")

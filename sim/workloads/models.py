@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING
 from sim.workloads import layers as nn
 from sim.workloads.inception import inception_v3_layers
 from sim.workloads.model import Model
-from sim.workloads.recommenders import deepfm_layers, wide_and_deep_layers
+from sim.workloads.recommenders import (
+    deepfm_layers,
+    dlrm_layers,
+    dlrm_terabyte_layers,
+    mmoe_layers,
+    wide_and_deep_layers,
+)
 from sim.workloads.transformer import Experts, Transformer, build
 
 if TYPE_CHECKING:
@@ -167,6 +173,12 @@ MODELS: dict[str, Callable[[], Model]] = {
     "wide-and-deep": lambda: Model("wide-and-deep", tuple(wide_and_deep_layers()), "click",
                                    "Cheng et al. 2016, figure 4, on Criteo's public features"),
     "deepfm": lambda: Model("deepfm", tuple(deepfm_layers()), "click", "Guo et al. 2017"),
+    "dlrm": lambda: Model("dlrm", tuple(dlrm_layers()), "click",
+                          "Naumov et al. 2019, on Criteo's public features"),
+    "dlrm-terabyte": lambda: Model("dlrm-terabyte", tuple(dlrm_terabyte_layers()), "click",
+                                   "MLPerf's DLRM of 2020, on Criteo's Terabyte logs"),
+    "mmoe": lambda: Model("mmoe", tuple(mmoe_layers()), "click",
+                          "Ma et al. 2018, on Criteo's public features"),
 }
 """Builders of the shipped models with samples of one size, by the name that a file uses."""
 _LLAMA3 = "Grattafiori et al. 2024, The Llama 3 Herd of Models, table 3"

@@ -232,6 +232,17 @@ def test_experts_exchange_four_times_a_layer():
     assert exposed[64] / exposed[16] == pytest.approx((7 / 8) / (1 / 2), rel=0.1)
 
 
+def test_tables_exchange_ids_rows_and_gradients():
+    """Of 2,048 x 26 ids a GPU, those of other hosts: 8 bytes, and 128 floats there and back."""
+    name = "dlrm-v100-25g"
+    for gpus, hosts in ((16, 2), (32, 4)):
+        whole = 8 * 2048 * 26 * (8 + 2 * 4 * 128)
+        least = (hosts - 1) / hosts * whole * RDMA / 3.125e9
+        found = step_s(name, "RDMA", gpus=gpus)
+        # What comes on top: 6.4 ms of computing, and 9.6 MB of gradients, partly beside the rest.
+        assert least + 6.4e-3 <= found <= least + 6.4e-3 + 2 * 9.6e6 / 3.125e9
+
+
 def test_a_slow_side_is_worse_than_a_dead_one():
     """Routing leaves a dead side; on a slow one it stays, at a tenth of 2 x 12.5 GB/s a cable."""
     name = "explicit-triangle"

@@ -12,6 +12,9 @@ Channels split a collective's bytes evenly and run side by side, each on its own
 is planned is planned for all of them. A short collective uses fewer (`harp.collectives.window`).
 The thread of a process handles messages one after the other, for all channels and both directions;
 if helpers or the NIC move the bytes meanwhile, only its time beyond theirs counts.
+
+Over long round trips kernel TCP's windows add time to what the fluid gives (`sim.network.flow.
+windows`). Plans that run alone are taken as some of many, whose windows are open.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ import numpy as np
 from harp.collectives.protocol import SIMPLE
 from sim.network.corrections import find_corrections
 from sim.network.flow.pipeline import EdgeTimes, phase_times
+from sim.network.flow.windows import FAR_S, Windows
 from sim.network.message_paths import joined
 from sim.network.transport import edges_on_channels
 
@@ -109,6 +113,8 @@ class Prepared:
     """Bytes/s of one of the sockets over which NCCL splits a message."""
     tree_most: float
     """Bytes/s of a tree's data, at most."""
+    far: bool
+    """Whether kernel TCP has to cross so long round trips that its windows count."""
 
 
 class Timed(NamedTuple):
@@ -151,6 +157,7 @@ class FlowCommunicator:
         self._timed: WeakKeyDictionary[Phase, dict[tuple[object, ...], Timed]] = (
             WeakKeyDictionary())
         self._moving: dict[int, Moving] = {}
+        self._windows: dict[tuple[bytes, ...], Windows] = {}
         self.corrections: set[Correction] = set()
         """Known errors of the fluid's times in the plans that have run."""
         self.handled = 0
@@ -204,6 +211,21 @@ class FlowCommunicator:
                 (self.env.now - start_s) / largest,
                 tuple(((at_s - start_s) / largest, limit) for at_s, limit in flows.limits))
         line.transfer(name, start_s, flows.limits)
+        yield from line.wait(self._lost_to_windows_s(timed, start_s), "latency", name)
+
+    def _lost_to_windows_s(self, timed: Timed, start_s: float) -> float:
+        """Give what windows of kernel TCP add to a phase's flows, which end now."""
+        edges, prepared = timed.laid.edges, timed.prepared
+        if self._alone or not prepared.far:
+            return 0.0
+        key = timed.laid.key[:3]  # ends and channels: the connections
+        if key not in self._windows:
+            round_trip_s = np.where(prepared.inner, 0.0, 2 * prepared.times.alpha_s)
+            style = self.transport.style
+            self._windows[key] = Windows(round_trip_s, style.sockets, self.transport.payload,
+                                         begins_anew=style.congestion != "bbr")
+        nbytes = timed.laid.amount[edges.group] * edges.share
+        return self._windows[key].lost_s(nbytes, start_s, self.env.now)
 
     def _time(self, phase: Phase, laid: Laid, protocol: Protocol, tree_bytes: int) -> Timed:
         """What a phase takes beside its flows: found once for each step that has it again.
@@ -290,7 +312,11 @@ class FlowCommunicator:
                         _ceilings(paths, edges.group, edges.share), paths.inner,
                         EdgeTimes(paths.alpha_s, _first_turns_s(paths, edges),
                                   _turns_s(paths, edges), first_s, steady_s), paths.helped,
-                        paths.stages, paths.socket_most, paths.tree_most)
+                        paths.stages, paths.socket_most, paths.tree_most, self._is_far(paths))
+
+    def _is_far(self, paths: Paths) -> bool:
+        longest_s = float(np.where(paths.inner, 0.0, paths.alpha_s).max(initial=0.0))
+        return self.transport.style.congestion is not None and 2 * longest_s >= FAR_S
 
     def _build_by_parts(self, edges: Edges) -> Prepared:
         """Do the same for edges that are flows of their own, some after the other.
@@ -311,7 +337,7 @@ class FlowCommunicator:
                         np.concatenate([ceilings for _, _, ceilings in found]), paths.inner,
                         EdgeTimes(paths.alpha_s, _first_turns_s(paths, edges),
                                   _turns_s(paths, edges), _NONE, _NONE), paths.helped,
-                        paths.stages, paths.socket_most, paths.tree_most)
+                        paths.stages, paths.socket_most, paths.tree_most, self._is_far(paths))
 
     def reroute(self) -> None:
         """Route everything anew, since the state of the links has changed."""

@@ -14,6 +14,7 @@ from sim.network.flow.flow_communicator import FlowCommunicator
 from sim.network.flow.fluid import CEILING
 from sim.network.flow.fluid_carrier import FluidCarrier
 from sim.network.flow.timed_fluid import TimedFluid, TokenBucket
+from sim.network.flow.windows import FAR_S
 from sim.network.limits import kinds_of_resources
 from sim.network.transport import Transport
 from sim.network.utilisation import LinkRecorder
@@ -50,12 +51,15 @@ def name_limits(cluster: Cluster) -> Callable[[NDArray[np.int32]], str]:
         if not len(saturated):
             return STALLED
         own = [FLOW] if saturated[0] == CEILING else []
-        kinds = np.unique(kind_of[saturated[len(own):]])
-        return " + ".join(own + [names[kind] for kind in kinds.tolist()])
+        # A route has few resources: a set of so few numbers is faster than numpy's.
+        kinds = sorted(set(kind_of[saturated[len(own):]].tolist()))
+        return " + ".join(own + [names[kind] for kind in kinds])
 
     return name
 
 
+LINKS = 4
+"""Links of a short path between hosts; a longer one has them, too."""
 EDGES_AN_EVENT = 20
 """Edges timed or flows started in the time of one event of the clock (python -m bench sim)."""
 
@@ -132,6 +136,13 @@ class FlowNetwork:
     def remembers(self) -> bool:
         """Whether there are bursts, with tokens left over, or background traffic."""
         return self.fluid.has_buckets or self._has_background
+
+    @property
+    def begins_cold(self) -> bool:
+        """Whether there may be paths so long that windows of kernel TCP count."""
+        latency_s = self.transport.links.whole.link_latency_s.max(initial=0.0)
+        return bool(self.transport.style.congestion is not None
+                    and 2 * LINKS * latency_s >= FAR_S)
 
     @property
     def effort(self) -> int:

@@ -75,6 +75,7 @@ class LabNetwork:
         self._notes: list[str] = notes_of_site(site)
         self._busy = False
         self.remembers = False
+        self.begins_cold = False
         self.transport = Transport(site.cluster, site.stack, site.style, site.seed)
         self._paces = EdgePaces(self.transport, env.scale)
         self._processes: list[subprocess.Popen[bytes]] = []

@@ -99,6 +99,11 @@ class PacketNetwork:
         return True
 
     @property
+    def begins_cold(self) -> bool:
+        """Every step is simulated, and counts."""
+        return False
+
+    @property
     def effort(self) -> int:
         """Events of the world."""
         return int(self.timed.world.counts().events)

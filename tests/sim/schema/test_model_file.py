@@ -8,6 +8,7 @@ from click.testing import CliRunner
 
 from sim.run import main
 from sim.schema import TopologyError, load
+from sim.schema.model_file import read_model_file
 from tests.support.cluster_files import topology, write
 
 LAYERS = [{"name": f"l{number}", "block": f"b{number}", "forward_flops": 10**9,
@@ -86,6 +87,7 @@ def test_a_pipeline_splits_blocks_that_are_alike(tmp_path):
     ([LAYERS[0] | {"tensors": [3]}], {}, "a mapping of names of parameters"),
     ([LAYERS[0] | {"tensors": {"w": 0}}], {}, "tensors"),
     ([{"name": "l", "forward_flops": 1}], {}, "no layer has a parameter"),
+    ([LAYERS[0] | {"tables": {"t": 9}, "lookups": 3}], {}, r"layers\[0\]: has no looked_up"),
     ([{"name": "l", "tensors": {"w": 1}}], {}, "no layer computes"),
     ([], {}, "layers"), (LAYERS, {"tokens": -1}, "tokens"),
     (LAYERS, {"sequence": 3}, "samples of one size")])
@@ -101,3 +103,12 @@ def test_a_mistake_in_the_file_is_one_sentence_with_its_place(tmp_path, layers, 
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(TopologyError, match="No such file"):
         cluster(tmp_path)
+
+
+def test_tables_are_spread_and_looked_up(tmp_path):
+    tables = {"name": "ids", "tables": {"users": 3200, "items": 6400}, "lookups": 5,
+              "looked_up": 160}
+    model_file(tmp_path, [tables, *LAYERS])
+    found = read_model_file(tmp_path / "model.yaml").network.layers[0]
+    assert (found.lookups, found.alltoall_elements, found.parameters) == (5, 160, 9600)
+    assert not found.tensors

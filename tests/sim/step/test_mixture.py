@@ -310,10 +310,12 @@ def test_pieces_shorten_the_bubble(tmp_path):
 
 
 def test_blocks_are_dealt_to_pieces_in_turns():
-    stages = split_stages(toy([1] * 8), Parallel(pipeline=2, interleave=2))
+    stages = [stage.layers for stage in
+              split_stages(toy([1] * 8), Parallel(pipeline=2, interleave=2))]
     names = [[block_of(layer) for layer in layers] for layers in stages]
     assert names == [["h.0", "h.1", "h.4", "h.5"], ["h.2", "h.3", "h.6", "h.7"]]
-    odd = split_stages(get_model("llama3-405b"), Parallel(pipeline=16))
+    odd = [stage.layers for stage in
+           split_stages(get_model("llama3-405b"), Parallel(pipeline=16))]
     counts = [len({block_of(layer) for layer in layers} - {""}) for layers in odd]
     assert sum(counts) == 126
     assert (counts[0], counts[-1]) == (7, 7)  # as its authors did (Llama 3, section 3.3.2)

@@ -253,6 +253,15 @@ def test_experts_exchange_before_and_after(tmp_path):
     assert parts_of(made) == pytest.approx({"compute_s": 3, "exposed_transfer_s": 3})
 
 
+def test_tables_exchange_ids_rows_and_gradients(tmp_path):
+    """Of two ranks each sends half: of 1 MB of ids, of 1 MB of rows, of 1 MB of gradients."""
+    tables = layer("a", 1, alltoall_elements=SECOND, lookups=SECOND // 2)
+    made = job(tmp_path, [tables, layer("b", 0)])
+    exchanges = [(done.name, done.size) for done in made.graph if done.kind == "exchange"]
+    assert exchanges == [("a in", 4 * SECOND), ("a out", 4 * SECOND), ("a in", 4 * SECOND)]
+    assert step_of(made) == pytest.approx(6 + 3 * 0.5 + 1)
+
+
 def test_layers_without_gradients_send_nothing(tmp_path):
     made = job(tmp_path, [layer("a", 1), layer("pool", 0)])
     assert step_of(made) == pytest.approx(7)

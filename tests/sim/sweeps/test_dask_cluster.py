@@ -8,10 +8,13 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from click.testing import CliRunner
 from distributed import Client, LocalCluster
 
 from sim.sweeps.store import Store
+from sim.validate import main as validate
 from tests.sim.sweeps.test_sweep import run, stored, sweep_file
+from tests.sim.validation.test_validate import case_of, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,6 +55,17 @@ def test_a_killed_worker_costs_no_point_and_none_is_done_twice(
     again = run(sweep, "-o", tmp_path / "b.parquet", "--dask", cluster.scheduler_address)
     assert "40 of 40 points are stored" in again.stderr
     assert len(kept) == 80  # only the run without Dask added some
+
+
+def test_a_users_figures_are_scored_on_a_cluster_as_here(
+        tmp_path: Path, cluster: LocalCluster) -> None:
+    """The workers get the file's bytes: the file itself is of another machine."""
+    case = write(tmp_path, case_of())
+    options = [str(case), "--draws", "4"]
+    here = CliRunner().invoke(validate, [*options, "--workers", "1"])
+    there = CliRunner().invoke(validate, [*options, "--dask", cluster.scheduler_address])
+    assert (here.exit_code, here.output) == (0, there.output), there.output
+    assert "made-up" in here.output
 
 
 def test_workers_of_another_version_are_refused(

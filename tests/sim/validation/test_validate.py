@@ -262,6 +262,15 @@ def test_a_page_that_cannot_be_written_is_told_before_anything_runs(what):
                            "'/nonexistent'\n")
 
 
+@pytest.mark.parametrize(("options", "says"), [
+    (["fidelities", "--workers", "2"], "--workers and --dask work only with published and files"),
+    (["published", "--workers", "2", "--dask", "x"], "a Dask cluster has its own")])
+def test_where_cases_run_is_a_matter_of_published_and_files(options, says):
+    done = CliRunner().invoke(main, options)
+    assert done.exit_code == 2
+    assert says in done.output
+
+
 def test_fitted_rows_are_called_so_and_make_no_page(tmp_path):
     page = tmp_path / "page.md"
     case = ["published", "--case", "nccl-209-gcp-32g-2x1", "--draws", "0"]

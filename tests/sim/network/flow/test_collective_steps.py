@@ -40,7 +40,7 @@ class Star:
         self.cluster = SimpleNamespace(capacities=lambda _: self.capacity)
         self.stack = None
         self.links = SimpleNamespace(key=b"")
-        self.style = SimpleNamespace(routing="ecmp")
+        self.style = SimpleNamespace(routing="ecmp", congestion=None)
 
     @classmethod
     def uniform(cls, ranks, message_s=0.0):
