@@ -190,7 +190,7 @@ def test_what_c_writes_scapy_dissects(frame, key, lap):
 
 @patient
 @given(st.lists(st.tuples(frames(), KEYS), min_size=1, max_size=8))
-def test_frames_of_one_datagram_are_told_apart(several):
+def test_frames_of_one_datagram_are_separated(several):
     """DATA and ACK may follow one another, all together in 1,024 bytes; other types come alone."""
     each = [sealed(frame, key) for frame, key in several]
     datagram = b"".join(each)
@@ -357,7 +357,7 @@ def test_addresses_are_read_as_text():
     assert said.known() == [("10.0.0.7", 4791), ("fd00::1", 80)]
 
 
-def test_another_version_is_told_apart():
+def test_another_version_is_recognised():
     error, header = decode(data_header(version=4, connection=2**63))
     assert (header.version, header.type, header.connection) == (4, 4, 2**63)
     assert error == lib.HARP_WIRE_VERSION

@@ -97,7 +97,7 @@ def test_tshark_names_the_packets_that_are_missing(tmp_path):
     assert named == asked - ack.arrived(frame.packet)
 
 
-def test_tshark_tells_of_a_wrong_queue(tmp_path):
+def test_tshark_shows_a_wrong_queue(tmp_path):
     frame = (CORPUS / "ack-odd").read_bytes()
     off = frame[:3] + bytes([OFF_QUEUE]) + frame[4:]
     capture = tmp_path / "info.pcap"

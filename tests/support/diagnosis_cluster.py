@@ -114,7 +114,7 @@ class Cluster:
 
 
 def _draw(chance: random.Random, count: int, share: float) -> int:
-    """How many of so many, about: Poisson's law, by its normal limit where that holds."""
+    """Draw about ``share`` of ``count``: Poisson's law, by its normal limit where that holds."""
     mean = count * share
     if mean > 20:
         return min(count, max(0, round(chance.gauss(mean, mean ** 0.5))))

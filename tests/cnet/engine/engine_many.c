@@ -3,7 +3,7 @@
  *     engine_many turns IDLE   what turns look at while one connection of IDLE + 1 is busy
  *     engine_many share        four senders to one engine get even shares
  *     engine_many quiet IDLE   idle connections to one process ask it together for signs of life
- *     engine_many udp IDLE     so many connections over UDP on the loopback are made and live
+ *     engine_many udp IDLE     IDLE connections over UDP on the loopback are made and live
  */
 #include <string.h>
 

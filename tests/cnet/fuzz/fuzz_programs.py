@@ -1,6 +1,6 @@
 """Build and run the fuzz targets (tests/cnet/fuzz/fuzz_*.c).
 
-``python -m tests.cnet.fuzz.fuzz_programs 600`` fuzzes all of them at once for so many seconds, as
+``python -m tests.cnet.fuzz.fuzz_programs 600`` fuzzes all of them at once for 600 seconds, as
 ``make fuzz SECONDS=600`` does. What is new is kept in build/fuzz; an input that crashes stays
 there, and belongs into the corpus once it does not crash any more.
 """

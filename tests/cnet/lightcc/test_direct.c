@@ -54,7 +54,7 @@ static void close_pair(struct harp_direct *pair[2])
     harp_direct_close(pair[1]);
 }
 
-/* Send a message that tells its number, with so many bytes behind what is said. */
+/* Send a message that carries its number, with `length` bytes behind it. */
 static bool send_numbered(struct harp_direct *from, uint32_t to, uint8_t number, uint32_t length)
 {
     memset(said, number, sizeof said);
@@ -110,7 +110,7 @@ static uint8_t *make_long(uint32_t length, uint8_t seed)
     return made;
 }
 
-/* Take a record of a message of so many bytes, of which `at` have come. */
+/* Take a record of a message of `length` bytes; `at` bytes have come before. */
 static uint32_t take_part(struct harp_direct *to, uint32_t from, const uint8_t *expected,
                           uint32_t at, uint32_t length)
 {

@@ -109,8 +109,8 @@ static const char text[] =
     "   {\"collective\": \"AllGather\", \"min_bytes\": 0, \"max_bytes\": 99, \"algorithm\": "
     "\"PAT\", \"protocol\": \"Simple\", \"channels\": 4, \"gain\": 1.25}]}]}}\n";
 
-/* Whether these bytes are a table; the sentence and the answer agree. Exactly so many bytes are
- * lent, which the address sanitizer watches. */
+/* Whether these bytes are a table; the sentence and the answer agree. The copy is exactly `length`
+ * bytes long, so the address sanitizer sees a read behind it. */
 static bool parse_copy(const char *bytes, size_t length)
 {
     struct tuner_table table;

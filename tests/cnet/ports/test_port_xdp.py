@@ -300,7 +300,7 @@ def test_jumbo_frames(program, family):
         assert y.receive(50)["received"] == x.receive(50)["received"] == 50
 
 
-def test_time_in_the_ring_is_told(program):
+def test_time_in_the_ring_is_reported(program):
     with veth_pair() as (a, b), Peer(program, a) as x, Peer(program, b) as y:
         meet(x, y)
         x.send(0, 10, 1000)  # they are there before anybody looks

@@ -60,7 +60,7 @@ static void test_without_an_answer_it_goes_soon(void)
 }
 
 /* Where it waits for the last of several messages, it tells of all of them. */
-static void test_one_tells_of_messages_in_a_row(void)
+static void test_one_ack_covers_messages_in_a_row(void)
 {
     struct harp_frame frames[8];
     struct pair *pair = pair_make(1);
@@ -256,7 +256,7 @@ int main(void)
     test_it_can_go_along_with_what_others_send();
     test_an_answer_takes_the_acknowledgement_along();
     test_without_an_answer_it_goes_soon();
-    test_one_tells_of_messages_in_a_row();
+    test_one_ack_covers_messages_in_a_row();
     test_messages_without_end_are_acknowledged_meanwhile();
     test_an_answer_that_takes_a_while_takes_it_along();
     test_who_goes_quiet_acknowledges_at_once_and_who_answers_does_not();

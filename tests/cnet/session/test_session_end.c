@@ -185,7 +185,7 @@ static bool passes_one_way(struct pair *pair, uint8_t to, const struct harp_fram
 }
 
 /* The other end, which still hears, learns it at once instead of waiting as long itself. */
-static void test_who_gives_up_a_silent_peer_tells_it(void)
+static void test_an_end_that_gives_up_a_silent_peer_sends_it_the_reason(void)
 {
     struct pair *pair = pair_make(2);
     pair->config[1].dead_ns = 30 * S;
@@ -242,7 +242,7 @@ int main(void)
     test_another_version();
     test_nobody_answers();
     test_a_silent_peer_is_gone_in_time();
-    test_who_gives_up_a_silent_peer_tells_it();
+    test_an_end_that_gives_up_a_silent_peer_sends_it_the_reason();
     test_quiet_is_not_silence();
     test_pause_after_pause_a_peer_is_gone();
     return 0;

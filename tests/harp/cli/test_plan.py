@@ -117,7 +117,7 @@ def test_hosts_in_order_of_their_places_leave_each_leaf_once(job, tmp_path):
 
 @pytest.mark.parametrize(("launcher", "line"), [
     ("mpich", "h-1:2"), ("torchrun", "h-1 --node-rank=1 --nproc-per-node=2")])
-def test_launchers_are_told_in_their_own_words(job, tmp_path, launcher, line):
+def test_the_host_file_is_in_the_launcher_s_format(job, tmp_path, launcher, line):
     hosts = tmp_path / "hosts"
     run("plan", job(hosts=4, gpus=2), "--hostfile", hosts, "--launcher", launcher)
     assert hosts.read_text().splitlines()[1] == line
@@ -294,7 +294,7 @@ def test_a_revision_after_the_repair_spreads_flows_again(running):
     assert sorted(spines(after)) == [f"spine{n}" for n in range(4) for _ in range(2)]
 
 
-def test_cables_between_the_same_two_are_told_apart(job, tmp_path):
+def test_cables_between_the_same_two_are_distinguished(job, tmp_path):
     path, plan = job(fabric=FABRIC | {"spines": 2, "links": 2}, flows=ACROSS), tmp_path / "p.json"
     assert run("plan", path, "-o", plan).exit_code == 0
     before = json.loads(plan.read_text())

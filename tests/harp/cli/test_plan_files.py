@@ -122,7 +122,7 @@ def test_ranks_share_the_cores_of_their_host(job: Callable[..., Path], gpus: int
     assert len(taken) == max(gpus, cores)
 
 
-def test_the_environment_is_the_plan_s_and_tells_the_speed(job: Callable[..., Path]) -> None:
+def test_the_environment_is_the_plan_s_and_has_the_speed(job: Callable[..., Path]) -> None:
     path = job(paths=2)
     lines = dict(line.split("=", 1) for line in files_of(path)["nccl.env"].splitlines())
     plan = Deployment.from_json((path.parent / "plan.json").read_text())

@@ -51,7 +51,7 @@ def spine_of(fabric, port):
 
 
 @root_only
-def test_ports_are_told_apart_by_the_spine_that_they_take(wired, tmp_path):
+def test_ports_are_distinguished_by_the_spine_that_they_take(wired, tmp_path):
     fabric, wiring = wired
     file = tmp_path / "map.json"
     with wiring.hosts[0].entered():

@@ -104,7 +104,7 @@ def test_a_file_is_replaced_whole(job, tmp_path):
 @pytest.mark.parametrize(("export", "said"), [
     ("/no/such/folder/x.prom", "cannot write '/no/such/folder/x.prom': there is no directory"),
     ("99999", "a port is at most 65535")])
-def test_what_cannot_be_is_told(export, said):
+def test_impossible_requests_are_refused(export, said):
     done = CliRunner().invoke(top, ["--once", "--export", export])
     assert done.exit_code != 0
     assert said in done.output

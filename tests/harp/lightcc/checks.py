@@ -120,7 +120,7 @@ def begin_allreduce(group, random, elements, dtype="float32", reduction="sum"):
 
 
 def begin_reduce_scatter(group, random, elements, dtype="float32", reduction="sum"):
-    """Begin a reduce-scatter of parts of so many elements."""
+    """Begin a reduce-scatter of parts of ``elements`` elements."""
     ranks = len(group)
     held, wanted = vectors(group, random, elements * ranks, dtype, reduction)
     futures = [rank.reduce_scatter(raw(own), dtype, reduction)
@@ -147,7 +147,7 @@ def begin_broadcast(group, random, elements):
 
 
 def begin_allgather(group, random, elements):
-    """Begin an allgather of parts of so many bytes."""
+    """Begin an allgather of parts of ``elements`` bytes."""
     parts = [random.integers(0, 256, elements, np.uint8) for _ in group]
     data = [np.zeros(elements * len(group), np.uint8) for _ in group]
     for i, (own, part) in enumerate(zip(data, parts, strict=True)):

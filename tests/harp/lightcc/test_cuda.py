@@ -170,7 +170,7 @@ def test_every_collective_takes_tensors_on_gpus_in_the_order_of_the_calls(groups
             assert group._stager.devices.read(tensor) == values
 
 
-def test_a_future_is_told_on_the_stream_of_the_copies(groups, monkeypatch):
+def test_a_future_completes_on_the_stream_of_the_copies(groups, monkeypatch):
     monkeypatch.setattr(StagedWork, "_devices", LightWork._devices)  # of no real device
     data = [group._stager.devices.tensor(2, value=1) for group in groups]
     futures = [group.allreduce([own]).get_future()

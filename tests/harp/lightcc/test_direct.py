@@ -209,7 +209,7 @@ def moves(mover, kind, peer, data):
     mover.run(program.pieces, program.pieces_n, program.work, int(PATIENCE_S * 1e9))
 
 
-def test_what_a_rank_told_before_it_left_is_heard():
+def test_the_last_words_of_a_rank_that_left_are_received():
     heard = np.zeros(8, np.uint8)
     with two_movers() as (peers, movers):
         moves(movers[1], SEND, 0, np.arange(8, dtype=np.uint8))

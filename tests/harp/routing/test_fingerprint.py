@@ -80,7 +80,7 @@ def test_a_port_that_is_not_heard_has_no_class() -> None:
 
 
 @pytest.mark.parametrize("shape", [(0, 0), (10, 8), (300, 1)])
-def test_too_little_tells_nothing(shape: tuple[int, int]) -> None:
+def test_too_few_samples_give_no_answer(shape: tuple[int, int]) -> None:
     assert find_classes(np.zeros(shape)).sure == 0
 
 
@@ -140,7 +140,7 @@ def ask_until(said: str, words: list[str]) -> str:
 
 @pytest.mark.long
 @root_only
-def test_spines_are_told_apart_by_the_queues_that_another_job_makes(tmp_path: Any) -> None:
+def test_spines_are_distinguished_by_the_queues_that_another_job_makes(tmp_path: Any) -> None:
     """Four spines, TTL expiry unasked: cables to them are slower than hosts', so queues form."""
     wires = Wires(100e6, 1e-6, SwitchHash("linux", seed=5))
     fabric = replace(leaf_spine(Endpoints.uniform(4, bps=100e6), leaves=2, spines=4, wires=wires),

@@ -216,7 +216,7 @@ def run(*words: object) -> Any:
 
 @pytest.mark.long
 @root_only
-def test_hosts_of_two_leaves_are_told_apart_by_probes(tmp_path: Path) -> None:
+def test_probes_distinguish_hosts_of_two_leaves(tmp_path: Path) -> None:
     """A leaf-spine of Linux routers; the job's file says one switch, and hosts stand mixed.
 
     Spines are far away: two of their cables delay a round trip by several times what it takes.

@@ -66,7 +66,7 @@ def test_limits_add_up_to_the_time(tmp_path: Path) -> None:
         assert row.limits[0].name.startswith("network thread")
 
 
-def test_what_is_not_told_of_connections_is_drawn_and_named() -> None:
+def test_unknown_connections_are_drawn_and_named() -> None:
     """Behind a VPC whose file gives no driver NCCL may open one socket or many."""
     path = ROOT / "topologies" / "cloud-vpc-25g-burst.yaml"
     made = Cluster(load(path))

@@ -222,7 +222,7 @@ UNITS = {"TimeParameter": {"ns", "us", "ms", "s"}, "SizeParameter": {"B"},
     for model in (StackSet, FrameworkSet) for name, field in model.model_fields.items()
     if name not in ("base", "description")])
 @pytest.mark.parametrize("value", [0.0, 0.565, 1.77])
-def test_every_parameter_is_told_in_its_own_unit(parameter: str, kind: str, value: float) -> None:
+def test_every_parameter_has_its_own_unit(parameter: str, kind: str, value: float) -> None:
     unit = quantity(f"a-set.{parameter}", value).lstrip("0123456789.-")
     assert unit in UNITS.get(kind, {""})
 
@@ -253,7 +253,7 @@ def test_another_cluster_claims_no_fit(change):
         text.split())
 
 
-def test_calibrate_tells_the_fingerprint_of_another_cluster(tmp_path):
+def test_calibrate_names_the_fingerprint_of_another_cluster(tmp_path):
     path = tmp_path / "other.yaml"
     path.write_text(TACO.read_text().replace("rate: 25Gbps,", "rate: 100Gbps,"))
     with pytest.raises(TopologyError) as caught:

@@ -136,7 +136,7 @@ def refusal_of(tmp_path: Path, folder: Path, **changed: Any) -> str:
     return done.stderr
 
 
-def test_who_lacks_optuna_is_told_what_brings_it(
+def test_without_optuna_the_command_names_the_extra(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     assert refusal_of(tmp_path, tmp_path / "tuned") == (

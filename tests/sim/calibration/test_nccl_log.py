@@ -186,7 +186,7 @@ def test_a_bad_log_is_refused_in_one_sentence_and_nothing_is_written(tmp_path: P
     assert sorted(p.name for p in tmp_path.iterdir()) == ["bad.log", "out.yaml"]
 
 
-def test_another_collective_is_told_by_its_bus_bandwidth() -> None:
+def test_another_collective_is_recognised_by_its_bus_bandwidth() -> None:
     log = nccl_log(ring_time(1e-6, 1e-11, ranks=4), [*PAIR, *PAIR])
     assert parse_log(log, "x").ranks == 4
     columns = log.splitlines()[-4].split()

@@ -51,7 +51,7 @@ def test_a_tree_has_our_fabrics_switches_and_links(tmp_path: Path, hosts: int,
     assert {tier["Downlink_speed_Gbps"] for tier in tiers} == set((ours.link_bps / 1e9).tolist())
 
 
-def test_oversubscription_is_told(tmp_path: Path) -> None:
+def test_oversubscription_is_noted(tmp_path: Path) -> None:
     fabric = LEAF_SPINE | {"rate": "100Gbps", "spines": 2}
     source = write(tmp_path, topology(hosts=16, fabric=fabric))
     CliRunner().invoke(main, [str(source), str(tmp_path / "h.topo"), "--to", "htsim"])

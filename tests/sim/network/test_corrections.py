@@ -48,7 +48,7 @@ def test_exchanges_that_no_interval_is_made_of_lie_within(plan, hosts, leaves, r
     assert row.corrected, row
 
 
-def test_a_timeout_of_kernel_tcp_is_told_beside_the_interval():
+def test_a_timeout_of_kernel_tcp_is_noted_beside_the_interval():
     row = compare(Case("timeout", collective("hierarchical-alltoall", 24 * MIB),
                        (*made_of(32, 4, "40Gbps", tcp=True), "hosts[0].gpus.count=2")))
     assert row.timed_out

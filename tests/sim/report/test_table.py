@@ -104,7 +104,7 @@ def test_columns_without_content_and_a_single_job_are_not_shown() -> None:
     assert "job" not in text
 
 
-def test_several_jobs_are_told_apart_and_what_disagrees_is_marked() -> None:
+def test_several_jobs_are_listed_apart_and_disagreements_are_marked() -> None:
     text = shown(print_report, two_jobs())
     assert re.search(r"ecmp +b +16 +700 .*✗ -30\.7 %", text)
     assert "ecmp (b), 16 GPUs: 700 images/s differ from 1010 by 30.7 %" in text

@@ -47,7 +47,7 @@ def test_an_error_carries_its_parts(tmp_path):
     assert "rdma" in error.allowed
 
 
-def test_the_first_problem_in_the_file_is_told_and_the_others_are_counted(tmp_path):
+def test_the_first_problem_in_the_file_is_named_and_the_others_are_counted(tmp_path):
     path = tmp_path / "x.yaml"
     path.write_text(GOOD.replace("25Gbps", "25").replace("vgg16", "7").replace("2\n", "0\n"))
     error = refusal(path)

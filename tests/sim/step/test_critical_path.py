@@ -62,7 +62,7 @@ def test_the_path_is_as_long_as_the_step(rows):
     assert sum(limit.seconds for limit in path) == pytest.approx(25)
 
 
-def test_the_engine_tells_what_holds_the_last_flow():
+def test_the_engine_names_what_holds_the_last_flow():
     """Flows of 10 and 30 units share resource 0; the larger one also crosses resource 1."""
     net = Fluid([10.0, 4.0, 50.0])
     first = net.add_routes([0, 1, 4], [0, 0, 1, 2])

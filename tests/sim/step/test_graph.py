@@ -108,7 +108,7 @@ def test_graphs_wait_only_for_what_stands_before(tmp_path):
         assert all(operation.after or operation.kind == "gather" for operation in ends)
 
 
-def test_blocks_are_told_from_what_lies_between_them():
+def test_blocks_are_separated_from_what_lies_between_them():
     names = {block_of(each) for each in get_model("llama2-7b").layers}
     assert names == {"", *(f"layers.{index}" for index in range(32))}
     assert {block_of(each) for each in get_model("vgg16").layers} == {""}

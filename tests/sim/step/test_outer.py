@@ -41,7 +41,7 @@ def alone(tmp_path: Path, **given: Any) -> float:
 
 
 def ring_s(ranks: int, nbytes: float, shared: int = 1) -> float:
-    """Patarasuk and Yuan 2009, on a line that so many rings share."""
+    """Time of a ring by Patarasuk and Yuan (2009), on a line that ``shared`` rings share."""
     return 2 * (ranks - 1) * (ALPHA_S + nbytes * shared / ranks / B)
 
 

@@ -255,7 +255,7 @@ def test_the_page_of_fidelities_says_what_they_say_today():
 
 
 @pytest.mark.parametrize("what", ["published", "fidelities", "packet", "lab"])
-def test_a_page_that_cannot_be_written_is_told_before_anything_runs(what):
+def test_a_page_that_cannot_be_written_is_refused_before_anything_runs(what):
     done = CliRunner().invoke(main, [what, "--page", "/nonexistent/page.md"])
     assert done.exit_code == 2
     assert done.output == ("error: cannot write '/nonexistent/page.md': there is no directory "

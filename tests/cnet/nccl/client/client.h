@@ -208,7 +208,7 @@ struct run {
     struct flow *flows[LINKS_MAX];
     int count;
     int until_errors;       /* go on until each flow has got an error */
-    uint64_t until_done;    /* or, if not 0, until the first has done so many groups */
+    uint64_t until_done;    /* or, if not 0, until the first has done this many groups */
     enum nccl_result error; /* the first that came */
     atomic_bool stop;
 };

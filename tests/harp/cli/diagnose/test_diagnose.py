@@ -142,7 +142,7 @@ def test_a_host_without_a_running_job_is_no_healthy_one(tmp_path):
     assert (done.exit_code, "no path of a running job was found" in done.output) == (1, True)
 
 
-def test_a_file_that_is_none_is_told_and_the_rest_is_used(files, tmp_path):
+def test_a_file_that_is_no_snapshot_is_named_and_the_rest_is_used(files, tmp_path):
     bad = tmp_path / "bad.json"
     bad.write_text('{"format": "harp-snapshot-0"}')
     done = invoke(*files, bad)
@@ -289,7 +289,7 @@ def engines_seen_at(end):
 
 
 @pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
-def test_hosts_that_share_memory_tell_of_their_own_engines():
+def test_hosts_that_share_memory_report_their_own_engines():
     """As containers do that are given their host's /dev/shm, and networks of their own."""
     with veth_pair() as (near, far):
         with near.space.entered():

@@ -186,7 +186,7 @@ def test_two_faults_are_two_suspects():
         ("h0", "carries nothing"), ("h3", "loses packets")]
 
 
-def test_two_hosts_cannot_tell_which_end_it_is():
+def test_two_hosts_leave_open_which_end_it_is():
     """Each suspect is as likely as the others, and all of them are told."""
     cluster = Cluster(2, [(0, 1)], 1)
     cluster.ways[0, 1, 1].open = False
@@ -211,7 +211,7 @@ def test_a_host_without_a_report_that_is_heard_is_no_suspect():
     assert find_suspects(reports[1:]) == []
 
 
-def test_a_process_that_died_is_told_with_its_last_words():
+def test_a_process_that_died_is_named_with_its_last_words():
     cluster = all_to_all(3)
     cluster.dead_processes.add(1)
     suspect = find_suspects(cluster.reports())[0]
@@ -219,7 +219,7 @@ def test_a_process_that_died_is_told_with_its_last_words():
     assert "path died" in suspect.evidence[1]
 
 
-def test_who_died_in_another_job_is_not_told():
+def test_deaths_in_another_job_are_not_named():
     """Its engine has nobody here for a peer, and died before the first look."""
     other = all_to_all(3)
     other.dead_processes.add(1)
@@ -234,7 +234,7 @@ def test_who_died_in_another_job_is_not_told():
     assert find_suspects(with_old) == []
 
 
-def test_where_nobody_lives_who_died_last_is_told():
+def test_where_no_process_lives_the_last_death_is_named():
     cluster = all_to_all(3)
     cluster.dead_processes |= {0, 1, 2}
     assert {each.host for each in find_suspects(cluster.reports())} >= {"h0", "h1", "h2"}

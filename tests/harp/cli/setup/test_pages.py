@@ -56,7 +56,7 @@ def test_a_card_without_a_node_of_its_own(tmp_path):
     assert host.pages(0) == host.pages(1)
 
 
-def test_too_little_memory_is_told_and_what_is_possible_is_done(tmp_path):
+def test_too_little_memory_is_reported_and_what_is_possible_is_done(tmp_path):
     host = small(tmp_path, memory_gib=16)
     output = run(host)
     assert "1 x 5 + 10 = 15 GiB are wanted, but only 14 GiB are possible with the " \

@@ -82,7 +82,7 @@ def test_a_name_under_way_is_refused_at_once_and_the_first_call_goes_on():
     assert data.tolist() == [[8.0] * 3] * 2
 
 
-def test_after_a_failure_a_name_that_was_under_way_tells_of_the_failure():
+def test_after_a_failure_a_name_that_was_under_way_raises_the_failure():
     with runtimes_of(2) as (runtimes, _):
         own = [gradient("a", np.ones(3, "f4")) for _ in range(3)]
         runtimes[0].enqueue([own[0]])

@@ -108,8 +108,8 @@ def test_every_cap_of_a_vpc_polices_where_the_file_says_so(tmp_path: Path,
     ("fabric", {"template": "single-switch", "switch": {"pfc": {"xof": "1kB"}}},
      "did you mean 'xoff'"),
 ])
-def test_wrong_switch_is_told_in_a_sentence(tmp_path: Path, key: str, value: Any,
-                                            says: str) -> None:
+def test_wrong_switch_is_one_sentence(tmp_path: Path, key: str, value: Any,
+                                      says: str) -> None:
     with pytest.raises(TopologyError) as caught:
         load(write(tmp_path, topology(**{key: value})))
     assert says in str(caught.value)
