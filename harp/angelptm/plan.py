@@ -443,7 +443,7 @@ def first_placement(pages: int, capacities: Capacities, absent: int = 0,
                     later: int = 0) -> Placement:
     """Fill the tiers with pages in order, from the top; some slots of the host stay free.
 
-    The first pages may be ``absent``; so many of these stay ``later``, and there is room for them.
+    The first pages may be ``absent``; ``later`` of these come later and have room kept for them.
     Raises CapacityError.
     """
     nowhere = tuple((NOWHERE, page) for page in range(absent))
