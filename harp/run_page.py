@@ -42,7 +42,7 @@ class RunPage:
         if to not in WRITERS:
             near = nearest_name(to, WRITERS)
             hint = f"; did you mean {near!r}?" if near else ""
-            raise RunPageError(f"run page {to!r}: there is none of this name; allowed: "
+            raise RunPageError(f"run page {to!r}: unknown name; allowed: "
                                f"{', '.join(WRITERS)}{hint}")
         self._write = WRITERS[to](options)
         self._clock, self._lock = clock, threading.Lock()

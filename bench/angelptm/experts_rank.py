@@ -38,7 +38,7 @@ class Routed(MoE):
 
 
 class Rank:
-    """The tokens of a rank, and the ways of sending them."""
+    """The tokens of a rank, and the algorithms that send them."""
 
     def __init__(self) -> None:
         dist.init_process_group("lightcc")

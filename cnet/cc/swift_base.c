@@ -33,7 +33,7 @@
  * with this rule they use 0.94.)
  *
  * Two links in a row. A flow over both hardly ever sees both queues empty at once, and its drains
- * end as those beside BBR do. The neighbours' answer tells them apart: HARP flows give way within
+ * end as those beside BBR do. The neighbours' answer separates them: HARP flows give way within
  * round trips when this flow competes, so the queue is its own and a drain leaves less than a
  * twelfth of it (cf. Nimbus, which uses the answer to pulses: Goyal et al., SIGCOMM 2022). This is
  * looked for in the first 15 drains, and only if the queue is at most 16 T, as HARP flows may

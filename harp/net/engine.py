@@ -63,7 +63,7 @@ class ConnectionOptions:
     """Options of one end of a connection; each end chooses its own."""
 
     paths: int = 1
-    """Ways through the network to use at once, 1 to 64; the lower of both ends counts."""
+    """Paths through the network to use at once, 1 to 64; the lower of both ends counts."""
     streamed: int = 0
     """Frames to lend to the application at most; 0: messages arrive in buffers that it posts."""
     drafts: int = 0

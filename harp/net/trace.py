@@ -29,8 +29,8 @@ _IP_RECVERR, _ERROR, _MESSAGE = 11, struct.Struct("=IBBBxII"), b"harp probe "
 _OFFENDER = slice(_ERROR.size + 4, _ERROR.size + 8)
 _ICMP, _UNREACHABLE, _TIME_EXCEEDED = 2, 3, 11
 SAMPLE = 6
-"""Ports asked at first at each hop: as many as a Linux router answers at once. Where flows part two
-ways all six take the same one once in 32 times; where they part four ways, once in 1024."""
+"""Ports asked at first at each hop: as many as a Linux router answers at once. With two next
+hops all six flows take the same one once in 32 times; with four, once in 1024."""
 MOST_HOPS = 8
 WAIT_S = 0.25
 """Wait for answers to a packet before it is sent again."""

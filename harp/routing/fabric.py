@@ -238,7 +238,7 @@ class Fabric:
         return self._ptr(per_flow), (keys % count).astype(np.int32), shares
 
     def _spray_links(self, flows: Flows, port: ArrayLike | None) -> tuple[Ints, NDArray[np.int32]]:
-        """List the links by which the packets of each flow leave their NIC: (flow, link)."""
+        """List the links on which the packets of each flow leave their NIC: (flow, link)."""
         if port is None:
             self._require(self.live_ports[flows.src].any(axis=1) | (flows.src == flows.dst), flows)
             flow, column = np.nonzero(self.live_ports[flows.src])

@@ -80,7 +80,7 @@ static void jump_clock(struct dst_world *w)
         draw_jump(w);
 }
 
-/* As many packets as half or all of the numbers that a header can tell apart, and somewhat more. */
+/* As many packets as half or all of the numbers that a header has, and somewhat more. */
 static void skip_numbers(struct dst_world *w)
 {
     uint64_t packets =

@@ -25,7 +25,7 @@ class Edit(NamedTuple):
 
 
 class Bug(NamedTuple):
-    """What is wrong, and by which edits."""
+    """A deliberate bug, and the edits that make it."""
 
     wrong: str
     edits: tuple[Edit, ...]

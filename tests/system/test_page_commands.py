@@ -33,7 +33,7 @@ TYPED = re.compile(r"(?:\$ )?((?:sudo|eval|harp|python|mpirun|iperf3|HARP_\w+=|N
                    r"pip|docker|kubectl|helm|torchrun|make) ?.*)")
 BLOCK = re.compile(r"(<!-- output of:[^<]*-->\n)?```(\w*)\n(.*?)```\n", re.DOTALL)
 FINDS = {"harp check": {0, 1}, "harp diagnose": {0, 1, 3}, "harp setup --dry-run": {0, 1}}
-"""Statuses of commands by which they say what they found on this machine."""
+"""Exit statuses of commands that report their findings on this machine."""
 
 ELSEWHERE = {
     "sudo harp setup": "tests/harp/cli/setup/test_real_links.py",

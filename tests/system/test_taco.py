@@ -78,7 +78,7 @@ def test_what_tencent_never_compared(rows, stack, name):
 
 @pytest.mark.parametrize("stack", ["TCP", "HARP"])
 def test_both_readings_of_the_table_fit_it_and_part_beyond_it(rows, stack):
-    """A ring leaves a host from one process: the table does not tell a host's from its ceiling."""
+    """A ring leaves a host from one process: a ceiling of host or process fits the table."""
     ring, other = rows[f"Horovod+{stack}", 16], rows[f"Horovod+{stack} x8", 16]
     assert other.images_per_s == pytest.approx(ring.images_per_s, rel=1e-3)
     assert rows[f"2D+{stack} x8", 16].images_per_s > 1.2 * rows[

@@ -1,7 +1,7 @@
 """Hosts and slots of ``harp run``: from a list, a file, or a script that runs during the job.
 
 All three are read alike. A host is a name or an address, of IPv6 with or without brackets; with
-slots behind a colon it needs brackets where it could be read in two ways. A byte-order mark at the
+slots behind a colon it needs brackets where it would be ambiguous. A byte-order mark at the
 front is skipped.
 """
 

@@ -322,7 +322,7 @@ static void test_congestion_marks(void)
     close(fd);
 }
 
-/* Time in the kernel's queue is told apart from time in the network. */
+/* Time in the kernel's queue is separate from time in the network. */
 static bool waits_2_ms(int hop)
 {
     struct harp_arrival in[HARP_BATCH];

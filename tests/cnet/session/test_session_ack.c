@@ -59,7 +59,7 @@ static void test_without_an_answer_it_goes_soon(void)
     pair_free(pair);
 }
 
-/* Where it waits for the last of several messages, it tells of all of them. */
+/* Where it waits for the last of several messages, it acknowledges all of them. */
 static void test_one_ack_covers_messages_in_a_row(void)
 {
     struct harp_frame frames[8];

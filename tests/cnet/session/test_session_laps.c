@@ -110,7 +110,7 @@ static void test_what_was_recorded_before_a_wrap_changes_nothing(uint32_t first,
         }
 }
 
-/* A path may rest while messages go round on another: its old ACKs hold, but tell nothing new. */
+/* A path may rest while messages go round on another: its old ACKs hold, but say nothing new. */
 static void test_old_credit_of_a_path_that_rests_is_no_news(uint32_t streamed)
 {
     static const uint64_t far[] = {UINT64_C(1) << 31, (UINT64_C(1) << 31) + HARP_MESSAGES,

@@ -177,7 +177,7 @@ static bool path_1_loses_a_tenth(struct pair *pair, uint8_t to, const struct har
            frame->header.packet % 10 != 0;
 }
 
-/* A receiver alone can tell how much is lost on its way to it: packets are numbered. */
+/* A receiver alone can count what is lost on the way to it: packets are numbered. */
 static void test_the_receiver_counts_what_is_missing(void)
 {
     struct pair *pair = with_paths(2);

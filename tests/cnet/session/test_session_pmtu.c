@@ -356,7 +356,7 @@ static void test_fragments_that_are_lost(void)
     pair_free(pair);
 }
 
-/* A message that came before its buffer, of which only a part has come when that is posted. */
+/* A message that came before its buffer, and only in part when the buffer is posted. */
 static bool no_second_fragment(struct pair *pair, uint8_t to, const struct harp_frame *frame)
 {
     bool second = to == 1 && frame->header.type == HARP_DATA && frame->header.offset;

@@ -82,7 +82,7 @@ def test_chunks_cover_all_tokens():
 
 
 class OneRank:
-    """A group of one rank whose calls are over at once, and are told."""
+    """A group of one rank that ends its calls at once and records them."""
 
     host_numbers = (0,)
 

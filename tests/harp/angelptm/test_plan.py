@@ -307,7 +307,7 @@ class Window:
 
 @st.composite
 def shared_steps(draw):
-    """Draw steps of a rank in float32, of which each page of the window is reduced, or twice."""
+    """Draw steps of a rank in float32 that reduce each page of the window once or twice."""
     ranks, shown = draw(st.sampled_from([2, 3])), draw(st.integers(1, 8))
     kept, micro = -(-shown // ranks), draw(st.sampled_from([1, 2]))
     sharing = Sharing(shown, ranks, draw(st.booleans()))

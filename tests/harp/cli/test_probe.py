@@ -72,7 +72,7 @@ def test_ports_are_distinguished_by_the_spine_that_they_take(wired, tmp_path):
 
 @root_only
 def test_a_plan_is_held_against_the_routers_that_its_flows_pass(wired, tmp_path):
-    """Then the routers hash otherwise, which no host is told."""
+    """Then the routers hash otherwise, and no host learns of it."""
     fabric, wiring = wired
     each = np.arange(4)
     ranks = Ranks(each, each, np.ones(4, np.int64), tuple(f"h-{host}" for host in range(4)))

@@ -1,4 +1,4 @@
-"""``harp run``: processes are started, told who they are, and ended together."""
+"""``harp run`` starts processes with their ranks and ends them together."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def reductions_of(dtype):
 
 
 def values(random, dtype, elements):
-    """Give elements of which all sums and products of eight ranks are exact in every type."""
+    """Give elements with exact sums and products over eight ranks, in every type."""
     if dtype == "bool":
         return random.integers(0, 2, elements).astype(bool)
     if dtype.startswith("u"):
@@ -64,8 +64,8 @@ def reduced(data, dtype, reduction):
 
 
 LARGE_BYTES = 32 << 20
-"""Vectors of so much share memory from call to call, of which only one may be under way: pages that
-are new cost more than all that a check does with them."""
+"""From this size on vectors share memory from call to call, so only one call may be under way: new
+pages cost more than all that a check does with them."""
 _memory = []
 
 

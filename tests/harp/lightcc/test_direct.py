@@ -31,7 +31,7 @@ from tests.harp.lightcc.test_places import processes
 from tests.support.c_programs import SANITIZED, build, library, run
 
 ELEMENTS = 300_001
-"""Of a vector of which each rank has long pieces."""
+"""Length of a vector that gives each rank long pieces."""
 THREADS = ["-O1", "-fsanitize=thread", "-Wno-tsan"]
 
 
@@ -75,7 +75,7 @@ def sent(group):
 
 
 def sent_while_large(group):
-    """The same with vectors of which each rank has long pieces, and uneven messages."""
+    """The same with vectors that give each rank long pieces, and uneven messages."""
     before = sent(group)
     data = vectors(len(group), ELEMENTS)
     total = np.sum(data, axis=0)
@@ -153,7 +153,7 @@ def test_a_rank_that_is_gone_is_named_though_it_left_what_cannot_be_used():
 
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_small_and_large_calls_and_barriers_do_not_agree(ranks):
-    """Also where one has told and heard all before another comes."""
+    """Also where one has sent and received all before another comes."""
     with group_of(ranks) as group:
         of_all(rank.barrier() for rank in group)
         data = vectors(ranks, 300_001)

@@ -31,7 +31,7 @@ NOTICED_S = 1.0
 
 
 class VirtualTime(selectors.SelectSelector):
-    """Whoever would sleep is told that the time is over."""
+    """A store that never sleeps: each wait ends at once as timed out."""
 
     now_s = 0.0
 

@@ -57,7 +57,7 @@ def small(folder: Path, *, stack: str = "kernel-tcp", gpus: int = 4,
 def test_shipped_values_are_those_of_the_fit(path: Path) -> None:
     for comparison in compare(Cluster(load(path))):
         assert comparison.shipped == pytest.approx(comparison.fitted, rel=1e-3), comparison
-        if comparison.fitted:  # a cost of which 0 is still too much leaves its row within bounds
+        if comparison.fitted:  # a row that wants a cost below 0 stays within bounds
             assert abs(comparison.residual) < 1e-5
         assert abs(comparison.residual) <= comparison.expect.within
 

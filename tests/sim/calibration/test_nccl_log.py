@@ -44,7 +44,7 @@ def test_a_noisy_log_gives_back_what_made_it(tmp_path: Path, layout: str, seed: 
 
 
 def hop_s(found: dict[str, dict[str, float]], base: HostStack) -> float:
-    """What a short message pays for a hop: noise does not tell the one part from the other."""
+    """Cost of a hop for a short message: noise does not separate its two parts."""
     rest = found.get("cost_per_message", {"value": base.cost_per_message.value})
     return found["start_latency"]["value"] + rest["value"]
 

@@ -39,7 +39,7 @@ FREE_HARP = FREE_TCP | {"base": "harp"}
 def beside(folder: Path, *, load: float = 0.3, hosts: int = 3, rate_bps: float = RATE_BPS,
            scenario: dict[str, Any] | None = None, source: dict[str, Any] | None = None,
            **top: Any) -> Cluster:
-    """Hosts of which h-2 sends background traffic to h-1."""
+    """Hosts with background traffic from h-2 to h-1."""
     sources = [{"name": "web", "senders": ["h-2"], "receivers": ["h-1"], "load": load}
                | (source or {})]
     return cluster(folder, hosts=hosts, rate_bps=rate_bps, background=sources,

@@ -25,7 +25,7 @@ from tests.support.cluster_files import cluster, topology, write
 
 LEAF_SPINE = {"template": "leaf-spine", "leaves": 2, "spines": 2, "rate": "8Mbps"}
 SMALL_FRAMES = {"mtu": "256B"}
-"""Of which a switch at 8 Mb/s holds one for a quarter of a millisecond."""
+"""A switch at 8 Mb/s holds one of these for a quarter of a millisecond."""
 DUAL = {"ports": 2, "bond": "dynamic", "rate": "4Mbps"}
 
 

@@ -197,7 +197,7 @@ def test_the_fit_gives_back_what_made_the_rows(tmp_path):
 
 
 def row(value, low, high, source="a"):
-    """Give a row of which these are predicted over published."""
+    """Give a row from its ratios of predicted over published."""
     figure = load_case(FILES[0]).figures[0]
     published = figure.value
     return Prediction("c", source, 0, figure, value * published, low * published, high * published)

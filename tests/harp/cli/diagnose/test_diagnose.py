@@ -57,7 +57,7 @@ def token_file(tmp_path):
 
 @pytest.fixture
 def quick(monkeypatch):
-    """Hosts that tell of a made-up job, at once."""
+    """Hosts that report a made-up job, at once."""
     reports = {report.host: report for report in faulty()}
     monkeypatch.setattr(exchange, "take_report",
                         lambda host, seconds, moments: reports[host])

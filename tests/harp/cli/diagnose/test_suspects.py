@@ -187,7 +187,7 @@ def test_two_faults_are_two_suspects():
 
 
 def test_two_hosts_leave_open_which_end_it_is():
-    """Each suspect is as likely as the others, and all of them are told."""
+    """Each suspect is as likely as the others, and all of them are named."""
     cluster = Cluster(2, [(0, 1)], 1)
     cluster.ways[0, 1, 1].open = False
     suspects = find_suspects(cluster.reports())

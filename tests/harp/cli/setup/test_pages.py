@@ -1,4 +1,4 @@
-"""``harp setup`` on hosts in a folder: huge pages, how many, of which size and on which node."""
+"""``harp setup`` on hosts in a folder: huge pages, their number, size and node."""
 
 from __future__ import annotations
 

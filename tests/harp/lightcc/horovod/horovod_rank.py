@@ -96,7 +96,7 @@ def check_gradients():
 
 
 def of_ranks(rows, *shape, dtype=np.float32):
-    """What each rank brings; all ranks know it, so that numpy can tell the result."""
+    """Input of each rank; all ranks know it, so numpy gives the expected result."""
     random = np.random.default_rng(7)
     return [random.integers(-50, 50, (rows(rank), *shape)).astype(dtype)
             for rank in range(hvd.size())]

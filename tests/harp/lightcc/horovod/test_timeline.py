@@ -40,7 +40,7 @@ def events_of(path):
 
 
 def phases(events):
-    """What happened, without times: names begin, X is a rank, / an end and what it tells."""
+    """Events without times: names begin, X is a rank, / an end and its arguments."""
     return [event["name"] if event["ph"] == "B" else "X" if event["ph"] == "X"
             else "/" + " ".join(event.get("args", {}).values()) for event in events]
 

@@ -1,7 +1,7 @@
 """The methods of harp.lightcc.outer as their papers write them, in numpy, all islands in one loop.
 
-Each island minimises half of the squared distance of weights * parameters from targets, of which it
-draws new ones in each step; the inner optimizer is plain SGD or, for momentum, torch's.
+Each island minimises half of the squared distance of weights * parameters from targets, and draws
+new targets in each step; the inner optimizer is plain SGD or, for momentum, torch's.
 """
 
 import numpy as np
