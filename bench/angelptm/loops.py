@@ -1,4 +1,4 @@
-"""What AngelPTM's rows measure, in a process of its own that obeys commands as torch_rank.py does.
+"""Measurements of AngelPTM's rows, in a process that obeys commands as torch_rank.py does.
 
 adam, torch_adam, ds_adam   a step over 64 M parameters, one core
 read, write                 pages of 4 MiB, eight under way

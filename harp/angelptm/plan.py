@@ -1,4 +1,4 @@
-"""Which page moves when: a pure function of a step's trace, the tiers' capacities and their rates.
+"""Plan moves of pages: a pure function of a step's trace, the tiers' capacities and their rates.
 
 A step is a list of events, each of which needs some pages on the device, and of jobs (updates of
 the optimizer), each of which needs some pages in memory, be it the device's or the host's. A plan

@@ -1,4 +1,4 @@
-/* What all parts of the harness use: time, checks, and the say of what runs when one fails. */
+/* Helpers of all parts of the harness: time, checks, and a report of the run that fails. */
 #ifndef DST_COMMON_H
 #define DST_COMMON_H
 

@@ -1,4 +1,4 @@
-/* What the seed says: scripts, faults, configurations. */
+/* Draws from the seed: scripts, faults, configurations. */
 #include <string.h>
 
 #include "base/sequence.h"

@@ -1,4 +1,4 @@
-/* What an application does in a run, drawn from the seed. */
+/* Actions of an application in a run, drawn from the seed. */
 #ifndef DST_SCRIPT_H
 #define DST_SCRIPT_H
 

@@ -1,4 +1,4 @@
-"""What deploy/ ships: manifests, scripts, unit and Dockerfile are what their readers accept.
+"""Files of deploy/: their readers accept the manifests, scripts, unit and Dockerfile.
 
 The readers are the real ones where they can be had: Kubernetes' and Kubeflow's published models for
 manifests, systemd for the unit, shellcheck and hadolint for what shells and Docker read.

@@ -1,4 +1,4 @@
-/* Who is accepted late: connections that wait at a listener while their other end closes. */
+/* Late accepts: connections that wait at a listener while their other end closes. */
 #include <string.h>
 
 #include "engine_world.h"

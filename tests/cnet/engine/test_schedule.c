@@ -1,4 +1,4 @@
-/* Who is due, and in which order: timers, sets of calls, turns that are shared. */
+/* Order of due connections: timers, sets of calls, turns that are shared. */
 #include "base/ready_set.h"
 #include "check.h"
 #include "engine/schedule.h"

@@ -1,4 +1,4 @@
-"""How many engines the NCCL plugin gives a device by default, by what the host is."""
+"""Default number of engines for a device of the NCCL plugin, by host."""
 
 from __future__ import annotations
 

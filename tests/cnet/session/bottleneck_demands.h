@@ -1,4 +1,4 @@
-/* What the tests of test_bottleneck share: scenes by its seed, and demands that are counted. */
+/* Helpers for the tests of test_bottleneck: scenes by its seed, and demands that are counted. */
 #ifndef HARP_BOTTLENECK_DEMANDS_H
 #define HARP_BOTTLENECK_DEMANDS_H
 

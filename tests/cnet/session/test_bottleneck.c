@@ -1,4 +1,4 @@
-/* What congestion control promises, against a virtual bottleneck with real sessions at both ends.
+/* Promises of congestion control, against a virtual bottleneck with real sessions at both ends.
  *
  * The bound of a queue is that of swift.c: T sqrt(n 25 Gb/s / capacity), here twice that for the
  * mean of what arrives in bursts and while newcomers learn.

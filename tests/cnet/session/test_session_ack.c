@@ -1,4 +1,4 @@
-/* When what has arrived is acknowledged. */
+/* Times at which arrivals are acknowledged. */
 #include <assert.h>
 
 #include "session/session_state.h"

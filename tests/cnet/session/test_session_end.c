@@ -1,4 +1,4 @@
-/* How connections end, or go on: closing with words, other versions, silence, long quiet. */
+/* Ends of connections: closing with words, other versions, silence, long quiet. */
 #include <assert.h>
 #include <string.h>
 

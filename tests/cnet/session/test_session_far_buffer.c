@@ -1,4 +1,4 @@
-/* What is in flight to a port that holds little: of one path, of several, of several sessions. */
+/* Bytes in flight to a port that holds little: of one path, of several, of several sessions. */
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* Which paths carry data: where they lead, who retired them. */
+/* Choice of paths for data: where they lead, who retired them. */
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>

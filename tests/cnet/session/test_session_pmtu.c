@@ -1,4 +1,4 @@
-/* How long a path's frames may be: found out, followed down and up, for each path alone. */
+/* MTU of paths: found out, followed down and up, for each path alone. */
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-"""What a person gives wrongly: one sentence that says where, exit code 2, and no traceback."""
+"""Wrong input to commands: one sentence with the place, exit code 2, and no traceback."""
 
 import gzip
 import json

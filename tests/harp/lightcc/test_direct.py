@@ -1,4 +1,4 @@
-"""What ranks of a host send each other goes straight through memory, or through the network."""
+"""Messages between ranks of a host go straight through memory, or through the network."""
 
 from __future__ import annotations
 

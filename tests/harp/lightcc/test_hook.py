@@ -1,4 +1,4 @@
-"""What a rank keeps of its gradients (harp.lightcc.hook); every rank is a thread."""
+"""State that a rank keeps of its gradients (harp.lightcc.hook); every rank is a thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is sent when, and in how many bytes (harp.lightcc.outer_policy)."""
+"""Elements to send, their times and their bytes (harp.lightcc.outer_policy)."""
 
 from __future__ import annotations
 

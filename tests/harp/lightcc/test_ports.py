@@ -1,4 +1,4 @@
-"""Which engine a rank takes towards other hosts, and that collectives go over it."""
+"""Choice of a rank's engine towards other hosts; collectives go over it."""
 
 from __future__ import annotations
 

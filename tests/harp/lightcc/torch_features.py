@@ -1,4 +1,4 @@
-"""What torch builds upon a process group, over lightcc, with four spawned ranks.
+"""Features that torch builds on process groups, over lightcc, with four spawned ranks.
 
     python -m tests.harp.lightcc.torch_features [NAME ...]
 

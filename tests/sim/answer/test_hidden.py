@@ -1,4 +1,4 @@
-"""What is unknown of NCCL's connections: when, and what a draw makes of it."""
+"""Unknown properties of NCCL's connections: when they count, and how draws choose them."""
 
 from __future__ import annotations
 

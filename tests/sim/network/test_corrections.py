@@ -1,4 +1,4 @@
-"""What flow says that it leaves out: found by a rule, and packet's answer lies where it says."""
+"""Effects that flow leaves out: a rule finds them, and packet's answer lies in their interval."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What held a transfer back, where bytes move packet by packet: the resource that was used most."""
+"""The limit of a transfer whose bytes move packet by packet: the most used resource."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What NCCL chooses, by figures worked out from its tuning table, and how long that takes."""
+"""Choices of NCCL, by figures worked out from its tuning table, and their times."""
 
 from __future__ import annotations
 

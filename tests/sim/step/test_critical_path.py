@@ -1,4 +1,4 @@
-"""What limits a row: the path through the spans, and that raising what it names is what helps."""
+"""The limit of a row: the path through the spans, and that raising it helps."""
 
 from __future__ import annotations
 

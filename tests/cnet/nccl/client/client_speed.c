@@ -1,4 +1,4 @@
-/* How fast a plugin is: streams, round trips, and a table of sizes as nccl-tests prints it.
+/* Speed of a plugin: streams, round trips, and a table of sizes as nccl-tests prints it.
  *
  * Nothing is checked here but sizes. As NCCL's progress thread does, the one of ours posts as long
  * as it may, asks about the oldest request only, and yields when nothing moved.

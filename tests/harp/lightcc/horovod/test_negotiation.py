@@ -1,4 +1,4 @@
-"""What rank 0 decides, for any order of requests; no process, thread or clock."""
+"""Decisions of rank 0, for any order of requests; no process, thread or clock."""
 
 from __future__ import annotations
 

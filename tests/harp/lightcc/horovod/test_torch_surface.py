@@ -1,4 +1,4 @@
-"""What `horovod.torch` 0.28.1 has, name by name, is there with the same arguments and defaults."""
+"""Names of `horovod.torch` 0.28.1 are all there, with the same arguments and defaults."""
 
 from __future__ import annotations
 
