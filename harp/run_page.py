@@ -95,7 +95,7 @@ class RunPage:
 
 
 def counters() -> Mapping[str, float]:
-    """What all engines of this process counted, from their beginning."""
+    """Counters of all engines of this process, from their beginning."""
     from harp.cli.stats_files import snapshots
 
     found = snapshots(pids=[os.getpid()], events=0)

@@ -107,7 +107,7 @@ class Rank:
         return work
 
     def check(self, found: torch.Tensor) -> None:
-        """Whatever the way, a token comes back as it was."""
+        """A token comes back unchanged by every algorithm."""
         torch.testing.assert_close(found, self._tokens, rtol=1e-4, atol=1e-4)
 
 

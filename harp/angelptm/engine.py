@@ -74,7 +74,7 @@ class Watch(TorchDispatchMode):
 
 
 class Optimizer(torch.optim.Optimizer):
-    """What schedulers and scripts see of the optimizer: its groups. Its step is the engine's."""
+    """The optimizer as schedulers and scripts see it: its groups. Its step is the engine's."""
 
     def __init__(self, groups: Any, adam: Adam, engine: Engine) -> None:
         super().__init__(groups, {
@@ -573,7 +573,7 @@ class Scaler:
         self._left, self._good = how.hysteresis, 0
 
     def state(self) -> list[float]:
-        """What a checkpoint keeps."""
+        """Return the state for a checkpoint."""
         return [self.scale, self._left, self._good]
 
     def restore(self, kept: list[float]) -> None:

@@ -54,7 +54,7 @@ FAR = 1 << 60
 
 @dataclass(frozen=True)
 class Sharing:
-    """What several ranks have of a window: pages of parameters, then as many of gradients."""
+    """The window that several ranks share: pages of parameters, then as many of gradients."""
 
     shown: int
     ranks: int

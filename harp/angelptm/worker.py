@@ -30,7 +30,7 @@ class Worker:
     def __init__(self, cache: Cache, update: Callable[[Job], None]) -> None:
         self._cache, self._update = cache, update
         self._plan: Plan | None = None
-        """What the thread is at; it may end before the events do."""
+        """Index of the thread's present action; it may end before the events do."""
         self._need: tuple[int, ...] = ()
         self._turn = threading.Condition()
         self._done, self._passed = 0, -1

@@ -38,7 +38,7 @@ __all__ = ["Rates", "choose", "combine", "dispatch", "plan_s"]
 
 @dataclass(frozen=True)
 class Rates:
-    """What hosts and their network can do.
+    """Rates of hosts and their network.
 
     Defaults are of two hosts on 10 Gb/s: a rough guess. It matters only between algorithms of about
     equal time. The latency is TCP's within a data centre, a message costs what a rank's thread

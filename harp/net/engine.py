@@ -152,7 +152,7 @@ class Engine:
         self._engine = out[0]
         self._connections: weakref.WeakSet[Connection] = weakref.WeakSet()
         self._listeners: weakref.WeakSet[Listener] = weakref.WeakSet()
-        # What C has open. The collector forgets weak references before it ends anything.
+        # Objects that C has open. The collector forgets weak references before it ends anything.
         self._c_connections: set[Any] = set()
         self._listenings: set[Any] = set()
         self._guard.closed = False

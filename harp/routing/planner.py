@@ -5,8 +5,8 @@ that the hop-by-hop hashing of the five-tuple leads it along a path of its own:
 
 1. *Paths.* Equal flows on a Clos are the edges of a bipartite multigraph at every tier; a balanced
    edge colouring of it gives each flow a column of uplinks (``colouring``), with no collision
-   wherever that is possible. What no colouring fits (unequal demands, links of several rates, links
-   that are down) goes to a local search (``search``).
+   wherever that is possible. Cases that no colouring fits (unequal demands, links of several
+   rates, links that are down) go to a local search (``search``).
 2. *Ports.* For each flow, hash its usable source ports until one takes the chosen path
    (``source_ports``); of several that do, take one whose ACKs meet few others (``ack_ports``).
 3. *What remains.* Flows whose path no usable port yields are spread, by the same local search, over

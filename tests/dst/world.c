@@ -222,7 +222,7 @@ static void run_cheat(struct dst_world *w)
               w->ends[0].app.closed, w->ends[0].app.reason);
 }
 
-/* What a malicious end achieves does not matter, as long as nothing else breaks. */
+/* A malicious end may achieve anything, as long as nothing else breaks. */
 static void run_malice(struct dst_world *w)
 {
     uint64_t stop_ns = w->link.heal_ns + DST_RECOVERY_NS;

@@ -29,7 +29,7 @@ STEPS = 50
 
 
 class Rank:
-    """What both ranks do, in the same order."""
+    """Work of both ranks, in the same order."""
 
     def __init__(self, rank: int, device: torch.device) -> None:
         self.rank, self.other, self.device = rank, 1 - rank, device
@@ -131,7 +131,7 @@ class Rank:
 
 
 def versions(device: torch.device) -> dict[str, str]:
-    """What the log names."""
+    """Names in the log."""
     found = {"torch": torch.__version__, "python": platform.python_version(),
              "kernel": platform.release()}
     if device.type == "cuda":

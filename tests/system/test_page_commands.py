@@ -64,7 +64,7 @@ ELSEWHERE = {
 
 
 def commands(page: str) -> list[str]:
-    """What a reader types, without the remarks behind it."""
+    """The command that a reader types, without the remarks behind it."""
     text = (ROOT / page).read_text("utf-8")
     blocks = [block for mark, kind, block in BLOCK.findall(text)
               if not mark and kind in ("", "sh", "bash")]

@@ -42,7 +42,7 @@ GRACE_S = 5.0
 CAUSE_S = 2.0
 """Time for a rank that another one reports as gone to end, so that it is named first."""
 GONE = re.compile(rb"\brank (\d+) is gone\b")
-"""What LightCC says at the ranks that are left (`harp.lightcc.peers`)."""
+"""LightCC's message at the remaining ranks (`harp.lightcc.peers`)."""
 CARRIED = ("HARP_", "HOROVOD_", "LIGHT_", "NCCL_", "OMP_", "PATH", "PYTHON", "LD_LIBRARY_PATH",
            "VIRTUAL_ENV")
 """Beginnings of the variables that a process on another host gets from here."""

@@ -34,7 +34,7 @@ static uint64_t count_visits(void)
            world_engines[1]->stats.stats->engine.visits;
 }
 
-/* What it costs to answer does not depend on who is silent beside. */
+/* The cost of an answer does not depend on silent connections beside it. */
 static void test_turns(uint32_t idle)
 {
     enum { ROUNDS = 2000 };

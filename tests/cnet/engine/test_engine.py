@@ -117,7 +117,7 @@ def test_the_data_path_allocates_nothing_and_calls_only_what_its_port_must(
     window = trace.read_text().split("getppid(")[1:2]
     assert window, "the marks are missing"
     calls = set(re.findall(r"^\d+ +(\w+)\(", window[0], re.M))
-    # What is looked after once a millisecond: newcomers and the network's errors.
+    # Duties of once a millisecond: newcomers and the network's errors.
     assert calls <= own | {"epoll_wait", "recvmsg", "epoll_pwait", "ioctl"}, calls
 
 

@@ -246,7 +246,7 @@ static void test_a_message_wakes_who_sleeps_and_nobody_else(void)
     close_pair(pair);
 }
 
-/* What it cannot use yet keeps nobody awake; what comes behind it wakes. */
+/* A record that it cannot use yet keeps nobody awake; the one behind it wakes. */
 static void test_who_leaves_a_message_for_later_may_sleep(void)
 {
     struct harp_direct *pair[2];

@@ -1,7 +1,7 @@
 /* Both ends of a comm of the NCCL plugin in one thread.
  *
  * begin_both_ends loads the plugin, meet makes a comm and sends one message of tag 5 through it,
- * part closes its ends. What is done with one comm ends after PATIENCE_S.
+ * part closes its ends. Work on one comm ends after PATIENCE_S.
  */
 #ifndef HARP_TEST_NCCL_BOTH_ENDS_H
 #define HARP_TEST_NCCL_BOTH_ENDS_H

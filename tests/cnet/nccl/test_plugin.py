@@ -26,7 +26,7 @@ INVALID_USAGE, SYSTEM_ERROR = 5, 2
 
 
 def ask(*wishes: str, before: tuple[str, ...] = (), **settings: str) -> dict[str, Any]:
-    """What the plugin says with these settings and no others."""
+    """The plugin's lines with these settings and no others."""
     kept = {name: value for name, value in os.environ.items()
             if not name.startswith(("HARP_", "NCCL_"))}
     kept["HARP_CONF_FILE"] = settings.pop("HARP_CONF_FILE", "/dev/null")

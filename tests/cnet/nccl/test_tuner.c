@@ -33,7 +33,7 @@ static void write_log(enum nccl_log_level level, unsigned long parts, const char
     fputc('\n', stderr);
 }
 
-/* What differs between the versions is in what order init is given what. */
+/* The versions differ in the order of init's arguments. */
 struct tuner_end {
     nccl_get_coll_info ask;
     enum nccl_result (*end)(void *context);

@@ -327,7 +327,7 @@ def test_frames_of_the_largest_size_that_is_one_buffer(program):
 
 
 def test_more_than_the_rings_hold(program):
-    """What is too much is lost; the rest is whole, and the rings go on."""
+    """Frames beyond the room are lost; the rest is whole, and the rings go on."""
     with veth_pair() as (a, b), Peer(program, a) as x, Peer(program, b, "fill=128") as y:
         meet(x, y)
         x.send(0, 5000, 1000)

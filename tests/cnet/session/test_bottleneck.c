@@ -205,7 +205,7 @@ static void test_tiny_windows(void)
     DEMAND(is_bounded(r.queue_ns, 64, 1000));
 }
 
-/* What the scene could give: the same with a window that never limits. */
+/* The scene's upper bound: the same with a window that never limits. */
 static struct bn_result run_widest(struct bn_scene scene, uint64_t window_bytes)
 {
     scene.name = "... with the widest window";

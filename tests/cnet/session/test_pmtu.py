@@ -176,7 +176,7 @@ class Wire:
 
 @pytest.mark.parametrize("end", ["near", "far"])
 def test_a_card_whose_mtu_is_lowered_ends_nothing(end: str) -> None:
-    """What is longer than its card's MTU the kernel does not send; the other's card drops it."""
+    """The kernel does not send above its card's MTU; the other's card drops such frames."""
     with Net() as net:
         wire = Wire(net)
         with connected_pair(wire, "udp") as (near, far):

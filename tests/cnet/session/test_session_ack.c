@@ -202,7 +202,7 @@ static void test_who_waits_for_more_does_not_go_quiet(void)
     pair_free(pair);
 }
 
-/* What an ACK costs does not depend on how much is in flight: of some 600 packets, with a few lost
+/* The cost of an ACK does not depend on the bytes in flight: of some 600 packets, with a few lost
  * or late ones among them at any time, it looks at those that it names and at a few words. */
 static uint64_t acks_taken;
 static uint32_t loss_permille;

@@ -58,7 +58,7 @@ static bool has_received(const struct pair *pair)
     return pair->received[0] == 1;
 }
 
-/* Who closes as soon as he has what he wanted leaves no doubt at the other end that he has it. */
+/* An end that closes as soon as it has all leaves no doubt at the other end that it has. */
 static void test_what_arrived_is_acknowledged_before_the_end(void)
 {
     static uint8_t bytes[100], to[100];

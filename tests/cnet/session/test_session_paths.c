@@ -126,7 +126,7 @@ static void test_retired_by_the_peer(void)
     pair_free(pair);
 }
 
-/* What the peer said of the old way no longer holds; a PROBE finds out about the new one. */
+/* The peer's word on the old route no longer holds; a PROBE finds out about the new one. */
 static void test_a_path_that_is_rerouted(void)
 {
     struct pair *pair = with_paths(2);
@@ -299,7 +299,7 @@ static struct harp_event refused_for(uint64_t between_ns, bool heard, bool certa
     return closed;
 }
 
-/* Who has no port any more is gone soon; a moment's refusal means nothing. */
+/* A peer without a port is gone soon; a moment's refusal means nothing. */
 static void test_refused(void)
 {
     assert(!refused_for(400 * MS, false, false).type);

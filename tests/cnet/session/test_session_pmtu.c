@@ -228,7 +228,7 @@ static void test_fragments_of_one_length_go_in_a_row(void)
     pair_free(pair);
 }
 
-/* What a path carries may become less while the connection lives. */
+/* A path's MTU may shrink while the connection lives. */
 static void test_of_two_paths_the_wide_one_is_taken(void)
 {
     struct pair *pair = with_paths(2, 0, 0);

@@ -128,7 +128,7 @@ def test_the_port_answers_prometheus(job):
 
 
 def missing(ours, theirs, where=""):
-    """What of a document another one lacks or has otherwise."""
+    """Parts of a document that another one lacks or has otherwise."""
     if isinstance(ours, dict) and isinstance(theirs, dict):
         return [text for key, value in ours.items() for text in (
             missing(value, theirs[key], f"{where}.{key}") if key in theirs else [f"{where}.{key}"])]

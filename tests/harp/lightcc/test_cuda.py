@@ -25,7 +25,7 @@ from tests.harp.lightcc.test_group import PATIENCE_S  # noqa: E402
 RANKS = 3
 SUM = float(sum(range(RANKS)))
 BEFORE = 99.0
-"""What is in memory that nothing has been written to."""
+"""Content of memory before the first write."""
 RUNNING = threading.RLock()
 
 

@@ -80,7 +80,7 @@ class Ranks:
         return averages[0]
 
     def left(self):
-        """What no rank has sent."""
+        """Gradients that no rank has sent."""
         whole = torch.zeros(ELEMENTS)
         for state in self.states:
             for kept in state.state_dict()["buckets"].values():

@@ -211,7 +211,7 @@ class Given(torch.nn.Module):
 
 
 def whole_of(state, sizes):
-    """What a rank has not sent, of all buckets."""
+    """Unsent gradients of a rank, of all buckets."""
     kept = [torch.zeros(size) for size in sizes]
     for (_, parts), memory in state.state_dict()["buckets"].items():
         at = memory["first"]
@@ -223,7 +223,7 @@ def whole_of(state, sizes):
 
 
 def any_backend_sparse(rank, ranks):
-    """What came and what is left are all gradients; half way from all ranks' checkpoints."""
+    """Sent and unsent parts add up to all gradients; half way from all ranks' checkpoints."""
     state, sizes, seed = GradientState(host=hosts_of(rank, ranks)), [1001, 700, 3], 0
     given, came = torch.zeros(1704), torch.zeros(1704)
     for _ in range(2):

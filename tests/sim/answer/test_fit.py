@@ -214,7 +214,7 @@ def test_quantities_read_well(parameter: str, value: float, text: str) -> None:
 
 UNITS = {"TimeParameter": {"ns", "us", "ms", "s"}, "SizeParameter": {"B"},
          "RateParameter": {"bps", "kbps", "Mbps", "Gbps", "Tbps"}}
-"""What a figure may be told in; all others are plain numbers."""
+"""Units of a figure by kind; all others are plain numbers."""
 
 
 @pytest.mark.parametrize(("parameter", "kind"), [

@@ -120,7 +120,7 @@ def test_passes_over_memory_and_selection_are_counted(tmp_path, method):
         traffic += 28 * N + 2 * 16 * N
         selected = N
     late_s = (traffic * 0.5e-9 + selected * 1e-9) / sync["every"]
-    # What travels meanwhile is waited for less.
+    # The wait for transfers under way is shorter.
     assert found.step_s == pytest.approx(
         free.step_s + late_s, abs=free.breakdown.exposed_transfer_s + 1e-6)
     assert found.breakdown.selection_s == pytest.approx(selected * 1e-9 / sync["every"])

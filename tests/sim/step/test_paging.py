@@ -61,7 +61,7 @@ def test_a_device_that_holds_all_waits_for_updates_alone():
 
 
 def test_a_slow_disk_takes_its_bytes_over_its_rate():
-    """What no tier above holds is read once a step at least, and written as often."""
+    """Pages that no tier above holds are read and written once a step at least."""
     rate = 1e6
     least = 16 * PARAMETERS - TIERS.device - TIERS.host
     assert 2 * 0.9 * least / rate < waits(disk_rate=rate) < 2 * 3 * 16 * PARAMETERS / rate

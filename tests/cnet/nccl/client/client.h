@@ -13,7 +13,7 @@
  * A scenario is written as one sequence of steps on the main thread; on_service and on_progress
  * carry a step out on the thread that NCCL would use for it.
  *
- * Whoever finds something wrong calls `fail` with one sentence, which ends the process.
+ * A thread that finds a fault calls `fail` with one sentence, which ends the process.
  */
 #ifndef TEST_NCCL_CLIENT_H
 #define TEST_NCCL_CLIENT_H
@@ -46,7 +46,7 @@ struct options {
     double seconds;
 };
 
-/* What the supervisor shows if its child ends otherwise than it should. */
+/* The supervisor's output if its child ends otherwise than it should. */
 struct shared {
     char step[128];
     char verdict[768];

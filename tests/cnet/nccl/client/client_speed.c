@@ -69,7 +69,7 @@ static bool told_to_stop(const struct world *world)
     return recv(world->meet, &byte, 1, MSG_DONTWAIT) > 0;
 }
 
-/* What one progress thread moves. */
+/* Work of one progress thread. */
 struct streams {
     struct stream *first;
     int n;

@@ -198,7 +198,7 @@ def test_another_token_learns_nothing(quick):
 
 
 def test_an_answer_is_good_once(quick):
-    """Who heard one exchange cannot use it for the next."""
+    """An eavesdropper on one exchange cannot use it for the next."""
     with serving("h0") as port:
         challenges = set()
         for _ in range(3):

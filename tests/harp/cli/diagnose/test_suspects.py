@@ -167,7 +167,7 @@ def test_a_slow_rank_is_named_though_others_wait_for_those_who_wait(job, share):
 @settings(deadline=None, max_examples=20)
 @given(struck())
 def test_who_cannot_give_credit_is_not_late(job):
-    """What a host sends is lost, its credit too, so its peers wait for that, and not for it."""
+    """A host's frames are lost, its credit too, so its peers wait for credit."""
     cluster, host, _ = job
     for each in cluster.touching(host, way="out"):
         each.open = False

@@ -184,7 +184,7 @@ def refused(call, kind):
 
 
 def mistakes():
-    """What does not go together is one error at all ranks, and the group lives on."""
+    """A mismatch is one error at all ranks, and the group lives on."""
     types = torch.float32, torch.float64
     found = [refused(call, hvd.RequestError) for call in (
         lambda: hvd.allreduce(torch.ones(2 + hvd.rank()), name="a"),

@@ -29,7 +29,7 @@ def inner_step(parameters, island, step, rate=INNER):
 
 
 def data_parallel(islands, steps, elements, rate):
-    """What synchronous SGD comes to."""
+    """Result of synchronous SGD."""
     parameters = start(elements)
     for step in range(1, steps + 1):
         parameters = parameters - rate * np.mean(

@@ -23,7 +23,7 @@ NARROW = {"template": "leaf-spine", "leaves": 2, "spines": 1, "rate": "5Gbps"}
 
 
 def through_trunk(folder: Path, nic: dict[str, Any] | None = None, **switch: Any) -> LinkCounts:
-    """What a step over a narrow trunk does there: two hosts at 10 Gb/s under each of two leaves."""
+    """Result of a step over a narrow trunk: two hosts at 10 Gb/s under each of two leaves."""
     built = cluster(folder, hosts=4, rate_bps=10e9, nic=nic, fabric=NARROW | {"switch": switch},
                     workload={"model": "deepfm", "batch": 128, "framework": "free"},
                     scenario={"stack": "harp"})
