@@ -72,7 +72,7 @@ def test_a_busy_machine_is_noted() -> None:
     assert "late" not in line(row_of(late._replace(late=0.0)))
 
 
-def test_what_never_came_about_is_no_number() -> None:
+def test_an_event_that_never_came_has_no_number() -> None:
     row = row_of(run_of((1, 10), (0.0, 40)))
     assert math.isinf(row.harp.back_ms)
     assert row.to_json()["harp"]["back_ms"] is None

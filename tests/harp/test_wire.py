@@ -151,7 +151,7 @@ def sealed(frame, key, lap=0):
 
 @patient
 @given(frames(), KEYS, LAPS)
-def test_what_scapy_builds_c_opens_and_reads(frame, key, lap):
+def test_c_reads_frames_of_scapy(frame, key, lap):
     fields, _ = frame
     data = sealed(frame, key, lap)
     error, header = decode(data)
@@ -166,7 +166,7 @@ def test_what_scapy_builds_c_opens_and_reads(frame, key, lap):
 
 @patient
 @given(frames(), KEYS, LAPS)
-def test_what_c_writes_scapy_dissects(frame, key, lap):
+def test_scapy_dissects_frames_of_c(frame, key, lap):
     fields, body = frame
     payload = bytes(body)
     header = ffi.new("struct harp_header *",

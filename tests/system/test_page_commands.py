@@ -170,7 +170,7 @@ def test_the_commands_of_a_page_run(page: str, tmp_path: Path) -> None:
         assert done.returncode in allowed, f"{command}\n{done.stdout}{done.stderr}"
 
 
-def test_what_runs_elsewhere_is_on_a_page_and_has_its_test() -> None:
+def test_torch_tests_that_run_elsewhere_are_on_a_page() -> None:
     written = {command for page in PAGES for command in commands(page)}
     assert set(ELSEWHERE) - written == set()
     assert [test for test in ELSEWHERE.values() if not (ROOT / test).exists()] == []

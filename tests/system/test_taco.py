@@ -61,7 +61,7 @@ def test_exposed_time_is_what_the_table_implies(rows):
         assert rows[name, 16].breakdown.exposed_s + slowed_s == pytest.approx(implied_s, rel=0.02)
 
 
-def test_what_is_open_is_printed_beside_the_prediction(rows):
+def test_open_choices_are_printed_beside_the_prediction(rows):
     row = rows[PREDICTED]
     assert row.interval.refitted
     assert row.interval.low_images_per_s < row.images_per_s < row.interval.high_images_per_s
@@ -69,7 +69,7 @@ def test_what_is_open_is_printed_beside_the_prediction(rows):
 
 @pytest.mark.parametrize("stack", ["TCP", "HARP"])
 @pytest.mark.parametrize("name", ["dense 2D", "2D fp16", "flat top-k"])
-def test_what_tencent_never_compared(rows, stack, name):
+def test_rows_that_tencent_never_compared(rows, stack, name):
     row = rows[f"{name}+{stack}", 16]
     assert row.expect is None
     assert row.interval is not None

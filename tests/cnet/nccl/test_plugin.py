@@ -90,7 +90,7 @@ def test_a_wrong_value_is_an_error_that_says_what_is_possible(name):
     ("HARP_DUMP", "/nosuch/harp.dump", r'HARP_DUMP is "/nosuch/harp.dump": .*can be written'),
     ("HARP_DUMP", "/tmp", r'HARP_DUMP is "/tmp": .*can be written'),
 ])
-def test_what_could_only_fail_later_is_an_error_at_once(name, value, says):
+def test_a_call_that_could_only_fail_later_is_an_error_at_once(name, value, says):
     found = ask(HARP_PORT="udp", HARP_IFNAME="=lo", **{name: value})
     assert found["init"] == INVALID_USAGE
     said, = warnings(found)

@@ -96,7 +96,7 @@ def test_a_udp_socket_at_the_other_end(program, family):
                 assert (got["received"], got["strays"]) == (1, 0)
 
 
-def test_what_comes_by_another_device_passes_to_the_kernel(program):
+def test_packets_from_another_device_pass_to_the_kernel(program):
     """A virtual interface may hand the program down: netvsc to its virtual function."""
     with Net() as net:
         here, there = net.namespace(), net.namespace()

@@ -191,7 +191,7 @@ static void test_who_goes_quiet_acknowledges_at_once_and_who_answers_does_not(vo
 }
 
 /* More is waited for, so it will be driven. */
-static void test_who_waits_for_more_does_not_go_quiet(void)
+static void test_an_end_that_waits_for_more_does_not_go_quiet(void)
 {
     struct pair *pair = just_received();
     pair->stopped[1] = true;
@@ -260,6 +260,6 @@ int main(void)
     test_messages_without_end_are_acknowledged_meanwhile();
     test_an_answer_that_takes_a_while_takes_it_along();
     test_who_goes_quiet_acknowledges_at_once_and_who_answers_does_not();
-    test_who_waits_for_more_does_not_go_quiet();
+    test_an_end_that_waits_for_more_does_not_go_quiet();
     return 0;
 }

@@ -59,7 +59,7 @@ static bool has_received(const struct pair *pair)
 }
 
 /* An end that closes as soon as it has all leaves no doubt at the other end that it has. */
-static void test_what_arrived_is_acknowledged_before_the_end(void)
+static void test_arrivals_are_acknowledged_before_the_end(void)
 {
     static uint8_t bytes[100], to[100];
     struct pair *pair = pair_make(1);
@@ -236,7 +236,7 @@ int main(void)
     test_closing_with_words();
     test_too_many_words();
     test_no_words();
-    test_what_arrived_is_acknowledged_before_the_end();
+    test_arrivals_are_acknowledged_before_the_end();
     test_the_last_acknowledgement_takes_the_path_of_the_end();
     test_every_reason_has_a_sentence();
     test_another_version();

@@ -27,7 +27,7 @@ def say(*words):
 @pytest.mark.parametrize(("text", "sentence"), [
     ("", "line 1, column 1"), ("[" * 100_000, "nested too deeply"), ("NaN", "NaN is no number"),
     ("9" * 5000, "too many digits"), (b"\xff", "not UTF-8")])
-def test_what_is_no_json_is_one_sentence(text, sentence):
+def test_a_file_that_is_no_json_is_one_sentence(text, sentence):
     with pytest.raises(FileError, match=sentence):
         parse(text)
 

@@ -152,7 +152,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_is_wrong_with_a_job_is_one_sentence(job, case):
+def test_a_mistake_in_a_job_is_one_sentence(job, case):
     keys, sentence = WRONG[case]
     done = run("plan", job(**keys))
     assert (done.exit_code, done.stdout) == (2, "")
@@ -210,7 +210,7 @@ NO_PLANS = {"": "it is no JSON", "[]": "its format is None", '{"format": "harp-p
 
 
 @pytest.mark.parametrize("text", NO_PLANS)
-def test_what_is_no_plan_is_one_sentence(tmp_path, text):
+def test_a_file_that_is_no_plan_is_one_sentence(tmp_path, text):
     file = tmp_path / "plan.json"
     file.write_text(text)
     done = run("env", "--plan", file)
@@ -318,7 +318,7 @@ def test_cables_between_the_same_two_are_distinguished(job, tmp_path):
     (("--without", "spin1"), "the fabric has no such link or switch; did you mean 'spine1'?"),
     (("--without", "h-0/eth0-leaf0"), "no path leads from h-0/eth0"),
 ])
-def test_what_cannot_be_planned_anew_is_one_sentence(running, words, sentence):
+def test_an_impossible_replan_is_one_sentence(running, words, sentence):
     path, plan = running
     before = plan.read_text()
     done = run("plan", path, "--replan", plan, *words)

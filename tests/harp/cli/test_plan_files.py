@@ -193,8 +193,8 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("text", MISTAKES)
-def test_what_is_no_dump_is_one_sentence(job: Callable[..., Path], tmp_path: Path,
-                                         text: str) -> None:
+def test_a_file_that_is_no_dump_is_one_sentence(job: Callable[..., Path], tmp_path: Path,
+                                                text: str) -> None:
     dump = tmp_path / "dump.xml"
     dump.write_text(text)
     done = run("plan", job(), "--files", tmp_path / "files", "--topo-dump", dump)

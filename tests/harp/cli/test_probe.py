@@ -176,7 +176,7 @@ def test_a_plan_by_maps_needs_no_hash(wired, job, tmp_path):
     ({"maps": ["none.json"]}, "none.json cannot be read: no such file"),
     ({"maps": ["top.yaml"]}, "it is not a map"),
 ], ids=["unnamed", "no switch", "no file", "no map"])
-def test_what_is_wrong_with_maps_is_one_sentence(job, changes, sentence):
+def test_a_mistake_in_maps_is_one_sentence(job, changes, sentence):
     done = plan(job(**changes))
     assert done.exit_code in {1, 2}
     assert sentence in done.stderr, done.stderr
@@ -226,6 +226,6 @@ def test_an_address_of_another_host_is_one_sentence():
     ('{"format": "x"}', "its format is 'x'"),
     ('{"format": "harp-map-1", "ways": [{}]}', r"source is missing in ways\[0\]"),
     ("[]", "it is not a map")])
-def test_what_is_no_map_is_one_sentence(text, sentence):
+def test_a_file_that_is_no_map_is_one_sentence(text, sentence):
     with pytest.raises(PlanError, match=sentence):
         discovered.from_json(text)

@@ -180,7 +180,7 @@ def test_a_future_completes_on_the_stream_of_the_copies(groups, monkeypatch):
         assert group._stager.devices.entered == [group._stager.devices.side]
 
 
-def test_what_cannot_be_is_an_error_of_the_work(groups):
+def test_an_impossible_call_is_an_error_of_the_work(groups):
     group = groups[0]
     data = group._stager.devices.tensor(2, value=1)
     work = group._reduce_scatter_base(data, group._stager.devices.tensor(5, value=1))

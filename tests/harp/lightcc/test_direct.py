@@ -108,7 +108,7 @@ def test_ranks_of_a_host_need_no_network(ranks, sent_while):
 
 
 @pytest.mark.parametrize("sent_while", [sent_while_small, sent_while_large])
-def test_whoever_has_no_such_memory_is_reached_through_the_network(monkeypatch, sent_while):
+def test_a_rank_without_shared_memory_is_reached_through_the_network(monkeypatch, sent_while):
     opened, calls = Direct.open, iter(range(4))
     monkeypatch.setattr(Direct, "open",
                         lambda direct: "" if next(calls) == 1 else opened(direct))

@@ -184,7 +184,7 @@ def test_a_reason_goes_before_what_follows_from_it():
 @pytest.mark.parametrize(("calls", "sentence"), [
     ([7, 7, 6, 7], "rank 2 did not come"), ([6, 7, 8, 6], "ranks 0, 3 did not come"),
     ([7, 7, 7, 7], "though all ranks came")])
-def test_who_did_not_come_is_named_though_others_came_at_different_times(calls, sentence):
+def test_a_missing_rank_is_named_though_others_came_at_different_times(calls, sentence):
     async def run():
         ranks = make_ranks(4)
         for rank, begun in zip(ranks, calls, strict=True):

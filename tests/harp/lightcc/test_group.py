@@ -192,7 +192,7 @@ def test_calls_are_carried_out_in_order_and_may_all_be_begun_at_once(group):
             assert (one == sum(rank + i for rank in range(len(group)))).all()
 
 
-def test_who_waits_comes_after_the_calls_before_it():
+def test_a_waiting_call_comes_after_the_calls_before_it():
     with group_of(2) as group:
         first = group[0].barrier()
         with group[0].waiting():

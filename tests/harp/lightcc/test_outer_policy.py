@@ -61,6 +61,6 @@ def test_messages_are_dense_or_a_few_bits_of_each_chunk():
                                                   "bits"),
     ({"delay": 1}, "diloco sends all at once and waits for it; fragments and delay are of "
                    "streaming and sparseloco")])
-def test_what_cannot_be_is_refused_in_a_sentence(given, sentence):
+def test_an_impossible_request_is_refused_in_a_sentence(given, sentence):
     with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
         OuterPolicy(**{"method": "diloco", "every": 30, **given})

@@ -176,7 +176,7 @@ def test_works_that_are_over_keep_no_tensors():
 
 
 @long
-def test_who_does_not_come_to_a_new_group_is_named_and_others_can_end():
+def test_a_rank_missing_from_a_new_group_is_named_and_others_can_end():
     *said, _ = found(start("late_group", 3))
     assert said == ["the group was not made within 2 s: rank 2 did not come"] * 2
 

@@ -187,7 +187,7 @@ def test_paths_of_a_connection_take_ways_of_which_nobody_knows_the_routers() -> 
     assert sorted(port % 4 for port in plan.source_port.tolist()) == [0, 1, 2, 3]
 
 
-def test_who_does_not_answer_is_one_sentence() -> None:
+def test_a_silent_host_is_one_sentence() -> None:
     done = CliRunner().invoke(harp, ["probe", "--fingerprint", "127.0.0.1", "--source",
                                      "127.0.0.1", "--port", "9", "--seconds", "0.5"])
     assert done.exit_code == 1

@@ -101,7 +101,7 @@ def test_a_draw_has_source_ports_of_its_own() -> None:
     assert len(times) > 1
 
 
-def test_what_the_file_fits_is_fitted_again() -> None:
+def test_parameters_that_the_file_fits_are_fitted_again() -> None:
     """The flagship fits its stack to two hosts, so that an allreduce there is known better."""
     path = ROOT / "topologies" / "taco-vgg16-v100-25g.yaml"
     made = Cluster(load(path))

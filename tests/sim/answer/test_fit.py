@@ -158,8 +158,8 @@ def test_a_cost_that_even_at_nothing_is_too_slow_becomes_nothing(tmp_path: Path)
     ("rdma.cost_per_byte", 4, "has no effect"),
     ("kernel-tcp.cost_per_byte", 1, "has no effect"),
 ])
-def test_what_cannot_be_fitted_is_refused_at_its_place(tmp_path: Path, name: str, gpus: int,
-                                                       says: str) -> None:
+def test_an_impossible_fit_is_refused_at_its_place(tmp_path: Path, name: str, gpus: int,
+                                                   says: str) -> None:
     with pytest.raises(TopologyError, match=says) as caught:
         fit(Cluster(load(small(tmp_path, name=name, gpus=gpus))), Settings())
     assert caught.value.key == "expect[0].fits"

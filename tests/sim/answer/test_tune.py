@@ -221,7 +221,7 @@ NO_TABLES = {
 
 
 @pytest.mark.parametrize("text", NO_TABLES)
-def test_what_is_no_table_is_one_sentence(tmp_path: Path, text: str) -> None:
+def test_a_file_that_is_no_table_is_one_sentence(tmp_path: Path, text: str) -> None:
     path = write(tmp_path, topology(**CLUSTERS["two hosts of TCP"]))
     (tmp_path / "t.json").write_text(text)
     done = CliRunner().invoke(run_main, [str(path), "--collective", "allreduce", "--tuned",

@@ -78,7 +78,7 @@ def test_a_log_by_nccls_rule_of_latency_gives_back_a_hop(tmp_path: Path) -> None
     assert hop_s(found, load_stack("harp")) == pytest.approx(52e-6 - 12e-6, rel=0.02)
 
 
-def test_what_a_log_gives_on_another_base_simulates_to_the_same_times(tmp_path: Path) -> None:
+def test_a_log_on_another_base_simulates_to_the_same_times(tmp_path: Path) -> None:
     truth = simulated("taco-tcp-process")
     output = tmp_path / "out.yaml"
     derived(save(tmp_path, nccl_log(truth, EIGHT)), "--topology", TACO, "-o", output)

@@ -64,8 +64,8 @@ def test_oversubscription_is_noted(tmp_path: Path) -> None:
     (15, LEAF_SPINE, "hosts do not fill 4 leaves alike"),
     (16, LEAF_SPINE | {"rate": "1.5Gbps"}, "htsim has no 1.5"),
     (16, LEAF_SPINE | {"latency": "1.5ns"}, "htsim has no 1.5")])
-def test_what_htsim_does_not_have_is_one_sentence(tmp_path: Path, hosts: int,
-                                                  fabric: dict[str, Any], says: str) -> None:
+def test_features_that_htsim_lacks_are_one_sentence(tmp_path: Path, hosts: int,
+                                                    fabric: dict[str, Any], says: str) -> None:
     source = write(tmp_path, topology(hosts=hosts, fabric=fabric))
     found = CliRunner().invoke(main, [str(source), str(tmp_path / "h.topo"), "--to", "htsim"])
     assert found.exit_code == 2

@@ -83,7 +83,7 @@ def test_exposed_time_and_interval_of_a_prediction_are_found_at_any_width(width:
     assert text.count("over 24 draws of the uncertain parameters") == 1
 
 
-def test_what_a_measured_figure_leaves_exposed_is_called_measured() -> None:
+def test_exposed_time_of_a_measured_figure_is_called_measured() -> None:
     row = replace(taco().scenarios[8], expect=Expectation(3562, "measured", 0.08, "us"))
     text = " ".join(shown(print_report, Report("t", 1, (row,)), 60).split())
     assert "the measured 3562 images/s leave 57.0 ms" in text

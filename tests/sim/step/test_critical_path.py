@@ -42,7 +42,7 @@ def test_the_path_is_what_each_part_waited_for():
     assert [limit.name for limit in path[:2]] == ["NIC", COMPUTE]
 
 
-def test_what_no_span_explains_is_waiting():
+def test_time_without_a_span_is_waiting():
     path = critical_path(spans(("g", "forward", 1, 2, ""), ("g/s", "transfer", 4, 5, "NIC")),
                          (0, 6))
     assert shares(path) == {WAITING: 4, COMPUTE: 1, "NIC": 1}

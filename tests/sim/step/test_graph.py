@@ -124,7 +124,7 @@ def test_blocks_are_separated_from_what_lies_between_them():
     ({"gpus": 4, "scenario": {"allreduce": "tree", "parallel": "fsdp"}}, "allreduce",
      "parallel: fsdp"),
 ])
-def test_what_does_not_fit_together_is_refused(tmp_path, given, key, says):
+def test_a_mismatch_is_refused(tmp_path, given, key, says):
     given = {"workload": {"model": "gpt2", "batch": 1, "framework": "free"}} | given
     with pytest.raises(TopologyError, match=says) as caught:
         load(write(tmp_path, topology(**given)))

@@ -60,7 +60,7 @@ def test_gpus_of_a_host_send_a_share_each(tmp_path):
     assert found == pytest.approx(wanted, rel=2e-3)
 
 
-def test_what_travels_while_islands_compute_costs_nothing(tmp_path):
+def test_transfers_hidden_by_compute_cost_nothing(tmp_path):
     sync = {"every": 10, "outer": "streaming", "fragments": 2, "delay": 2}
     result = run(tmp_path, sync, hosts=2)
     assert 2 * alone(tmp_path) > ring_s(2, 4 * N)
@@ -68,7 +68,7 @@ def test_what_travels_while_islands_compute_costs_nothing(tmp_path):
     assert result.breakdown.exposed_s == pytest.approx(0, abs=1e-9)
 
 
-def test_what_travels_longer_is_waited_for(tmp_path):
+def test_longer_transfers_are_waited_for(tmp_path):
     """One fragment a round, at a hundredth of the rate: it is late by its time less the delay."""
     sync = {"every": 10, "outer": "streaming", "delay": 2}
     result = run(tmp_path, sync, hosts=2, rate_bps=RATE_BPS / 100)

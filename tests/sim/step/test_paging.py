@@ -158,7 +158,7 @@ def test_what_ranks_exchange_takes_its_time_on_the_network(tmp_path, parallel):
                                                 "read": "1GB/s"}}},
      "pages do not fit into 16 of the device"),
 ])
-def test_what_cannot_be_is_one_sentence(tmp_path, offload, more, sentence):
+def test_an_impossible_request_is_one_sentence(tmp_path, offload, more, sentence):
     done = run(file(tmp_path, offload, **more))
     assert done.exit_code == 2
     assert sentence in done.stderr

@@ -210,7 +210,7 @@ def test_an_answer_is_good_once(quick):
 @pytest.mark.parametrize("request_", [
     b"", b"\n", b"[]\n", b"{}\n", b'{"answer": 3}\n', b"\xff" * 10_000, b"x" * 511 + b"\n",
     b'{"answer": "\xc3\xa9", "seconds": 1, "moments": 2}\n'])
-def test_what_is_no_request_gets_no_report(quick, request_):
+def test_bytes_that_are_no_request_get_no_report(quick, request_):
     with serving("h0") as port, socket.create_connection(("127.0.0.1", port), 20) as made:
         file = made.makefile("rb")
         file.readline()
@@ -223,7 +223,7 @@ def test_what_is_no_request_gets_no_report(quick, request_):
         assert ask_host("127.0.0.1", port, TOKEN, 1, 2).host == "h0"
 
 
-def test_who_has_not_shown_the_token_holds_nobody_up(quick):
+def test_a_client_without_the_token_holds_nobody_up(quick):
     """As many strangers as the server hears at once, and more, each amid a request."""
     with serving("h0") as port, ExitStack() as stack:
         for _ in range(exchange.STRANGERS + 6):

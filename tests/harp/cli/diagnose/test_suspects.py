@@ -92,7 +92,7 @@ def test_a_port_that_corrupts_packets_is_named(job):
     assert "wrong checksum" in suspect.evidence[0]
 
 
-def test_what_the_kernel_dropped_for_its_checksum_counts_as_corrupted():
+def test_datagrams_dropped_for_their_checksum_count_as_corrupted():
     cluster = all_to_all(4)
     for each in cluster.touching(2, 0, "in"):
         each.loss = 0.02
@@ -166,7 +166,7 @@ def test_a_slow_rank_is_named_though_others_wait_for_those_who_wait(job, share):
 
 @settings(deadline=None, max_examples=20)
 @given(struck())
-def test_who_cannot_give_credit_is_not_late(job):
+def test_a_peer_that_cannot_give_credit_is_not_late(job):
     """A host's frames are lost, its credit too, so its peers wait for credit."""
     cluster, host, _ = job
     for each in cluster.touching(host, way="out"):
@@ -245,7 +245,7 @@ NUMBER = re.compile(r"(?<=:)\d+(?=[,}])")
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(0, 10**6), st.integers(-3, 2**64))
-def test_whatever_a_file_says_is_judged_or_refused(at, value):
+def test_any_file_is_judged_or_refused(at, value):
     """Each number of a report, for another one."""
     reports = all_to_all(2).reports()
     text = to_json(reports[0])
@@ -260,7 +260,7 @@ def test_whatever_a_file_says_is_judged_or_refused(at, value):
 
 @pytest.mark.parametrize("text", ["", "null", "[]", '{"format": "harp-snapshot-1"}', "\x00",
                                   '{"format": "harp-snapshot-1", "host": "", "moments": []}'])
-def test_what_is_no_report_is_one_sentence(text):
+def test_a_file_that_is_no_report_is_one_sentence(text):
     with pytest.raises(SnapshotError, match="it is no snapshot of format harp-snapshot-1") as told:
         from_json(text)
     assert "\n" not in str(told.value)

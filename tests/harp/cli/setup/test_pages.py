@@ -11,7 +11,7 @@ def total_gib(host):
     return sum(large + few / 512 for large, few in map(host.pages, host.nodes))
 
 
-def test_what_cannot_be_had_in_large_pages_becomes_small_ones(tmp_path):
+def test_missing_large_pages_become_small_ones(tmp_path):
     host = small(tmp_path)
     host.most_pages = {GIB: 3}
     output = run(host)

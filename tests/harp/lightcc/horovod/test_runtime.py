@@ -192,7 +192,7 @@ def test_a_tensor_that_one_rank_does_not_ask_for_is_named_with_the_rank(caplog):
 
 
 @pytest.mark.parametrize("leaver", [0, 2])
-def test_who_leaves_is_named_to_those_who_wait(leaver):
+def test_a_rank_that_leaves_is_named_to_waiting_ranks(leaver):
     with runtimes_of(3) as (runtimes, _):
         runtimes[leaver].close()
         entries = [gradient("a", np.ones(3, "f4")) for _ in range(3)]
