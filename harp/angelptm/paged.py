@@ -55,7 +55,7 @@ class PagedParameter(torch.nn.Parameter):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run a function one of whose arguments is such a parameter."""
+        """Run a function with such a parameter among its arguments."""
         del types
         kwargs = kwargs or {}
         with torch._C.DisableTorchFunctionSubclass():

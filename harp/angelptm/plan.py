@@ -97,7 +97,7 @@ class Trace:
     events: tuple[Event, ...]
     jobs: tuple[Job, ...] = ()
     scratch: frozenset[int] = frozenset()
-    """Pages whose content is of no use after their job, until an event writes them."""
+    """Pages that are not needed after their job, until an event writes them."""
     sharing: Sharing | None = None
 
 

@@ -152,7 +152,7 @@ class Fabric:
 
     @cached_property
     def fingerprint(self) -> str:
-        """16 hex digits that change with whatever decides where a flow goes, or how fast."""
+        """16 hex digits that change with everything that decides a flow's path or rate."""
         digest = hashlib.sha256(repr((self.switches, self.endpoints)).encode())
         for column in (self.link_src, self.link_dst, self.link_bps, self.link_up,
                        self.endpoint_ports, self.endpoint_ip, self.hash_function, self.hash_salt):
