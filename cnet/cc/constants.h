@@ -54,7 +54,7 @@
 /* Round trips from one drain to the next, at least: costs 1/16 of the rate. Fails late; moves
  * use. */
 #define SWIFT_PATIENCE_ROUNDS_MIN 8
-/* The same once nothing new is learnt. Moves use. */
+/* The same once nothing new is learned. Moves use. */
 #define SWIFT_PATIENCE_ROUNDS_MAX 64
 /* A queue of ACKs moves if it gets shorter by this part ... Fails robbed. */
 #define SWIFT_ACKS_MOVE_PART 4

@@ -45,7 +45,7 @@
  * so beside it drains do not end at the same delay for long, wherever the base is.
  *
  * Standing queue. No HARP flow aims at more than 80 T (swift.c). If the queue is longer for 32
- * rounds in a row, the same two cases are told apart without a drain.
+ * rounds in a row, the same two cases are separated without a drain.
  *
  * Refilled queue. TCP's hosts lose their cores now and then, for milliseconds. The queue runs empty
  * by itself, and a drain of that period seems to have reached the base. HARP flows that have seen

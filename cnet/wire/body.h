@@ -43,7 +43,7 @@ struct harp_parameters {
 };
 
 /* ACK: what has arrived on a path, and credit. The header's number is the largest that has arrived.
- * Credit has 64 bits, so that it never wraps and an old ACK can always be told from a new one. */
+ * Credit has 64 bits, so that it never wraps and an old ACK always differs from a new one. */
 struct harp_ack {
     uint64_t messages; /* messages below this number may travel */
     uint64_t bytes;    /* posted: bytes posted since the beginning */

@@ -233,17 +233,17 @@ def _paths(job: _Job, path: Ints) -> Ints:
     path = _taken(job, path)
     if (path[:, 0] >= 0).all() or not _alone(job):
         return _spread(job, path)
-    best = _spread(job, _mended(job, path))
+    best = _spread(job, _repaired(job, path))
     for seed in range(1, COLOURINGS):
         if _max_load(job, best) <= job.bound * (1 + 1e-9):
             break
-        other = _mended(job, _taken(job, _coloured(job, seed)))
+        other = _repaired(job, _taken(job, _coloured(job, seed)))
         if (other[:, 0] >= 0).all():
             return other
     return best
 
 
-def _mended(job: _Job, path: Ints) -> Ints:
+def _repaired(job: _Job, path: Ints) -> Ints:
     free = job.fabric.without(np.flatnonzero(job.full)) if job.full.any() else job.fabric
     return _taken(job, repaired_paths(free, job.shape, job.src, job.dst, path))
 
@@ -263,7 +263,7 @@ def _taken(job: _Job, path: Ints) -> Ints:
 
 
 def _spread(job: _Job, path: Ints) -> Ints:
-    """Place the flows without a path and mend what exceeds its fair share; (flows, links)."""
+    """Place the flows without a path and repair what exceeds its fair share; (flows, links)."""
     lost = np.flatnonzero(path[:, 0] < 0)
     load = link_loads(job.fabric, path, job.demand_bps)
     if not lost.size and (load <= job.fair * (1 + 1e-9)).all():

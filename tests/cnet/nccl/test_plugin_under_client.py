@@ -27,7 +27,7 @@ every_port_and_mode = pytest.mark.parametrize(("port", "mode"), long_except(
     WAYS, ("udp", "inline"), ("mem", "threads"), ("tcp", "inline")))
 every_port_with_faults = pytest.mark.parametrize(("port", "mode"), long_except(
     [way for way in WAYS if way[0] != "tcp"], ("mem", "threads")))
-"""A stream is in order and whole: faults of packets are the kernel's to mend there."""
+"""A stream is in order and whole: the kernel repairs faults of packets there."""
 TIMEOUT_S = 2
 BOUND_S = 20
 """Within which a lost peer must be an error, on a machine that does much else."""

@@ -1,4 +1,4 @@
-"""``harp probe``: ways through a network of kernel routers, learnt from outside."""
+"""``harp probe``: paths through a network of kernel routers, discovered from outside."""
 
 from __future__ import annotations
 
