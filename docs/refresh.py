@@ -32,7 +32,7 @@ _BLOCK = re.compile(
 
 
 def output(command: str) -> str:
-    """What a command of the page prints; RuntimeError unless it ends well or refuses its input."""
+    """Return a page's command's output; RuntimeError unless it ends well or refuses its input."""
     first = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     environment = {**os.environ, "COLUMNS": COLUMNS, "PATH": first}
     run = subprocess.run(["bash", "-euo", "pipefail", "-c", command], cwd=ROOT, env=environment,

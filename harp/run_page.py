@@ -42,7 +42,7 @@ class RunPage:
         if to not in WRITERS:
             near = nearest_name(to, WRITERS)
             hint = f"; did you mean {near!r}?" if near else ""
-            raise RunPageError(f"run page {to!r}: there is none of this name; allowed: "
+            raise RunPageError(f"run page {to!r}: unknown name; allowed: "
                                f"{', '.join(WRITERS)}{hint}")
         self._write = WRITERS[to](options)
         self._clock, self._lock = clock, threading.Lock()
@@ -95,7 +95,7 @@ class RunPage:
 
 
 def counters() -> Mapping[str, float]:
-    """What all engines of this process counted, from their beginning."""
+    """Counters of all engines of this process, from their beginning."""
     from harp.cli.stats_files import snapshots
 
     found = snapshots(pids=[os.getpid()], events=0)

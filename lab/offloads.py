@@ -15,7 +15,7 @@ SIOCETHTOOL, GSTRINGS, SS_FEATURES = 0x8946, 0x1B, 4
 _SFEATURES, _GSSET_INFO = 0x3B, 0x37
 SEGMENTATION = ("tx-tcp-segmentation", "tx-tcp-ecn-segmentation", "tx-tcp-mangleid-segmentation",
                 "tx-tcp6-segmentation", "tx-udp-segmentation", "tx-generic-segmentation")
-"""Offloads by which a sender hands over many packets as one."""
+"""Offloads that let a sender hand over many packets as one."""
 PACKET_BY_PACKET = {**dict.fromkeys(SEGMENTATION, False), "tx-checksum-ip-generic": False}
 """Settings with which a veth pair carries each packet for itself, with its checksum."""
 

@@ -1,4 +1,4 @@
-"""Hold rtnl, the kernel's lock of all links, for as long as a test looks at who waits for it.
+"""Hold rtnl, the kernel's lock of all links, while a test looks for waiters on it.
 
 ETHTOOLGSTRINGS copies names to memory of the caller while it holds the lock. That memory is a page
 that is not there, and who has to bring it (userfaultfd(2)) is the test.

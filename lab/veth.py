@@ -51,7 +51,7 @@ class End:
             set_offloads(self.device, wanted)
 
     def congestion(self, name: str) -> None:
-        """Set the congestion control of kernel TCP to the other end, whatever the host's is."""
+        """Set the congestion control of kernel TCP to the other end, independent of the host's."""
         route = self.space.run("ip", "-4", "route", "show", "dev", self.device).split()
         self.space.run("ip", "route", "replace", *route, "dev", self.device, "congctl", name)
 

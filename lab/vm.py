@@ -84,7 +84,7 @@ for module in MODULES; do insmod /modules/$module.ko || echo "machine: no module
 # The peer namespace lives as long as the file that it is bound to.
 unshare -n sh -c 'mount --bind /proc/self/ns/net /run/peer'
 printf '#!/bin/sh\\nexec nsenter --net=/run/peer "$@"\\n' >/bin/peer
-# The third serial line is QEMU's monitor. What that says is not read, or echoed to it; what was
+# The third serial line is QEMU's monitor. Its output is not read, or echoed to it; what was
 # echoed before stty came so far is a line of its own, or the first command would be part of it.
 stty -F /dev/ttyS2 raw -echo
 printf '#!/bin/sh\\n{ echo; echo "$@"; } >/dev/ttyS2\\n' >/bin/monitor
@@ -243,7 +243,7 @@ def _archive(entries: Iterable[tuple[str, int, bytes]]) -> Iterator[bytes]:
         yield header + bytes(-len(header) % 4) + content + bytes(-len(content) % 4)
 
 
-# What is fetched
+# Files to fetch
 
 def kernel_folder(suite: str = SUITE) -> Path:
     """The folder with vmlinuz and the modules; fetched from Debian the first time."""

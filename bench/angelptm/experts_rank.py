@@ -38,7 +38,7 @@ class Routed(MoE):
 
 
 class Rank:
-    """The tokens of a rank, and the ways of sending them."""
+    """The tokens of a rank, and the algorithms that send them."""
 
     def __init__(self) -> None:
         dist.init_process_group("lightcc")
@@ -107,7 +107,7 @@ class Rank:
         return work
 
     def check(self, found: torch.Tensor) -> None:
-        """Whatever the way, a token comes back as it was."""
+        """A token comes back unchanged by every algorithm."""
         torch.testing.assert_close(found, self._tokens, rtol=1e-4, atol=1e-4)
 
 

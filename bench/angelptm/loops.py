@@ -1,4 +1,4 @@
-"""What AngelPTM's rows measure, in a process of its own that obeys commands as torch_rank.py does.
+"""Measurements of AngelPTM's rows, in a process that obeys commands as torch_rank.py does.
 
 adam, torch_adam, ds_adam   a step over 64 M parameters, one core
 read, write                 pages of 4 MiB, eight under way
@@ -205,7 +205,7 @@ def largest() -> int:
 
 
 def makers(folder: str) -> dict[str, Callable[[], Callable[[], object]]]:
-    """What can be asked for."""
+    """Names of the measurements."""
     quarter = LAYERS * 12 * WIDTH ** 2  # bytes: 4 of each parameter, a quarter of them
     # Parameters and gradients, in 8 of 16 bytes, have room on the device.
     small = {"device_bytes": 9 * quarter, "host_bytes": 64 << 20}

@@ -83,7 +83,7 @@ MODELS: dict[str, Callable[[], tuple[nn.Module, tuple[Any, ...]]]] = {
 
 
 def loss_of(logits: torch.Tensor, target: torch.Tensor | None = None) -> torch.Tensor:
-    """Tell the logits from a target: the words of a sentence, or one class of a picture."""
+    """Compare the logits with a target: the words of a sentence, or one class of a picture."""
     logits = logits.flatten(0, -2)
     if target is None:
         target = torch.zeros(len(logits), dtype=torch.long)

@@ -175,7 +175,7 @@ static void submit_some(struct end *end)
         end->out.next++;
 }
 
-/* What came since the last call; bytes of whole messages, with --both those that went, too. */
+/* Arrivals since the last call; bytes of whole messages, with --both those that went, too. */
 static uint64_t collect_bytes(struct end *end)
 {
     struct harp_completion done[BATCH];
@@ -283,7 +283,7 @@ static void receive_all(struct end *end)
     bench_print(&window, "");
 }
 
-/* What a sender learns of its first path while it sends. */
+/* A sender's view of its first path while it sends. */
 struct watch {
     uint64_t next_ns, smoothed_ns[1 << 14];
     uint32_t count;

@@ -52,7 +52,7 @@ __attribute__((noreturn)) static inline void bench_usage(const char *usage)
     exit(2);
 }
 
-/* Write one value; false if the text is none. */
+/* Write one value; false if the text is not a value. */
 static inline bool bench_set_option(const struct bench_option *option, const char *text)
 {
     char *end = NULL;

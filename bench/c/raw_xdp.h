@@ -85,13 +85,13 @@ static inline uint32_t raw_filled(struct raw_ring *ring)
     return ring->seen - ring->own;
 }
 
-/* What was written so far is the kernel's. */
+/* Give the kernel the entries written so far. */
 static inline void raw_publish(struct raw_ring *ring)
 {
     __atomic_store_n(ring->producer, ring->own, __ATOMIC_RELEASE);
 }
 
-/* What was read so far may be written over. */
+/* Let the kernel write over the entries read so far. */
 static inline void raw_release(struct raw_ring *ring)
 {
     __atomic_store_n(ring->consumer, ring->own, __ATOMIC_RELEASE);

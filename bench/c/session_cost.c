@@ -1,4 +1,4 @@
-/* What a session costs: two of them back to back in one thread, frames handed over directly.
+/* Cost of a session: two of them back to back in one thread, frames handed over directly.
  *
  *   cc -O3 -I cnet bench/c/session_cost.c cnet/session/... cnet/virtual/... && ./session_cost
  * [seconds]

@@ -1,4 +1,4 @@
-/* As many UDP frames as one AF_XDP socket sends, and what another receives: the ceiling.
+/* The ceiling of AF_XDP: send as many UDP frames as one socket can, or receive them.
  *
  *   xdp_blast receive eth1 [options]       prints one line of JSON, exits with 0 if frames came
  *   xdp_blast send eth0 --to-mac MAC --from-ip IP --to-ip IP [options]

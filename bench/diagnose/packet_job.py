@@ -115,7 +115,7 @@ class PacketJob:
                 self._begin()
 
     def _begin(self) -> None:
-        """Send by each flow that has few messages under way and whose load is due."""
+        """Send by each flow that has few messages under way and a load that is due."""
         world, busy = self.lab.world, Counter(self._flow_of.values())
         now_s = world.now_ns * 1e-9
         for flow, load in enumerate(self.loads):

@@ -65,7 +65,7 @@ def cases(hosts: int, rng: np.random.Generator) -> Iterator[Case]:
 
 
 def make_ring(fabric: Fabric, hosts: Ints) -> Job:
-    """A job whose hosts each send to the next."""
+    """A job in which each host sends to the next."""
     one = np.ones(hosts.size, np.int64)
     names = tuple(name.partition("/")[0] for name in fabric.endpoints)
     return Job(Ranks(hosts, hosts, one, names),

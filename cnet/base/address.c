@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* A port behind a colon; false if it is none. */
+/* A port behind a colon; false if it is not a port. */
 static bool read_port(const char *text, uint16_t *port)
 {
     char *end;

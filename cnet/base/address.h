@@ -1,4 +1,4 @@
-/* Where a frame comes from or goes to: an IP address and UDP or TCP port, or a mem port's name.
+/* Source or destination of a frame: an IP address and UDP or TCP port, or a mem port's name.
  *
  * IPv4 addresses are kept as IPv6 ones, ::ffff:a.b.c.d (RFC 4291, 2.5.5.2), so that there is one
  * form. The struct has no padding and may be compared and hashed as bytes.

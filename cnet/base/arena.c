@@ -96,7 +96,7 @@ static void write_line(struct harp_arena *arena, int shift, int wanted)
         [21] = "pages of 2 MiB",
         [30] = "pages of 1 GiB",
     };
-    char where[60] = "on a node that the kernel does not tell";
+    char where[60] = "on a node that the kernel does not report";
     int node = node_of(arena->base);
     if (node >= 0 && node == wanted)
         snprintf(where, sizeof where, "on node %d", node);

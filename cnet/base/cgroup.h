@@ -1,4 +1,4 @@
-/* What the control groups of a process leave it of the host's CPUs and memory, in both versions.
+/* Limits on the host's CPUs and memory by the control groups of a process, in both versions.
  *
  *     /proc/self/cgroup      the groups of the process, one for each hierarchy
  *     /proc/self/mountinfo   where each hierarchy is mounted, and from which group on

@@ -9,9 +9,9 @@
  *     0   2      3      28         32         36       40 (IPv4) or 52 (IPv6)   44 or 68   48 or 72
  *     |0  |proto | zero |port      |port      |address | address                | zero      |
  *
- * Both addresses and both ports stand in ascending order, each pair by itself, so that both ways of
- * a connection have one hash. IPv4 addresses and ports are compared as the integers that a
- * little-endian host reads, IPv6 addresses byte by byte.
+ * Both addresses and both ports stand in ascending order, each pair by itself, so that both
+ * directions of a connection have one hash. IPv4 addresses and ports are compared as the integers
+ * that a little-endian host reads, IPv6 addresses byte by byte.
  *
  * The upper 31 bits of the hash are a place between 0 and 2^31, which next hops of equal weight
  * divide evenly among themselves in the order of the route (hash-threshold, RFC 2992;

@@ -10,7 +10,7 @@
  * Use: a producer changes something of number i (puts into its ring), then adds i. The consumer
  * takes i out, then looks at what changed. No change is missed:
  * - The producer adds to the word and then to the summary; the consumer empties the summary's word
- *   and then the words. What is added behind its back is found with the next look.
+ *   and then the words. Members added behind its back are found with the next look.
  * - A producer that finds its bit set does nothing: the consumer has yet to take it out, and looks
  *   after that. Sequential consistency on both sides makes this true: of "I changed, the bit is
  *   set" and "I took the bit, nothing changed" one is false.

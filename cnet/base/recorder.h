@@ -68,7 +68,7 @@ struct harp_recorder {
  * Returns how many. The engine may go on meanwhile. */
 size_t harp_recorder_read(const struct harp_recorder *recorder, struct harp_recorder_event *out);
 
-/* What an event says: its name and values. */
+/* Contents of an event: its name and values. */
 void harp_recorder_text(const struct harp_recorder_event *event, char *out, size_t room);
 
 /* One line about an event: its time relative to `zero_ns`, its connection, what it says; without

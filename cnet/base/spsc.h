@@ -60,7 +60,7 @@ static inline size_t harp_spsc_bytes(uint32_t capacity, uint32_t item_bytes)
 }
 
 /* Make an empty ring in memory of harp_spsc_bytes, aligned to two cache lines. Both sides may start
- * once they have learnt of it in a way that synchronises (a thread's creation, a mutex, a socket).
+ * once they have heard of it in a way that synchronises (a thread's creation, a mutex, a socket).
  */
 static inline struct harp_spsc *harp_spsc_make(void *memory, uint32_t capacity, uint32_t item_bytes)
 {

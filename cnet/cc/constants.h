@@ -25,7 +25,7 @@
 
 /* ---- delay (swift.c) ---- */
 
-/* Jitters by which the target is raised. Fails noisy. */
+/* The target is raised by this many jitters. Fails noisy. */
 #define SWIFT_JITTER_FACTOR 6
 /* Upper bound of that, in units of T: 16 ms, a path that is served in turns. Moves turns. */
 #define SWIFT_JITTER_TARGETS_MAX 640
@@ -54,7 +54,7 @@
 /* Round trips from one drain to the next, at least: costs 1/16 of the rate. Fails late; moves
  * use. */
 #define SWIFT_PATIENCE_ROUNDS_MIN 8
-/* The same once nothing new is learnt. Moves use. */
+/* The same once nothing new is learned. Moves use. */
 #define SWIFT_PATIENCE_ROUNDS_MAX 64
 /* A queue of ACKs moves if it gets shorter by this part ... Fails robbed. */
 #define SWIFT_ACKS_MOVE_PART 4
@@ -110,7 +110,7 @@
 #define SWIFT_ACKS_PASS_NS UINT64_C(50000000)
 /* And any queue gets shorter this often, ns. Fails robbed. */
 #define SWIFT_ACKS_MOVE_NS SWIFT_ACKS_PASS_NS
-/* Rounds in a row with a queue above 80 T that need no drain to tell. Moves cubic. */
+/* Rounds in a row with a queue above 80 T that prove it without a drain. Moves cubic. */
 #define SWIFT_STANDING_ROUNDS 32
 /* Times such a queue was empty and then long again: somebody fills it. Moves pausing. */
 #define SWIFT_REFILLS 4

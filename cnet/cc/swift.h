@@ -33,7 +33,7 @@ struct swift_delay {
     uint64_t jitter_x16_ns;
 };
 
-/* What this round has brought, and the means of the last whole one. "Forward" is a delay without
+/* Samples of this round, and the means of the last whole one. "Forward" is a delay without
  * any queue that ACKs met. */
 struct swift_round {
     uint64_t end_ns;
@@ -174,7 +174,7 @@ uint64_t harp_swift_square_root(uint64_t x);
 /* End of a round: smooth the share of marks. */
 void harp_swift_heed_marks(struct harp_cc *cc);
 bool harp_swift_marks_arrive(const struct harp_swift *swift);
-/* What marks leave of a target queue. */
+/* Share of a target queue that marks leave. */
 uint64_t harp_swift_priced_queue_ns(const struct harp_cc *cc, uint64_t queue_ns);
 
 /* ---- swift_depth.c ---- */

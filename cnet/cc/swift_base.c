@@ -33,7 +33,7 @@
  * with this rule they use 0.94.)
  *
  * Two links in a row. A flow over both hardly ever sees both queues empty at once, and its drains
- * end as those beside BBR do. The neighbours' answer tells them apart: HARP flows give way within
+ * end as those beside BBR do. The neighbours' answer separates them: HARP flows give way within
  * round trips when this flow competes, so the queue is its own and a drain leaves less than a
  * twelfth of it (cf. Nimbus, which uses the answer to pulses: Goyal et al., SIGCOMM 2022). This is
  * looked for in the first 15 drains, and only if the queue is at most 16 T, as HARP flows may
@@ -45,7 +45,7 @@
  * so beside it drains do not end at the same delay for long, wherever the base is.
  *
  * Standing queue. No HARP flow aims at more than 80 T (swift.c). If the queue is longer for 32
- * rounds in a row, the same two cases are told apart without a drain.
+ * rounds in a row, the same two cases are separated without a drain.
  *
  * Refilled queue. TCP's hosts lose their cores now and then, for milliseconds. The queue runs empty
  * by itself, and a drain of that period seems to have reached the base. HARP flows that have seen
@@ -114,7 +114,7 @@ static bool only_acks_wait(const struct harp_cc *cc, uint64_t now_ns, uint64_t b
            reaches_base(cc, floor_ns, swift->round.mean_forward_ns, base_ns);
 }
 
-/* No foreign flow holds the queue. What this flow took while it competed was not its own. */
+/* No foreign flow holds the queue. What this flow won while it competed was not its own. */
 static void cease_competing(struct harp_swift *swift, uint64_t now_ns)
 {
     swift->compete.active = false;

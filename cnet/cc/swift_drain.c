@@ -6,7 +6,7 @@
  * round trip to half of what the empty path holds, and then returns. The other flows see a lone
  * drain and restart their periods with it, so after a few periods all drain at once.
  *
- * A period is at least 8 round trips, twice as many each time that nothing new was learnt, 64 at
+ * A period is at least 8 round trips, twice as many each time that nothing new was learned, 64 at
  * the most, and 8 again when the least delay fell by a sixteenth. It is rounded up to a power of
  * two in ns, so that flows with different round trips meet. swift_base.c judges the drains. */
 #include "base/sequence.h"

@@ -15,7 +15,7 @@
  *                                         the caller copies slot to buffer
  *
  * Or the inbox is streamed. Then nothing is posted and there are no eager slots: each chunk stays
- * in its frame, of which the application holds up to `lent`, and 256 messages from `base` on may
+ * in its frame, the application holds up to `lent` frames, and 256 messages from `base` on may
  * come.
  *
  * Memory of the eager slots is the caller's, HARP_EAGER slots of one segment each; message n uses

@@ -33,7 +33,7 @@ struct harp_rtt {
 
 void harp_rtt_init(struct harp_rtt *rtt);
 
-/* One packet came back after `total_ns`, of which the far host says that it took `host_ns`. A host
+/* One packet came back after `total_ns`, `host_ns` of them in the far host, by its own word. A host
  * that took all of that time or more is impossible (a clock was set, or two clocks differ): such a
  * sample is left out, and false returned; but the first is better than none, and counts as all
  * fabric. */

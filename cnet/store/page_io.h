@@ -1,4 +1,4 @@
-/* What page_file.c and its two ways of reading and writing share. Files call downwards:
+/* Declarations that page_file.c and its two backends share. Files call downwards:
  *
  *   page_file.c  opens, begins, waits, says what went wrong
  *   ring_io.c    io_uring

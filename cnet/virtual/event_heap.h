@@ -12,8 +12,9 @@
  * Order: by time; events of the same time in the order in which they were pushed. That is a total
  * order, so the same calls give the same events on every machine.
  *
- * What an event means is its owner's: `what` is a number, such as an index into a table of packets
- * or a kind and an index packed into one word. An owner of pointers stores (uintptr_t)pointer.
+ * The owner gives an event its meaning: `what` is a number, such as an index into a table of
+ * packets or a kind and an index packed into one word. An owner of pointers stores
+ * (uintptr_t)pointer.
  *
  * An event cannot be moved or taken back. A deadline that moves often, such as a session's, belongs
  * into base/timer_heap.h, which makes one later by a store; or the owner keeps the deadline that

@@ -110,7 +110,7 @@ uint32_t harp_parameters_hold_bytes(const struct harp_parameters *parameters)
     return bytes_of_code(parameters->segment % HARP_CHUNK_ALIGN);
 }
 
-/* What the map's last byte holds beyond `bits` bits. */
+/* Bits of the map's last byte beyond `bits`. */
 static uint8_t bits_beyond(uint16_t bits, uint8_t last)
 {
     return bits % 8 ? (uint8_t)(last & (0xff << bits % 8)) : 0;

@@ -43,7 +43,7 @@ struct harp_parameters {
 };
 
 /* ACK: what has arrived on a path, and credit. The header's number is the largest that has arrived.
- * Credit has 64 bits, so that it never wraps and an old ACK can always be told from a new one. */
+ * Credit has 64 bits, so that it never wraps and an old ACK always differs from a new one. */
 struct harp_ack {
     uint64_t messages; /* messages below this number may travel */
     uint64_t bytes;    /* posted: bytes posted since the beginning */
@@ -73,7 +73,7 @@ size_t harp_parameters_encode(const struct harp_parameters *parameters, uint8_t 
 enum harp_wire_error harp_parameters_decode(const uint8_t *body, size_t length,
                                             struct harp_parameters *parameters);
 
-/* What a port holds of arrivals until they are taken, bytes, as the low 7 bits of `segment` tell
+/* Bytes of arrivals that a port holds until they are taken, as the low 7 bits of `segment` code
  * it: c is (8 + c % 8) * 2^(9 + c / 8), and 0 says nothing. The code of what is not more; 0 of less
  * than 4,608. Versions that do not know of it ignore these bits. */
 uint16_t harp_holds_code(uint32_t bytes);

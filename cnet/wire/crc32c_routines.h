@@ -1,4 +1,4 @@
-/* What the routines of crc32c.h look like from inside.
+/* Inside of the routines of crc32c.h.
  *
  * They work on the bare register: the caller sets it to all ones and inverts the result. Seen as a
  * polynomial over GF(2), the register holds the remainder with the highest power in its lowest bit.

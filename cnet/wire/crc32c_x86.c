@@ -120,7 +120,7 @@ SSE INLINE __m128i fold16(__m128i block, __m128i constants, __m128i next)
 /* Constants to fold over `n` bits: K(n + 64) for the low half, K(n) for the high one. */
 #define OVER(n, n_and_64) _mm_set_epi64x(K_##n, K_##n_and_64)
 
-/* What is left: the rest of the bytes behind one block. */
+/* The rest of the bytes behind one block. */
 SSE INLINE uint32_t fold_rest(__m128i block, uint8_t *to, const uint8_t *from, size_t length)
 {
     size_t at = 0;

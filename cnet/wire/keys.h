@@ -21,7 +21,7 @@
 #include "base/siphash.h"
 
 /* cdef: begin */
-/* What one end brings to the keys of a connection: its parameters of FIRST or ACCEPT. */
+/* One end's part of the keys of a connection: its parameters of FIRST or ACCEPT. */
 struct harp_end {
     uint64_t connection;
     uint16_t epoch;

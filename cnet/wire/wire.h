@@ -57,7 +57,7 @@ struct harp_header {
     uint32_t crc;
 };
 
-/* What is wrong with bytes that should be a header or a body. */
+/* The fault of bytes that should be a header or a body. */
 enum harp_wire_error {
     HARP_WIRE_OK,
     HARP_WIRE_SHORT,   /* fewer bytes than a header */

@@ -4,7 +4,7 @@
     harp run -np 4 python examples/angelptm/moe.py --rank
 
 The first, as root, makes two hosts of network namespaces that a link of 100 Mb/s joins, trains, and
-compares the ways in which tokens go to their experts. The second is what it starts at each rank;
+compares algorithms that send tokens to their experts. The second is what it starts at each rank;
 so, on real hosts, the experts are spread over all ranks of a job.
 """
 

@@ -5,7 +5,7 @@
     harp run -np 2 python examples/angelptm/pipeline.py --schedule interleaved --stages 4
 
 The shape is that of GPT-2 small (12 layers of width 768) with a smaller vocabulary; the first
-stages hold the embedding, the last one the head, whose weights are tied to it.
+stages hold the embedding, the last one the head, with weights tied to it.
 """
 
 import argparse

@@ -183,7 +183,7 @@ def main() -> None:
         say("Two racks under four spines, as namespaces")
         wiring = stack.enter_context(closing(Wiring(fabric, 1.0, 1500)))
 
-        say("1. Probe: by which way does each source port go?")
+        say("1. Probe: which path does each source port take?")
         with wiring.hosts[0].entered():
             call("probe", wiring.address(4), "--ports", "61256-61279", "--source",
                  wiring.address(0), "-o", str(folder / "map.json"))

@@ -1,6 +1,6 @@
-"""A stream of clicks: ids by Zipf's law, of which some are new each day, and what becomes of them.
+"""Generate a stream of clicks: ids by Zipf's law, some new each day, and the clicks they cause.
 
-Each feature has so many ids that are alive; every day a part of them is replaced by new ones. An id
+Each feature has a fixed number of ids; every day a part of them is replaced by new ones. An id
 has an effect on clicks of its own, and pairs of the first two features have one together.
 """
 

@@ -1,4 +1,4 @@
-"""Train Wide & Deep for five days of clicks, half of whose ids are new each day.
+"""Train Wide & Deep for five days of clicks, with half of the ids new each day.
 
     python examples/ttf/wide_deep.py
     python examples/ttf/wide_deep.py --ranks 4,1 --backend gloo --folder checkpoints

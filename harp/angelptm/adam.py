@@ -30,7 +30,7 @@ class Adam:
     decoupled: bool = True
 
     def at(self, step: int, scale: float = 1.0) -> Any:
-        """Give the C struct of a step, the first of which is 1; gradients are scaled."""
+        """Give the C struct of a step, counted from 1; gradients are scaled."""
         beta1, beta2 = self.betas
         return ffi.new("struct harp_adam *", {
             "rate": self.rate / (1 - beta1 ** step),

@@ -211,7 +211,7 @@ class Cache:
 
 
 class Demand(Space):
-    """Brings pages as they are asked for; who was used longest ago makes room."""
+    """Brings pages as they are asked for; the least recently used page makes room."""
 
     def __init__(self, cache: Cache) -> None:
         super().__init__(cache.capacities, cache.where, cache.sharing)

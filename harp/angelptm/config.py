@@ -61,7 +61,7 @@ class Scaling:
 
 @dataclass(frozen=True)
 class Config:
-    """What was configured."""
+    """The configuration of an engine."""
 
     accumulation: int = 1
     clipping: float = 0.0

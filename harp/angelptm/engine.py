@@ -74,7 +74,7 @@ class Watch(TorchDispatchMode):
 
 
 class Optimizer(torch.optim.Optimizer):
-    """What schedulers and scripts see of the optimizer: its groups. Its step is the engine's."""
+    """The optimizer as schedulers and scripts see it: its groups. Its step is the engine's."""
 
     def __init__(self, groups: Any, adam: Adam, engine: Engine) -> None:
         super().__init__(groups, {
@@ -236,7 +236,7 @@ class Engine(torch.nn.Module):
         return pages
 
     def refuse_write(self, func: Any, args: Iterable[Any]) -> None:
-        """Refuse to write a parameter of which each rank keeps a part only."""
+        """Refuse to write a parameter that is sharded over the ranks."""
         written = [arg for arg, how in zip(args, func._schema.arguments, strict=False)
                    if how.alias_info is not None and how.alias_info.is_write]
         if self._ranks and self._outside and self._pages_of(written):
@@ -465,7 +465,7 @@ class Engine(torch.nn.Module):
                 lambda: self._pieces(number, kind))
 
     def describe(self) -> str:
-        """Say how many pages each tier holds, and of which size."""
+        """Say how many pages each tier holds, and their size."""
         counts = [sum(tier == own for own, _ in self.cache.where) for tier in range(3)]
         parts = [f"{count} of the {name}" for name, count in zip(TIERS, counts, strict=True)
                  if count]
@@ -573,7 +573,7 @@ class Scaler:
         self._left, self._good = how.hysteresis, 0
 
     def state(self) -> list[float]:
-        """What a checkpoint keeps."""
+        """Return the state for a checkpoint."""
         return [self.scale, self._left, self._good]
 
     def restore(self, kept: list[float]) -> None:

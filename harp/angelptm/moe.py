@@ -55,7 +55,7 @@ class MoE(nn.Module):
         top_k: experts of a token.
         make_expert: makes the expert of a number, on the rank that has it. Seed by the number
             where it draws weights: ranks with equal seeds make equal experts.
-        group: the process group of the ranks; all of them by default, and one where there is none.
+        group: the process group of the ranks; by default all ranks, or one rank without a group.
         capacity_factor: an expert takes this many times its even share of a rank's choices, and
             leaves out the others; None: it takes all.
         chunks: of a rank's tokens.

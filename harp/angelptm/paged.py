@@ -36,7 +36,7 @@ VIEWS = frozenset(("T", "mT", "H", "mH", "real", "imag"))
 """Properties that do; other properties are facts."""
 MEMORY = frozenset(("data", "data_ptr", "untyped_storage", "storage", "set_", "share_memory_",
                     "resize_", "__dlpack__", "__reduce_ex__", "__deepcopy__"))
-"""What gives the memory itself."""
+"""Names that give access to the memory itself."""
 IN_PLACE = frozenset(("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__",
                       "__ifloordiv__", "__ipow__", "__imod__", "__iand__", "__ior__", "__ixor__"))
 BACKWARD = frozenset((torch.autograd.grad, torch.autograd.backward, torch.Tensor.backward))
@@ -55,7 +55,7 @@ class PagedParameter(torch.nn.Parameter):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run a function one of whose arguments is such a parameter."""
+        """Run a function with such a parameter among its arguments."""
         del types
         kwargs = kwargs or {}
         with torch._C.DisableTorchFunctionSubclass():

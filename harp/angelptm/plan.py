@@ -1,4 +1,4 @@
-"""Which page moves when: a pure function of a step's trace, the tiers' capacities and their rates.
+"""Plan moves of pages: a pure function of a step's trace, the tiers' capacities and their rates.
 
 A step is a list of events, each of which needs some pages on the device, and of jobs (updates of
 the optimizer), each of which needs some pages in memory, be it the device's or the host's. A plan
@@ -54,7 +54,7 @@ FAR = 1 << 60
 
 @dataclass(frozen=True)
 class Sharing:
-    """What several ranks have of a window: pages of parameters, then as many of gradients."""
+    """The window that several ranks share: pages of parameters, then as many of gradients."""
 
     shown: int
     ranks: int
@@ -97,7 +97,7 @@ class Trace:
     events: tuple[Event, ...]
     jobs: tuple[Job, ...] = ()
     scratch: frozenset[int] = frozenset()
-    """Pages whose content is of no use after their job, until an event writes them."""
+    """Pages that are not needed after their job, until an event writes them."""
     sharing: Sharing | None = None
 
 
@@ -443,7 +443,7 @@ def first_placement(pages: int, capacities: Capacities, absent: int = 0,
                     later: int = 0) -> Placement:
     """Fill the tiers with pages in order, from the top; some slots of the host stay free.
 
-    The first pages may be ``absent``; so many of these stay ``later``, and there is room for them.
+    The first pages may be ``absent``; ``later`` of these come later and have room kept for them.
     Raises CapacityError.
     """
     nowhere = tuple((NOWHERE, page) for page in range(absent))

@@ -181,7 +181,7 @@ class Ranks:
             raise RankError(self._why(call, error)) from error
 
     def _why(self, call: str, error: Exception) -> str:
-        """Say why a call failed: the reason of the rank that had one, or who does not answer.
+        """Say why a call failed: the reason of the rank that had one, or the rank that is silent.
 
         The backend lightcc names the rank itself.
         """

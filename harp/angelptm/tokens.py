@@ -26,7 +26,7 @@ MOST_OF_A_HOST = 8
 
 @dataclass(frozen=True)
 class Places:
-    """Where experts are: ``experts`` of them, evenly on the ranks, whose hosts are numbered."""
+    """Places of experts: ``experts`` of them, evenly on the ranks, with numbered hosts."""
 
     experts: int
     hosts: tuple[int, ...]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from harp.angelptm.plan import Job, Plan
 
 DEPTH = 32
-"""Reads and writes begin at most so many actions ahead of their turn."""
+"""Number of actions ahead of their turn at which reads and writes may begin."""
 
 
 class Worker:
@@ -30,7 +30,7 @@ class Worker:
     def __init__(self, cache: Cache, update: Callable[[Job], None]) -> None:
         self._cache, self._update = cache, update
         self._plan: Plan | None = None
-        """What the thread is at; it may end before the events do."""
+        """Index of the thread's present action; it may end before the events do."""
         self._need: tuple[int, ...] = ()
         self._turn = threading.Condition()
         self._done, self._passed = 0, -1
@@ -65,7 +65,7 @@ class Worker:
         self._join()
 
     def stop(self, passed: int) -> None:
-        """Have no more actions begun than so many events allow: all ranks stop at the same one."""
+        """Begin no action beyond ``passed`` events, so that all ranks stop at the same one."""
         with self._turn:
             self._passed, self._stopped = passed, True
             self._turn.notify_all()

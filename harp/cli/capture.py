@@ -1,4 +1,4 @@
-"""Whether a packet capture is whole: pcap and pcapng, by the lengths that they state.
+"""Check that a packet capture is whole: pcap and pcapng, by the lengths that they state.
 
 Scapy, which reads the packets, takes the end of a file for the end of the capture wherever it is,
 and a link type that it does not know for bytes of no protocol.

@@ -81,7 +81,7 @@ class Keys:
         return layer.connection, _type(layer) == "ACK", layer.path
 
     def _number(self, layer: Packet) -> int:
-        """Extend a number, whose lower 32 bits a frame carries."""
+        """Extend a number from the lower 32 bits that a frame carries."""
         if _type(layer) not in NUMBERED:
             return 0
         way = self._way(layer)

@@ -88,7 +88,7 @@ METRICS = (
     _gauge("path_round_trip_seconds", "Smoothed, without the far host's part.", "path",
            "smoothed_ns", NS),
     _gauge("path_least_round_trip_seconds", "The least of late.", "path", "least_ns", NS),
-    _gauge("path_far_host_seconds", "What the far host takes to answer, smoothed.", "path",
+    _gauge("path_far_host_seconds", "Time that the far host takes to answer, smoothed.", "path",
            "host_ns", NS),
     _gauge("path_window_bytes", "Congestion window.", "path", "window_bytes"),
     _gauge("path_in_flight_bytes", "Sent and not acknowledged.", "path", "bytes_in_flight"),

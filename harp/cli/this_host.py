@@ -2,8 +2,8 @@
 
 Cards are those that are up and have an address, with the rate that their driver reports
 (/sys/class/net/NAME/speed). GPUs are those that NVIDIA's driver lists, by its names
-(/proc/driver/nvidia/gpus). What the host does not tell stands as a remark to be replaced: how many
-such hosts there are, what joins the GPUs, and what is between the hosts.
+(/proc/driver/nvidia/gpus). Facts that the host does not know stand as remarks to be replaced: the
+number of such hosts, what joins the GPUs, and what is between the hosts.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _gpu_lines(root: Path) -> list[str]:
     (model, count), *others = Counter(models).most_common()
     remark = f"   # and {len(models) - count} of another model" if others else ""
     return [f"    gpus: {{count: {count}, model: {model}}}{remark}",
-            "    nvlink: none   # or {rate: 300GB/s, latency: 2us}: `nvidia-smi topo -m` tells"]
+            "    nvlink: none   # or {rate: 300GB/s, latency: 2us}; see `nvidia-smi topo -m`"]
 
 
 def _nic_lines(root: Path) -> list[str]:

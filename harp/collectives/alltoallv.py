@@ -2,7 +2,7 @@
 
 `dispatch` sends blocks (`harp.collectives.blocks`), each to some ranks. `combine` takes the way
 back: each of these ranks has a block of the same size for the source, which gets the sum. A mixture
-of experts does so with its tokens. There are three ways:
+of experts does so with its tokens. There are three algorithms:
 
 - ``direct``: a copy to each rank.
 - ``hierarchical``: within the host to the rank with the local index of the destination, and from

@@ -1,4 +1,4 @@
-"""Blocks of an all-to-all with counts: who sends how much to whom.
+"""Blocks of an all-to-all with counts: bytes from each rank to each rank.
 
 A block is a range of bytes that one rank sends to some ranks, often to one. The blocks of a rank
 lie in its memory one behind the other, in the order of the rows; so does at a rank what comes to
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Blocks:
-    """Rows of blocks, sorted by source; ``to[block, rank]`` says who gets a copy."""
+    """Rows of blocks, sorted by source; ``to[block, rank]`` is true where a rank gets a copy."""
 
     src: Ints
     to: Bools

@@ -38,11 +38,12 @@ __all__ = ["Rates", "choose", "combine", "dispatch", "plan_s"]
 
 @dataclass(frozen=True)
 class Rates:
-    """What hosts and their network can do.
+    """Rates of hosts and their network.
 
-    Defaults are of two hosts on 10 Gb/s: a rough guess, which only ways of about equal time depend
-    on. The latency is TCP's within a data centre, a message costs what a rank's thread takes for
-    one over kernel TCP, and memory what two copies through a ring take (cnet/lightcc/direct.h).
+    Defaults are of two hosts on 10 Gb/s: a rough guess. It matters only between algorithms of about
+    equal time. The latency is TCP's within a data centre, a message costs what a rank's thread
+    takes for one over kernel TCP, and memory what two copies through a ring take
+    (cnet/lightcc/direct.h).
     """
 
     port_bytes_s: float = 1.25e9
@@ -72,7 +73,7 @@ def plan_s(plan: Plan, hosts: Sequence[int], rates: Rates | None = None) -> floa
 
 def choose(make: Callable[..., Plan], blocks: Blocks, hosts: Sequence[int],
            rates: Rates | None = None) -> Way:
-    """Return the fastest way to `dispatch` or `combine` these blocks; the simplest of equals."""
+    """Return the fastest algorithm to `dispatch` or `combine` these; the simplest of equals."""
     ways = [way for way in WAYS if way == "direct" or _may_help(make, blocks, way, hosts)]
     if len(ways) == 1:
         return ways[0]

@@ -60,7 +60,7 @@ class Stage(ABC):
 
 
 class LocalStage(Stage):
-    """What ranks do by themselves: one step without messages."""
+    """Local work of the ranks: one step without messages."""
 
     @property
     def steps(self) -> int:

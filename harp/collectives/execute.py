@@ -162,7 +162,7 @@ class _Piece:
     task: asyncio.Task[None]
 
     def touches(self, buffer: int, start: int, end: int, *, writes: bool) -> bool:
-        """Whether who reads or writes these bytes must come after this piece."""
+        """Whether a reader or writer of these bytes must come after this piece."""
         return (self.buffer == buffer and self.start < end and start < self.end
                 and (writes or self.writes))
 

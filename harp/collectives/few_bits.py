@@ -10,7 +10,7 @@ into a part for each host:
 4. within a host each rank sends the encoded sums of its shard to the others, and decodes all.
 
 So a host sends 2 (M - 1) / M of an encoded vector, as a ring over M hosts does. An encoded message
-has a scale for each `CHUNK` values (`cnet/lightcc/few_bits.h`). What encoding loses is kept by the
+has a scale for each `CHUNK` values (`cnet/lightcc/few_bits.h`). Rounding errors are kept by the
 rank that encodes (error feedback), which is not a plan's matter. `harp.lightcc.few_bits` carries it
 out, by the same parts.
 
@@ -97,7 +97,7 @@ class Trade(Stage):
     groups: Groups
     op: Op
     move: Callable[[Ints, Ints, Ints], Move]
-    """What goes in a group from one position to another one."""
+    """A transfer in a group from one position to another one."""
 
     @property
     def steps(self) -> int:

@@ -1,4 +1,4 @@
-"""NCCL's protocols, which signal arriving data in different ways, and their costs.
+"""NCCL's protocols, which differ in how they signal arriving data, and their costs.
 
 LL sends 8 bytes of flags with 8 of data, LL128 8 with 120. Both save the synchronisation of Simple,
 hence time on each hop inside a host, and pay with bytes. Slots are those of src/include/device.h

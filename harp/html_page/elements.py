@@ -1,4 +1,4 @@
-"""What pages are made of: tables, lists, escaped text and JSON, style, script and library."""
+"""Elements of pages: tables, lists, escaped text and JSON, style, script and library."""
 
 from __future__ import annotations
 

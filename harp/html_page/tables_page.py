@@ -31,7 +31,7 @@ class Part(NamedTuple):
     chart: dict[str, Any] | None = None
     """Option of ECharts."""
     says: str = ""
-    """What the chart shows, for those who see it and those who hear it."""
+    """The chart's message, for readers and for screen readers."""
     texts: int = 1
     """Number of columns, from the first one on, that hold text."""
 

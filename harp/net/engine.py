@@ -63,7 +63,7 @@ class ConnectionOptions:
     """Options of one end of a connection; each end chooses its own."""
 
     paths: int = 1
-    """Ways through the network to use at once, 1 to 64; the lower of both ends counts."""
+    """Paths through the network to use at once, 1 to 64; the lower of both ends counts."""
     streamed: int = 0
     """Frames to lend to the application at most; 0: messages arrive in buffers that it posts."""
     drafts: int = 0
@@ -90,7 +90,7 @@ _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 @atexit.register
 def _close_all() -> None:
-    """Close what no thread waits for and nobody views; the end of the process frees the rest."""
+    """Close all that is neither waited for nor viewed; the end of the process frees the rest."""
     for engine in list(_engines):
         parts: list[Connection | Listener] = [*engine._connections, *engine._listeners]
         for part in parts:
@@ -152,7 +152,7 @@ class Engine:
         self._engine = out[0]
         self._connections: weakref.WeakSet[Connection] = weakref.WeakSet()
         self._listeners: weakref.WeakSet[Listener] = weakref.WeakSet()
-        # What C has open. The collector forgets weak references before it ends anything.
+        # Objects that C has open. The collector forgets weak references before it ends anything.
         self._c_connections: set[Any] = set()
         self._listenings: set[Any] = set()
         self._guard.closed = False
@@ -185,7 +185,7 @@ class Engine:
             return self._engine
 
     def listen(self, **options: Any) -> Listener:
-        """Await connections, with the :class:`ConnectionOptions` given, for who has the handle."""
+        """Await connections from owners of the handle, with these :class:`ConnectionOptions`."""
         config = _connection_config(ConnectionOptions(**options))
         out, why = ffi.new("struct harp_listening **"), ffi.new("char[]", WHY_BYTES)
         handle = ffi.new("struct harp_handle *")
@@ -264,7 +264,7 @@ class Engine:
         return made
 
     def drive(self) -> bool:
-        """Do what is to be done now, if nobody else does; whether anything moved."""
+        """Take one turn now, if no other thread does; whether anything moved."""
         with self._guard:
             return bool(lib.harp_engine_drive(self._engine))
 
@@ -335,7 +335,7 @@ class Engine:
 
 
 class Listener:
-    """Awaits connections from whoever has its ``handle``. Made by :meth:`Engine.listen`."""
+    """Awaits connections from owners of its ``handle``. Made by :meth:`Engine.listen`."""
 
     def __init__(self, engine: Engine, listening: Any, handle: Handle, config: Any) -> None:
         self._guard = Guard("listener")

@@ -2,7 +2,7 @@
 
 From the ioctls of netdevice(7), ethtool's (linux/ethtool.h) and the generic netlink family
 ``netdev`` (linux/netdev.h), which since Linux 6.3 names what a driver can do with XDP: these see
-the network namespace that the caller is in. Whatever cannot be read is None.
+the network namespace that the caller is in. An unreadable value is None.
 """
 
 from __future__ import annotations

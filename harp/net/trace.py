@@ -29,8 +29,8 @@ _IP_RECVERR, _ERROR, _MESSAGE = 11, struct.Struct("=IBBBxII"), b"harp probe "
 _OFFENDER = slice(_ERROR.size + 4, _ERROR.size + 8)
 _ICMP, _UNREACHABLE, _TIME_EXCEEDED = 2, 3, 11
 SAMPLE = 6
-"""Ports asked at first at each hop: as many as a Linux router answers at once. Where flows part two
-ways all six take the same one once in 32 times; where they part four ways, once in 1024."""
+"""Ports asked at first at each hop: as many as a Linux router answers at once. With two next
+hops all six flows take the same one once in 32 times; with four, once in 1024."""
 MOST_HOPS = 8
 WAIT_S = 0.25
 """Wait for answers to a packet before it is sent again."""
@@ -78,7 +78,7 @@ class _Asker:
     sent: int = 0
 
     def ask(self, ports: list[int], ttl: int, until_s: float) -> dict[int, str]:
-        """Ask who ends packets of this TTL, until all are answered or it is time."""
+        """Ask for the routers that end packets of this TTL, until all answer or time is up."""
         answers: dict[int, str] = {}
         tries = 0
         while len(answers) < len(ports) and time.monotonic() < until_s:
@@ -185,7 +185,7 @@ def _share_alike(asker: _Asker, ways: dict[int, list[str | None]], parts: list[i
 
 
 def _take_answer(sock: socket.socket, ttl: int) -> str | None:
-    """Take one ICMP error from the socket's queue: who sent it, if it is about this TTL."""
+    """Take one ICMP error from the socket's queue: its sender, if it is about this TTL."""
     try:
         data, about, _, _ = sock.recvmsg(64, 512, socket.MSG_ERRQUEUE | socket.MSG_DONTWAIT)
     except OSError:

@@ -16,7 +16,7 @@ Two algorithms share the work:
   pairings together form even cycles, and alternate edges of a cycle go to alternate halves. All
   of it is array work, in O(E log E). Edges that are left over at a vertex are paired within the
   vertex's *group* (a leaf's pod), so that groups are halved too.
-* What is left has an odd number of colours; it is coloured edge by edge with König's alternating
+* The rest has an odd number of colours; it is coloured edge by edge with König's alternating
   paths, which take O(V) a step.
 """
 

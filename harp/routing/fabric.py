@@ -152,7 +152,7 @@ class Fabric:
 
     @cached_property
     def fingerprint(self) -> str:
-        """16 hex digits that change with whatever decides where a flow goes, or how fast."""
+        """16 hex digits that change with everything that decides a flow's path or rate."""
         digest = hashlib.sha256(repr((self.switches, self.endpoints)).encode())
         for column in (self.link_src, self.link_dst, self.link_bps, self.link_up,
                        self.endpoint_ports, self.endpoint_ip, self.hash_function, self.hash_salt):
@@ -238,7 +238,7 @@ class Fabric:
         return self._ptr(per_flow), (keys % count).astype(np.int32), shares
 
     def _spray_links(self, flows: Flows, port: ArrayLike | None) -> tuple[Ints, NDArray[np.int32]]:
-        """List the links by which the packets of each flow leave their NIC: (flow, link)."""
+        """List the links on which the packets of each flow leave their NIC: (flow, link)."""
         if port is None:
             self._require(self.live_ports[flows.src].any(axis=1) | (flows.src == flows.dst), flows)
             flow, column = np.nonzero(self.live_ports[flows.src])

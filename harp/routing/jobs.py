@@ -145,7 +145,7 @@ def plan_jobs(fabric: Fabric, jobs: Sequence[Job], discovered: Map | None = None
     """Plan all ``jobs`` on ``fabric``; its endpoints have the NICs' real addresses.
 
     Pairs on one host do not use the network and are passed over. With ``discovered`` the switches'
-    hash is of no account: flows take ways of that map, and those that it does not have are passed
+    hash does not count: flows take paths of that map, and those that it does not have are passed
     over as well. ``bonds`` is as for `plan_paths`. Loads are those of all jobs together, over what
     ``around`` leaves of the links' rates. Raises ValueError where the hosts have not enough
     ports, UnreachableError where no path is left, and PlanError where the map does not fit the

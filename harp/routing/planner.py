@@ -5,8 +5,8 @@ that the hop-by-hop hashing of the five-tuple leads it along a path of its own:
 
 1. *Paths.* Equal flows on a Clos are the edges of a bipartite multigraph at every tier; a balanced
    edge colouring of it gives each flow a column of uplinks (``colouring``), with no collision
-   wherever that is possible. What no colouring fits (unequal demands, links of several rates, links
-   that are down) goes to a local search (``search``).
+   wherever that is possible. Cases that no colouring fits (unequal demands, links of several
+   rates, links that are down) go to a local search (``search``).
 2. *Ports.* For each flow, hash its usable source ports until one takes the chosen path
    (``source_ports``); of several that do, take one whose ACKs meet few others (``ack_ports``).
 3. *What remains.* Flows whose path no usable port yields are spread, by the same local search, over
@@ -235,17 +235,17 @@ def _paths(job: _Job, path: Ints) -> Ints:
     path = _taken(job, path)
     if (path[:, 0] >= 0).all() or not _alone(job):
         return _spread(job, path)
-    best = _spread(job, _mended(job, path))
+    best = _spread(job, _repaired(job, path))
     for seed in range(1, COLOURINGS):
         if _max_load(job, best) <= job.bound * (1 + 1e-9):
             break
-        other = _mended(job, _taken(job, _coloured(job, seed)))
+        other = _repaired(job, _taken(job, _coloured(job, seed)))
         if (other[:, 0] >= 0).all():
             return other
     return best
 
 
-def _mended(job: _Job, path: Ints) -> Ints:
+def _repaired(job: _Job, path: Ints) -> Ints:
     free = job.fabric.without(np.flatnonzero(job.full)) if job.full.any() else job.fabric
     return _taken(job, repaired_paths(free, job.shape, job.src, job.dst, path))
 
@@ -265,7 +265,7 @@ def _taken(job: _Job, path: Ints) -> Ints:
 
 
 def _spread(job: _Job, path: Ints) -> Ints:
-    """Place the flows without a path and mend what exceeds its fair share; (flows, links)."""
+    """Place the flows without a path and repair what exceeds its fair share; (flows, links)."""
     lost = np.flatnonzero(path[:, 0] < 0)
     load = link_loads(job.fabric, path, job.demand_bps)
     if not lost.size and (load <= job.fair * (1 + 1e-9)).all():

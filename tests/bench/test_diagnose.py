@@ -44,7 +44,7 @@ def test_there_are_ten_faults_and_ten_jobs_at_least():
 @pytest.mark.parametrize(("kind", "hosts", "seed"), [
     ("link flaps", 4, 1), ("loss", 4, 2), ("two faults at once", 4, 1),
     ("two faults at once", 6, 2), ("healthy", 4, 1)])
-def test_what_struck_packets_in_virtual_time_is_named(kind, hosts, seed):
+def test_faults_of_packets_in_virtual_time_are_named(kind, hosts, seed):
     """Sessions count alike there, so the same law judges them; each case is the same every time."""
     row = drawn.run_case(drawn.draw_case(kind, hosts, seed))
     assert row.right, row.sentence

@@ -47,7 +47,7 @@ def test_packets_of_a_plan_take_the_time_of_one_flow_alone(case):
         1.3 * planned)
 
 
-def test_a_case_is_told_in_rows(case):
+def test_a_case_is_printed_in_rows(case):
     plans = {"alone": alone(case), "plan": together(case)}
     again = replanned(case, plans["plan"], np.random.default_rng(1))
     found = outcomes(case, plans, "flow")

@@ -65,7 +65,7 @@ def test_a_limit_that_is_passed_or_not_known_is_a_miss():
     assert judge(limited, {**found, "ours": measured(1.0)})["ok"] is False
 
 
-def test_what_the_emulated_machine_says_is_sorted_by_arm():
+def test_lines_of_the_emulated_machine_are_sorted_by_arm():
     line = '{"bytes": 1000, "seconds": 1.0, "cpu_s": 1.0}\n'
     got = read(f"arm a\nready\n{line}arm b\nnoise\n{line}arm a\n{line}arm b\n{line}", 2, ["a", "b"])
     assert [len(samples) for samples in got.values()] == [2, 2]

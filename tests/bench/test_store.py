@@ -1,4 +1,4 @@
-"""Stored rows say when, of which commit and on which machine they were measured."""
+"""Stored rows name the date, commit and machine of their measurement."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ HALF = Scene("half", (Moment(0.1, "half", nothing, 0.5),), 0.5)
 
 
 def run_of(*bins: tuple[float, int], lost: int = 0, error: str = "") -> Run:
-    """A run whose goodput is a share of all for so many bins, and so on."""
+    """A run from pairs of a goodput's share and the number of bins that have it."""
     bits = [share * FULL * 0.01 for share, count in bins for _ in range(count)]
     return Run(Trace(bits), [], FULL, lost, error, [0.1])
 
@@ -60,11 +60,11 @@ def test_traffic_is_back_when_it_reaches_its_target_to_stay() -> None:
     run_of((1, 10), (0.4, 40)), run_of((1, 10), (0.1, 12), (0.5, 28)),
     run_of((1, 10), (0.5, 20), (0.2, 20)), run_of((1, 10), (0.5, 40), lost=1),
     run_of((1, 10), (0.5, 40), error="gone")])
-def test_a_target_that_was_missed_is_told(run: Run) -> None:
+def test_a_missed_target_fails(run: Run) -> None:
     assert not row_of(run).good
 
 
-def test_a_busy_machine_is_told() -> None:
+def test_a_busy_machine_is_noted() -> None:
     samples = [Sample(at_s, 0, 0) for at_s in (0.0, 0.001, 0.002, 0.008, 0.009, 0.010)]
     late = run_of((1, 10), (0.5, 40))._replace(late=lateness(samples))
     assert late.late == pytest.approx(0.6)
@@ -72,7 +72,7 @@ def test_a_busy_machine_is_told() -> None:
     assert "late" not in line(row_of(late._replace(late=0.0)))
 
 
-def test_what_never_came_about_is_no_number() -> None:
+def test_an_event_that_never_came_has_no_number() -> None:
     row = row_of(run_of((1, 10), (0.0, 40)))
     assert math.isinf(row.harp.back_ms)
     assert row.to_json()["harp"]["back_ms"] is None
@@ -160,7 +160,7 @@ def test_a_file_of_something_else_is_one_sentence(tmp_path: Path, content: str) 
     assert done.stderr.count("\n") == 1
 
 
-def test_an_unknown_scene_is_told() -> None:
+def test_an_unknown_scene_is_refused() -> None:
     done = subprocess.run([sys.executable, "-m", "bench", "tccl", "--only", "earthquake"],
                           capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert done.returncode == 2

@@ -18,7 +18,7 @@ struct dst_lent {
     uint8_t *bytes;
 };
 
-/* What a message is sent from. */
+/* Memory that a message is sent from. */
 struct dst_outgoing {
     uint8_t *buffer;        /* all of it, or: */
     const uint8_t **pieces; /* its chunks */

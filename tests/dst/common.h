@@ -1,4 +1,4 @@
-/* What all parts of the harness use: time, checks, and the say of what runs when one fails. */
+/* Helpers of all parts of the harness: time, checks, and a report of the run that fails. */
 #ifndef DST_COMMON_H
 #define DST_COMMON_H
 
@@ -14,7 +14,7 @@ static inline uint32_t dst_rate(uint64_t *random, uint32_t permille, uint64_t mo
     return virtual_chance(random, permille) ? (uint32_t)virtual_below(random, most) : 0;
 }
 
-/* What runs now, as `make dst` takes it to replay it: SEED=7 and the like. Also what ends in an
+/* The present run, as `make dst` takes it to replay it: SEED=7 and the like. Also what ends in an
  * assertion or in a sanitizer's finding is announced by that. */
 void dst_runs(const char *what, uint64_t number);
 

@@ -1,4 +1,4 @@
-/* What the seed says: scripts, faults, configurations. */
+/* Draws from the seed: scripts, faults, configurations. */
 #include <string.h>
 
 #include "base/sequence.h"
@@ -57,7 +57,7 @@ static void draw_little_memory(const struct dst_world *w, struct harp_session_co
     config->chunks = (uint16_t)(64u << virtual_below(&random_of_both, 3));
 }
 
-/* What the port holds, from a generator of its own, so that seeds mean what they meant before. */
+/* Room of the port, from a generator of its own, so that seeds mean what they meant before. */
 static uint32_t draw_holds(const struct harp_session_config *config)
 {
     uint64_t random = config->seed ^ UINT64_C(0x686f6c6473);

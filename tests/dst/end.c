@@ -105,7 +105,7 @@ static void change_field(struct dst_end *end, uint64_t now_ns, uint8_t *bytes, s
     dst_change(malice->field, malice->change, bytes, bytes_n);
 }
 
-/* What this end, or whoever holds its keys, does to a frame before it is sealed. */
+/* Changes by this end, or by a thief of its keys, to a frame before it is sealed. */
 static void spoil_frame(struct dst_end *end, uint8_t *bytes, size_t bytes_n)
 {
     struct dst_malice *malice = &end->malice;
@@ -231,7 +231,7 @@ static struct harp_from address_of(uint32_t from)
     return address;
 }
 
-/* Whoever asks from a spoofed address gets a session while it is calm, and no more of them. */
+/* A spoofed address gets one session while it is calm, and no more. */
 static void welcome_stranger(struct dst_end *end, uint64_t now_ns, const struct dst_flight *flight,
                              const struct harp_parameters *first)
 {
@@ -353,7 +353,7 @@ void dst_end_receive(struct dst_end *end, uint64_t now_ns, const struct dst_flig
 
 /* Driving ---------------------------------------------------------------------------------- */
 
-/* What it answers goes to an address that did not ask; it must give up by itself. */
+/* Its answers go to an address that did not ask; it must give up by itself. */
 static void drive_stranger(struct dst_end *end, struct dst_stranger *stranger, uint64_t now_ns)
 {
     struct harp_frame frames[DST_FRAMES];

@@ -82,10 +82,10 @@ void dst_end_close(struct dst_end *end, uint64_t now_ns);
 /* Drop the session and all that belongs to it. */
 void dst_end_stop(struct dst_end *end);
 
-/* Tell the session something of a path that an engine may learn or want, true or not. */
+/* Report to the session a fact of a path that an engine may learn or want, true or not. */
 void dst_end_prod(struct dst_end *end, uint64_t now_ns);
 
-/* Both ends are as if so many packets more, a multiple of 1,024, had gone each way on every path.
+/* Both ends are as if `packets` more, a multiple of 1,024, had gone each way on every path.
  * False if they are not connected yet. */
 bool dst_end_skip(struct dst_end *ends, uint64_t now_ns, uint64_t packets);
 

@@ -15,7 +15,7 @@ struct change {
     size_t which;
 };
 
-/* Number `which` of all changes; false if there are not so many. */
+/* Number `which` of all changes; false if there are fewer. */
 static bool find_change(uint64_t which, struct change *change)
 {
     for (size_t f = 0; f < dst_fields_n; f++) {

@@ -45,7 +45,7 @@ struct dst_way {
 struct dst_link {
     uint64_t random;
     uint64_t heal_ns;
-    /* What faults did to frames: kept from arriving, or made late. */
+    /* Frames that faults kept from arriving, or made late. */
     uint64_t destroyed_data, destroyed_acks, late_data, late_acks;
     uint64_t trace; /* hash of all frames sent and when */
     bool payloads;
@@ -54,7 +54,7 @@ struct dst_link {
     struct virtual_events events; /* flights that arrive */
 };
 
-/* What is drawn: no faults; faults; also partitions; nothing comes through from some time on. */
+/* Kinds to draw: no faults; faults; also partitions; nothing comes through from some time on. */
 enum dst_weather { DST_CALM, DST_ROUGH, DST_STORM, DST_DARK };
 
 #define DST_FAULTS_NS (400 * DST_MS)

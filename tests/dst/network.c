@@ -1,4 +1,4 @@
-/* What faults the seed gives to a network. */
+/* Faults of a network, drawn from the seed. */
 #include "base/sequence.h"
 #include "common.h"
 #include "link.h"

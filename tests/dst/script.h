@@ -1,4 +1,4 @@
-/* What an application does in a run, drawn from the seed. */
+/* Actions of an application in a run, drawn from the seed. */
 #ifndef DST_SCRIPT_H
 #define DST_SCRIPT_H
 
@@ -13,7 +13,7 @@ struct dst_script {
     uint32_t slack;                      /* how much longer than its message a buffer is */
     uint32_t short_at;                   /* this message's buffer is too short by one byte */
     uint64_t stall_from_ns, stall_to_ns; /* the receiver's application sleeps */
-    uint32_t stream_frames;              /* the receiver lends so many frames; 0: posts buffers */
+    uint32_t stream_frames;              /* frames that the receiver lends; 0: it posts buffers */
     uint32_t hold_ns;                    /* streamed: longest time between two returns of frames */
     bool pieces;                         /* the sender's payload lies in pieces of a chunk each */
 };

@@ -80,7 +80,7 @@ static void jump_clock(struct dst_world *w)
         draw_jump(w);
 }
 
-/* As many packets as half or all of the numbers that a header can tell apart, and somewhat more. */
+/* As many packets as half or all of the numbers that a header has, and somewhat more. */
 static void skip_numbers(struct dst_world *w)
 {
     uint64_t packets =
@@ -222,7 +222,7 @@ static void run_cheat(struct dst_world *w)
               w->ends[0].app.closed, w->ends[0].app.reason);
 }
 
-/* What a malicious end achieves does not matter, as long as nothing else breaks. */
+/* A malicious end may achieve anything, as long as nothing else breaks. */
 static void run_malice(struct dst_world *w)
 {
     uint64_t stop_ns = w->link.heal_ns + DST_RECOVERY_NS;

@@ -87,7 +87,7 @@ void dst_begin(struct dst_world *world, uint16_t epoch);
 struct dst_result dst_run(uint64_t seed, bool payloads);
 
 /* One change of one field, first by who has no key, then by who has (fields.c). `which` counts
- * changes of all fields of all types of frames; false if there are not so many. */
+ * changes of all fields of all types of frames; false if there are fewer. */
 bool dst_run_field(uint64_t which);
 
 /* One step of virtual time, to `stop_ns` at the latest. */

@@ -33,7 +33,7 @@ OURS = ("NCCL_", "HARP_", "TORCH_", "GLOO_", "MASTER_")
 
 @dataclass(frozen=True)
 class Network:
-    """What carries the job: settings, a line that must be in the log, whether it needs root."""
+    """The transport of a job: settings, a line that must be in the log, whether it needs root."""
 
     name: str
     settings: dict[str, str]

@@ -2,7 +2,7 @@
 
     python rank.py RANK STORE OUT [--backend nccl|gloo|lightcc|nccl+hook|gloo+hook]
 
-STORE is a file by which the ranks meet, OUT one that gets what was found, as JSON. Both ranks use
+The ranks meet over the file STORE and write their findings to the file OUT, as JSON. Both ranks use
 the first GPU. With hook DDP's gradients go by LightCC's hook over the backend. Needs torch, for
 lightcc and the hook harp, and nothing else; run.py starts it.
 """
@@ -29,13 +29,13 @@ STEPS = 50
 
 
 class Rank:
-    """What both ranks do, in the same order."""
+    """Work of both ranks, in the same order."""
 
     def __init__(self, rank: int, device: torch.device) -> None:
         self.rank, self.other, self.device = rank, 1 - rank, device
 
     def values(self, count: int, rank: int) -> torch.Tensor:
-        """Give numbers that tell rank and place, small enough for sums to be exact."""
+        """Give numbers that encode rank and place, small enough for exact sums."""
         place = torch.arange(count, device=self.device, dtype=torch.float32)
         return place % 8191 + 8192 * (rank + 1)
 
@@ -113,7 +113,7 @@ class Rank:
         return together
 
     def hook_failure(self) -> None:
-        """Rank 1 fails before it calls the backend, in which rank 0 waits for it: both are told."""
+        """Rank 1 fails before it calls the backend, in which rank 0 waits for it: both fail."""
         model = torch.nn.parallel.DistributedDataParallel(
             torch.nn.Linear(1000, 1000).to(self.device))
         state = self.hook(model, "one")
@@ -131,7 +131,7 @@ class Rank:
 
 
 def versions(device: torch.device) -> dict[str, str]:
-    """What the log names."""
+    """Names in the log."""
     found = {"torch": torch.__version__, "python": platform.python_version(),
              "kernel": platform.release()}
     if device.type == "cuda":

@@ -1,4 +1,4 @@
-"""What `make test-gpu` does around NCCL: it starts ranks apart, judges them, and keeps a log.
+"""The frame of `make test-gpu` around NCCL: it starts ranks apart, judges them, and keeps a log.
 
 The ranks here are stand-ins; what real ones compute over gloo, `tests/gpu/run.py --rehearse` shows.
 """

@@ -151,7 +151,7 @@ def sealed(frame, key, lap=0):
 
 @patient
 @given(frames(), KEYS, LAPS)
-def test_what_scapy_builds_c_opens_and_reads(frame, key, lap):
+def test_c_reads_frames_of_scapy(frame, key, lap):
     fields, _ = frame
     data = sealed(frame, key, lap)
     error, header = decode(data)
@@ -166,7 +166,7 @@ def test_what_scapy_builds_c_opens_and_reads(frame, key, lap):
 
 @patient
 @given(frames(), KEYS, LAPS)
-def test_what_c_writes_scapy_dissects(frame, key, lap):
+def test_scapy_dissects_frames_of_c(frame, key, lap):
     fields, body = frame
     payload = bytes(body)
     header = ffi.new("struct harp_header *",
@@ -190,7 +190,7 @@ def test_what_c_writes_scapy_dissects(frame, key, lap):
 
 @patient
 @given(st.lists(st.tuples(frames(), KEYS), min_size=1, max_size=8))
-def test_frames_of_one_datagram_are_told_apart(several):
+def test_frames_of_one_datagram_are_separated(several):
     """DATA and ACK may follow one another, all together in 1,024 bytes; other types come alone."""
     each = [sealed(frame, key) for frame, key in several]
     datagram = b"".join(each)
@@ -357,7 +357,7 @@ def test_addresses_are_read_as_text():
     assert said.known() == [("10.0.0.7", 4791), ("fd00::1", 80)]
 
 
-def test_another_version_is_told_apart():
+def test_another_version_is_recognised():
     error, header = decode(data_header(version=4, connection=2**63))
     assert (header.version, header.type, header.connection) == (4, 4, 2**63)
     assert error == lib.HARP_WIRE_VERSION

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(TSHARK is None and os.geteuid() != 0,
 
 
 def dissected(frames, tmp_path):
-    """What tshark says of HARP in each frame: filter name without "harp." to text."""
+    """tshark's fields of HARP in each frame: filter name without "harp." to text."""
     capture = tmp_path / "frames.pcap"
     wrpcap(str(capture), [Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02")
                           / IP(src="10.0.0.1", dst="10.0.0.2") / UDP(sport=4791, dport=4791) / frame
@@ -97,7 +97,7 @@ def test_tshark_names_the_packets_that_are_missing(tmp_path):
     assert named == asked - ack.arrived(frame.packet)
 
 
-def test_tshark_tells_of_a_wrong_queue(tmp_path):
+def test_tshark_shows_a_wrong_queue(tmp_path):
     frame = (CORPUS / "ack-odd").read_bytes()
     off = frame[:3] + bytes([OFF_QUEUE]) + frame[4:]
     capture = tmp_path / "info.pcap"

@@ -32,7 +32,7 @@ def sockets(a, b, *, family=socket.AF_INET):
 
 
 def arrived(here, there):
-    """What came before a last packet."""
+    """Packets that came before a last one."""
     here.send(b"last")
     return list(iter(lambda: there.recv(1 << 16), b"last"))
 

@@ -1,4 +1,4 @@
-"""What the tests of collectives share: plans of every kind, drawn by hypothesis."""
+"""Plans of every kind for the tests of collectives, drawn by hypothesis."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ PORTS = (0, 1)
 
 @dataclass
 class Way:
-    """What happens to the packets from one port to another."""
+    """Fate of the packets from one port to another."""
 
     rate: int = 400
     """Packets from one look to the next."""
@@ -62,7 +62,7 @@ class Cluster:
                 and ((a == host and way != "in") or (b == host and way != "out"))]
 
     def reports(self) -> list[Report]:
-        """What all hosts say."""
+        """Snapshots of all hosts."""
         rows = [self._look(number) for number in range(LOOKS)]
         return [Report(format=FORMAT, host=f"h{host}", moments=[
             look[host] for look in rows]) for host in range(self.hosts)]
@@ -114,7 +114,7 @@ class Cluster:
 
 
 def _draw(chance: random.Random, count: int, share: float) -> int:
-    """How many of so many, about: Poisson's law, by its normal limit where that holds."""
+    """Draw about ``share`` of ``count``: Poisson's law, by its normal limit where that holds."""
     mean = count * share
     if mean > 20:
         return min(count, max(0, round(chance.gauss(mean, mean ** 0.5))))

@@ -52,7 +52,7 @@ class Helm:
         return self._process.submit(function, *words).result()
 
     def lint(self) -> dict[str, Any]:
-        """What Helm says of the chart, warnings as errors."""
+        """Run Helm's lint on the chart, with warnings as errors."""
         found: dict[str, Any] = self._call(_lint)
         return found
 

@@ -1,4 +1,4 @@
-"""What tests read of a page, and the browser that opens it: Debian's Chromium, without a screen."""
+"""Readers of pages for tests, and the browser that opens them: Debian's Chromium, no screen."""
 
 from __future__ import annotations
 

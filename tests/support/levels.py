@@ -13,7 +13,7 @@ long = pytest.mark.long
 
 
 def long_except(cases: Iterable[Any], *quick: Any) -> list[Any]:
-    """Return parametrized cases of which all but the quick ones are long."""
+    """Mark all parametrized cases but the quick ones as long."""
     cases = list(cases)
     assert all(case in cases for case in quick), f"of {quick} some are not among {cases}"
     return [case if case in quick

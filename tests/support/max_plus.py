@@ -19,7 +19,7 @@ class Pipe(NamedTuple):
 
     alpha_s: Sequence[float]
     busy_s: Sequence[float]
-    """What one piece keeps its edge busy for."""
+    """Time for which one piece occupies its edge."""
     before: Sequence[Sequence[int]]
     pieces: int
     lag: int

@@ -71,7 +71,7 @@ class Ended:
     codes: tuple[int, int]
     said: tuple[str, str]
     told: tuple[str, str]
-    """What they wrote to stderr, the plugin's log among it."""
+    """Their stderr, with the plugin's log."""
 
     @property
     def good(self) -> bool:

@@ -25,7 +25,7 @@ class Edit(NamedTuple):
 
 
 class Bug(NamedTuple):
-    """What is wrong, and by which edits."""
+    """A deliberate bug, and the edits that make it."""
 
     wrong: str
     edits: tuple[Edit, ...]
@@ -153,7 +153,7 @@ IN_REVERSE = {
         "if (reverse->known && harp_before(reverse->base_ns, took_ns))", "if (reverse->known)"),
 }
 
-# Keep-alives hide it from the simulation: they mend it after a while.
+# Keep-alives hide it from the simulation: they repair it after a while.
 CREDIT_LOST = bug(
     "a sender without credit does not ask for it", "session/session_timers.c",
     "if (!starved) {",

@@ -98,7 +98,7 @@ def threads() -> list[list[int]]:
 
 
 def in_child(net: Table, context: ctypes.c_void_p, handle: ctypes.Array[ctypes.c_char]) -> int:
-    """What connect gives in a child of fork."""
+    """Result of connect in a child of fork."""
     child = os.fork()
     if child == 0:
         comm = ctypes.c_void_p()

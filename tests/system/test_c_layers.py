@@ -36,7 +36,7 @@ def listed(header: str) -> list[str]:
 
 
 def symbols(*objects: Path) -> tuple[dict[str, str], dict[str, set[str]]]:
-    """Who defines each global function or variable, and what each file uses of others."""
+    """The definer of each global function or variable, and each file's uses of others."""
     defined: dict[str, str] = {}
     used: dict[str, set[str]] = {}
     nm = shutil.which("nm")

@@ -1,4 +1,4 @@
-"""What stands twice on purpose, in C and in Python, is the same."""
+"""Constants that stand in C and in Python on purpose are equal."""
 
 from harp import wire
 from harp._cnet import ffi, lib

@@ -1,4 +1,4 @@
-"""What deploy/ ships: manifests, scripts, unit and Dockerfile are what their readers accept.
+"""Files of deploy/: their readers accept the manifests, scripts, unit and Dockerfile.
 
 The readers are the real ones where they can be had: Kubernetes' and Kubeflow's published models for
 manifests, systemd for the unit, shellcheck and hadolint for what shells and Docker read.
@@ -81,7 +81,7 @@ def check_model(value: Any, kind: str, where: str) -> Any:
 
 
 def check_job(job: dict[str, Any]) -> None:
-    """What the API server and the operators say no to."""
+    """Check a manifest as the API server and the operators do."""
     spec = job["spec"]
     if job["kind"] == "MPIJob":
         assert job["apiVersion"] == "kubeflow.org/v2beta1"
@@ -97,7 +97,7 @@ def check_job(job: dict[str, Any]) -> None:
 
 
 def check_pod(pod: dict[str, Any]) -> None:
-    """What hangs together within a pod."""
+    """Check that the parts of a pod agree."""
     volumes = {volume["name"] for volume in pod.get("volumes", [])}
     for box in (*pod.get("initContainers", []), *pod["containers"]):
         assert {mount["name"] for mount in box.get("volumeMounts", [])} <= volumes
@@ -171,7 +171,7 @@ def test_the_plugin_is_lent_to_the_training_image(job):
 
 
 def environment(job: dict[str, Any]) -> dict[str, str]:
-    """What ranks find in their environment."""
+    """Environment of the ranks."""
     if job["kind"] == "PyTorchJob":
         return {one["name"]: one["value"] for one in training(job)[0]["containers"][0]["env"]}
     args = pods(job)[0]["containers"][0]["args"]

@@ -52,7 +52,7 @@ def test_two_ranks_share_the_states(tmp_path):
 @pytest.mark.parametrize(("arguments", "sentence"), [
     (["--device-mib", "1"], "pages do not fit into 0 of the device"),
     (["--disk", "/nowhere"], "/nowhere: .* cannot be had on disk: No such file or directory")])
-def test_what_cannot_be_had_is_one_sentence(arguments, sentence):
+def test_an_unavailable_resource_is_one_sentence(arguments, sentence):
     done = run(*SMALL, *arguments)
     assert done.returncode == 2
     assert re.search(sentence, done.stderr)

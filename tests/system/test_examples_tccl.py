@@ -25,8 +25,8 @@ def test_the_example_keeps_flows_apart_before_and_after_a_failure():
     assert "\nport 10.0.0.3 of host-2, outbound: carries nothing" in done.stdout
     runs = [[round(float(figure) / 4.2) for figure in re.findall(r"spine\d ([\d.]+)", line)]
             for line in done.stdout.splitlines() if "MB by" in line]
-    *_, planned, lost, mended = runs
+    *_, planned, lost, repaired = runs
     assert sorted(planned) == [0, 1, 1, 1]
-    assert lost[1] == mended[1] == 0
+    assert lost[1] == repaired[1] == 0
     assert max(lost) == 2
-    assert mended == [1, 0, 1, 1]
+    assert repaired == [1, 0, 1, 1]

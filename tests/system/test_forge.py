@@ -35,7 +35,7 @@ def test_a_workflow_calls_targets_of_the_makefile(path):
     assert called <= targets
 
 
-def test_what_ci_runs_is_in_the_workflows():
+def test_the_steps_of_ci_are_in_the_workflows():
     asked = set(re.findall(r"^make ([a-z-]+)$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE))
     text = "".join(path.read_text() for path in WORKFLOWS)
     assert asked - {"setup"} == {name for name in asked if re.search(rf"\b{name}\b", text)} - {

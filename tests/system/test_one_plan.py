@@ -1,4 +1,4 @@
-"""What is simulated is what runs: one plan object at every fidelity, and over real connections."""
+"""One plan object runs at every fidelity and over real connections."""
 
 from __future__ import annotations
 

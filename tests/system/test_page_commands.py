@@ -33,7 +33,7 @@ TYPED = re.compile(r"(?:\$ )?((?:sudo|eval|harp|python|mpirun|iperf3|HARP_\w+=|N
                    r"pip|docker|kubectl|helm|torchrun|make) ?.*)")
 BLOCK = re.compile(r"(<!-- output of:[^<]*-->\n)?```(\w*)\n(.*?)```\n", re.DOTALL)
 FINDS = {"harp check": {0, 1}, "harp diagnose": {0, 1, 3}, "harp setup --dry-run": {0, 1}}
-"""Statuses of commands by which they say what they found on this machine."""
+"""Exit statuses of commands that report their findings on this machine."""
 
 ELSEWHERE = {
     "sudo harp setup": "tests/harp/cli/setup/test_real_links.py",
@@ -64,7 +64,7 @@ ELSEWHERE = {
 
 
 def commands(page: str) -> list[str]:
-    """What a reader types, without the remarks behind it."""
+    """The command that a reader types, without the remarks behind it."""
     text = (ROOT / page).read_text("utf-8")
     blocks = [block for mark, kind, block in BLOCK.findall(text)
               if not mark and kind in ("", "sh", "bash")]
@@ -170,7 +170,7 @@ def test_the_commands_of_a_page_run(page: str, tmp_path: Path) -> None:
         assert done.returncode in allowed, f"{command}\n{done.stdout}{done.stderr}"
 
 
-def test_what_runs_elsewhere_is_on_a_page_and_has_its_test() -> None:
+def test_torch_tests_that_run_elsewhere_are_on_a_page() -> None:
     written = {command for page in PAGES for command in commands(page)}
     assert set(ELSEWHERE) - written == set()
     assert [test for test in ELSEWHERE.values() if not (ROOT / test).exists()] == []

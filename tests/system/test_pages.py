@@ -31,7 +31,7 @@ def test_output_is_what_the_command_prints(page: Path) -> None:
     assert run.returncode == 0, f"{remedy}\n{run.stdout}{run.stderr}"
 
 
-def test_a_stale_page_is_told(tmp_path: Path) -> None:
+def test_a_stale_page_is_named(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("<!-- output of: python -c 'print(1)' -->\n```\n2\n```\n")
     check = [sys.executable, str(ROOT / "docs/refresh.py"), str(page)]
@@ -44,7 +44,7 @@ def test_a_stale_page_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("argument", "status", "sentence"), [
     ("--help", 0, "only compare"), ("/nope.md", 2, "there is no page /nope.md")])
-def test_what_is_no_page_is_told(argument: str, status: int, sentence: str) -> None:
+def test_an_argument_that_is_no_page_is_refused(argument: str, status: int, sentence: str) -> None:
     done = subprocess.run([sys.executable, str(ROOT / "docs/refresh.py"), argument],
                           capture_output=True, text=True, check=False)
     assert done.returncode == status

@@ -37,7 +37,7 @@ def compiled(out, *sources, extra=()):
 
 
 def headers():
-    """What meson.build binds, in its order."""
+    """Extensions that meson.build binds, in its order."""
     text = (ROOT / "cnet" / "meson.build").read_text()
     names = text.split("cnet_headers = files(")[1].split(")")[0]
     return [ROOT / "cnet" / name.strip().strip("'") for name in names.split(",")]

@@ -334,7 +334,7 @@ def test_several_values_are_set_in_order(small):
     assert (document["seed"], document["file"]["set"]) == (3, ["seed=2", "seed=3"])
 
 
-def test_what_an_alias_shares_is_changed_in_one_place(tmp_path):
+def test_a_shared_alias_is_changed_in_one_place(tmp_path):
     text = write(tmp_path, topology(scenarios=SCENARIOS[:1])).read_text()
     text = text.replace("- name: one\n", "- &one\n  name: one\n", 1) + "- {<<: *one, name: two}\n"
     path = tmp_path / "alias.yaml"

@@ -61,7 +61,7 @@ def test_exposed_time_is_what_the_table_implies(rows):
         assert rows[name, 16].breakdown.exposed_s + slowed_s == pytest.approx(implied_s, rel=0.02)
 
 
-def test_what_is_open_is_printed_beside_the_prediction(rows):
+def test_open_choices_are_printed_beside_the_prediction(rows):
     row = rows[PREDICTED]
     assert row.interval.refitted
     assert row.interval.low_images_per_s < row.images_per_s < row.interval.high_images_per_s
@@ -69,7 +69,7 @@ def test_what_is_open_is_printed_beside_the_prediction(rows):
 
 @pytest.mark.parametrize("stack", ["TCP", "HARP"])
 @pytest.mark.parametrize("name", ["dense 2D", "2D fp16", "flat top-k"])
-def test_what_tencent_never_compared(rows, stack, name):
+def test_rows_that_tencent_never_compared(rows, stack, name):
     row = rows[f"{name}+{stack}", 16]
     assert row.expect is None
     assert row.interval is not None
@@ -78,7 +78,7 @@ def test_what_tencent_never_compared(rows, stack, name):
 
 @pytest.mark.parametrize("stack", ["TCP", "HARP"])
 def test_both_readings_of_the_table_fit_it_and_part_beyond_it(rows, stack):
-    """A ring leaves a host from one process: the table does not tell a host's from its ceiling."""
+    """A ring leaves a host from one process: a ceiling of host or process fits the table."""
     ring, other = rows[f"Horovod+{stack}", 16], rows[f"Horovod+{stack} x8", 16]
     assert other.images_per_s == pytest.approx(ring.images_per_s, rel=1e-3)
     assert rows[f"2D+{stack} x8", 16].images_per_s > 1.2 * rows[

@@ -226,7 +226,7 @@ def test_experts_exchange_four_times_a_layer():
     for gpus, hosts in ((16, 2), (64, 8)):
         exposed[gpus] = step_s(name, "direct+RDMA", gpus=gpus) - compute
         least = (hosts - 1) / hosts * nbytes * RDMA / 12.5e9
-        # What comes on top: gradients that share the NIC, and a third of them after the last layer.
+        # On top come gradients that share the NIC, and a third of them after the last layer.
         assert least <= exposed[gpus] <= 1.5 * least
         assert step_s(name, "hierarchical+RDMA", gpus=gpus) >= compute + least
     assert exposed[64] / exposed[16] == pytest.approx((7 / 8) / (1 / 2), rel=0.1)

@@ -109,7 +109,7 @@ def pipeline(model: nn.Module, example: Sequence[Any], stages: int, *,
              loss: Callable[..., torch.Tensor] | None = None, target: Any = None,
              link: Link | Sequence[Link] | None = None, memory: Memory | None = None,
              between: str = "operators", group: dist.ProcessGroup | None = None) -> Pipeline:
-    """Cut a model into stages whose slowest is as fast as can be.
+    """Cut a model into stages so that the slowest is as fast as can be.
 
     ``example`` is a microbatch's arguments; ``loss(output, target)`` is measured, too, if it is
     given. ``between`` says where cuts may be: between any operators, between layers, or between

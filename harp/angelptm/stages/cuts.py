@@ -43,7 +43,7 @@ class CutError(ValueError):
 
 @dataclass(frozen=True)
 class Link:
-    """What is between two stages.
+    """The boundary between two stages.
 
     The defaults are a guess of low confidence, 10 Gb/s Ethernet and kernel TCP: give your own.
     """
@@ -58,7 +58,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Memory:
-    """What a rank has, and how a step uses it."""
+    """Resources of a rank, and a step's use of them."""
 
     bytes: int
     """For all stages of a rank; each has an equal part."""

@@ -1,4 +1,4 @@
-"""What the search for cuts knows about a model: its operators, in order, with times and sizes.
+"""A model as the search for cuts sees it: its operators, in order, with times and sizes.
 
 Operator i makes value i. The first operators are the model's inputs. A value is live from its
 operator to its last reader; where a cut lies between, the value crosses it. So a value that skips

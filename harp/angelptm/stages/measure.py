@@ -157,7 +157,7 @@ class _Call:
             torch.autograd.backward(self.results, gradients)
 
     def leaf(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Cut a tensor off from what made it. Parameters keep a leaf, whose gradient adds up."""
+        """Detach a tensor from its graph. Parameters keep a leaf, where the gradient adds up."""
         if isinstance(tensor, nn.Parameter):
             return self.parameter(tensor)
         cut = tensor.detach().requires_grad_(tensor.requires_grad)

@@ -9,8 +9,8 @@ Each message is a line of JSON.
 The token is never sent and a challenge is used once: an eavesdropper sees counters and addresses,
 but cannot make a request (RFC 2104; comparison in constant time). A client can change nothing. All
 sizes and times are bounded: REQUEST_S for a whole request, however its bytes trickle in, and
-CLIENTS answers at a time. Who has not shown the token takes no place from who has: of more than
-STRANGERS the oldest are hung up on.
+CLIENTS answers at a time. Clients without the token take no place from those that have it: of more
+than STRANGERS the oldest are hung up on.
 """
 
 from __future__ import annotations

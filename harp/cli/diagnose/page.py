@@ -1,4 +1,4 @@
-"""What `harp diagnose` suspects as one HTML page."""
+"""The suspects of `harp diagnose` as one HTML page."""
 
 from __future__ import annotations
 

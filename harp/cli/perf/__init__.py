@@ -441,7 +441,7 @@ def _quiet_serve(channel: Channel, asked: Asked, stop: threading.Event) -> None:
 
 def _finish(rows: list[Row], asked: Asked, here: Sequence[str], there: Sequence[str],
             options: dict[str, Any]) -> None:
-    """What comes after the last row: the page, and the JSON or the verdict."""
+    """Write the page, and print the JSON or the verdict, after the last row."""
     if options["page"]:
         _write_page(options["page"], rows, asked, here)
     if options["as_json"]:

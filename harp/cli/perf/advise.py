@@ -31,7 +31,7 @@ LONG_BYTES, SHORT_BYTES = 1 << 20, 8
 
 @dataclass(frozen=True)
 class Found:
-    """What one port did: GB/s of long messages, us of half a short round trip, CPU ns/B."""
+    """Result of one port: GB/s of long messages, us of half a short round trip, CPU ns/B."""
 
     kind: str
     rate_gbytes: float

@@ -1,4 +1,4 @@
-"""What `harp perf` measured as one HTML page: rate and delay by size, and the table."""
+"""The measurements of `harp perf` as one HTML page: rate and delay by size, and the table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which hosts of a job are this one, and how the others reach it.
+"""Find the hosts of a job that are this one, and the address by which the others reach it.
 
 A host is this one if its name resolves to an address that this host has, of either family. It then
 needs no ssh. A name with a user, as ssh takes it, is always another host's.
@@ -22,7 +22,7 @@ DISCARD = 9
 
 @cache
 def is_here(host: str) -> bool:
-    """Whether a name or an address is this host's; a name that nobody knows is not."""
+    """Whether a name or an address is this host's; an unknown name is not."""
     return any(map(nics.is_own_address, addresses_of(host)))
 
 
@@ -56,7 +56,7 @@ def free_port() -> int:
 
 
 def addresses_of(host: str) -> list[str]:
-    """Give the addresses of a name, or the address itself; none where nobody knows it."""
+    """Give the addresses of a name, or the address itself; none for an unknown name."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):

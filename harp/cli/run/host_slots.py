@@ -1,7 +1,7 @@
 """Hosts and slots of ``harp run``: from a list, a file, or a script that runs during the job.
 
 All three are read alike. A host is a name or an address, of IPv6 with or without brackets; with
-slots behind a colon it needs brackets where it could be read in two ways. A byte-order mark at the
+slots behind a colon it needs brackets where it would be ambiguous. A byte-order mark at the
 front is skipped.
 """
 
@@ -30,7 +30,7 @@ MARK = codecs.BOM_UTF8.decode()
 """The byte-order mark, which editors on Windows put at the front of a file."""
 BRACKETED = re.compile(r"\[([^\[\]]*)\](?::(.*))?")
 IMPOSSIBLE = re.compile(r"^-|[^\w.:@%-]")
-"""What a host's name cannot have, or ssh would take for an option."""
+"""Characters that no host name has, and options of ssh."""
 OTHER_WORDS = ("max_slots", "max-slots", "username", "user", "binding", "ifname")
 """Further words of Open MPI's and MPICH's hostfiles; they have no effect here."""
 

@@ -42,7 +42,7 @@ GRACE_S = 5.0
 CAUSE_S = 2.0
 """Time for a rank that another one reports as gone to end, so that it is named first."""
 GONE = re.compile(rb"\brank (\d+) is gone\b")
-"""What LightCC says at the ranks that are left (`harp.lightcc.peers`)."""
+"""LightCC's message at the remaining ranks (`harp.lightcc.peers`)."""
 CARRIED = ("HARP_", "HOROVOD_", "LIGHT_", "NCCL_", "OMP_", "PATH", "PYTHON", "LD_LIBRARY_PATH",
            "VIRTUAL_ENV")
 """Beginnings of the variables that a process on another host gets from here."""
@@ -75,13 +75,14 @@ def place_ranks(hosts: Sequence[tuple[str, int]], number: int) -> list[Rank]:
 def variables(rank: Rank, ranks: Sequence[Rank], address: str, port: int) -> dict[str, str]:
     """Give the variables of a rank, in torchrun's names and Horovod's."""
     peers = [other.host_number for other in ranks if other.local_rank == rank.local_rank]
-    told = {"RANK": rank.rank, "WORLD_SIZE": len(ranks), "LOCAL_RANK": rank.local_rank,
-            "LOCAL_WORLD_SIZE": rank.local_size, "GROUP_RANK": rank.host_number,
-            "MASTER_ADDR": address, "MASTER_PORT": port,
-            "HOROVOD_RANK": rank.rank, "HOROVOD_SIZE": len(ranks),
-            "HOROVOD_LOCAL_RANK": rank.local_rank, "HOROVOD_LOCAL_SIZE": rank.local_size,
-            "HOROVOD_CROSS_RANK": peers.index(rank.host_number), "HOROVOD_CROSS_SIZE": len(peers)}
-    return {name: str(value) for name, value in told.items()}
+    values = {"RANK": rank.rank, "WORLD_SIZE": len(ranks), "LOCAL_RANK": rank.local_rank,
+              "LOCAL_WORLD_SIZE": rank.local_size, "GROUP_RANK": rank.host_number,
+              "MASTER_ADDR": address, "MASTER_PORT": port,
+              "HOROVOD_RANK": rank.rank, "HOROVOD_SIZE": len(ranks),
+              "HOROVOD_LOCAL_RANK": rank.local_rank, "HOROVOD_LOCAL_SIZE": rank.local_size,
+              "HOROVOD_CROSS_RANK": peers.index(rank.host_number),
+              "HOROVOD_CROSS_SIZE": len(peers)}
+    return {name: str(value) for name, value in values.items()}
 
 
 class Job:
@@ -133,13 +134,13 @@ class Job:
 
     def _start(self, rank: Rank, meeting: int) -> subprocess.Popen[bytes]:
         first = self._ranks[0].host
-        told = self._shared_variables() | variables(
+        own = self._shared_variables() | variables(
             rank, self._ranks, self._address if is_here(first) else first, self._port)
         if self._least:
-            told[ELASTIC] = str(meeting)
+            own[ELASTIC] = str(meeting)
         if is_here(rank.host):
-            return _start_here(self._command, {**self._environment, **told})
-        return _start_there(self._ssh, rank.host, self._command, self._environment, told)
+            return _start_here(self._command, {**self._environment, **own})
+        return _start_there(self._ssh, rank.host, self._command, self._environment, own)
 
     def _shared_variables(self) -> dict[str, str]:
         shared = {VARIABLE: self._server.variable(self._address), "PYTHONUNBUFFERED": "1"}
@@ -300,9 +301,9 @@ def _start_here(command: Sequence[str], environment: Mapping[str, str]) -> subpr
 
 def _start_there(ssh: Sequence[str], host: str, command: Sequence[str],
                  environment: Mapping[str, str],
-                 told: Mapping[str, str]) -> subprocess.Popen[bytes]:
+                 own: Mapping[str, str]) -> subprocess.Popen[bytes]:
     carried = {name: value for name, value in environment.items() if name.startswith(CARRIED)}
-    given = " ".join(f"{name}={shlex.quote(value)}" for name, value in {**carried, **told}.items()
+    given = " ".join(f"{name}={shlex.quote(value)}" for name, value in {**carried, **own}.items()
                      if name.isidentifier())
     # The shell's input ends when this process does; then the whole process group there does.
     script = (f"cd {shlex.quote(str(Path.cwd()))} || exit; exec 3<&0; "

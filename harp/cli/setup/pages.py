@@ -3,7 +3,7 @@
 The amount is the one that TACO Train's deployment guide recommends. Pages of 1 GiB are asked for
 first; where memory is too fragmented for them, pages of 2 MiB make up the rest.
 SMALL_GIB of each node are 2 MiB pages in any case: an engine's memory is some 32 MiB, and it takes
-no 1 GiB page that it would leave nearly empty. What is there already counts, and nothing is taken
+no 1 GiB page that it would leave nearly empty. Existing pages count, and none are taken
 away.
 """
 
@@ -42,7 +42,7 @@ def add(host: Host, of_cards: list[int | None], asked_gib: int | None, tried: se
         if asked_gib:
             raise click.ClickException(f"{short}: use --hugepages {most_gib}, or 0 for none")
         remarks.append(f"{short}; these are used, and fewer work too (--hugepages GIB)")
-        # What is free differs a little from run to run; for that nothing is changed again.
+        # Free memory differs a little from run to run; for that nothing is changed again.
         wanted_gib = int(have_gib) if have_gib >= 1 and most_gib - have_gib <= 1 else most_gib
     left_gib = wanted_gib
     for place, (node, weight) in enumerate(weights.items()):

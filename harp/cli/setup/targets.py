@@ -80,7 +80,7 @@ def node_of(host: Host, name: str) -> int | None:
 
 def _card(host: Host, wishes: Wishes, nic: Nic, engines: int, made: Plan) -> None:
     """Add queues, rings and steering of a card that ``engines`` share, as far as known."""
-    # What an interface says of XDP changes with its queues; what its driver can do does not. The
+    # The XDP features of an interface change with its queues; those of its driver do not. The
     # xdp port does not look through a bond.
     xdp = (nic.driver in {*nics.ZERO_COPY, *nics.NATIVE} or nic.xdp in {"native", "zero copy"}) \
         and any(nic.name == wished.name for wished in wishes.nics)
@@ -113,7 +113,7 @@ def _queues(channels: dict[str, tuple[int, int]], driver: str | None, asked: int
     if not asked and driver is None:
         return {kind: now for kind, (now, _) in channels.items()}
     count = min(asked or max(channels[kind][0] for kind in kinds), most)
-    # What a driver has beside combined queues is its own business.
+    # Other queues than the combined ones are left to the driver.
     return {kind: count if kind in kinds else now for kind, (now, _) in channels.items()}
 
 

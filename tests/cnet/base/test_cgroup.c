@@ -1,4 +1,4 @@
-/* What the files of control groups say: `test GROUPS MOUNTS` prints CPUs of the quota and the set,
+/* Print the limits of control groups: `test GROUPS MOUNTS` prints CPUs of the quota and the set,
  * and bytes of memory.
  */
 #include <stdio.h>

@@ -1,4 +1,4 @@
-"""What control groups of both versions leave a process of the host's CPUs."""
+"""CPUs of the host that control groups of both versions leave to a process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-/* What a reader that polls flags may rely on: the last 8 bytes of a line come after its others. */
+/* Order of copied bytes for a reader that polls flags: the last 8 of a line come last. */
 #define _GNU_SOURCE
 #include "base/copy_lines.h"
 

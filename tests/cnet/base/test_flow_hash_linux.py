@@ -22,10 +22,10 @@ FLOWS = 500
 
 
 def routed_devices(space, family, lines):
-    """The device by which the kernel would send each packet that a line of `ip` describes."""
+    """The device on which the kernel would send each packet that a line of `ip` describes."""
     text = "\n".join(f"route get {line}" for line in lines) + "\n"
-    told = space.run("sh", "-c", f"printf '%s' '{text}' | ip {family} -batch -")
-    return [line.split(" dev ")[1].split()[0] for line in told.splitlines() if " dev " in line]
+    routed = space.run("sh", "-c", f"printf '%s' '{text}' | ip {family} -batch -")
+    return [line.split(" dev ")[1].split()[0] for line in routed.splitlines() if " dev " in line]
 
 
 def predicted_hops(src, dst, ports, proto, seed, ways):

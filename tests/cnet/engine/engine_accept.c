@@ -1,4 +1,4 @@
-/* Who is accepted late: connections that wait at a listener while their other end closes. */
+/* Late accepts: connections that wait at a listener while their other end closes. */
 #include <string.h>
 
 #include "engine_world.h"
@@ -65,7 +65,7 @@ static void test_messages_of_a_peer_that_closed(void)
     harp_connection_close(accepted);
 }
 
-/* More connect than may wait: the rest is told, and leaves nothing behind. */
+/* More connect than may wait: the rest is refused, and leaves nothing behind. */
 static void test_more_connect_than_may_wait(void)
 {
     enum { MANY = HARP_MESSAGES + 10 };

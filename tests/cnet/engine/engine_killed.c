@@ -193,7 +193,7 @@ static void test_a_firewall_loaded_anew_ends_nothing(uint32_t connections)
     world_close();
 }
 
-/* Who cannot quote a frame of ours ends nothing. */
+/* An ICMP sender that cannot quote a frame of ours ends nothing. */
 static void test_forged_refusals_end_nothing(uint32_t connections)
 {
     begin_connections(connections);

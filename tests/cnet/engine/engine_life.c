@@ -1,4 +1,4 @@
-/* What happens around an engine: processes that fork, die and stop, and engines with nothing to do.
+/* Life of an engine: processes that fork, die and stop, and engines with nothing to do.
  *
  *     engine_life fork   a child of a parent with an engine keeps nothing and disturbs nothing
  *     engine_life kill   the other process is killed: an error within the bound, and why

@@ -3,7 +3,7 @@
  *     engine_many turns IDLE   what turns look at while one connection of IDLE + 1 is busy
  *     engine_many share        four senders to one engine get even shares
  *     engine_many quiet IDLE   idle connections to one process ask it together for signs of life
- *     engine_many udp IDLE     so many connections over UDP on the loopback are made and live
+ *     engine_many udp IDLE     IDLE connections over UDP on the loopback are made and live
  */
 #include <string.h>
 
@@ -34,7 +34,7 @@ static uint64_t count_visits(void)
            world_engines[1]->stats.stats->engine.visits;
 }
 
-/* What it costs to answer does not depend on who is silent beside. */
+/* The cost of an answer does not depend on silent connections beside it. */
 static void test_turns(uint32_t idle)
 {
     enum { ROUNDS = 2000 };

@@ -1,4 +1,4 @@
-/* What an engine asks of the C library and the kernel while messages flow.
+/* Calls of the C library and the kernel that an engine makes while messages flow.
  *
  *     engine_quiet PORT     udp, mem
  *

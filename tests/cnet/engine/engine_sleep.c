@@ -116,7 +116,7 @@ int main(void)
     CHECK(pthread_create(&answering, NULL, take_turns, &sides[1]) == 0, "no thread");
     take_turns(&sides[0]);
     pthread_join(answering, NULL);
-    /* What was asked for and not driven yet is no time to sleep. */
+    /* An engine does not sleep while a call waits to be driven. */
     send_word(&sides[0], 0);
     CHECK(harp_send(sides[0].connections[0], "x", 1, 0), "not sent");
     CHECK(!harp_engines_sleep(sides[0].engines, KINDS, -1, FOR_EVER_NS), "slept over a send");

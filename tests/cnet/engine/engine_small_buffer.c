@@ -32,7 +32,7 @@ int setsockopt(int fd, int level, int option, const void *value, socklen_t lengt
     return (int)syscall(SYS_setsockopt, fd, level, option, value, length);
 }
 
-/* What the kernel dropped at the socket with this UDP port. */
+/* Datagrams that the kernel dropped at the socket with this UDP port. */
 static long count_drops(uint16_t port)
 {
     char line[256];

@@ -1,4 +1,4 @@
-/* Which UDP port a path settles on, where cards have many queues.
+/* Choice of a path's UDP port, where cards have many queues.
  *
  * Two engines over mem in virtual time. The connecting one's port pretends to have one UDP port
  * after another, each of which leads to the right queue of a card or not: of the far one, of the

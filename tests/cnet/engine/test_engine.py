@@ -117,7 +117,7 @@ def test_the_data_path_allocates_nothing_and_calls_only_what_its_port_must(
     window = trace.read_text().split("getppid(")[1:2]
     assert window, "the marks are missing"
     calls = set(re.findall(r"^\d+ +(\w+)\(", window[0], re.M))
-    # What is looked after once a millisecond: newcomers and the network's errors.
+    # Duties of once a millisecond: newcomers and the network's errors.
     assert calls <= own | {"epoll_wait", "recvmsg", "epoll_pwait", "ioctl"}, calls
 
 
@@ -126,7 +126,7 @@ def test_a_connection_whose_peer_has_closed_can_still_be_accepted(tmp_path: Path
 
 
 @pytest.mark.parametrize("flags", [SANITIZED, THREADS], ids=["asan", "tsan"])
-def test_who_closes_an_end_drives_the_other_that_it_drives_itself(
+def test_closing_an_end_drives_the_other_one_of_the_same_thread(
         tmp_path: Path, flags: list[str]) -> None:
     run(program(tmp_path, "drain", flags))
 

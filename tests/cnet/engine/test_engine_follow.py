@@ -91,7 +91,7 @@ def test_a_port_that_is_taken_leaves_its_path_where_it_is() -> None:
         sent.wait(PATIENCE_S)
 
 
-def test_what_is_no_revision_is_refused() -> None:
+def test_a_file_that_is_no_revision_is_refused() -> None:
     with pair() as made:
         with pytest.raises(ValueError, match="1 flows are no revision of a plan of 2"):
             made.follow(FIRST[:1])

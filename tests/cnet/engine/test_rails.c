@@ -1,4 +1,4 @@
-/* Which port of an engine is paired with which address of the other end. */
+/* Pairs of an engine's ports with the addresses of the other end. */
 #include "check.h"
 #include "engine/rails.h"
 

@@ -203,7 +203,7 @@ def test_a_rail_that_is_down_at_connect_is_passed_over(kind: str, down: int) -> 
 
 @needs_namespaces
 @pytest.mark.parametrize("kind", ["udp", "xdp", "tcp"])
-def test_what_a_pulled_rail_keeps_holds_up_no_connection(kind: str) -> None:
+def test_frames_on_a_pulled_rail_hold_up_no_connection(kind: str) -> None:
     # Together they put more on it than its ring takes; the other rail has room for all of them.
     with rails(kind) as world:
         with world.pairs[0][0].space.entered():

@@ -1,4 +1,4 @@
-/* Who is due, and in which order: timers, sets of calls, turns that are shared. */
+/* Order of due connections: timers, sets of calls, turns that are shared. */
 #include "base/ready_set.h"
 #include "check.h"
 #include "engine/schedule.h"
@@ -123,7 +123,7 @@ static void serve_turns(struct harp_schedule *schedule, uint32_t wanted)
 }
 
 /* Four connections, a port with room for one: each gets it in turn. */
-static void test_who_found_no_room_comes_first(void)
+static void test_a_connection_that_found_no_room_comes_first(void)
 {
     struct harp_schedule schedule;
     CHECK(harp_schedule_open(&schedule, 4), "no memory");
@@ -204,7 +204,7 @@ int main(void)
     test_timers_are_taken_in_order();
     test_a_ready_set_hands_out_each_member_once();
     test_no_change_is_missed();
-    test_who_found_no_room_comes_first();
+    test_a_connection_that_found_no_room_comes_first();
     test_a_queue_that_is_blocked_waits();
     test_short_turns_reach_everybody();
     return 0;

@@ -1,4 +1,4 @@
-"""Which connections an engine drives: timers, calls of applications, turns that are shared."""
+"""Choice of the connections that an engine drives: timers, calls of applications, shared turns."""
 
 import pytest
 

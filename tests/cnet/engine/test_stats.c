@@ -40,7 +40,7 @@ static struct harp_stats *take_snapshot(const char *file)
     return out;
 }
 
-static void test_what_is_written_is_read(void)
+static void test_written_files_are_read_back(void)
 {
     struct harp_stats_file file, second;
     assert(harp_stats_create(&file, "engine 0") == 0 && file.fd >= 0);
@@ -197,7 +197,7 @@ static void test_a_dump_reads(void)
 
 int main(void)
 {
-    test_what_is_written_is_read();
+    test_written_files_are_read_back();
     test_a_killed_engine_is_read_once_more();
     test_a_child_of_fork_removes_nothing();
     test_other_files_are_refused();

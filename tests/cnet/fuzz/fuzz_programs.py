@@ -1,7 +1,7 @@
 """Build and run the fuzz targets (tests/cnet/fuzz/fuzz_*.c).
 
-``python -m tests.cnet.fuzz.fuzz_programs 600`` fuzzes all of them at once for so many seconds, as
-``make fuzz SECONDS=600`` does. What is new is kept in build/fuzz; an input that crashes stays
+``python -m tests.cnet.fuzz.fuzz_programs 600`` fuzzes all of them at once for 600 seconds, as
+``make fuzz SECONDS=600`` does. New inputs are kept in build/fuzz; an input that crashes stays
 there, and belongs into the corpus once it does not crash any more.
 """
 

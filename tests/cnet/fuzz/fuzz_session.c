@@ -154,7 +154,7 @@ static void pass_time(struct play *play)
         play->now_ns -= UINT64_C(1000) << how % 8;
 }
 
-/* Whatever the header says, its bytes are those of the input, or sevens. */
+/* The payload is the input's bytes, or sevens, for any header. */
 static void write_payload(struct play *play, const struct harp_header *header,
                           const struct harp_place *place)
 {

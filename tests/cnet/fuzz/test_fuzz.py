@@ -15,7 +15,7 @@ from tests.support.c_programs import run
 from tests.support.levels import long
 
 RUNS = {"wire": 8_000_000, "session": 80_000}
-"""About 15 s of a core each; `make fuzz` goes on for as long as it is told."""
+"""About 15 s of a core each; `make fuzz` takes the time from SECONDS."""
 needs_libfuzzer = pytest.mark.skipif(
     not has_libfuzzer(), reason="libFuzzer is needed: apt-get install clang libclang-rt-dev")
 

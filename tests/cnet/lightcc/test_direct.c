@@ -54,7 +54,7 @@ static void close_pair(struct harp_direct *pair[2])
     harp_direct_close(pair[1]);
 }
 
-/* Send a message that tells its number, with so many bytes behind what is said. */
+/* Send a message that carries its number, with `length` bytes behind it. */
 static bool send_numbered(struct harp_direct *from, uint32_t to, uint8_t number, uint32_t length)
 {
     memset(said, number, sizeof said);
@@ -110,7 +110,7 @@ static uint8_t *make_long(uint32_t length, uint8_t seed)
     return made;
 }
 
-/* Take a record of a message of so many bytes, of which `at` have come. */
+/* Take a record of a message of `length` bytes; `at` bytes have come before. */
 static uint32_t take_part(struct harp_direct *to, uint32_t from, const uint8_t *expected,
                           uint32_t at, uint32_t length)
 {
@@ -125,7 +125,7 @@ static uint32_t take_part(struct harp_direct *to, uint32_t from, const uint8_t *
 }
 
 /* In both ways of writing, which a link tries in turn. */
-static void test_what_is_longer_than_a_ring_is_written_while_it_is_read(void)
+static void test_a_message_longer_than_a_ring_is_written_while_it_is_read(void)
 {
     struct harp_direct *pair[2];
     open_pair(pair);
@@ -163,7 +163,7 @@ static void test_a_full_ring_takes_nothing_and_loses_nothing(void)
 }
 
 /* One that writes what is no record of ours is not read any more, and harms nobody. */
-static void test_who_breaks_the_rules_is_not_heard(void)
+static void test_a_peer_that_breaks_the_rules_is_ignored(void)
 {
     struct harp_direct *direct = open_one(2);
     struct harp_port *port = NULL;
@@ -197,7 +197,7 @@ static void test_strangers_are_not_heard(void)
     close_pair(pair);
 }
 
-static void test_what_was_sent_before_the_end_is_heard(void)
+static void test_messages_sent_before_the_end_are_received(void)
 {
     struct harp_direct *pair[2];
     open_pair(pair);
@@ -246,8 +246,8 @@ static void test_a_message_wakes_who_sleeps_and_nobody_else(void)
     close_pair(pair);
 }
 
-/* What it cannot use yet keeps nobody awake; what comes behind it wakes. */
-static void test_who_leaves_a_message_for_later_may_sleep(void)
+/* A record that it cannot use yet keeps nobody awake; the one behind it wakes. */
+static void test_a_receiver_that_leaves_a_message_for_later_may_sleep(void)
 {
     struct harp_direct *pair[2];
     open_pair(pair);
@@ -360,14 +360,14 @@ int main(int argc, char **argv)
         return 0;
     test_messages_of_all_lengths_come_whole_and_in_order();
     test_nothing_at_all_is_a_message_too();
-    test_what_is_longer_than_a_ring_is_written_while_it_is_read();
+    test_a_message_longer_than_a_ring_is_written_while_it_is_read();
     test_a_full_ring_takes_nothing_and_loses_nothing();
-    test_who_breaks_the_rules_is_not_heard();
+    test_a_peer_that_breaks_the_rules_is_ignored();
     test_strangers_are_not_heard();
-    test_what_was_sent_before_the_end_is_heard();
+    test_messages_sent_before_the_end_are_received();
     test_nobody_of_that_name();
     test_a_message_wakes_who_sleeps_and_nobody_else();
-    test_who_leaves_a_message_for_later_may_sleep();
+    test_a_receiver_that_leaves_a_message_for_later_may_sleep();
     test_room_wakes_who_could_not_write();
     return 0;
 }

@@ -1,7 +1,7 @@
 /* Both ends of a comm of the NCCL plugin in one thread.
  *
- * begin_both_ends loads the plugin, meet makes a comm of which one message of tag 5 has gone
- * through, part closes its ends. What is done with one comm ends after PATIENCE_S.
+ * begin_both_ends loads the plugin, meet makes a comm and sends one message of tag 5 through it,
+ * part closes its ends. Work on one comm ends after PATIENCE_S.
  */
 #ifndef HARP_TEST_NCCL_BOTH_ENDS_H
 #define HARP_TEST_NCCL_BOTH_ENDS_H
@@ -72,7 +72,7 @@ static void *begin_receive(void *data, size_t size, int tag)
     return request;
 }
 
-/* A comm of which one message of tag 5 has gone through. */
+/* Make a comm and send one message of tag 5 through it. */
 static void connect_ends(void)
 {
     char handle[NCCL_HANDLE_BYTES];

@@ -242,7 +242,7 @@ static void test_short_sends_are_done_when_they_are_copied(void)
     GOOD(net->closeRecv(receiving));
 }
 
-/* There are only so many copies: further sends are done when the other end has them. */
+/* The number of copies is limited: further sends are done when the other end has them. */
 static void test_more_short_sends_than_copies(void)
 {
     enum { SHORT = 8, MOST = 2 * HARP_SHORTS };
@@ -316,7 +316,7 @@ static void forgotten_attempt(void)
             "has not asked for this attempt for 1 s");
 }
 
-/* Beyond so many attempts under way connect says "later", and begins none. */
+/* Beyond a number of attempts under way, connect says "later" and begins none. */
 static void many_attempts(void)
 {
     char handle[NCCL_HANDLE_BYTES], copy[NCCL_HANDLE_BYTES];

@@ -1,4 +1,4 @@
-/* How many engines a device gets, and how many CPUs a rank has. */
+/* Number of engines of a device, and number of CPUs of a rank. */
 #include <string.h>
 
 #include "check.h"

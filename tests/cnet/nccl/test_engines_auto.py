@@ -1,4 +1,4 @@
-"""How many engines the NCCL plugin gives a device by default, by what the host is."""
+"""Default number of engines for a device of the NCCL plugin, by host."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def cores(program: Path, *before: str, **environment: str) -> tuple[int, ...]:
     return tuple(int(word) for word in said.split())
 
 
-def test_ranks_are_told_by_the_launcher(program: Path) -> None:
+def test_ranks_are_read_from_the_launcher(program: Path) -> None:
     for name in ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_NTASKS_PER_NODE"):
         assert cores(program, **{name: "4"})[1] == 4
     assert cores(program, LOCAL_WORLD_SIZE="no number")[1] == 1
@@ -81,7 +81,7 @@ def test_a_thread_without_a_free_cpu_is_a_warning() -> None:
     assert not [text for level, text in quiet["said"] if level == "warn"]
 
 
-def test_a_speed_that_the_driver_does_not_report_can_be_told() -> None:
+def test_a_speed_that_the_driver_does_not_report_can_be_set() -> None:
     cpus = ",".join([str(CPUS[0])] * 4)
     assert "engines 4: for 100000 Mb/s" in line(HARP_SPEED="100000", HARP_CPUS=cpus)
     assert "engines 2: HARP_ENGINES" in line(HARP_SPEED="100000", HARP_ENGINES="2")

@@ -60,7 +60,7 @@ static void check_what_is_read(void)
     CHECK(plan_listen_port(&plan, &nic, 0) == 0, "it is gone");
 }
 
-/* What a host sees of a fabric that is no longer the one that was planned for. */
+/* A host's view of a fabric that is no longer the planned one. */
 static void check_stale_fabric(void)
 {
     static const struct {

@@ -51,7 +51,7 @@ def space() -> Iterator[Namespace]:
 
 
 def ask_with(space: Namespace, file: Path, content: object, **settings: str) -> Any:
-    """What the plugin says when it listens and follows this plan."""
+    """The plugin's lines when it listens and follows this plan."""
     file.write_text(content if isinstance(content, str) else json.dumps(content))
     return ask("listen", before=tuple(space.command()),
                **{**NO_RANK, "HARP_PORT": "udp", "HARP_PLAN": str(file), **settings})

@@ -26,7 +26,7 @@ INVALID_USAGE, SYSTEM_ERROR = 5, 2
 
 
 def ask(*wishes: str, before: tuple[str, ...] = (), **settings: str) -> dict[str, Any]:
-    """What the plugin says with these settings and no others."""
+    """The plugin's lines with these settings and no others."""
     kept = {name: value for name, value in os.environ.items()
             if not name.startswith(("HARP_", "NCCL_"))}
     kept["HARP_CONF_FILE"] = settings.pop("HARP_CONF_FILE", "/dev/null")
@@ -90,7 +90,7 @@ def test_a_wrong_value_is_an_error_that_says_what_is_possible(name):
     ("HARP_DUMP", "/nosuch/harp.dump", r'HARP_DUMP is "/nosuch/harp.dump": .*can be written'),
     ("HARP_DUMP", "/tmp", r'HARP_DUMP is "/tmp": .*can be written'),
 ])
-def test_what_could_only_fail_later_is_an_error_at_once(name, value, says):
+def test_a_call_that_could_only_fail_later_is_an_error_at_once(name, value, says):
     found = ask(HARP_PORT="udp", HARP_IFNAME="=lo", **{name: value})
     assert found["init"] == INVALID_USAGE
     said, = warnings(found)
@@ -183,7 +183,7 @@ def test_loopback_is_used_where_it_is_asked_for():
 
 
 @pytest.mark.parametrize("progress", ["threads", "inline"])
-def test_engines_run_where_they_are_told_to(progress):
+def test_engines_run_on_the_cpus_that_are_set(progress):
     cpus = sorted(os.sched_getaffinity(0))
     found = ask("listen", HARP_PORT="udp", HARP_IFNAME="=lo", HARP_ENGINES="3",
                 HARP_PROGRESS=progress, HARP_CPUS=f"{cpus[-1]},{cpus[0]}")
@@ -252,7 +252,7 @@ def test_an_interface_whose_cable_is_out_is_no_device():
         assert "there are: lo eth0 eth1 (no carrier)" in warnings(found)[0]
 
 
-def test_who_asks_nccl_to_encrypt_is_told_that_harp_does_not():
+def test_a_request_to_encrypt_gets_a_warning():
     found = ask(HARP_PORT="mem", NCCL_SOCKET_TLS_KEY="secret")
     said, = warnings(found)
     assert "NCCL_SOCKET_TLS_KEY is set" in said

@@ -27,7 +27,7 @@ every_port_and_mode = pytest.mark.parametrize(("port", "mode"), long_except(
     WAYS, ("udp", "inline"), ("mem", "threads"), ("tcp", "inline")))
 every_port_with_faults = pytest.mark.parametrize(("port", "mode"), long_except(
     [way for way in WAYS if way[0] != "tcp"], ("mem", "threads")))
-"""A stream is in order and whole: faults of packets are the kernel's to mend there."""
+"""A stream is in order and whole: the kernel repairs faults of packets there."""
 TIMEOUT_S = 2
 BOUND_S = 20
 """Within which a lost peer must be an error, on a machine that does much else."""
@@ -150,7 +150,7 @@ def test_jumbo_frames() -> None:
         assert ended.good, str(ended)
 
 
-def test_statistics_tell_what_a_comm_did_with_its_settings() -> None:
+def test_statistics_show_what_a_comm_did_with_its_settings() -> None:
     ended = run(("udp", "udp"), "threads", "fifo", options=("--verbose",), HARP_STATS="1",
                 HARP_PATHS="3", HARP_MTU="1000")
     assert ended.good, str(ended)
@@ -163,7 +163,7 @@ def test_statistics_tell_what_a_comm_did_with_its_settings() -> None:
         assert paths == "3"
 
 
-def test_a_dump_tells_what_an_engine_saw_before_a_connection_failed(tmp_path: Path) -> None:
+def test_a_dump_shows_what_an_engine_saw_before_a_connection_failed(tmp_path: Path) -> None:
     ended = run(("udp", "udp"), "threads", "killed", HARP_DUMP=str(tmp_path / "dump"))
     assert ended.good, str(ended)
     assert (tmp_path / "dump").read_text().count("\n") > 5

@@ -43,7 +43,7 @@ def run(ends: tuple[End, End], *scenarios: str, ports: tuple[str, str] = ("udp,t
 
 
 def choices(ended: Ended) -> list[tuple[str, str]]:
-    """What each trial at both ends chose, and what it says about the other port."""
+    """The choice of each trial at both ends, and its words about the other port."""
     return [(found["port"], found["than"]) for told in ended.told for found in re.finditer(
         r"data to 10\.0\.\d\.\d over (?P<port>.*?), v1 \((?P<than>[^)]*)\)", told)]
 
@@ -97,7 +97,7 @@ def test_a_driver_that_binds_and_drops_everything_loses() -> None:
                      r"message in time\)", str(ended)), str(ended)
 
 
-def test_what_one_job_found_the_next_one_knows(pair: tuple[End, End]) -> None:
+def test_the_next_job_knows_the_findings_of_the_last(pair: tuple[End, End]) -> None:
     first, second = run(pair, "fifo"), run(pair, "fifo")
     assert first.good, str(first)
     assert second.good, str(second)
@@ -110,7 +110,8 @@ def test_what_one_job_found_the_next_one_knows(pair: tuple[End, End]) -> None:
 
 @pytest.mark.parametrize("ports", [("udp,tcp", "tcp"), ("tcp", "udp,tcp"), ("udp,tcp", "udp"),
                                    ("udp", "udp,tcp"), ("udp,tcp", "auto")])
-def test_who_has_one_port_meets_who_has_both(pair: tuple[End, End], ports: tuple[str, str]) -> None:
+def test_an_end_with_one_port_meets_an_end_with_both(pair: tuple[End, End],
+                                                     ports: tuple[str, str]) -> None:
     ended = run(pair, "fifo", "tags", "killed", ports=ports)
     assert ended.good, str(ended)
 

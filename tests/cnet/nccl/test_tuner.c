@@ -33,7 +33,7 @@ static void write_log(enum nccl_log_level level, unsigned long parts, const char
     fputc('\n', stderr);
 }
 
-/* What differs between the versions is in what order init is given what. */
+/* The versions differ in the order of init's arguments. */
 struct tuner_end {
     nccl_get_coll_info ask;
     enum nccl_result (*end)(void *context);
@@ -109,8 +109,8 @@ static const char text[] =
     "   {\"collective\": \"AllGather\", \"min_bytes\": 0, \"max_bytes\": 99, \"algorithm\": "
     "\"PAT\", \"protocol\": \"Simple\", \"channels\": 4, \"gain\": 1.25}]}]}}\n";
 
-/* Whether these bytes are a table; the sentence and the answer agree. Exactly so many bytes are
- * lent, which the address sanitizer watches. */
+/* Whether these bytes are a table; the sentence and the answer agree. The copy is exactly `length`
+ * bytes long, so the address sanitizer sees a read behind it. */
 static bool parse_copy(const char *bytes, size_t length)
 {
     struct tuner_table table;

@@ -141,8 +141,8 @@ def test_every_version_chooses_by_the_table(client: Path, tmp_path: Path, versio
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_what_nccl_forbids_stays_forbidden(client: Path, tmp_path: Path, version: int) -> None:
-    """And the next row that fits counts; where there is none, NCCL chooses, and a line says so."""
+def test_choices_forbidden_by_nccl_stay_so(client: Path, tmp_path: Path, version: int) -> None:
+    """And the next row that fits counts; without one NCCL chooses, and a line says so."""
     file = tmp_path / "tuning.json"
     file.write_text(json.dumps(table(*SOME)))
     questions = [Question("AllReduce", 1 << 16, costs_of("Ring LL128")),

@@ -1,4 +1,4 @@
-/* What tests of the mem port share. */
+/* Helpers for tests of the mem port. */
 #ifndef PORT_MEM_END_H
 #define PORT_MEM_END_H
 

@@ -1,4 +1,4 @@
-/* What tests of ports share: two ports, perhaps in two network namespaces, and datagrams between
+/* Helpers for tests of ports: two ports, perhaps in two network namespaces, and datagrams between
  * them. */
 #ifndef PORT_PAIR_H
 #define PORT_PAIR_H

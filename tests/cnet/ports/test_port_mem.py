@@ -9,7 +9,7 @@ THREADS = ["-O1", "-fsanitize=thread", "-Wno-tsan"]
 
 @pytest.mark.parametrize(("flags", "arguments"), [(SANITIZED, []), (THREADS, ["threads"])],
                          ids=["asan", "tsan"])
-def test_datagrams_arrive_whole_and_ends_are_told(tmp_path, flags, arguments):
+def test_datagrams_arrive_whole_and_ends_are_reported(tmp_path, flags, arguments):
     sources = ["tests/cnet/ports/test_port_mem.c", str(library(flags))]
     run(build(tmp_path / "port_mem", sources, flags), *arguments)
 

@@ -67,7 +67,7 @@ static void rogue_close(struct rogue *rogue)
         munmap(rogue->ring, 2 * ROGUE_RING + MEM_CONTROL_BYTES);
 }
 
-/* What it writes, and how many datagrams are received before the link ends. */
+/* Its writes, and the number of datagrams received before the link ends. */
 struct crime {
     uint64_t produced;
     uint32_t lengths[4];

@@ -120,8 +120,8 @@ static bool came_as_one(const uint32_t *lengths, const uint64_t *numbers, size_t
     return as_one;
 }
 
-/* What goes to one address leaves together, whatever hop it takes: a longer datagram before a
- * shorter one. What takes one hop keeps its order. */
+/* Datagrams to one address leave together, by any hops: a longer datagram before a
+ * shorter one. Datagrams by one hop keep their order. */
 static void test_one_address_leaves_together(void)
 {
     open_end(&a, 1);
@@ -143,7 +143,7 @@ static void test_one_address_leaves_together(void)
     assert(a.port->counters.sent == 6 && a.port->counters.sent_bytes == 2273);
 }
 
-/* What the kernel cannot join, since each datagram is longer than the last, comes in large batches;
+/* Datagrams that the kernel cannot join, each longer than the last, come in large batches;
  * and what it joins comes whole after that. */
 static void test_unequal_datagrams_come_in_batches(void)
 {
@@ -240,7 +240,7 @@ static void stay_on_this_cpu(void)
     assert(sched_setaffinity(0, sizeof present, &present) == 0);
 }
 
-/* What does not leave stays, room shrinks, and all leaves in the end, in order and whole. (The
+/* Unsent datagrams stay, room shrinks, and all leaves in the end, in order and whole. (The
  * network behind may lose some.) The way out is slow until we have said "full". */
 static void test_backlog_leaves_in_order(void)
 {
@@ -322,7 +322,7 @@ static void test_congestion_marks(void)
     close(fd);
 }
 
-/* Time in the kernel's queue is told apart from time in the network. */
+/* Time in the kernel's queue is separate from time in the network. */
 static bool waits_2_ms(int hop)
 {
     struct harp_arrival in[HARP_BATCH];

@@ -80,7 +80,7 @@ def test_a_full_queue_holds_back(program, family):
 
 @root
 @both
-def test_a_router_tells_the_mtu(icmp, family):
+def test_a_router_reports_the_mtu(icmp, family):
     with Net() as net:
         a, router, b = net.namespace(), net.namespace(), net.namespace()
         left, hub_left = net.connect(a, router)

@@ -1,4 +1,4 @@
-/* What the udp port learns of the network: ICMP, a smaller MTU, an interface that goes.
+/* Network events that the udp port sees: ICMP, a smaller MTU, an interface that goes.
  *
  * usage: test_port_udp_icmp TEST IP-A SPACE-A IP-B SPACE-B     SPACE is a namespace's file or "-"
  */

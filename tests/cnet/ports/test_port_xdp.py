@@ -96,7 +96,7 @@ def test_a_udp_socket_at_the_other_end(program, family):
                 assert (got["received"], got["strays"]) == (1, 0)
 
 
-def test_what_comes_by_another_device_passes_to_the_kernel(program):
+def test_packets_from_another_device_pass_to_the_kernel(program):
     """A virtual interface may hand the program down: netvsc to its virtual function."""
     with Net() as net:
         here, there = net.namespace(), net.namespace()
@@ -300,7 +300,7 @@ def test_jumbo_frames(program, family):
         assert y.receive(50)["received"] == x.receive(50)["received"] == 50
 
 
-def test_time_in_the_ring_is_told(program):
+def test_time_in_the_ring_is_reported(program):
     with veth_pair() as (a, b), Peer(program, a) as x, Peer(program, b) as y:
         meet(x, y)
         x.send(0, 10, 1000)  # they are there before anybody looks
@@ -327,7 +327,7 @@ def test_frames_of_the_largest_size_that_is_one_buffer(program):
 
 
 def test_more_than_the_rings_hold(program):
-    """What is too much is lost; the rest is whole, and the rings go on."""
+    """Frames beyond the room are lost; the rest is whole, and the rings go on."""
     with veth_pair() as (a, b), Peer(program, a) as x, Peer(program, b, "fill=128") as y:
         meet(x, y)
         x.send(0, 5000, 1000)

@@ -47,7 +47,7 @@ def test_across_a_router(program, family):
 
 
 @pytest.mark.parametrize("family", [4, 6])
-def test_a_router_tells_of_a_smaller_mtu(program, family):
+def test_a_router_reports_a_smaller_mtu(program, family):
     with Net() as net:
         a, _, narrow, b = routed(net)
         with Peer(program, a, own(a, family)) as x, Peer(program, b, own(b, family)) as y:

@@ -32,7 +32,7 @@ def program_of(end):
 
 
 def test_eight_processes_share_a_card(program):
-    """Whoever attached the program may die: the others go on, and the last leaves nothing."""
+    """The process that attached the program may die: the others go on; the last leaves nothing."""
     with veth_pair(queues=8) as (a, b):
         xs = [Peer(program, a) for _ in range(8)]
         ys = [Peer(program, b) for _ in range(8)]
@@ -72,7 +72,7 @@ def assert_nothing_is_left(program, end):
 
 
 def test_all_come_and_go_at_once(program):
-    """Whoever is first; and whoever comes while the last one goes."""
+    """Any process may be first, also one that comes while the last one goes."""
     with veth_pair(queues=4) as (a, _), ThreadPoolExecutor(4) as at_once:
         for _ in range(3):
             peers = list(at_once.map(lambda _: Peer(program, a), range(4)))
@@ -117,7 +117,7 @@ def test_a_child_of_fork_does_not_keep_the_card(program):
             os.kill(child, signal.SIGKILL)
 
 
-# What the manifests of deploy/ grant.
+# Capabilities that the manifests of deploy/ grant.
 POD = ("setpriv", "--bounding-set", "-all,+net_raw,+net_admin,+bpf,+ipc_lock", "--inh-caps=-all")
 
 

@@ -9,11 +9,11 @@
  *     frames HOP COUNT BYTES        -> sent COUNT        the same from frames of the pool
  *     lengthened HOP COUNT BYTES    -> sent COUNT        the same, each begun with 8 bytes
  *     receive COUNT MS              -> received COUNT strays N marked N parts N kept N from ...
- *     turns COUNT MS                -> received COUNT calls N    so many receives and nothing else,
+ *     turns COUNT MS                -> received COUNT calls N    COUNT receives and nothing else,
  *                                      at a time that stands still MS after the last arrival
  *     keep COUNT | give             -> done              LENT: the next COUNT frames; none any more
  *     notice MS                     -> notice TYPE ADDRESS PAYLOAD, or notice none
- *     fail ERRNO COUNT              -> done              so many calls that let the card send fail
+ *     fail ERRNO COUNT              -> done              COUNT calls that let the card send fail
  *     payload HOP                   -> payload BYTES
  *     unhop HOP | tend MS           -> done
  *     serve                         -> done              tends the port until the next line comes

@@ -83,7 +83,7 @@ static uint64_t rtt_of(const struct world *w, uint32_t flow)
     return s->rtt_ns + (s->rtt_last_ns - s->rtt_ns) * flow / (s->flows - 1);
 }
 
-/* What a frame of a flow takes one way besides the queue. */
+/* One-way delay of a flow's frame besides the queue. */
 static uint64_t way_ns(const struct world *w, uint32_t flow, enum bn_ways way)
 {
     const struct bn_scene *s = w->scene;

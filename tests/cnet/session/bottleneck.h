@@ -16,8 +16,8 @@
  * takes what has come, pays for each frame and for each turn, and then sends; while it is at it,
  * frames wait, as in a socket. Now and then a scheduler takes it off its core (hiccups).
  *
- * What a run gives is measured over its second part, from `from_ns` on. Nothing reads a clock and
- * all chance comes from the seed, so a scene gives the same numbers everywhere.
+ * A run's result is measured over its second part, from `from_ns` on. Nothing reads a clock and all
+ * chance comes from the seed, so a scene gives the same numbers everywhere.
  */
 #ifndef BOTTLENECK_H
 #define BOTTLENECK_H

@@ -1,4 +1,4 @@
-/* What a connection gets beside TCP flows in one queue, as a table: bottleneck_beside
+/* Share of a connection beside TCP flows in one queue, as a table: bottleneck_beside
  * [KEY=VALUE]...
  *
  *   mbps=100,1000 rtt_us=50,1000 bdp=0.5,2 flows=1,4 kind=cubic,bbr seeds=3 supers=0,1 late=0,1

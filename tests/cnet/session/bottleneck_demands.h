@@ -1,4 +1,4 @@
-/* What the tests of test_bottleneck share: scenes by its seed, and demands that are counted. */
+/* Helpers for the tests of test_bottleneck: scenes by its seed, and demands that are counted. */
 #ifndef HARP_BOTTLENECK_DEMANDS_H
 #define HARP_BOTTLENECK_DEMANDS_H
 
@@ -14,10 +14,10 @@ void note_unmet(const char *what, const char *file, int line);
 /* Run a scene with the seed of the program, and measure its second half where it does not say. */
 struct bn_result run_scene(struct bn_scene scene);
 
-/* Run it with so many seeds from that on; gives the means of use, cross, jain, queue and loss. */
+/* Run it with `runs` seeds, from its own on; gives the means of use, cross, jain, queue, loss. */
 struct bn_result run_scenes(struct bn_scene scene, int runs);
 
-/* Whether a queue is at most twice what swift.c promises for so many flows. */
+/* Whether a queue is at most twice what swift.c promises for this number of flows. */
 bool is_bounded(double queue_ns, uint32_t flows, uint64_t rate_mbps);
 
 /* bottleneck_ways.c */

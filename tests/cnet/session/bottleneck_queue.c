@@ -36,7 +36,7 @@ static uint64_t pass_policer(struct bn_queue *queue, const struct bn_scene *s, u
     return now_ns;
 }
 
-/* The time by which a shaper is ahead of its line, in the tokens that it has saved. */
+/* How far a shaper is ahead of its line, as the time that its saved tokens are worth. */
 static uint64_t saved_ps(const struct virtual_line *line, const struct bn_scene *s, uint64_t now_ps)
 {
     uint64_t idle_ps = now_ps - harp_min(line->free_ps, now_ps);

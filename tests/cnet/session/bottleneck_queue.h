@@ -24,7 +24,7 @@ size_t bn_queue_joins(const struct harp_frame *frames, size_t n);
 uint64_t bn_queue_pass(struct bn_queue *queue, const struct bn_scene *scene, uint32_t way,
                        uint64_t now_ns, uint64_t bytes, bool *marked);
 
-/* What 99 of 100 waited at the most. */
+/* The 99th percentile of waits. */
 double bn_queue_p99_ns(const struct bn_queue *queue);
 
 #endif

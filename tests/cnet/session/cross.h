@@ -25,7 +25,7 @@ struct cross_packet {
 struct cross_flow {
     struct tcp_cc cc;
     uint32_t in_flight;
-    uint32_t lost; /* packets that the next ACK tells of */
+    uint32_t lost; /* packets that the next ACK reports */
     uint64_t sent, delivered, delivered_ns;
     uint64_t next_ns;     /* no packet before this */
     uint64_t smoothed_ns; /* round trip */

@@ -2,7 +2,7 @@
  *
  * Numbers wrap after 2^31 and 2^32 packets or messages, which no test can send. All numbers of
  * a path are compared with one another only, so moving all of them at both ends by the same
- * distance is the same as sending so many. What is on its way belongs to the past afterwards. */
+ * distance has the effect of sending them. Frames on their way belong to the past afterwards. */
 #ifndef SESSION_SKIP_H
 #define SESSION_SKIP_H
 

@@ -1,4 +1,4 @@
-/* What congestion control promises, against a virtual bottleneck with real sessions at both ends.
+/* Promises of congestion control, against a virtual bottleneck with real sessions at both ends.
  *
  * The bound of a queue is that of swift.c: T sqrt(n 25 Gb/s / capacity), here twice that for the
  * mean of what arrives in bursts and while newcomers learn.
@@ -205,7 +205,7 @@ static void test_tiny_windows(void)
     DEMAND(is_bounded(r.queue_ns, 64, 1000));
 }
 
-/* What the scene could give: the same with a window that never limits. */
+/* The scene's upper bound: the same with a window that never limits. */
 static struct bn_result run_widest(struct bn_scene scene, uint64_t window_bytes)
 {
     scene.name = "... with the widest window";

@@ -1,4 +1,4 @@
-/* What the controller takes a queue for that runs empty and is long again, from ACKs made by hand.
+/* The controller's view of a queue that runs empty and is long again, from ACKs made by hand.
  */
 #include "cc/swift.h"
 #include "check.h"

@@ -20,7 +20,7 @@ MATHS = ["-Wl,--no-as-needed", "-lm"]
 
 @pytest.fixture(scope="module")
 def bottleneck(tmp_path_factory, request):
-    """What is wrong with memory one seed shows as well as two; figures need no sanitizers."""
+    """One seed shows a memory error as well as two do; figures need no sanitizers."""
     flags = {"sanitized": SANITIZED, "plain": FAST}[request.param]
     return build(tmp_path_factory.mktemp("bottleneck") / "bottleneck",
                  [*TESTS, str(library(flags))], [*flags, *MATHS])

@@ -150,7 +150,7 @@ def test_an_edge_that_is_narrower_than_the_first_hop(kind: str, icmp: bool) -> N
 @pytest.mark.parametrize("icmp", [True, False], ids=["icmp", "silent"])
 @pytest.mark.parametrize("kind", ["udp", "xdp"])
 def test_a_route_that_takes_less_than_most_do_ends_nothing(kind: str, icmp: bool) -> None:
-    """Kernel TCP beside it goes on where ICMP tells it, and sends in vain where none does."""
+    """Kernel TCP beside it goes on where ICMP reports the MTU, and sends in vain elsewhere."""
     with Net() as net:
         route = Route(net, icmp=icmp)
         with connected_pair(route, kind) as (near, far), tcp_pair(route) as (client, server):
@@ -193,7 +193,7 @@ class Wire:
 
 @pytest.mark.parametrize("end", ["near", "far"])
 def test_a_card_whose_mtu_is_lowered_ends_nothing(end: str) -> None:
-    """What is longer than its card's MTU the kernel does not send; the other's card drops it."""
+    """The kernel does not send above its card's MTU; the other's card drops such frames."""
     with Net() as net:
         wire = Wire(net)
         with connected_pair(wire, "udp") as (near, far):

@@ -38,7 +38,7 @@ def test_listener(tmp_path):
     run(build(tmp_path / "listener", ["tests/cnet/session/test_listener.c", str(library())]))
 
 
-def test_what_swift_takes_for_others(tmp_path):
+def test_swift_recognises_other_flows(tmp_path):
     run(build(tmp_path / "swift", ["tests/cnet/session/test_cc_swift.c", str(library())]))
 
 

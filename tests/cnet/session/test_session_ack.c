@@ -1,4 +1,4 @@
-/* When what has arrived is acknowledged. */
+/* Times at which arrivals are acknowledged. */
 #include <assert.h>
 
 #include "session/session_state.h"
@@ -59,8 +59,8 @@ static void test_without_an_answer_it_goes_soon(void)
     pair_free(pair);
 }
 
-/* Where it waits for the last of several messages, it tells of all of them. */
-static void test_one_tells_of_messages_in_a_row(void)
+/* Where it waits for the last of several messages, it acknowledges all of them. */
+static void test_one_ack_covers_messages_in_a_row(void)
 {
     struct harp_frame frames[8];
     struct pair *pair = pair_make(1);
@@ -191,7 +191,7 @@ static void test_who_goes_quiet_acknowledges_at_once_and_who_answers_does_not(vo
 }
 
 /* More is waited for, so it will be driven. */
-static void test_who_waits_for_more_does_not_go_quiet(void)
+static void test_an_end_that_waits_for_more_does_not_go_quiet(void)
 {
     struct pair *pair = just_received();
     pair->stopped[1] = true;
@@ -202,7 +202,7 @@ static void test_who_waits_for_more_does_not_go_quiet(void)
     pair_free(pair);
 }
 
-/* What an ACK costs does not depend on how much is in flight: of some 600 packets, with a few lost
+/* The cost of an ACK does not depend on the bytes in flight: of some 600 packets, with a few lost
  * or late ones among them at any time, it looks at those that it names and at a few words. */
 static uint64_t acks_taken;
 static uint32_t loss_permille;
@@ -256,10 +256,10 @@ int main(void)
     test_it_can_go_along_with_what_others_send();
     test_an_answer_takes_the_acknowledgement_along();
     test_without_an_answer_it_goes_soon();
-    test_one_tells_of_messages_in_a_row();
+    test_one_ack_covers_messages_in_a_row();
     test_messages_without_end_are_acknowledged_meanwhile();
     test_an_answer_that_takes_a_while_takes_it_along();
     test_who_goes_quiet_acknowledges_at_once_and_who_answers_does_not();
-    test_who_waits_for_more_does_not_go_quiet();
+    test_an_end_that_waits_for_more_does_not_go_quiet();
     return 0;
 }

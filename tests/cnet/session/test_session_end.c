@@ -1,4 +1,4 @@
-/* How connections end, or go on: closing with words, other versions, silence, long quiet. */
+/* Ends of connections: closing with words, other versions, silence, long quiet. */
 #include <assert.h>
 #include <string.h>
 
@@ -58,8 +58,8 @@ static bool has_received(const struct pair *pair)
     return pair->received[0] == 1;
 }
 
-/* Who closes as soon as he has what he wanted leaves no doubt at the other end that he has it. */
-static void test_what_arrived_is_acknowledged_before_the_end(void)
+/* An end that closes as soon as it has all leaves no doubt at the other end that it has. */
+static void test_arrivals_are_acknowledged_before_the_end(void)
 {
     static uint8_t bytes[100], to[100];
     struct pair *pair = pair_make(1);
@@ -185,7 +185,7 @@ static bool passes_one_way(struct pair *pair, uint8_t to, const struct harp_fram
 }
 
 /* The other end, which still hears, learns it at once instead of waiting as long itself. */
-static void test_who_gives_up_a_silent_peer_tells_it(void)
+static void test_an_end_that_gives_up_a_silent_peer_sends_it_the_reason(void)
 {
     struct pair *pair = pair_make(2);
     pair->config[1].dead_ns = 30 * S;
@@ -236,13 +236,13 @@ int main(void)
     test_closing_with_words();
     test_too_many_words();
     test_no_words();
-    test_what_arrived_is_acknowledged_before_the_end();
+    test_arrivals_are_acknowledged_before_the_end();
     test_the_last_acknowledgement_takes_the_path_of_the_end();
     test_every_reason_has_a_sentence();
     test_another_version();
     test_nobody_answers();
     test_a_silent_peer_is_gone_in_time();
-    test_who_gives_up_a_silent_peer_tells_it();
+    test_an_end_that_gives_up_a_silent_peer_sends_it_the_reason();
     test_quiet_is_not_silence();
     test_pause_after_pause_a_peer_is_gone();
     return 0;

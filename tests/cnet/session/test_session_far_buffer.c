@@ -1,4 +1,4 @@
-/* What is in flight to a port that holds little: of one path, of several, of several sessions. */
+/* Bytes in flight to a port that holds little: of one path, of several, of several sessions. */
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -94,7 +94,7 @@ static void test_paths_to_one_port_share_what_it_holds(void)
     assert(most <= HOLDS + 3 * FRAME && most > HOLDS / 2); /* each path may have a frame */
 }
 
-static void test_the_window_counts_where_nothing_is_told(void)
+static void test_the_window_counts_where_the_peer_announces_nothing(void)
 {
     assert(most_of_one(1, 0) > 63 * FRAME);
 }
@@ -177,7 +177,7 @@ int main(void)
     test_codes_say_what_they_can();
     test_one_path_has_no_more_in_flight_than_the_port_holds();
     test_paths_to_one_port_share_what_it_holds();
-    test_the_window_counts_where_nothing_is_told();
+    test_the_window_counts_where_the_peer_announces_nothing();
     test_a_port_that_holds_less_than_a_frame_gets_one_after_the_other();
     test_sessions_share_what_the_port_holds();
     test_a_session_that_ends_leaves_the_buffer_to_others();

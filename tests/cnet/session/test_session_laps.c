@@ -89,7 +89,7 @@ static void check_alive(const struct pair *pair)
 }
 
 /* Once around or half, in packets and in messages, and close to where each sign changes. */
-static void test_what_was_recorded_before_a_wrap_changes_nothing(uint32_t first, uint32_t streamed)
+static void test_records_before_a_wrap_change_nothing(uint32_t first, uint32_t streamed)
 {
     static const uint64_t far[] = {UINT64_C(1) << 31, UINT64_C(3) << 30, UINT64_C(1) << 32,
                                    UINT64_C(5) << 31};
@@ -110,7 +110,7 @@ static void test_what_was_recorded_before_a_wrap_changes_nothing(uint32_t first,
         }
 }
 
-/* A path may rest while messages go round on another: its old ACKs hold, but tell nothing new. */
+/* A path may rest while messages go round on another: its old ACKs hold, but say nothing new. */
 static void test_old_credit_of_a_path_that_rests_is_no_news(uint32_t streamed)
 {
     static const uint64_t far[] = {UINT64_C(1) << 31, (UINT64_C(1) << 31) + HARP_MESSAGES,
@@ -157,8 +157,8 @@ int main(void)
 {
     static const uint32_t firsts[] = {0, 1, INT32_MAX - 20, UINT32_MAX - 20, UINT32_MAX};
     for (size_t i = 0; i < sizeof firsts / sizeof *firsts; i++) {
-        test_what_was_recorded_before_a_wrap_changes_nothing(firsts[i], 0);
-        test_what_was_recorded_before_a_wrap_changes_nothing(firsts[i], 300);
+        test_records_before_a_wrap_change_nothing(firsts[i], 0);
+        test_records_before_a_wrap_change_nothing(firsts[i], 300);
     }
     test_old_credit_of_a_path_that_rests_is_no_news(0);
     test_old_credit_of_a_path_that_rests_is_no_news(300);

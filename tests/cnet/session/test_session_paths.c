@@ -1,4 +1,4 @@
-/* Which paths carry data: where they lead, who retired them. */
+/* Choice of paths for data: where they lead, who retired them. */
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -126,7 +126,7 @@ static void test_retired_by_the_peer(void)
     pair_free(pair);
 }
 
-/* What the peer said of the old way no longer holds; a PROBE finds out about the new one. */
+/* The peer's word on the old route no longer holds; a PROBE finds out about the new one. */
 static void test_a_path_that_is_rerouted(void)
 {
     struct pair *pair = with_paths(2);
@@ -177,7 +177,7 @@ static bool path_1_loses_a_tenth(struct pair *pair, uint8_t to, const struct har
            frame->header.packet % 10 != 0;
 }
 
-/* A receiver alone can tell how much is lost on its way to it: packets are numbered. */
+/* A receiver alone can count what is lost on the way to it: packets are numbered. */
 static void test_the_receiver_counts_what_is_missing(void)
 {
     struct pair *pair = with_paths(2);
@@ -299,7 +299,7 @@ static struct harp_event refused_for(uint64_t between_ns, bool heard, bool certa
     return closed;
 }
 
-/* Who has no port any more is gone soon; a moment's refusal means nothing. */
+/* A peer without a port is gone soon; a moment's refusal means nothing. */
 static void test_refused(void)
 {
     assert(!refused_for(400 * MS, false, false).type);

@@ -1,4 +1,4 @@
-/* How long a path's frames may be: found out, followed down and up, for each path alone. */
+/* MTU of paths: found out, followed down and up, for each path alone. */
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -228,7 +228,7 @@ static void test_fragments_of_one_length_go_in_a_row(void)
     pair_free(pair);
 }
 
-/* What a path carries may become less while the connection lives. */
+/* A path's MTU may shrink while the connection lives. */
 static void test_of_two_paths_the_wide_one_is_taken(void)
 {
     struct pair *pair = with_paths(2, 0, 0);
@@ -356,7 +356,7 @@ static void test_fragments_that_are_lost(void)
     pair_free(pair);
 }
 
-/* A message that came before its buffer, of which only a part has come when that is posted. */
+/* A message that came before its buffer, and only in part when the buffer is posted. */
 static bool no_second_fragment(struct pair *pair, uint8_t to, const struct harp_frame *frame)
 {
     bool second = to == 1 && frame->header.type == HARP_DATA && frame->header.offset;

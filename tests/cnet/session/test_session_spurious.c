@@ -8,7 +8,7 @@
 
 static struct harp_cc_ops counting;
 static uint32_t timeouts, taken_back;
-static uint32_t drop;          /* so many frames of data are lost from now on ... */
+static uint32_t drop;          /* frames of data to lose from now on ... */
 static struct harp_frame late; /* ... of which the first is only late */
 static bool keeps_first;
 

@@ -28,7 +28,7 @@ static struct pair *make_streaming(void)
     return pair;
 }
 
-/* Of the frames lent since `from`, how many chunks of which message; each must be new. */
+/* Number of chunks of `message` in the frames lent since `from`; each must be new. */
 static uint32_t chunks_of(const struct pair *pair, uint32_t message)
 {
     uint32_t n = 0;

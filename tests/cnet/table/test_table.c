@@ -172,7 +172,7 @@ static void test_philox(void)
           "pi");
 }
 
-static void test_what_is_not_finite_changes_nothing(void)
+static void test_values_that_are_not_finite_change_nothing(void)
 {
     struct harp_embedding_how how = {.dim = DIM, .shards = 2, .admit_count = 1};
     table = harp_embedding_open(&how);
@@ -288,7 +288,7 @@ int main(int argc, char **argv)
     test_philox();
     test_every_form_gives_the_same_bits();
     test_finite();
-    test_what_is_not_finite_changes_nothing();
+    test_values_that_are_not_finite_change_nothing();
     test_random_calls(threads, (uint32_t)atoi(argv[2]));
     table_loops_use(0);
     test_random_calls(3, (uint32_t)atoi(argv[2]));

@@ -16,7 +16,7 @@ struct dst_crowd *dst_crowd_new(struct dst_side *sides, uint64_t *random, uint32
                                 uint64_t begin_ns);
 void dst_crowd_free(struct dst_crowd *crowd);
 
-/* What the applications of one side do. Returns whether they did anything. */
+/* Run the applications of one side. Returns whether they did anything. */
 bool dst_crowd_work(struct dst_crowd *crowd, struct dst_side *side, uint64_t *wake_ns);
 
 /* Whether all members have what they are to get: all messages, or the end if one let go. */

@@ -52,7 +52,7 @@ bool dst_port_waits(const struct dst_port *port);
 /* How many hops there are. */
 uint32_t dst_port_hops(const struct dst_port *port);
 
-/* Tell the engine that one of the peer's addresses is unreachable. */
+/* Report to the engine that one of the peer's addresses is unreachable. */
 void dst_port_unreachable(struct dst_port *port, uint8_t path);
 
 /* The address of an end on a path, or of a stranger. */

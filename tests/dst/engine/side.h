@@ -77,7 +77,7 @@ bool dst_side_established(const struct dst_side *side);
 /* Hash of all that a frame could change. */
 uint64_t dst_side_state(const struct dst_side *side);
 
-/* What the engine sends, changed and sealed again, if this end is malicious. */
+/* Frames of the engine, changed and sealed again, if this end is malicious. */
 void dst_side_spoil(struct dst_side *side, uint8_t *bytes, size_t bytes_n);
 
 /* No frame is anybody's but the port's. */

@@ -99,7 +99,7 @@ static void push_event(uint64_t at_ns, enum event_kind kind, struct socket *at, 
     DST_CHECK(virtual_events_push(&kernel.events, at_ns, (uintptr_t)event), "no memory", 0, 0);
 }
 
-/* What a socket sends now reaches its peer in order; HARP_NEVER: it does not. */
+/* When bytes that a socket sends now reach its peer, in order; HARP_NEVER: they do not. */
 static uint64_t arrival_ns(struct socket *socket)
 {
     uint64_t now_ns = *kernel.now_ns, at_ns = now_ns + draw_delay_ns();
@@ -164,7 +164,7 @@ static struct socket *find_listener(const struct harp_address *address)
     return NULL;
 }
 
-/* What will go wrong with a new connection, the same for both of its ends. */
+/* Faults of a new connection, the same for both of its ends. */
 static void draw_faults(struct socket *client, struct socket *server)
 {
     uint64_t at_ns = *kernel.now_ns + virtual_below(&kernel.random, FAULTS_NS);
@@ -421,7 +421,7 @@ static void free_queue(struct socket *socket)
     socket->in_tail = &socket->in;
 }
 
-/* Who closes with bytes unread resets the connection (RFC 2525, 2.17). */
+/* An end that closes with bytes unread resets the connection (RFC 2525, 2.17). */
 static void close_stream(struct socket *socket)
 {
     if (socket->in && !socket->dead)

@@ -19,7 +19,7 @@ struct dst_kernel_faults {
     uint32_t room_bytes;         /* sent and not received yet, of one connection */
     uint32_t late;               /* permille of sends that wait for a retransmission */
     uint32_t reset, dark;        /* permille of connections */
-    uint32_t dead;               /* the first so many connections that go dark stay so */
+    uint32_t dead;               /* of the connections that go dark, this many stay so */
     uint32_t no_room, no_number; /* permille of sends and accepts that are refused for now */
 };
 

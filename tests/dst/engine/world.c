@@ -79,7 +79,7 @@ static uint32_t draw_frames(struct world *w, const struct dst_side *side)
     return least + 1 + (uint32_t)draw_below(w, draw_chance(w, 500) ? 64 : 2048);
 }
 
-/* What ends have over any port. */
+/* Configuration of an end over any port. */
 static void begin_side(struct world *w, uint8_t number)
 {
     struct dst_side *side = &w->sides[number];
@@ -336,7 +336,7 @@ static bool any_closed(const struct world *w)
 
 /* Runs -------------------------------------------------------------------------------------- */
 
-/* What the other end does not hear of ends by the kernel's timeout. */
+/* A close that the other end does not see ends by the kernel's timeout. */
 static void check_no_flows(struct world *w)
 {
     uint64_t stop_ns = w->now_ns + LAST_NS;
@@ -346,7 +346,7 @@ static void check_no_flows(struct world *w)
         DST_CHECK(!dst_kernel_open(i), "flows stay after all connections", i, dst_kernel_open(i));
 }
 
-/* What was made and never accepted goes with its listener. */
+/* A connection that was never accepted goes with its listener. */
 static void finish_world(struct world *w)
 {
     for (int i = 0; i < 2; i++) {

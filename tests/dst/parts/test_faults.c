@@ -55,7 +55,7 @@ static void test_a_path_gets_longer_and_stays_so(void)
     CHECK(fate.at_ns == 9000000 + 100 + 1000 + 300 && !fate.late, "for good, and known by then");
 }
 
-static void test_a_link_loses_about_as_many_as_it_is_told(void)
+static void test_a_link_loses_about_the_share_that_is_set(void)
 {
     struct dst_faulty_link link = make_link();
     uint64_t random = 1, lost = 0;
@@ -127,7 +127,7 @@ int main(void)
     test_a_line_sends_one_frame_after_the_other();
     test_a_full_queue_drops_and_delay_adds();
     test_a_path_gets_longer_and_stays_so();
-    test_a_link_loses_about_as_many_as_it_is_told();
+    test_a_link_loses_about_the_share_that_is_set();
     test_what_a_link_spoils_differs();
     test_both_ends_find_the_same_keys();
 }

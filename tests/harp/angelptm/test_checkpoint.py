@@ -65,7 +65,7 @@ def test_a_process_that_is_killed_leaves_the_last_checkpoint(tmp_path):
             train(engine, batches(1))
 
 
-def test_what_is_no_checkpoint_is_one_sentence(tmp_path):
+def test_a_file_that_is_no_checkpoint_is_one_sentence(tmp_path):
     with engine_of(seeded(), config()) as engine:
         with pytest.raises(CheckpointError, match="has no checkpoint: latest: No such file"):
             engine.load_checkpoint(tmp_path)

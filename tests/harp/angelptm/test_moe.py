@@ -82,7 +82,7 @@ def test_chunks_cover_all_tokens():
 
 
 class OneRank:
-    """A group of one rank whose calls are over at once, and are told."""
+    """A group of one rank that ends its calls at once and records them."""
 
     host_numbers = (0,)
 
@@ -133,7 +133,7 @@ def expert(_):
     ({"chunks": 0}, "chunks is 0; allowed is 1 or more"),
     ({"capacity_factor": -1.0}, "capacity_factor is -1.0; allowed is more than 0"),
     ({"way": "once"}, "way is 'once'; did you mean 'once-per-host'? (allowed: direct, ")])
-def test_what_no_layer_can_be_is_refused_in_one_sentence(how, sentence):
+def test_an_impossible_layer_is_refused_in_one_sentence(how, sentence):
     with pytest.raises(ValueError, match=re.escape(sentence)):
         MoE(8, 4, how.pop("top_k", 2), expert, **how)
 

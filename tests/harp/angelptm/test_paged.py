@@ -97,7 +97,7 @@ def test_what_reads_or_writes_a_parameter_is_right(found, what):
 
 
 @pytest.mark.parametrize("what", REFUSED.values(), ids=REFUSED)
-def test_what_reaches_for_its_memory_is_refused_in_a_sentence(found, what):
+def test_access_to_its_memory_is_refused_in_a_sentence(found, what):
     assert "in pages" in found[what]
     assert "\n" not in found[what]
 

@@ -190,7 +190,7 @@ def test_no_plan_loads_less(pages, device, data):
     some = st.lists(st.integers(0, pages - 1), min_size=1, max_size=device, unique=True)
     once = data.draw(st.lists(some, min_size=1, max_size=8))
     trace = Trace(tuple(Event(tuple(one)) for one in once))
-    # What stays for the next step is no matter of this one: nothing is used after the last event.
+    # Pages that stay for the next step do not count: nothing is used after the last event.
     end = Trace((*trace.events, Event(())))
     capacities = Capacities(device, pages + 1)
     placement = first_placement(pages, capacities)
@@ -247,7 +247,7 @@ def test_gradients_that_are_of_no_use_are_not_copied():
 
 
 class Window:
-    """What one of several ranks has while a plan is played, and the calls that take all ranks."""
+    """State of one of several ranks while a plan is played, and the calls of all ranks."""
 
     def __init__(self, trace, capacities, placement):
         self.sharing, self.capacities = trace.sharing, capacities
@@ -307,7 +307,7 @@ class Window:
 
 @st.composite
 def shared_steps(draw):
-    """Draw steps of a rank in float32, of which each page of the window is reduced, or twice."""
+    """Draw steps of a rank in float32 that reduce each page of the window once or twice."""
     ranks, shown = draw(st.sampled_from([2, 3])), draw(st.integers(1, 8))
     kept, micro = -(-shown // ranks), draw(st.sampled_from([1, 2]))
     sharing = Sharing(shown, ranks, draw(st.booleans()))

@@ -31,7 +31,7 @@ MORE = {"clipping": {"gradient_clipping": 0.3}, "bf16": {"bf16": {"enabled": Tru
         "fp16": {"fp16": {"enabled": True, "initial_scale_power": 8}},
         "accumulation": {"gradient_accumulation_steps": 2}}
 SIZES = (("little", LITTLE), ("all", {"page": 24576}))
-"""What is compared with itself in other tiers and pages."""
+"""Runs that are compared with themselves in other tiers and pages."""
 
 
 def begin(ranks, backend, ways, **common):

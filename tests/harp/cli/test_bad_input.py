@@ -1,4 +1,4 @@
-"""What a person gives wrongly: one sentence that says where, exit code 2, and no traceback."""
+"""Wrong input to commands: one sentence with the place, exit code 2, and no traceback."""
 
 import gzip
 import json
@@ -27,7 +27,7 @@ def say(*words):
 @pytest.mark.parametrize(("text", "sentence"), [
     ("", "line 1, column 1"), ("[" * 100_000, "nested too deeply"), ("NaN", "NaN is no number"),
     ("9" * 5000, "too many digits"), (b"\xff", "not UTF-8")])
-def test_what_is_no_json_is_one_sentence(text, sentence):
+def test_a_file_that_is_no_json_is_one_sentence(text, sentence):
     with pytest.raises(FileError, match=sentence):
         parse(text)
 
@@ -135,7 +135,7 @@ def test_a_capture_that_is_not_whole_is_listed_as_far_as_it_goes(tmp_path, data,
 
 @pytest.mark.parametrize(("name", "sentence"), [(".", "is a directory"),
                                                 ("nothing", "no such file or directory")])
-def test_what_cannot_be_read_is_told(tmp_path, name, sentence):
+def test_an_unreadable_file_is_named(tmp_path, name, sentence):
     done = say("decode", tmp_path / name)
     assert (done.exit_code, sentence in done.stderr) == (2, True), done.output
 
@@ -153,7 +153,7 @@ def test_an_address_without_a_port_is_no_file(tmp_path, monkeypatch, export):
 
 
 @pytest.mark.parametrize("address", ["239.1.2.3", "0.0.0.0", "255.255.255.255"])
-def test_an_address_of_no_host_is_told(tmp_path, address):
+def test_an_address_of_no_host_is_refused(tmp_path, address):
     job = write_job(tmp_path, topology(hosts=2), addresses={"h-0/eth0": address,
                                                             "h-1/eth0": "10.0.0.2"})
     done = say("plan", job)

@@ -244,7 +244,7 @@ def test_explain_follows_the_tuners_table(tmp_path):
     assert "1048576 B: ring" in said
 
 
-def test_what_explains_is_refused_where_nothing_is_explained():
+def test_explanations_are_refused_without_a_row_to_explain():
     done = run("env", "--size", "4M")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "error: --size has no effect without --explain\n"

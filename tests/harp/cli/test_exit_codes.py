@@ -69,7 +69,7 @@ def check_sentence(done: subprocess.CompletedProcess[str]) -> None:
 
 
 @pytest.mark.parametrize("words", WRONG)
-def test_what_a_person_gives_wrongly_is_exit_code_2(words: str, files: dict[str, Path]) -> None:
+def test_wrong_input_is_exit_code_2(words: str, files: dict[str, Path]) -> None:
     before = sorted(files["folder"].parent.iterdir())
     check_sentence(run_harp(words.format(**files).split()))
     assert sorted(files["folder"].parent.iterdir()) == before

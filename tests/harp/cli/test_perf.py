@@ -239,7 +239,7 @@ def test_a_cpu_that_is_not_there():
     assert "can run on CPU 10000" in done.stderr
 
 
-def test_a_client_that_asks_for_nonsense_is_told_and_the_server_goes_on():
+def test_a_client_that_asks_for_nonsense_gets_an_error_and_the_server_goes_on():
     with subprocess.Popen([*PERF, "--serve", "--control", "0", "--port", "mem"],
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
         try:

@@ -129,7 +129,7 @@ def test_hosts_in_order_of_their_places_leave_each_leaf_once(job, tmp_path):
 
 @pytest.mark.parametrize(("launcher", "line"), [
     ("mpich", "h-1:2"), ("torchrun", "h-1 --node-rank=1 --nproc-per-node=2")])
-def test_launchers_are_told_in_their_own_words(job, tmp_path, launcher, line):
+def test_the_host_file_is_in_the_launcher_s_format(job, tmp_path, launcher, line):
     hosts = tmp_path / "hosts"
     run("plan", job(hosts=4, gpus=2), "--hostfile", hosts, "--launcher", launcher)
     assert hosts.read_text().splitlines()[1] == line
@@ -164,7 +164,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_is_wrong_with_a_job_is_one_sentence(job, case):
+def test_a_mistake_in_a_job_is_one_sentence(job, case):
     keys, sentence = WRONG[case]
     done = run("plan", job(**keys))
     assert (done.exit_code, done.stdout) == (2, "")
@@ -222,7 +222,7 @@ NO_PLANS = {"": "it is no JSON", "[]": "its format is None", '{"format": "harp-p
 
 
 @pytest.mark.parametrize("text", NO_PLANS)
-def test_what_is_no_plan_is_one_sentence(tmp_path, text):
+def test_a_file_that_is_no_plan_is_one_sentence(tmp_path, text):
     file = tmp_path / "plan.json"
     file.write_text(text)
     done = run("env", "--plan", file)
@@ -306,7 +306,7 @@ def test_a_revision_after_the_repair_spreads_flows_again(running):
     assert sorted(spines(after)) == [f"spine{n}" for n in range(4) for _ in range(2)]
 
 
-def test_cables_between_the_same_two_are_told_apart(job, tmp_path):
+def test_cables_between_the_same_two_are_distinguished(job, tmp_path):
     path, plan = job(fabric=FABRIC | {"spines": 2, "links": 2}, flows=ACROSS), tmp_path / "p.json"
     assert run("plan", path, "-o", plan).exit_code == 0
     before = json.loads(plan.read_text())
@@ -330,7 +330,7 @@ def test_cables_between_the_same_two_are_told_apart(job, tmp_path):
     (("--without", "spin1"), "the fabric has no such link or switch; did you mean 'spine1'?"),
     (("--without", "h-0/eth0-leaf0"), "no path leads from h-0/eth0"),
 ])
-def test_what_cannot_be_planned_anew_is_one_sentence(running, words, sentence):
+def test_an_impossible_replan_is_one_sentence(running, words, sentence):
     path, plan = running
     before = plan.read_text()
     done = run("plan", path, "--replan", plan, *words)

@@ -122,7 +122,7 @@ def test_ranks_share_the_cores_of_their_host(job: Callable[..., Path], gpus: int
     assert len(taken) == max(gpus, cores)
 
 
-def test_the_environment_is_the_plan_s_and_tells_the_speed(job: Callable[..., Path]) -> None:
+def test_the_environment_is_the_plan_s_and_has_the_speed(job: Callable[..., Path]) -> None:
     path = job(paths=2)
     lines = dict(line.split("=", 1) for line in files_of(path)["nccl.env"].splitlines())
     plan = Deployment.from_json((path.parent / "plan.json").read_text())
@@ -193,8 +193,8 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("text", MISTAKES)
-def test_what_is_no_dump_is_one_sentence(job: Callable[..., Path], tmp_path: Path,
-                                         text: str) -> None:
+def test_a_file_that_is_no_dump_is_one_sentence(job: Callable[..., Path], tmp_path: Path,
+                                                text: str) -> None:
     dump = tmp_path / "dump.xml"
     dump.write_text(text)
     done = run("plan", job(), "--files", tmp_path / "files", "--topo-dump", dump)

@@ -149,14 +149,14 @@ def test_a_revision_of_one_job_goes_around_the_other(jobs, tmp_path):
     ({"gpus": [0, 2]}, "there is no GPU 2 on each host"),
     ({"hosts": ["h-0", "h-1"], "flows": [{"from": 0, "to": 2}]}, "there is no rank 2"),
 ])
-def test_what_is_wrong_with_a_job_s_hosts_is_one_sentence(jobs, keys, sentence):
+def test_a_mistake_in_a_job_s_hosts_is_one_sentence(jobs, keys, sentence):
     one, _ = jobs(one=keys)
     done = run("plan", one)
     assert (done.exit_code, done.stdout) == (2, "")
     assert sentence in done.stderr
 
 
-def test_what_is_wrong_with_several_jobs_is_one_sentence(jobs, tmp_path):
+def test_a_mistake_in_several_jobs_is_one_sentence(jobs, tmp_path):
     one, other = jobs()
     rates = write(tmp_path, {"rates": {"leaf0->spine9": "1Gbps"}}, "rates.yaml")
     foreign = write(tmp_path, topology(hosts=8, fabric=FABRIC | {"spines": 2}), "foreign.yaml")

@@ -1,4 +1,4 @@
-"""``harp probe``: ways through a network of kernel routers, learnt from outside."""
+"""``harp probe``: paths through a network of kernel routers, discovered from outside."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def spine_of(fabric, port):
 
 
 @root_only
-def test_ports_are_told_apart_by_the_spine_that_they_take(wired, tmp_path):
+def test_ports_are_distinguished_by_the_spine_that_they_take(wired, tmp_path):
     fabric, wiring = wired
     file = tmp_path / "map.json"
     with wiring.hosts[0].entered():
@@ -72,7 +72,7 @@ def test_ports_are_told_apart_by_the_spine_that_they_take(wired, tmp_path):
 
 @root_only
 def test_a_plan_is_held_against_the_routers_that_its_flows_pass(wired, tmp_path):
-    """Then the routers hash otherwise, which no host is told."""
+    """Then the routers hash otherwise, and no host learns of it."""
     fabric, wiring = wired
     each = np.arange(4)
     ranks = Ranks(each, each, np.ones(4, np.int64), tuple(f"h-{host}" for host in range(4)))
@@ -176,7 +176,7 @@ def test_a_plan_by_maps_needs_no_hash(wired, job, tmp_path):
     ({"maps": ["none.json"]}, "none.json cannot be read: no such file"),
     ({"maps": ["top.yaml"]}, "it is not a map"),
 ], ids=["unnamed", "no switch", "no file", "no map"])
-def test_what_is_wrong_with_maps_is_one_sentence(job, changes, sentence):
+def test_a_mistake_in_maps_is_one_sentence(job, changes, sentence):
     done = plan(job(**changes))
     assert done.exit_code in {1, 2}
     assert sentence in done.stderr, done.stderr
@@ -226,6 +226,6 @@ def test_an_address_of_another_host_is_one_sentence():
     ('{"format": "x"}', "its format is 'x'"),
     ('{"format": "harp-map-1", "ways": [{}]}', r"source is missing in ways\[0\]"),
     ("[]", "it is not a map")])
-def test_what_is_no_map_is_one_sentence(text, sentence):
+def test_a_file_that_is_no_map_is_one_sentence(text, sentence):
     with pytest.raises(PlanError, match=sentence):
         discovered.from_json(text)

@@ -104,7 +104,7 @@ def test_a_file_is_replaced_whole(job, tmp_path):
 @pytest.mark.parametrize(("export", "said"), [
     ("/no/such/folder/x.prom", "cannot write '/no/such/folder/x.prom': there is no directory"),
     ("99999", "a port is at most 65535")])
-def test_what_cannot_be_is_told(export, said):
+def test_impossible_requests_are_refused(export, said):
     done = CliRunner().invoke(top, ["--once", "--export", export])
     assert done.exit_code != 0
     assert said in done.output
@@ -128,7 +128,7 @@ def test_the_port_answers_prometheus(job):
 
 
 def missing(ours, theirs, where=""):
-    """What of a document another one lacks or has otherwise."""
+    """Parts of a document that another one lacks or has otherwise."""
     if isinstance(ours, dict) and isinstance(theirs, dict):
         return [text for key, value in ours.items() for text in (
             missing(value, theirs[key], f"{where}.{key}") if key in theirs else [f"{where}.{key}"])]

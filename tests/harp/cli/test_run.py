@@ -1,4 +1,4 @@
-"""``harp run``: processes are started, told who they are, and ended together."""
+"""``harp run`` starts processes with their ranks and ends them together."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_host_is_here_by_its_address_of_either_family():
     (b"\xff\xfea\0\n\0", "--hostfile {path} cannot be read: it is not text"),
     (b"# none\n", "--hostfile {path} names no host; write lines HOST slots=N"),
     (b"\x80\xff\0", "--hostfile {path} cannot be read: it is not text")])
-def test_a_mistake_in_a_hostfile_is_told_with_its_line(tmp_path, text, sentence):
+def test_a_mistake_in_a_hostfile_is_named_with_its_line(tmp_path, text, sentence):
     path = tmp_path / "hosts"
     path.write_bytes(text)
     ended = run("--hostfile", str(path), "true")
@@ -139,7 +139,7 @@ def test_a_mistake_in_a_hostfile_is_told_with_its_line(tmp_path, text, sentence)
     ("#!/bin/sh\n", "printed a line that names no host: '' names no host"),
     ("#!/bin/sh\nprintf 'a:\\377'\n",
      "printed a line that names no host: 'a:\N{REPLACEMENT CHARACTER}'")])
-def test_a_script_that_finds_no_hosts_is_told_once(tmp_path, capfd, text, sentence):
+def test_a_script_that_finds_no_hosts_is_reported_once(tmp_path, capfd, text, sentence):
     script = tmp_path / "hosts.sh"
     script.write_text(text)
     script.chmod(0o755)
@@ -265,7 +265,7 @@ def test_other_hosts_are_reached_by_ssh_and_end_with_the_connection(tmp_path):
     ({"HARP_TUNER": "/nope"}, "HARP_TUNER /nope: No such file or directory"),
     ({"HOROVOD_CYCLE_TIME": "abc"}, "HOROVOD_CYCLE_TIME is 'abc'; allowed is a number, 0 or more"),
     ({"HOROVOD_TIMELINE": "/nope/x.json"}, "HOROVOD_TIMELINE: cannot write '/nope/x.json': there")])
-def test_a_setting_that_cannot_be_is_told_before_a_rank_starts(settings, sentence):
+def test_an_impossible_setting_is_refused_before_a_rank_starts(settings, sentence):
     ended = run("-np", "2", "echo", "began", **settings)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr.startswith(f"error: {sentence}")

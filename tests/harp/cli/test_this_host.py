@@ -25,7 +25,7 @@ def loaded(text: str, folder: Path):
     return load(file)
 
 
-def test_what_is_printed_is_a_topology_file(tmp_path: Path) -> None:
+def test_the_output_is_a_topology_file(tmp_path: Path) -> None:
     result = CliRunner().invoke(check.check, ["--topology"])
     assert result.exit_code == 0
     host, = loaded(result.output, tmp_path).hosts

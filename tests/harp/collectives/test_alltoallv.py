@@ -158,7 +158,7 @@ def test_counts_are_torchs_uneven_splits(ranks, data):
             assert (outs[rank][:len(wanted)] == wanted).all()
 
 
-def test_what_no_plan_can_mean_is_refused_in_one_sentence():
+def test_an_impossible_plan_is_refused_in_one_sentence():
     with pytest.raises(ValueError, match="the count from rank 1 to rank 0 is -2; allowed is 0"):
         Blocks.of_counts([[0, 1], [-2, 0]])
     with pytest.raises(ValueError, match=r"counts have the shape \(2, 3\)"):

@@ -70,7 +70,7 @@ def test_an_alltoall_over_sessions_is_the_transpose(name):
         np.testing.assert_array_equal(result, inputs[:, 1000 * rank:1000 * (rank + 1)].ravel())
 
 
-def test_what_came_before_the_end_can_be_taken_after_it():
+def test_arrivals_before_the_end_can_be_taken_after_it():
     """The other end sends, sees that all has come, and leaves; this one reads slowly."""
     async def go(near: Engine, far: Engine) -> list[int]:
         listener = far.listen()

@@ -1,4 +1,4 @@
-"""What a pipeline's messages wait for, three ways: fluid phases, every piece, and a recurrence."""
+"""Three models of a pipeline agree: fluid phases, every piece, and a recurrence."""
 
 from __future__ import annotations
 

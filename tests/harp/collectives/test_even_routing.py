@@ -1,4 +1,4 @@
-"""What even routing sends, against routing by chance and against the shares of all subsets."""
+"""Even routing against routing by chance and against the shares of all subsets."""
 
 from __future__ import annotations
 

@@ -220,7 +220,7 @@ def test_stages_are_pipelined_as_their_phases_say(plan):
         assert all(phase.pipelined <= stage.pipelined for phase in moving)
 
 
-def test_ranks_of_different_plans_are_told():
+def test_ranks_of_different_plans_are_refused():
     async def go() -> None:
         channels = memory_channels(2)
         plans = [make_plan("ring", ranks=2, nbytes=size) for size in (8, 16)]
@@ -231,6 +231,6 @@ def test_ranks_of_different_plans_are_told():
         asyncio.run(go())
 
 
-def test_elements_of_another_size_than_the_plans_are_told():
+def test_elements_of_another_size_than_the_plans_are_refused():
     with pytest.raises(ValueError, match="elements of float64 have 8 B, those of the plan 4 B"):
         Execution(make_plan("ring", ranks=2, nbytes=8), 0, "<f8", {}.__getitem__)

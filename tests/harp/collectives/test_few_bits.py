@@ -62,7 +62,7 @@ def test_hosts_send_few_bits_and_floats_stay_within():
     assert set(out.values()) == {2 * (hosts - 1) * whole // hosts}
 
 
-def test_what_a_rank_encodes_and_adds_is_counted():
+def test_encoding_and_adding_of_a_rank_are_counted():
     elements = 8 * CHUNK
     plan = make_plan("2d-few-bits", ranks=8, nbytes=4 * elements, group=2)
     work = [(phase.local.op, int(phase.local.elements.max()))
@@ -74,6 +74,6 @@ def test_what_a_rank_encodes_and_adds_is_counted():
 @pytest.mark.parametrize(("wrong", "sentence"), [
     ({"bits": 3}, "bits is 3; allowed are 8, 4, 2"),
     ({"unit_bytes": 2}, "unit_bytes is 2; few bits are of float32, 4")])
-def test_what_cannot_be_is_refused(wrong, sentence):
+def test_an_impossible_request_is_refused(wrong, sentence):
     with pytest.raises(ValueError, match=sentence):
         make_plan("few-bits", **{"ranks": 2, "nbytes": 64} | wrong)

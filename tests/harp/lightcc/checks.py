@@ -24,7 +24,7 @@ def reductions_of(dtype):
 
 
 def values(random, dtype, elements):
-    """Give elements of which all sums and products of eight ranks are exact in every type."""
+    """Give elements with exact sums and products over eight ranks, in every type."""
     if dtype == "bool":
         return random.integers(0, 2, elements).astype(bool)
     if dtype.startswith("u"):
@@ -64,8 +64,8 @@ def reduced(data, dtype, reduction):
 
 
 LARGE_BYTES = 32 << 20
-"""Vectors of so much share memory from call to call, of which only one may be under way: pages that
-are new cost more than all that a check does with them."""
+"""From this size on vectors share memory from call to call, so only one call may be under way: new
+pages cost more than all that a check does with them."""
 _memory = []
 
 
@@ -120,7 +120,7 @@ def begin_allreduce(group, random, elements, dtype="float32", reduction="sum"):
 
 
 def begin_reduce_scatter(group, random, elements, dtype="float32", reduction="sum"):
-    """Begin a reduce-scatter of parts of so many elements."""
+    """Begin a reduce-scatter of parts of ``elements`` elements."""
     ranks = len(group)
     held, wanted = vectors(group, random, elements * ranks, dtype, reduction)
     futures = [rank.reduce_scatter(raw(own), dtype, reduction)
@@ -147,7 +147,7 @@ def begin_broadcast(group, random, elements):
 
 
 def begin_allgather(group, random, elements):
-    """Begin an allgather of parts of so many bytes."""
+    """Begin an allgather of parts of ``elements`` bytes."""
     parts = [random.integers(0, 256, elements, np.uint8) for _ in group]
     data = [np.zeros(elements * len(group), np.uint8) for _ in group]
     for i, (own, part) in enumerate(zip(data, parts, strict=True)):

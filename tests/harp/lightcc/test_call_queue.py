@@ -49,7 +49,7 @@ def test_a_run_begins_while_the_one_before_it_waits(monkeypatch, port):
         del held  # until then the movers needed it
 
 
-def test_programs_are_apart_where_both_tell_all_of_their_memory():
+def test_programs_are_apart_where_both_name_all_of_their_memory():
     memory = np.zeros(100, np.uint8)
 
     def program(data):
@@ -101,7 +101,7 @@ def test_calls_on_the_same_memory_come_one_after_the_other(monkeypatch, port):
             np.testing.assert_array_equal(own, np.full(400_000, 2.0 * 2 ** 3, "<f4"))
 
 
-def test_who_disagrees_on_a_later_call_is_told_which(monkeypatch):
+def test_a_disagreement_names_the_later_call(monkeypatch):
     """That fails all that is under way, at all ranks by the same sentence."""
     monkeypatch.setenv("HARP_PORT", "udp")
     with group_of(3) as group:

@@ -1,4 +1,4 @@
-"""What ranks of a host send each other goes straight through memory, or through the network."""
+"""Messages between ranks of a host go straight through memory, or through the network."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.harp.lightcc.test_places import processes
 from tests.support.c_programs import SANITIZED, build, library, run
 
 ELEMENTS = 300_001
-"""Of a vector of which each rank has long pieces."""
+"""Length of a vector that gives each rank long pieces."""
 THREADS = ["-O1", "-fsanitize=thread", "-Wno-tsan"]
 
 
@@ -75,7 +75,7 @@ def sent(group):
 
 
 def sent_while_large(group):
-    """The same with vectors of which each rank has long pieces, and uneven messages."""
+    """The same with vectors that give each rank long pieces, and uneven messages."""
     before = sent(group)
     data = vectors(len(group), ELEMENTS)
     total = np.sum(data, axis=0)
@@ -108,7 +108,7 @@ def test_ranks_of_a_host_need_no_network(ranks, sent_while):
 
 
 @pytest.mark.parametrize("sent_while", [sent_while_small, sent_while_large])
-def test_whoever_has_no_such_memory_is_reached_through_the_network(monkeypatch, sent_while):
+def test_a_rank_without_shared_memory_is_reached_through_the_network(monkeypatch, sent_while):
     opened, calls = Direct.open, iter(range(4))
     monkeypatch.setattr(Direct, "open",
                         lambda direct: "" if next(calls) == 1 else opened(direct))
@@ -153,7 +153,7 @@ def test_a_rank_that_is_gone_is_named_though_it_left_what_cannot_be_used():
 
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_small_and_large_calls_and_barriers_do_not_agree(ranks):
-    """Also where one has told and heard all before another comes."""
+    """Also where one has sent and received all before another comes."""
     with group_of(ranks) as group:
         of_all(rank.barrier() for rank in group)
         data = vectors(ranks, 300_001)
@@ -209,7 +209,7 @@ def moves(mover, kind, peer, data):
     mover.run(program.pieces, program.pieces_n, program.work, int(PATIENCE_S * 1e9))
 
 
-def test_what_a_rank_told_before_it_left_is_heard():
+def test_the_last_words_of_a_rank_that_left_are_received():
     heard = np.zeros(8, np.uint8)
     with two_movers() as (peers, movers):
         moves(movers[1], SEND, 0, np.arange(8, dtype=np.uint8))

@@ -100,7 +100,7 @@ def test_reductions_of_truth_are_logical(reduction):
 @pytest.mark.parametrize(("dtype", "reduction"), [
     ("bool", "avg"), ("float32", "band"), ("bfloat16", "bxor"),
     ("complex64", "min")])
-def test_what_a_type_does_not_have_is_refused(dtype, reduction):
+def test_an_operation_that_a_type_lacks_is_refused(dtype, reduction):
     with pytest.raises(ValueError, match=f"elements of type {dtype} have no reduction"):
         combination(dtype, reduction)
 

@@ -31,7 +31,7 @@ NOTICED_S = 1.0
 
 
 class VirtualTime(selectors.SelectSelector):
-    """Whoever would sleep is told that the time is over."""
+    """A store that never sleeps: each wait ends at once as timed out."""
 
     now_s = 0.0
 
@@ -122,7 +122,7 @@ async def hear_all(waiting):
     return await asyncio.wait_for(asyncio.gather(*waiting), 100)
 
 
-def test_who_decides_tells_all_before_it_leaves():
+def test_the_deciding_rank_announces_the_failure_before_it_leaves():
     async def run():
         ranks = make_ranks(3, lambda: 0.3)
         return await hear_all([ranks[0].live(("of 0", FAILED)), ranks[1].live(("of 1", FAILED)),
@@ -146,7 +146,7 @@ def test_all_ranks_hear_one_of_the_sentences(count):
 
 
 @pytest.mark.parametrize("count", [3, 4, 5])
-def test_ranks_agree_though_one_is_killed_while_it_tells_them(count):
+def test_ranks_agree_though_one_is_killed_while_it_announces_the_failure(count):
     async def run(seed):
         chance = random.Random(seed)
         ranks = make_ranks(count, lambda: chance.random() * NOTICED_S / 4)
@@ -184,7 +184,7 @@ def test_a_reason_goes_before_what_follows_from_it():
 @pytest.mark.parametrize(("calls", "sentence"), [
     ([7, 7, 6, 7], "rank 2 did not come"), ([6, 7, 8, 6], "ranks 0, 3 did not come"),
     ([7, 7, 7, 7], "though all ranks came")])
-def test_who_did_not_come_is_named_though_others_came_at_different_times(calls, sentence):
+def test_a_missing_rank_is_named_though_others_came_at_different_times(calls, sentence):
     async def run():
         ranks = make_ranks(4)
         for rank, begun in zip(ranks, calls, strict=True):

@@ -192,7 +192,7 @@ def test_calls_are_carried_out_in_order_and_may_all_be_begun_at_once(group):
             assert (one == sum(rank + i for rank in range(len(group)))).all()
 
 
-def test_who_waits_comes_after_the_calls_before_it():
+def test_a_waiting_call_comes_after_the_calls_before_it():
     with group_of(2) as group:
         first = group[0].barrier()
         with group[0].waiting():
@@ -277,7 +277,7 @@ def test_messages_find_their_receive_by_rank_and_tag():
         assert (any_other == 1).all()
 
 
-def test_a_message_of_another_size_is_told():
+def test_a_message_of_another_size_is_reported():
     with group_of(2) as group:
         group[0].send(raw(np.zeros(4)), 1)
         with pytest.raises(GroupError, match=r"rank 0 sent 32 B with tag 0, and rank 1 receives "
@@ -321,7 +321,7 @@ def disagree_and_leave(ranks, odd):
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 5])
-def test_ranks_that_leave_as_soon_as_they_disagree_have_told_the_others_why(ranks):
+def test_ranks_that_leave_as_soon_as_they_disagree_give_the_others_the_reason(ranks):
     for odd in range(ranks):
         said = disagree_and_leave(ranks, odd)
         assert len(set(said)) == 1
@@ -330,7 +330,7 @@ def test_ranks_that_leave_as_soon_as_they_disagree_have_told_the_others_why(rank
 
 
 @pytest.mark.parametrize("ranks", [3, 4])
-def test_whoever_calls_something_longer_is_told_at_once(ranks):
+def test_a_rank_that_calls_something_longer_fails_at_once(ranks):
     """Small calls begin at one partner after the other, long ones at all, whichever rank is odd."""
     for odd in range(ranks):
         with group_of(ranks) as group:
@@ -410,7 +410,7 @@ def test_signs_of_zero_and_kinds_of_nan_are_those_of_all_ranks(ranks, reduction)
     assert len({own.tobytes() for own in cases}) == 1
 
 
-def test_another_order_of_calls_is_told():
+def test_another_order_of_calls_is_reported():
     with group_of(2) as group:
         begun = [group[0].allreduce(raw(np.zeros(8, "<f4")), "float32"), group[1].barrier()]
         assert all("rank 0 calls allreduce of 8 float32, sum, by recursive-doubling, rank 1 calls "
@@ -490,7 +490,7 @@ def test_a_receive_that_begins_as_the_group_ends_waits_for_nothing():
 
 @pytest.mark.parametrize(
     ("port", "sentence"), [("rdma", "HARP_PORT is 'rdma'; .* auto, udp, tcp, xdp, mem")])
-def test_a_port_that_there_is_not_is_told(monkeypatch, port, sentence):
+def test_an_unknown_port_is_refused(monkeypatch, port, sentence):
     monkeypatch.setenv("HARP_PORT", port)
     with pytest.raises(ValueError, match=sentence):
         Group(0, 1, MemoryStore())

@@ -1,4 +1,4 @@
-"""What a rank keeps of its gradients (harp.lightcc.hook); every rank is a thread."""
+"""State that a rank keeps of its gradients (harp.lightcc.hook); every rank is a thread."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Ranks:
         return averages[0]
 
     def left(self):
-        """What no rank has sent."""
+        """Gradients that no rank has sent."""
         whole = torch.zeros(ELEMENTS)
         for state in self.states:
             for kept in state.state_dict()["buckets"].values():
@@ -177,7 +177,7 @@ def check_nothing_is_lost(before, after, atol):
 @pytest.mark.parametrize("fp16", [False, True])
 @pytest.mark.parametrize("two_d", [False, True])
 @pytest.mark.parametrize(("before", "after"), [(4, 4), (4, 2), (2, 6), (3, 1)])
-def test_what_was_not_sent_is_kept_when_the_number_of_ranks_changes(monkeypatch, two_d, fp16,
+def test_unsent_gradients_are_kept_when_the_number_of_ranks_changes(monkeypatch, two_d, fp16,
                                                                     before, after):
     light(monkeypatch, two_d, fp16)
     _, left = check_nothing_is_lost(before, after, 1e-2)

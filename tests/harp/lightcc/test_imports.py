@@ -1,4 +1,4 @@
-"""What imports torch: `harp.lightcc.torch`, `torchft`, `hook` and `tensors`, and Horovod's API."""
+"""Modules that import torch: `harp.lightcc.torch`, `torchft`, `hook`, `tensors`, Horovod's API."""
 
 from __future__ import annotations
 

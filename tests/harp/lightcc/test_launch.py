@@ -73,7 +73,7 @@ def test_ranks_of_mpich_on_one_host_meet_at_a_port_of_their_job(tmp_path):
     assert first[0].startswith("127.0.0.1 ")
 
 
-def test_torch_is_told_in_its_own_words_what_another_launcher_said():
+def test_torch_gets_its_own_variables_from_another_launcher():
     told = torch_variables(OPEN_MPI)
     assert read_place(told) == Place(2, 4, 2, 4, "torchrun")
     assert read_master(told) == read_master(OPEN_MPI)

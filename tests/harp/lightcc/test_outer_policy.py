@@ -1,4 +1,4 @@
-"""What is sent when, and in how many bytes (harp.lightcc.outer_policy)."""
+"""Elements to send, their times and their bytes (harp.lightcc.outer_policy)."""
 
 from __future__ import annotations
 
@@ -68,6 +68,6 @@ def test_what_is_not_sent_is_kept_beside_anchor_and_momentum():
     ({"method": "diloco", "bits": 16}, "bits is 16; allowed are 2, 4, 8, 32"),
     ({"delay": 1}, "diloco sends all at once and waits for it; fragments and delay are of "
                    "streaming and sparseloco")])
-def test_what_cannot_be_is_refused_in_a_sentence(given, sentence):
+def test_an_impossible_request_is_refused_in_a_sentence(given, sentence):
     with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
         OuterPolicy(**{"method": "diloco", "every": 30, **given})

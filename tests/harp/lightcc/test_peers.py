@@ -18,7 +18,7 @@ async def connect_all(*peers):
     return await asyncio.gather(*(each.connect() for each in peers), return_exceptions=True)
 
 
-def test_who_does_not_come_is_named_long_before_the_timeout(caplog):
+def test_a_missing_rank_is_named_long_before_the_timeout(caplog):
     store = MemoryStore()
     both = [Peers(rank, 3, store, 1.0, {}) for rank in range(2)]
     try:

@@ -1,4 +1,4 @@
-"""Which ranks share memory; the others talk as ranks of different hosts do."""
+"""Ranks that share memory; the others communicate as ranks of different hosts do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which engine a rank takes towards other hosts, and that collectives go over it."""
+"""Choice of a rank's engine towards other hosts; collectives go over it."""
 
 from __future__ import annotations
 
@@ -80,6 +80,6 @@ def test_the_interface_of_an_address_is_that_of_the_kernel():
         assert nics.interface_of("2001:db8::1") is None
 
 
-def test_a_missing_interface_is_told_by_one_sentence():
+def test_a_missing_interface_is_one_sentence():
     with pytest.raises(OpenError, match="there is no interface nosuch"):
         ports.open_network({"HARP_PORT": "xdp", "HARP_IFNAME": "nosuch"}, "test")

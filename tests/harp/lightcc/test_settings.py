@@ -120,7 +120,7 @@ def test_a_flag_may_be_a_number_or_text(one):
     ({"LIGHT_TOPK_RATIO": "nan"}, "a share above 0"),
     ({"LIGHT_TOPK_RATIO": ""}, "a share above 0"),
 ])
-def test_what_cannot_be_meant_is_refused_in_one_sentence(env, says):
+def test_a_contradiction_is_refused_in_one_sentence(env, says):
     with pytest.raises(ValueError, match=says) as caught:
         LightSettings.from_env(env)
     assert "\n" not in str(caught.value)

@@ -25,7 +25,7 @@ from tests.harp.lightcc.test_group import PATIENCE_S  # noqa: E402
 RANKS = 3
 SUM = float(sum(range(RANKS)))
 BEFORE = 99.0
-"""What is in memory that nothing has been written to."""
+"""Content of memory before the first write."""
 RUNNING = threading.RLock()
 
 
@@ -170,7 +170,7 @@ def test_every_collective_takes_tensors_on_gpus_in_the_order_of_the_calls(groups
             assert group._stager.devices.read(tensor) == values
 
 
-def test_a_future_is_told_on_the_stream_of_the_copies(groups, monkeypatch):
+def test_a_future_completes_on_the_stream_of_the_copies(groups, monkeypatch):
     monkeypatch.setattr(StagedWork, "_devices", LightWork._devices)  # of no real device
     data = [group._stager.devices.tensor(2, value=1) for group in groups]
     futures = [group.allreduce([own]).get_future()
@@ -180,7 +180,7 @@ def test_a_future_is_told_on_the_stream_of_the_copies(groups, monkeypatch):
         assert group._stager.devices.entered == [group._stager.devices.side]
 
 
-def test_what_cannot_be_is_an_error_of_the_work(groups):
+def test_an_impossible_call_is_an_error_of_the_work(groups):
     group = groups[0]
     data = group._stager.devices.tensor(2, value=1)
     work = group._reduce_scatter_base(data, group._stager.devices.tensor(5, value=1))

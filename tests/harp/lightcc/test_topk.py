@@ -84,7 +84,7 @@ def test_a_sample_selects_almost_all_of_the_largest(n, kept, value_bytes):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_a_sample_does_not_send_is_not_lost(kind):
+def test_values_below_a_sampled_threshold_are_not_lost(kind):
     """Also where the sample is blind for what the values are."""
     random = np.random.default_rng(6)
     error, sent, wanted = np.zeros(20_000, "<f4"), np.zeros(20_000), np.zeros(20_000)
@@ -102,7 +102,7 @@ def test_few_values_are_selected_exactly_instead_of_by_a_sample():
 
 
 @pytest.mark.parametrize("value_bytes", [2, 4])
-def test_what_is_not_sent_stays_as_error_and_nothing_is_lost(value_bytes):
+def test_unsent_values_stay_as_error_and_nothing_is_lost(value_bytes):
     random = np.random.default_rng(1)
     error, sent, wanted = np.zeros(5000, "<f4"), np.zeros(5000), np.zeros(5000)
     for _ in range(20):

@@ -50,7 +50,7 @@ def test_collectives_are_right(ranks, port):
 
 @pytest.mark.long
 @pytest.mark.parametrize("threads", long_except([1, 4], 4))
-def test_threads_that_spin_for_the_same_cores_are_told_of_once(threads):
+def test_threads_that_spin_for_the_same_cores_are_reported_once(threads):
     said = []
     for process in start("ddp", 2, OMP_NUM_THREADS=str(threads)):
         said.append(process.communicate(timeout=PATIENCE_S)[1])
@@ -176,13 +176,13 @@ def test_works_that_are_over_keep_no_tensors():
 
 
 @long
-def test_who_does_not_come_to_a_new_group_is_named_and_others_can_end():
+def test_a_rank_missing_from_a_new_group_is_named_and_others_can_end():
     *said, _ = found(start("late_group", 3))
     assert said == ["the group was not made within 2 s: rank 2 did not come"] * 2
 
 
 @long
-def test_a_child_of_fork_is_told_that_the_group_is_not_its_own():
+def test_a_child_of_fork_gets_the_error_that_the_group_is_not_its_own():
     for said in found(start("forked", 2)):
         assert len(said) == 4
         assert all(one.startswith("this process is a child of fork") for one in said)

@@ -1,4 +1,4 @@
-"""What torch builds upon a process group works over lightcc: one job of ranks for all of it."""
+"""Features that torch builds on process groups work over lightcc: one job of ranks for them all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What torch builds upon a process group, over lightcc, with four spawned ranks.
+"""Features that torch builds on process groups, over lightcc, with four spawned ranks.
 
     python -m tests.harp.lightcc.torch_features [NAME ...]
 
@@ -419,7 +419,7 @@ def error_of(call):
 
 
 def uneven_inputs(rank, folder):
-    """DDP's reducer alone holds the work that tells how many ranks have inputs left."""
+    """DDP's reducer alone holds the work that counts the ranks with inputs left."""
     model = DistributedDataParallel(torch.nn.Linear(1, 1, bias=False))
     with model.join(divide_by_initial_world_size=False):
         for step in range(rank + 1):

@@ -211,7 +211,7 @@ class Given(torch.nn.Module):
 
 
 def whole_of(state, sizes):
-    """What a rank has not sent, of all buckets."""
+    """Unsent gradients of a rank, of all buckets."""
     kept = [torch.zeros(size) for size in sizes]
     for (_, parts), memory in state.state_dict()["buckets"].items():
         at = memory["first"]
@@ -223,7 +223,7 @@ def whole_of(state, sizes):
 
 
 def any_backend_sparse(rank, ranks):
-    """What came and what is left are all gradients; half way from all ranks' checkpoints."""
+    """Sent and unsent parts add up to all gradients; half way from all ranks' checkpoints."""
     state, sizes, seed = GradientState(host=hosts_of(rank, ranks)), [1001, 700, 3], 0
     given, came = torch.zeros(1704), torch.zeros(1704)
     for _ in range(2):
@@ -267,7 +267,7 @@ def large(rank, ranks):
 
 
 class Broken(LightGroup):
-    """LightCC's part of a rank of which a call comes to nothing."""
+    """LightCC's part of a rank that fails in a call."""
 
     def sum_between(self, *_, **__):
         if os.environ["HOW"] == "killed":
@@ -418,7 +418,7 @@ def held(rank, ranks):
 
 
 def late_group(rank, ranks):
-    """The last rank does not come to a new group; the others are told, and can end."""
+    """The last rank does not come to a new group; the others get an error, and can end."""
     said = ""
     if rank < ranks - 1:
         try:
@@ -441,7 +441,7 @@ def refusal(call):
 
 
 def forked(rank, ranks):
-    """A child of fork is told that the group is not its own."""
+    """A child of fork gets the error that the group is not its own."""
     data = torch.ones(8)
     dist.all_reduce(data)
     read, write = os.pipe()

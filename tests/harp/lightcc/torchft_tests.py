@@ -27,7 +27,7 @@ class LightCCApis(TestCase):
         assert group.errored() is None
         group.shutdown()
 
-    def test_who_does_not_come_is_named(self):
+    def test_a_missing_rank_is_named(self):
         store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
         group = ProcessGroupLightCC(timeout=timedelta(seconds=1))
         with pytest.raises(RuntimeError, match="not made within 1 s: rank 1 did not come"):

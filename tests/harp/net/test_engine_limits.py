@@ -58,7 +58,7 @@ def stranger():
         yield stranger
 
 
-def test_a_listener_tells_a_connecting_end_of_another_version_and_its_log_names_both(stranger):
+def test_a_listener_refuses_another_version_and_its_log_names_both(stranger):
     name = "version-of-the-log"
     with harp.Engine("udp", address="127.0.0.1", name=name) as engine, engine.listen() as listening:
         handle = listening.handle

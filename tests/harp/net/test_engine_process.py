@@ -23,7 +23,7 @@ def refusal(connection):
     return str(caught.value)
 
 
-def test_a_second_thread_is_told_that_the_connection_is_in_use():
+def test_a_second_thread_gets_the_error_that_the_connection_is_in_use():
     with pair() as (a, b):
         waiting = threading.Thread(target=lambda: b.recv(timeout=PATIENCE_S))
         waiting.start()
@@ -77,7 +77,7 @@ def test_ctrl_c_ends_a_wait():
         assert a.info
 
 
-def test_a_child_of_fork_is_told_and_the_parent_goes_on():
+def test_a_child_of_fork_gets_an_error_and_the_parent_goes_on():
     with pair("udp") as (a, b):
         child = os.fork()
         if not child:

@@ -1,4 +1,4 @@
-"""Which UDP ports lead to the queue of a card that an engine owns: found by trying."""
+"""UDP ports that lead to the queue of a card that an engine owns: found by trying."""
 
 from __future__ import annotations
 

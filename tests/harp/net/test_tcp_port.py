@@ -88,7 +88,7 @@ class Relay:
             self._drop([one])
 
     def _flipped(self, data):
-        at = data.find(bytes(200))  # no header has so many zeros
+        at = data.find(bytes(200))  # no header has 200 zeros
         if at < 0 or not self.flips:
             return data
         self.flips -= 1

@@ -26,7 +26,7 @@ MESSAGE = bytes(100_000)
 
 
 class Capture:
-    """What leaves and arrives at an end, as far as it is UDP."""
+    """UDP packets that leave and arrive at an end."""
 
     def __init__(self, end: End) -> None:
         with end.space.entered():
@@ -63,7 +63,7 @@ def capturing(end: End) -> Iterator[Capture]:
 @pytest.mark.parametrize(("connects", "listens"), [("udp", "udp"), ("xdp", "udp"), ("udp", "xdp")])
 def test_both_ends_use_the_class_of_the_connecting_one(
         connects: str, listens: str, ipv6: bool) -> None:
-    # What an AF_XDP socket sends and takes passes no tap of its own host: the other end looks.
+    # Packets of an AF_XDP socket pass no tap of its own host: the other end looks.
     with veth_pair() as ends, capturing(ends[listens == "udp"]) as capture:
         engines = []
         for kind, end in zip((connects, listens), ends, strict=True):

@@ -1,4 +1,4 @@
-"""Of the source ports that yield a flow's path, plans take those by which answers spread."""
+"""Plans choose source ports that keep a flow's path and spread its answers."""
 
 from __future__ import annotations
 

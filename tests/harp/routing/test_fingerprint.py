@@ -80,7 +80,7 @@ def test_a_port_that_is_not_heard_has_no_class() -> None:
 
 
 @pytest.mark.parametrize("shape", [(0, 0), (10, 8), (300, 1)])
-def test_too_little_tells_nothing(shape: tuple[int, int]) -> None:
+def test_too_few_samples_give_no_answer(shape: tuple[int, int]) -> None:
     assert find_classes(np.zeros(shape)).sure == 0
 
 
@@ -140,7 +140,7 @@ def ask_until(said: str, words: list[str]) -> str:
 
 @pytest.mark.long
 @root_only
-def test_spines_are_told_apart_by_the_queues_that_another_job_makes(tmp_path: Any) -> None:
+def test_spines_are_distinguished_by_the_queues_that_another_job_makes(tmp_path: Any) -> None:
     """Four spines, TTL expiry unasked: cables to them are slower than hosts', so queues form."""
     wires = Wires(100e6, 1e-6, SwitchHash("linux", seed=5))
     fabric = replace(leaf_spine(Endpoints.uniform(4, bps=100e6), leaves=2, spines=4, wires=wires),
@@ -187,7 +187,7 @@ def test_paths_of_a_connection_take_ways_of_which_nobody_knows_the_routers() -> 
     assert sorted(port % 4 for port in plan.source_port.tolist()) == [0, 1, 2, 3]
 
 
-def test_who_does_not_answer_is_one_sentence() -> None:
+def test_a_silent_host_is_one_sentence() -> None:
     done = CliRunner().invoke(harp, ["probe", "--fingerprint", "127.0.0.1", "--source",
                                      "127.0.0.1", "--port", "9", "--seconds", "0.5"])
     assert done.exit_code == 1

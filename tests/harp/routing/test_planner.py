@@ -156,11 +156,11 @@ def test_after_failures_no_flow_is_lost_or_uses_a_dead_link(name, seed, failures
     used = between_switches(fabric, plan.links)
     dead = np.random.default_rng(seed).choice(used, failures, replace=False)
     degraded = fabric.without(np.concatenate([dead, dead ^ 1]))
-    mended = replan(plan, degraded)
-    mended.verify(degraded)
-    assert np.array_equal(mended.src, plan.src)
-    assert np.array_equal(mended.dst, plan.dst)
-    assert not np.isin(mended.links, np.concatenate([dead, dead ^ 1])).any()
+    repaired = replan(plan, degraded)
+    repaired.verify(degraded)
+    assert np.array_equal(repaired.src, plan.src)
+    assert np.array_equal(repaired.dst, plan.dst)
+    assert not np.isin(repaired.links, np.concatenate([dead, dead ^ 1])).any()
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -181,10 +181,10 @@ def test_a_failure_moves_few_flows_and_its_repair_none_but_brings_the_load_back(
     fabric = leaf_spine(Endpoints.uniform(256), leaves=16, spines=16)
     plan = plan_paths(fabric, np.arange(256), (np.arange(256) + 16) % 256)
     degraded = fabric.without(np.array([0, 1]) + fabric.links_between("leaf0", "spine3")[0])
-    mended = replan(plan, degraded)
-    assert mended.max_load == mended.bound == 2.0
-    assert (mended.links != plan.links).any(axis=1).sum() <= 8
-    back = replan(mended, fabric)
+    repaired = replan(plan, degraded)
+    assert repaired.max_load == repaired.bound == 2.0
+    assert (repaired.links != plan.links).any(axis=1).sum() <= 8
+    back = replan(repaired, fabric)
     back.verify(fabric)
     assert back.max_load == 1.0
 
@@ -193,9 +193,9 @@ def test_a_failure_elsewhere_changes_nothing():
     fabric = leaf_spine(Endpoints.uniform(32), leaves=4, spines=8)
     plan = plan_paths(fabric, [0, 8], [9, 1])
     dead = fabric.links_between("leaf3", "spine7")
-    mended = replan(plan, fabric.without([*dead, *(dead ^ 1)]))
-    assert np.array_equal(mended.source_port, plan.source_port)
-    assert np.array_equal(mended.links, plan.links)
+    repaired = replan(plan, fabric.without([*dead, *(dead ^ 1)]))
+    assert np.array_equal(repaired.source_port, plan.source_port)
+    assert np.array_equal(repaired.links, plan.links)
 
 
 def test_links_of_different_rates_are_loaded_by_their_rates():

@@ -139,7 +139,7 @@ NO_FILES = {"": "it is not a file of harp probe", '{"format": "x"}': "its format
 
 
 @pytest.mark.parametrize("text", NO_FILES)
-def test_what_is_no_file_is_one_sentence(text: str) -> None:
+def test_a_path_that_is_no_file_is_one_sentence(text: str) -> None:
     with pytest.raises(PlanError, match=NO_FILES[text]):
         from_json(text)
 
@@ -176,7 +176,7 @@ class BusyHost:
 
 
 @pytest.mark.parametrize(("busy_s", "idle_s"), [(0.1, 0.03), (0.02, 0.005), (0.4, 0.1)])
-def test_who_is_nearer_is_found_on_a_busy_host(busy_s: float, idle_s: float) -> None:
+def test_nearer_hosts_are_found_on_a_busy_host(busy_s: float, idle_s: float) -> None:
     """It is busy for four fifths of its time, and for longer than a block of rounds takes."""
     for seed in range(30):
         random.seed(seed)  # of the order in which targets are asked
@@ -186,7 +186,7 @@ def test_who_is_nearer_is_found_on_a_busy_host(busy_s: float, idle_s: float) -> 
         assert found[FAR] == pytest.approx(12e-6, rel=0.02)
 
 
-def test_who_does_not_answer_is_not_waited_for_again() -> None:
+def test_a_silent_host_is_not_waited_for_again() -> None:
     host = BusyHost(1, 0, 1)
     assert set(least_of_rounds([NEAR, DEAF], host.ask, host.pause)) == {NEAR}
     assert host.asked[DEAF] == 3
@@ -216,7 +216,7 @@ def run(*words: object) -> Any:
 
 @pytest.mark.long
 @root_only
-def test_hosts_of_two_leaves_are_told_apart_by_probes(tmp_path: Path) -> None:
+def test_probes_distinguish_hosts_of_two_leaves(tmp_path: Path) -> None:
     """A leaf-spine of Linux routers; the job's file says one switch, and hosts stand mixed.
 
     Spines are far away: two of their cables delay a round trip by several times what it takes.

@@ -66,7 +66,7 @@ def test_limits_add_up_to_the_time(tmp_path: Path) -> None:
         assert row.limits[0].name.startswith("network thread")
 
 
-def test_what_is_not_told_of_connections_is_drawn_and_named() -> None:
+def test_unknown_connections_are_drawn_and_named() -> None:
     """Behind a VPC whose file gives no driver NCCL may open one socket or many."""
     path = ROOT / "topologies" / "cloud-vpc-25g-burst.yaml"
     made = Cluster(load(path))
@@ -101,7 +101,7 @@ def test_a_draw_has_source_ports_of_its_own() -> None:
     assert len(times) > 1
 
 
-def test_what_the_file_fits_is_fitted_again() -> None:
+def test_parameters_that_the_file_fits_are_fitted_again() -> None:
     """The flagship fits its stack to two hosts, so that an allreduce there is known better."""
     path = ROOT / "topologies" / "taco-vgg16-v100-25g.yaml"
     made = Cluster(load(path))

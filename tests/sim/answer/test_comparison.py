@@ -45,7 +45,7 @@ def test_a_changed_rate_is_one_key_and_a_faster_row(tmp_path):
     {"seed": 1, "faults": []},
     {"description": "other words", "name": "other"},
     {"scenarios": [{"channels": 1, "allreduce": "ring", "stack": "ideal", "name": "s"}]}])
-def test_what_means_the_same_is_no_change(tmp_path, new):
+def test_equal_meanings_are_no_change(tmp_path, new):
     old = topology(fabric={"template": "single-switch", "latency": "0s"})
     done = compare(tmp_path, old, topology() | new, "--draws", "0")
     assert "The files mean the same." in done.stdout

@@ -57,7 +57,7 @@ def small(folder: Path, *, stack: str = "kernel-tcp", gpus: int = 4,
 def test_shipped_values_are_those_of_the_fit(path: Path) -> None:
     for comparison in compare(Cluster(load(path))):
         assert comparison.shipped == pytest.approx(comparison.fitted, rel=1e-3), comparison
-        if comparison.fitted:  # a cost of which 0 is still too much leaves its row within bounds
+        if comparison.fitted:  # a row that wants a cost below 0 stays within bounds
             assert abs(comparison.residual) < 1e-5
         assert abs(comparison.residual) <= comparison.expect.within
 
@@ -158,8 +158,8 @@ def test_a_cost_that_even_at_nothing_is_too_slow_becomes_nothing(tmp_path: Path)
     ("rdma.cost_per_byte", 4, "has no effect"),
     ("kernel-tcp.cost_per_byte", 1, "has no effect"),
 ])
-def test_what_cannot_be_fitted_is_refused_at_its_place(tmp_path: Path, name: str, gpus: int,
-                                                       says: str) -> None:
+def test_an_impossible_fit_is_refused_at_its_place(tmp_path: Path, name: str, gpus: int,
+                                                   says: str) -> None:
     with pytest.raises(TopologyError, match=says) as caught:
         fit(Cluster(load(small(tmp_path, name=name, gpus=gpus))), Settings())
     assert caught.value.key == "expect[0].fits"
@@ -214,7 +214,7 @@ def test_quantities_read_well(parameter: str, value: float, text: str) -> None:
 
 UNITS = {"TimeParameter": {"ns", "us", "ms", "s"}, "SizeParameter": {"B"},
          "RateParameter": {"bps", "kbps", "Mbps", "Gbps", "Tbps"}}
-"""What a figure may be told in; all others are plain numbers."""
+"""Units of a figure by kind; all others are plain numbers."""
 
 
 @pytest.mark.parametrize(("parameter", "kind"), [
@@ -222,7 +222,7 @@ UNITS = {"TimeParameter": {"ns", "us", "ms", "s"}, "SizeParameter": {"B"},
     for model in (StackSet, FrameworkSet) for name, field in model.model_fields.items()
     if name not in ("base", "description")])
 @pytest.mark.parametrize("value", [0.0, 0.565, 1.77])
-def test_every_parameter_is_told_in_its_own_unit(parameter: str, kind: str, value: float) -> None:
+def test_every_parameter_has_its_own_unit(parameter: str, kind: str, value: float) -> None:
     unit = quantity(f"a-set.{parameter}", value).lstrip("0123456789.-")
     assert unit in UNITS.get(kind, {""})
 
@@ -253,7 +253,7 @@ def test_another_cluster_claims_no_fit(change):
         text.split())
 
 
-def test_calibrate_tells_the_fingerprint_of_another_cluster(tmp_path):
+def test_calibrate_names_the_fingerprint_of_another_cluster(tmp_path):
     path = tmp_path / "other.yaml"
     path.write_text(TACO.read_text().replace("rate: 25Gbps,", "rate: 100Gbps,"))
     with pytest.raises(TopologyError) as caught:

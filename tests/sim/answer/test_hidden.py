@@ -1,4 +1,4 @@
-"""What is unknown of NCCL's connections: when, and what a draw makes of it."""
+"""Unknown properties of NCCL's connections: when they count, and how draws choose them."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def made(folder, nic=None, gpus=2, **more):
     ({"driver": "other"}, {}), ({"driver": "ena"}, {}), (None, {"scenario": {"sockets": 1}}),
     (None, {"scenario": {"helpers": 0}}), (None, {"scenario": {"stack": "rdma"}}),
     (None, {"scenario": {"stack": "taco-tcp"}}), (None, {"vpc": None})])
-def test_what_is_told_is_not_drawn(tmp_path, nic, more):
+def test_known_properties_are_not_drawn(tmp_path, nic, more):
     built = made(tmp_path, nic, **more)
     assert not unknown_driver(built.topology)
     assert every_hidden(built.topology) == []
     assert {draw.hidden for draw in choose_draws(built.topology, 8)} == {Hidden()}
 
 
-def test_a_driver_that_is_not_told_is_drawn_evenly(tmp_path):
+def test_an_unknown_driver_is_drawn_evenly(tmp_path):
     drawn = choose_draws(made(tmp_path).topology, DRAWS)
     assert Counter(draw.hidden.driver for draw in drawn) == {"ena": 8, "gve": 8, "other": 8}
     assert not any(draw.hidden.bound for draw in drawn)

@@ -1,4 +1,4 @@
-"""Keys without effect are named, and no other: each file tells which of its keys are idle."""
+"""Keys without effect are named, and no others: each file lists its idle keys itself."""
 
 from __future__ import annotations
 

@@ -224,7 +224,7 @@ def test_hosts_that_differ(tmp_path, allreduce):
 
 
 def test_a_job_within_a_host_ends_after_its_own_steps(tmp_path):
-    """Its steps are a thousandth of the other's; simulating them all would tell nothing."""
+    """Its steps are a thousandth of the other's; simulating them all would add nothing."""
     given_ = {"hosts": 3, "rate_bps": 1e6, "jobs": [
         {"name": "a", "hosts": ["h-0", "h-1"]}, {"name": "b", "hosts": ["h-2"]}]}
     made = build(tmp_path, **given_)

@@ -93,7 +93,7 @@ def test_the_best_few_run_again_at_packet(made: Cluster, tmp_path: Path) -> None
     assert found.best == min(found.checked, key=lambda row: row[2] or 0.0)[0]
 
 
-def test_what_is_deployed_is_what_was_simulated(made: Cluster) -> None:
+def test_the_deployed_plan_is_the_simulated_one(made: Cluster) -> None:
     """The variables of a point give the scenario's LIGHT_* settings, and no others."""
     scenario = made.topology.scenarios[0]
     point = space_of(made).point({"algorithm": "2d-topk", "threshold": 65536, "fp16": 1})
@@ -122,7 +122,7 @@ def test_the_files_are_written(tmp_path: Path) -> None:
     assert (folder / "tuning.json").exists()
 
 
-def test_what_leaves_gradients_out_can_be_refused(made: Cluster) -> None:
+def test_models_that_leave_gradients_out_can_be_refused(made: Cluster) -> None:
     space = Space.of(made, made.topology.scenarios[0], lossless=True)
     assert space.algorithm == ("nccl", "ring", "2d")
 
@@ -136,7 +136,7 @@ def refusal_of(tmp_path: Path, folder: Path, **changed: Any) -> str:
     return done.stderr
 
 
-def test_who_lacks_optuna_is_told_what_brings_it(
+def test_without_optuna_the_command_names_the_extra(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     assert refusal_of(tmp_path, tmp_path / "tuned") == (

@@ -148,8 +148,8 @@ def test_a_wrong_workload_is_one_sentence(tmp_path: Path, case: str) -> None:
 
 @pytest.mark.parametrize(("scenario", "key"), [
     ({"routing": "plan"}, "routing"), ({"sync": {"every": 4}}, "sync")])
-def test_what_a_replay_does_not_do_is_refused(tmp_path: Path, scenario: dict[str, Any],
-                                              key: str) -> None:
+def test_options_that_a_replay_lacks_are_refused(tmp_path: Path, scenario: dict[str, Any],
+                                                 key: str) -> None:
     cluster = Cluster(load(file(tmp_path, scenario=scenario)))
     with pytest.raises(TopologyError, match=rf"{key}.*no meaning for a replay"):
         run_scenario(cluster, cluster.topology.scenarios[0], 4)

@@ -73,7 +73,7 @@ def test_what_nccl_has_is_all_that_a_table_asks_for(tmp_path: Path) -> None:
     assert all(row.channels < 2 and (row.gain or 0) >= 1.02 for row in tuned.communicator.rows)
 
 
-def test_a_budget_is_kept_and_told(tmp_path: Path) -> None:
+def test_a_budget_is_kept_and_reported(tmp_path: Path) -> None:
     path = write(tmp_path, topology(**CLUSTERS["two hosts of TCP"]))
     done = run(path, "--budget", "1us", "-o", tmp_path / "t.json")
     assert done.exit_code == 0, done.stderr
@@ -221,7 +221,7 @@ NO_TABLES = {
 
 
 @pytest.mark.parametrize("text", NO_TABLES)
-def test_what_is_no_table_is_one_sentence(tmp_path: Path, text: str) -> None:
+def test_a_file_that_is_no_table_is_one_sentence(tmp_path: Path, text: str) -> None:
     path = write(tmp_path, topology(**CLUSTERS["two hosts of TCP"]))
     (tmp_path / "t.json").write_text(text)
     done = CliRunner().invoke(run_main, [str(path), "--collective", "allreduce", "--tuned",

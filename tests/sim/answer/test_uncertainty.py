@@ -144,7 +144,7 @@ def test_every_row_of_a_file_lies_in_its_own_interval(tmp_path):
     assert result.interval.low_exposed_s <= result.breakdown.exposed_s
 
 
-def test_what_nothing_moves_has_no_interval(tmp_path):
+def test_a_figure_that_nothing_moves_has_no_interval(tmp_path):
     assert interval(cluster(tmp_path)) == [None]
     made = uncertain(tmp_path)
     assert spread(made, [(made.topology.scenarios[0], 1)], workers=1) == [[None]]
@@ -236,7 +236,7 @@ def test_effort_counts_what_a_large_cluster_adds_to_each_event(tmp_path):
     assert large > 3 * small
 
 
-def test_what_a_data_sheet_leaves_open_is_drawn(tmp_path):
+def test_gaps_of_a_data_sheet_are_drawn(tmp_path):
     """Of GPUs that the file knows by name alone; a share that it gives is no unknown."""
     def drawn(**gpus):
         made = cluster(tmp_path, hosts=1, gpus=1, host={"gpus": {"count": 1} | gpus}, workload={

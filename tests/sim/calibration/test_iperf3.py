@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def document(*, rate_bps: float = 20e9, host: float = 60.0, remote: float = 100.0,
              **test: Any) -> dict[str, Any]:
-    """What iperf3 3.12 writes, as far as it is read, and a few keys that are not."""
+    """Output of iperf3 3.12: the keys that are read, and a few that are not."""
     return {
         "start": {"version": "iperf 3.12", "connecting_to": {"host": "10.0.0.2", "port": 5201},
                   "test_start": {"protocol": "TCP", "num_streams": 1, "blksize": 131072,

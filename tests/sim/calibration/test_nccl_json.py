@@ -21,7 +21,7 @@ EIGHT = ["node-0"] * 8 + ["node-1"] * 8
 
 
 def document(log: str, *, of_process: int = 1) -> dict[str, Any]:
-    """What ``-J`` writes beside a log: src/util.cu of NVIDIA/nccl-tests, version 2 of the file."""
+    """Output of ``-J`` beside a log: src/util.cu of NVIDIA/nccl-tests, version 2 of the file."""
     parsed = parse_log(log, "log")
     ranks, factor = parsed.ranks, 2 * (parsed.ranks - 1) / parsed.ranks
 

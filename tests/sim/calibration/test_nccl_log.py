@@ -44,7 +44,7 @@ def test_a_noisy_log_gives_back_what_made_it(tmp_path: Path, layout: str, seed: 
 
 
 def hop_s(found: dict[str, dict[str, float]], base: HostStack) -> float:
-    """What a short message pays for a hop: noise does not tell the one part from the other."""
+    """Cost of a hop for a short message: noise does not separate its two parts."""
     rest = found.get("cost_per_message", {"value": base.cost_per_message.value})
     return found["start_latency"]["value"] + rest["value"]
 
@@ -78,7 +78,7 @@ def test_a_log_by_nccls_rule_of_latency_gives_back_a_hop(tmp_path: Path) -> None
     assert hop_s(found, load_stack("harp")) == pytest.approx(52e-6 - 12e-6, rel=0.02)
 
 
-def test_what_a_log_gives_on_another_base_simulates_to_the_same_times(tmp_path: Path) -> None:
+def test_a_log_on_another_base_simulates_to_the_same_times(tmp_path: Path) -> None:
     truth = simulated("taco-tcp-process")
     output = tmp_path / "out.yaml"
     derived(save(tmp_path, nccl_log(truth, EIGHT)), "--topology", TACO, "-o", output)
@@ -186,7 +186,7 @@ def test_a_bad_log_is_refused_in_one_sentence_and_nothing_is_written(tmp_path: P
     assert sorted(p.name for p in tmp_path.iterdir()) == ["bad.log", "out.yaml"]
 
 
-def test_another_collective_is_told_by_its_bus_bandwidth() -> None:
+def test_another_collective_is_recognised_by_its_bus_bandwidth() -> None:
     log = nccl_log(ring_time(1e-6, 1e-11, ranks=4), [*PAIR, *PAIR])
     assert parse_log(log, "x").ranks == 4
     columns = log.splitlines()[-4].split()

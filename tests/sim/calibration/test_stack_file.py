@@ -94,7 +94,7 @@ def test_all_kinds_together_give_every_parameter(tmp_path: Path) -> None:
     assert {name: row["value"] for name, row in found.items()} == pytest.approx(truth, rel=1e-3)
 
 
-def test_what_rows_cannot_tell_apart_keeps_the_bases_value(tmp_path: Path) -> None:
+def test_indistinguishable_parameters_keep_the_base_s_value(tmp_path: Path) -> None:
     base = load_stack("harp")
     found = derived(save(tmp_path, [stream(1e-9, 1500)] * 5))
     assert set(found) == {"cost_per_byte"}
@@ -235,7 +235,7 @@ def test_rows_that_follow_no_single_cost_are_said_to(tmp_path: Path) -> None:
     assert "another algorithm or protocol?" in text
 
 
-def test_equations_count_what_they_are_told() -> None:
+def test_equations_count_the_given_multiply_adds() -> None:
     equation = Equation(1.0, {"cost_per_byte": 2.0})
     assert equation.cost_s(("cost_per_byte", "cost_per_packet"),
                            {"cost_per_byte": 3.0, "cost_per_packet": 5.0}) == 6.0

@@ -1,4 +1,4 @@
-"""Where ranks lie: every GPU once, hosts of a ToR together, rings on their rails."""
+"""Placement of ranks: every GPU once, hosts of a ToR together, rings on their rails."""
 
 from __future__ import annotations
 

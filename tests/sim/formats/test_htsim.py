@@ -51,7 +51,7 @@ def test_a_tree_has_our_fabrics_switches_and_links(tmp_path: Path, hosts: int,
     assert {tier["Downlink_speed_Gbps"] for tier in tiers} == set((ours.link_bps / 1e9).tolist())
 
 
-def test_oversubscription_is_told(tmp_path: Path) -> None:
+def test_oversubscription_is_noted(tmp_path: Path) -> None:
     fabric = LEAF_SPINE | {"rate": "100Gbps", "spines": 2}
     source = write(tmp_path, topology(hosts=16, fabric=fabric))
     CliRunner().invoke(main, [str(source), str(tmp_path / "h.topo"), "--to", "htsim"])
@@ -64,8 +64,8 @@ def test_oversubscription_is_told(tmp_path: Path) -> None:
     (15, LEAF_SPINE, "hosts do not fill 4 leaves alike"),
     (16, LEAF_SPINE | {"rate": "1.5Gbps"}, "htsim has no 1.5"),
     (16, LEAF_SPINE | {"latency": "1.5ns"}, "htsim has no 1.5")])
-def test_what_htsim_does_not_have_is_one_sentence(tmp_path: Path, hosts: int,
-                                                  fabric: dict[str, Any], says: str) -> None:
+def test_features_that_htsim_lacks_are_one_sentence(tmp_path: Path, hosts: int,
+                                                    fabric: dict[str, Any], says: str) -> None:
     source = write(tmp_path, topology(hosts=hosts, fabric=fabric))
     found = CliRunner().invoke(main, [str(source), str(tmp_path / "h.topo"), "--to", "htsim"])
     assert found.exit_code == 2

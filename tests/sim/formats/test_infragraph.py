@@ -117,7 +117,7 @@ def test_the_blueprint_of_a_clos_of_dgx_is_read(tmp_path: Path, profile: Any, nv
     assert set(fabric.link_bps.tolist()) == {100e9, 200e9}
 
 
-def test_what_a_blueprint_leaves_open_is_asked_for(tmp_path: Path) -> None:
+def test_gaps_of_a_blueprint_are_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "clos.json"
     path.write_text(ClosFatTreeFabric(Switch(port_count=8), Server(1), 2, []).serialize("json"))
     target = tmp_path / "t.yaml"

@@ -45,7 +45,7 @@ def test_hosts_with_fewer_nics_than_gpus_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"hosts: 3\n", b"\xff\xfe\x00"])
-def test_what_is_no_cluster_is_one_sentence(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_no_cluster_is_one_sentence(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x.yaml").write_bytes(content)
     found = CliRunner().invoke(main, [str(tmp_path / "x.yaml"), str(tmp_path / "i.json")])
     assert found.exit_code == 2

@@ -39,7 +39,7 @@ FREE_HARP = FREE_TCP | {"base": "harp"}
 def beside(folder: Path, *, load: float = 0.3, hosts: int = 3, rate_bps: float = RATE_BPS,
            scenario: dict[str, Any] | None = None, source: dict[str, Any] | None = None,
            **top: Any) -> Cluster:
-    """Hosts of which h-2 sends background traffic to h-1."""
+    """Hosts with background traffic from h-2 to h-1."""
     sources = [{"name": "web", "senders": ["h-2"], "receivers": ["h-1"], "load": load}
                | (source or {})]
     return cluster(folder, hosts=hosts, rate_bps=rate_bps, background=sources,
@@ -166,7 +166,7 @@ def test_background_slows_a_timed_collective_and_all_algorithms_alike(tmp_path: 
 
 @pytest.mark.parametrize("fidelity", ["flow", "packet"])
 def test_background_goes_around_a_link_that_is_down(tmp_path: Path, fidelity: str) -> None:
-    """What waits for the link gets through, after which there are times without a flow."""
+    """Flows that wait for the link get through, and then there are times without a flow."""
     made = beside(tmp_path, hosts=4, rate_bps=1e9,
                   source={"senders": ["h-0"], "receivers": ["h-3"]},
                   fabric={"template": "leaf-spine", "leaves": 2, "spines": 2, "latency": "1us"})

@@ -1,4 +1,4 @@
-"""What flow says that it leaves out: found by a rule, and packet's answer lies where it says."""
+"""Effects that flow leaves out: a rule finds them, and packet's answer lies in their interval."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_exchanges_that_no_interval_is_made_of_lie_within(plan, hosts, leaves, r
     assert row.corrected, row
 
 
-def test_a_timeout_of_kernel_tcp_is_told_beside_the_interval():
+def test_a_timeout_of_kernel_tcp_is_noted_beside_the_interval():
     row = compare(Case("timeout", collective("hierarchical-alltoall", 24 * MIB),
                        (*made_of(32, 4, "40Gbps", tcp=True), "hosts[0].gpus.count=2")))
     assert row.timed_out

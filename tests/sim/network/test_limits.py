@@ -1,4 +1,4 @@
-"""What held a transfer back, where bytes move packet by packet: the resource that was used most."""
+"""The limit of a transfer whose bytes move packet by packet: the most used resource."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def made(tmp_path):
 
 
 def limit_of(made, **used):
-    """What is named of a transfer of two seconds, for which resources were used for a share."""
+    """Limit that is named for a transfer of two seconds, from the use of its resources."""
     used_s = np.zeros(len(made.capacities(load_stack("kernel-tcp", {}))))
     used_s[0] = 40.0  # before
     end = LimitWatch(made, used_s.copy).begin(10.0)

@@ -1,4 +1,4 @@
-"""What links deliver, and what bonds and routing know of it."""
+"""Rates that links deliver, as bonds and routing see them."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What NCCL chooses, by figures worked out from its tuning table, and how long that takes."""
+"""Choices of NCCL, by figures worked out from its tuning table, and their times."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_short_messages_go_by_a_tree_and_long_ones_by_a_ring():
 @pytest.mark.parametrize(("hosts", "gpus", "model", "name"), [
     (2, 8, "H100", "tree Simple"), (3, 8, "H100", "ring Simple"), (2, 1, "A10G", "ring Simple")])
 def test_long_messages_go_as_they_did_on_clouds(tmp_path, hosts, gpus, model, name):
-    """What is published of NCCL 2.11 and 2.22 on virtual NICs: sim/validation/cases.
+    """Published choices of NCCL 2.11 and 2.22 on virtual NICs: sim/validation/cases.
 
     Two hosts of eight reach more on the bus than the NIC's rate, which a ring cannot; three reach
     what a forced ring reaches, less than a forced tree.

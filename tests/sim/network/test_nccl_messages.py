@@ -13,7 +13,7 @@ from tests.support.cluster_files import IDEAL, cluster
 KIB, MIB = 1 << 10, 1 << 20
 MESSAGE_S = 10e-6
 PROXY = IDEAL | {"cost_per_message": f"{MESSAGE_S}s", "start_latency": "0s"}
-"""A stack that costs nothing but a message, of which the NIC moves the bytes."""
+"""A stack with a cost per message only; the NIC moves the bytes."""
 
 
 def pieces(name, nbytes, *, channels=16, hosts=2, gpus=8):

@@ -1,4 +1,4 @@
-"""What messages use up on their way, and the rates that come of it, by hand."""
+"""Resources that messages use on their path, and the resulting rates, by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a message takes beside its bytes: frames that links take whole, bursts, turns at both ends.
+"""Times of a message beside its bytes: frames that links take whole, bursts, turns at both ends.
 
 Fidelity packet is the oracle: nothing of what it does with a frame is known to fidelity flow.
 """

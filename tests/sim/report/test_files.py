@@ -75,7 +75,7 @@ def test_the_last_bits_of_a_float_do_not_show() -> None:
     assert report_json(Report("t", 1, (row,))) == report_json(Report("t", 1, (near,)))
 
 
-def test_what_is_infinite_is_null_in_json_and_empty_in_csv() -> None:
+def test_infinity_is_null_in_json_and_empty_in_csv() -> None:
     stuck = replace(taco().scenarios[0], images_per_s=0.0, step_s=math.inf)
     report = Report("t", 1, (stuck,))
     assert json.loads(report_json(report))["scenarios"][0]["step_ms"] is None

@@ -1,6 +1,6 @@
 """The page of ``--html`` in a browser: opened, clicked, keyed, on a phone, in the dark, on paper.
 
-Debian's Chromium runs it without a screen. Whatever happens, its console stays empty and it asks
+Debian's Chromium runs it without a screen. In every test its console stays empty and it asks
 the network for nothing.
 """
 

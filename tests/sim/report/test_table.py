@@ -83,7 +83,7 @@ def test_exposed_time_and_interval_of_a_prediction_are_found_at_any_width(width:
     assert text.count("over 24 draws of the uncertain parameters") == 1
 
 
-def test_what_a_measured_figure_leaves_exposed_is_called_measured() -> None:
+def test_exposed_time_of_a_measured_figure_is_called_measured() -> None:
     row = replace(taco().scenarios[8], expect=Expectation(3562, "measured", 0.08, "us"))
     text = " ".join(shown(print_report, Report("t", 1, (row,)), 60).split())
     assert "the measured 3562 images/s leave 57.0 ms" in text
@@ -104,7 +104,7 @@ def test_columns_without_content_and_a_single_job_are_not_shown() -> None:
     assert "job" not in text
 
 
-def test_several_jobs_are_told_apart_and_what_disagrees_is_marked() -> None:
+def test_several_jobs_are_listed_apart_and_disagreements_are_marked() -> None:
     text = shown(print_report, two_jobs())
     assert re.search(r"ecmp +b +16 +700 .*✗ -30\.7 %", text)
     assert "ecmp (b), 16 GPUs: 700 images/s differ from 1010 by 30.7 %" in text

@@ -47,7 +47,7 @@ def test_an_error_carries_its_parts(tmp_path):
     assert "rdma" in error.allowed
 
 
-def test_the_first_problem_in_the_file_is_told_and_the_others_are_counted(tmp_path):
+def test_the_first_problem_in_the_file_is_named_and_the_others_are_counted(tmp_path):
     path = tmp_path / "x.yaml"
     path.write_text(GOOD.replace("25Gbps", "25").replace("vgg16", "7").replace("2\n", "0\n"))
     error = refusal(path)
@@ -70,7 +70,7 @@ def test_the_first_problem_in_the_file_is_told_and_the_others_are_counted(tmp_pa
     (b"name: a\n" * 5, ":2:1", "key 'name' stands twice"),
     (b"#" * (MAX_BYTES + 1), "", "the file is too large; allowed: at most 4 MiB"),
 ], ids=range(13))
-def test_what_is_no_text_or_no_yaml_is_refused_with_its_place(tmp_path, data, where, says):
+def test_a_file_that_is_no_text_or_no_yaml_is_refused_with_its_place(tmp_path, data, where, says):
     path = tmp_path / "x.yaml"
     path.write_bytes(data)
     error = refusal(path)

@@ -1,4 +1,4 @@
-"""Whatever a file holds, `load` gives a topology or a TopologyError, and never hangs."""
+"""Any content of a file gives a topology or a TopologyError from `load`, which never hangs."""
 
 import copy
 import json

@@ -79,7 +79,7 @@ def test_too_large_a_simulation_is_refused_before_it_is_built(tmp_path, given, k
     {"hosts": 1024, "gpus": 8, "workload": MOE, "scenario": {"gpus": [8, 256]}},
     {"hosts": 16384, "fabric": clos3(16, 32, 16, 256)},
 ])
-def test_what_people_have_is_not_too_large(tmp_path, given):
+def test_real_clusters_are_not_too_large(tmp_path, given):
     load(write(tmp_path, topology(**given)))
 
 
@@ -100,7 +100,7 @@ def test_steps_that_are_alike_are_simulated_once(tmp_path):
 
 @pytest.mark.parametrize("keys", [
     {"faults": ["f"]}, {"steps": 10_000, "jobs": ["one", "other"]}])
-def test_what_goes_on_and_on_ends_with_the_limit(tmp_path, monkeypatch, keys):
+def test_an_endless_run_ends_at_the_limit(tmp_path, monkeypatch, keys):
     monkeypatch.setattr("sim.answer.clock.MOST_EVENTS", 5000)
     path = write(tmp_path, topology(
         hosts=4, faults=[FLAP | {"period": "10us"}], scenarios=[scenario(**keys)],

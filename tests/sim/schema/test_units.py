@@ -49,7 +49,7 @@ def test_bits_and_bytes_differ_by_eight():
     "+0Gbps", "nan", "nanGbps", "infGbps", "1e999Gbps", "0x10Gbps", "1_000Gbps", "1,5Gbps",
     "٣Gbps", "25Gbps25Gbps", ".5Gbps", "5.Gbps", "9" * 1000 + "Gbps", "1e-999Gbps", "25Gbps\n\n#",
 ])
-def test_what_is_no_rate_is_refused(text):
+def test_a_text_that_is_no_rate_is_refused(text):
     with pytest.raises(Problem) as caught:
         RATE.parse(text)
     assert caught.value.allowed

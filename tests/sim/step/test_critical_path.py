@@ -1,4 +1,4 @@
-"""What limits a row: the path through the spans, and that raising what it names is what helps."""
+"""The limit of a row: the path through the spans, and that raising it helps."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_path_is_what_each_part_waited_for():
     assert [limit.name for limit in path[:2]] == ["NIC", COMPUTE]
 
 
-def test_what_no_span_explains_is_waiting():
+def test_time_without_a_span_is_waiting():
     path = critical_path(spans(("g", "forward", 1, 2, ""), ("g/s", "transfer", 4, 5, "NIC")),
                          (0, 6))
     assert shares(path) == {WAITING: 4, COMPUTE: 1, "NIC": 1}
@@ -62,7 +62,7 @@ def test_the_path_is_as_long_as_the_step(rows):
     assert sum(limit.seconds for limit in path) == pytest.approx(25)
 
 
-def test_the_engine_tells_what_holds_the_last_flow():
+def test_the_engine_names_what_holds_the_last_flow():
     """Flows of 10 and 30 units share resource 0; the larger one also crosses resource 1."""
     net = Fluid([10.0, 4.0, 50.0])
     first = net.add_routes([0, 1, 4], [0, 0, 1, 2])

@@ -25,7 +25,7 @@ from tests.support.cluster_files import cluster, topology, write
 
 LEAF_SPINE = {"template": "leaf-spine", "leaves": 2, "spines": 2, "rate": "8Mbps"}
 SMALL_FRAMES = {"mtu": "256B"}
-"""Of which a switch at 8 Mb/s holds one for a quarter of a millisecond."""
+"""A switch at 8 Mb/s holds one of these for a quarter of a millisecond."""
 DUAL = {"ports": 2, "bond": "dynamic", "rate": "4Mbps"}
 
 
@@ -272,7 +272,7 @@ def test_links_by_name(tmp_path):
     ("h-0/eth0-leaf1", "allowed: h-0/eth0 joined with leaf0"),
     ("h-0/eth0.3-leaf0", "does not join"),
     ("leaf0-leaf1", "no cable joins leaf0 and leaf1"), ("nonsense", "does not join two nodes")])
-def test_unknown_links_are_told_before_anything_runs(tmp_path, link, says):
+def test_unknown_links_are_refused_before_anything_runs(tmp_path, link, says):
     made = cluster(tmp_path, hosts=4, fabric=LEAF_SPINE, faults=[down(link=link)])
     with pytest.raises(Problem):
         find_links(made.fabric, link)

@@ -108,7 +108,7 @@ def test_graphs_wait_only_for_what_stands_before(tmp_path):
         assert all(operation.after or operation.kind == "gather" for operation in ends)
 
 
-def test_blocks_are_told_from_what_lies_between_them():
+def test_blocks_are_separated_from_what_lies_between_them():
     names = {block_of(each) for each in get_model("llama2-7b").layers}
     assert names == {"", *(f"layers.{index}" for index in range(32))}
     assert {block_of(each) for each in get_model("vgg16").layers} == {""}
@@ -124,7 +124,7 @@ def test_blocks_are_told_from_what_lies_between_them():
     ({"gpus": 4, "scenario": {"allreduce": "tree", "parallel": "fsdp"}}, "allreduce",
      "parallel: fsdp"),
 ])
-def test_what_does_not_fit_together_is_refused(tmp_path, given, key, says):
+def test_a_mismatch_is_refused(tmp_path, given, key, says):
     given = {"workload": {"model": "gpt2", "batch": 1, "framework": "free"}} | given
     with pytest.raises(TopologyError, match=says) as caught:
         load(write(tmp_path, topology(**given)))

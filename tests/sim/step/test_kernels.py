@@ -59,9 +59,9 @@ def test_unfused_attention_moves_its_scores(tmp_path):
 @pytest.mark.parametrize(("recompute", "flash", "moved"), [
     ("full", True, 38 * WIDTH), ("full", False, 38 * WIDTH + 13 * HEADS * TOKENS),
     ("selective", False, 13 * HEADS * TOKENS), ("selective", True, 0)])
-def test_what_is_computed_again_is_moved_again(tmp_path, recompute, flash, moved):
+def test_recomputed_blocks_are_moved_again(tmp_path, recompute, flash, moved):
     def beside_s(again):
-        """What the memory adds: the rest of a GPU whose speed is given for all kernels."""
+        """Time that memory adds: the rest of a GPU with one speed for all kernels."""
         keys = {"recompute": again, "flash": flash}
         sheet = compute_s(tmp_path, **keys)[0]
         given = compute_s(tmp_path, sheet={"effective": f"{0.73 * PEAK}FLOPS"}, **keys)[0]

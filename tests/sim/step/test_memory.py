@@ -163,7 +163,7 @@ def test_the_nearest_change_comes_first(tmp_path, change, keys):
     assert f"as with {keys} (" in result.stderr
 
 
-def test_what_can_never_fit_is_told_so(tmp_path):
+def test_a_model_that_can_never_fit_is_refused(tmp_path):
     result = command(tmp_path, workload=EIGHT["workload"] | {"model": "llama3-405b"})
     assert result.exit_code == 2
     assert "less, with more GPUs or a smaller model" in result.stderr

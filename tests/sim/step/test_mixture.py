@@ -98,7 +98,7 @@ def test_too_many_micro_steps_beside_other_jobs_are_refused(tmp_path):
     assert caught.value.key == "workload.accumulation"
 
 
-def test_what_is_computed_again_costs_its_forward_pass(tmp_path):
+def test_recomputation_costs_its_forward_pass(tmp_path):
     def compute_s(recompute):
         return run(tmp_path, gpus=1, **workload(recompute=recompute))[1].breakdown.compute_s
 
@@ -429,7 +429,7 @@ def test_ranks_are_numbered_as_megatron_does():
     ({"tensor": 2, "shard": "zero3"}, "shard", "did you mean 'zero"),
     ("fsdq", "", "found 'fsdq'"),
 ])
-def test_what_may_not_be_combined_is_one_sentence(tmp_path, parallel, key, says):
+def test_a_forbidden_combination_is_one_sentence(tmp_path, parallel, key, says):
     with pytest.raises(TopologyError, match=says) as caught:
         load(write(tmp_path, topology(hosts=1, gpus=8, scenario={"parallel": parallel},
                                       **workload())))

@@ -41,7 +41,7 @@ def alone(tmp_path: Path, **given: Any) -> float:
 
 
 def ring_s(ranks: int, nbytes: float, shared: int = 1) -> float:
-    """Patarasuk and Yuan 2009, on a line that so many rings share."""
+    """Time of a ring by Patarasuk and Yuan (2009), on a line that ``shared`` rings share."""
     return 2 * (ranks - 1) * (ALPHA_S + nbytes * shared / ranks / B)
 
 
@@ -60,7 +60,7 @@ def test_gpus_of_a_host_send_a_share_each(tmp_path):
     assert found == pytest.approx(wanted, rel=2e-3)
 
 
-def test_what_travels_while_islands_compute_costs_nothing(tmp_path):
+def test_transfers_hidden_by_compute_cost_nothing(tmp_path):
     sync = {"every": 10, "outer": "streaming", "fragments": 2, "delay": 2}
     result = run(tmp_path, sync, hosts=2)
     assert 2 * alone(tmp_path) > ring_s(2, 4 * N)
@@ -68,7 +68,7 @@ def test_what_travels_while_islands_compute_costs_nothing(tmp_path):
     assert result.breakdown.exposed_s == pytest.approx(0, abs=1e-9)
 
 
-def test_what_travels_longer_is_waited_for(tmp_path):
+def test_longer_transfers_are_waited_for(tmp_path):
     """One fragment a round, at a hundredth of the rate: it is late by its time less the delay."""
     sync = {"every": 10, "outer": "streaming", "delay": 2}
     result = run(tmp_path, sync, hosts=2, rate_bps=RATE_BPS / 100)
@@ -132,7 +132,7 @@ def test_passes_over_memory_and_selection_are_counted(tmp_path, method):
         traffic += 28 * N + 2 * 16 * N
         selected = N
     late_s = (traffic * 0.5e-9 + selected * 1e-9) / sync["every"]
-    # What travels meanwhile is waited for less.
+    # The wait for transfers under way is shorter.
     assert found.step_s == pytest.approx(
         free.step_s + late_s, abs=free.breakdown.exposed_transfer_s + 1e-6)
     assert found.breakdown.selection_s == pytest.approx(selected * 1e-9 / sync["every"])

@@ -61,7 +61,7 @@ def test_a_device_that_holds_all_waits_for_updates_alone():
 
 
 def test_a_slow_disk_takes_its_bytes_over_its_rate():
-    """What no tier above holds is read once a step at least, and written as often."""
+    """Pages that no tier above holds are read and written once a step at least."""
     rate = 1e6
     least = 16 * PARAMETERS - TIERS.device - TIERS.host
     assert 2 * 0.9 * least / rate < waits(disk_rate=rate) < 2 * 3 * 16 * PARAMETERS / rate
@@ -158,7 +158,7 @@ def test_what_ranks_exchange_takes_its_time_on_the_network(tmp_path, parallel):
                                                 "read": "1GB/s"}}},
      "pages do not fit into 16 of the device"),
 ])
-def test_what_cannot_be_is_one_sentence(tmp_path, offload, more, sentence):
+def test_an_impossible_request_is_one_sentence(tmp_path, offload, more, sentence):
     done = run(file(tmp_path, offload, **more))
     assert done.exit_code == 2
     assert sentence in done.stderr

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from sim.sweeps.study import Outcome
 
-pytestmark = pytest.mark.filterwarnings("default")  # Dask's own warnings are not ours to mend
+pytestmark = pytest.mark.filterwarnings("default")  # Dask's own warnings are not ours to fix
 
 
 @pytest.fixture(scope="module")

@@ -83,7 +83,7 @@ def test_a_second_run_simulates_nothing_and_a_larger_one_only_what_is_new(tmp_pa
 
 
 @pytest.mark.parametrize("what", ["topology", "draws", "scenario", "seed"])
-def test_what_an_answer_depends_on_is_in_its_key(tmp_path: Path, what: str) -> None:
+def test_the_key_of_an_answer_has_all_that_it_depends_on(tmp_path: Path, what: str) -> None:
     run(sweep_file(tmp_path), "-o", tmp_path / "a.csv")
     changed: dict[str, dict[str, Any]] = {"draws": {"draws": 2}, "scenario": {"scenarios": ["s"]},
                                           "seed": {"set": {"seed": 9}}, "topology": {}}

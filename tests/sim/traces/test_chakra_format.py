@@ -144,7 +144,7 @@ def test_bytes_are_protobufs_and_come_back_as_they_were(about: Metadata,
         assert read_trace(gzip.compress(written)) == (about, several)
 
 
-def test_what_a_later_schema_adds_is_kept() -> None:
+def test_keys_of_a_later_schema_are_kept() -> None:
     made = PROTOBUF["Node"](id=7, name="n", later="what comes")
     content = made.SerializeToString(deterministic=True)
     data = b"\x03\x0a\x01v" + bytes([len(content)]) + content
@@ -162,7 +162,7 @@ def test_lists_that_are_not_packed_are_read() -> None:
 @pytest.mark.parametrize("data", [b"", b"\x00", b"\x05\x0a", b"\x80", b"\x02\x0a\x05",
                                   b"\x01\x0f", b"\x03\x0a\x01\xff", b"\x1f\x8b\x08\x00 cut",
                                   b"\xff" * 12])
-def test_what_is_no_trace_is_a_problem(data: bytes) -> None:
+def test_a_file_that_is_no_trace_is_a_problem(data: bytes) -> None:
     with pytest.raises(Problem):
         read_trace(data)
 

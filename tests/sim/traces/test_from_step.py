@@ -129,7 +129,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_traces_cannot_hold_is_one_sentence(tmp_path: Path, case: str) -> None:
+def test_a_job_that_traces_cannot_hold_is_one_sentence(tmp_path: Path, case: str) -> None:
     keys, says = REFUSED[case]
     workload = FSDP | ({"accumulation": 4} if case == "pipeline" else {})
     source = write(tmp_path, topology(hosts=2, gpus=2, **{"workload": workload} | keys))

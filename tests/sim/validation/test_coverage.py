@@ -91,7 +91,7 @@ def test_a_new_row_gets_the_shipped_margin():
 
 
 @pytest.mark.parametrize("kind", ["training", "collectives"])
-def test_the_page_tells_that_left_out_sources_are_covered(kind):
+def test_the_page_says_that_left_out_sources_are_covered(kind):
     """Each source's rows against margins of all others, as the issue of trust asks."""
     text = (ROOT / "docs" / "results" / "validation.md").read_text("utf-8")
     found = re.search(rf"of them {kind}, from (\d+) sources.*?hold (\d+) % of them .*?, "

@@ -46,7 +46,7 @@ def test_training_and_collectives_stand_side_by_side(tmp_path: Path) -> None:
     assert "s, 1 GiB" in done.output
 
 
-def test_what_is_fitted_is_not_scored(tmp_path: Path) -> None:
+def test_fitted_rows_are_not_scored(tmp_path: Path) -> None:
     done = scored(tmp_path, {"scenario": "s", "gpus": 2, "images_per_s": 1, "kind": "fitted",
                              "within": "2%", "source": "x"})
     assert done.exit_code == 2

@@ -65,7 +65,7 @@ def test_page_has_these_rows(forms: list[Row], published: list[Row], tmp_path: P
     assert set(lines) <= set(stored.splitlines())
 
 
-def test_rows_off_are_told_by_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_off_change_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
     off = Row("case", "figure", 2.0, 1.0, 1.0, "Mb/s", "source")
     monkeypatch.setattr("sim.network.packet.reference_cases.published_rows", lambda: [off])
     monkeypatch.setattr("sim.network.packet.reference_cases.path_rows", list)
@@ -76,8 +76,8 @@ def test_rows_off_are_told_by_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize(("loss", "window"), [(1e-3, 44), (1e-4, 216)])
-def test_notes_tell_what_random_losses_leave_of_cubic(forms: list[Row], loss: float,
-                                                      window: float) -> None:
+def test_notes_say_what_random_losses_leave_of_cubic(forms: list[Row], loss: float,
+                                                     window: float) -> None:
     """RFC 9438's growth, packet by packet, whose losses are drawn: an oracle without a network."""
     drawn = drawn_window(loss, 0.1, round(600 / loss))
     (row,) = (row for row in forms if f"loss {loss:g}" in row.case and "CUBIC" in row.case)

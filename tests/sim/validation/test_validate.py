@@ -124,7 +124,7 @@ def test_a_wrong_figure_is_refused_at_its_place(tmp_path, figure, says):
         load_case(write(tmp_path, case_of(figures=[figure])))
 
 
-def test_what_a_source_leaves_open_widens_the_interval(tmp_path):
+def test_gaps_of_a_source_widen_the_interval(tmp_path):
     told = predict_files([write(tmp_path, case_of(), "told.yaml")], 8, 1)[0]
     rates = {"hosts[0].nics[0].rate": ["5Gbps", "10Gbps", "20Gbps"]}
     open_ = predict_files([write(tmp_path, case_of(open=rates), "open.yaml")], 8, 1)[0]
@@ -156,7 +156,7 @@ def test_a_row_is_left_out_with_all_of_its_source(tmp_path):
         (1 / 1.6e9 - packets) / (1 / 3.2e9 - packets), rel=0.1)
 
 
-def test_what_parameters_do_not_explain_is_the_deviation_of_sources(tmp_path):
+def test_deviation_covers_errors_that_parameters_do_not_explain(tmp_path):
     """Sources that agree leave none; those that differ sixteenfold more than their parameters."""
     same = [synthetic(tmp_path, name, name, "1.2GB/s") for name in ("a", "b")]
     assert fit_published(same).deviation.value == pytest.approx(1.0)
@@ -197,7 +197,7 @@ def test_the_fit_gives_back_what_made_the_rows(tmp_path):
 
 
 def row(value, low, high, source="a"):
-    """Give a row of which these are predicted over published."""
+    """Give a row from its ratios of predicted over published."""
     figure = load_case(FILES[0]).figures[0]
     published = figure.value
     return Prediction("c", source, 0, figure, value * published, low * published, high * published)
@@ -255,7 +255,7 @@ def test_the_page_of_fidelities_says_what_they_say_today():
 
 
 @pytest.mark.parametrize("what", ["published", "fidelities", "packet", "lab"])
-def test_a_page_that_cannot_be_written_is_told_before_anything_runs(what):
+def test_a_page_that_cannot_be_written_is_refused_before_anything_runs(what):
     done = CliRunner().invoke(main, [what, "--page", "/nonexistent/page.md"])
     assert done.exit_code == 2
     assert done.output == ("error: cannot write '/nonexistent/page.md': there is no directory "

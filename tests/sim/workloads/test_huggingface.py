@@ -122,7 +122,7 @@ def test_every_family_is_read():
     ({"model_type": None}, "model_type 'None' is not known"), ({}, "model_type 'None'"),
     ({"model_type": "llama"}, "model_type 'llama' needs the field 'num_hidden_layers'"),
     ({"model_type": ["gpt2"]}, "is not known")])
-def test_what_cannot_be_read_is_one_sentence(given, says):
+def test_an_unreadable_file_is_one_sentence(given, says):
     with pytest.raises(ValueError, match=says) as caught:
         keys_of(given)
     assert "\n" not in str(caught.value)

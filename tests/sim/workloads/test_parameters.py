@@ -60,7 +60,7 @@ def test_a_stack_of_the_published_table_is_used_for_its_hosts_alone():
 
 @pytest.mark.parametrize(("name", "key"), [("horovod", "selection_per_element"),
                                            ("horovod", "per_tensor")])
-def test_what_predicts_lightcc_is_not_fitted(name, key):
+def test_parameters_that_predict_lightcc_are_not_fitted(name, key):
     assert getattr(FRAMEWORKS[name], key).confidence in {"published", "measured"}
     assert getattr(FRAMEWORKS["lightcc"], key) == getattr(FRAMEWORKS[name], key)
 

@@ -52,7 +52,7 @@ static void run_child(const struct options *options, const struct scenario *scen
     exit(0);
 }
 
-/* What it was at when it had to be killed. */
+/* Its work when it had to be killed. */
 static void describe_hang(double limit_s)
 {
     char *at = shared->verdict, *end = at + sizeof(shared->verdict);
@@ -92,7 +92,7 @@ static char watch_child(const struct options *options, const struct scenario *sc
     bool victim = scenario->mortal && options->rank == 1;
     uint64_t until = now_ns() + (uint64_t)(options->limit_s * 1e9), heard_ns = 0;
     for (;;) {
-        /* Who is to die and says what is wrong instead does not have to be waited for. */
+        /* A rank that is to die but reports a fault is not waited for. */
         if ((!victim || shared->verdict[0]) && waitpid(pid, &status, WNOHANG) == pid) {
             *good = WIFEXITED(status) && WEXITSTATUS(status) == 0;
             break;
@@ -101,7 +101,7 @@ static char watch_child(const struct options *options, const struct scenario *sc
             poll(NULL, 0, POLL_MS);
         else if ((word = hear_word(control, POLL_MS)))
             heard_ns = now_ns();
-        /* What this rank has to say of itself is worth a moment. */
+        /* Wait a moment for this rank's own report. */
         if (word == BAD && !victim && now_ns() < heard_ns + GRACE_MS / 5 * 1000000u)
             continue;
         if (word && (word == BAD || victim)) {

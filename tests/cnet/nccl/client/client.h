@@ -13,7 +13,7 @@
  * A scenario is written as one sequence of steps on the main thread; on_service and on_progress
  * carry a step out on the thread that NCCL would use for it.
  *
- * Whoever finds something wrong calls `fail` with one sentence, which ends the process.
+ * A thread that finds a fault calls `fail` with one sentence, which ends the process.
  */
 #ifndef TEST_NCCL_CLIENT_H
 #define TEST_NCCL_CLIENT_H
@@ -46,7 +46,7 @@ struct options {
     double seconds;
 };
 
-/* What the supervisor shows if its child ends otherwise than it should. */
+/* The supervisor's output if its child ends otherwise than it should. */
 struct shared {
     char step[128];
     char verdict[768];
@@ -208,7 +208,7 @@ struct run {
     struct flow *flows[LINKS_MAX];
     int count;
     int until_errors;       /* go on until each flow has got an error */
-    uint64_t until_done;    /* or, if not 0, until the first has done so many groups */
+    uint64_t until_done;    /* or, if not 0, until the first has done this many groups */
     enum nccl_result error; /* the first that came */
     atomic_bool stop;
 };

@@ -443,7 +443,7 @@ static bool turn_all(struct run *run, bool *moved)
     return ended;
 }
 
-/* Who ends before its flows do leaves requests under way on all of them. */
+/* A rank that ends before its flows leaves requests under way on all of them. */
 static void post_on_all(struct run *run)
 {
     enum nccl_result failed = NCCL_SUCCESS;

@@ -1,4 +1,4 @@
-/* How two processes find each other. The rest of the job has its own network for this, so it is a
+/* Rendezvous of two processes. The rest of the job has its own network for this, so it is a
  * Unix socket, which network namespaces do not part, or TCP between hosts. */
 #define _GNU_SOURCE
 #include "client.h"

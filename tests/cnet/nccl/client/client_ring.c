@@ -40,7 +40,7 @@ struct ll_line { /* ncclLLFifoLine: each half is written at once */
     uint64_t halves[2];
 };
 
-/* What moves one way on one channel: slices by number, each in slot number % slots. */
+/* One direction of one channel: slices by number, each in slot number % slots. */
 struct lane {
     struct link *link;
     uint64_t posted, tested; /* by the progress thread */

@@ -1,4 +1,4 @@
-/* How fast a plugin is: streams, round trips, and a table of sizes as nccl-tests prints it.
+/* Speed of a plugin: streams, round trips, and a table of sizes as nccl-tests prints it.
  *
  * Nothing is checked here but sizes. As NCCL's progress thread does, the one of ours posts as long
  * as it may, asks about the oldest request only, and yields when nothing moved.
@@ -69,7 +69,7 @@ static bool told_to_stop(const struct world *world)
     return recv(world->meet, &byte, 1, MSG_DONTWAIT) > 0;
 }
 
-/* What one progress thread moves. */
+/* Work of one progress thread. */
 struct streams {
     struct stream *first;
     int n;

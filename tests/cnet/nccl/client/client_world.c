@@ -100,7 +100,7 @@ enum nccl_result profiler_call(void **event, int type, void *parent, int64_t plu
     return NCCL_SUCCESS;
 }
 
-/* What began has ended, unless it was given up. */
+/* A call that began has ended, unless it was given up. */
 static void profiler_check(const struct world *world)
 {
     if (begun != ended && !world->unfinished)

@@ -40,8 +40,8 @@ enum nccl_result plugin_init(const struct plugin *plugin, void **context, uint64
                              nccl_logger logger, nccl_profiler profiler);
 enum nccl_result plugin_devices(const struct plugin *plugin, int *count);
 
-/* What the plugin does not write shows as bytes of PLUGIN_POISON. Fields that its version does not
- * have get what NCCL takes for them. */
+/* Fields that the plugin does not write show as bytes of PLUGIN_POISON. Fields that its version
+ * does not have get what NCCL takes for them. */
 enum { PLUGIN_POISON = 0xbd };
 enum nccl_result plugin_properties(const struct plugin *plugin, int device,
                                    struct nccl_properties_v12 *properties);

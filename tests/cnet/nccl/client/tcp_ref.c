@@ -14,7 +14,7 @@ static struct tcp_message *message_at(struct tcp_comm *comm, uint64_t number)
     return &comm->messages[number % TCP_REQUESTS];
 }
 
-/* What a socket moves of a message: `bytes` at `start`. */
+/* A socket's part of a message: `bytes` at `start`. */
 static size_t part_of_message(const struct tcp_comm *comm, int socket, size_t size, size_t *start)
 {
     size_t share = (size + (size_t)comm->sockets_n - 1) / (size_t)comm->sockets_n;

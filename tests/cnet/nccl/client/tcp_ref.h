@@ -14,9 +14,9 @@
  * Environment: TCP_REF_SOCKETS (1, 2, 4), TCP_REF_IFNAME (an interface's name; all that are up but
  * loopback), TCP_REF_CONGESTION (a congestion control of the kernel's).
  *
- * What it cannot: see that a frozen process will not answer, since that process's kernel does; and
- * keep the order of bytes within a line (LL128), since the kernel copies as it likes. The client's
- * `frozen` and `flags` are about these.
+ * Its limits: it cannot see that a frozen process will not answer, since that process's kernel
+ * does; nor keep the order of bytes within a line (LL128), since the kernel copies as it likes. The
+ * client's `frozen` and `flags` are about these.
  *
  * Threads: control plane (init to accept, close) from any; a comm's isend, irecv and test from one.
  */
@@ -29,7 +29,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 
-/* What may be wrong with it, chosen by -DBROKEN=NAME: a client that tests plugins must notice. */
+/* Deliberate faults, chosen by -DBROKEN=NAME: a client that tests plugins must notice. */
 enum broken {
     SOUND,
     SWAPPED_BLOCKS,   /* two 4 KiB blocks of a message change places */

@@ -111,7 +111,7 @@ def test_no_cut_is_better_than_the_one_that_is_found(graph, stages, schedule, mi
 
 @settings(max_examples=100, deadline=None)
 @given(graphs(), st.integers(100, 2000))
-def test_what_the_message_says_is_needed_is_enough(graph, room):
+def test_the_memory_that_the_message_asks_for_is_enough(graph, room):
     memory = Memory(room << 20, microbatches=2)
     large = Graph(graph.operators, graph.inputs, graph.outputs,
                   tuple(size << 26 for size in graph.parameter_bytes), graph.saved_bytes,

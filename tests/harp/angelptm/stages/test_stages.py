@@ -130,7 +130,7 @@ def test_a_model_that_looks_at_values_is_refused_at_its_line():
     assert said.endswith('pipeline(..., between="modules")')
 
 
-def test_what_cannot_be_is_one_sentence():
+def test_an_impossible_request_is_one_sentence():
     example, _ = batch("gpt", 2)
     with pytest.raises(CutError, match=r"between is 'blocks': operators, layers, modules are"):
         pipeline(made("gpt"), example, stages=2, between="blocks")

@@ -57,7 +57,7 @@ def token_file(tmp_path):
 
 @pytest.fixture
 def quick(monkeypatch):
-    """Hosts that tell of a made-up job, at once."""
+    """Hosts that report a made-up job, at once."""
     reports = {report.host: report for report in faulty()}
     monkeypatch.setattr(exchange, "take_report",
                         lambda host, seconds, moments: reports[host])
@@ -142,7 +142,7 @@ def test_a_host_without_a_running_job_is_no_healthy_one(tmp_path):
     assert (done.exit_code, "no path of a running job was found" in done.output) == (1, True)
 
 
-def test_a_file_that_is_none_is_told_and_the_rest_is_used(files, tmp_path):
+def test_a_file_that_is_no_snapshot_is_named_and_the_rest_is_used(files, tmp_path):
     bad = tmp_path / "bad.json"
     bad.write_text('{"format": "harp-snapshot-0"}')
     done = invoke(*files, bad)
@@ -198,7 +198,7 @@ def test_another_token_learns_nothing(quick):
 
 
 def test_an_answer_is_good_once(quick):
-    """Who heard one exchange cannot use it for the next."""
+    """An eavesdropper on one exchange cannot use it for the next."""
     with serving("h0") as port:
         challenges = set()
         for _ in range(3):
@@ -210,7 +210,7 @@ def test_an_answer_is_good_once(quick):
 @pytest.mark.parametrize("request_", [
     b"", b"\n", b"[]\n", b"{}\n", b'{"answer": 3}\n', b"\xff" * 10_000, b"x" * 511 + b"\n",
     b'{"answer": "\xc3\xa9", "seconds": 1, "moments": 2}\n'])
-def test_what_is_no_request_gets_no_report(quick, request_):
+def test_bytes_that_are_no_request_get_no_report(quick, request_):
     with serving("h0") as port, socket.create_connection(("127.0.0.1", port), 20) as made:
         file = made.makefile("rb")
         file.readline()
@@ -223,7 +223,7 @@ def test_what_is_no_request_gets_no_report(quick, request_):
         assert ask_host("127.0.0.1", port, TOKEN, 1, 2).host == "h0"
 
 
-def test_who_has_not_shown_the_token_holds_nobody_up(quick):
+def test_a_client_without_the_token_holds_nobody_up(quick):
     """As many strangers as the server hears at once, and more, each amid a request."""
     with serving("h0") as port, ExitStack() as stack:
         for _ in range(exchange.STRANGERS + 6):
@@ -289,7 +289,7 @@ def engines_seen_at(end):
 
 
 @pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
-def test_hosts_that_share_memory_tell_of_their_own_engines():
+def test_hosts_that_share_memory_report_their_own_engines():
     """As containers do that are given their host's /dev/shm, and networks of their own."""
     with veth_pair() as (near, far):
         with near.space.entered():

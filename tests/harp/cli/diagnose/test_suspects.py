@@ -92,7 +92,7 @@ def test_a_port_that_corrupts_packets_is_named(job):
     assert "wrong checksum" in suspect.evidence[0]
 
 
-def test_what_the_kernel_dropped_for_its_checksum_counts_as_corrupted():
+def test_datagrams_dropped_for_their_checksum_count_as_corrupted():
     cluster = all_to_all(4)
     for each in cluster.touching(2, 0, "in"):
         each.loss = 0.02
@@ -166,8 +166,8 @@ def test_a_slow_rank_is_named_though_others_wait_for_those_who_wait(job, share):
 
 @settings(deadline=None, max_examples=20)
 @given(struck())
-def test_who_cannot_give_credit_is_not_late(job):
-    """What a host sends is lost, its credit too, so its peers wait for that, and not for it."""
+def test_a_peer_that_cannot_give_credit_is_not_late(job):
+    """A host's frames are lost, its credit too, so its peers wait for credit."""
     cluster, host, _ = job
     for each in cluster.touching(host, way="out"):
         each.open = False
@@ -186,8 +186,8 @@ def test_two_faults_are_two_suspects():
         ("h0", "carries nothing"), ("h3", "loses packets")]
 
 
-def test_two_hosts_cannot_tell_which_end_it_is():
-    """Each suspect is as likely as the others, and all of them are told."""
+def test_two_hosts_leave_open_which_end_it_is():
+    """Each suspect is as likely as the others, and all of them are named."""
     cluster = Cluster(2, [(0, 1)], 1)
     cluster.ways[0, 1, 1].open = False
     suspects = find_suspects(cluster.reports())
@@ -211,7 +211,7 @@ def test_a_host_without_a_report_that_is_heard_is_no_suspect():
     assert find_suspects(reports[1:]) == []
 
 
-def test_a_process_that_died_is_told_with_its_last_words():
+def test_a_process_that_died_is_named_with_its_last_words():
     cluster = all_to_all(3)
     cluster.dead_processes.add(1)
     suspect = find_suspects(cluster.reports())[0]
@@ -219,7 +219,7 @@ def test_a_process_that_died_is_told_with_its_last_words():
     assert "path died" in suspect.evidence[1]
 
 
-def test_who_died_in_another_job_is_not_told():
+def test_deaths_in_another_job_are_not_named():
     """Its engine has nobody here for a peer, and died before the first look."""
     other = all_to_all(3)
     other.dead_processes.add(1)
@@ -234,7 +234,7 @@ def test_who_died_in_another_job_is_not_told():
     assert find_suspects(with_old) == []
 
 
-def test_where_nobody_lives_who_died_last_is_told():
+def test_where_no_process_lives_the_last_death_is_named():
     cluster = all_to_all(3)
     cluster.dead_processes |= {0, 1, 2}
     assert {each.host for each in find_suspects(cluster.reports())} >= {"h0", "h1", "h2"}
@@ -245,7 +245,7 @@ NUMBER = re.compile(r"(?<=:)\d+(?=[,}])")
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(0, 10**6), st.integers(-3, 2**64))
-def test_whatever_a_file_says_is_judged_or_refused(at, value):
+def test_any_file_is_judged_or_refused(at, value):
     """Each number of a report, for another one."""
     reports = all_to_all(2).reports()
     text = to_json(reports[0])
@@ -260,7 +260,7 @@ def test_whatever_a_file_says_is_judged_or_refused(at, value):
 
 @pytest.mark.parametrize("text", ["", "null", "[]", '{"format": "harp-snapshot-1"}', "\x00",
                                   '{"format": "harp-snapshot-1", "host": "", "moments": []}'])
-def test_what_is_no_report_is_one_sentence(text):
+def test_a_file_that_is_no_report_is_one_sentence(text):
     with pytest.raises(SnapshotError, match="it is no snapshot of format harp-snapshot-1") as told:
         from_json(text)
     assert "\n" not in str(told.value)

@@ -105,7 +105,7 @@ class FakeHost(Host):
                 for path in self.find("/proc/irq/*/*/")}
 
     def everything(self) -> dict[str, object]:
-        """What may be changed, by names that last."""
+        """Settings that may be changed, by lasting names."""
         files = {str(path): path.read_text() for top in ("proc/sys", "sys/devices", "etc", "var")
                  for path in (self.root / top).rglob("*") if path.is_file()}
         return {**files, "irq": self.affinities(), "queues": dict(self.queues),

@@ -1,4 +1,4 @@
-"""``harp setup`` on hosts in a folder: huge pages, how many, of which size and on which node."""
+"""``harp setup`` on hosts in a folder: huge pages, their number, size and node."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def total_gib(host):
     return sum(large + few / 512 for large, few in map(host.pages, host.nodes))
 
 
-def test_what_cannot_be_had_in_large_pages_becomes_small_ones(tmp_path):
+def test_missing_large_pages_become_small_ones(tmp_path):
     host = small(tmp_path)
     host.most_pages = {GIB: 3}
     output = run(host)
@@ -56,7 +56,7 @@ def test_a_card_without_a_node_of_its_own(tmp_path):
     assert host.pages(0) == host.pages(1)
 
 
-def test_too_little_memory_is_told_and_what_is_possible_is_done(tmp_path):
+def test_too_little_memory_is_reported_and_what_is_possible_is_done(tmp_path):
     host = small(tmp_path, memory_gib=16)
     output = run(host)
     assert "1 x 5 + 10 = 15 GiB are wanted, but only 14 GiB are possible with the " \

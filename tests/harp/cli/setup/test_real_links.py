@@ -40,7 +40,7 @@ class Machine:
         return done.stdout + done.stderr
 
     def link(self):
-        """MTU and queues, as iproute2 and ethtool tell them."""
+        """MTU and queues, as iproute2 and ethtool report them."""
         link, = json.loads(self.end.space.run("ip", "-j", "link", "show", self.end.device))
         return link["mtu"], self.end.space.run("ethtool", "-l", self.end.device)
 

@@ -152,7 +152,7 @@ def test_a_run_that_is_cut_off_can_be_undone(tmp_path, part):
 
 
 @pytest.mark.parametrize("part", ["-L eth2", "-G eth1", "mtu"])
-def test_what_is_refused_is_told_and_the_rest_is_done(host, part):
+def test_a_refused_change_is_named_and_the_rest_is_done(host, part):
     before = host.everything()
     host.refuses = {part: "Operation not supported"}
     mtu = ["--mtu", "9000", "--nics", "eth8", "--queues", "4"] if part == "mtu" else []
@@ -174,14 +174,14 @@ def test_what_harp_runs_without_is_no_failure(host):
     assert run(host).endswith("# nothing to change\n")
 
 
-def test_who_moves_interrupts_is_told(host):
+def test_the_process_that_moves_interrupts_is_named(host):
     host.file("/proc/17/comm", "bash")
     assert "irqbalance" not in run(host, "--dry-run")
     host.file("/proc/18/comm", "irqbalance")
     assert "# irqbalance is running and will move these interrupts" in run(host, "--dry-run")
 
 
-def test_what_undo_cannot_restore_is_told_and_can_be_undone_later(host):
+def test_unrestored_settings_are_named_and_can_be_undone_later(host):
     before = host.everything()
     run(host)
     host.refuses = {"-L eth3": "Device or resource busy"}
@@ -326,7 +326,7 @@ def test_queues(tmp_path, driver, kinds, most, gpus, arguments, queues):
     assert " ".join(f"{kind} {now}" for kind, (now, _) in host.queues["eth1"].items()) == queues
 
 
-def test_what_steers_packets_is_told(host):
+def test_rules_that_steer_packets_are_named(host):
     output = run(host, "--dry-run")
     assert "# eth1: mlx5_core, XDP zero copy; steering: by source port, 1 of 4 meets an engine's " \
            "queue (the driver takes rules)\n" in output
@@ -341,7 +341,7 @@ def test_receive_and_transmit_queues_are_as_many(tmp_path):
     assert host.queues["eth1"] == {"rx": (6, 16), "tx": (6, 12)}
 
 
-def test_a_packet_that_is_too_long_for_xdp_is_told(tmp_path):
+def test_a_packet_that_is_too_long_for_xdp_is_reported(tmp_path):
     host = FakeHost(tmp_path)
     host.card("eth1")
     host.cards["eth1"] = replace(host.cards["eth1"], several_buffers=False)

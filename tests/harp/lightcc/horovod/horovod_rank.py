@@ -96,7 +96,7 @@ def check_gradients():
 
 
 def of_ranks(rows, *shape, dtype=np.float32):
-    """What each rank brings; all ranks know it, so that numpy can tell the result."""
+    """Input of each rank; all ranks know it, so numpy gives the expected result."""
     random = np.random.default_rng(7)
     return [random.integers(-50, 50, (rows(rank), *shape)).astype(dtype)
             for rank in range(hvd.size())]
@@ -184,7 +184,7 @@ def refused(call, kind):
 
 
 def mistakes():
-    """What does not go together is one error at all ranks, and the group lives on."""
+    """A mismatch is one error at all ranks, and the group lives on."""
     types = torch.float32, torch.float64
     found = [refused(call, hvd.RequestError) for call in (
         lambda: hvd.allreduce(torch.ones(2 + hvd.rank()), name="a"),

@@ -28,7 +28,7 @@ def run(ranks, *command, options=(), **variables):
 
 
 def answers(ended):
-    """What each rank printed last."""
+    """The last line of each rank."""
     assert ended.returncode == 0, ended.stderr
     found = {}
     for line in ended.stdout.splitlines():

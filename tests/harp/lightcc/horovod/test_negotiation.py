@@ -1,4 +1,4 @@
-"""What rank 0 decides, for any order of requests; no process, thread or clock."""
+"""Decisions of rank 0, for any order of requests; no process, thread or clock."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_a_rank_that_joined_brings_zeros_to_sums_alone(reduction, refused):
                                 "allreduce by sum or average and barrier are")
 
 
-def test_who_joined_is_waited_for_no_more_until_all_have():
+def test_a_rank_that_joined_is_not_waited_for_until_all_have():
     coordinator = Coordinator(3, MIB)
     coordinator.hear(2, [Request("join", "join")], 0.0)
     for rank in (0, 1):

@@ -82,7 +82,7 @@ def test_a_name_under_way_is_refused_at_once_and_the_first_call_goes_on():
     assert data.tolist() == [[8.0] * 3] * 2
 
 
-def test_after_a_failure_a_name_that_was_under_way_tells_of_the_failure():
+def test_after_a_failure_a_name_that_was_under_way_raises_the_failure():
     with runtimes_of(2) as (runtimes, _):
         own = [gradient("a", np.ones(3, "f4")) for _ in range(3)]
         runtimes[0].enqueue([own[0]])
@@ -192,7 +192,7 @@ def test_a_tensor_that_one_rank_does_not_ask_for_is_named_with_the_rank(caplog):
 
 
 @pytest.mark.parametrize("leaver", [0, 2])
-def test_who_leaves_is_named_to_those_who_wait(leaver):
+def test_a_rank_that_leaves_is_named_to_waiting_ranks(leaver):
     with runtimes_of(3) as (runtimes, _):
         runtimes[leaver].close()
         entries = [gradient("a", np.ones(3, "f4")) for _ in range(3)]

@@ -19,7 +19,7 @@ def test_each_variable_is_read_in_its_unit():
                    autotune=True, autotune_log="log.csv", autotune_steps=7, autotune_warmup=2)
 
 
-def test_what_is_not_set_or_empty_has_horovods_default():
+def test_unset_or_empty_variables_have_horovods_default():
     defaults = Settings.from_env({"HOROVOD_CYCLE_TIME": ""})
     assert defaults == Settings.from_env({}) == Settings()
     assert (defaults.fusion_threshold_bytes, defaults.cycle_s) == (128 << 20, 1e-3)
@@ -33,6 +33,6 @@ def test_no_stall_is_looked_for_where_the_check_is_off():
 
 
 @pytest.mark.parametrize("text", ["much", "-1", "inf", "nan"])
-def test_what_is_no_such_number_is_refused_in_a_sentence(text):
+def test_a_wrong_number_is_refused_in_a_sentence(text):
     with pytest.raises(ValueError, match=f"HOROVOD_CYCLE_TIME is '{text}'; allowed is a number"):
         Settings.from_env({"HOROVOD_CYCLE_TIME": text})

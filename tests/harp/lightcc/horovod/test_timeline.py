@@ -40,7 +40,7 @@ def events_of(path):
 
 
 def phases(events):
-    """What happened, without times: names begin, X is a rank, / an end and what it tells."""
+    """Events without times: names begin, X is a rank, / an end and its arguments."""
     return [event["name"] if event["ph"] == "B" else "X" if event["ph"] == "X"
             else "/" + " ".join(event.get("args", {}).values()) for event in events]
 
@@ -100,8 +100,8 @@ STEPS = st.one_of(
 
 @settings(deadline=None, max_examples=200)
 @given(st.lists(st.tuples(st.sampled_from(["a", 'b"\\']), STEPS)), st.integers(0, 5))
-def test_events_are_in_balance_and_the_file_is_whole_whatever_is_told(tmp_path_factory, told,
-                                                                     begin):
+def test_events_are_in_balance_and_the_file_is_whole_for_any_calls(tmp_path_factory, told,
+                                                                   begin):
     timeline, path = Timeline(), tmp_path_factory.mktemp("timeline") / "it.json"
     timeline.start(str(path))
     for at, (name, (step, *more)) in enumerate(told):
@@ -119,7 +119,7 @@ def test_events_are_in_balance_and_the_file_is_whole_whatever_is_told(tmp_path_f
     events_of(path)
 
 
-def test_who_asks_again_before_rank_0_is_done_is_told_when_it_is(tmp_path):
+def test_a_second_request_is_answered_when_rank_0_is_done(tmp_path):
     timeline, path = Timeline(), tmp_path / "it.json"
     timeline.start(str(path))
     timeline.negotiate({"a": "allreduce"})

@@ -1,4 +1,4 @@
-"""What `horovod.torch` 0.28.1 has, name by name, is there with the same arguments and defaults."""
+"""Names of `horovod.torch` 0.28.1 are all there, with the same arguments and defaults."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ VALUES = ("Average", "Sum", "Adasum", "Min", "Max", "Product", "global_process_s
           "ProcessSet", "HorovodInternalError", "elastic")
 MORE = {"allreduce_async_": "sparse=False", "broadcast_parameters": "process_set=all",
         "allgather_object": "process_set=all"}
-"""What ours take besides, behind the others."""
+"""Further arguments of ours, behind the others."""
 SAME = {"broadcast_object": ("obj=None", "obj")}
-"""What Horovod's callers must give and ours need not: only the root has an object."""
+"""Arguments that Horovod requires and ours do not: only the root has an object."""
 
 
 def told(default):

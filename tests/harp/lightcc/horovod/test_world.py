@@ -1,4 +1,4 @@
-"""Which ranks Horovod's API takes for those of one host."""
+"""Ranks of one host, as Horovod's API counts them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The methods of harp.lightcc.outer as their papers write them, in numpy, all islands in one loop.
 
-Each island minimises half of the squared distance of weights * parameters from targets, of which it
-draws new ones in each step; the inner optimizer is plain SGD or, for momentum, torch's.
+Each island minimises half of the squared distance of weights * parameters from targets, and draws
+new targets in each step; the inner optimizer is plain SGD or, for momentum, torch's.
 """
 
 import numpy as np
@@ -29,7 +29,7 @@ def inner_step(parameters, island, step, rate=INNER):
 
 
 def data_parallel(islands, steps, elements, rate):
-    """What synchronous SGD comes to."""
+    """Result of synchronous SGD."""
     parameters = start(elements)
     for step in range(1, steps + 1):
         parameters = parameters - rate * np.mean(

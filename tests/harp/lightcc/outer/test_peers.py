@@ -190,7 +190,7 @@ def test_a_peer_that_is_killed_in_an_exchange_is_left_out():
         server.shutdown()
 
 
-def test_who_was_not_in_the_result_that_counts_is_late():
+def test_a_rank_outside_the_counted_result_is_late():
     store = MemoryStore()
     one, other = (Meeting(store, [name], 0.0, 0.0) for name in "ab")
     assert one.found(1)
@@ -267,7 +267,7 @@ class Between:
                     client.sendall(chunk)
 
 
-def test_what_one_peer_began_to_send_another_one_finishes(servers):
+def test_another_peer_finishes_a_transfer_that_one_began(servers):
     whole = state_of(5)
     near = Between(servers(1, whole).address, most=1_000_000)
     far = Between(servers(1, whole).address)
@@ -289,7 +289,7 @@ def test_a_state_that_came_wrong_is_taken_from_another_peer(servers):
 
 # ---- What cannot be
 
-def test_what_cannot_be_is_refused_in_a_sentence(monkeypatch):
+def test_an_impossible_request_is_refused_in_a_sentence(monkeypatch):
     monkeypatch.delenv("HARP_STORE", raising=False)
     with pytest.raises(ValueError, match="need a store that outlives them"):
         Peers(2)

@@ -193,7 +193,7 @@ def test_gradients_of_several_batches_wait_for_one_step():
     assert torch.equal(*rows)
 
 
-def test_what_is_not_finite_changes_no_table():
+def test_values_that_are_not_finite_change_no_table():
     model = EmbeddingCollection({name: DynamicEmbeddingBag(2, mode="sum", optimizer=SGD(lr=1))
                                  for name in "ab"})
     optimizer = TableOptimizer(model)
@@ -301,7 +301,7 @@ def test_features_come_and_go():
     (lambda: EmbeddingCollection({"user": DynamicEmbeddingBag(2)}).drop("usr"),
      "there is no feature 'usr'; did you mean 'user'"),
 ])
-def test_what_is_wrong_is_one_sentence(call, sentence):
+def test_a_mistake_is_one_sentence(call, sentence):
     with pytest.raises((TypeError, ValueError), match=sentence) as caught:
         call()
     assert "\n" not in str(caught.value)

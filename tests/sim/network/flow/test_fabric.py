@@ -191,7 +191,7 @@ def test_a_bucket_never_lets_more_through_than_its_law(sends, base, size):
 
 
 def test_a_bucket_too_small_for_the_clock_does_not_stop_it():
-    """Found by review: far from zero, a switch nearer than the clock can tell never came."""
+    """Found by review: far from zero, a switch within the clock's resolution never came."""
     env = simpy.Environment(initial_time=100.0)
     fabric = TimedFluid(env, [1e9], buckets=(TokenBucket(0, 1e9, 2e9, 1e3),))
     route = fabric.net.add_routes([0, 1], [0])

@@ -359,7 +359,7 @@ def test_a_long_run_keeps_no_dead_flows_on_a_resource():
     (lambda net: net.cancel(-1), "no flow"),
     (lambda net: net.state([0]), "unknown"),
 ])
-def test_what_cannot_be_is_refused_and_changes_nothing(call, says):
+def test_an_impossible_request_is_refused_and_changes_nothing(call, says):
     net = Fluid([10.0])
     net.add_routes([0, 1], [0])
     with pytest.raises(ValueError, match=says):

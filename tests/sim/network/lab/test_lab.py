@@ -146,14 +146,14 @@ def test_a_scenario_that_cannot_be_built_leaves_no_laboratory(tmp_path):
     ({"scenarios": [TCP | {"bond": "dynamic"}]}, "bonds of none, lacp-2+3 or lacp-3+4 under TCP"),
     ({"vpc": {"vnics": 1, "overlay": {}}}, "cannot do an overlay; allowed: a vpc without overlay"),
 ], ids=["too large", "too fast", "planned for a chip", "rdma", "dynamic bond", "overlay"])
-def test_what_does_not_fit_a_laboratory_is_told_at_once(tmp_path, given, says):
+def test_a_file_that_does_not_fit_a_laboratory_is_refused_at_once(tmp_path, given, says):
     rate = {"nic": BOND | {"rate": "100Gbps"}} if given == {"scale": 1} else {}
     made = small(tmp_path, **given | rate)
     with pytest.raises(TopologyError, match=re.escape(says.split(", at")[0])):
         run_scenario(made, made.topology.scenarios[0], made.gpus, Settings(fidelity="lab"))
 
 
-def test_congestion_control_that_the_kernel_lacks_is_told(tmp_path, monkeypatch):
+def test_congestion_control_that_the_kernel_lacks_is_named(tmp_path, monkeypatch):
     (tmp_path / "controls").write_text("reno cubic\n")
     monkeypatch.setattr(checks, "CONGESTION_CONTROLS", tmp_path / "controls")
     made = small(tmp_path, scenarios=[TCP | {"congestion": "bbr"}])
@@ -161,7 +161,7 @@ def test_congestion_control_that_the_kernel_lacks_is_told(tmp_path, monkeypatch)
         run_scenario(made, made.topology.scenarios[0], made.gpus, Settings(fidelity="lab"))
 
 
-def test_a_file_that_would_take_hours_is_told_before_anything_runs(tmp_path):
+def test_a_file_that_would_take_hours_is_refused_before_anything_runs(tmp_path):
     made = small(tmp_path, scale="1/100000")
     with pytest.raises(TopologyError, match=r"would take [0-9,]+ minutes for these 1 rows"):
         answer(made, made.topology.scenarios, fidelity="lab")
@@ -184,7 +184,7 @@ def test_pieces_of_a_tree_are_as_small_as_those_of_nccl(ranks, nbytes, slot):
     assert _window_of(ring, SIMPLE.window, 1) == SIMPLE.window
 
 
-def test_top_k_is_told_before_anything_is_built(tmp_path, monkeypatch):
+def test_top_k_is_refused_before_anything_is_built(tmp_path, monkeypatch):
     monkeypatch.setattr("sim.network.lab.lab_network.Wiring", None)
     made = small(tmp_path, scenarios=[TCP | {"allreduce": "light", "light": {
         "LIGHT_TOPK_ALLREDUCE": 1, "LIGHT_TOPK_THRESHOLD": 1}}])
@@ -198,6 +198,6 @@ def test_a_scale_is_a_share(tmp_path, text, scale):
 
 
 @pytest.mark.parametrize("text", ["100", "1/0", "slow", 0, True])
-def test_a_scale_that_is_no_share_is_told(tmp_path, text):
+def test_a_scale_that_is_no_share_is_refused(tmp_path, text):
     with pytest.raises(TopologyError, match="a share such as 1/100"):
         small(tmp_path, scale=text)

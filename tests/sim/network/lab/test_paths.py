@@ -30,7 +30,7 @@ a flow's share."""
 
 
 def ran_at(made, fidelity, plan, record=lambda _: None):
-    """What a network did for a plan that ran once, before it is closed."""
+    """Counters of a network after one run of a plan, before it is closed."""
     topology = made.topology
     (scenario,) = topology.scenarios
     env = wall_clock(fidelity, topology)

@@ -30,7 +30,7 @@ class Scene:
     buffer_kb: int = 32_768
     """Of the port."""
     mark_kb: int = 0
-    """What waits at the port when it marks; 0: it does not."""
+    """Queue at the port from which it marks; 0: never."""
     base_us: int = 8
     """Round trip of the empty path, without serialisation, of the first flow."""
     base_last_us: int = 0
@@ -49,7 +49,7 @@ class Scene:
     """Of how much of 100 us each flow begins later; 0: none."""
 
     def __str__(self) -> str:
-        """What is not as by default."""
+        """Fields that differ from their defaults."""
         given = [f"{field.name}={getattr(self, field.name)}" for field in fields(self)
                  if field.name == "flows" or getattr(self, field.name) != field.default]
         return " ".join(given)
@@ -57,7 +57,7 @@ class Scene:
 
 @dataclass(frozen=True)
 class Result:
-    """What a scene gave once flows had settled: from the sixth interval after the last start on.
+    """Result of a scene once flows had settled: from the sixth interval after the last start on.
 
     An interval is 10 ms, or as long as a flow needs for 100 frames at its fair share.
     """

@@ -85,8 +85,8 @@ def test_congestion_of_another_stack_is_refused_in_a_sentence() -> None:
       "--set", "scenarios[0].sockets=40", "--set", "scenarios[0].bond=dynamic"],
      "allowed: up to 32"),
 ])
-def test_what_packets_do_not_have_is_refused_in_a_sentence(arguments: list[str],
-                                                           says: str) -> None:
+def test_keys_that_packets_lack_are_refused_in_a_sentence(arguments: list[str],
+                                                          says: str) -> None:
     done = CliRunner().invoke(main, [*arguments, "--fidelity", "packet"])
     assert done.exit_code == 2
     assert says in done.output
@@ -97,7 +97,7 @@ def test_what_packets_do_not_have_is_refused_in_a_sentence(arguments: list[str],
     (["--scenario", "1 channel, one path"], "are more than the 1,000 of fidelity packet"),
     (["--collective", "allreduce", "--sizes", "1GiB"], "smaller --sizes"),
 ])
-def test_what_takes_too_long_is_refused_before_it_begins(
+def test_a_run_that_takes_too_long_is_refused_before_it_begins(
         arguments: list[str], says: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "MOST_FRAMES", 1000)
     done = CliRunner().invoke(main, [str(BONDED), *arguments, "--fidelity", "packet"])

@@ -1,4 +1,4 @@
-"""What a stack costs is the same at flow and at packet, whatever the file makes of its figures."""
+"""Costs of a stack are the same at flow and at packet, for any figures in the file."""
 
 from __future__ import annotations
 

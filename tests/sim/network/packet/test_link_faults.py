@@ -46,7 +46,7 @@ def test_a_share_is_lost_and_travels_again() -> None:
     assert line.world.channel_frames(line.channel) == (64 << 20) // SEGMENT
 
 
-def test_what_comes_late_is_not_lost() -> None:
+def test_late_messages_are_not_lost() -> None:
     line = Line()
     line.world.set_faults(line.data, LinkFaults(late=0.05, late_s=50e-6))
     line.transfer(16 << 20)
@@ -54,7 +54,7 @@ def test_what_comes_late_is_not_lost() -> None:
     assert line.world.channel_frames(line.channel) == (16 << 20) // SEGMENT
 
 
-def test_what_is_too_long_is_lost_until_frames_are_shorter() -> None:
+def test_frames_that_are_too_long_are_lost_until_they_are_shorter() -> None:
     line = Line()
     line.transfer(1 << 20)
     line.world.set_faults(line.data, LinkFaults(longest_bytes=1500))

@@ -131,7 +131,7 @@ def test_pause_also_blocks_flows_to_ports_that_are_free() -> None:
     assert net.pauses("h4", "s0") > 0  # and the pause has gone on to the host itself
 
 
-def test_pauses_in_a_circle_are_told_and_do_not_hang() -> None:
+def test_pauses_in_a_circle_are_reported_and_do_not_hang() -> None:
     """Three switches, each sends to the one after the next: each waits for the next."""
     net = Switched()
     for switch in range(3):

@@ -23,7 +23,7 @@ NARROW = {"template": "leaf-spine", "leaves": 2, "spines": 1, "rate": "5Gbps"}
 
 
 def through_trunk(folder: Path, nic: dict[str, Any] | None = None, **switch: Any) -> LinkCounts:
-    """What a step over a narrow trunk does there: two hosts at 10 Gb/s under each of two leaves."""
+    """Result of a step over a narrow trunk: two hosts at 10 Gb/s under each of two leaves."""
     built = cluster(folder, hosts=4, rate_bps=10e9, nic=nic, fabric=NARROW | {"switch": switch},
                     workload={"model": "deepfm", "batch": 128, "framework": "free"},
                     scenario={"stack": "harp"})
@@ -108,8 +108,8 @@ def test_every_cap_of_a_vpc_polices_where_the_file_says_so(tmp_path: Path,
     ("fabric", {"template": "single-switch", "switch": {"pfc": {"xof": "1kB"}}},
      "did you mean 'xoff'"),
 ])
-def test_wrong_switch_is_told_in_a_sentence(tmp_path: Path, key: str, value: Any,
-                                            says: str) -> None:
+def test_wrong_switch_is_one_sentence(tmp_path: Path, key: str, value: Any,
+                                      says: str) -> None:
     with pytest.raises(TopologyError) as caught:
         load(write(tmp_path, topology(**{key: value})))
     assert says in str(caught.value)
