@@ -17,9 +17,18 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 from bench.angelptm.experts import two_hosts
+from bench.angelptm.sizes import (
+    CAP_BYTES,
+    DEVICE_BYTES,
+    HOST_BYTES,
+    PAGE_BYTES,
+    PAGES,
+    PARAMETERS,
+    TOKENS,
+)
 from bench.arms import ROOT, Bench, Sample
 from bench.comparison import ArmRow, compare
-from bench.lightcc.lightcc_rows import Ranks, popen, sampled
+from bench.lightcc.lightcc_rows import Ranks, popen, sampled, simulated
 from bench.rows import by_id
 from bench.subject import BenchError
 from lab.namespace import Namespace
@@ -30,9 +39,9 @@ if TYPE_CHECKING:
     from bench.comparison import Arms
 
 FOLDER = ROOT / "build"
+TOPOLOGY = ROOT / "topologies" / "offload-cpu-gpt.yaml"
 PIPE_RANK = (sys.executable, "-m", "bench.angelptm.pipe_rank")
-PARAMETERS, PAGES, PAGE_BYTES = 64_000_000, 128, 4 << 20
-CAP_BYTES, STATES = 256 << 20, 16
+STATES = 16
 """Bytes of a parameter's states: two of 2 in 16 bits, and master and moments of 4 (ZeRO, arXiv
 1910.02054, section 3.1)."""
 
@@ -80,6 +89,20 @@ def one_process(bench: Bench) -> Iterator[Arms]:
             return max(arm(all_cpus, "step_resident", ms)(), arm(all_cpus, "disk_alone", ms)(),
                        key=lambda sample: sample.value)
 
+        def predict() -> Sample:
+            """Predict a step from what it computes and the rates that its engine has measured."""
+            compute_ms = arm(all_cpus, "compute", ms)().value
+            rates = all_cpus.ask(do="rates")[0]
+            offload = {"to": "disk", "device": f"{DEVICE_BYTES}B", "update": rates["update"]}
+            gpus = {"count": 1, "model": "CPU", "samples_per_s": 1e3 * TOKENS[0] / compute_ms}
+            disk = {"capacity": "2GB", "read": f"{rates['disk'] * 1e-9:.4f}GB/s"}
+            found = simulated([
+                f"hosts[0].gpus={json.dumps(gpus)}",
+                f"hosts[0].pcie.rate={rates['copy'] * 1e-9:.4f}GB/s",
+                f"hosts[0].ram={HOST_BYTES}B", f"hosts[0].disk={json.dumps(disk)}",
+                f"scenarios[1].offload={json.dumps(offload)}"], TOPOLOGY)
+            return Sample(1e3 / list(found.values())[1])
+
         yield {"HARP Adam": arm(one, "adam", per_second),
                "torch fused": arm(one, "torch_adam", per_second),
                "DeepSpeedCPUAdam": arm(one, "ds_adam", per_second),
@@ -91,6 +114,7 @@ def one_process(bench: Bench) -> Iterator[Arms]:
                "all resident": arm(all_cpus, "step_resident", ms),
                "optimizer on disk": arm(all_cpus, "step_disk", ms),
                "compute or I/O alone": slower_alone,
+               "simulated": predict,
                "of the caps": lambda: Sample(STATES * largest() / (2 * CAP_BYTES)),
                "one space": lambda: Sample(largest() * 1e-6),
                # Arithmetic: its host has all but the 16-bit parameters, and is full first.
@@ -144,6 +168,8 @@ ROWS = by_id((
            unit="ms", against=("all resident",), target=1.1, lower=True),
     ArmRow("disk", "step, moments on disk", one_process, "optimizer on disk", unit="ms",
            against=("compute or I/O alone",), target=1.2, lower=True),
+    ArmRow("disk-sim", "simulated step, moments on disk", one_process, "simulated", unit="ms",
+           against=("optimizer on disk",), within=0.15),
     ArmRow("cap", "states trained, of the caps of device and host", one_process, "of the caps",
            unit="", target=0.92),
     ArmRow("cap-split", "largest model, caps of 256 MiB each", one_process, "one space",

@@ -3,6 +3,8 @@
 adam, torch_adam, ds_adam   a step over 64 M parameters, one core
 read, write                 pages of 4 MiB, eight under way
 step_...                    a step of a GPT, with all on the device or less
+compute                     forward and backward pass of that GPT without an engine
+rates                       bytes and parameters a second that the engine on disk measured
 disk_alone                  the reads and writes of such a step with the optimizer on disk
 largest                     parameters of the largest model that trains within two equal caps
 """
@@ -19,21 +21,28 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from bench.angelptm.sizes import (
+    CAP_BYTES,
+    CAP_WIDTH,
+    DEVICE_BYTES,
+    HOST_BYTES,
+    LAYERS,
+    PAGE_BYTES,
+    PAGES,
+    PARAMETERS,
+    TOKENS,
+    WIDTH,
+)
 from bench.arms import ROOT
 from harp._cnet import ffi, lib
 from harp.angelptm import CapacityError, initialize
 from harp.angelptm.adam import Adam, update
-from harp.angelptm.pages import PAGE_BYTES
 from harp.angelptm.plan import DISK
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-PARAMETERS = 64_000_000
-PAGES, UNDER_WAY = 128, 8
-LAYERS, WIDTH, TOKENS = 8, 512, (4, 256)
-CAP_BYTES, CAP_WIDTH = 256 << 20, 384
-"""Of the device, and as much of the host; of a layer, half a percent of the caps in 16 bits."""
+UNDER_WAY = 8
 
 
 def states() -> list[torch.Tensor]:
@@ -125,6 +134,29 @@ def example() -> Any:
 
 MOVES: dict[str, int] = {}
 """Reads and writes of a step with the optimizer on disk."""
+RATES: dict[str, float] = {}
+"""What the engine with its optimizer on disk has measured."""
+
+
+def batch() -> torch.Tensor:
+    """Tokens, with the one that follows."""
+    return torch.randint(0, 1024, (TOKENS[0], TOKENS[1] + 1))
+
+
+def loss_of(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """Cross entropy of the tokens that follow."""
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+
+
+def compute() -> Callable[[], object]:
+    """What a step computes."""
+    torch.manual_seed(0)
+    model, tokens = example().GPT(LAYERS, WIDTH, WIDTH // 64), batch()
+
+    def step() -> None:
+        model.zero_grad(set_to_none=False)
+        loss_of(model(tokens[:, :-1]), tokens).backward()
+    return step
 
 
 def gpt_step(folder: str, **caps: int) -> Callable[[], object]:
@@ -134,12 +166,10 @@ def gpt_step(folder: str, **caps: int) -> Callable[[], object]:
     if caps.get("host_bytes"):
         how["angelptm"]["disk_path"] = folder
     engine, *_ = initialize(model=example().GPT(LAYERS, WIDTH, WIDTH // 64), config=how)
-    tokens = torch.randint(0, 1024, (TOKENS[0], TOKENS[1] + 1))
+    tokens = batch()
 
     def step() -> None:
-        loss = torch.nn.functional.cross_entropy(engine(tokens[:, :-1]).flatten(0, 1),
-                                                 tokens[:, 1:].flatten())
-        engine.backward(loss)
+        engine.backward(loss_of(engine(tokens[:, :-1]), tokens))
         engine.step()
     for _ in range(5):
         step()
@@ -147,6 +177,9 @@ def gpt_step(folder: str, **caps: int) -> Callable[[], object]:
         (made, _), *_ = reversed(engine._steps._plans.values())
         MOVES["reads"] = sum(move.by_disk and move.source[0] == DISK for move in made.moves)
         MOVES["writes"] = sum(move.by_disk and move.target[0] == DISK for move in made.moves)
+        page, rates = engine.layout.page_bytes, engine._steps.rates
+        RATES.update(copy=rates.copy * page, disk=rates.disk * page,
+                     update=engine.layout.chunk / engine._steps._job_seconds)
     return step
 
 
@@ -207,15 +240,14 @@ def largest() -> int:
 def makers(folder: str) -> dict[str, Callable[[], Callable[[], object]]]:
     """Names of the measurements."""
     quarter = LAYERS * 12 * WIDTH ** 2  # bytes: 4 of each parameter, a quarter of them
-    # Parameters and gradients, in 8 of 16 bytes, have room on the device.
-    small = {"device_bytes": 9 * quarter, "host_bytes": 64 << 20}
+    small = {"device_bytes": DEVICE_BYTES, "host_bytes": HOST_BYTES}
     return {
         "adam": adam, "torch_adam": partial(other_adam, partial(torch.optim.AdamW, fused=True)),
         "ds_adam": deepspeed_adam, "read": partial(Pages, folder, write=False),
         "write": partial(Pages, folder, write=True), "step_resident": partial(gpt_step, folder),
         "step_quarter": partial(gpt_step, folder, device_bytes=quarter),
         "step_disk": partial(gpt_step, folder, **small),
-        "disk_alone": partial(disk_alone, folder)}
+        "disk_alone": partial(disk_alone, folder), "compute": compute}
 
 
 def main() -> None:
@@ -224,8 +256,9 @@ def main() -> None:
     print("ready", flush=True)
     for line in sys.stdin:
         what = json.loads(line)
-        if what["do"] == "largest":
-            print(json.dumps({"seconds": 1.0, "times": 1, "parameters": largest()}), flush=True)
+        if what["do"] in ("largest", "rates"):
+            known_now = {"parameters": largest()} if what["do"] == "largest" else RATES
+            print(json.dumps({"seconds": 1.0, "times": 1} | known_now), flush=True)
             continue
         if what["do"].endswith("adam"):
             torch.set_num_threads(1)
