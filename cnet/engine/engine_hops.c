@@ -18,7 +18,7 @@ static uint32_t list_remotes(const struct harp_handle *handle, enum harp_family 
     return n;
 }
 
-/* ---- By which UDP port ---- */
+/* ---- UDP ports of hops ---- */
 
 static bool is_between(const struct harp_planned_flow *flow, const struct harp_port *port,
                        const struct harp_address *to)

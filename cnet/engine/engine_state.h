@@ -73,7 +73,7 @@ struct harp_hop {
     bool planned; /* its UDP port is a plan's, and stays */
     bool found;   /* frames of the peer reach the port's queue, and it does not complain of ours */
     uint16_t local;
-    uint16_t tried; /* locals, in search of one by which frames reach the right queues */
+    uint16_t tried; /* locals, in search of one that leads frames to the right queues */
     int hop;        /* HARP_NO_HOP until the path has been heard of */
     struct harp_address remote;
     struct harp_connection *connection;

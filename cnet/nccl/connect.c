@@ -165,7 +165,7 @@ static void take_planned_flows(const struct device *device, const struct harp_ha
     harp_address_format(&handle->addresses[0], peer, sizeof peer);
     if (!plugin.strayed)
         plugin_warn("HARP_PLAN has no flow from %s to %s, so this connection's paths are hashed "
-                    "(told once): follow one plan on all hosts, with HARP_PATHS and HARP_ENGINES "
+                    "(said once): follow one plan on all hosts, with HARP_PATHS and HARP_ENGINES "
                     "as harp env --plan says",
                     device->name, peer);
     plugin.strayed = true;
@@ -226,7 +226,7 @@ static void say_result(const struct comm *comm, const struct harp_address *peer,
                 comm->device->name, settings_ports[plugin.settings.port], whence, than);
 }
 
-/* Ports of which family this end takes if nothing was tried; 0: any. */
+/* Family of the ports that this end takes if nothing was tried; 0: any. */
 static uint8_t family_untried(const struct device *device, const struct harp_handle *handle)
 {
     bool packets = !device->has_both;

@@ -41,7 +41,7 @@ static uint64_t read_namespace(void)
     return cookie;
 }
 
-/* Name and version of the card's driver, as far as sysfs tells; "" of a virtual interface. */
+/* Name and version of the card's driver, as far as sysfs has them; "" of a virtual interface. */
 static void describe_driver(const char *card, char *out, size_t room)
 {
     char path[128], link[256];

@@ -229,7 +229,7 @@ static bool take_refusal(struct udp_port *udp, struct udp_gso_packet *packet, in
         refuse_size(udp, packet, error);
         return true;
     default:
-        /* The kernel tells about an earlier datagram (ICMP), once; about this one, if it does so
+        /* The kernel reports an earlier datagram (ICMP), once; about this one, if it does so
          * again. */
         if (again) {
             udp_unreachable(udp, &packet->to);

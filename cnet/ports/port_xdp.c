@@ -105,7 +105,7 @@ static int xdp_fd(const struct harp_port *port)
     return harp_xdp_of(port)->epoll;
 }
 
-/* Whether epoll tells of the socket. It does so only while somebody sleeps: somebody to tell costs
+/* Whether epoll watches the socket. It does so only while a thread sleeps: a watcher costs
  * the kernel two locks a packet, on both of its ways. */
 static void listen_to_socket(struct harp_xdp *xdp, bool on)
 {

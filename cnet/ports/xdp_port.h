@@ -109,7 +109,7 @@ struct harp_xdp {
     uint32_t notices_first, notices_n;
 
     int epoll;
-    bool slept; /* and epoll tells of the socket */
+    bool slept; /* and epoll watches the socket */
     uint64_t now_ns, tended_ns, woken_ns;
     struct harp_netlink netlink;
     struct harp_link link;

@@ -90,7 +90,7 @@ void harp_outbox_init(struct harp_outbox *outbox, void *memory, uint16_t message
 /* The peer receives streamed and lends `frames` to begin with. Chunks count from `first`. */
 void harp_outbox_stream(struct harp_outbox *outbox, uint32_t frames);
 
-/* Queue a message, of which `buffer` or `chunks` is not NULL unless there is no payload; false
+/* Queue a message; `buffer` or `chunks` is not NULL unless there is no payload; false
  * while as many are open as there is room for. */
 bool harp_outbox_add(struct harp_outbox *outbox, const uint8_t *buffer,
                      const uint8_t *const *chunks, uint32_t size, uint64_t context);

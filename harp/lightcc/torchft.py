@@ -151,7 +151,7 @@ class ProcessGroupLightCC(ProcessGroupWrapper):
             group.shutdown()
 
     def errored(self) -> Exception | None:
-        """Give the error by which the group has failed, if it has."""
+        """Give the error that ended the group, if it has failed."""
         sentence = None if self._pg is None else self._pg.failure
         return None if sentence is None else RuntimeError(sentence)
 

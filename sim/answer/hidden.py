@@ -1,4 +1,4 @@
-"""What decides a connection over kernel TCP and is often unknown: helper threads and their cores.
+"""Properties of kernel TCP connections that are often unknown: helper threads and their cores.
 
 NCCL asks for the PCI vendor of a NIC and gives a connection 2 x 8, 4 x 1 or no helper threads and
 sockets (`sim.schema.nccl_defaults`). Behind a VPC whose file gives no ``driver`` any of the three
@@ -81,7 +81,7 @@ def hidden_at(topology: Topology, shares: list[float]) -> Hidden:
 
 
 def every_hidden(topology: Topology) -> list[Hidden]:
-    """All that the cluster may be; empty where the file tells it."""
+    """All that the cluster may be; empty where the file says it."""
     drivers = sorted(DEFAULTS) if unknown_driver(topology) else [None]
     cores = (False, True) if may_be_bound(topology) else (False,)
     found = [Hidden(driver, bound) for driver in drivers for bound in cores]

@@ -1,4 +1,4 @@
-"""Whether a step fits into the GPUs' memory, and what nearest to it would.
+"""Check that a step fits into the GPUs' memory, and find the nearest change that would make it fit.
 
 Changes are tried in the order of what they cost: attention that keeps no scores, blocks computed
 again, smaller batches with more micro-steps, shards, splits; then several at once.

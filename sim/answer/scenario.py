@@ -75,11 +75,11 @@ if TYPE_CHECKING:
 REACHED = "gpus.utilisation"
 """The share of their data sheet that GPUs reach, as a figure that may be changed."""
 MOST_DRAWN = 8
-"""Micro-steps of a step of which a picture or trace shows each; more are one that is repeated."""
+"""Micro-steps that a picture or trace shows each; more are one that is repeated."""
 
 
 MOST_TRACKS = 64
-"""Largest job in GPUs of which each has a track in a trace; of a larger one only the first has."""
+"""Largest job, in GPUs, with a track for each in a trace; a larger one has the first's only."""
 
 
 @dataclass(frozen=True)
@@ -465,7 +465,7 @@ def recipe_of(cluster: Cluster, scenario: Scenario, workload: Workload, ranks: R
 
 
 def _rates_of(topology: Topology) -> Rates:
-    """Give the rates of the slowest host, by which a way for experts is chosen."""
+    """Give the rates of the slowest host, which choose the algorithm for experts."""
     return Rates(
         port_bytes_s=min(sum(nic.count * nic.rate for nic in host.nics)
                          for host in topology.hosts) / 8 or Rates.port_bytes_s,

@@ -126,7 +126,7 @@ FEWEST_DRAWS = 6
 EFFORT = 900_000
 """Events that all draws together may take: some five seconds on two cores of 2020."""
 FIT_RUNS = 2
-"""Simulations of a row by which a draw fits a parameter to it, at `FIT_ACCURACY`."""
+"""Simulations of a row that a draw takes to fit a parameter to it, at `FIT_ACCURACY`."""
 FIT_ACCURACY = 1e-3
 """Relative difference of a step time at which a draw's fit ends."""
 SAME = 2e-3

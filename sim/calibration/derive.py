@@ -213,7 +213,7 @@ def derive(equations: Sequence[Equation], ceilings: Sequence[float], base: HostS
         found.append(inverse)
     if not figures:
         raise Problem(" ".join(notes) or "the rows do not depend on the stack",
-                      allowed="rows of which a stack's cost makes up a good part")
+                      allowed="rows that depend on a stack's cost to a good part")
     scatter, few = max(e.scatter for e in found), any(e.few for e in found)
     if few:
         notes.append(f"Rows so few say nothing about their own scatter: "

@@ -320,7 +320,7 @@ def _places(group: HostGroup) -> Iterator[Problem]:
                           allowed=f"{count}, one for each")
         for number, place in enumerate(places):
             if place >= most:
-                yield Problem(f"{place} is none of {most} by {key_of}", path=(key, number),
+                yield Problem(f"{place} is too large: {key_of} gives {most}", path=(key, number),
                               found=place, allowed=f"0 to {most - 1}" if most else
                               f"{key_of} beside affinity")
 

@@ -156,7 +156,7 @@ class Topology(Model):
 
     @property
     def reached(self) -> Reached | None:
-        """What GPUs of which only the model is given reach of their data sheets.
+        """Share of the data sheet that GPUs given by model alone reach.
 
         None if any has a speed of its own, or they differ.
         """

@@ -92,7 +92,7 @@ ShareParameter = Parameter[Share]
 CoreCountParameter = Parameter[CoreCount]
 FactorParameter = Parameter[Factor]
 PositiveFactorParameter = Parameter[PositiveFactor]
-"""The classes by the names that `Parameter` gives them, by which pickle finds them."""
+"""The classes by the names that `Parameter` gives them, so that pickle finds them."""
 
 
 class StackSet(Model):

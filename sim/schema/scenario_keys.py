@@ -98,7 +98,7 @@ class Workload(Model):
 
     @property
     def network(self) -> Network:
-        """The model, for samples of so many tokens; raises ValueError where there is none."""
+        """The model, for samples of ``tokens``; raises ValueError where the workload has none."""
         if self.trace is not None:
             raise ValueError("execution traces have no model")
         if isinstance(self.model, str):
@@ -318,7 +318,7 @@ class ExpectCollective(Model):
             raise Problem(f"gives {', '.join(given) or 'no quantity'}",
                           allowed="one of busbw, algbw and time")
         if self.algorithm is not None and self.collective != "allreduce":
-            raise Problem(f"{self.algorithm} is none of {self.collective}", path=("algorithm",),
+            raise Problem(f"{self.collective} has no {self.algorithm}", path=("algorithm",),
                           allowed="algorithm of an allreduce only")
         return self
 

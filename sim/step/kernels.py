@@ -13,7 +13,7 @@ In fp8 only the linear layers of blocks run at its rate; products of queries, ke
 the output layer, stay in 16 bits (`widened`), as in NVIDIA's recipes by default
 (NVIDIA-NeMo/Megatron-Bridge, docs/performance-guide.md, "Low Precision Training"). Published.
 
-A traced model says itself what each layer keeps, of which the same shares hold: assumed, for
+A traced model says itself what each layer keeps, and the same shares hold of it: assumed, for
 normalisations, activations and sums of other networks as well.
 
 Where a speed of the whole model is given (``effective``, ``samples_per_s``), it holds for all, and
@@ -87,7 +87,7 @@ def _of_traced(recipe: Recipe) -> dict[str, Moving]:
 
 
 def _of_bytes(recipe: Recipe, kept: int, scores: int, *, again: bool = True) -> Moving:
-    """Times for so many bytes kept; ``again``: of what full recomputation computes again."""
+    """Times for ``kept`` bytes; ``again``: of what full recomputation computes again."""
     rate = REACHED * recipe.moved
     forward, backward = (KEPT[way] * kept + SCORES[way] * scores for way in (0, 1))
     if recipe.recompute == "full" and again:

@@ -59,7 +59,7 @@ class OuterJob(Job):
 
     Args:
         policy: what is sent when.
-        whole: the whole model, of which a pipeline's stage is a part.
+        whole: the whole model; a pipeline's stage is a part of it.
         arguments: of `Job`; ``island`` is the GPUs of a host.
     """
 

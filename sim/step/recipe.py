@@ -85,7 +85,7 @@ class Recipe:
     flash: bool = True
     """Whether attention keeps no scores."""
     moved: float = math.inf
-    """Bytes/s of a GPU's memory, by which kernels take time that have no FLOPs to speak of."""
+    """Bytes/s of a GPU's memory: the rate of kernels with few FLOPs."""
     paging: Paging | None = None
     """Where states are in pages beyond the GPU's memory: what the step waits for."""
     placement: Placement | None = None
@@ -150,7 +150,7 @@ def send_plan(recipe: Recipe, nbytes: int) -> Plan:
 
 def share_plan(recipe: Recipe, groups: Groups, collective: str, elements: int,
                group: Group = "replicas") -> Chosen:
-    """The ring by which ``elements`` parameters are gathered (allgather) or reduce-scattered."""
+    """The ring that gathers ``elements`` parameters (allgather) or reduce-scattered."""
     return activation_plan(recipe, groups, collective, elements * recipe.gradient_bytes, group)
 
 

@@ -219,7 +219,7 @@ class Job:
         yield from ()
 
     def steps_of(self, wanted: int) -> int:
-        """Steps to simulate or repeat for so many that count."""
+        """Steps to simulate or repeat for ``wanted`` steps that count."""
         return self.lead + wanted
 
     @property
@@ -276,7 +276,7 @@ class Job:
         if operation.kind == "again":
             times = operation.size
             self._once_s[operation.since] = once_s
-            # One span of `times` the length stands for so many, of each kind.
+            # One span of `times` the length stands for `times` spans, of each kind.
             for span in self._current[mark.spans:]:
                 self._current.append(span._replace(
                     name=f"{span.name}, {times} times",

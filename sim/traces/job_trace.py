@@ -1,4 +1,4 @@
-"""What the ranks of a job do, and in which groups: what every format of traces becomes."""
+"""Operations of a job's ranks, and their groups: the common form of all formats of traces."""
 
 from __future__ import annotations
 

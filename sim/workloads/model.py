@@ -25,7 +25,7 @@ class Model:
     activations: int = 0
     """Elements that go from one block to the next for one sample; 0 where blocks differ."""
     tokens: int = 0
-    """Tokens of a sample; 0 where a sample is none of text."""
+    """Tokens of a sample; 0 where a sample is no text."""
     shape: Transformer | None = None
     """Its numbers, where it is a transformer whose activations can be counted."""
 

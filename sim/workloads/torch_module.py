@@ -101,7 +101,7 @@ def traced_model(step: Step, name: str, source: str, profile: bytes | None = Non
 
     Raises:
         ModuleError: the module cannot be traced.
-        ProfileError: the profile is none of this module.
+        ProfileError: the profile is not of this module.
 
     """
     watch = _Watch(step.module)

@@ -85,7 +85,7 @@ class Response:
     """One call that all ranks carry out, or that fails at all of them."""
 
     requests: tuple[Request, ...]
-    """Of which each rank has its own part by the name; who joined brings zeros."""
+    """Each rank has its own part of these by the name; ranks that joined bring zeros."""
     rows: tuple[tuple[int, ...], ...] = ()
     """By rank: its rows of each tensor (``allgather``), or for each rank (``alltoall``)."""
     error: str = ""

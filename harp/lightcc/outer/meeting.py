@@ -1,4 +1,4 @@
-"""Who takes part in a round, where peers come and go.
+"""Membership of a round, where peers come and go.
 
 Peers have numbers, in the order in which they came. Before round n each says that it is here; when
 all are here that took part in the last round, or have said that they will come, or when the

@@ -1,4 +1,4 @@
-"""Training in half precision as long as the loss is none the worse for it.
+"""Training in half precision as long as the loss does not suffer.
 
     controller = Controller(model, optimizer, dtype=torch.float16)
     for features, labels in batches:
@@ -263,7 +263,7 @@ class Controller:
             self._to_full(f"{again}, {len(state.strikes)} times")
 
     def _scale_may_fall(self) -> bool:
-        """Tell whether gradients that overflow may be mended by the scale."""
+        """Whether a lower scale may repair gradients that overflow."""
         return bool(self.scaler.is_enabled()
                     and self.scaler.get_scale() >= self.policy.least_scale)
 

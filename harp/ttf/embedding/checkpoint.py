@@ -252,7 +252,7 @@ class _Part:
 
     def records(self, mine: Callable[[np.ndarray], np.ndarray], rows: int,
                 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Give heads and values of the rows that are mine, so many at a time."""
+        """Give heads and values of the rows that are mine, ``rows`` at a time."""
         for at in range(0, len(self.arrays["keys"]), rows):
             cut = slice(at, at + rows)
             keys = np.ascontiguousarray(self.arrays["keys"][cut])

@@ -230,7 +230,7 @@ class FlowCommunicator:
     def _time(self, phase: Phase, laid: Laid, protocol: Protocol, tree_bytes: int) -> Timed:
         """What a phase takes beside its flows: found once for each step that has it again.
 
-        A tree of so many bytes lasts as long as trees through whole hosts need at least.
+        A tree lasts at least as long as trees through whole hosts need for its bytes.
         """
         known = self._timed.setdefault(phase, {})
         key = (self.transport.links.key, protocol, laid.key)
@@ -409,7 +409,7 @@ def _on_channels(phase: Phase, placement: Sequence[Ints], group: Ints, share: Fl
 
 
 def _of_sockets(socket_most: float, message: Floats) -> Floats:
-    """Bytes/s of the sockets that messages of so many bytes occupy.
+    """Bytes/s of the sockets that messages of ``message`` bytes occupy.
 
     NCCL cuts a message into tasks of at least `TASK_BYTES` and gives each to a socket.
     """

@@ -1,4 +1,4 @@
-/* What fluid.c (events) and fluid_solve.c (rates) share. Not an interface. */
+/* State that fluid.c (events) and fluid_solve.c (rates) share. Not an interface. */
 #ifndef SIM_FLUID_STATE_H
 #define SIM_FLUID_STATE_H
 

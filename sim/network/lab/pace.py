@@ -90,7 +90,7 @@ class Pacer:
 
 
 class Line:
-    """A line by which pieces come to a host: those that end together have shared it before."""
+    """A line that brings pieces to a host: those that end together have shared it before."""
 
     def __init__(self) -> None:
         self._busy = deque[tuple[float, float]](maxlen=MOST_GAPS)

@@ -236,7 +236,7 @@ struct waiting_piece {
     uint32_t bytes;
 };
 
-/* A channel holds so many pieces, at each end. */
+/* Pieces that a channel holds at each end, at most. */
 #define SLOTS_MAX 64
 
 /* What moves on a channel that is not idle. */
@@ -407,7 +407,7 @@ void watch_link(struct packet_world *w, uint32_t link);
 void capture_packet(struct packet_world *w, const struct packet *packet);
 
 /* ---- police.c */
-/* Whether the policers of a chain let a packet of so many bytes through now. */
+/* Whether the policers of a chain let a packet of `bytes` through now. */
 bool conforms_to_chain(struct packet_world *w, uint32_t chain, uint64_t bytes);
 void drop_policed(struct packet_world *w, uint32_t packet);
 
