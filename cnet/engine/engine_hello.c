@@ -12,7 +12,7 @@ static struct harp_listening *listening_of(struct harp_engine *engine, uint64_t 
     return listening;
 }
 
-/* What stands for an attempt to connect among all that this engine sees. */
+/* The identity of an attempt to connect among all that this engine sees. */
 static uint64_t key_of_attempt(const struct harp_engine *engine,
                                const struct harp_parameters *first, uint64_t listener)
 {

@@ -93,7 +93,7 @@ static int make_hop(const struct harp_engine *engine, uint8_t port, uint16_t loc
     return 0;
 }
 
-/* What connections are made with. */
+/* Inputs of a new connection. */
 struct making {
     const struct harp_engine *engine;
     const struct harp_connection_config *config;

@@ -47,7 +47,7 @@ static bool sys_has(const char *interface, const char *file)
     return access(path, F_OK) == 0;
 }
 
-/* What an interface is made of: a bond's first member, a VLAN's card. */
+/* The base of an interface: a bond's first member, a VLAN's card. */
 static bool find_lower(const char *interface, char *lower)
 {
     char path[PLUGIN_PATH_BYTES], member[256];
@@ -151,7 +151,7 @@ static bool is_known_card(const char *card)
     return false;
 }
 
-/* What is used if the user names no interfaces: all of the first kind that there are any of. */
+/* The default choice of interfaces: all of the first kind that the host has. */
 enum resort {
     RESORT_CARD,    /* and what lies on cards: bonds, VLANs, macvlan */
     RESORT_HOST,    /* an address of the host's own, on lo, announced to its routers */

@@ -19,7 +19,7 @@
 
 #define LOOK_EVERY_MS 200
 
-/* What differs between two contents of a file. */
+/* Differences between two contents of a file. */
 struct file_state {
     dev_t device;
     ino_t inode;
@@ -131,7 +131,7 @@ static void begin_to_watch(void)
                     strerror(error));
 }
 
-/* What does not fit costs the plan and not the job. */
+/* A misfit costs the plan and not the job. */
 void plan_watch_begin(void)
 {
     char why[HARP_WHY_BYTES];

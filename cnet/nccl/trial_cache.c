@@ -74,7 +74,7 @@ static void path_of(const struct harp_address *own, const struct harp_address *p
              harp_siphash(&no_secret, (const uint8_t *)text, (size_t)length));
 }
 
-/* What is worth nothing any more. */
+/* Remove files that have expired. */
 static void remove_old(void)
 {
     struct stat about;

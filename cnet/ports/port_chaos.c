@@ -252,7 +252,7 @@ static void chaos_flush(struct harp_port *port, uint64_t now_ns)
     sum_counters(chaos);
 }
 
-/* What merely goes through. */
+/* Calls that merely go through. */
 
 static size_t chaos_receive(struct harp_port *port, uint64_t now_ns, struct harp_arrival *arrivals,
                             size_t room)

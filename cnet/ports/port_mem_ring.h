@@ -53,7 +53,7 @@ enum {
 
 _Static_assert(MEM_DATAGRAM_AT + HARP_HEADER_BYTES == MEM_RECORD, "payload is aligned");
 
-/* What the connecting port sends over the socket, together with the memfd. */
+/* Message of the connecting port over the socket, together with the memfd. */
 struct mem_hello {
     uint64_t magic;
     uint32_t version, zero;

@@ -123,7 +123,7 @@ static void end_sleep(struct harp_xdp *xdp, bool in_vain)
     listen_to_socket(xdp, false);
 }
 
-/* What is in the ring, then what came to the kernel's sockets. */
+/* Datagrams in the ring, then those at the kernel's sockets. */
 static size_t xdp_receive(struct harp_port *port, uint64_t now_ns, struct harp_arrival *arrivals,
                           size_t room)
 {

@@ -1,6 +1,6 @@
 /* Outbox: messages to be sent.
  *
- * A ring of messages by number, 256 at most. What happens to a chunk:
+ * A ring of messages by number, 256 at most. States of a chunk:
  *
  *     harp_outbox_add        take                     acknowledged
  *    ---------------> WAITING ----> IN FLIGHT -------------------------> DONE
@@ -68,7 +68,7 @@ struct harp_outbox {
     uint64_t total_bytes;
 };
 
-/* What to send next. */
+/* The next thing to send. */
 struct harp_pick {
     uint32_t message;
     uint32_t chunk;

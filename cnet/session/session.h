@@ -280,7 +280,7 @@ struct harp_session_counters {
 
 const struct harp_session_counters *harp_session_count(const struct harp_session *session);
 
-/* Paths. What keeps data off a path although it lives:
+/* Paths. These conditions keep data off a path although it lives:
  * - the listening end has heard nothing on it yet, so it does not know where it leads;
  * - frames of MIN_PLPMTU do not pass, though small ones do (mtu_fails; pmtu.h says how that is
  *   found out). When no path that lives has passed any for dead_ns, the connection ends

@@ -49,7 +49,7 @@ enum harp_state {
 
 enum harp_size_probe { HARP_SIZE_NONE, HARP_SIZE_DUE, HARP_SIZE_IN_FLIGHT };
 
-/* What a session knows of a path beyond its packets. */
+/* State of a path beyond its packets. */
 struct harp_path_state {
     uint64_t lost, spurious, bad_payloads, died; /* as harp_path_info has them */
     struct harp_pmtu pmtu;

@@ -31,7 +31,7 @@ BOUND_PROCESSES = 2
 
 
 class Hidden(NamedTuple):
-    """What a draw takes the cluster to be; as the file has it where None and False."""
+    """The cluster of a draw; as the file has it where None and False."""
 
     driver: str | None = None
     bound: bool = False
@@ -73,7 +73,7 @@ def dimensions(topology: Topology) -> int:
 
 
 def hidden_at(topology: Topology, shares: list[float]) -> Hidden:
-    """What a draw with these coordinates, each from 0 to 1, takes the cluster to be."""
+    """The cluster of a draw with these coordinates, each from 0 to 1."""
     names = sorted(DEFAULTS)
     driver = (names[min(int(shares[-1] * len(names)), len(names) - 1)]
               if unknown_driver(topology) else None)

@@ -330,7 +330,7 @@ class Run:
                 allowed="parallel that splits the model over the GPUs of one host"))
 
     def _views(self, ranks: Ranks) -> Views:
-        """What NCCL sees of each group of the job."""
+        """NCCL's view of each group of the job."""
         island = len(ranks.gpus) if self.scenario.sync is None else ranks.host_group
         groups = Groups(self.scenario.layout, island, ranks.host_group)
         return {group: View.of(self.cluster, self.scenario, ranks.gpus[np.asarray(
@@ -437,7 +437,7 @@ class Run:
 
 def recipe_of(cluster: Cluster, scenario: Scenario, workload: Workload, ranks: Ranks,
               settings: Settings) -> Recipe:
-    """What a job on ``ranks`` trains, and how; without what NCCL chooses by."""
+    """Give the recipe of a job on ``ranks``, without NCCL's criteria of choice."""
     topology = cluster.topology
     framework = scenario.framework or workload.framework
     fuses_by_size = derives_from(framework, "ddp", topology.frameworks, "frameworks",
@@ -474,7 +474,7 @@ def _rates_of(topology: Topology) -> Rates:
 
 
 def _tiers(group: HostGroup, offload: Offload, beside: int, ranks: int) -> Tiers:
-    """What one of ``ranks`` ranks of a host has for pages."""
+    """Room for pages of one of ``ranks`` ranks of a host."""
     assert group.ram is not None
     limit, disk = group.gpus.memory_bytes, group.disk if offload.to == "disk" else None
     device = offload.device

@@ -67,7 +67,7 @@ Place = tuple[str, int, Ends]
 
 @dataclass(frozen=True)
 class Given:
-    """What the user says of hosts where the file does not."""
+    """The user's facts on hosts where the file has none."""
 
     gpu: str | None = None
     """Name of a GPU with a known data sheet."""

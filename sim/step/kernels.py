@@ -57,7 +57,7 @@ def widened(recipe: Recipe, layer: Layer) -> float:
 
 
 def moving(recipe: Recipe) -> dict[str, Moving]:
-    """What memory adds to each block, by the name of its first layer."""
+    """Time that memory adds to each block, by the name of its first layer."""
     if math.isinf(recipe.moved) or recipe.model.is_measured:
         return {}
     if recipe.model.shape is None:
@@ -76,7 +76,7 @@ def _of_block(recipe: Recipe, *, experts: bool) -> Moving:
 
 
 def _of_traced(recipe: Recipe) -> dict[str, Moving]:
-    """What the layers of a traced model keep, by the first one of each row; others say nothing."""
+    """Traffic of memory by layers of a traced model, by the first one of each row."""
     found = {}
     for block, layers in groupby(recipe.model.layers, block_of):
         some = list(layers)

@@ -86,7 +86,7 @@ class OuterJob(Job):
 
     @property
     def note(self) -> str:
-        """What the row's reader should know."""
+        """Notes for the row's reader."""
         return (f"islands meet every {self.policy.every} steps ({self.policy.method}), and keep "
                 f"{self.state_bytes / 1e6:,.0f} MB on each GPU for it; equal speed is not "
                 "equal loss: islands drift apart between, and most that is published of it is of "

@@ -58,7 +58,7 @@ ROUNDING_S = 1e-9
 
 @dataclass(frozen=True)
 class Tiers:
-    """What a rank has for its pages, in bytes and bytes a second."""
+    """Room of a rank for its pages, in bytes and bytes a second."""
 
     device: int
     host: int

@@ -215,7 +215,7 @@ class Job:
         self._finish(start_s, compute_end_s, network_end_s, overhead_s)
 
     def _after_step(self) -> Process:
-        """What follows the optimizer's step; `sim.step.outer` has something."""
+        """Work after the optimizer's step; `sim.step.outer` has some."""
         yield from ()
 
     def steps_of(self, wanted: int) -> int:
@@ -454,7 +454,7 @@ class Job:
         self.steps_s.append((start_s, self.env.now))
         if not counts:
             return
-        # What began in a step before counts from this one's beginning.
+        # Spans that began in a step before count from this one's beginning.
         spans = tuple(span if span.start_s >= start_s else span._replace(start_s=start_s)
                       for span in self._current)
         owed_s = sum(s.end_s - s.start_s for s in spans

@@ -32,7 +32,7 @@ class Op:
 
 @dataclass(frozen=True)
 class JobTrace:
-    """What every rank does."""
+    """Operations of every rank."""
 
     ranks: tuple[tuple[Op, ...], ...]
     groups: Mapping[str, tuple[int, ...]]

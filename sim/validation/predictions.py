@@ -173,7 +173,7 @@ def in_words(figure: Figure, value: float) -> str:
 NEAR = 0.25
 """Relative error above which a row misses."""
 MEDIAN_TARGET, NEAR_TARGET, COVERED_TARGET = 0.10, 0.90, (0.75, 0.90)
-"""What is aimed at: the median error, the share of rows that are near, the share covered."""
+"""Targets: the median error, the share of rows that are near, the share covered."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ class Model:
     name: str
     layers: tuple[Layer, ...]
     sample: str
-    """What one sample is, e.g. ``image of 224x224`` or ``sequence of 128 tokens``."""
+    """Name of one sample, e.g. ``image of 224x224`` or ``sequence of 128 tokens``."""
     source: str
     """Where the shapes come from."""
     activations: int = 0

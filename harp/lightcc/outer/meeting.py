@@ -47,7 +47,7 @@ class DecidingStore(Protocol):
 
 
 class Members(NamedTuple):
-    """Who takes part in an attempt."""
+    """Members of an attempt."""
 
     numbers: tuple[int, ...]
     group: str

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class Outer:
-    """What all methods share; users make one of the classes below.
+    """Base of all methods; users make one of the classes below.
 
     All ranks make it together, when parameters are on their device and divided (`fully_shard`), and
     call `step` or `after_step` as often as each other. When it is made, all islands take the

@@ -5,7 +5,7 @@
         report = controller.step(lambda: loss_of(model(features), labels))
 
 `step` runs the function under torch's autocast with torch's GradScaler, judges the result, and
-applies it. What looks bad is not applied: the same batch runs again in full precision, from the
+applies it. A bad update is not applied: the same batch runs again in full precision, from the
 same random numbers and buffers, and that is applied instead. So the function may run twice, and
 must not draw its batch itself. A step is suspect if
 
@@ -71,7 +71,7 @@ class Report:
 
 @dataclass
 class _State:
-    """What a checkpoint keeps, beside scaler and trend."""
+    """State for a checkpoint, beside scaler and trend."""
 
     half: bool = True
     steps: int = 0

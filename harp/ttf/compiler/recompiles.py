@@ -65,7 +65,7 @@ class Compile:
 
     @property
     def remedy(self) -> str:
-        """What helps against such guards."""
+        """Remedies against such guards."""
         return remedy(self.guard, self.code) if self.guard else ""
 
 

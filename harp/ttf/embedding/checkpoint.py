@@ -245,7 +245,7 @@ def _sweep(folder: Path, manifest: dict[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class _Part:
-    """What a file has of a table: arrays that are mapped and not read."""
+    """A file's part of a table: arrays that are mapped and not read."""
 
     about: dict[str, Any]
     arrays: dict[str, np.ndarray]

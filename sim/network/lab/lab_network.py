@@ -251,7 +251,7 @@ class LabNetwork:
 
     @property
     def notes(self) -> list[str]:
-        """What the reader should know of this laboratory."""
+        """Notes on this laboratory for the reader."""
         return [*self._notes, *self.transport.plan.notes]
 
     @property

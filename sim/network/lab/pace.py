@@ -31,7 +31,7 @@ class EdgePace:
     into: tuple[tuple[int, float], ...]
     """The same at the receiver."""
     message_s: float
-    """What a message costs the proxy thread of either process."""
+    """Cost of a message for the proxy thread of either process."""
     threads: tuple[int, int] | None
     """Resources that this time is taken from, the sender's and the receiver's, where the proxies
     move the bytes as well."""

@@ -59,7 +59,7 @@ void packet_set_pfc(packet_world *w, const uint64_t *headroom_bytes, uint64_t xo
 /* Change a link's rate; 0 loses what waits there and what comes. */
 void packet_set_rate(packet_world *w, int32_t link, double bits_per_s);
 
-/* What a link does to packets that have crossed it; of shares, parts per million. */
+/* Faults of packets that have crossed a link; of shares, parts per million. */
 struct packet_link_faults {
     uint32_t drop_ppm;
     uint32_t late_ppm; /* they come `late_ns` later, so that others overtake them */
@@ -188,7 +188,7 @@ void packet_carried(const packet_world *w, uint64_t *by_link, uint64_t *by_serve
 /* Frames of a connection whose payload was new to its receiver. */
 uint64_t packet_channel_frames(const packet_world *w, int32_t channel);
 
-/* What a session counts of a path: of struct harp_path_info, and of its counters. */
+/* A session's counters of a path: of struct harp_path_info, and of its counters. */
 struct packet_path_counts {
     uint64_t alive, mtu_fails, fragments, frame_bytes;
     uint64_t window_bytes, bytes_in_flight, smoothed_ns;
