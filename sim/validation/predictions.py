@@ -224,7 +224,7 @@ INTRODUCTION = """\
 Made by `python -m sim.validate published --page docs/results/validation.md`; do not edit. Every
 case in `sim/validation/cases` and every published row of `topologies/` is simulated with the
 shipped parameters. P10 and P90 come from draws of every uncertain parameter and of what the source
-does not tell, widened by what the rows of *all other* sources miss them by (a margin for training
+leaves out, widened by what the rows of *all other* sources miss them by (a margin for training
 and one for collectives, `sim/answer/margins.py`): no interval here knows its own source.
 `kernel-tcp` is fitted to the rows marked *left out*; the prediction of such a row comes from the
 fit to all other sources (`python -m sim.calibrate --published`). No other row was used for any fit;
@@ -268,10 +268,10 @@ differ between hosts by a factor of two and three, and one figure stands for all
 
 Trees through whole hosts stay at what NCCL's own table gives them, half of the bound that bytes
 set; hosts without NVLink at what their bridges and the link between their sockets carry. Where a
-source does not tell its network, or calls its figure an anomaly itself, only the interval can be
+source does not name its network, or calls its figure an anomaly itself, only the interval can be
 right.
 
-Where the spread of P10 to P90 comes from, `docs/inside/simulator.md` tells.
+`docs/inside/simulator.md` says where the spread of P10 to P90 comes from.
 """
 
 

@@ -35,7 +35,7 @@ class Experts:
     shared: int = 0
     """Width of the network that every token passes as well; 0: none."""
     every: int = 1
-    """Distance of layers with a mixture: the last one of this number of layers has it."""
+    """One layer in this many has a mixture, the last of each group."""
     first: int = 0
     """Layers at the beginning that have none."""
 
