@@ -242,7 +242,7 @@ REMARKS = """\
 ## What it says, and what it misses
 
 Of figures whose source was not used, four in five lie between P10 and P90, training and collectives
-alike; the rest are named below. What intervals cannot know of a new cluster is the margin: what
+alike; the rest are named below. The margin covers what intervals cannot know of a new cluster: what
 rows of other sources miss by, in the units of their logarithms.
 
 Training follows from the published speed of one GPU, and from what is lost beside it. Where eight
@@ -263,7 +263,7 @@ drawn, and of two processes one in three has all its threads on a core. A gist o
 8 MiB 1.06 GB/s, as one core moves, where four helpers move 3.6 and the same author's later table
 has 3.9. TCP's own start and buffers are no cause there: connections of a benchmark never rest for
 0.2 s, ten segments are a window of 25 Gb/s after five round trips, and 3 MiB a socket let 250 Gb/s
-through in 0.1 ms. They count between regions. What a byte costs a thread and how long a hop takes
+through in 0.1 ms. They count between regions. The cost of a byte for a thread and the time of a hop
 differ between hosts by a factor of two and three, and one figure stands for all.
 
 Trees through whole hosts stay at what NCCL's own table gives them, half of the bound that bytes
