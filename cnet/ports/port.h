@@ -17,7 +17,7 @@
  *   headers that are ready to be copied, or the ring to another process. It is made when a path is
  *   made and dropped with it; the data path names it by number.
  * - **Locals.** A port has one or more addresses of its own that differ in the UDP port: paths that
- *   differ in them take different ways through the network. Every arrival says at which it came.
+ *   differ in them take different routes through the network. Every arrival says at which it came.
  * - **Lossy.** A port may lose, double and reorder, as networks do. What `slot` took is gone.
  * - **Off the fast way.** An `xdp` port's datagram that reaches another queue than the port's comes
  *   through the kernel's socket: late, but not lost. It is marked `stray`.

@@ -106,7 +106,7 @@ static int xdp_fd(const struct harp_port *port)
 }
 
 /* Whether epoll watches the socket. It does so only while a thread sleeps: a watcher costs
- * the kernel two locks a packet, on both of its ways. */
+ * the kernel two locks a packet, each way. */
 static void listen_to_socket(struct harp_xdp *xdp, bool on)
 {
     struct epoll_event event = {.events = EPOLLIN, .data.u32 = XDP_EVENT_SOCKET};

@@ -28,7 +28,7 @@ RANK = Path(__file__).with_name("moe_rank.py")
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_outputs_and_gradients_are_those_of_the_unsplit_layer(ranks):
-    """Of 40 cases: ranks without tokens, all tokens to one expert, any hosts, ways, capacities."""
+    """Of 40 cases: ranks without tokens, all to one expert, any hosts, algorithms, capacities."""
     assert found(start("", ranks, RANK)) == ["right"] * ranks
 
 
