@@ -127,7 +127,7 @@ static void begin_to_watch(void)
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     watch.runs = error == 0;
     if (error)
-        plugin_warn("HARP_PLAN: nobody will look for another revision of the plan: %s",
+        plugin_warn("HARP_PLAN: further revisions of the plan will not be followed: %s",
                     strerror(error));
 }
 
