@@ -3,7 +3,7 @@
 from typing_extensions import Self
 
 class Memory:
-    """Bytes that are somebody else's, lent by the buffer protocol."""
+    """Bytes that belong to another owner, lent by the buffer protocol."""
 
     def __new__(cls, address: int, length: int, readonly: bool, owner: object) -> Self: ...
     def release(self) -> None:

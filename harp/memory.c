@@ -152,7 +152,7 @@ static PyGetSetDef getters[] = {
     {NULL, NULL, NULL, NULL, NULL}};
 
 static PyType_Slot slots[] = {
-    {Py_tp_doc, "Bytes that are somebody else's, lent by the buffer protocol."},
+    {Py_tp_doc, "Bytes that belong to another owner, lent by the buffer protocol."},
     {Py_tp_new, memory_new},
     {Py_tp_dealloc, memory_dealloc},
     {Py_tp_traverse, memory_traverse},

@@ -205,7 +205,7 @@ def _require_link(fabric: Fabric, name: str) -> None:
 
     if name not in fabric.links_by_name:
         near = nearest(name, fabric.cable_names)
-        raise click.UsageError(f"--pcap: {name!r} is none of the fabric's "
+        raise click.UsageError(f"--pcap: {name!r} is not one of the fabric's "
                                f"{len(fabric.cable_names)} links, e.g. "
                                f"{fabric.cable_names[0]!r}"
                                + (f"; did you mean {near!r}?" if near else ""))

@@ -165,7 +165,7 @@ def _run(study: Study, points: Sequence[Point], store: Store, label: str, worker
 
 
 def _origin(study: Study, source: Source) -> dict[str, str]:
-    """What a result was computed from, for the metadata of its file."""
+    """Inputs of a result, for the metadata of its file."""
     import hashlib
     from importlib import metadata
 

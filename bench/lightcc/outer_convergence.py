@@ -1,4 +1,4 @@
-"""What rare meetings cost in loss: DiLoCo, streaming DiLoCo and SparseLoCo beside DDP.
+"""Loss by rare meetings: DiLoCo, streaming DiLoCo and SparseLoCo beside DDP.
 
 Four ranks over LightCC, each an island, train the models of small_models.py by AdamW: as many steps
 and data with each method as DDP has, which averages gradients in each step. Islands meet every

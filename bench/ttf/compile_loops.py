@@ -1,4 +1,4 @@
-"""What the rows of harp.ttf.compile measure, in a process that obeys commands.
+"""Measurements of harp.ttf.compile's rows, in a process that obeys commands.
 
 ``fewest`` asks for the compilations that each report of `bench.ttf.recompiles` can do with;
 ``run`` names a report and a way to compile:

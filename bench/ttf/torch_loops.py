@@ -1,4 +1,4 @@
-"""What the rows of TTF on torch measure, in a process that obeys commands as torch_rank.py does.
+"""Measurements of TTF's rows on torch, in a process that obeys commands as torch_rank.py does.
 
 amp, autocast   a round of steps of a healthy training, half precision bfloat16
 infer           a call of each model of infer_models.py, by eager and by the chosen engine in turn

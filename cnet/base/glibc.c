@@ -29,7 +29,7 @@
 #error "the first glibc of this architecture is not known here"
 #endif
 
-/* What the linker calls when cnet calls the function without the prefix. */
+/* The linker calls this when cnet calls the function without the prefix. */
 int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *),
                           void *argument);
 int __wrap_pthread_join(pthread_t thread, void **result);

@@ -116,7 +116,7 @@ const char *harp_engine_stats_path(const struct harp_engine *engine);
 
 /* ---- Connections: control plane ---- */
 
-/* What the connecting end needs, passed on by whatever way the job has: 16 bytes of it are the
+/* The connecting end's credentials, passed on by any channel of the job: 16 bytes of it are the
  * secret. It fits NCCL's handle of 128 bytes, and one address is enough: the handshake tells the
  * others of the engine. */
 struct harp_handle {

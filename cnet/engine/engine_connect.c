@@ -81,7 +81,7 @@ static void close_connection(struct harp_connection *connection, uint32_t reason
     if (engine->generation != harp_generation)
         return;
     harp_token_take(engine);
-    /* What was handed over before the close counts as handed over. */
+    /* Messages handed over before the close count as handed over. */
     harp_connection_command(connection);
     connection->lingers = reason == HARP_REASON_DONE && !connection->ended &&
                           harp_connection_has_shorts_alone(connection);

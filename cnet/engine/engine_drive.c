@@ -237,7 +237,7 @@ static void place_on_node(struct harp_engine *engine)
     if (node >= 0)
         snprintf(line + n, room, "; its thread may use no CPU of node %d", node);
     else if (harp_nodes_are_several(HARP_NODES_FOLDER))
-        snprintf(line + n, room, "; nobody knows its thread's node: HARP_CPUS places it");
+        snprintf(line + n, room, "; its thread's node is unknown: HARP_CPUS places it");
 }
 
 static int pin_thread(struct harp_engine *engine, char *why)

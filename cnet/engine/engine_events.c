@@ -108,7 +108,7 @@ void harp_connection_command(struct harp_connection *connection)
     if (connection->orphan)
         return;
     while ((n = harp_spsc_take(connection->commands, commands, 16))) {
-        /* What the session refuses after its end is void: CLOSED is the completion of all. */
+        /* Calls that the session refuses after its end are void: CLOSED completes all. */
         for (uint32_t i = 0; i < n; i++)
             execute_command(connection, &commands[i]);
         harp_engine_wake(connection->engine, connection);

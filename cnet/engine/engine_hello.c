@@ -12,7 +12,7 @@ static struct harp_listening *listening_of(struct harp_engine *engine, uint64_t 
     return listening;
 }
 
-/* What stands for an attempt to connect among all that this engine sees. */
+/* The identity of an attempt to connect among all that this engine sees. */
 static uint64_t key_of_attempt(const struct harp_engine *engine,
                                const struct harp_parameters *first, uint64_t listener)
 {
@@ -157,7 +157,7 @@ static void take_first(struct harp_engine *engine, uint8_t port, const struct ha
 }
 
 /* A FIRST of another version, under a tag that holds: say which we speak. There is no connection of
- * which an error could tell, so the recorder does. */
+ * which an error could inform, so the recorder does. */
 static void refuse_version(struct harp_engine *engine, uint8_t port,
                            const struct harp_arrival *arrival, const struct harp_header *header,
                            const uint8_t *frame)

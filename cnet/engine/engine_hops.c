@@ -18,7 +18,7 @@ static uint32_t list_remotes(const struct harp_handle *handle, enum harp_family 
     return n;
 }
 
-/* ---- By which UDP port ---- */
+/* ---- UDP ports of hops ---- */
 
 static bool is_between(const struct harp_planned_flow *flow, const struct harp_port *port,
                        const struct harp_address *to)
@@ -93,7 +93,7 @@ static int make_hop(const struct harp_engine *engine, uint8_t port, uint16_t loc
     return 0;
 }
 
-/* What connections are made with. */
+/* Inputs of a new connection. */
 struct making {
     const struct harp_engine *engine;
     const struct harp_connection_config *config;

@@ -75,7 +75,7 @@ enum harp_move harp_connection_moves(struct harp_connection *connection, uint8_t
 
 /* ---- Steer to the queues that the engines own ---- */
 
-/* The UDP port of the connecting end decides by which queues the frames of a path arrive.
+/* The UDP port of the connecting end decides on which queues the frames of a path arrive.
  *
  *     connecting end                                     listening end
  *     local 0: its frames reach another queue there  ->  stray: says so in its ACKs

@@ -240,7 +240,7 @@ static void sort_frame(struct harp_engine *engine, uint8_t port, struct group *g
         group->n && engine->headers[group->which[0]].connection == header->connection
             ? group->connection
             : harp_table_find(&engine->table, header->connection);
-    /* What comes for who has let go of its memory has no place: the other end hears why soon. */
+    /* Payload for an end that gave up its memory has no place: the other end hears why soon. */
     bool unwanted = connection && connection->lingers && header->type == HARP_DATA;
     if (!connection || !connection->keyed || unwanted) {
         harp_count(&engine->stats.stats->engine.strangers, 1);

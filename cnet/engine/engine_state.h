@@ -73,7 +73,7 @@ struct harp_hop {
     bool planned; /* its UDP port is a plan's, and stays */
     bool found;   /* frames of the peer reach the port's queue, and it does not complain of ours */
     uint16_t local;
-    uint16_t tried; /* locals, in search of one by which frames reach the right queues */
+    uint16_t tried; /* locals, in search of one that leads frames to the right queues */
     int hop;        /* HARP_NO_HOP until the path has been heard of */
     struct harp_address remote;
     struct harp_connection *connection;
@@ -339,7 +339,7 @@ uint32_t harp_engine_list_own(const struct harp_engine *engine,
 /* Spread the paths over all addresses that the peer has advertised. Path `kept` stays: the peer's
  * ACCEPT came on it. */
 void harp_engine_widen_hops(struct harp_connection *connection, uint8_t kept);
-/* What leaves by this hop bears this traffic class from now on. */
+/* Frames that leave by this hop bear this traffic class from now on. */
 void harp_engine_mark_hop(const struct harp_engine *engine, const struct harp_hop *hop,
                           uint8_t traffic_class);
 void harp_engine_drop_hops(const struct harp_engine *engine, const struct harp_hop *hops,

@@ -8,7 +8,7 @@
 #define SPIN_NS UINT64_C(20000) /* a wake-up by the kernel takes about as long */
 #define NAP_NS UINT64_C(50000)  /* where nobody would wake us */
 
-/* What is waited for. `arm` makes `fd` readable when it happens, or says that it has. */
+/* A source of wake-ups. `arm` makes `fd` readable when it happens, or says that it has. */
 struct wait {
     struct harp_engine *engine;
     void *what;

@@ -29,7 +29,7 @@ enum harp_perf_state {
 };
 
 struct harp_perf {
-    /* What is asked. */
+    /* The request. */
     uint32_t role;
     uint32_t size;
     uint32_t window; /* 1 to 256; with PING 2 or more, as news of arrival may come late */
@@ -40,7 +40,7 @@ struct harp_perf {
     uint32_t *frames;     /* drafts: room for those of a message */
     uint32_t frames_room;
 
-    /* What came of it; zero at the beginning. */
+    /* The result; zero at the beginning. */
     uint64_t sent, sent_done, posted, received; /* messages */
     uint64_t begin_ns, end_ns;                  /* of the run, CLOCK_MONOTONIC */
     uint64_t cpu_ns;                            /* of this thread */

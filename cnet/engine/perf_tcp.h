@@ -13,7 +13,7 @@
 
 /* cdef: begin */
 struct harp_perf_tcp {
-    /* What is asked. */
+    /* The request. */
     uint32_t role; /* enum harp_perf_role */
     uint32_t size; /* 1 and more */
     uint32_t window;
@@ -21,7 +21,7 @@ struct harp_perf_tcp {
     uint8_t *memory;      /* window * size bytes */
     uint64_t *samples_ns; /* PING: each round trip */
 
-    /* What came of it; zero at the beginning. */
+    /* The result; zero at the beginning. */
     uint64_t done;             /* messages; of PING and PONG round trips */
     uint32_t moved;            /* bytes of the message that is on its way */
     bool answering;            /* PING and PONG: the message is on its way back */

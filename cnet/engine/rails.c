@@ -14,7 +14,7 @@ static int common_prefix_bits(const struct harp_address *a, const struct harp_ad
 }
 
 struct uses {
-    uint8_t local[HARP_RAIL_ENDS], remote[HARP_RAIL_ENDS]; /* by so many rails */
+    uint8_t local[HARP_RAIL_ENDS], remote[HARP_RAIL_ENDS]; /* number of rails that use it */
 };
 
 /* Of the pairs with an end that no rail has yet the one whose ends are used least, then the one of

@@ -133,7 +133,7 @@ void harp_stats_read(const struct harp_stats_reader *reader, struct harp_stats *
 void harp_stats_close(struct harp_stats_reader *reader);
 /* cdef: end */
 
-/* What the engine holds. */
+/* Resources that the engine holds. */
 struct harp_stats_file {
     struct harp_stats *stats;
     int fd;    /* holds the lock; -1: ordinary memory */

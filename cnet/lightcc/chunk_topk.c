@@ -89,7 +89,7 @@ static float float_of(uint32_t bits)
     return value;
 }
 
-/* What a level stands for. */
+/* Value of a level. */
 static float value_of(uint32_t level, float scale, uint32_t bits)
 {
     if (bits == 32)

@@ -100,7 +100,7 @@ bool direct_lives(const struct harp_direct *direct, uint32_t peer)
     return link_of(direct, peer)->state == MEM_LINKED;
 }
 
-/* ---- Records: behind the room for a header of the wire, which tells how long the message is ----
+/* ---- Records: behind the room for a header of the wire, which has the message's length ----
  */
 
 /* Room for a record of a message; NULL if there is none now. */

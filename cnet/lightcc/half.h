@@ -54,7 +54,7 @@ HALF_INLINE void narrow_bfloat16(uint8_t *halves, const union wide *wide)
 #define HALF_BITS UINT32_C(0x3F000000)        /* 0.5, whose last place is float16's: 2^-24 */
 
 /* float16 has 5 bits of exponent and 10 of fraction, which are shifted to where float32 has them. A
- * subnormal number is so many last places of 0.5, less 0.5. */
+ * subnormal number n is n last places above 0.5, less 0.5. */
 HALF_INLINE void widen_float16(union wide *wide, const uint8_t *halves)
 {
     union wide small;

@@ -42,7 +42,7 @@ struct harp_rounding {
     uint32_t first; /* the place of the chunk's first value */
 };
 
-/* What a step of Adam goes over (adam.h). */
+/* Arrays of a step of Adam (adam.h). */
 struct harp_adam_part {
     float *masters, *means, *squares;
     const uint8_t *gradients;

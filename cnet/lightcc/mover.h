@@ -64,7 +64,7 @@ struct harp_piece {
     uint32_t inline_descriptor; /* SEND, PLACE, REDUCE: 1 or 0 */
 };
 
-/* What the pieces of a run need. */
+/* Needs of the pieces of a run. */
 struct harp_piece_work {
     const uint8_t *said; /* the call's description, of a whole number of cache lines */
     uint32_t said_bytes;
@@ -103,7 +103,7 @@ struct harp_mover_config {
 
 struct harp_mover;
 
-/* NULL without memory. What the config points to is copied. */
+/* NULL without memory. The arrays of the config are copied. */
 struct harp_mover *harp_mover_new(const struct harp_mover_config *config);
 void harp_mover_free(struct harp_mover *mover);
 

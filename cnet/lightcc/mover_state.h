@@ -83,7 +83,7 @@ void mover_open_piece(struct harp_mover *mover, struct mover_run *run);
 /* A piece is over. */
 void mover_close_piece(struct harp_mover *mover, struct open_piece *open);
 
-/* What has come is worked on later, and nothing more is wanted of its peer, who may leave. */
+/* An arrival is worked on later, and nothing more is wanted of its peer, which may leave. */
 void mover_keep_received(struct harp_mover *mover, struct open_piece *open);
 
 /* End all runs, because of `peer`. */

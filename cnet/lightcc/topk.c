@@ -130,7 +130,7 @@ static struct gathered gather_within(const float *values, float *error, size_t n
     return gathered;
 }
 
-/* What is selected: magnitudes above `least`, and the first `equals` that are equal to it. */
+/* The selection: magnitudes above `least`, and the first `equals` that are equal to it. */
 struct selection {
     uint32_t least;
     size_t equals;

@@ -55,8 +55,8 @@ enum nccl_log_part {
 typedef void (*nccl_logger)(enum nccl_log_level level, unsigned long parts, const char *file,
                             int line, const char *format, ...);
 
-/* What a plugin reports to NCCL's profiler. `event` is the plugin's place to keep a handle;
- * `parent` came with isend or irecv; `data` is the plugin's own, told apart by `plugin`. */
+/* Events that a plugin reports to NCCL's profiler. `event` is the plugin's place to keep a handle;
+ * `parent` came with isend or irecv; `data` is the plugin's own, named by `plugin`. */
 enum nccl_profiler_type {
     NCCL_PROFILER_START = 0,
     NCCL_PROFILER_STOP = 1,

@@ -1,4 +1,4 @@
-/* What NCCL does with the memory that it registers, as far as its size and the user's settings
+/* NCCL's use of the memory that it registers, as far as its size and the user's settings
  * tell: whether a GPU may read it while a message comes. */
 #define _GNU_SOURCE
 #include <stdlib.h>

@@ -24,7 +24,7 @@ static void say_what_it_did(const struct comm *comm)
 }
 
 /* A receiving end that has got all stays until the sending end has closed: were the last
- * acknowledgement lost, a CLOSE of ours would tell that end that its messages are, too. */
+ * acknowledgement lost, a CLOSE of ours would make that end take its messages for lost, too. */
 static bool has_peer_to_await(const struct comm *comm)
 {
     return comm->kind == COMM_RECEIVING && comm_lives(comm) && !comm->closed &&

@@ -61,7 +61,7 @@ static void configure_connection(const struct device *device, struct harp_connec
     config->cc = harp_cc_by_name(settings_cc[plugin.settings.cc]);
 }
 
-/* What every call that opens something needs: a device whose engines are there. */
+/* Every call that opens something needs a device with its engines. */
 static enum nccl_result begin_call(const char *call, int device)
 {
     connect_sweep();
@@ -165,7 +165,7 @@ static void take_planned_flows(const struct device *device, const struct harp_ha
     harp_address_format(&handle->addresses[0], peer, sizeof peer);
     if (!plugin.strayed)
         plugin_warn("HARP_PLAN has no flow from %s to %s, so this connection's paths are hashed "
-                    "(told once): follow one plan on all hosts, with HARP_PATHS and HARP_ENGINES "
+                    "(said once): follow one plan on all hosts, with HARP_PATHS and HARP_ENGINES "
                     "as harp env --plan says",
                     device->name, peer);
     plugin.strayed = true;
@@ -226,7 +226,7 @@ static void say_result(const struct comm *comm, const struct harp_address *peer,
                 comm->device->name, settings_ports[plugin.settings.port], whence, than);
 }
 
-/* Ports of which family this end takes if nothing was tried; 0: any. */
+/* Family of the ports that this end takes if nothing was tried; 0: any. */
 static uint8_t family_untried(const struct device *device, const struct harp_handle *handle)
 {
     bool packets = !device->has_both;
@@ -299,7 +299,7 @@ static enum nccl_result begin_to_connect(int number, int traffic_class, struct h
     return NCCL_SUCCESS;
 }
 
-/* What comes before its connection is there. Returns whether it is. */
+/* Take the steps before its connection is there. Returns whether it is. */
 static enum nccl_result look_at_ports(struct attempt *attempt, struct handle *handle, bool *begun)
 {
     struct comm *comm = attempt->comm;
@@ -383,7 +383,7 @@ enum nccl_result plugin_connect(int device, int traffic_class, void *bytes, void
 
 /* ---- accept ---- */
 
-/* Who can be accepted is connected: that is a session's first completion. */
+/* A connection that can be accepted is connected: that is a session's first completion. */
 static struct harp_connection *accept_connected(const struct comm *listening)
 {
     struct harp_completion completion;

@@ -47,7 +47,7 @@ static bool sys_has(const char *interface, const char *file)
     return access(path, F_OK) == 0;
 }
 
-/* What an interface is made of: a bond's first member, a VLAN's card. */
+/* The base of an interface: a bond's first member, a VLAN's card. */
 static bool find_lower(const char *interface, char *lower)
 {
     char path[PLUGIN_PATH_BYTES], member[256];
@@ -151,10 +151,10 @@ static bool is_known_card(const char *card)
     return false;
 }
 
-/* What is used if the user names no interfaces: all of the first kind that there are any of. */
+/* The default choice of interfaces: all of the first kind that the host has. */
 enum resort {
     RESORT_CARD,    /* and what lies on cards: bonds, VLANs, macvlan */
-    RESORT_HOST,    /* an address of the host's own, on lo, which it tells its routers of */
+    RESORT_HOST,    /* an address of the host's own, on lo, announced to its routers */
     RESORT_PAIR,    /* a container's end of a pair */
     RESORT_VIRTUAL, /* bridges, tunnels and what else leads to no other host by itself */
     RESORT_LOOPBACK,
@@ -182,7 +182,7 @@ static bool is_loopback(const struct sockaddr *address)
     return IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)address)->sin6_addr);
 }
 
-/* `kernel` NULL: it tells no kinds, as in some sandboxes, and all count as cards. */
+/* `kernel` NULL: it reports no kinds, as in some sandboxes, and all count as cards. */
 static enum resort resort_of(struct harp_netlink *kernel, const char *name,
                              const struct ifaddrs *at)
 {

@@ -127,7 +127,7 @@ static enum nccl_result add_part(struct device *device, int number)
     /* NCCL finds all NICs without a PCI address near one another. */
     if (!*part->nics[0]->pci)
         return plugin_fail(NCCL_INVALID_USAGE,
-                           "%s has no PCI address, so NCCL cannot tell where it is: HARP_RAILS "
+                           "%s has no PCI address, so NCCL does not know where it is: HARP_RAILS "
                            "fuses NICs by their names",
                            part->name);
     for (uint32_t i = 0; i < part->nics_n; i++)

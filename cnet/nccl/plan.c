@@ -35,7 +35,7 @@ static bool is_same_host(const struct harp_address *a, const struct harp_address
 
 /* ---- The file ---- */
 
-/* What one pass over the file looks for, and what it finds. */
+/* Keys and findings of one pass over the file. */
 struct reading {
     struct json_reader json;
     const struct plan_place *place;

@@ -34,7 +34,7 @@ struct plan {
     uint32_t flows_n;
 };
 
-/* What identifies this process to a plan. */
+/* Identity of this process in a plan. */
 struct plan_place {
     const struct harp_address *addresses; /* of its NICs, their ports left out of account */
     const uint32_t *mbps;                 /* of each; 0: unknown */

@@ -19,7 +19,7 @@
 
 #define LOOK_EVERY_MS 200
 
-/* What differs between two contents of a file. */
+/* Differences between two contents of a file. */
 struct file_state {
     dev_t device;
     ino_t inode;
@@ -127,11 +127,11 @@ static void begin_to_watch(void)
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     watch.runs = error == 0;
     if (error)
-        plugin_warn("HARP_PLAN: nobody will look for another revision of the plan: %s",
+        plugin_warn("HARP_PLAN: further revisions of the plan will not be followed: %s",
                     strerror(error));
 }
 
-/* What does not fit costs the plan and not the job. */
+/* A misfit costs the plan and not the job. */
 void plan_watch_begin(void)
 {
     char why[HARP_WHY_BYTES];

@@ -72,7 +72,7 @@ struct nic {
     struct harp_address address;
 };
 
-/* What NCCL uses as one: a NIC, or several that are fused (fused_devices.c). */
+/* A device as NCCL uses it: a NIC, or several that are fused (fused_devices.c). */
 struct device {
     char name[PLUGIN_NAME_BYTES];
     struct nic *nics[HARP_PORTS_MAX];
@@ -90,7 +90,7 @@ struct device {
     bool said_cached;        /* the log has a line about a result that was there */
 };
 
-/* What regMr gives out. */
+/* Handles of regMr. */
 struct memory {
     _Atomic uint32_t used; /* by this many requests that are not done */
     bool watched;          /* NCCL may read it while a message comes */

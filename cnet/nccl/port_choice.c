@@ -92,7 +92,7 @@ uint32_t port_choice_flows(const struct nic *nic, const char **why)
     uint32_t threads = count_of_nccl("NCCL_SOCKET_NTHREADS");
     uint32_t each = count_of_nccl("NCCL_NSOCKS_PERTHREAD");
     const struct settings *settings = &plugin.settings;
-    bool fixed = settings->paths > 1 || *settings->plan; /* a plan is one of so many paths */
+    bool fixed = settings->paths > 1 || *settings->plan; /* a plan is of a number of paths */
     uint32_t n = settings->sockets           ? (uint32_t)settings->sockets
                  : fixed                     ? (uint32_t)settings->paths
                  : threads || each           ? (threads ? threads : 1) * (each ? each : 1)

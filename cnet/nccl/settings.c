@@ -216,7 +216,7 @@ static const char *nearest_name(const char *name)
 
 /* ---- Where values come from ---- */
 
-/* What would be right instead. */
+/* Say the allowed values. */
 static void say_allowed(const struct setting *setting, const char *value, char *out)
 {
     struct harp_chaos faults;

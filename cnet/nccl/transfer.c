@@ -68,7 +68,7 @@ static void abort_connection(struct comm *comm)
         struct harp_connection_info info;
         harp_connection_info(comm->connection, &info);
         harp_address_format(&info.peer, peer, sizeof peer);
-        plugin_warn("NCCL aborts %s %s on %s with %u requests under way; the other rank is told so",
+        plugin_warn("NCCL aborts %s %s on %s with %u requests under way; the other rank hears it",
                     comm->kind == COMM_SENDING ? "sending to" : "receiving from", peer,
                     comm->device->name, under_way);
     }

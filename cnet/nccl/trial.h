@@ -1,4 +1,4 @@
-/* Which of two ports carries a connection faster: a trial before it is made.
+/* Trial of two ports before a connection is made: the faster one carries it.
  *
  *     connecting end                                    listening end
  *     connects by either port ---------------------->   accepts both; what comes first on a

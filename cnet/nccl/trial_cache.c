@@ -41,7 +41,7 @@ static uint64_t read_namespace(void)
     return cookie;
 }
 
-/* Name and version of the card's driver, as far as sysfs tells; "" of a virtual interface. */
+/* Name and version of the card's driver, as far as sysfs has them; "" of a virtual interface. */
 static void describe_driver(const char *card, char *out, size_t room)
 {
     char path[128], link[256];
@@ -74,7 +74,7 @@ static void path_of(const struct harp_address *own, const struct harp_address *p
              harp_siphash(&no_secret, (const uint8_t *)text, (size_t)length));
 }
 
-/* What is worth nothing any more. */
+/* Remove files that have expired. */
 static void remove_old(void)
 {
     struct stat about;

@@ -1,4 +1,4 @@
-/* What trials of ports found, for the other ranks of this host and for the next job.
+/* Results of trials of ports, for the other ranks of this host and for the next job.
  *
  * One file in /dev/shm for each pair of an own address and a peer's, of each user: a line of text
  * for people, whose lock belongs to the rank that tries. It is worth a day, and ends when the host
@@ -16,7 +16,7 @@ enum trial_cache_state {
     TRIAL_ELSEWHERE, /* another rank of this host tries now */
 };
 
-/* Look for the result of a pair of addresses (of which ports do not count) by way of a card.
+/* Look for the result of a pair of addresses (ports do not count) over a card.
  * With TRIAL_DUE *fd is the lock, -1 if there can be none. */
 enum trial_cache_state trial_cache_read(const struct harp_address *own,
                                         const struct harp_address *peer, const char *card, int *fd,

@@ -197,7 +197,7 @@ static enum nccl_result make_v12(int *made, struct nccl_vdevice_v12 *of)
     return plugin_make_device(made, of ? of->devs : NULL, of ? of->ndevs : 0);
 }
 
-/* ---- Tables. What is not named is NULL: DMA-BUF, offload, attributes ---- */
+/* ---- Tables. Functions that are not named are NULL: DMA-BUF, offload, attributes ---- */
 
 #define SAME                                                                                       \
     .name = NAME, .devices = plugin_devices, .deregMr = plugin_deregister,                         \

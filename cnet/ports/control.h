@@ -28,7 +28,7 @@ static inline void harp_control_add(struct msghdr *header, union harp_control *c
     header->msg_controllen = at + CMSG_SPACE(bytes);
 }
 
-/* Have it leave with this traffic class beside the bit by which congestion control asks for marks;
+/* Have it leave with this traffic class beside the bit by which congestion control gets marks;
  * that one alone is what the socket says anyway. */
 static inline void harp_control_add_class(struct msghdr *header, union harp_control *control,
                                           bool v4, uint8_t traffic_class)

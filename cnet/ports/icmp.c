@@ -21,7 +21,7 @@ void harp_icmp_ask_for(int fd, bool v4, bool on)
                      sizeof value);
 }
 
-/* What a control message says, if that came by ICMP. */
+/* Contents of a control message, if it came by ICMP. */
 static bool read_item(const struct cmsghdr *item, struct harp_icmp_error *error)
 {
     struct sock_extended_err said;

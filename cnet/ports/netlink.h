@@ -1,6 +1,6 @@
 /* The kernel's links, addresses, routes and neighbours, by rtnetlink.
  *
- *     request socket:  question -> answer, one at a time      open, new ways, ways that changed
+ *     request socket:  question -> answer, one at a time      open, new routes, routes that changed
  *     monitor socket:  links, routes and neighbours that change, as they do
  *
  * Rtnetlink (rtnetlink(7)) spoken directly: four questions, each a fixed struct and a few

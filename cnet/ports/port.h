@@ -17,7 +17,7 @@
  *   headers that are ready to be copied, or the ring to another process. It is made when a path is
  *   made and dropped with it; the data path names it by number.
  * - **Locals.** A port has one or more addresses of its own that differ in the UDP port: paths that
- *   differ in them take different ways through the network. Every arrival says at which it came.
+ *   differ in them take different routes through the network. Every arrival says at which it came.
  * - **Lossy.** A port may lose, double and reorder, as networks do. What `slot` took is gone.
  * - **Off the fast way.** An `xdp` port's datagram that reaches another queue than the port's comes
  *   through the kernel's socket: late, but not lost. It is marked `stray`.
@@ -39,7 +39,7 @@
 #define HARP_ECT0 2
 /* cdef: begin */
 #define HARP_WHY_BYTES 256 /* room for one sentence about what went wrong */
-/* What the kernel is to hold for a socket of port_udp, each way. */
+/* Bytes that the kernel is to hold for a socket of port_udp, each way. */
 #define HARP_SOCKET_BYTES 8388608
 /* cdef: end */
 /* Datagrams that an engine writes for a connection before it is others' turn; it asks for twice as
@@ -216,7 +216,7 @@ struct harp_placing {
     void *engine;
 };
 
-/* What ports are opened with. Unset fields are zero. */
+/* Options of ports. Unset fields are zero. */
 struct harp_port_config {
     const char *interface;      /* NIC; NULL: udp and tcp find it by `local` */
     struct harp_address local;  /* own address; family 0: the interface's first, IPv4 before IPv6 */

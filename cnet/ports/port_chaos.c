@@ -48,7 +48,7 @@ struct chaos_port {
     uint32_t held_n, written_n;
 };
 
-/* Evenly from 0 to below `below`; a bias of at most below / 2^32 is none here. */
+/* Evenly from 0 to below `below`; a bias of at most below / 2^32 does not matter. */
 static uint64_t draw_below(struct chaos_port *chaos, uint64_t below)
 {
     return (uint64_t)(((unsigned __int128)harp_splitmix(&chaos->random) * below) >> 64);
@@ -252,7 +252,7 @@ static void chaos_flush(struct harp_port *port, uint64_t now_ns)
     sum_counters(chaos);
 }
 
-/* What merely goes through. */
+/* Calls that merely go through. */
 
 static size_t chaos_receive(struct harp_port *port, uint64_t now_ns, struct harp_arrival *arrivals,
                             size_t room)

@@ -26,7 +26,7 @@
 
 #include "ports/port.h"
 
-/* What goes wrong. Probabilities are in parts per million of datagrams; zero is never. */
+/* Faults. Probabilities are in parts per million of datagrams; zero is never. */
 struct harp_chaos {
     uint64_t seed;
     uint64_t drop_ppm;

@@ -385,7 +385,7 @@ static void accept_all(struct mem_port *port)
     }
 }
 
-/* The hello and its memory; -1 if it is none. */
+/* The hello and its memory; -1 if it is not a hello. */
 static int receive_hello(int socket, struct mem_hello *hello)
 {
     struct iovec piece = {hello, sizeof *hello};

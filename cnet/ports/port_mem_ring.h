@@ -53,7 +53,7 @@ enum {
 
 _Static_assert(MEM_DATAGRAM_AT + HARP_HEADER_BYTES == MEM_RECORD, "payload is aligned");
 
-/* What the connecting port sends over the socket, together with the memfd. */
+/* Message of the connecting port over the socket, together with the memfd. */
 struct mem_hello {
     uint64_t magic;
     uint32_t version, zero;
@@ -195,7 +195,7 @@ static inline bool mem_sleep_on(struct mem_in *in)
     return in->produced_seen == atomic_load_explicit(&in->control->produced, memory_order_seq_cst);
 }
 
-/* The same, until so many bytes can be written to the other ring, too. */
+/* The same, until `bytes` can be written to the other ring, too. */
 static inline bool mem_sleep_for_room(struct mem_in *in, struct mem_out *out, uint64_t bytes)
 {
     atomic_store_explicit(&in->control->sleeping, MEM_SLEEPS_FOR_ROOM, memory_order_seq_cst);

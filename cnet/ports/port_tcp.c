@@ -227,7 +227,7 @@ static const struct harp_port_ops tcp_ops = {
     .close = tcp_port_close,
 };
 
-/* A full frame fills one packet of the kernel's, which the card cuts into segments: so many
+/* A full frame fills one packet of the kernel's, which the card cuts into segments: as many
  * segments of the interface's MTU as 64 KiB take, less what the kernel leaves for headers
  * (sk_setup_caps of net/core/sock.c). A longer frame would cost a small packet more each time. */
 static uint32_t tcp_frame_bytes(const struct tcp_port *tcp)

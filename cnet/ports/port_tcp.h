@@ -16,7 +16,7 @@
  * - **A flow** is a TCP connection between two ports. A pair of an own address and a remote one has
  *   one, which all connections of the engine share, so that a plan's source port is used once; a
  *   further own address is a further flow, by another source port. The listening end answers on the
- *   flow by which it was asked.
+ *   flow that carried the question.
  * - **Nothing is lost or reordered** while a flow lives, so the session does no loss recovery and
  *   no congestion control (port.h: holds_back). A frame has up to 64 KiB: its header says how long
  *   it is, and nothing else stands in the stream.
@@ -66,7 +66,7 @@
            engine may yield the CPU after each turn, as NCCL's threads do */
 #define TCP_LOCALS_MAX 256u
 #define TCP_ASKED_FLOWS 4u      /* up to here each is asked by itself; of more, epoll says which */
-#define TCP_STRANGERS_MAX 1024u /* accepted flows by which no path of ours leads */
+#define TCP_STRANGERS_MAX 1024u /* accepted flows that no path of ours uses */
 #define TCP_UNACKED_MS 10000    /* TCP_USER_TIMEOUT; the kernel alone would try for 15 minutes */
 /* A flow that breaks by then after it opened is narrow from then on: time for the end that sends to
  * give up, and for the other one to hear of it. */
@@ -142,7 +142,7 @@ struct tcp_port {
     bool refused_fd;   /* no descriptor was left for a newcomer */
     uint64_t now_ns;   /* of the last call that brought a time */
     uint64_t accepted; /* so far */
-    uint32_t strangers_n, connecting_n, full_n, broken_n, tell_n; /* flows of which that holds */
+    uint32_t strangers_n, connecting_n, full_n, broken_n, tell_n; /* flows in each state */
     struct tcp_flow **flows;                                      /* by hop number; NULL: free */
     uint32_t flows_n, flows_room, used_n;
     uint32_t *ready, ready_n; /* flows that may have something to read */

@@ -310,7 +310,7 @@ int tcp_listen_at(struct tcp_port *tcp, const struct harp_address *local, char *
     return error;
 }
 
-/* Who connects and then sends nothing that belongs to a connection loses his place to newcomers. */
+/* A peer that connects and sends nothing of a connection loses its place to newcomers. */
 static void drop_oldest_stranger(struct tcp_port *tcp)
 {
     uint32_t oldest = UINT32_MAX;

@@ -30,7 +30,7 @@ static uint8_t *placed_header(struct tcp_flow *flow)
     return flow->headers[flow->header_at];
 }
 
-/* Of other versions one frame alone is understood, to be answered by which versions there are. */
+/* Of other versions one frame alone is understood, to be answered with the versions of this end. */
 static bool is_frame(enum harp_wire_error error, const struct harp_header *header, size_t bytes)
 {
     bool other = error == HARP_WIRE_VERSION && header->type == HARP_FIRST;
@@ -38,7 +38,7 @@ static bool is_frame(enum harp_wire_error error, const struct harp_header *heade
            (other || error == HARP_WIRE_OK);
 }
 
-/* Bytes of the frame that begins in the stage; 0: not even its header is there, or that is none. */
+/* Bytes of the frame that begins in the stage; 0: no whole header, or a wrong one. */
 static uint32_t frame_bytes_of(struct tcp_flow *flow, bool *broken)
 {
     struct harp_header header;

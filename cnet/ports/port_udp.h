@@ -114,10 +114,10 @@ int udp_sockets_open(struct udp_port *udp, const struct harp_address *local, uin
                      char *why);
 int udp_add_local(struct harp_port *port, uint16_t udp_port, char *why);
 uint32_t udp_payload_of_mtu(const struct udp_port *udp, uint32_t mtu);
-/* What a route says its MTU is, as a UDP payload; -errno if there is no route. */
+/* MTU of a route, as a UDP payload; -errno if there is no route. */
 int udp_route_payload(const struct udp_port *udp, const union harp_sockaddr *to);
 
-/* Whether epoll tells of the sockets. Somebody to tell costs the kernel two locks a packet; several
+/* Whether epoll watches the sockets. A watcher costs the kernel two locks a packet; several
  * sockets need it to say which of them to ask, a single one only if nobody asks. */
 int udp_watch(struct udp_port *udp, bool on);
 

@@ -215,7 +215,7 @@ static bool is_refused_for_long(struct udp_port *udp, struct udp_gso_packet *pac
     return true;
 }
 
-/* What the kernel said of a packet. False: it may take it later, and the rest of this socket's. */
+/* Judge the kernel's answer to a packet. False: it may take it and the socket's rest later. */
 static bool take_refusal(struct udp_port *udp, struct udp_gso_packet *packet, int error, bool again)
 {
     switch (error) {
@@ -229,7 +229,7 @@ static bool take_refusal(struct udp_port *udp, struct udp_gso_packet *packet, in
         refuse_size(udp, packet, error);
         return true;
     default:
-        /* The kernel tells about an earlier datagram (ICMP), once; about this one, if it does so
+        /* The kernel reports an earlier datagram (ICMP), once; about this one, if it does so
          * again. */
         if (again) {
             udp_unreachable(udp, &packet->to);

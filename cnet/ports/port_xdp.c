@@ -105,8 +105,8 @@ static int xdp_fd(const struct harp_port *port)
     return harp_xdp_of(port)->epoll;
 }
 
-/* Whether epoll tells of the socket. It does so only while somebody sleeps: somebody to tell costs
- * the kernel two locks a packet, on both of its ways. */
+/* Whether epoll watches the socket. It does so only while a thread sleeps: a watcher costs
+ * the kernel two locks a packet, each way. */
 static void listen_to_socket(struct harp_xdp *xdp, bool on)
 {
     struct epoll_event event = {.events = EPOLLIN, .data.u32 = XDP_EVENT_SOCKET};
@@ -123,7 +123,7 @@ static void end_sleep(struct harp_xdp *xdp, bool in_vain)
     listen_to_socket(xdp, false);
 }
 
-/* What is in the ring, then what came to the kernel's sockets. */
+/* Datagrams in the ring, then those at the kernel's sockets. */
 static size_t xdp_receive(struct harp_port *port, uint64_t now_ns, struct harp_arrival *arrivals,
                           size_t room)
 {

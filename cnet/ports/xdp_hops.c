@@ -90,7 +90,7 @@ static void find_neighbour(struct harp_xdp *xdp, struct harp_xdp_hop *hop)
         go_directly(xdp, hop, mac);
 }
 
-/* What another interface takes; 0 if that is unknown. This needs no lock of the kernel's. */
+/* MTU of another interface; 0 if that is unknown. This needs no lock of the kernel's. */
 static uint32_t mtu_of(const struct harp_xdp *xdp, uint32_t interface)
 {
     struct ifreq request = {.ifr_ifindex = (int)interface};

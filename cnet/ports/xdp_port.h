@@ -109,7 +109,7 @@ struct harp_xdp {
     uint32_t notices_first, notices_n;
 
     int epoll;
-    bool slept; /* and epoll tells of the socket */
+    bool slept; /* and epoll watches the socket */
     uint64_t now_ns, tended_ns, woken_ns;
     struct harp_netlink netlink;
     struct harp_link link;
@@ -144,7 +144,7 @@ uint32_t harp_xdp_hop_payload_max(const struct harp_port *port, int hop);
 bool harp_xdp_hops_tend(struct harp_xdp *xdp);
 /* Routes or the link are not what they were. */
 void harp_xdp_hops_change(struct harp_xdp *xdp);
-/* What the kernel knows of a neighbour is not what it was. */
+/* The kernel's entry of a neighbour has changed. */
 void harp_xdp_hops_neighbour(struct harp_xdp *xdp, const struct harp_change *change);
 
 /* The kernel's UDP sockets. */

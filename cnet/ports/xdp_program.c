@@ -249,7 +249,7 @@ int harp_xdp_program_load(struct harp_xdp_program *program, uint32_t interface, 
     return error;
 }
 
-/* Open the program's maps, told apart by their types. */
+/* Open the program's maps, recognised by their types. */
 static int find_maps(struct harp_xdp_program *program)
 {
     uint32_t ids[MAPS_MAX];

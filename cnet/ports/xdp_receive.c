@@ -53,7 +53,7 @@ static bool read_ip6(const uint8_t *ip, uint32_t bytes, struct inside *in)
     return true;
 }
 
-/* Read the headers of a packet of `total` bytes, of which the first part has `bytes`. */
+/* Read the headers of a packet of `total` bytes; the first part has `bytes`. */
 static bool read_headers(const uint8_t *packet, uint32_t bytes, uint32_t total, struct inside *in)
 {
     *in = (struct inside){.offset = ETHERNET_BYTES};

@@ -72,7 +72,7 @@ static int map_rings(struct harp_xdp_socket *xsk, const struct harp_xdp_socket_c
     return error;
 }
 
-/* Tell the kernel about memory and rings; what failed is in `why`. */
+/* Register memory and rings with the kernel; what failed is in `why`. */
 static int set_up(struct harp_xdp_socket *xsk, const struct harp_xdp_socket_config *config,
                   char *why)
 {
@@ -216,7 +216,7 @@ int harp_xdp_socket_open(struct harp_xdp_socket *xsk, const struct harp_xdp_sock
     return 0;
 }
 
-/* A card that receives without a copy is told to stop some time after its socket was closed, and
+/* A card that receives without a copy is stopped some time after its socket was closed, and
  * may write to frames until then. The queue is busy so long for others: be one. */
 static void await_release(const struct harp_xdp_socket *xsk)
 {

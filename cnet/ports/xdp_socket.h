@@ -76,7 +76,7 @@ void harp_xdp_socket_close(struct harp_xdp_socket *socket, bool mine);
  * -EAGAIN when some is left; another -errno when nothing can leave now. `calls` counts. */
 int harp_xdp_socket_send(struct harp_xdp_socket *socket, uint64_t *calls);
 
-/* Nothing came: let the kernel look at the fill ring, if it wants to be told, or at the card. */
+/* Nothing came: let the kernel look at the fill ring, if it wants a wake-up, or at the card. */
 void harp_xdp_socket_wake(struct harp_xdp_socket *socket, uint64_t *calls);
 
 /* Entries that this side, the consumer, may read. */

@@ -1,7 +1,7 @@
 /* The buffer at the far end of a path: what arrives waits in it until the process there takes it.
  *
  * A UDP socket drops what its buffer has no room for, and its sender takes that for congestion. So
- * the other end tells how much its port holds (wire/body.h), and no more than that is in flight.
+ * the other end announces what its port holds (wire/body.h), and no more than that is in flight.
  *
  *     connection 1   path 0 --\
  *                    path 1 ---+--> one socket's buffer: they share it, and so do those

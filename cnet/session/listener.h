@@ -1,4 +1,4 @@
-/* What a listening end does with FIRST before there is a session.
+/* The listening end's answer to FIRST before there is a session.
  *
  *   FIRST --> a session of that peer exists? --yes--> harp_session_receive repeats its ACCEPT
  *                |no

@@ -1,11 +1,11 @@
-/* When a packet of a path counts as lost: by time, never by a count of duplicates.
+/* Loss detection on a path: by time, never by a count of duplicates.
  *
  * Four alarms, from the mildest to the last:
  *
  * - REORDER: RACK (RFC 8985). Packets of a path are sent in the order of their numbers. As soon as
  *   one is known to have arrived, all that were sent before it are overdue once the round-trip
  *   time of that one, and a window for reordering, have passed since they were sent.
- * - PROBE: tail-loss probe. Nothing after the last packets tells that they are lost; so after about
+ * - PROBE: tail-loss probe. Nothing after the last packets shows that they are lost; so after about
  *   two round trips of silence one of them is sent once more, and its ACK wakes RACK.
  * - TIMEOUT: retransmission timeout, doubled each time: all in flight on the path is lost.
  * - DEAD: no news for 3 timeouts, at the latest after `dead_ns`: the path is out of use.

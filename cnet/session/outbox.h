@@ -1,6 +1,6 @@
 /* Outbox: messages to be sent.
  *
- * A ring of messages by number, 256 at most. What happens to a chunk:
+ * A ring of messages by number, 256 at most. States of a chunk:
  *
  *     harp_outbox_add        take                     acknowledged
  *    ---------------> WAITING ----> IN FLIGHT -------------------------> DONE
@@ -68,7 +68,7 @@ struct harp_outbox {
     uint64_t total_bytes;
 };
 
-/* What to send next. */
+/* The next thing to send. */
 struct harp_pick {
     uint32_t message;
     uint32_t chunk;
@@ -90,7 +90,7 @@ void harp_outbox_init(struct harp_outbox *outbox, void *memory, uint16_t message
 /* The peer receives streamed and lends `frames` to begin with. Chunks count from `first`. */
 void harp_outbox_stream(struct harp_outbox *outbox, uint32_t frames);
 
-/* Queue a message, of which `buffer` or `chunks` is not NULL unless there is no payload; false
+/* Queue a message; `buffer` or `chunks` is not NULL unless there is no payload; false
  * while as many are open as there is room for. */
 bool harp_outbox_add(struct harp_outbox *outbox, const uint8_t *buffer,
                      const uint8_t *const *chunks, uint32_t size, uint64_t context);

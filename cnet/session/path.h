@@ -73,7 +73,7 @@ void harp_path_arrived(struct harp_path *path, uint64_t packet, uint64_t came_ns
  * them are news. */
 uint32_t harp_path_marks(struct harp_path *path, uint32_t marked);
 
-/* An ACK is written: the packet from which on its map should tell. Not the whole map each time:
+/* An ACK is written: the first packet that its map should cover. Not the whole map each time:
  * what the last ACKs said may be lost with some of them, but hardly with all. */
 uint64_t harp_path_tell_since(struct harp_path *path);
 

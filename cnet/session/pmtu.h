@@ -1,4 +1,4 @@
-/* How long one path's frames may be, in one direction: datagram PLPMTUD (RFC 8899).
+/* MTU of one path in one direction: datagram PLPMTUD (RFC 8899).
  *
  * Data can use few sizes only, those of a chunk in 1, 2, 3 … fragments (fragment.h). So what RFC
  * 8899 calls PLPMTU is here `fragments`: the more, the smaller the frames. Whole chunks are sent

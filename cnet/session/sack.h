@@ -1,4 +1,4 @@
-/* Which packets of one path have arrived.
+/* Record of the packets of one path that have arrived.
  *
  * The receiver keeps the largest packet number that has come and a map of the 1,024 numbers that
  * end with it. The map is a ring of bits: the bit of packet p is p mod 1024, so that a packet in

@@ -1,7 +1,7 @@
-/* What has been sent on one path and is not settled yet.
+/* Record of the packets sent on one path and not settled yet.
  *
  * A ring of the path's packets by number. Every DATA and PROBE frame takes the next number and a
- * slot; a chunk that is sent again takes a new one. What may become of a slot:
+ * slot; a chunk that is sent again takes a new one. States of a slot:
  *
  *            add                 acknowledged
  *    (free) ---> IN FLIGHT ----------------------> ACKED ---+

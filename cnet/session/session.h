@@ -158,7 +158,7 @@ struct harp_place {
     int entry;            /* below HARP_REASSEMBLIES, or -1: the chunk is in this frame */
     uint32_t within;      /* where in that frame */
     bool completes;       /* if the CRC holds, the frame has the whole chunk: lend it, */
-    uint16_t chunk_bytes; /* so many bytes, and take another one for this entry next time */
+    uint16_t chunk_bytes; /* its length; and take another one for this entry next time */
 };
 
 /* Take a frame in. `waited_ns` is how long it had lain in this host when the caller took it up, 0
@@ -224,7 +224,7 @@ uint16_t harp_session_segment(const struct harp_session *session);
 void harp_session_returned(struct harp_session *session, uint32_t frames);
 
 /* End the connection. HARP_REASON_DONE turns into HARP_REASON_UNDER_WAY if messages are. The peer
- * is told `text` (UTF-8, cut to HARP_CLOSE_TEXT bytes) for its log; NULL for none. */
+ * gets `text` (UTF-8, cut to HARP_CLOSE_TEXT bytes) for its log; NULL for none. */
 void harp_session_close(struct harp_session *session, uint64_t now_ns, uint32_t reason,
                         const char *text);
 
@@ -280,7 +280,7 @@ struct harp_session_counters {
 
 const struct harp_session_counters *harp_session_count(const struct harp_session *session);
 
-/* Paths. What keeps data off a path although it lives:
+/* Paths. These conditions keep data off a path although it lives:
  * - the listening end has heard nothing on it yet, so it does not know where it leads;
  * - frames of MIN_PLPMTU do not pass, though small ones do (mtu_fails; pmtu.h says how that is
  *   found out). When no path that lives has passed any for dead_ns, the connection ends
@@ -330,7 +330,7 @@ void harp_session_path_retire(struct harp_session *session, uint8_t path, bool r
 
 /* ICMP, or the kernel, says that this path takes UDP payloads of `payload_max` bytes. ICMP can be
  * forged, so the path is only asked whether it is so, at most once a timeout: by PROBEs of the size
- * in use, sooner than lost data would tell (RFC 8899, section 4.6.2), or of a larger one. */
+ * in use, sooner than lost data would show it (RFC 8899, section 4.6.2), or of a larger one. */
 void harp_session_path_mtu(struct harp_session *session, uint64_t now_ns, uint8_t path,
                            uint32_t payload_max);
 
@@ -351,7 +351,7 @@ void harp_session_path_rerouted(struct harp_session *session, uint8_t path);
 void harp_session_path_full(struct harp_session *session, uint64_t now_ns, uint8_t path,
                             uint64_t time_ns);
 
-/* Tell the peer whether its frames on this path arrive on a queue that is not this engine's. */
+/* Report to the peer whether its frames on this path arrive on another queue than the engine's. */
 void harp_session_path_off_queue(struct harp_session *session, uint8_t path, bool off);
 
 /* ICMP says that this path's peer is unreachable. ICMP can be forged, so it ends nothing: the path

@@ -2,7 +2,7 @@
 
 #include "session/session_state.h"
 
-/* What ACKs wait on the way back is left out of the delay up to so many targets of the controller,
+/* The ACKs' wait on the way back is left out of the delay, up to this number of its targets,
  * or the least round trip. A way back that takes longer for good is a longer path, and who fills a
  * buffer there holds up our news: then the controller had better see it. */
 #define REVERSE_TARGETS 4

@@ -1,4 +1,4 @@
-/* Which paths may carry data, and how long their frames may be. session_timers.c declares a path
+/* Choice of the paths for data, and the length of their frames. session_timers.c declares a path
  * dead, session_ack.c alive again. */
 #include "session/session_state.h"
 
@@ -153,7 +153,7 @@ void harp_session_path_settled(struct harp_session *session, struct harp_path *p
     }
     if (is_size_probe(path_state, sent))
         path_state->size = HARP_SIZE_NONE;
-    bool in_fragments = sent->bytes != sent->longest; /* of which some may have come elsewhere */
+    bool in_fragments = sent->bytes != sent->longest; /* some may have come elsewhere */
     bool news = sent->longest > path_state->confirmed_bytes || path_state->long_lost || sent->probe;
     if (news && !in_fragments)
         confirm_size(session, number, sent->longest);

@@ -85,7 +85,7 @@ static bool has_frame(const struct harp_session *session, int entry)
     return entry >= 0 || inbox->lent - inbox->placed > harp_reassembly_count(&session->reassembly);
 }
 
-/* What a frame adds to the entry of its chunk. False if it is there already. */
+/* Add a frame to the entry of its chunk. False if it is there already. */
 static bool add_to_entry(struct harp_session *session, const struct harp_header *header,
                          const struct harp_header *chunk, int entry)
 {

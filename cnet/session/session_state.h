@@ -49,7 +49,7 @@ enum harp_state {
 
 enum harp_size_probe { HARP_SIZE_NONE, HARP_SIZE_DUE, HARP_SIZE_IN_FLIGHT };
 
-/* What a session knows of a path beyond its packets. */
+/* State of a path beyond its packets. */
 struct harp_path_state {
     uint64_t lost, spurious, bad_payloads, died; /* as harp_path_info has them */
     struct harp_pmtu pmtu;
@@ -74,7 +74,7 @@ struct harp_path_state {
 struct harp_cut {
     uint64_t packet;   /* the number of the first, */
     uint8_t packets_n; /* and how many they are; 0: none */
-    uint8_t next;      /* of which packet the next fragment is, */
+    uint8_t next;      /* the packet of the next fragment, */
     uint32_t at;       /* and where in the chunk it begins */
     uint64_t again;    /* a bit for each packet whose chunk has travelled before */
     uint16_t length;   /* of the chunks */
@@ -219,7 +219,7 @@ size_t harp_session_send_handshake(struct harp_session *session, struct harp_fra
 /* Where the next CLOSE goes. */
 uint8_t harp_session_close_path(const struct harp_session *session);
 
-/* The whole number of a frame that came: of which an ACK speaks, or its own. The frame's path must
+/* The whole number of a frame that came: the one that an ACK names, or its own. Its path must
  * exist. */
 uint64_t harp_session_number(const struct harp_session *session, const struct harp_header *header);
 

@@ -1,4 +1,4 @@
-/* Which ids are in which bag. */
+/* Membership of ids in bags. */
 #ifndef HARP_EMBEDDING_BAGS_H
 #define HARP_EMBEDDING_BAGS_H
 

@@ -1,4 +1,4 @@
-/* What the files of a table share. Files call downwards:
+/* Declarations that the files of a table share. Files call downwards:
  *
  *   table_batch.c   look-ups and gradients of many ids
  *   table.c         a table: its shards, removal, reading and writing of records

@@ -1,4 +1,4 @@
-"""Train in fp16 as long as the loss is none the worse for it, and plot what happened.
+"""Train in fp16 as long as the loss does not suffer, and plot the decisions.
 
     python examples/ttf/fp16_loss.py --plot fp16_loss.png
 

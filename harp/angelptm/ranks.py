@@ -199,7 +199,7 @@ class Ranks:
                         calls[rank] = saw
                 time.sleep(LOOK_S)
         except (RuntimeError, ValueError):  # the store went with its rank
-            return said if named else f"rank 0, or who keeps the job's store, is gone: {said}"
+            return said if named else f"rank 0, or the owner of the job's store, is gone: {said}"
         if silent := sorted(set(range(self.ranks)) - set(calls)):
             return said if named else (f"{name_ranks(silent)} {'do' if silent[1:] else 'does'} not "
                                        f"answer: {said}")

@@ -86,7 +86,7 @@ def _digest(blocks: Blocks) -> int:
 
 
 class Counts:
-    """What each rank says that it sends to each rank and expects of it, in bytes."""
+    """Bytes that each rank sends to each rank and expects of it, by its own word."""
 
     def __init__(self, rank: int, sends: Sequence[int], expects: Sequence[int]) -> None:
         ranks = len(sends)

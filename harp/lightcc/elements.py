@@ -28,7 +28,7 @@ TYPES: dict[str, np.dtype[Any]] = {
 
 REDUCTIONS = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor")
 _OF_BOOL = {"sum": "bor", "max": "bor", "product": "band", "min": "band"}
-"""What they are where elements are true or false, in bytes of 1 and 0."""
+"""Reductions of elements that are true or false, as operations on bytes of 1 and 0."""
 _C_TYPES = {"bool": "uint8"}
 
 

@@ -17,7 +17,7 @@ PointToPoint and Failure, another one the queue.
 Each call begins with a descriptor that goes to the next rank of the ring and is compared there. So
 ranks that do not agree fail with a sentence that says what each of them called; they do not wait
 for one another. A call that fails, for whatever reason, fails the group at all ranks with the same
-sentence. What had been begun is lost, and a new group must be made.
+sentence. Calls under way are lost, and a new group must be made.
 
 Memory is given as bytes (contiguous numpy arrays of uint8) with the name of the elements' type
 (`harp.lightcc.elements`), and belongs to the group until the future is done.

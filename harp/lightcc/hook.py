@@ -117,9 +117,9 @@ class GradientState:
         self._is_first = True
         self._memories: dict[Layout, BucketMemory] = {}
         self._own: dict[Layout, Any] = {}
-        """What was loaded of this rank, until its buckets come."""
+        """State loaded for this rank, until its buckets come."""
         self._all: Sequence[dict[Layout, Any]] = ()
-        """What was loaded of all ranks."""
+        """State loaded for all ranks."""
 
     def _own_group(self) -> dist.ProcessGroup | None:
         return dist.group.WORLD if self.group is None else self.group

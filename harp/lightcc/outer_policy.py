@@ -1,4 +1,4 @@
-"""What replicas that synchronise every so often send, when, and in how many bytes.
+"""Policies of rare synchronisation: which elements replicas send, when, and in how many bytes.
 
 The pure half of `harp.lightcc.outer`, which the simulator asks as well. A *round* is ``every``
 inner steps. Parameters are divided into *fragments*, each of them sent once a round: fragment i of

@@ -33,7 +33,7 @@ class PlanPath(NamedTuple):
 
     plan: str
     parameters: Mapping[str, Any]
-    """What the plan needs to know (`harp.collectives.registry.make_plan`)."""
+    """Arguments of the plan (`harp.collectives.registry.make_plan`)."""
     why: str
     """The setting that decided, for people."""
 

@@ -371,7 +371,7 @@ class Connection:
 
     async def _until_async(self, ready: Callable[[], bool]) -> None:
         if self._engine.progress == "manual":
-            raise ValueError("nobody drives an engine with progress='manual' while asyncio waits")
+            raise ValueError("no one drives an engine with progress='manual' while asyncio waits")
         loop, fd = asyncio.get_running_loop(), self.fileno()
         while not self._ready_or_armed(ready):
             there: asyncio.Future[None] = loop.create_future()

@@ -13,7 +13,7 @@ class TooLongError(RuntimeError):
 
 
 class Clock(simpy.Environment):
-    """An environment that counts its events, of which it allows ``most``, or `MOST_EVENTS`."""
+    """An environment that counts its events and allows ``most``, or `MOST_EVENTS`."""
 
     def __init__(self, most: float | None = None) -> None:
         super().__init__()

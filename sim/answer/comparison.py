@@ -1,4 +1,4 @@
-"""What changes from one topology file to another: keys, and rows of the answer.
+"""Differences between two topology files: keys, and rows of the answer.
 
 Keys are compared by what they mean: 25Gbps is 25000Mbps, and a key that stands there with its
 default is as good as none. Items of lists that have names are matched by these. What only one

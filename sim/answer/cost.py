@@ -1,4 +1,4 @@
-"""What a row costs: an hour of the hosts that its GPUs are in, each of them whole."""
+"""Cost of a row: an hour of the hosts that its GPUs are in, each of them whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What decides a connection over kernel TCP and is often unknown: helper threads and their cores.
+"""Properties of kernel TCP connections that are often unknown: helper threads and their cores.
 
 NCCL asks for the PCI vendor of a NIC and gives a connection 2 x 8, 4 x 1 or no helper threads and
 sockets (`sim.schema.nccl_defaults`). Behind a VPC whose file gives no ``driver`` any of the three
@@ -31,7 +31,7 @@ BOUND_PROCESSES = 2
 
 
 class Hidden(NamedTuple):
-    """What a draw takes the cluster to be; as the file has it where None and False."""
+    """The cluster of a draw; as the file has it where None and False."""
 
     driver: str | None = None
     bound: bool = False
@@ -73,7 +73,7 @@ def dimensions(topology: Topology) -> int:
 
 
 def hidden_at(topology: Topology, shares: list[float]) -> Hidden:
-    """What a draw with these coordinates, each from 0 to 1, takes the cluster to be."""
+    """The cluster of a draw with these coordinates, each from 0 to 1."""
     names = sorted(DEFAULTS)
     driver = (names[min(int(shares[-1] * len(names)), len(names) - 1)]
               if unknown_driver(topology) else None)
@@ -81,7 +81,7 @@ def hidden_at(topology: Topology, shares: list[float]) -> Hidden:
 
 
 def every_hidden(topology: Topology) -> list[Hidden]:
-    """All that the cluster may be; empty where the file tells it."""
+    """All that the cluster may be; empty where the file says it."""
     drivers = sorted(DEFAULTS) if unknown_driver(topology) else [None]
     cores = (False, True) if may_be_bound(topology) else (False,)
     found = [Hidden(driver, bound) for driver in drivers for bound in cores]

@@ -69,7 +69,7 @@ class Choice:
 
     @property
     def parallel(self) -> dict[str, Any]:
-        """What stands under ``parallel``, defaults left out."""
+        """Keys under ``parallel``, without defaults."""
         return self.layout.model_dump(mode="json", exclude_defaults=True)
 
     @property
@@ -171,7 +171,7 @@ def _possible(topology: Topology, scenario: Scenario, gpus: int,
 
 
 def recomputations(workload: Workload) -> tuple[str, ...]:
-    """What may be computed again; flash attention never keeps what `selective` would drop."""
+    """Choices of recomputation; flash attention never keeps what `selective` would drop."""
     return ("none", "full") if workload.flash else ("none", "selective", "full")
 
 
@@ -229,7 +229,7 @@ def _tensor_s(cluster: Cluster, recipe: Recipe) -> float:
 
 
 def _network_s(cluster: Cluster, recipe: Recipe, hosts: int) -> float:
-    """What each of the hosts of a stage has to send in a step."""
+    """Bytes that each of the hosts of a stage sends in a step."""
     layout, light = recipe.layout, recipe.light
     if hosts < 2 or (light is not None and light.topk):
         return 0.0

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 
 class Margin(NamedTuple):
-    """Logarithms by which both ends of an interval of a speed move outwards."""
+    """Logarithms that move both ends of an interval of a speed outwards."""
 
     below: float
     above: float

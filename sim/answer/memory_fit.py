@@ -1,4 +1,4 @@
-"""Whether a step fits into the GPUs' memory, and what nearest to it would.
+"""Check that a step fits into the GPUs' memory, and find the nearest change that would make it fit.
 
 Changes are tried in the order of what they cost: attention that keeps no scores, blocks computed
 again, smaller batches with more micro-steps, shards, splits; then several at once.
@@ -29,7 +29,7 @@ _RECIPE = ("flash", "recompute", "batch", "accumulation")
 
 
 def too_large(memory: Memory, recipe: Recipe, groups: Groups, limit: int) -> tuple[str, str]:
-    """What a step needs of ``limit`` bytes, and what is allowed, as clauses of an error."""
+    """Say what a step needs of ``limit`` bytes, and what is allowed, as clauses of an error."""
     parts = [(name, getattr(memory, name)) for name in (
         "weights", "gradients", "optimizer", "activations", "buffers")]
     says = (f"a step needs {_gib(memory.total)} of the {_gib(limit)} of a GPU ("
@@ -56,7 +56,7 @@ def _text(change: Change) -> Iterator[str]:
 
 
 def _changes(recipe: Recipe, groups: Groups) -> Iterator[Change]:
-    """What to try, the smallest change first."""
+    """Changes to try, the smallest first."""
     known = recipe.model.shape is not None
     cheap: list[Change] = []
     if known and not recipe.flash:

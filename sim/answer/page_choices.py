@@ -1,4 +1,4 @@
-"""Where a model's pages may be: tiers, sizes of pages, and shares of each GPU for them.
+"""Choices for a model's pages: tiers, sizes of pages, and shares of each GPU for them.
 
 For a scenario with ``offload``, whose model is not split, `choices` goes through the host's memory
 alone and its disk as well (if every host has one), sizes of a page, how much of a GPU the pages
@@ -74,7 +74,7 @@ def choices(cluster: Cluster, scenario: Scenario, samples: int) -> tuple[list[Ch
 
 
 def _batches(each: int) -> list[int]:
-    """Samples of a micro-step of a GPU that has so many a step."""
+    """Samples of a micro-step, from those that a GPU has a step."""
     return [1 << power for power in range(LARGEST_BATCH.bit_length()) if each % (1 << power) == 0]
 
 

@@ -75,11 +75,11 @@ if TYPE_CHECKING:
 REACHED = "gpus.utilisation"
 """The share of their data sheet that GPUs reach, as a figure that may be changed."""
 MOST_DRAWN = 8
-"""Micro-steps of a step of which a picture or trace shows each; more are one that is repeated."""
+"""Micro-steps that a picture or trace shows each; more are one that is repeated."""
 
 
 MOST_TRACKS = 64
-"""Largest job in GPUs of which each has a track in a trace; of a larger one only the first has."""
+"""Largest job, in GPUs, with a track for each in a trace; a larger one has the first's only."""
 
 
 @dataclass(frozen=True)
@@ -330,7 +330,7 @@ class Run:
                 allowed="parallel that splits the model over the GPUs of one host"))
 
     def _views(self, ranks: Ranks) -> Views:
-        """What NCCL sees of each group of the job."""
+        """NCCL's view of each group of the job."""
         island = len(ranks.gpus) if self.scenario.sync is None else ranks.host_group
         groups = Groups(self.scenario.layout, island, ranks.host_group)
         return {group: View.of(self.cluster, self.scenario, ranks.gpus[np.asarray(
@@ -437,7 +437,7 @@ class Run:
 
 def recipe_of(cluster: Cluster, scenario: Scenario, workload: Workload, ranks: Ranks,
               settings: Settings) -> Recipe:
-    """What a job on ``ranks`` trains, and how; without what NCCL chooses by."""
+    """Give the recipe of a job on ``ranks``, without NCCL's criteria of choice."""
     topology = cluster.topology
     framework = scenario.framework or workload.framework
     fuses_by_size = derives_from(framework, "ddp", topology.frameworks, "frameworks",
@@ -465,7 +465,7 @@ def recipe_of(cluster: Cluster, scenario: Scenario, workload: Workload, ranks: R
 
 
 def _rates_of(topology: Topology) -> Rates:
-    """Give the rates of the slowest host, by which a way for experts is chosen."""
+    """Give the rates of the slowest host, which choose the algorithm for experts."""
     return Rates(
         port_bytes_s=min(sum(nic.count * nic.rate for nic in host.nics)
                          for host in topology.hosts) / 8 or Rates.port_bytes_s,
@@ -474,7 +474,7 @@ def _rates_of(topology: Topology) -> Rates:
 
 
 def _tiers(group: HostGroup, offload: Offload, beside: int, ranks: int) -> Tiers:
-    """What one of ``ranks`` ranks of a host has for pages."""
+    """Room for pages of one of ``ranks`` ranks of a host."""
     assert group.ram is not None
     limit, disk = group.gpus.memory_bytes, group.disk if offload.to == "disk" else None
     device = offload.device

@@ -58,12 +58,12 @@ class Timer:
 
     @property
     def effort(self) -> int:
-        """What all runs so far have cost, in events."""
+        """Cost of all runs so far, in events."""
         return self._spent + self._clock.events + self.network.effort
 
     @property
     def limits(self) -> tuple[Limit, ...]:
-        """What the last run's time is due to, the longest first; nothing unless it is explained."""
+        """Causes of the last run's time, the longest first; nothing unless it is explained."""
         return mean_path([tuple(Limit(cause(span), span.end_s - span.start_s)
                                 for span in self._spans)])
 

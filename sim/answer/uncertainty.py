@@ -126,7 +126,7 @@ FEWEST_DRAWS = 6
 EFFORT = 900_000
 """Events that all draws together may take: some five seconds on two cores of 2020."""
 FIT_RUNS = 2
-"""Simulations of a row by which a draw fits a parameter to it, at `FIT_ACCURACY`."""
+"""Simulations of a row that a draw takes to fit a parameter to it, at `FIT_ACCURACY`."""
 FIT_ACCURACY = 1e-3
 """Relative difference of a step time at which a draw's fit ends."""
 SAME = 2e-3
@@ -141,7 +141,7 @@ CONNECTIONS = "helpers and sockets"
 
 
 class Found(NamedTuple):
-    """What a draw says of a row."""
+    """Result of a draw for a row."""
 
     images_per_s: float
     exposed_s: float
@@ -150,7 +150,7 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True)
 class _Task:
-    """What the workers share."""
+    """State that the workers share."""
 
     cluster: Cluster
     rows: Sequence[Row]
@@ -271,7 +271,7 @@ def causes(cluster: Cluster, rows: Sequence[Row], *, refit: bool | None = None,
 
 
 def _answers(task: _Task, draw: Draw) -> list[list[Found]] | None:
-    """What each row and job comes to, or None if a fit finds no value."""
+    """Results of each row and job, or None if a fit finds no value."""
     settings = Settings(draw.figures, seed=draw.seed, name_limits=False)
     try:
         if task.refit:

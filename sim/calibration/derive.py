@@ -50,7 +50,7 @@ class Equation:
     coefficients: Mapping[str, float]
     """How often each parameter counts, by its name in `CPU` and `SERIAL`."""
     fixed_s: float = 0.0
-    """What the network adds whatever the stack costs: its latencies."""
+    """Time of the network independent of the stack: its latencies."""
     floor_s: float = 0.0
     """Time that the network needs for the bytes even if the stack costs nothing."""
 
@@ -178,7 +178,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Derived:
-    """What measurements give for a stack."""
+    """Parameters of a stack from measurements."""
 
     figures: tuple[Figure, ...]
     rows: int
@@ -213,7 +213,7 @@ def derive(equations: Sequence[Equation], ceilings: Sequence[float], base: HostS
         found.append(inverse)
     if not figures:
         raise Problem(" ".join(notes) or "the rows do not depend on the stack",
-                      allowed="rows of which a stack's cost makes up a good part")
+                      allowed="rows that depend on a stack's cost to a good part")
     scatter, few = max(e.scatter for e in found), any(e.few for e in found)
     if few:
         notes.append(f"Rows so few say nothing about their own scatter: "

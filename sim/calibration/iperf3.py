@@ -73,7 +73,7 @@ def is_iperf3(data: object) -> bool:
 
 
 def parse_document(data: Any, file: str, stack: HostStack) -> list[Row]:
-    """What a run says of ``stack``; raises TopologyError."""
+    """Measurement of ``stack`` in a run; raises TopologyError."""
     error = data.get("error")
     if error:
         raise TopologyError(file, Problem(f"iperf3 failed: {show(error)}", allowed="a run that "

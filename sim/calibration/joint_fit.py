@@ -183,7 +183,7 @@ class Search:
         return [value * STEP**steps for value, steps in zip(self.origin, point, strict=True)]
 
     def prediction(self, number: int, point: Point) -> float:
-        """What the simulator says to a row at a point."""
+        """The simulator's answer to a row at a point."""
         self._predict([number], point)
         return self._known[number, point]
 

@@ -196,7 +196,7 @@ def _bench_row(row: BenchRow, stack: HostStack) -> Equation | None:
 
 
 def row_of(row: Measured, stack: HostStack) -> Row:
-    """What a measurement says of a stack; raises Problem."""
+    """Turn a measurement of a stack into a row; raises Problem."""
     payload = payload_bytes(stack, row.mtu)
     if payload <= 0:
         raise Problem(f"an mtu of {row.mtu}", path=("mtu",), allowed="more than the headers")

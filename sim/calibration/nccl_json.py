@@ -1,7 +1,7 @@
 """Read the JSON that nccl-tests' all_reduce_perf writes with ``-J``.
 
 The layout is that of versions 2 and 3 (NVIDIA/nccl-tests, src/util.cu). Its traps: it holds the
-whole environment of the process, of which nothing is read or kept here; it lists one device a
+whole environment of the process, and nothing of that is read or kept here; it lists one device a
 process, whatever the process has; words stand for what other writers have values for ("nan",
 "true"); a size whose out-of-place run is left out has null there.
 """

@@ -64,7 +64,7 @@ class Calibration:
     origin: str
     """The file: its name and the beginning of its SHA-256."""
     what: str
-    """What was measured, in a few words."""
+    """The measurement, in a few words."""
 
 
 def calibrate(stack: str, measurements: Path, topology: Path | None) -> Calibration:

@@ -55,7 +55,7 @@ def infrastructure_of(topology: Topology) -> Plain:
 
 
 def annotations_of(topology: Topology) -> Plain:
-    """What the infrastructure has no place for, as plain data."""
+    """Data that the infrastructure has no place for."""
     nodes, rank = [], 0
     for group in topology.hosts:
         for host in range(group.count):

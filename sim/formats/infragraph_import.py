@@ -67,7 +67,7 @@ Place = tuple[str, int, Ends]
 
 @dataclass(frozen=True)
 class Given:
-    """What the user says of hosts where the file does not."""
+    """The user's facts on hosts where the file has none."""
 
     gpu: str | None = None
     """Name of a GPU with a known data sheet."""
@@ -168,7 +168,7 @@ class _Reader:
         self.hosts = [each for each in made.instances if self._count(each, "xpu")]
         if not self.hosts:
             raise Problem("no instance has an xpu", path=("instances",),
-                          allowed="devices of which one has a component of the choice xpu")
+                          allowed="a device with a component of the choice xpu")
         self.cables: list[Plain] = []
         self.ports: dict[tuple[str, int], Counter[Part]] = defaultdict(Counter)
         self.rates: dict[tuple[str, str], dict[float, None]] = defaultdict(dict)

@@ -78,7 +78,7 @@ class Latency(Schema):
 
 
 class Physical(Schema):
-    """What a link can do."""
+    """Properties of a link."""
 
     bandwidth: Bandwidth = Bandwidth()
     latency: Latency = Latency()
@@ -133,7 +133,7 @@ Scheme = Literal["one2one", "many2many", "ring"]
 
 
 class DeviceEdge(Schema):
-    """What joins components of a device."""
+    """An edge between components of a device."""
 
     ep1: DeviceEnd
     ep2: DeviceEnd
@@ -142,7 +142,7 @@ class DeviceEdge(Schema):
 
 
 class Edge(Schema):
-    """What joins components of instances."""
+    """An edge between components of instances."""
 
     ep1: End
     ep2: End

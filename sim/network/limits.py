@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 RESOURCES = {"nvlink": "NVLink", "pcie": "PCIe", "vnic": "vNIC cap", "host": "host cap",
              "packets": "packet rate", "thread": "network thread", "cores": "stack cores",
              "numa_link": "NUMA link"}
-"""What the user calls a block of resources; others go by their own names."""
+"""The user's word for a block of resources; others go by their own names."""
 USED_LEAST = 0.8
 """Share of a transfer's time for which the resource that is named was used at least."""
 

@@ -85,9 +85,9 @@ packets to 64 B (INTEL_P2P_OVERHEAD of src/graph/topo.h, NVIDIA/nccl 2.22; publi
 DYNAMIC = "dynamic"
 """The bond that splits a flow; every other one gives it one port."""
 BURST_BYTES = 65536
-"""What kernel TCP hands to a NIC at once, at most: GSO_LEGACY_MAX_SIZE of Linux."""
+"""Most bytes that kernel TCP hands to a NIC at once: GSO_LEGACY_MAX_SIZE of Linux."""
 WINDOW_BYTES = 3 << 20
-"""What one of kernel TCP's sockets may have on its way: half of the last figure of tcp_rmem, 6 MiB,
+"""Bytes that a socket of kernel TCP may have in flight: half of the last figure of tcp_rmem, 6 MiB,
 since the other half is for what the kernel keeps beside data (tcp_adv_win_scale, 1; Linux's
 ip-sysctl). Published, of kernels before 6.16 and hosts that nobody tuned; fidelity packet has the
 same. NCCL sets no buffers."""
@@ -146,7 +146,7 @@ class Transport:
         self.stack = stack
         self.style = style
         self.links = LinkState(cluster.fabric)
-        """What links deliver at present; dynamic bonds follow it."""
+        """Rates that links deliver at present; dynamic bonds follow them."""
         self._waits: dict[bytes, str] = {}
         self._policies, self._bonds = self._bond_of_nics()
         topology = cluster.topology
@@ -229,7 +229,7 @@ class Transport:
         return min(most, 1 / self.core_s) if self.style.helpers and self.core_s else most
 
     def _window_bytes_per_s(self, latency_s: Floats) -> Floats:
-        """What the windows of an edge's sockets let through in a round trip; of other stacks any.
+        """Bytes that the windows of an edge's sockets pass in a round trip; of other stacks any.
 
         The way there and back of an idle network, without the time of hosts, hence at most.
         """

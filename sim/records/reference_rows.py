@@ -16,7 +16,7 @@ class Row(NamedTuple):
     ours: float
     low: float
     high: float
-    """What they found lies between; the same where it is one figure."""
+    """Bounds of their findings; equal where it is one figure."""
     unit: str
     source: str
     note: str = ""

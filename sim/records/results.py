@@ -30,7 +30,7 @@ class Span(NamedTuple):
     start_s: float
     end_s: float
     limit: str = ""
-    """What held a transfer back, e.g. ``NIC``."""
+    """Limit of a transfer, e.g. ``NIC``."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Expectation:
 
 @dataclass(frozen=True)
 class Interval:
-    """What parameters with an interval leave open: P10, P50 and P90 over the draws."""
+    """Uncertainty from parameters with an interval: P10, P50 and P90 over the draws."""
 
     low_images_per_s: float
     median_images_per_s: float
@@ -127,7 +127,7 @@ class Cause:
 
 
 class Limit(NamedTuple):
-    """What a row waits for, and for how much of its step."""
+    """A cause of waiting in a row, and its share of the step."""
 
     name: str
     seconds: float
@@ -135,7 +135,7 @@ class Limit(NamedTuple):
 
 @dataclass(frozen=True)
 class Cost:
-    """What a row's hosts cost."""
+    """Cost of a row's hosts."""
 
     currency: str
     hour: float
@@ -151,7 +151,7 @@ class Cost:
         return 24 * self.hour
 
     def of(self, seconds: float) -> float:
-        """What that long costs."""
+        """Cost of that time."""
         return self.hour * seconds / 3600
 
 
@@ -188,7 +188,7 @@ class ScenarioResult:
     expect: Expectation | None = None
     interval: Interval | None = None
     limits: tuple[Limit, ...] = ()
-    """What lies on the step's critical path, the longest first: bottleneck, runner-up, the rest."""
+    """Causes on the step's critical path, the longest first: bottleneck, runner-up, the rest."""
     causes: tuple[Cause, ...] = ()
     """What the interval is due to, the widest first, where that was asked."""
     spans: tuple[Span, ...] = ()
@@ -199,7 +199,7 @@ class ScenarioResult:
     effort: int = 0
     """What its simulation costs, in events; the same on every machine."""
     cost: Cost | None = None
-    """What its hosts cost, where the file has prices."""
+    """Cost of its hosts, where the file has prices."""
 
     @property
     def whole_s(self) -> tuple[float, ...]:
@@ -233,7 +233,7 @@ class ScenarioResult:
 
     @property
     def expected_exposed_s(self) -> float | None:
-        """What the expected images/s leave exposed beside the simulated compute, or None.
+        """Exposed time of the expected images/s beside the simulated compute, or None.
 
         That figure's step less this row's compute; negative where compute alone takes longer.
         """
@@ -258,7 +258,7 @@ class UsedParameter:
 
 @dataclass(frozen=True)
 class Origin:
-    """What an answer was computed from."""
+    """Inputs of an answer."""
 
     sha256: str = ""
     """Hash of the topology file."""
@@ -294,7 +294,7 @@ class Report:
 
 @dataclass(frozen=True)
 class TimeInterval:
-    """What parameters with an interval leave open of a collective's time: P10, P50 and P90."""
+    """Uncertainty of a collective's time: P10, P50 and P90."""
 
     low_s: float
     median_s: float
@@ -318,7 +318,7 @@ class CollectiveRow:
     """In a row of NCCL: the algorithm and protocol that it would choose, which were simulated."""
     interval: TimeInterval | None = None
     limits: tuple[Limit, ...] = ()
-    """What its time is due to, the longest first, where that was asked."""
+    """Causes of its time, the longest first, where that was asked."""
     causes: tuple[Cause, ...] = ()
     """What its interval is due to, the widest first, where that was asked."""
 
@@ -334,7 +334,7 @@ class CollectiveRow:
 
 @dataclass(frozen=True)
 class CollectiveReport:
-    """What ``--collective`` prints: every algorithm at every size."""
+    """Output of ``--collective``: every algorithm at every size."""
 
     topology: str
     seed: int

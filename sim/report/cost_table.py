@@ -1,4 +1,4 @@
-"""What each row costs: a step, a day, and the whole training that the file's prices speak of.
+"""Costs of each row: a step, a day, and the whole training that the file prices.
 
 P10 and P90 are those of the whole: its hosts are paid for as long as it takes.
 """

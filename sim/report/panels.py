@@ -40,7 +40,7 @@ KIND_COLOURS: dict[SpanKind, str] = {
     "forward": BLUE, "backward": SKY, "update": GREEN, "selection": YELLOW, "transfer": VERMILION,
     "latency": PURPLE, "message": ORANGE, "negotiation": GREY, "fault": BLACK}
 GPU_KINDS = ("forward", "backward", "update", "selection", "bubble", "page")
-"""What a GPU's own track has; a bubble and a wait for pages are drawn as waiting."""
+"""Kinds of spans on a GPU's own track; a bubble and a wait for pages are drawn as waiting."""
 WAITING = "#e9e9e9"
 GRID = "#e4e4e4"
 SHADES = "YlGnBu"

@@ -320,7 +320,7 @@ def _places(group: HostGroup) -> Iterator[Problem]:
                           allowed=f"{count}, one for each")
         for number, place in enumerate(places):
             if place >= most:
-                yield Problem(f"{place} is none of {most} by {key_of}", path=(key, number),
+                yield Problem(f"{place} is too large: {key_of} gives {most}", path=(key, number),
                               found=place, allowed=f"0 to {most - 1}" if most else
                               f"{key_of} beside affinity")
 
@@ -569,7 +569,7 @@ def _background(topology: Topology) -> Iterator[Problem]:
             for position, host in enumerate(getattr(source, key)):
                 yield from _known("host", host, topology.host_names, (*path, position))
         if len(source.receivers) == 1 and source.receivers[0] in source.senders:
-            yield Problem(f"{show(source.receivers[0])} sends to nobody but itself",
+            yield Problem(f"{show(source.receivers[0])} sends to no host but itself",
                           path=("background", index, "receivers"), at_key=True,
                           allowed="another host beside it")
 

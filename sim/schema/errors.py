@@ -106,7 +106,7 @@ def key_text(path: Path) -> str:
 
 
 def holds(value: object, part: str | int) -> bool:
-    """Tell whether one step of a path leads from a list or mapping to a value inside it."""
+    """Whether one step of a path leads from a list or mapping to a value inside it."""
     if isinstance(value, list):
         return isinstance(part, int) and 0 <= part < len(value)
     return isinstance(value, dict) and part in value
@@ -191,14 +191,14 @@ def problems(error: ValidationError, data: Any) -> list[Problem]:
 
 
 def _other_member(detail: ErrorDetails, details: list[ErrorDetails]) -> bool:
-    """Tell a list that is none of a union's words: what is wrong inside it is said elsewhere."""
+    """Whether it is a list where a union has words: another error names the mistake inside."""
     return (detail["type"] == "literal_error" and isinstance(detail["input"], list)
             and any(other is not detail and other["loc"][:len(detail["loc"]) - 1]
                     == detail["loc"][:-1] for other in details))
 
 
 def _echo(detail: ErrorDetails) -> bool:
-    """Tell a list that is short only because its items were refused, which is said elsewhere."""
+    """Whether a list is short only because its items were refused, which other errors say."""
     return (detail["type"] == "too_short"
             and len(detail["input"]) >= detail["ctx"]["min_length"])
 

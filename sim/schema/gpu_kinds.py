@@ -1,4 +1,4 @@
-"""What data sheets say of GPUs: memory, and FLOP/s by precision, without sparsity.
+"""Data sheets of GPUs: memory, and FLOP/s by precision, without sparsity.
 
 `kind_of` finds a GPU by the name that a topology file gives it. A size in the name counts
 (``A100-SXM4-40GB``), in GiB; without one a kind that is sold in several sizes has its largest.

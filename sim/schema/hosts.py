@@ -18,7 +18,7 @@ Driver = Literal["ena", "gve", "other"]
 
 
 PCIE3_BPS = 96e9
-"""What a GPU's 16 lanes of PCIe 3.0 carry each way, beside packet headers."""
+"""Rate of a GPU's 16 lanes of PCIe 3.0 each way, beside packet headers."""
 
 
 SOCKET_BPS = (80e9, 128e9, 176e9)

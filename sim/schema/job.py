@@ -56,7 +56,7 @@ RankNumber = Annotated[int, Strict(), Field(ge=0, le=1_000_000)]
 GpuNumber = Annotated[int, Strict(), Field(ge=0, le=1023)]
 """A GPU of a host."""
 Seed = Annotated[int, Strict(), Field(ge=0, lt=2**32)]
-"""What a switch's hash starts from."""
+"""Start value of a switch's hash."""
 
 
 class Pair(Model):
@@ -74,7 +74,7 @@ class Ports(Model):
     listen: UdpPort = 61000
     """The first on which ranks listen; those up to first_source may follow."""
     first_source: UdpPort = 61256
-    """The first by which connections leave."""
+    """First source port of connections."""
     last_source: UdpPort = 65535
     """The last of them."""
 
@@ -86,7 +86,7 @@ class Ports(Model):
 
 
 class PlannedJob(Model):
-    """What is to be planned."""
+    """The traffic to plan."""
 
     topology: Line
     """Topology file, from the folder of this one on."""
@@ -102,7 +102,7 @@ class PlannedJob(Model):
     flows: Annotated[Literal["ring", "alltoall"] | Annotated[tuple[Pair, ...], Field(min_length=1)],
                      one_of("ring, alltoall, or a list of pairs {from: 0, to: 1}", "ring",
                             "alltoall")] = "ring"
-    """Who sends to whom: each rank to the next, each to each, or pairs."""
+    """Pattern of sends: each rank to the next, each to each, or pairs."""
     connections: Annotated[Count, Field(le=64)] = 1
     """Connections of each pair; NCCL makes one for each channel."""
     paths: Annotated[Count, Field(le=64)] = 1
@@ -115,7 +115,7 @@ class PlannedJob(Model):
     ports: Ports = Ports()
     """UDP or TCP ports that the job may use."""
     maps: tuple[Line, ...] = ()
-    """Maps of ``harp probe``, from the folder of this file on: ways that were learnt, instead of
+    """Maps of ``harp probe``, from the folder of this file on: discovered paths, instead of
     the topology's hash."""
     routers: dict[Address, str] = Field(default_factory=dict)
     """Switch of each address in the maps."""
@@ -144,7 +144,7 @@ def load_job(path: Path) -> tuple[PlannedJob, Topology]:
 
 
 def _misfits(job: PlannedJob, topology: Topology) -> list[Problem]:
-    """What the job says of NICs and ranks that the topology does not have."""
+    """The job's words on NICs and ranks that the topology does not have."""
     nics = [f"{host}/{nic}" for group in topology.hosts for host in group.names
             for nic in group.nic_names]
     found = [unknown("NIC of the topology", name, nics, ("addresses", name))
@@ -173,7 +173,7 @@ def _misfits(job: PlannedJob, topology: Topology) -> list[Problem]:
 
 
 def _ranks_misfit(job: PlannedJob, topology: Topology) -> list[Problem]:
-    """What the job says of hosts, GPUs and ranks that the topology does not have."""
+    """The job's words on hosts, GPUs and ranks that the topology does not have."""
     groups = {name: group for group in topology.hosts for name in group.names}
     hosts = list(groups) if job.hosts is None else job.hosts
     found = [unknown("host of the topology", name, list(groups), ("hosts", number))

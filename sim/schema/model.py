@@ -50,7 +50,7 @@ Scale = Annotated[float, BeforeValidator(_read_scale), WithJsonSchema(
 
 
 class Lab(Model):
-    """What `--fidelity lab` needs to know beside the cluster."""
+    """Settings of `--fidelity lab` beside the cluster."""
 
     scale: Scale = 0.01
     """Share of their rates at which links run; a step takes as many times as long."""
@@ -91,35 +91,35 @@ class Topology(Model):
     name: Name
     """Name of the cluster."""
     description: str = ""
-    """What it is and why it is interesting."""
+    """The cluster in a sentence, and why it is interesting."""
     seed: Annotated[int, Field(ge=0, le=2**32 - 1, strict=True)] = 1
     """Seed of everything that is random."""
     hosts: Annotated[tuple[HostGroup, ...], Field(min_length=1, max_length=256)]
     """Groups of equal hosts."""
     vpc: Vpc | None = None
-    """What the cloud's virtual network imposes; nothing where not given."""
+    """Limits of the cloud's virtual network; none where not given."""
     fabric: Fabric
-    """What joins the hosts."""
+    """The network between the hosts."""
     stacks: dict[str, StackSet] = Field(default_factory=dict, max_length=64)
     """Host stacks of this file's own, by name."""
     frameworks: dict[str, FrameworkSet] = Field(default_factory=dict, max_length=64)
     """Framework costs of this file's own, by name."""
     workload: Workload = Field(default_factory=lambda: Workload(model="vgg16", batch=1))
-    """What is trained; a file without one is for --collective alone."""
+    """The training; a file without one is for --collective alone."""
     jobs: Annotated[tuple[Job, ...], Field(max_length=4096)] = ()
     """Jobs at once on the fabric; one on all hosts where not given."""
     background: Annotated[tuple[Background, ...], Field(max_length=64)] = ()
     """Traffic that may be beside the jobs; a scenario names what runs beside its own."""
     scenarios: Annotated[tuple[Scenario, ...], Field(min_length=1, max_length=256)]
-    """What is compared."""
+    """Variants to compare, a row each."""
     faults: Annotated[tuple[Fault, ...], Field(max_length=4096)] = ()
-    """What may break; a scenario names those that strike it."""
+    """Possible faults; a scenario names those that strike it."""
     figures: Annotated[tuple[AnyExpect, ...], Field(max_length=4096)] = Field((), alias="expect")
     """Published or measured figures."""
     prices: Prices | None = None
-    """What hosts cost; then each row says what it costs."""
+    """Prices of hosts; with them each row has a cost."""
     lab: Lab = Lab()
-    """How `--fidelity lab` runs it."""
+    """Settings of `--fidelity lab`."""
     fitted_on: Annotated[str, Field(pattern=r"^[0-9a-f]{12}$")] | None = None
     """Fingerprint of the cluster and workload that the figures under `expect` come from; on any
     other the answers are not compared with them. `python -m sim.calibrate` prints it."""
@@ -156,7 +156,7 @@ class Topology(Model):
 
     @property
     def reached(self) -> Reached | None:
-        """What GPUs of which only the model is given reach of their data sheets.
+        """Share of the data sheet that GPUs given by model alone reach.
 
         None if any has a speed of its own, or they differ.
         """
@@ -180,7 +180,7 @@ class Topology(Model):
                      if scenario.jobs is None or job.name in scenario.jobs)
 
     def workloads_of(self, scenario: Scenario) -> tuple[Workload, ...]:
-        """What the jobs of ``scenario`` train, each once."""
+        """Workloads of the jobs of ``scenario``, each once."""
         own = [job.workload or self.workload for job in self.jobs_of(scenario)]
         return tuple(dict.fromkeys(own or [self.workload]))
 

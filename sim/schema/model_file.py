@@ -88,7 +88,7 @@ class ModelFile(Model):
     sample: Title
     """What a sample is."""
     tokens: Annotated[Amount, Field(le=2**24)] = 0
-    """Tokens of a sample; 0 where it is none of text."""
+    """Tokens of a sample; 0 where it is no text."""
     between_blocks: Amount = 0
     """Elements that go from block to block for a sample; 0 where blocks differ."""
     layers: Annotated[tuple[LayerOfFile, ...], Field(min_length=1, max_length=100_000)]

@@ -94,7 +94,7 @@ class Overlay(Model):
     headers: Bytes = 50
     """Bytes that each packet gains; 50 B is VXLAN over IPv4 (RFC 7348)."""
     hash: Literal["inner", "outer"] = "inner"
-    """What the outer source port carries: a hash of the inner five-tuple, or (outer) a constant."""
+    """Value of the outer source port: a hash of the inner five-tuple, or (outer) a constant."""
 
 
 class Vpc(Model):
@@ -111,7 +111,7 @@ class Vpc(Model):
     packet_rate: PacketRate | None = None
     """Packets/s of a host, per direction."""
     burst: Burst | None = None
-    """What may exceed the host's cap for a while."""
+    """Traffic that may exceed the host's cap for a while."""
     police: Police | None = None
     """Caps drop what exceeds them, at fidelity packet; elsewhere, and where this is not given, they
     make it wait."""

@@ -50,5 +50,5 @@ def _tiers(topology: Topology, scenario: Scenario, here: Path) -> Iterator[Probl
                           "offloads", path=("hosts", number),
                           allowed="disk: {capacity: 1TB, read: 3GB/s}, say")
         if scenario.offload.device is None and group.gpus.memory_bytes is None:
-            yield Problem(f"nobody knows the memory of a {group.gpus.model}", path=here,
+            yield Problem(f"the memory of a {group.gpus.model} is unknown", path=here,
                           at_key=True, allowed="device: 16GiB, say, under offload")

@@ -51,7 +51,7 @@ class Parameter(Model, Generic[Value]):
     confidence: Confidence
     """How far to trust it: measured here, published by others, fitted to a table, or assumed."""
     source: Annotated[Line, Field(min_length=1)]
-    """Who measured or published it, or what it was fitted to."""
+    """Publication or measurement behind it, or the data that it was fitted to."""
 
     @model_validator(mode="before")
     @classmethod
@@ -92,7 +92,7 @@ ShareParameter = Parameter[Share]
 CoreCountParameter = Parameter[CoreCount]
 FactorParameter = Parameter[Factor]
 PositiveFactorParameter = Parameter[PositiveFactor]
-"""The classes by the names that `Parameter` gives them, by which pickle finds them."""
+"""The classes by the names that `Parameter` gives them, so that pickle finds them."""
 
 
 class StackSet(Model):
@@ -101,7 +101,7 @@ class StackSet(Model):
     base: str | None = None
     """The set that supplies what is not given here."""
     description: str = ""
-    """What the stack is."""
+    """The stack in a sentence."""
     cost_per_byte: TimeParameter | None = None
     """CPU seconds per byte on one core."""
     cost_per_packet: TimeParameter | None = None
@@ -131,7 +131,7 @@ class FrameworkSet(Model):
     base: str | None = None
     """The set that supplies what is not given here."""
     description: str = ""
-    """What the framework is."""
+    """The framework in a sentence."""
     per_tensor: TimeParameter | None = None
     """Seconds of serial coordination per collective launched."""
     per_rank: TimeParameter | None = None

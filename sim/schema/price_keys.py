@@ -1,4 +1,4 @@
-"""What hosts cost, and how much training is paid for."""
+"""Prices of hosts, and the amount of training to pay for."""
 
 from typing import Annotated
 
@@ -14,7 +14,7 @@ Amount = Annotated[float, Field(ge=1, le=1e18)]
 
 
 class Prices(Model):
-    """Prices of hosts, by which each row says what a step, a day and a whole training cost."""
+    """Prices of hosts, for the cost of a step, a day and a whole training of each row."""
 
     hosts: Annotated[dict[str, Price], Field(min_length=1)]
     """An hour of one host, by the name of its group; a host used in part is paid whole."""

@@ -98,7 +98,7 @@ class Workload(Model):
 
     @property
     def network(self) -> Network:
-        """The model, for samples of so many tokens; raises ValueError where there is none."""
+        """The model, for samples of ``tokens``; raises ValueError where the workload has none."""
         if self.trace is not None:
             raise ValueError("execution traces have no model")
         if isinstance(self.model, str):
@@ -126,7 +126,7 @@ class Job(Model):
     hosts: Annotated[tuple[str, ...], Field(min_length=1)]
     """Hosts it runs on; it uses all of their GPUs."""
     workload: Workload | None = None
-    """What it trains; the file's workload where not given."""
+    """Its workload; that of the file where not given."""
     start: Seconds = 0.0
     """When its first step begins."""
 
@@ -194,8 +194,9 @@ class Scenario(Model):
     """LightCC's settings."""
     alltoall: Literal["direct", "hierarchical", "once-per-host", "chosen"] = "direct"
     """How experts (model moe) exchange activations: a copy for each expert all at once, or within
-    hosts, then between; a copy for each host, passed on there; or, of ways with a copy for each
-    rank or host, what AngelPTM's layer of experts would choose. The last two for even routing."""
+    hosts, then between; a copy for each host, passed on there; or, of algorithms with a copy for
+    each rank or host, what AngelPTM's layer of experts would choose. The last two for even
+    routing."""
     parallel: Annotated[Parallel, ShardWord()] = Parallel()
     """How the model is split over the GPUs; ``data`` (every GPU holds all of it), ``zero1``,
     ``zero2``, ``fsdp`` and ``hsdp`` stand for a mapping with that shard."""
@@ -278,7 +279,7 @@ class Expect(Model):
     images_per_s: Annotated[float, Strict(), Field(ge=1e-6, le=1e15)]
     """The figure, in samples per second over all GPUs of the row."""
     kind: Literal["fitted", "predicted", "published", "measured"]
-    """What the figure is to the simulator."""
+    """Role of the figure for the simulator."""
     within: PositiveShare
     """Largest relative error that counts as agreement."""
     source: Line
@@ -305,7 +306,7 @@ class ExpectCollective(Model):
     time: Period | None = None
     """Time of one."""
     kind: Literal["published", "measured"]
-    """What the figure is to the simulator."""
+    """Role of the figure for the simulator."""
     within: PositiveShare
     """Largest relative error that counts as agreement."""
     source: Line
@@ -318,7 +319,7 @@ class ExpectCollective(Model):
             raise Problem(f"gives {', '.join(given) or 'no quantity'}",
                           allowed="one of busbw, algbw and time")
         if self.algorithm is not None and self.collective != "allreduce":
-            raise Problem(f"{self.algorithm} is none of {self.collective}", path=("algorithm",),
+            raise Problem(f"{self.collective} has no {self.algorithm}", path=("algorithm",),
                           allowed="algorithm of an allreduce only")
         return self
 
@@ -338,7 +339,7 @@ class Background(Model):
     """Flows of kernel TCP that come at random, in sizes that were measured."""
 
     name: Name
-    """Name by which scenarios refer to it."""
+    """Name for scenarios to refer to."""
     senders: Annotated[tuple[str, ...], Field(min_length=1)]
     """Hosts from which flows come, from all of their NICs."""
     receivers: Annotated[tuple[str, ...], Field(min_length=1)]
@@ -354,7 +355,7 @@ class Background(Model):
 
 class _Fault(Model):
     name: Name
-    """Name by which scenarios refer to it."""
+    """Name for scenarios to refer to."""
     at: Seconds
     """When it begins."""
     duration: Period | None = Field(None, alias="for")

@@ -14,7 +14,7 @@ from sim.schema.network_keys import Clos3, DualTor, Explicit, LeafSpine, Rail
 from sim.schema.scenario_keys import Scenario
 
 MOST_RESOURCES = 1 << 20
-"""Links, caps and ways of GPUs that flows can use up: 16,384 hosts of 8 GPUs have 0.7 million."""
+"""Links, caps and paths of GPUs that flows can use up: 16,384 hosts of 8 GPUs have 0.7 million."""
 MOST_NEXT_HOPS = 1 << 28
 """Links between switches times leaves: routing asks of each link which leaves it leads to."""
 MOST_FLOWS = 1 << 20
@@ -45,7 +45,7 @@ def check_resources(topology: Topology) -> Iterator[Problem]:
 
 
 def _host_resources(topology: Topology) -> int:
-    """Ports in both directions, five ways of each GPU, and what VPC, cores and memory limit."""
+    """Ports in both directions, five paths of each GPU, and what VPC, cores and memory limit."""
     return sum(group.count * (2 * sum(group.nic_ports) + 5 * group.gpus.count + 5
                               + group.numa_nodes * (3 if group.affinity else 1)
                               + 2 * (group.pcie_switches or 0))

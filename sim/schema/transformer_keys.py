@@ -45,7 +45,7 @@ class ExpertKeys(Model):
     shared: Number = 0
     """Width of a network that all tokens pass as well."""
     every: Count = 1
-    """Every how many layers there is a mixture; the last of so many has it."""
+    """One layer in this many has a mixture, the last of each group."""
     first: Number = 0
     """Layers at the beginning that have none."""
 
@@ -116,7 +116,7 @@ class TransformerKeys(Model):
     window: Number = 0
     """Tokens that a token attends to; 0: all."""
     full_every: Number = 0
-    """Every how many layers one attends to all in spite of the window; 0: none."""
+    """One layer in this many attends to all in spite of the window; 0: none."""
     encoder: Annotated[int, Strict(), Field(ge=0, le=1024)] = 0
     """Layers of an encoder before it, which every layer attends to as well, as in T5."""
     buckets: Number = 0
@@ -151,7 +151,7 @@ class TransformerKeys(Model):
 
     @property
     def shape(self) -> Transformer:
-        """What `sim.workloads.transformer` builds."""
+        """The model of `sim.workloads.transformer`."""
         parts = {"experts": Experts, "latent": Latent, "patches": Patches}
         given: dict[str, Any] = {each.name: getattr(self, each.name)
                                  for each in fields(Transformer)}

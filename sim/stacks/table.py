@@ -72,7 +72,7 @@ def _section(path: Path) -> str:
     base = given.pop("base", None)
     lines = [f"### {path.stem}\n", f"{given.pop('description')}.\n"]
     if base:
-        lines.append(f"What is not listed here is that of [{base}](#{base}).\n")
+        lines.append(f"All other parameters are those of [{base}](#{base}).\n")
     if given:
         lines += ["| Parameter | Value | Interval | Confidence | Source |", "|---|---|---|---|---|"]
         lines += [_row(name, figure) for name, figure in given.items()]

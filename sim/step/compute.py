@@ -60,7 +60,7 @@ class Pass:
     elements: NDArray[np.int64]
     """Elements of each bucket."""
     names: tuple[str, ...]
-    """What each bucket is called: its first tensor, and how many more it holds."""
+    """Name of each bucket: its first tensor, and the number of further ones."""
     flops: float
     """FLOP/s that these times are for."""
 

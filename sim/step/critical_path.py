@@ -30,11 +30,11 @@ WAITING = "waiting"
 NAMES = {"forward": COMPUTE, "backward": COMPUTE, "update": "framework", "message": "messages",
          "negotiation": "coordination", "bubble": "pipeline bubble",
          "page": "page moves"}
-"""What spans of a kind are due to, where the kind does not say it."""
+"""Causes of spans of a kind, where the kind does not say them."""
 
 
 def critical_path(spans: Sequence[Span], step_s: tuple[float, float]) -> tuple[Limit, ...]:
-    """What the step from ``step_s[0]`` to ``step_s[1]`` waits for, the longest first."""
+    """Causes of waiting from ``step_s[0]`` to ``step_s[1]``, the longest first."""
     start_s, now_s = step_s
     near_s = SAME * (now_s - start_s)
     ordered = sorted((span for span in spans if span.end_s > span.start_s),
@@ -68,7 +68,7 @@ def _ranked(seconds: dict[str, float]) -> tuple[Limit, ...]:
 
 
 def cause(span: Span) -> str:
-    """What a span's time is due to."""
+    """Cause of a span's time."""
     return span.limit or NAMES.get(span.kind, span.kind)
 
 

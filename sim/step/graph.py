@@ -106,12 +106,12 @@ Graph = tuple[Operation, ...]
 
 @dataclass(frozen=True)
 class Micro:
-    """What a micro-step does beside its arithmetic."""
+    """Actions of a micro-step beside its arithmetic."""
 
     gathers: tuple[str, ...] = ()
     """Passes before which units are gathered: forward, backward."""
     ends: Literal["", "average", "scatter"] = ""
-    """What becomes of its gradients."""
+    """Fate of its gradients."""
 
     @property
     def is_quiet(self) -> bool:
@@ -162,7 +162,7 @@ def step_graph(recipe: Recipe, work: Pass, groups: Groups, *, alike: bool = True
 
 
 def _backlog(graph: list[Operation], before: int, times: int) -> int | None:
-    """What the network still has to send of ``times`` micro-steps like the last; its number."""
+    """Append the unsent traffic of ``times`` micro-steps like the last; return its number."""
     sent = [number for number, done in enumerate(graph) if done.kind not in ON_GPU]
     earlier = [number for number in sent if number < before]
     if not earlier or earlier == sent:  # the first micro-steps, or quiet ones
@@ -291,7 +291,7 @@ def _expert_averages(recipe: Recipe, groups: Groups, done: list[int]) -> list[Op
 
 
 class Unit(NamedTuple):
-    """What is gathered at once."""
+    """A unit of parameters that is gathered at once."""
 
     name: str
     elements: int
@@ -336,7 +336,7 @@ def _pass(graph: list[Operation], recipe: Recipe, kind: Literal["forward", "back
     for unit in parts:
         after: tuple[int, ...] = ()
         if unit.elements and kind in micro.gathers:
-            # What computes before the unit begins when what computed before that has ended.
+            # The compute before the unit begins when the compute before that has ended.
             graph.append(Operation("gather", f"{unit.name} {kind}", size=unit.elements,
                                    after=tuple(computed[-2:-1] or begun), group=group))
             after = (len(graph) - 1,)
@@ -402,7 +402,7 @@ def _block_of_pair(pair: tuple[Layer, Work]) -> str:
 
 
 def _before_block(graph: list[Operation], recipe: Recipe, kind: str, block: str) -> None:
-    """What a block waits for before it computes: keys and values, and what it computes again."""
+    """Inputs that a block waits for: keys and values, and what it computes again."""
     if not block:
         return
     again = kind == "backward" and recipe.recompute == "full"

@@ -1,4 +1,4 @@
-"""Which ranks of a job talk to which: the groups of each way to split a model.
+"""Groups of ranks that communicate: one for each way to split a model.
 
 Ranks are consecutive in tensor-parallel groups, then in context-parallel ones, and stages of the
 pipeline lie farthest apart (`sim.schema.parallel_keys`). One stage stands for all, and of groups

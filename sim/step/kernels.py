@@ -13,7 +13,7 @@ In fp8 only the linear layers of blocks run at its rate; products of queries, ke
 the output layer, stay in 16 bits (`widened`), as in NVIDIA's recipes by default
 (NVIDIA-NeMo/Megatron-Bridge, docs/performance-guide.md, "Low Precision Training"). Published.
 
-A traced model says itself what each layer keeps, of which the same shares hold: assumed, for
+A traced model says itself what each layer keeps, and the same shares hold of it: assumed, for
 normalisations, activations and sums of other networks as well.
 
 Where a speed of the whole model is given (``effective``, ``samples_per_s``), it holds for all, and
@@ -57,7 +57,7 @@ def widened(recipe: Recipe, layer: Layer) -> float:
 
 
 def moving(recipe: Recipe) -> dict[str, Moving]:
-    """What memory adds to each block, by the name of its first layer."""
+    """Time that memory adds to each block, by the name of its first layer."""
     if math.isinf(recipe.moved) or recipe.model.is_measured:
         return {}
     if recipe.model.shape is None:
@@ -76,7 +76,7 @@ def _of_block(recipe: Recipe, *, experts: bool) -> Moving:
 
 
 def _of_traced(recipe: Recipe) -> dict[str, Moving]:
-    """What the layers of a traced model keep, by the first one of each row; others say nothing."""
+    """Traffic of memory by layers of a traced model, by the first one of each row."""
     found = {}
     for block, layers in groupby(recipe.model.layers, block_of):
         some = list(layers)
@@ -87,7 +87,7 @@ def _of_traced(recipe: Recipe) -> dict[str, Moving]:
 
 
 def _of_bytes(recipe: Recipe, kept: int, scores: int, *, again: bool = True) -> Moving:
-    """Times for so many bytes kept; ``again``: of what full recomputation computes again."""
+    """Times for ``kept`` bytes; ``again``: of what full recomputation computes again."""
     rate = REACHED * recipe.moved
     forward, backward = (KEPT[way] * kept + SCORES[way] * scores for way in (0, 1))
     if recipe.recompute == "full" and again:

@@ -59,7 +59,7 @@ class OuterJob(Job):
 
     Args:
         policy: what is sent when.
-        whole: the whole model, of which a pipeline's stage is a part.
+        whole: the whole model; a pipeline's stage is a part of it.
         arguments: of `Job`; ``island`` is the GPUs of a host.
     """
 
@@ -86,7 +86,7 @@ class OuterJob(Job):
 
     @property
     def note(self) -> str:
-        """What the row's reader should know."""
+        """Notes for the row's reader."""
         return (f"islands meet every {self.policy.every} steps ({self.policy.method}), and keep "
                 f"{self.state_bytes / 1e6:,.0f} MB on each GPU for it; equal speed is not "
                 "equal loss: islands drift apart between, and most that is published of it is of "

@@ -1,4 +1,4 @@
-"""What a step waits for where its states are in pages over device, host and disk.
+"""Waiting times of a step with its states in pages over device, host and disk.
 
 The plan is the runtime's: `harp.angelptm.plan`, for a trace that is made of the model's layers. As
 in the runtime (`harp.angelptm.steps`), a forward pass touches a layer's parameters, a backward pass
@@ -58,7 +58,7 @@ ROUNDING_S = 1e-9
 
 @dataclass(frozen=True)
 class Tiers:
-    """What a rank has for its pages, in bytes and bytes a second."""
+    """Room of a rank for its pages, in bytes and bytes a second."""
 
     device: int
     host: int
@@ -78,7 +78,7 @@ class Exchanges:
     stage: int
     """Of ZeRO, 1 to 3: what `harp.angelptm` shares out."""
     seconds: Callable[[str, int], float]
-    """Time of a collective (allgather, alltoall) of so many bytes, among all ranks, alone."""
+    """Time of a collective (allgather, alltoall) of ``nbytes``, among all ranks, alone."""
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ def _pages(layout: Layout, tensors: tuple[int, ...], *, gradient: bool) -> tuple
 @lru_cache(maxsize=64)
 def _steady(trace: Trace, capacities: Capacities, rates: Rates, pages: int, absent: int,
             later: int) -> Plan:
-    """Plan until a step ends as it began. The times of events do not tell traces apart here."""
+    """Plan until a step ends as it began. Here traces that differ only in times are the same."""
     placement = first_placement(pages, capacities, absent, later)
     for returns in (False, False, True):
         made = plan(trace, capacities, placement, rates, returns=returns)

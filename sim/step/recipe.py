@@ -46,14 +46,14 @@ Views = dict[str, "View"]
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a job trains and how its gradients travel."""
+    """Training of a job: the model, and the transport of its gradients."""
 
     model: Model
     batch: int
     costs: FrameworkCosts
     allreduce: str = "ring"
     views: Views | None = None
-    """What NCCL chooses by, for ``allreduce: nccl``; else plans run with Simple."""
+    """NCCL's criteria of choice, for ``allreduce: nccl``; else plans run with Simple."""
     light: LightSettings | None = None
     group: int = 1
     """Ranks of a group of the 2D algorithms."""
@@ -71,7 +71,7 @@ class Recipe:
     alltoall: str = "direct"
     """How experts exchange activations (`sim.schema.scenario_keys`)."""
     rates: Rates = field(default_factory=Rates)
-    """What the choice of a way believes of hosts and network."""
+    """Rates of hosts and network that choose an algorithm."""
     layout: Parallel = field(default_factory=Parallel)
     """How the model is split."""
     accumulation: int = 1
@@ -85,7 +85,7 @@ class Recipe:
     flash: bool = True
     """Whether attention keeps no scores."""
     moved: float = math.inf
-    """Bytes/s of a GPU's memory, by which kernels take time that have no FLOPs to speak of."""
+    """Bytes/s of a GPU's memory: the rate of kernels with few FLOPs."""
     paging: Paging | None = None
     """Where states are in pages beyond the GPU's memory: what the step waits for."""
     placement: Placement | None = None
@@ -150,7 +150,7 @@ def send_plan(recipe: Recipe, nbytes: int) -> Plan:
 
 def share_plan(recipe: Recipe, groups: Groups, collective: str, elements: int,
                group: Group = "replicas") -> Chosen:
-    """The ring by which ``elements`` parameters are gathered (allgather) or reduce-scattered."""
+    """The ring that gathers ``elements`` parameters (allgather) or reduce-scattered."""
     return activation_plan(recipe, groups, collective, elements * recipe.gradient_bytes, group)
 
 
@@ -171,7 +171,7 @@ _made = lru_cache(maxsize=256)(make_plan)
 
 @lru_cache(maxsize=256)
 def _nccls(view: View, collective: str, nbytes: int, unit_bytes: int, group: int) -> Chosen:
-    """What NCCL runs; where there is nobody to talk to, a plan without steps."""
+    """The plan that NCCL runs; one without steps for a single rank."""
     if view.ranks == 1:
         return Chosen(_made("ring", ranks=1, nbytes=nbytes, unit_bytes=unit_bytes, group=1))
     choice = choose(view, collective, nbytes)

@@ -79,7 +79,7 @@ def _deal_layers(model: Model, layout: Parallel) -> list[list[Layer]]:
     first = (pieces - more) // 2
     counts = [least + (first <= number < first + more) for number in range(pieces)]
     stages: list[list[Layer]] = [[] for _ in range(layout.pipeline)]
-    # What stands between blocks (an encoder's last norm) goes with the block before it.
+    # A layer between blocks (an encoder's last norm) goes with the block before it.
     held: list[list[Layer]] = []
     for run in runs:
         if block_of(run[0]):

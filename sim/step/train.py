@@ -215,11 +215,11 @@ class Job:
         self._finish(start_s, compute_end_s, network_end_s, overhead_s)
 
     def _after_step(self) -> Process:
-        """What follows the optimizer's step; `sim.step.outer` has something."""
+        """Work after the optimizer's step; `sim.step.outer` has some."""
         yield from ()
 
     def steps_of(self, wanted: int) -> int:
-        """Steps to simulate or repeat for so many that count."""
+        """Steps to simulate or repeat for ``wanted`` steps that count."""
         return self.lead + wanted
 
     @property
@@ -276,7 +276,7 @@ class Job:
         if operation.kind == "again":
             times = operation.size
             self._once_s[operation.since] = once_s
-            # One span of `times` the length stands for so many, of each kind.
+            # One span of `times` the length stands for `times` spans, of each kind.
             for span in self._current[mark.spans:]:
                 self._current.append(span._replace(
                     name=f"{span.name}, {times} times",
@@ -454,7 +454,7 @@ class Job:
         self.steps_s.append((start_s, self.env.now))
         if not counts:
             return
-        # What began in a step before counts from this one's beginning.
+        # Spans that began in a step before count from this one's beginning.
         spans = tuple(span if span.start_s >= start_s else span._replace(start_s=start_s)
                       for span in self._current)
         owed_s = sum(s.end_s - s.start_s for s in spans

@@ -1,7 +1,7 @@
 """The points of a sweep: a grid, a list or a random design over keys of the topology file.
 
 `points` gives all of them in the order of the result; `samples` gives the few that have every key
-and every value, or bound, at least once, by which wrong ones are found before the work starts.
+and every value, or bound, at least once, to find wrong ones before the work starts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where points and cases run: on all cores of this machine, or on the workers of a Dask cluster."""
+"""Executors of points and cases: all cores of this machine, or the workers of a Dask cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a search of layouts found, as a table and as JSON."""
+"""Results of a search of layouts, as a table and as JSON."""
 
 from __future__ import annotations
 

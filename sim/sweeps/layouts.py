@@ -55,7 +55,7 @@ class Tried:
 
 @dataclass(frozen=True)
 class Search:
-    """What a search found."""
+    """Findings of a search."""
 
     samples: int
     front: tuple[Tried, ...]

@@ -49,7 +49,7 @@ class Study:
         return checked(Source.parse(self.data, self.file, changes))
 
     def check_form(self, changes: Sequence[str]) -> None:
-        """Raise TopologyError where a key or value of a point is none of the topology file."""
+        """Raise TopologyError where the topology file cannot have a key or value of a point."""
         from sim.schema.load import well_formed
         from sim.schema.source import Source
 

@@ -1,4 +1,4 @@
-"""What a sweep prints: its best lines, and how many points the simulator refused."""
+"""Summary of a sweep: its best lines, and the number of points that the simulator refused."""
 
 from __future__ import annotations
 

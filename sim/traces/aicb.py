@@ -69,7 +69,7 @@ class _Split(NamedTuple):
 
 
 def job_of(data: bytes, ranks: int, most_ops: int) -> JobTrace:
-    """What ``ranks`` ranks do; raises Problem."""
+    """Operations of ``ranks`` ranks; raises Problem."""
     try:
         lines = [line for line in data.decode().splitlines() if line.strip()]
     except UnicodeDecodeError:

@@ -84,7 +84,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Metadata:
-    """What the file says of itself."""
+    """The file's own metadata."""
 
     version: str = ""
     attributes: tuple[Attribute, ...] = ()

@@ -54,7 +54,7 @@ SHARED: tuple[Group, ...] = ("replicas", "shard", "copies")
 
 
 class StepTraces(NamedTuple):
-    """What the files hold."""
+    """Contents of the trace files."""
 
     metadata: Metadata
     ranks: tuple[tuple[Node, ...], ...]
@@ -191,7 +191,7 @@ class _Rank:
         return self._launch(operation, after, 0.0)
 
     def _launched(self, after: list[int], delay_s: float) -> tuple[list[int], float]:
-        """What a late average waits for, and how much longer the CPU does than for others."""
+        """Operations that a late average waits for, and the further wait of the CPU."""
         if delay_s <= 0:
             return after, 0.0
         launch_s = delay_s + self._done_s(after)

@@ -1,4 +1,4 @@
-"""What the ranks of a job do, and in which groups: what every format of traces becomes."""
+"""Operations of a job's ranks, and their groups: the common form of all formats of traces."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Op:
 
 @dataclass(frozen=True)
 class JobTrace:
-    """What every rank does."""
+    """Operations of every rank."""
 
     ranks: tuple[tuple[Op, ...], ...]
     groups: Mapping[str, tuple[int, ...]]

@@ -71,7 +71,7 @@ KINDS = {"allreduce": "all-reduce", "allgather": "all-gather", "reducescatter": 
          "recv": "recv"}
 """Collectives by the beginning of their names, without underscores; the longer ones first."""
 NONE = ("wait", "init", "coalesced", "startcoalescing", "endcoalescing")
-"""What ``record_param_comms`` also records, and nothing is sent for."""
+"""Records of ``record_param_comms`` that send nothing."""
 LEAST_SHARED = 0.5
 """Share of the operators that must be in both files."""
 
@@ -100,7 +100,7 @@ class Piece(NamedTuple):
 
 @dataclass
 class Operator:
-    """What the observer knows of an operator."""
+    """The observer's record of an operator."""
 
     number: int
     parent: int
@@ -260,7 +260,7 @@ def _kind(name: str) -> str | None:
 
 
 def _call(operator: Operator, groups: Sequence[str]) -> Call | None:
-    """What an operator sends, if it does."""
+    """Traffic of an operator, if it has any."""
     of_cpu = OF_CPU.fullmatch(operator.name) or ASKED.fullmatch(operator.name)
     if of_cpu is None and operator.name != "record_param_comms":
         return None
@@ -394,7 +394,7 @@ class _Rank:
         return self.made.nodes
 
     def _steps(self) -> Iterator[tuple[tuple[float, int], Any]]:
-        """What adds nodes, with the time of the host at which it is asked for."""
+        """Calls that add nodes, each with the host's time of the request."""
         for thread, piece in self._pieces():
             yield (piece.end, 0), lambda t=thread, p=piece: self._add_piece(t, p)
         launches = {event.correlation: event for event in self._host() if event.kind in CALLS}
@@ -458,7 +458,7 @@ class _Rank:
         return _call(operator, list(self.groups)) if operator else None
 
     def _storages(self, event: Event | None) -> set[int]:
-        """What an operator reads and writes."""
+        """Storages that an operator reads and writes."""
         operator = self.operators.get(event.function or 0) if event else None
         return {tensor[1] for tensor in _tensors([operator.inputs, operator.outputs])} if (
             operator) else set()

@@ -63,7 +63,7 @@ NAMES = {"all-reduce": "allreduce", "all-gather": "allgather", "reduce-scatter":
 
 @dataclass(frozen=True)
 class RankTime:
-    """What became of one rank, in seconds."""
+    """Times of one rank, in seconds."""
 
     total_s: float
     """When its last operation ended."""

@@ -33,7 +33,7 @@ from sim.schema.units import Period, PositiveBytes, PositiveShare, Rate
 FOLDER = Path(__file__).parent / "cases"
 TOPOLOGIES = Path(__file__).parent.parent.parent / "topologies"
 QUANTITIES = ("samples_per_s", "step", "busbw", "algbw", "time")
-"""What a figure may give; exactly one of them."""
+"""Quantities of a figure; exactly one of them."""
 _FABRIC = {"template": "single-switch"}
 _WORKLOAD = {"model": "vgg16", "batch": 1}
 
@@ -96,15 +96,15 @@ class Case(Model):
     """A source, its cluster and its figures."""
 
     source: Annotated[Line, Field(min_length=1)]
-    """Who published the figures, where and when."""
+    """Publisher of the figures, place and date."""
     topology: Topology
     """The cluster and the scenarios."""
     figures: Annotated[tuple[Figure, ...], Field(min_length=1)]
-    """What was published."""
+    """The published figures."""
     open: dict[str, tuple[str | int | float, ...]] = Field(default_factory=dict, max_length=16)
     """Keys of the topology that the source leaves open, and values that they may have."""
     note: Line = ""
-    """What there is to know about the source."""
+    """Remarks on the source."""
 
     @model_validator(mode="before")
     @classmethod

@@ -74,7 +74,7 @@ def run_plan(maker: Maker, changes: Sequence[str], runs: int = 2) -> float:
 
 
 def pass_caps() -> Iterator[Row]:
-    """What a VPC's caps let through, between two hosts; they count packets with headers."""
+    """Rate of a VPC's caps between two hosts; they count packets with headers."""
     nbytes, cap_bps, burst_bps, bucket = 32 * MIB, 5e9, 20e9, 8_000_000
     for stack, wire, chosen in STACKS:
         capped = wire.on_line(nbytes)

@@ -45,7 +45,7 @@ class Derived(NamedTuple):
 
     @property
     def shipped(self) -> Interval:
-        """What the simulator says."""
+        """The simulator's answer."""
         return self.correction.interval(tcp=self.tcp)
 
     @property

@@ -1,4 +1,4 @@
-"""How often intervals hold what was published, each source held against all others.
+"""Share of published figures inside their intervals, each source held against all others.
 
 Rows of one source share its hosts, network and authors, so they miss together. A *margin*
 (`sim.answer.margins`) is found from the rows of other sources alone, each source counting once

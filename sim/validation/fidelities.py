@@ -93,11 +93,11 @@ class Pattern(Stage):
                                dst_offset=self.src * self.nbytes)
 
     def sends(self, rank: int) -> Transfers:
-        """What ``rank`` sends."""
+        """Transfers that ``rank`` sends."""
         return self.step(0).where(self.src == rank)
 
     def receives(self, rank: int) -> Transfers:
-        """What ``rank`` receives."""
+        """Transfers that ``rank`` receives."""
         return self.step(0).where(self.dst == rank)
 
     def phases(self) -> Iterator[Phase]:
@@ -147,7 +147,7 @@ class Ran(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """What both fidelities say of a case, in seconds."""
+    """Answers of both fidelities to a case, in seconds."""
 
     case: Case
     flow_s: float
@@ -155,7 +155,7 @@ class Compared(NamedTuple):
     without: float | None = None
     """The error where what the case's note or correction names is taken away."""
     corrections: tuple[Correction, ...] = ()
-    """What flow says that it leaves out."""
+    """Effects that flow leaves out, by its own notes."""
 
     @property
     def error(self) -> float:

@@ -77,7 +77,7 @@ LAB_CASES = (
 
 
 class LabCompared(NamedTuple):
-    """What packet and the laboratory say of a case, in seconds."""
+    """Answers of packet and the laboratory to a case, in seconds."""
 
     case: Case
     packet_s: float

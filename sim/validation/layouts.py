@@ -32,7 +32,7 @@ NEAR = 0.25
 SHAPE = ("layers", "width", "heads")
 FIGURES = {"tflops": "TFLOP/s a GPU", "mfu": "MFU", "step": "s a step", "tokens": "tokens/s",
            "gpu_tokens": "tokens/s a GPU"}
-"""What a row may give."""
+"""Quantities of a row."""
 
 
 @dataclass(frozen=True)

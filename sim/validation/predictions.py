@@ -173,7 +173,7 @@ def in_words(figure: Figure, value: float) -> str:
 NEAR = 0.25
 """Relative error above which a row misses."""
 MEDIAN_TARGET, NEAR_TARGET, COVERED_TARGET = 0.10, 0.90, (0.75, 0.90)
-"""What is aimed at: the median error, the share of rows that are near, the share covered."""
+"""Targets: the median error, the share of rows that are near, the share covered."""
 
 
 @dataclass(frozen=True)
@@ -224,7 +224,7 @@ INTRODUCTION = """\
 Made by `python -m sim.validate published --page docs/results/validation.md`; do not edit. Every
 case in `sim/validation/cases` and every published row of `topologies/` is simulated with the
 shipped parameters. P10 and P90 come from draws of every uncertain parameter and of what the source
-does not tell, widened by what the rows of *all other* sources miss them by (a margin for training
+leaves out, widened by what the rows of *all other* sources miss them by (a margin for training
 and one for collectives, `sim/answer/margins.py`): no interval here knows its own source.
 `kernel-tcp` is fitted to the rows marked *left out*; the prediction of such a row comes from the
 fit to all other sources (`python -m sim.calibrate --published`). No other row was used for any fit;
@@ -242,7 +242,7 @@ REMARKS = """\
 ## What it says, and what it misses
 
 Of figures whose source was not used, four in five lie between P10 and P90, training and collectives
-alike; the rest are named below. What intervals cannot know of a new cluster is the margin: what
+alike; the rest are named below. The margin covers what intervals cannot know of a new cluster: what
 rows of other sources miss by, in the units of their logarithms.
 
 Training follows from the published speed of one GPU, and from what is lost beside it. Where eight
@@ -263,15 +263,15 @@ drawn, and of two processes one in three has all its threads on a core. A gist o
 8 MiB 1.06 GB/s, as one core moves, where four helpers move 3.6 and the same author's later table
 has 3.9. TCP's own start and buffers are no cause there: connections of a benchmark never rest for
 0.2 s, ten segments are a window of 25 Gb/s after five round trips, and 3 MiB a socket let 250 Gb/s
-through in 0.1 ms. They count between regions. What a byte costs a thread and how long a hop takes
+through in 0.1 ms. They count between regions. The cost of a byte for a thread and the time of a hop
 differ between hosts by a factor of two and three, and one figure stands for all.
 
 Trees through whole hosts stay at what NCCL's own table gives them, half of the bound that bytes
 set; hosts without NVLink at what their bridges and the link between their sockets carry. Where a
-source does not tell its network, or calls its figure an anomaly itself, only the interval can be
+source does not name its network, or calls its figure an anomaly itself, only the interval can be
 right.
 
-Where the spread of P10 to P90 comes from, `docs/inside/simulator.md` tells.
+`docs/inside/simulator.md` says where the spread of P10 to P90 comes from.
 """
 
 

@@ -69,7 +69,7 @@ def horovod_buckets(nbytes: ArrayLike, ready_s: ArrayLike, *, threshold_bytes: i
         raise ValueError(f"fusion with threshold {threshold_bytes} B and cycle {cycle_s} s is not "
                          "possible; allowed is 0 or more for both.")
     tick = ready if cycle_s == 0 else np.maximum(np.ceil(ready / cycle_s) * cycle_s, ready)
-    # What is ready at one tick is decided upon together.
+    # Tensors that are ready at one tick are decided upon together.
     ticks = [0, *(np.flatnonzero(np.diff(tick)) + 1).tolist(), len(sizes)]
     starts = [first + start for first, end in pairwise(ticks)
               for start in fuse(sizes[first:end].tolist(), threshold_bytes)]

@@ -36,7 +36,7 @@ def keys_of(config: Mapping[str, Any]) -> Keys:
 
 
 def _decoder(config: Mapping[str, Any], **more: Any) -> Keys:
-    """What Llama's descendants have in common."""
+    """Common keys of Llama's descendants."""
     keys: Keys = {
         "layers": config["num_hidden_layers"], "width": config["hidden_size"],
         "heads": config["num_attention_heads"], "vocabulary": config["vocab_size"],

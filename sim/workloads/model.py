@@ -19,13 +19,13 @@ class Model:
     name: str
     layers: tuple[Layer, ...]
     sample: str
-    """What one sample is, e.g. ``image of 224x224`` or ``sequence of 128 tokens``."""
+    """Name of one sample, e.g. ``image of 224x224`` or ``sequence of 128 tokens``."""
     source: str
     """Where the shapes come from."""
     activations: int = 0
     """Elements that go from one block to the next for one sample; 0 where blocks differ."""
     tokens: int = 0
-    """Tokens of a sample; 0 where a sample is none of text."""
+    """Tokens of a sample; 0 where a sample is no text."""
     shape: Transformer | None = None
     """Its numbers, where it is a transformer whose activations can be counted."""
 

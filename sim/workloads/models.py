@@ -115,7 +115,7 @@ def _transformer_xl(depth: int = 18, width: int = 1024, inner: int = 4096, token
     layers = []
     for index, (words, size) in enumerate(clusters):
         layers.append(nn.embedding(f"embedding.{index}", words, size))
-        # What a later cluster costs is left out, so its projection is a table without arithmetic.
+        # The cost of a later cluster is left out, so its projection is a table without arithmetic.
         layers.append(nn.embedding(f"embedding.{index}.projection", size, width) if index else
                       nn.linear("embedding.0.projection", size, width, tokens, bias=False))
     for index in range(depth):

@@ -46,7 +46,7 @@ class ModuleError(ValueError):
 
 @dataclass(frozen=True)
 class Step:
-    """What a script gives: a module, a batch for it, and what its output is worth."""
+    """Result of a script: a module, a batch for it, and what its output is worth."""
 
     module: torch.nn.Module
     inputs: Any
@@ -101,7 +101,7 @@ def traced_model(step: Step, name: str, source: str, profile: bytes | None = Non
 
     Raises:
         ModuleError: the module cannot be traced.
-        ProfileError: the profile is none of this module.
+        ProfileError: the profile is not of this module.
 
     """
     watch = _Watch(step.module)
@@ -132,7 +132,7 @@ def _first_line(error: BaseException) -> str:
 
 @dataclass
 class _Counts:
-    """What a module does by itself in a batch, without those inside it."""
+    """A module's own work in a batch, without those inside it."""
 
     forward: int = 0
     backward: int = 0
@@ -346,7 +346,7 @@ class _Watch:
         keys: list[int] = []
         key = 0
         for name, _ in reversed(found):
-            # What has no gradient computes right after the layer behind it.
+            # A layer without gradient computes right after the layer behind it.
             key = -max((self._ready[each] for each in self._own.get(name, ())
                         if each in self._ready), default=-key)
             keys.append(key)

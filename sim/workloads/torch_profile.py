@@ -55,7 +55,7 @@ class _Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Measured:
-    """What a profile says."""
+    """Contents of a profile."""
 
     times: tuple[Times, ...]
     """Of each call of a module, in the order of calls; of its own operators alone."""

@@ -35,7 +35,7 @@ class Experts:
     shared: int = 0
     """Width of the network that every token passes as well; 0: none."""
     every: int = 1
-    """Every how many layers there is a mixture: the last one of so many."""
+    """One layer in this many has a mixture, the last of each group."""
     first: int = 0
     """Layers at the beginning that have none."""
 

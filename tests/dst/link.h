@@ -62,7 +62,7 @@ enum dst_weather { DST_CALM, DST_ROUGH, DST_STORM, DST_DARK };
 void dst_network_draw(struct dst_link *link, uint64_t *random, uint64_t now_ns,
                       enum dst_weather weather);
 
-/* Some ways take no frame that is longer than something, at least `least_bytes`; others for a
+/* Some paths take no frame that is longer than something, at least `least_bytes`; others for a
  * while, and then of any length that an ACK has. */
 void dst_network_draw_mtu(struct dst_link *link, uint64_t *random, uint64_t now_ns,
                           size_t least_bytes, size_t whole_bytes);

@@ -54,7 +54,7 @@ static void draw_partition(uint64_t *random, uint64_t now_ns, struct dst_link *l
             link->ways[to][p].link.faults.black = span;
 }
 
-/* Some ways get longer in the middle of the run, and stay so; by 300 us at most: a receiver that
+/* Some paths get longer in the middle of the run, and stay so; by 300 us at most: a receiver that
  * streams with a single frame gives credit for one chunk a round trip, and some runs then have a
  * thousand chunks to go (with 4 ms more seed 892 needs 5 s after healing, a chunk each 4.2 ms).
  * From a generator of its own, so that seeds mean what they meant before. */

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings("default::DeprecationWarning")
 
 
 class Clock:
-    """Time that goes on when it is told to."""
+    """A clock that the test advances."""
 
     now = 100.0
 

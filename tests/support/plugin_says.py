@@ -73,9 +73,9 @@ def main(path: str, *wishes: str) -> None:
         # NCCL clears nothing before it asks.
         ctypes.memset(ctypes.byref(properties), 0xa5, ctypes.sizeof(properties))
         assert net.properties(device, ctypes.byref(properties)) == 0
-        told = {name: getattr(properties, name) for name, _ in Properties._fields_}
-        told["parts"] = properties.parts[:told.pop("parts_n")]
-        devices.append({**told, "name": properties.name.decode(),
+        fields = {name: getattr(properties, name) for name, _ in Properties._fields_}
+        fields["parts"] = properties.parts[:fields.pop("parts_n")]
+        devices.append({**fields, "name": properties.name.decode(),
                         "pci": (properties.pci or b"").decode()})
     if "listen" in wishes:
         handle, comm = ctypes.create_string_buffer(128), ctypes.c_void_p()

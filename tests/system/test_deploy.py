@@ -216,8 +216,8 @@ def stage(tmp_path, monkeypatch):
                               capture_output=True)
         if done.returncode:
             return done.returncode, [done.stderr], {}
-        called, _, told = done.stdout.partition("\n\n")
-        found = dict(line.split("=", 1) for line in told.splitlines() if "=" in line)
+        called, _, environment = done.stdout.partition("\n\n")
+        found = dict(line.split("=", 1) for line in environment.splitlines() if "=" in line)
         return 0, called.splitlines()[1:], found
     return play
 
@@ -237,9 +237,10 @@ def pairs(words: list[str], names: dict[str, str]) -> set[tuple[str, ...]]:
 
 
 def test_the_mpi_example_runs_the_published_benchmark(stage):
-    status, words, told = stage("mpi.sh")
+    status, words, environment = stage("mpi.sh")
     assert status == 0
-    names = {name: value for name, value in told.items() if name not in ("PATH", "LD_LIBRARY_PATH")}
+    names = {name: value for name, value in environment.items()
+             if name not in ("PATH", "LD_LIBRARY_PATH")}
     found = pairs(words, names)
     assert found >= pairs(TACO, {}) | {("-H", "gpu1:8,gpu2:8"), ("-x", "NCCL_NET=HARP"),
                                        ("-x", "NCCL_NET_PLUGIN=/opt/harp.so")}
@@ -253,11 +254,11 @@ def test_the_mpi_job_runs_the_published_benchmark():
 
 
 def test_the_mpi_example_takes_hosts_settings_and_another_program(stage):
-    status, words, told = stage("mpi.sh", "all_reduce_perf", "-b", "8", HOSTS="a:4,b:2",
+    status, words, environment = stage("mpi.sh", "all_reduce_perf", "-b", "8", HOSTS="a:4,b:2",
                                 HARP_PORT="udp", LIGHT_2D_ALLREDUCE="0", BOOTSTRAP="ens5")
     assert status == 0
     assert words[-3:] == ["all_reduce_perf", "-b", "8"]
-    assert pairs(words, told) >= {("-np", "6"), ("-H", "a:4,b:2"), ("-x", "HARP_PORT=udp"),
+    assert pairs(words, environment) >= {("-np", "6"), ("-H", "a:4,b:2"), ("-x", "HARP_PORT=udp"),
                                   ("-x", "LIGHT_2D_ALLREDUCE=0"),
                                   ("-mca", "btl_tcp_if_include", "ens5"),
                                   ("-x", "NCCL_SOCKET_IFNAME=ens5")}
@@ -267,19 +268,19 @@ def test_the_mpi_example_takes_hosts_settings_and_another_program(stage):
 
 
 def test_the_torchrun_example_runs_the_same_model(stage):
-    status, words, told = stage("torchrun.sh", NODES="2", NODE="1", MASTER="10.0.0.1")
+    status, words, environment = stage("torchrun.sh", NODES="2", NODE="1", MASTER="10.0.0.1")
     assert status == 0
     assert words[-3:] == [str(DEPLOY / "examples" / "benchmark.py"), *TACO[-2:]]
     assert {"--nnodes=2", "--node-rank=1", "--master-addr=10.0.0.1"} <= set(words)
-    assert (told["NCCL_NET"], told["NCCL_NET_PLUGIN"]) == ("HARP", "/opt/harp.so")
+    assert (environment["NCCL_NET"], environment["NCCL_NET_PLUGIN"]) == ("HARP", "/opt/harp.so")
 
 
 @pytest.mark.parametrize("script", ["mpi.sh", "torchrun.sh"])
 def test_the_examples_leave_the_algorithm_to_a_tuners_table(stage, script):
     assert stage(script)[2]["NCCL_ALGO"] == "RING"
     assert "NCCL_ALGO" not in stage(script, HARP_TUNER="/etc/harp/tuning.json")[2]
-    told = stage(script, HARP_TUNER="/etc/harp/tuning.json", NCCL_ALGO="TREE")[2]
-    assert told["NCCL_ALGO"] == "TREE"
+    environment = stage(script, HARP_TUNER="/etc/harp/tuning.json", NCCL_ALGO="TREE")[2]
+    assert environment["NCCL_ALGO"] == "TREE"
 
 
 # ---- Unit and image ----

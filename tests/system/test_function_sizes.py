@@ -20,8 +20,8 @@ def python_functions(path: Path) -> Iterator[tuple[str, int]]:
     """Names and lengths of functions, docstrings not counted."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            told = len((ast.get_docstring(node, clean=False) or "").splitlines())
-            yield node.name, (node.end_lineno or 0) - node.lineno + 1 - told
+            lines = len((ast.get_docstring(node, clean=False) or "").splitlines())
+            yield node.name, (node.end_lineno or 0) - node.lineno + 1 - lines
 
 
 def c_functions(path: Path) -> Iterator[tuple[str, int]]:

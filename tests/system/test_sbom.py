@@ -33,5 +33,5 @@ def test_the_bill_names_the_release_and_what_is_inside(tmp_path: Path) -> None:
     assert set(inside) == {"echarts", "zrender"}
     library = (FOLDER / "echarts" / "echarts.min.js").read_bytes()
     assert inside["echarts"]["hashes"][0]["content"] == hashlib.sha256(library).hexdigest()
-    told = (FOLDER / "echarts" / "README.md").read_text()
-    assert all(f"{name} {one['version']}" in told.lower() for name, one in inside.items())
+    page = (FOLDER / "echarts" / "README.md").read_text()
+    assert all(f"{name} {one['version']}" in page.lower() for name, one in inside.items())

@@ -115,7 +115,7 @@ def test_strict(tmp_path):
 
 
 def test_the_same_file_and_seed_give_the_same_bytes(tmp_path):
-    """Two processes whose sets and dictionaries hash otherwise; another seed takes other ways."""
+    """Two processes with other hashes of sets and dictionaries; another seed takes other paths."""
     def answer(seed, hash_seed):
         given = topology(hosts=8, seed=seed, scenario={"sockets": 2},
                          fabric={"template": "leaf-spine", "leaves": 2, "spines": 4,

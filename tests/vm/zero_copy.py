@@ -107,7 +107,7 @@ def stream(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [build(out, ["tests/vm/stream.c", str(library(flags))], flags)]
 
 
-def told(output: str) -> list[dict[str, object]]:
+def reports(output: str) -> list[dict[str, object]]:
     """The lines of JSON in a script's output."""
     return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
 
@@ -115,7 +115,7 @@ def told(output: str) -> list[dict[str, object]]:
 def test_both_ends_bind_with_zero_copy_and_frames_arrive_unharmed(programs):
     done = vm.run(BLAST + "blast", programs)
     assert done.code == 0, done.output
-    (receiver,) = told(done.output)
+    (receiver,) = reports(done.output)
     assert receiver["zero_copy"] is True  # the sender demands it of its bind, too
     assert receiver["packets"] > 1000
     assert receiver["bytes"] == receiver["packets"] * 1472
@@ -124,7 +124,7 @@ def test_both_ends_bind_with_zero_copy_and_frames_arrive_unharmed(programs):
 def test_copy_mode_works_on_the_same_nics(programs):
     done = vm.run(BLAST + "blast --copy", programs)
     assert done.code == 0, done.output
-    (receiver,) = told(done.output)
+    (receiver,) = reports(done.output)
     assert receiver["zero_copy"] is False
     assert receiver["packets"] > 1000
 
@@ -158,7 +158,7 @@ def test_a_gibibyte_streams_through_the_engine_without_a_copy(stream):
         wait $receiver || exit 3
         """, stream, timeout_s=1500)
     assert done.code == 0, done.output
-    both = {end["role"]: end for end in told(done.output)}
+    both = {end["role"]: end for end in reports(done.output)}
     for end in both.values():
         assert "zero copy" in end["line"]
         assert end["bytes"] == 1 << 30
@@ -170,11 +170,11 @@ def test_a_gibibyte_streams_through_the_engine_without_a_copy(stream):
 
 @pytest.mark.parametrize(("nics", "faults"), FAULTS.values(), ids=FAULTS)
 def test_faults_of_links_under_a_stream_cost_it_nothing(stream, nics, faults):
-    """All that was sent comes, nobody is told of an error, and what is well again is used again."""
+    """All that was sent comes, no error is reported, and repaired links are used again."""
     done = vm.run(f"{STREAM}\nbegin {nics}\narrives eth1\n{faults}\nend", stream,
                        timeout_s=900, hubs=2)
     assert done.code == 0, done.output
-    both = {end["role"]: end for end in told(done.output)}
+    both = {end["role"]: end for end in reports(done.output)}
     assert both["send"]["bytes"] == both["receive"]["bytes"] > 0
     for end in both.values():
         assert "zero copy" in end["line"]
@@ -205,7 +205,7 @@ def test_frames_pass_although_the_kernel_had_filled_the_ring_for_jumbo_packets(t
         """, programs)
     assert done.code == 0, done.output
     assert "frames in several buffers" in done.output
-    _, by_harp = told(done.output)
+    _, by_harp = reports(done.output)
     assert by_harp["bytes"] > 0
 
 

@@ -18,7 +18,7 @@ def diagnose_html(suspects: Sequence[Suspect], says: str, hosts: Sequence[str],
                   missing: Sequence[str], command: str) -> str:
     """Text of the page; ``says`` is what stands on the terminal where nothing is suspect."""
     rows = [[suspect.sentence, "; ".join(suspect.evidence)] for suspect in suspects]
-    parts = [Part("Suspects", ["who, and how sure", "by what"], rows, _chart(suspects),
+    parts = [Part("Suspects", ["suspect, and how sure", "evidence"], rows, _chart(suspects),
                   "How likely each is at fault, in percent.", 2)] if rows else []
     parts.append(Part("Hosts", ["host", "report"], [
         *([host, "read"] for host in hosts), *([line, "none"] for line in missing)], texts=2))

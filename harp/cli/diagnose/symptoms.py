@@ -13,7 +13,7 @@ for every job and fault:
   treat as an incident (Guo et al., "Pingmesh", SIGCOMM 2015: 1e-4 to 1e-5 is normal), and above
   four times the lower quartile of all legs, by five standard deviations, in every sample but one:
   one overflow of a queue does not count.
-- **late**: senders wait for the receiver's credit and for nothing else, and it waits for nobody.
+- **late**: senders wait for the receiver's credit and for nothing else, and it waits for no peer.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ def find_late(picture: Picture, reports: Sequence[Report]) -> Symptom:
         some = {leg.source.host: waited[leg.source.host, leg.target.host] for leg in legs}
         mean = sum(some.values()) / len(some)
         return (f"{len(some)} senders wait for its receive buffers {mean:.0%} of the time, "
-                "and it waits for nobody's")
+                "and it waits for no peer's")
     return Symptom("is late to receive", *_both(picture.legs, judge), evidence)
 
 

@@ -29,7 +29,7 @@ SAMPLES = 3
 
 
 def choices(settings: Settings, light: LightSettings) -> dict[str, list[Any]]:
-    """What may be tried, by setting; the first one of each is what the user has set."""
+    """Values to try, by setting; the first one of each is what the user has set."""
     found: dict[str, list[Any]] = {
         "threshold_bytes": [settings.fusion_threshold_bytes, 0, 8 * MIB, 32 * MIB, 128 * MIB],
         "cycle_s": [settings.cycle_s, 0.0, 0.5e-3, 2e-3, 5e-3],

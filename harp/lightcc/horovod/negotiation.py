@@ -57,7 +57,7 @@ class Request:
 
     @property
     def agreed(self) -> tuple[Any, ...]:
-        """What all ranks must say alike."""
+        """Fields that must agree at all ranks."""
         shape = self.shape[1:] if self.kind in UNEVEN else self.shape
         return (self.kind, self.dtype, len(self.shape), shape, self.detail, self.sparse,
                 self.group_size)
@@ -75,7 +75,7 @@ class Request:
 
 
 WITH_JOINED = ("allreduce by sum", "allreduce by avg", "barrier")
-"""What works while ranks have joined: these bring zeros, which change no sum."""
+"""Calls that work while ranks have joined: these bring zeros, which change no sum."""
 WAIT = Request("wait", "wait")
 """A rank's caller waits for its requests, so it will send no more until they are over."""
 
@@ -85,7 +85,7 @@ class Response:
     """One call that all ranks carry out, or that fails at all of them."""
 
     requests: tuple[Request, ...]
-    """Of which each rank has its own part by the name; who joined brings zeros."""
+    """Each rank has its own part of these by the name; ranks that joined bring zeros."""
     rows: tuple[tuple[int, ...], ...] = ()
     """By rank: its rows of each tensor (``allgather``), or for each rank (``alltoall``)."""
     error: str = ""

@@ -18,12 +18,12 @@ NAMES = tuple(f"HOROVOD_{name}" for name in (
     "FUSION_THRESHOLD", "CYCLE_TIME", "TIMELINE", "TIMELINE_MARK_CYCLES", "STALL_CHECK_DISABLE",
     "STALL_CHECK_TIME_SECONDS", "STALL_SHUTDOWN_TIME_SECONDS", "START_TIMEOUT", "AUTOTUNE",
     "AUTOTUNE_LOG", "AUTOTUNE_STEPS_PER_SAMPLE", "AUTOTUNE_WARMUP_SAMPLES"))
-"""What is read; other variables of Horovod change nothing."""
+"""Variables that are read; others of Horovod change nothing."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What can be set."""
+    """Settings of Horovod's runtime."""
 
     fusion_threshold_bytes: int = HOROVOD_BYTES
     """HOROVOD_FUSION_THRESHOLD"""

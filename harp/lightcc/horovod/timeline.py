@@ -26,13 +26,13 @@ log = logging.getLogger("harp.horovod")
 
 @dataclass
 class _Track:
-    """What is written of one tensor: one thing at a time, in the order of `_STEPS`."""
+    """Events of one tensor: one thing at a time, in the order of `_STEPS`."""
 
     number: int
     state: str = ""
-    """What has begun last and is not over: ``negotiation``, ``call``, or ``activity`` in a call."""
+    """The last open step: ``negotiation``, ``call``, or ``activity`` in a call."""
     later: list[tuple[str, Any]] = field(default_factory=list)
-    """What has come while a call is under way here that is over at other ranks."""
+    """Steps that came while a call was under way here and over at other ranks."""
 
     def take(self, step: str, what: Any) -> list[dict[str, Any]]:
         """Give the events of a step, which may be none: a file can begin amid a call."""

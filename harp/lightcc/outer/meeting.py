@@ -1,4 +1,4 @@
-"""Who takes part in a round, where peers come and go.
+"""Membership of a round, where peers come and go.
 
 Peers have numbers, in the order in which they came. Before round n each says that it is here; when
 all are here that took part in the last round, or have said that they will come, or when the
@@ -47,7 +47,7 @@ class DecidingStore(Protocol):
 
 
 class Members(NamedTuple):
-    """Who takes part in an attempt."""
+    """Members of an attempt."""
 
     numbers: tuple[int, ...]
     group: str

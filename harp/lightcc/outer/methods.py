@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class Outer:
-    """What all methods share; users make one of the classes below.
+    """Base of all methods; users make one of the classes below.
 
     All ranks make it together, when parameters are on their device and divided (`fully_shard`), and
     call `step` or `after_step` as often as each other. When it is made, all islands take the
@@ -275,8 +275,8 @@ class DiLoCo(Outer):
     """An outer step by Nesterov's momentum after every ``every`` inner steps.
 
     The defaults of ``lr`` and ``momentum`` are the paper's (arXiv 2311.08105, with AdamW inside).
-    ``bits`` of 8, 4 or 2 let the difference travel in so many, as in INTELLECT-1 (8, arXiv
-    2412.01152); what is lost is added to the next round's, as in MuLoCo (2, arXiv 2505.23725).
+    ``bits`` of 8, 4 or 2 send the difference in that width, as in INTELLECT-1 (8, arXiv
+    2412.01152); rounding errors are added to the next round's, as in MuLoCo (2, arXiv 2505.23725).
     """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, every: int,

@@ -40,7 +40,7 @@ AGAIN_S = 0.1
 
 @dataclass(frozen=True)
 class Head:
-    """What is said of a state before it is sent."""
+    """Description of a state, sent before it."""
 
     number: int
     """Of the round after which it was so."""

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("harp.lightcc")
 
 GONE = re.compile(r"\brank (\d+) is gone\b")
-"""What a group says that has lost a rank, at all others (`harp.lightcc.peers`)."""
+"""Message at all other ranks when a rank is lost (`harp.lightcc.peers`)."""
 DISCARD = 9
 """The UDP port of RFC 863; nothing is sent to it."""
 

@@ -34,7 +34,7 @@ LINGER_S = 1.0
 
 
 class _Here(threading.local):
-    """Whose callbacks this thread runs: names of groups, outermost first; none in the program's."""
+    """Groups with callbacks in this thread, outermost first; none in the program's own."""
 
     origin = ""
 
@@ -76,7 +76,7 @@ class Worker:
 
 
 class Lane:
-    """What belongs to calls of one origin: their group, and the threads of their futures."""
+    """State of calls of one origin: their group, and the threads of their futures."""
 
     def __init__(self, origin: str, name: str) -> None:
         self.origin = origin

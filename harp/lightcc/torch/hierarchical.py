@@ -134,7 +134,7 @@ class HierarchicalGroup:
     """The group that `harp.lightcc.hook` uses where DDP's group has another backend.
 
     All ranks of ``group`` make it, in the same order as other groups. ``host`` names this rank's
-    host where ranks of a host share nothing by which they could be found.
+    host where ranks of a host share nothing that would identify it.
 
     Raises:
         ValueError: the same at all ranks, where hosts have different numbers of ranks.

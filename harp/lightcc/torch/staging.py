@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class First(enum.Flag):
-    """What becomes of the first argument of a call; all others are read."""
+    """Fate of the first argument of a call; all others are read."""
 
     READ = enum.auto()
     WRITTEN = enum.auto()
@@ -41,7 +41,7 @@ class First(enum.Flag):
 
 
 class Devices(Protocol):
-    """What staging asks of an accelerator; streams and events are torch's."""
+    """Operations of an accelerator for staging; streams and events are torch's."""
 
     def are_used(self) -> bool:
         """Whether there may be a tensor on a GPU."""

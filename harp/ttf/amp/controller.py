@@ -1,11 +1,11 @@
-"""Training in half precision as long as the loss is none the worse for it.
+"""Training in half precision as long as the loss does not suffer.
 
     controller = Controller(model, optimizer, dtype=torch.float16)
     for features, labels in batches:
         report = controller.step(lambda: loss_of(model(features), labels))
 
 `step` runs the function under torch's autocast with torch's GradScaler, judges the result, and
-applies it. What looks bad is not applied: the same batch runs again in full precision, from the
+applies it. A bad update is not applied: the same batch runs again in full precision, from the
 same random numbers and buffers, and that is applied instead. So the function may run twice, and
 must not draw its batch itself. A step is suspect if
 
@@ -71,7 +71,7 @@ class Report:
 
 @dataclass
 class _State:
-    """What a checkpoint keeps, beside scaler and trend."""
+    """State for a checkpoint, beside scaler and trend."""
 
     half: bool = True
     steps: int = 0
@@ -263,7 +263,7 @@ class Controller:
             self._to_full(f"{again}, {len(state.strikes)} times")
 
     def _scale_may_fall(self) -> bool:
-        """Tell whether gradients that overflow may be mended by the scale."""
+        """Whether a lower scale may repair gradients that overflow."""
         return bool(self.scaler.is_enabled()
                     and self.scaler.get_scale() >= self.policy.least_scale)
 

@@ -61,7 +61,7 @@ def pin(module: nn.Module) -> None:
 
 
 def _all_finite(values: Any, *, masks: bool) -> bool:
-    """Tell whether values are finite; where masks are allowed, -inf is not a mistake."""
+    """Whether values are finite; where masks are allowed, -inf is not a mistake."""
     for value in pytree.tree_leaves(values):
         if torch.is_tensor(value) and value.is_floating_point():
             bad = (value.isnan() | value.isposinf()) if masks else ~value.isfinite()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Run:
-    """What came of a run; the gradients lie in the parameters."""
+    """Result of a run; the gradients lie in the parameters."""
 
     loss: float
     """Mean over ranks."""

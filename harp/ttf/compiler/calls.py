@@ -39,7 +39,7 @@ class Call:
 
     @cached_property
     def key(self) -> str:
-        """What must be the same for the same compiled code, sizes and floats left out."""
+        """Properties that decide on the compiled code, without sizes and floats."""
         device = next((leaf.device.type for leaf in self.leaves if torch.is_tensor(leaf)), "cpu")
         autocast = torch.is_autocast_enabled(device) and str(torch.get_autocast_dtype(device))
         return repr((str(self.places), [_described(leaf) for leaf in self.leaves],

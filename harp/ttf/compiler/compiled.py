@@ -49,7 +49,7 @@ class Settings:
     most_buckets: int = MOST
     pad: bool = True
     mask: str | None = None
-    """Keyword by which the module takes a mask: a boolean for each place, false for padding."""
+    """Keyword of the module for a mask: a boolean for each place, false for padding."""
     aside: bool = True
     """Whether compilation runs beside the calls, not between two."""
     backend: str | Callable[..., Any] = "inductor"

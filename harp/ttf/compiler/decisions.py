@@ -105,7 +105,7 @@ class Kept:
         return self._known.get(name)
 
     def add(self, name: str, decision: Decision) -> None:
-        """Keep a decision and all that was compiled so far, and tell the other ranks."""
+        """Keep a decision and all that was compiled so far, and send it to the other ranks."""
         self._known[name] = decision
         artifacts = torch.compiler.save_cache_artifacts()
         data = artifacts[0] if artifacts else b""

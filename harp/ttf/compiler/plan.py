@@ -47,7 +47,7 @@ BUCKET_SHARE = 0.25
 
 
 class Plan:
-    """What is known of calls of one key, and how they run."""
+    """Knowledge of calls of one key, and how they run."""
 
     def __init__(self, module: nn.Module, key: str, call: Call, settings: Settings) -> None:
         self._module, self._settings = module, settings

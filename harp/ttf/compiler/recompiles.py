@@ -1,4 +1,4 @@
-"""What torch compiled, and why again, out of the trace that it writes where TORCH_TRACE says.
+"""Compilations and recompilations by torch, with their reasons, from the trace of TORCH_TRACE.
 
 A line of the trace with ``compilation_metrics`` is a compiled frame. Its ``recompile_reason`` names
 the guard that failed and the code that the guard is due to; `remedy` says what helps against guards
@@ -65,12 +65,12 @@ class Compile:
 
     @property
     def remedy(self) -> str:
-        """What helps against such guards."""
+        """Remedies against such guards."""
         return remedy(self.guard, self.code) if self.guard else ""
 
 
 def remedy(guard: str, hint: str = "") -> str:
-    """Say what helps against a guard that fails; torch's hint tells counters from arguments."""
+    """Say what helps against a guard that fails; torch's hint separates counters from arguments."""
     for pattern, text in REMEDIES:
         if found := re.search(pattern, hint if "considers" in pattern else guard):
             return text.format(*found.groups(default=""))

@@ -245,14 +245,14 @@ def _sweep(folder: Path, manifest: dict[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class _Part:
-    """What a file has of a table: arrays that are mapped and not read."""
+    """A file's part of a table: arrays that are mapped and not read."""
 
     about: dict[str, Any]
     arrays: dict[str, np.ndarray]
 
     def records(self, mine: Callable[[np.ndarray], np.ndarray], rows: int,
                 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Give heads and values of the rows that are mine, so many at a time."""
+        """Give heads and values of the rows that are mine, ``rows`` at a time."""
         for at in range(0, len(self.arrays["keys"]), rows):
             cut = slice(at, at + rows)
             keys = np.ascontiguousarray(self.arrays["keys"][cut])

@@ -53,7 +53,7 @@ class _Route:
     """Ids by owner and feature; `received` by sender and feature."""
     received: np.ndarray
     ids: torch.Tensor
-    """What was received, by sender and feature."""
+    """Received ids, by sender and feature."""
     work: Any = field(default=None)
 
     def wait(self) -> None:

@@ -40,7 +40,7 @@ def whole_ids(ids: torch.Tensor, name: str = "ids") -> torch.Tensor:
 
 
 class Looking(nn.Module):
-    """What modules with tables share: an anchor, and the number of their feature set."""
+    """Base of modules with tables: an anchor, and the number of their feature set."""
 
     anchor: nn.Parameter
     tables: list[Table]

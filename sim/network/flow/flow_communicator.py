@@ -108,7 +108,7 @@ class Prepared:
     helped: bool
     """Whether bytes move while the next message is handled."""
     stages: Stages | None
-    """What bytes pass one after the other between hosts."""
+    """Stages that bytes pass one after the other between hosts."""
     socket_most: float
     """Bytes/s of one of the sockets over which NCCL splits a message."""
     tree_most: float
@@ -228,9 +228,9 @@ class FlowCommunicator:
         return self._windows[key].lost_s(nbytes, start_s, self.env.now)
 
     def _time(self, phase: Phase, laid: Laid, protocol: Protocol, tree_bytes: int) -> Timed:
-        """What a phase takes beside its flows: found once for each step that has it again.
+        """Time of a phase beside its flows: found once for each step that has it again.
 
-        A tree of so many bytes lasts as long as trees through whole hosts need at least.
+        A tree lasts at least as long as trees through whole hosts need for its bytes.
         """
         known = self._timed.setdefault(phase, {})
         key = (self.transport.links.key, protocol, laid.key)
@@ -409,7 +409,7 @@ def _on_channels(phase: Phase, placement: Sequence[Ints], group: Ints, share: Fl
 
 
 def _of_sockets(socket_most: float, message: Floats) -> Floats:
-    """Bytes/s of the sockets that messages of so many bytes occupy.
+    """Bytes/s of the sockets that messages of ``message`` bytes occupy.
 
     NCCL cuts a message into tasks of at least `TASK_BYTES` and gives each to a socket.
     """
@@ -417,7 +417,7 @@ def _of_sockets(socket_most: float, message: Floats) -> Floats:
 
 
 def _turns_s(paths: Paths, edges: Edges) -> Floats:
-    """What the busier thread at an edge's ends spends on a message of each of its edges."""
+    """Time that the busier thread at an edge's ends spends on a message of each of its edges."""
     if not paths.proxied or not len(edges.src):
         return paths.message_s
     ends = max(int(edges.src.max()), int(edges.dst.max())) + 1
@@ -427,7 +427,7 @@ def _turns_s(paths: Paths, edges: Edges) -> Floats:
 
 
 def _first_turns_s(paths: Paths, edges: Edges) -> Floats:
-    """What an edge's first message waits for the threads at its ends, one after the other.
+    """Wait of an edge's first message for the threads at its ends, one after the other.
 
     Its sender's, which has all that it sends on edges of this hop, and its receiver's, which has
     all that comes on such edges.

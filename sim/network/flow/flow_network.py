@@ -129,7 +129,7 @@ class FlowNetwork:
 
     @property
     def carried(self) -> float:
-        """What all resources have carried so far."""
+        """Load that all resources have carried so far."""
         return float(self.fluid.net.carried().sum())
 
     @property

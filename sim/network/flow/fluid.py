@@ -191,7 +191,7 @@ class Fluid:
         return rate, left
 
     def holding(self, flows: ArrayLike) -> NDArray[np.int32]:
-        """What holds back the one of ``flows`` that ends last at the present rates.
+        """Bottlenecks of the one of ``flows`` that ends last at the present rates.
 
         The saturated resources of its route, int32[k], and `CEILING` before them where it runs at
         its own. Flows that have completed are passed over.

@@ -117,7 +117,7 @@ static void open_resources(fluid *f)
         if (r->whole)
             r->load = r->top = 0.0; /* nobody else is here: forget the rounding */
         r->sum_weight = r->open_weight;
-        /* What rounding leaves of a load must not trickle through a link that is down. */
+        /* The rounding error of a load must not trickle through a link that is down. */
         r->left = r->capacity > 0.0 ? r->capacity - r->load : 0.0;
         f->level_heap[i] = (struct level_entry){level_of(r), f->touched[i]};
     }

@@ -1,4 +1,4 @@
-/* What fluid.c (events) and fluid_solve.c (rates) share. Not an interface. */
+/* State that fluid.c (events) and fluid_solve.c (rates) share. Not an interface. */
 #ifndef SIM_FLUID_STATE_H
 #define SIM_FLUID_STATE_H
 
@@ -54,7 +54,7 @@ struct flow {
     uint8_t fresh; /* it stands in `fresh`, to be solved for the first time on its route */
 };
 
-/* What a solution makes of a flow; a byte each, so that the marks of many fit into the cache. */
+/* A solution's mark on a flow; a byte each, so that the marks of many fit into the cache. */
 enum mark { NOT_SOLVED, OPEN, FROZEN };
 
 struct level_entry {

@@ -16,7 +16,7 @@ static double steady_s(const pipeline_edges *e, int64_t i)
     return e->piece[e->group[i]] * e->steady_s[i];
 }
 
-/* What the messages of a piece take beside its bytes. */
+/* Time of the messages of a piece beside its bytes. */
 static double beside_bytes_s(const pipeline_edges *e, double message_s, double bytes_s)
 {
     double all_s = e->messages * message_s;

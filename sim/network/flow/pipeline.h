@@ -1,4 +1,4 @@
-/* How long a pipeline's first and last pieces keep it from its steady pace: closed forms.
+/* Delay of a pipeline's steady pace by its first and last pieces: closed forms.
  *
  * A phase of P pieces is a max-plus system: piece n of an edge ends at
  *

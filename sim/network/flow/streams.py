@@ -50,7 +50,7 @@ class Stage(NamedTuple):
 
 
 class Effort(NamedTuple):
-    """What a run took."""
+    """Times of a run."""
 
     pieces: int
     batches: int

@@ -83,7 +83,7 @@ class LabFlows:
 
 
 class EdgePaces:
-    """What paces each edge: all resources of the cluster but the fabric's links."""
+    """Pacers of each edge: all resources of the cluster but the fabric's links."""
 
     def __init__(self, transport: Transport, scale: float) -> None:
         self._transport, self._scale = transport, scale

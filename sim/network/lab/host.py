@@ -110,7 +110,7 @@ class Host:
         return self._out[key]
 
     def arrivals(self, key: EdgeKey) -> Arrivals:
-        """What comes over an edge: when it counts as arrived, and the piece."""
+        """Arrivals of an edge: the time at which each counts, and the piece."""
         if key not in self._into:
             assert key.src in self.own, "an edge between hosts is connected before it is used"
             self._into[key] = asyncio.Queue(self._room)

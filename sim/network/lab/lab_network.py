@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     Edge = tuple[int, int, int]
 
 MOST_LATE = 0.1
-"""Share of the time by which processes may be late without a note."""
+"""Lateness of processes, as a share of the time, without a note."""
 SAMPLE_S = 0.05
 """By the wall clock: how often counters of links are read, where somebody wants to see them."""
 PATIENCE_S = 300
@@ -251,7 +251,7 @@ class LabNetwork:
 
     @property
     def notes(self) -> list[str]:
-        """What the reader should know of this laboratory."""
+        """Notes on this laboratory for the reader."""
         return [*self._notes, *self.transport.plan.notes]
 
     @property

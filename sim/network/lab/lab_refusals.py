@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MOST_HOSTS, MOST_SWITCHES, MOST_GPUS, MOST_LINKS = 16, 64, 64, 512
 BPS_OF_CORE = 1e9
-"""What one core moves through sockets, links and switches of the laboratory, by a wide margin."""
+"""Rate of one core through sockets, links and switches of the laboratory, by a wide margin."""
 
 
 LINUX = "linux"
@@ -31,7 +31,7 @@ CONGESTION_CONTROLS = pathlib.Path("/proc/sys/net/ipv4/tcp_available_congestion_
 
 
 def notes_of_site(site: Site) -> list[str]:
-    """What is not as the file says, though it can be carried."""
+    """Deviations from the file in a run that can be carried."""
     function, fabric = site.cluster.topology.fabric.hash.function, site.cluster.fabric
     chooses = (np.diff(fabric.next_hops.ptr) > 1).any()
     if function == LINUX or not chooses or site.style.routing == "spray":

@@ -107,10 +107,10 @@ class Done:
 
     number: int
     late: float = 0.0
-    """Share of the time by which the process was late."""
+    """Lateness of the process, as a share of the time."""
     error: str = ""
     asked_s: dict[int, float] = field(default_factory=dict)
-    """What was asked of each resource of this host so far, by the wall clock."""
+    """Demand on each resource of this host so far, by the wall clock."""
 
 
 def send_message(file: IO[bytes], message: Any) -> None:

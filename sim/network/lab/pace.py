@@ -31,7 +31,7 @@ class EdgePace:
     into: tuple[tuple[int, float], ...]
     """The same at the receiver."""
     message_s: float
-    """What a message costs the proxy thread of either process."""
+    """Cost of a message for the proxy thread of either process."""
     threads: tuple[int, int] | None
     """Resources that this time is taken from, the sender's and the receiver's, where the proxies
     move the bytes as well."""
@@ -90,7 +90,7 @@ class Pacer:
 
 
 class Line:
-    """A line by which pieces come to a host: those that end together have shared it before."""
+    """A line that brings pieces to a host: those that end together have shared it before."""
 
     def __init__(self) -> None:
         self._busy = deque[tuple[float, float]](maxlen=MOST_GAPS)

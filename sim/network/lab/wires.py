@@ -42,12 +42,12 @@ class Wire(Protocol):
 
 
 class Wires(Protocol):
-    """What makes the wires of one host."""
+    """Maker of the wires of one host."""
 
     unit_bytes: int
     """In which pieces pass their pacers."""
     burst_bytes: int
-    """What must be through the sender's pacers before its first byte leaves."""
+    """Bytes that must be through the sender's pacers before its first byte leaves."""
     flows: dict[tuple[int, int, int], EdgeFlows]
     peers: dict[str, bytes]
 

@@ -1,4 +1,4 @@
-/* Where a packet goes that has crossed a link. */
+/* Next hop of a packet that has crossed a link. */
 #include "world.h"
 
 void deliver_from_link(struct packet_world *w, uint32_t which)

@@ -1,7 +1,7 @@
 /* Channels that nothing moves on, and the memory that they do not need.
  *
  * A channel is idle while no slot of its sender or receiver has a piece. Then it gives back what
- * keeps its pieces. Of idle connections only so many stay open (packet_config): an all-to-all of
+ * keeps its pieces. Few idle connections stay open (packet_config): an all-to-all of
  * 1,024 ranks has a million, of which some ten thousand move something at a time. The one that has
  * been idle longest is closed and forgets what it has learned of its path; the next piece opens it
  * again, by a new handshake. Linux forgets a window as well while nothing moves, after a timeout of

@@ -80,7 +80,7 @@ static bool nothing_waits(const struct link *link)
     return link->urgent.first == NO_PACKET && link->waiting.first == NO_PACKET;
 }
 
-/* What waits at a link, and in its switch, has grown or shrunk by a packet. */
+/* The queue at a link, and in its switch, has grown or shrunk by a packet. */
 static void count_waiting(struct packet_world *w, struct link *link, const struct packet *packet,
                           bool more)
 {

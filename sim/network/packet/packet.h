@@ -4,7 +4,7 @@
  * it a latency later, and queues what must wait; a switch's ports drop at the tail and mark for
  * ECN. Hosts have servers (threads, cores, memory, PCIe, caps) that a packet passes on its way from
  * session to NIC and back; a chain names the servers of one GPU in one direction. A GPU's process
- * drives its sessions, and its ring to the NIC holds only so many frames.
+ * drives its sessions, and its ring to the NIC holds a limited number of frames.
  *
  *     process --chain--> NIC link --> switch link --> ... --> chain --> process
  *        |                                                                 |
@@ -59,7 +59,7 @@ void packet_set_pfc(packet_world *w, const uint64_t *headroom_bytes, uint64_t xo
 /* Change a link's rate; 0 loses what waits there and what comes. */
 void packet_set_rate(packet_world *w, int32_t link, double bits_per_s);
 
-/* What a link does to packets that have crossed it; of shares, parts per million. */
+/* Faults of packets that have crossed a link; of shares, parts per million. */
 struct packet_link_faults {
     uint32_t drop_ppm;
     uint32_t late_ppm; /* they come `late_ns` later, so that others overtake them */
@@ -96,7 +96,7 @@ void packet_set_paths(packet_world *w, int32_t groups, int32_t endpoints, int32_
                       const int32_t *group, const int32_t *ptr, const int32_t *links,
                       const int32_t *down);
 
-/* A process that drives sessions, and its ring, of so many frames in the NIC at once. Its thread
+/* A process that drives sessions, and its ring, a number of frames in the NIC at once. Its thread
  * handles messages one after the other, on server `thread`, or beside all servers (-1) where others
  * move the bytes. */
 int32_t packet_add_process(packet_world *w, uint32_t ring_frames, int32_t thread);
@@ -135,7 +135,7 @@ void packet_set_routes(packet_world *w, int32_t channel, const int32_t *there, c
 /* A collective of `stages` stages over `ranks` ranks, which begins now. */
 int32_t packet_add_run(packet_world *w, int32_t ranks, int32_t stages);
 /* Its next stage: edge i carries bytes[i] from rank src[i] to dst[i] on channel[i], in pieces[i]
- * pieces, each of which is so many `messages` for both processes. from[j] feeds to[j] (edges),
+ * pieces, each of them `messages` messages for both processes. from[j] feeds to[j] (edges),
  * which waits for the piece that is `lag` earlier. The arrays are copied. */
 int32_t packet_load(packet_world *w, int32_t run, int32_t n, const int32_t *src, const int32_t *dst,
                     const int32_t *channel, const int64_t *bytes, const int32_t *pieces,
@@ -188,7 +188,7 @@ void packet_carried(const packet_world *w, uint64_t *by_link, uint64_t *by_serve
 /* Frames of a connection whose payload was new to its receiver. */
 uint64_t packet_channel_frames(const packet_world *w, int32_t channel);
 
-/* What a session counts of a path: of struct harp_path_info, and of its counters. */
+/* A session's counters of a path: of struct harp_path_info, and of its counters. */
 struct packet_path_counts {
     uint64_t alive, mtu_fails, fragments, frame_bytes;
     uint64_t window_bytes, bytes_in_flight, smoothed_ns;

@@ -55,7 +55,7 @@ void packet_set_paths(packet_world *w, int32_t groups, int32_t endpoints, int32_
         .down = copied_array(down, (size_t)endpoints * (size_t)ports, sizeof *down)};
 }
 
-/* A link drawn among those by which `at` passes on what is for an endpoint, or NO_HOP. */
+/* A link drawn among the next hops of `at` towards an endpoint, or NO_HOP. */
 static uint32_t draw_link(struct packet_world *w, int32_t at, uint32_t endpoint)
 {
     const struct shortest_paths *paths = &w->paths;

@@ -16,7 +16,7 @@
  *
  * A piece has left its sender when its last byte is in the send buffer, as NCCL sees it; its parts
  * stay in the receiver's buffer until the piece has a slot there. Congestion control is that of
- * cnet/virtual/tcp_cc.h. What ACKs cost is in the figures of the stack, as with HARP.
+ * cnet/virtual/tcp_cc.h. The costs of ACKs are in the figures of the stack, as with HARP.
  *
  * Not modelled: F-RTO, ACK compression (tcp_comp_sack_delay_ns), autotuning of the receive buffer
  * (it has its greatest size from the start), NCCL's message of a piece's size, the segments that
@@ -160,7 +160,7 @@ struct tcp_socket {
     struct tcp_receiver r;
 };
 
-/* What all sockets of a connection share; both ends have it while it is open. Pieces are numbered
+/* State of all sockets of a connection; both ends have it while it is open. Pieces are numbered
  * in the order that they are sent. */
 struct tcp_connection {
     uint32_t end; /* of the sender; the receiver's is the next one */

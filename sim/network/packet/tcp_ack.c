@@ -1,4 +1,4 @@
-/* What an ACK says to a TCP sender. */
+/* Processing of ACKs by a TCP sender. */
 #include "base/sequence.h"
 #include "tcp.h"
 

@@ -15,7 +15,7 @@ static struct tcp_connection *open_connection(const struct packet_world *w, uint
     return w->ends[2 * w->channels[channel].connection].tcp;
 }
 
-/* What a segment belongs to; NULL: it was closed, or it and another one was opened since. */
+/* Connection of a segment; NULL: it was closed, or it and another one was opened since. */
 static struct tcp_connection *connection_of(const struct packet_world *w,
                                             const struct packet *packet)
 {

@@ -1,4 +1,4 @@
-/* What a TCP sender takes for lost, and what its window does then. */
+/* Loss detection of a TCP sender, and the window after a loss. */
 #include "base/sequence.h"
 #include "tcp.h"
 

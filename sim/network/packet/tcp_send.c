@@ -1,4 +1,4 @@
-/* What a TCP socket may send now. */
+/* Sending by a TCP socket: what its window and timers allow now. */
 #include <assert.h>
 
 #include "base/sequence.h"

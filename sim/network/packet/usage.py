@@ -63,7 +63,7 @@ class Usage:
         self._recorder.sample(now_ns * 1e-9, self.carried())
 
     def carried(self) -> Floats:
-        """What each resource has carried so far, in its own unit."""
+        """Load that each resource has carried so far, in its own unit."""
         by_link, by_server = self._world.carried()
         carried = np.zeros(len(self._highest))
         links = self._links[np.arange(len(self._links.capacity))]

@@ -66,7 +66,7 @@ enum tcp_segment_kind { TCP_SYN, TCP_SYN_ACK, TCP_DATA, TCP_ACK };
 
 #define TCP_SACKS 3 /* beside timestamps: RFC 2018 */
 
-/* What a segment of TCP says (tcp.h). */
+/* Header of a TCP segment (tcp.h). */
 struct tcp_segment {
     uint64_t seq;                /* of its first byte; of an ACK, the first byte that is missing */
     uint32_t window;             /* bytes from there that the receiver takes */
@@ -132,7 +132,7 @@ struct shortest_paths {
     int32_t *group, *ptr, *links, *down;
 };
 
-/* What a server works at while it has tokens; `size` 0: it has none. */
+/* Token bucket of a server; `size` 0: without a limit. */
 struct bucket {
     uint64_t passed;       /* bytes that its server has worked on */
     uint64_t size, tokens; /* bytes */
@@ -182,7 +182,7 @@ struct packet_world;
 #define UDP_PROTOCOL 17
 #define TCP_PROTOCOL 6
 
-/* What a stack does at an end of a connection; connection.c has the one of HARP. */
+/* Actions of a stack at an end of a connection; connection.c has the one of HARP. */
 struct end_ops {
     /* Let it send up to `room` frames, or a few more that belong together. Returns whether it wants
      * another turn. The process is busy with them until *busy_ns at least. */
@@ -226,7 +226,7 @@ struct end {
     struct path_name *names; /* of each path, or NULL */
 };
 
-/* Whose piece comes next on a channel. */
+/* Identity of the next piece on a channel. */
 struct expected {
     int32_t run, stage, edge;
 };
@@ -236,10 +236,10 @@ struct waiting_piece {
     uint32_t bytes;
 };
 
-/* A channel holds so many pieces, at each end. */
+/* Pieces that a channel holds at each end, at most. */
 #define SLOTS_MAX 64
 
-/* What moves on a channel that is not idle. */
+/* State of a channel that is not idle. */
 struct traffic {
     struct waiting_piece piece[SLOTS_MAX]; /* handed over, and not taken up by the stack */
     uint32_t pieces_first, pieces_n;
@@ -266,7 +266,7 @@ struct channel {
     struct expected sender;          /* the edge that sends on it now */
 };
 
-/* What a piece has done. */
+/* Progress of a piece. */
 struct piece_news {
     uint32_t channel;
     bool arrived; /* at its receiver; else it has left its sender's slot */
@@ -407,7 +407,7 @@ void watch_link(struct packet_world *w, uint32_t link);
 void capture_packet(struct packet_world *w, const struct packet *packet);
 
 /* ---- police.c */
-/* Whether the policers of a chain let a packet of so many bytes through now. */
+/* Whether the policers of a chain let a packet of `bytes` through now. */
 bool conforms_to_chain(struct packet_world *w, uint32_t chain, uint64_t bytes);
 void drop_policed(struct packet_world *w, uint32_t packet);
 

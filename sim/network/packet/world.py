@@ -63,7 +63,7 @@ class Stage(NamedTuple):
 
 
 class LinkFaults(NamedTuple):
-    """What a link does to packets."""
+    """Faults of a link's packets."""
 
     drop: float = 0.0
     """Share that is lost."""
@@ -75,7 +75,7 @@ class LinkFaults(NamedTuple):
 
 
 class LinkCounts(NamedTuple):
-    """What a link has done."""
+    """Counters of a link."""
 
     packets: int
     bytes: int
@@ -112,7 +112,7 @@ class PathCounts(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """What the world has done."""
+    """Counters of the world."""
 
     events: int
     data: int

@@ -100,7 +100,7 @@ def _caption(data: dict[str, Any]) -> str:
 
 
 def _costs(report: Report) -> str:
-    """What each row costs, where the file has prices."""
+    """Costs of each row, where the file has prices."""
     columns = cost_columns(report)
     if not columns:
         return ""

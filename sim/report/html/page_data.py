@@ -1,4 +1,4 @@
-"""What the page's charts show, as plain data: figures of rows, and one row at a time in detail.
+"""Data of the page's charts: figures of rows, and one row at a time in detail.
 
 A file must stay small whatever the cluster is, so there are bounds: some rows have details, a
 timeline has some thousand bars (short neighbours of one kind become one), loads are means over

@@ -66,10 +66,10 @@ def line(**settings: str) -> str:
 
 @pytest.mark.long
 def test_nccls_thread_drives_where_no_cpu_is_free_for_another() -> None:
-    told = said_of_engine(ask("listen", before=ONE_CPU, **LO))
-    assert "engines driven inline: no CPU is free for a thread (1 of this rank, 2 for NCCL" in told
-    told = said_of_engine(ask("listen", before=ONE_CPU, **LO, HARP_CPUS=str(CPUS[0])))
-    assert "engines with a thread of their own: a CPU is free for it (1 in HARP_CPUS" in told
+    line = said_of_engine(ask("listen", before=ONE_CPU, **LO))
+    assert "engines driven inline: no CPU is free for a thread (1 of this rank, 2 for NCCL" in line
+    line = said_of_engine(ask("listen", before=ONE_CPU, **LO, HARP_CPUS=str(CPUS[0])))
+    assert "engines with a thread of their own: a CPU is free for it (1 in HARP_CPUS" in line
 
 
 def test_a_thread_without_a_free_cpu_is_a_warning() -> None:
@@ -89,6 +89,6 @@ def test_a_speed_that_the_driver_does_not_report_can_be_set() -> None:
 
 
 def test_nccl_learns_the_speed() -> None:
-    told = ask(HARP_PORT="udp", HARP_IFNAME="=lo", HARP_SPEED="40000")["devices"][0]
-    assert told["speed"] == 40000
+    device = ask(HARP_PORT="udp", HARP_IFNAME="=lo", HARP_SPEED="40000")["devices"][0]
+    assert device["speed"] == 40000
     assert ask(HARP_PORT="udp", HARP_IFNAME="=lo")["devices"][0]["speed"] == 10000

@@ -39,16 +39,17 @@ static int fuse_by_v12(int ndevs, const int *devs, int *made)
 static void a_fused_device_has_the_speed_of_all_its_parts(void)
 {
     int made = -1, count;
-    struct nccl_properties_v12 told;
+    struct nccl_properties_v12 found;
     CHECK(fuse_by_v12(2, (int[]){1, 3}, &made) == NCCL_SUCCESS && made == 7, "made %d", made);
     CHECK(ncclNetPlugin_v12.devices(&count) == NCCL_SUCCESS && count == 8, "%d devices", count);
-    CHECK(ncclNetPlugin_v12.getProperties(made, &told) == NCCL_SUCCESS, "properties");
-    CHECK(strcmp(told.name, "eth1+eth3") == 0 && told.speed == 200000, "%s, %d Mb/s", told.name,
-          told.speed);
-    CHECK(told.vProps.ndevs == 2 && told.vProps.devs[0] == 1 && told.vProps.devs[1] == 3, "parts");
-    CHECK(told.guid == 2 && strstr(told.pciPath, "00:01.0"), "where its first part is");
-    CHECK(ncclNetPlugin_v12.getProperties(1, &told) == NCCL_SUCCESS && told.vProps.ndevs == 1 &&
-              told.vProps.devs[0] == 1,
+    CHECK(ncclNetPlugin_v12.getProperties(made, &found) == NCCL_SUCCESS, "properties");
+    CHECK(strcmp(found.name, "eth1+eth3") == 0 && found.speed == 200000, "%s, %d Mb/s", found.name,
+          found.speed);
+    CHECK(found.vProps.ndevs == 2 && found.vProps.devs[0] == 1 && found.vProps.devs[1] == 3,
+          "parts");
+    CHECK(found.guid == 2 && strstr(found.pciPath, "00:01.0"), "where its first part is");
+    CHECK(ncclNetPlugin_v12.getProperties(1, &found) == NCCL_SUCCESS && found.vProps.ndevs == 1 &&
+              found.vProps.devs[0] == 1,
           "parts stay what they were");
 }
 
@@ -56,11 +57,11 @@ static void versions_before_12_have_it_too(void)
 {
     int made = -1;
     struct nccl_vdevice_v9 of = {.ndevs = 3, .devs = {0, 2, 4}};
-    struct nccl_properties_v9 told;
+    struct nccl_properties_v9 found;
     CHECK(ncclNetPlugin_v9.makeVDevice(&made, &of) == NCCL_SUCCESS, "made");
-    CHECK(ncclNetPlugin_v9.getProperties(made, &told) == NCCL_SUCCESS, "properties");
-    CHECK(told.vProps.ndevs == 3 && told.vProps.devs[2] == 4 && told.speed == 300000, "%s",
-          told.name);
+    CHECK(ncclNetPlugin_v9.getProperties(made, &found) == NCCL_SUCCESS, "properties");
+    CHECK(found.vProps.ndevs == 3 && found.vProps.devs[2] == 4 && found.speed == 300000, "%s",
+          found.name);
 }
 
 static void the_same_parts_are_the_same_device(void)

@@ -71,8 +71,8 @@ def test_a_nic_of_a_group_that_is_down_is_passed_over(space: Namespace) -> None:
 
 
 def sent_bytes(end: End) -> int:
-    told = json.loads(end.space.run("ip", "-s", "-j", "link", "show", "dev", end.device))
-    return int(told[0]["stats64"]["tx"]["bytes"])
+    links = json.loads(end.space.run("ip", "-s", "-j", "link", "show", "dev", end.device))
+    return int(links[0]["stats64"]["tx"]["bytes"])
 
 
 @root_only

@@ -235,8 +235,8 @@ def test_a_taken_source_port_is_one_line_and_the_rest_is_as_planned(tmp_path: Pa
 def test_a_peer_without_the_plan_is_one_line(tmp_path: Path) -> None:
     with veth_pair() as (a, b):
         ended, _ = run_ranks(tmp_path, plan(f"{a.ipv4}:61000", f"{b.ipv4}:61000"), (a, b))
-        told = ended.told[0].count("HARP_PLAN has no flow from")
-        assert told == 1, ended.told[0]
+        count = ended.told[0].count("HARP_PLAN has no flow from")
+        assert count == 1, ended.told[0]
 
 
 @root_only
@@ -292,15 +292,15 @@ def test_a_revision_reaches_connections_that_work(tmp_path: Path) -> None:
             replace(forth(61300, 61407))
             tap.await_ports({(61407, 61000)})
             replace(forth(61300))
-            told = await_line(pair, "has changed and is not followed")
+            line = await_line(pair, "has changed and is not followed")
             assert [process.poll() for process in pair.ranks] == [None, None]
-    assert "it has other ranks or flows than the one that this job was started with" in told
+    assert "it has other ranks or flows than the one that this job was started with" in line
 
 
 def await_line(pair: Pair, text: str) -> str:
     """The line that rank 0 writes about it while it works."""
     stderr = pair.ranks[0].stderr
     assert stderr is not None
-    told = next((line for line in stderr if text in line), "")
-    assert told, f"rank 0 ended and did not say that {text!r}"
-    return told
+    found = next((line for line in stderr if text in line), "")
+    assert found, f"rank 0 ended and did not say that {text!r}"
+    return found

@@ -103,9 +103,9 @@ def test_every_port_in_both_modes_over_a_network_that_fails_in_every_way(port: s
 def test_a_lost_peer_is_an_error_in_time(port: str, mode: str) -> None:
     ended = run((port, port), mode, "frozen")
     assert ended.good, str(ended)
-    told = re.findall(r"it said: NET/HARP : .*", ended.said[0])
-    assert len(told) == 1, str(ended)
-    assert "HARP_TIMEOUT" in told[0], str(ended)
+    lines = re.findall(r"it said: NET/HARP : .*", ended.said[0])
+    assert len(lines) == 1, str(ended)
+    assert "HARP_TIMEOUT" in lines[0], str(ended)
 
 
 @every_way
@@ -154,10 +154,10 @@ def test_statistics_show_what_a_comm_did_with_its_settings() -> None:
     ended = run(("udp", "udp"), "threads", "fifo", options=("--verbose",), HARP_STATS="1",
                 HARP_PATHS="3", HARP_MTU="1000")
     assert ended.good, str(ended)
-    told = re.findall(r"NET/HARP : (sent to|received from) [\d.]+:\d+ on v1: (\d+) frames sent, "
+    lines = re.findall(r"NET/HARP : (sent to|received from) [\d.]+:\d+ on v1: (\d+) frames sent, "
                       r".* (\d+) placed, .*; segment (\d+), paths (\d+)", ended.told[0])
-    assert [words[0] for words in sorted(told)] == ["received from", "sent to"], str(ended)
-    for way, frames, placed, segment, paths in told:
+    assert [words[0] for words in sorted(lines)] == ["received from", "sent to"], str(ended)
+    for way, frames, placed, segment, paths in lines:
         assert int(frames if way == "sent to" else placed) > 0
         assert 800 < int(segment) < 1000
         assert paths == "3"

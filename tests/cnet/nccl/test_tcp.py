@@ -59,7 +59,7 @@ def test_what_packets_of_our_own_alone_can_do_asks_for_udp(name: str, value: str
     assert f'HARP_PORT is "tcp", and {name} is for HARP\'s own packets' in warnings(found)[0]
 
 
-@pytest.mark.parametrize(("settings", "told"), [
+@pytest.mark.parametrize(("settings", "line"), [
     ({"HARP_SOCKETS": "3"}, "paths 3: HARP_SOCKETS"),
     ({"HARP_PATHS": "2"}, "paths 2: HARP_PATHS"),
     ({"NCCL_SOCKET_NTHREADS": "2", "NCCL_NSOCKS_PERTHREAD": "4"},
@@ -67,8 +67,8 @@ def test_what_packets_of_our_own_alone_can_do_asks_for_udp(name: str, value: str
     ({"NCCL_SOCKET_NTHREADS": "16", "NCCL_NSOCKS_PERTHREAD": "16"},
      "paths 64: NCCL_SOCKET_NTHREADS times NCCL_NSOCKS_PERTHREAD"),
     ({"NCCL_SOCKET_NTHREADS": "some"}, "paths 1: as NCCL has by default")])
-def test_paths_are_as_many_as_asked_for(settings: dict[str, str], told: str) -> None:
-    assert f"lo: {told}" in says_tcp(ask("listen", **LO, HARP_PORT="tcp", **settings))
+def test_paths_are_as_many_as_asked_for(settings: dict[str, str], line: str) -> None:
+    assert f"lo: {line}" in says_tcp(ask("listen", **LO, HARP_PORT="tcp", **settings))
 
 
 @root_only
@@ -77,8 +77,8 @@ def test_ranks_with_other_settings_meet(ports: tuple[str, str]) -> None:
     ended = run("fifo", "tags", settings=tuple({"HARP_PORT": port, "HARP_STATS": "1"}
                                                for port in ports))
     assert ended.good, str(ended)
-    for told in ended.told:
-        assert re.search(r"(sent to|received from) tcp:10\.0\.1\.\d:\d+ on v1: ", told), str(ended)
+    for log in ended.told:
+        assert re.search(r"(sent to|received from) tcp:10\.0\.1\.\d:\d+ on v1: ", log), str(ended)
 
 
 @root_only

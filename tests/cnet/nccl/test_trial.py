@@ -44,8 +44,8 @@ def run(ends: tuple[End, End], *scenarios: str, ports: tuple[str, str] = ("udp,t
 
 def choices(ended: Ended) -> list[tuple[str, str]]:
     """The choice of each trial at both ends, and its words about the other port."""
-    return [(found["port"], found["than"]) for told in ended.told for found in re.finditer(
-        r"data to 10\.0\.\d\.\d over (?P<port>.*?), v1 \((?P<than>[^)]*)\)", told)]
+    return [(found["port"], found["than"]) for log in ended.told for found in re.finditer(
+        r"data to 10\.0\.\d\.\d over (?P<port>.*?), v1 \((?P<than>[^)]*)\)", log)]
 
 
 @pytest.mark.parametrize("progress", ["threads", "inline"])

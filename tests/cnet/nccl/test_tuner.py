@@ -231,13 +231,13 @@ def test_another_communicator_is_left_to_nccl(client: Path, tmp_path: Path) -> N
 
 def test_the_log_has_a_fingerprint_of_the_file(client: Path, tmp_path: Path) -> None:
     """Alike if the file is, so that ranks can be compared by their logs."""
-    told = []
+    prints = []
     for name, rows in (("a", SOME), ("b", SOME), ("c", SOME[1:])):
         (tmp_path / name).write_text(json.dumps(table(*rows)))
         said = ask(client, QUESTIONS, HARP_TUNER=str(tmp_path / name))
-        told.append({line.partition("fingerprint ")[2][:16] for line in said.log})
-    assert told[0] == told[1] != told[2]
-    assert all(len(one) == 1 and int(next(iter(one)), 16) for one in told)
+        prints.append({line.partition("fingerprint ")[2][:16] for line in said.log})
+    assert prints[0] == prints[1] != prints[2]
+    assert all(len(one) == 1 and int(next(iter(one)), 16) for one in prints)
 
 
 def test_a_plan_may_bring_the_table(client: Path, tmp_path: Path) -> None:
@@ -298,8 +298,8 @@ def test_a_wrong_file_is_one_line_and_nccls_own_choice(client: Path, tmp_path: P
     file.write_text(content if isinstance(content, str) else json.dumps(content))
     said = ask(client, QUESTIONS, HARP_TUNER=str(file))
     assert said.answers == UNTOUCHED
-    told = set(said.warnings)
-    assert len(told) == 1
+    warnings = set(said.warnings)
+    assert len(warnings) == 1
     assert f"HARP_TUNER {file} is not followed, NCCL chooses: " in said.warnings[0]
     assert sentence in said.warnings[0]
 

@@ -88,7 +88,7 @@ static inline bool put_datagram(struct harp_port *port, int hop, uint32_t length
     return slot != NULL;
 }
 
-/* The same, and the datagram says its number: for ways that lose some. */
+/* The same, and the datagram says its number: for paths that lose some. */
 static inline bool put_numbered(struct harp_port *port, int hop, uint32_t length, uint64_t number)
 {
     uint8_t *slot = port->ops->slot(port, hop, length);

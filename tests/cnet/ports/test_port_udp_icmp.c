@@ -191,10 +191,10 @@ static void test_icmp_flood(void)
     }
     while (got < COUNT)
         got += wait_for(a.port, in, HARP_BATCH);
-    bool told = false;
+    bool noticed = false;
     while (a.port->ops->notice(a.port, &notice))
-        told |= notice.type == HARP_NOTICE_TROUBLE && notice.trouble == HARP_TROUBLE_ICMP;
-    assert(told);
+        noticed |= notice.type == HARP_NOTICE_TROUBLE && notice.trouble == HARP_TROUBLE_ICMP;
+    assert(noticed);
     say_refused(100);
     a.port->ops->tend(a.port, now);
     assert(!a.port->ops->notice(a.port, &notice));

@@ -1,4 +1,4 @@
-"""The xdp port where ways lead: routers, neighbours, links that go, and who holds rtnl."""
+"""Hops of the xdp port: routers, neighbours, links that go, and rtnl's lock."""
 
 from __future__ import annotations
 

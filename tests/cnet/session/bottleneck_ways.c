@@ -1,4 +1,4 @@
-/* Tests of test_bottleneck in which the ways there and back, or the clocks at their ends, differ or
+/* Tests of test_bottleneck where the paths there and back, or the clocks at their ends, differ or
  * change. */
 #include "bottleneck_demands.h"
 
@@ -149,7 +149,7 @@ void test_loaded_way_back(void)
     }
 }
 
-/* Data and ACKs take ways of different length and load, as routers that hash choose them. */
+/* Data and ACKs take paths of different length and load, as routers that hash choose them. */
 void test_ways_differ(void)
 {
     for (int longer = BN_THERE; longer <= BN_BACK; longer++)

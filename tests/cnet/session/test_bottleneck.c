@@ -3,7 +3,7 @@
  * The bound of a queue is that of swift.c: T sqrt(n 25 Gb/s / capacity), here twice that for the
  * mean of what arrives in bursts and while newcomers learn.
  *
- * Ways there and back that differ or change are in bottleneck_ways.c.
+ * Paths there and back that differ or change are in bottleneck_ways.c.
  *
  * Usage: test_bottleneck [NAME [SEED]]; all tests without a name. A demand that is not met is
  * printed, and the exit code is 1.

@@ -68,18 +68,18 @@ static uint64_t most_of_one(uint16_t paths, uint32_t holds_bytes)
 
 static void test_codes_say_what_they_can(void)
 {
-    struct harp_parameters told = {.segment = 0};
+    struct harp_parameters announced = {.segment = 0};
     uint32_t before = 0;
     for (uint16_t code = 1; code < HARP_CHUNK_ALIGN; code++) {
-        told.segment = 1408 | code;
-        uint32_t bytes = harp_parameters_hold_bytes(&told);
+        announced.segment = 1408 | code;
+        uint32_t bytes = harp_parameters_hold_bytes(&announced);
         assert(bytes > before && (before == 0 || bytes <= before + before / 8));
         assert(harp_holds_code(bytes) == code && harp_holds_code(bytes - 1) == code - 1);
         before = bytes;
     }
     assert(harp_holds_code(0) == 0 && harp_holds_code(UINT32_MAX) == HARP_CHUNK_ALIGN - 1);
-    told.segment = 1408;
-    assert(harp_parameters_hold_bytes(&told) == 0);
+    announced.segment = 1408;
+    assert(harp_parameters_hold_bytes(&announced) == 0);
 }
 
 static void test_one_path_has_no_more_in_flight_than_the_port_holds(void)

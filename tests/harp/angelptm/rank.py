@@ -1,4 +1,4 @@
-"""One rank of test_ranks.py: trains the small model in each of the ways that it is asked for.
+"""One rank of test_ranks.py: trains the small model in each variant that it is asked for.
 
 Usage: rank.py JSON, an object of backend and ways; each way has steps and a configuration, which
 may be "torch" for DistributedDataParallel. An engine may load a checkpoint before it trains, save
@@ -75,7 +75,7 @@ def by_torch(steps):
 
 
 def main():
-    """Do all ways in their order."""
+    """Train all variants in their order."""
     asked, found, expected = json.loads(sys.argv[1]), {}, None
     torch.set_num_threads(1)
     dist.init_process_group(asked["backend"], timeout=TIMEOUT)

@@ -28,7 +28,7 @@ RANK = Path(__file__).with_name("moe_rank.py")
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_outputs_and_gradients_are_those_of_the_unsplit_layer(ranks):
-    """Of 40 cases: ranks without tokens, all tokens to one expert, any hosts, ways, capacities."""
+    """Of 40 cases: ranks without tokens, all to one expert, any hosts, algorithms, capacities."""
     assert found(start("", ranks, RANK)) == ["right"] * ranks
 
 
@@ -86,8 +86,8 @@ class OneRank:
 
     host_numbers = (0,)
 
-    def __init__(self, told):
-        self.told = told
+    def __init__(self, calls):
+        self.calls = calls
 
     def rank(self):
         return 0
@@ -96,7 +96,7 @@ class OneRank:
         return 1
 
     def run_blocks(self, plan, data, out):
-        self.told.append(plan.collective)
+        self.calls.append(plan.collective)
         out.copy_(data)
         over = Future()
         over.set_result(None)
@@ -104,24 +104,24 @@ class OneRank:
 
 
 def test_all_chunks_are_sent_before_experts_compute_in_both_passes(monkeypatch):
-    told = []
+    calls = []
 
-    class Told(torch.nn.Linear):
+    class Recorded(torch.nn.Linear):
         def forward(self, x):
-            told.append("expert")
+            calls.append("expert")
             y = super().forward(x)
-            y.register_hook(lambda _: told.append("expert"))
+            y.register_hook(lambda _: calls.append("expert"))
             return y
 
-    monkeypatch.setattr(moe, "_light_group", lambda _: OneRank(told))
+    monkeypatch.setattr(moe, "_light_group", lambda _: OneRank(calls))
     monkeypatch.setattr(moe.dist, "all_gather_into_tensor",
                         lambda table, given, group: table.copy_(given[None]))
-    layer = MoE(8, 1, 1, lambda _: Told(8, 8), chunks=3)
+    layer = MoE(8, 1, 1, lambda _: Recorded(8, 8), chunks=3)
     y = layer(torch.randn(9, 8))
-    assert told == ["alltoallv"] * 3 + ["expert", "combine"] * 3
-    told.clear()
+    assert calls == ["alltoallv"] * 3 + ["expert", "combine"] * 3
+    calls.clear()
     y.sum().backward()
-    assert told == ["alltoallv"] * 3 + ["expert", "combine"] * 3
+    assert calls == ["alltoallv"] * 3 + ["expert", "combine"] * 3
 
 
 def expert(_):

@@ -185,9 +185,9 @@ def test_explain_names_all_that_lightcc_reads():
             for name in re.findall(r'"(HARP_[A-Z_]*[A-Z])"', path.read_text())}
     assert "HARP_IFNAME" in read
     said = explained(HARP_IFNAME="lo")
-    told = {"HARP_STORE", "HARP_ELASTIC"}  # by harp run
-    assert read == {*conf.LIGHTCC} | told
-    assert read - told <= set(re.findall("HARP_[A-Z_]+", said))
+    internal = {"HARP_STORE", "HARP_ELASTIC"}  # by harp run
+    assert read == {*conf.LIGHTCC} | internal
+    assert read - internal <= set(re.findall("HARP_[A-Z_]+", said))
     assert "HARP_IFNAME=lo  (environment)" in said
     page = (ROOT / "docs" / "use" / "lightcc.md").read_text()
     assert all(f"| `{name}` |" in page for name in read)

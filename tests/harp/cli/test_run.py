@@ -29,11 +29,11 @@ def test_hosts_are_filled_in_their_order():
     ranks = place_ranks([("a", 2), ("b", 4), ("c", 1)], 5)
     assert [(rank.host, rank.rank, rank.local_rank, rank.local_size) for rank in ranks] == [
         ("a", 0, 0, 2), ("a", 1, 1, 2), ("b", 2, 0, 3), ("b", 3, 1, 3), ("b", 4, 2, 3)]
-    told = variables(ranks[3], ranks, "a", 5000)
-    assert told["RANK"] == told["HOROVOD_RANK"] == "3"
-    assert told["WORLD_SIZE"] == told["HOROVOD_SIZE"] == "5"
-    assert told["LOCAL_RANK"] == told["HOROVOD_LOCAL_RANK"] == "1"
-    assert (told["HOROVOD_CROSS_RANK"], told["HOROVOD_CROSS_SIZE"]) == ("1", "2")
+    found = variables(ranks[3], ranks, "a", 5000)
+    assert found["RANK"] == found["HOROVOD_RANK"] == "3"
+    assert found["WORLD_SIZE"] == found["HOROVOD_SIZE"] == "5"
+    assert found["LOCAL_RANK"] == found["HOROVOD_LOCAL_RANK"] == "1"
+    assert (found["HOROVOD_CROSS_RANK"], found["HOROVOD_CROSS_SIZE"]) == ("1", "2")
     assert variables(ranks[4], ranks, "a", 5000)["HOROVOD_CROSS_SIZE"] == "1"
 
 

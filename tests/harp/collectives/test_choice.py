@@ -1,4 +1,4 @@
-"""The choice between ways: by ports, messages and copies, against sums by hand."""
+"""The choice between algorithms: by ports, messages and copies, against sums by hand."""
 
 from __future__ import annotations
 

@@ -203,7 +203,7 @@ def run_pieces(mover, rows):
 
 
 def moves(mover, kind, peer, data):
-    """Move a piece that is told to or from a peer."""
+    """Move a piece that is announced to or by a peer."""
     rows = table([(address(data), 0, len(data), 0, kind, peer, 0)])
     program = Program("a test", rows, 1 - peer, 2, inline_descriptor=True)
     mover.run(program.pieces, program.pieces_n, program.work, int(PATIENCE_S * 1e9))

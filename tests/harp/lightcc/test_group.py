@@ -31,16 +31,16 @@ class MemoryStore:
     """A store within a process."""
 
     def __init__(self):
-        self.values, self.told = {}, threading.Condition()
+        self.values, self.changed = {}, threading.Condition()
 
     def set(self, key, value):
-        with self.told:
+        with self.changed:
             self.values[key] = value
-            self.told.notify_all()
+            self.changed.notify_all()
 
     def get(self, key):
-        with self.told:
-            assert self.told.wait_for(lambda: key in self.values, PATIENCE_S)
+        with self.changed:
+            assert self.changed.wait_for(lambda: key in self.values, PATIENCE_S)
             return self.values[key]
 
 

@@ -74,9 +74,9 @@ def test_ranks_of_mpich_on_one_host_meet_at_a_port_of_their_job(tmp_path):
 
 
 def test_torch_gets_its_own_variables_from_another_launcher():
-    told = torch_variables(OPEN_MPI)
-    assert read_place(told) == Place(2, 4, 2, 4, "torchrun")
-    assert read_master(told) == read_master(OPEN_MPI)
+    found = torch_variables(OPEN_MPI)
+    assert read_place(found) == Place(2, 4, 2, 4, "torchrun")
+    assert read_master(found) == read_master(OPEN_MPI)
     assert torch_variables(TORCHRUN) == torch_variables({}) == {}
     assert torch_variables({**SLURM, "MASTER_PORT": "5000"})["MASTER_ADDR"] == "gpu007"
 

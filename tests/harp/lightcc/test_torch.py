@@ -55,9 +55,9 @@ def test_threads_that_spin_for_the_same_cores_are_reported_once(threads):
     for process in start("ddp", 2, OMP_NUM_THREADS=str(threads)):
         said.append(process.communicate(timeout=PATIENCE_S)[1])
         assert process.returncode == 0
-    told = [line for line in "".join(said).splitlines() if "OMP_NUM_THREADS" in line]
-    assert len(told) == (threads > 1)
-    assert all(line.startswith("2 ranks of this host compute with") for line in told)
+    lines = [line for line in "".join(said).splitlines() if "OMP_NUM_THREADS" in line]
+    assert len(lines) == (threads > 1)
+    assert all(line.startswith("2 ranks of this host compute with") for line in lines)
 
 
 def test_ddp_trains_as_one_process_with_the_whole_batch_does():

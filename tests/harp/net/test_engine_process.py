@@ -16,7 +16,7 @@ from tests.harp.net.test_engine import PATIENCE_S, engine, pair
 
 
 def refusal(connection):
-    """Wait until another thread uses the connection, and say what this one is told."""
+    """Wait until another thread uses the connection, and return this one's error."""
     with pytest.raises(harp.HarpError) as caught:
         for _ in iter(lambda: connection.info, None):
             pass

@@ -1,4 +1,4 @@
-"""Ways told apart by delays alone: drawn queues, and kernel routers that answer no TTL expiry."""
+"""Paths distinguished by delays: drawn queues, and kernel routers that answer no TTL expiry."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def drawn(way: NDArray[np.int64], rng: np.random.Generator, *, rounds: int, queu
 
 
 def right_share(found: NDArray[np.int64], way: NDArray[np.int64]) -> float:
-    """Of the pairs of ports: told rightly whether they share their way."""
+    """Share of the pairs of ports that are rightly put on one path or on two."""
     pairs = np.triu_indices(len(way), 1)
     same = (found[:, None] == found[None, :]) & (found >= 0)
     return float((same == (way[:, None] == way[None, :]))[pairs].mean())

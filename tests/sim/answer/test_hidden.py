@@ -49,12 +49,12 @@ def test_helpers_of_two_processes_may_share_a_core(tmp_path):
 
 @pytest.mark.parametrize("driver", ["ena", "gve", "other"])
 def test_a_draw_answers_as_a_file_that_says_so(tmp_path, driver):
-    open_, told = made(tmp_path, FAST), made(tmp_path, FAST | {"driver": driver})
+    open_, known = made(tmp_path, FAST), made(tmp_path, FAST | {"driver": driver})
     found = uncover(open_, Hidden(driver))
-    for built in (found, told):
+    for built in (found, known):
         assert {nic.driver for group in built.topology.hosts for nic in group.nics} == {driver}
     rates = [run_scenario(built, built.topology.scenarios[0], 4)[0].images_per_s
-             for built in (found, told)]
+             for built in (found, known)]
     assert rates[0] == rates[1]
 
 

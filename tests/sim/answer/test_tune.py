@@ -253,15 +253,15 @@ def test_shipped_files_can_be_tuned() -> None:
         assert all(size.gain >= 1 for sizes in tuned.sizes.values() for size in sizes)
 
 
-@pytest.mark.parametrize(("rows", "told"), [
+@pytest.mark.parametrize(("rows", "line"), [
     (1, "1 row changes 1 of 2 sizes, up to 2.00 times as fast."),
     (2, "2 rows change 1 of 2 sizes, up to 2.00 times as fast."),
     (0, "0 rows change 1 of 2 sizes, up to 2.00 times as fast."),
 ])
 def test_rows_are_counted_in_words(capsys: pytest.CaptureFixture[str], rows: int,
-                                   told: str) -> None:
+                                   line: str) -> None:
     own, best = Choice("ring", SIMPLE, 2e-6), Choice("tree", SIMPLE, 1e-6)
     sizes = [Size(8, own, 2e-6, best, 1e-6), Size(16, own, 2e-6, None, 2e-6)]
     row = Row("AllReduce", 8, 8, "Tree", "Simple")
     print_tuned(Tuned(Communicator(8, 2, (row,) * rows), {"allreduce": sizes}, 2, 2))
-    assert told in capsys.readouterr().out
+    assert line in capsys.readouterr().out

@@ -183,11 +183,11 @@ def test_a_nic_behind_the_same_switch_is_nearer_than_one_of_the_same_node(tmp_pa
     ({"affinity": {"gpu_nodes": [0, 1]}},
      "affinity.gpu_nodes: 2 places for 4 GPUs; allowed: 4, one for each"),
     ({"affinity": {"nic_nodes": [2]}},
-     r"affinity.nic_nodes\[0\]: 2 is none of 2 by numa_nodes; allowed: 0 to 1"),
+     r"affinity.nic_nodes\[0\]: 2 is too large: numa_nodes gives 2; allowed: 0 to 1"),
     ({"affinity": {"gpu_nics": [0, 0, 0, 1]}},
-     r"affinity.gpu_nics\[3\]: 1 is none of 1 by nics; allowed: 0 to 0"),
+     r"affinity.gpu_nics\[3\]: 1 is too large: nics gives 1; allowed: 0 to 0"),
     ({"affinity": {"nic_switches": [0]}},
-     r"affinity.nic_switches\[0\]: 0 is none of 0 by pcie_switches; "
+     r"affinity.nic_switches\[0\]: 0 is too large: pcie_switches gives 0; "
      "allowed: pcie_switches beside affinity"),
     ({"affinity": {"gpu_node": [0, 0, 1, 1]}}, "did you mean 'gpu_nodes'"),
 ])

@@ -88,9 +88,9 @@ def answer(*changes: str) -> str:
 
 
 def test_the_answer_names_its_corrections():
-    told = answer("scenarios[0].allreduce=tree", "scenarios[0].routing=spray")
+    notes = answer("scenarios[0].allreduce=tree", "scenarios[0].routing=spray")
     for correction in (FORKS, SPRAY):
-        assert correction.sentence(tcp=False) in told
+        assert correction.sentence(tcp=False) in notes
     assert "forks" not in answer("scenarios[0].allreduce=ring")
     assert FORKS.sentence(tcp=True) in answer("scenarios[0].allreduce=tree",
                                               "scenarios[0].stack=kernel-tcp")

@@ -264,7 +264,7 @@ def test_headers_that_fill_the_packet_are_an_error(tmp_path):
         shared(tmp_path, {"mtu": "256B"}, stack={"headers": "400B"})
 
 
-# ---- ways through the fabric
+# ---- paths through the fabric
 
 
 def test_outer_hashing_puts_all_flows_of_two_hosts_on_one_way(tmp_path):

@@ -19,7 +19,7 @@ from tests.support.cluster_files import IDEAL, cluster
 
 MORE = 1.1
 SURE = 1e-3
-"""Shares of a step from which a limit is told from rounding."""
+"""Share of a step above which a limit is no rounding error."""
 
 
 def spans(*rows):

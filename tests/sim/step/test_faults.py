@@ -1,4 +1,4 @@
-"""Faults at given times: exact stalls, ways around and back, one clear error where none is left.
+"""Faults at given times: exact stalls, detours and returns, one clear error where none is left.
 
 Two hosts whose ports carry 1 MB/s send each other 10 MB, which takes 10 s when all is well.
 """

@@ -146,11 +146,11 @@ def test_a_step_that_does_not_fit_is_refused_with_what_would(tmp_path):
     assert "scenarios[0]: a step needs" in sentence
     assert "of the 80.0 GiB of a GPU (weights 15.0 GiB, gradients 15.0 GiB" in sentence
     assert "as with parallel: {shard: zero1}" in sentence
-    told = float(sentence.split("zero1} (")[1].split(" GiB")[0])
+    gib = float(sentence.split("zero1} (")[1].split(" GiB")[0])
     fits = command(tmp_path, scenario={"parallel": "zero1"})
     assert fits.exit_code == 0, fits.stderr
     (row,) = json.loads(fits.stdout)["scenarios"]
-    assert row["memory_bytes"]["total"] / 2**30 == pytest.approx(told, abs=0.05)
+    assert row["memory_bytes"]["total"] / 2**30 == pytest.approx(gib, abs=0.05)
 
 
 @pytest.mark.parametrize(("change", "keys"), [

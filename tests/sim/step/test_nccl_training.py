@@ -72,10 +72,10 @@ def test_gathers_and_scatters_of_parameters_go_by_nccls_choice_too(tmp_path, col
     built = cluster(tmp_path, hosts=2, gpus=2, scenario={"allreduce": "nccl", "parallel": "fsdp"})
     job = Run(built, built.topology.scenarios[0], 4).jobs[0]
     for elements in (2, 10**8):
-        told = share_plan(job.recipe, job.groups, collective, elements)
+        chosen = share_plan(job.recipe, job.groups, collective, elements)
         row = measure(built, collective, [4 * elements], algorithms=["nccl"]).rows[0]
-        assert row.choice == f"ring {told.protocol.name}"
-        assert told.plan.name == collective
+        assert row.choice == f"ring {chosen.protocol.name}"
+        assert chosen.plan.name == collective
 
 
 def test_a_tree_of_tensor_parallel_replicas_has_one_rank_of_each_group(tmp_path):

@@ -96,7 +96,7 @@ def test_topk_chunk_and_bits_are_the_policy_s(tmp_path):
 
 
 def test_few_bits_travel_as_the_policy_says(tmp_path):
-    """Two exchanges of parts with all others at once, of so many bits and a scale each 256."""
+    """Two exchanges of parts with all others at once, of ``bits`` and a scale each 256."""
     for bits in (8, 4, 2):
         message = OuterPolicy("diloco", 2, bits=bits).message_bytes(N)
         assert message == pytest.approx(N * (bits / 8 + 4 / 256), rel=1e-6)

@@ -176,7 +176,7 @@ def stop_timeline() -> None:
     _world.current().timeline.stop()
 
 
-# What scripts ask before they choose a way. Collectives here are LightCC's alone.
+# Questions of scripts before they choose a backend. Collectives here are LightCC's alone.
 
 def _no() -> bool:
     return False

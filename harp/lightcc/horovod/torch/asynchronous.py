@@ -81,11 +81,11 @@ def chosen(average: bool | None, op: ReduceOp | None) -> ReduceOp:
 
 @dataclass(frozen=True)
 class _Reduction:
-    """What is done with the elements of all ranks."""
+    """Operation on the elements of all ranks."""
 
     op: ReduceOp
     before: float
-    """What each rank's elements are multiplied by, and below, what the result is."""
+    """Factor for each rank's elements, and below, for the result."""
     after: float
     ranks: int
 

@@ -8,7 +8,7 @@ import torch
 
 
 class Compressor:
-    """What a compressor of one's own has; it is given as ``compression``."""
+    """Interface of a compressor of one's own, which is given as ``compression``."""
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:

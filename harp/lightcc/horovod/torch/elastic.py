@@ -44,7 +44,7 @@ log = logging.getLogger("harp.horovod")
 
 
 class State:
-    """What a training function goes on from."""
+    """State that a training function continues from."""
 
     def __init__(self) -> None:
         self._callbacks: list[Callable[[], None]] = []

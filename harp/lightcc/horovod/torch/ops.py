@@ -138,6 +138,6 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
 def join(device: int = -1) -> int:  # noqa: ARG001  (Horovod's)
     """Wait until all ranks have joined, with zeros for what they reduce; gives the last one."""
     last = int(synchronize(say("join", "join", global_process_set)))
-    # Who joined early has asked for fewer than the others, and none is under way now.
+    # A rank that joined early has asked for fewer than the others; none is under way now.
     forget_unnamed(global_process_set)
     return last

@@ -261,9 +261,9 @@ def test_any_file_is_judged_or_refused(at, value):
 @pytest.mark.parametrize("text", ["", "null", "[]", '{"format": "harp-snapshot-1"}', "\x00",
                                   '{"format": "harp-snapshot-1", "host": "", "moments": []}'])
 def test_a_file_that_is_no_report_is_one_sentence(text):
-    with pytest.raises(SnapshotError, match="it is no snapshot of format harp-snapshot-1") as told:
+    with pytest.raises(SnapshotError, match="it is no snapshot of format harp-snapshot-1") as info:
         from_json(text)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(info.value)
 
 
 def test_a_router_of_the_map_is_named():

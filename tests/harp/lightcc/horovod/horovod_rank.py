@@ -290,10 +290,10 @@ def layers():
     assert hvd.allgather_object(names) == [names] * hvd.size()
     net(torch.ones(1, 10)).sum().backward()
     optimizer.synchronize()
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         optimizer.step()
-    return [str(one.message) for one in told] + [refused(call, ValueError) for call in (
+    return [str(one.message) for one in caught] + [refused(call, ValueError) for call in (
         lambda: hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), 0.1),
                                          backward_passes_per_step=0),
         lambda: hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), 0.1), groups=-1),

@@ -42,8 +42,8 @@ def test_collectives_are_right_and_names_may_come_in_any_order(ranks, port, tmp_
     timeline = tmp_path / "timeline.json"
     assert answers(run(ranks, RANK, "collectives", HARP_PORT=port,
                        HOROVOD_TIMELINE=str(timeline))) == ["right"] * ranks
-    told = {event.get("name") for event in json.loads(timeline.read_text())}
-    assert {"NEGOTIATE_ALLREDUCE", "NEGOTIATE_ALLTOALL", "ALLGATHER", "BROADCAST"} <= told
+    names = {event.get("name") for event in json.loads(timeline.read_text())}
+    assert {"NEGOTIATE_ALLREDUCE", "NEGOTIATE_ALLTOALL", "ALLGATHER", "BROADCAST"} <= names
 
 
 def test_a_timeline_that_cannot_be_written_is_named():
@@ -146,9 +146,9 @@ def test_sets_of_ranks_work_at_once_and_who_has_no_data_joins():
 def test_a_dead_rank_is_named_at_every_other_rank():
     ended = run(3, RANK, "killed")
     assert ended.returncode == 0, ended.stderr
-    told = [json.loads(line.partition("] ")[2]) for line in ended.stdout.splitlines()]
-    assert len(told) == 2
-    for one in told:
+    answers = [json.loads(line.partition("] ")[2]) for line in ended.stdout.splitlines()]
+    assert len(answers) == 2
+    for one in answers:
         assert "rank 2 is gone" in one["error"]
         assert one["seconds"] < NOTICED_S
 

@@ -26,9 +26,9 @@ def events_of(path):
              if event.get("name") == "process_name"}
     found = {name: [] for name in names.values() if name}
     opened = dict.fromkeys(names, 0)
-    told = [event for event in events if event["ph"] != "M"]
-    assert all(one["ts"] <= other["ts"] for one, other in pairwise(told))
-    for event in told:
+    timed = [event for event in events if event["ph"] != "M"]
+    assert all(one["ts"] <= other["ts"] for one, other in pairwise(timed))
+    for event in timed:
         if event["ph"] == "i":
             assert event == {"ph": "i", "name": "CYCLE_START", "ts": event["ts"], "s": "g"}
             continue
@@ -100,11 +100,11 @@ STEPS = st.one_of(
 
 @settings(deadline=None, max_examples=200)
 @given(st.lists(st.tuples(st.sampled_from(["a", 'b"\\']), STEPS)), st.integers(0, 5))
-def test_events_are_in_balance_and_the_file_is_whole_for_any_calls(tmp_path_factory, told,
+def test_events_are_in_balance_and_the_file_is_whole_for_any_calls(tmp_path_factory, calls,
                                                                    begin):
     timeline, path = Timeline(), tmp_path_factory.mktemp("timeline") / "it.json"
     timeline.start(str(path))
-    for at, (name, (step, *more)) in enumerate(told):
+    for at, (name, (step, *more)) in enumerate(calls):
         if at == begin:  # amid whatever it is
             timeline.stop()
             timeline.start(str(path))

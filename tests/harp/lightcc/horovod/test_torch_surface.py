@@ -62,14 +62,14 @@ SAME = {"broadcast_object": ("obj=None", "obj")}
 """Arguments that Horovod requires and ours do not: only the root has an object."""
 
 
-def told(default):
+def written(default):
     if default is hvd.global_process_set:
         return "all"
     return {hvd.Compression.none: "none", hvd.Average: "avg"}.get(default, repr(default))
 
 
 def arguments(call):
-    return [each.name if each.default is each.empty else f"{each.name}={told(each.default)}"
+    return [each.name if each.default is each.empty else f"{each.name}={written(each.default)}"
             for each in inspect.signature(call).parameters.values()]
 
 

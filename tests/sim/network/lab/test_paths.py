@@ -70,9 +70,9 @@ def test_data_crosses_the_links_that_the_simulators_say(tmp_path, stack, bond, m
                    nic={"rate": "1Gbps", "ports": 2, "bond": bond},
                    scenario={"stack": stack, "channels": 1, "bond": bond, **more})
     plan = make_plan("ring", ranks=made.gpus, nbytes=NBYTES, group=1)
-    sent, *told = ran_at(made, "lab", plan)
+    sent, *carried = ran_at(made, "lab", plan)
     took = {made.fabric.link_name(link) for link in np.flatnonzero(sent > A_MESSAGE)}
-    assert took == links_by_routes(told[0], plan, told[1])
+    assert took == links_by_routes(carried[0], plan, carried[1])
 
 
 @pytest.mark.parametrize("stack", ["kernel-tcp", "harp"])

@@ -69,7 +69,7 @@ def test_tshark_finds_nothing_wrong(capture: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("arguments", "says"), [
     (["--fidelity", "packet", "--pcap", "x.pcap"], "give LINK=FILE"),
     (["--fidelity", "packet", "--pcap", "nolink=x.pcap"],
-     "'nolink' is none of the fabric's 48 links, e.g. 'node-0/bond0->leaf0#1'"),
+     "'nolink' is not one of the fabric's 48 links, e.g. 'node-0/bond0->leaf0#1'"),
     (["--pcap", "a->b=x.pcap"], "needs --fidelity packet"),
     (["--fidelity", "packet", "--pcap", "node-0/bond0->leaf0=x.pcap"],
      "captures one row, but 6 would run"),

@@ -69,8 +69,8 @@ def test_flow_says_that_only_packet_reads_congestion() -> None:
     done = CliRunner().invoke(main, [str(BONDED), *changes, "--scenario", "1 channel, one path",
                                      "--draws", "0"])
     assert done.exit_code == 0
-    told = " ".join(done.output.split())
-    assert "Only --fidelity packet and lab read scenarios.congestion" in told
+    text = " ".join(done.output.split())
+    assert "Only --fidelity packet and lab read scenarios.congestion" in text
 
 
 def test_congestion_of_another_stack_is_refused_in_a_sentence() -> None:

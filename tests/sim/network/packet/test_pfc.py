@@ -1,4 +1,4 @@
-"""Priority flow control: nothing is lost, pauses propagate and block others, and loops are told."""
+"""Priority flow control: nothing is lost, pauses propagate and block others, loops are named."""
 
 from __future__ import annotations
 

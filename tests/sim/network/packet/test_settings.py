@@ -121,10 +121,10 @@ def test_flow_says_that_only_packet_reads_them(tmp_path: Path) -> None:
         fabric={"template": "single-switch", "switch": {"mark": "100kB"}}))
     done = CliRunner().invoke(main, [str(path), "--draws", "0"])
     assert done.exit_code == 0
-    told = " ".join(done.output.split())
-    assert "Only --fidelity packet reads fabric.switch, hosts.nics.ring, vpc.police." in told
-    assert "Here policed caps delay traffic instead of dropping it." in told
-    assert "no effect" not in told.replace("has no effect on any row: channels", "")
+    text = " ".join(done.output.split())
+    assert "Only --fidelity packet reads fabric.switch, hosts.nics.ring, vpc.police." in text
+    assert "Here policed caps delay traffic instead of dropping it." in text
+    assert "no effect" not in text.replace("has no effect on any row: channels", "")
 
 
 def test_keys_of_packet_are_found_in_lists_too() -> None:
