@@ -452,8 +452,6 @@ void dst_end_prod(struct dst_end *end, uint64_t now_ns)
         return;
     switch (virtual_below(&end->random, 6)) {
     case 0:
-        harp_session_path_retire(end->session, path, on);
-        break;
     case 1:
         harp_session_path_off_queue(end->session, path, on);
         break;

@@ -329,13 +329,11 @@ static void give_back(struct play *play)
     play->lent -= frames;
 }
 
-/* A path is retired, refused, moved, or has another MTU; or the session closes. */
+/* A path is off its queue, refused, moved, or has another MTU; or the session closes. */
 static void change_path(struct play *play)
 {
     uint8_t what = next_byte(play), path = next_byte(play) % (PATHS + 1);
-    if (what < 60)
-        harp_session_path_retire(play->session, path, what & 1);
-    else if (what < 120)
+    if (what < 120)
         harp_session_path_off_queue(play->session, path, what & 1);
     else if (what < 180)
         harp_session_unreachable(play->session, play->now_ns, path);
