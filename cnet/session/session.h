@@ -386,9 +386,4 @@ void harp_session_refused(struct harp_session *session, uint64_t now_ns, uint8_t
 void harp_session_path_broken(struct harp_session *session, uint64_t now_ns, uint8_t path,
                               bool closed);
 
-/* Send one PROBE that makes a UDP payload of `bytes`, more than HARP_HEADER_BYTES. False while one
- * is under way on this path. Once probing_bytes is 0 again it has arrived (confirmed_bytes) or is
- * lost. */
-bool harp_session_probe_bytes(struct harp_session *session, uint8_t path, uint16_t bytes);
-
 #endif

@@ -1,6 +1,4 @@
 /* Calls of the session's owner about paths. */
-#include <assert.h>
-
 #include "session/session_state.h"
 
 static bool path_exists(const struct harp_session *session, uint8_t path)
@@ -176,16 +174,4 @@ void harp_session_refused(struct harp_session *session, uint64_t now_ns, uint8_t
     }
     if (certain || session->now_ns - session->refused_ns >= HARP_REFUSED_NS)
         harp_session_end(session, HARP_REASON_REFUSED, false);
-}
-
-bool harp_session_probe_bytes(struct harp_session *session, uint8_t path, uint16_t bytes)
-{
-    assert(bytes > HARP_HEADER_BYTES);
-    if (session->state != HARP_OPEN || !path_exists(session, path) ||
-        !session->path_state[path].heard || session->path_state[path].size != HARP_SIZE_NONE)
-        return false;
-    session->path_state[path].size = HARP_SIZE_DUE;
-    session->path_state[path].size_bytes = bytes;
-    harp_session_wake(session, path);
-    return true;
 }

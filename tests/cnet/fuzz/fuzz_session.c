@@ -339,12 +339,10 @@ static void change_path(struct play *play)
         harp_session_unreachable(play->session, play->now_ns, path);
     else if (what < 190)
         harp_session_refused(play->session, play->now_ns, path, what == 189);
-    else if (what < 193)
-        harp_session_path_mtu(play->session, play->now_ns, path, next_byte(play) * 64u);
     else if (what < 196)
         harp_session_path_moved(play->session, path);
     else if (what < 252)
-        harp_session_probe_bytes(play->session, path, (uint16_t)(45 + next_below(play, 2000)));
+        harp_session_path_mtu(play->session, play->now_ns, path, next_byte(play) * 64u);
     else
         harp_session_close(play->session, play->now_ns, next_byte(play) % 8, "text");
 }
