@@ -28,8 +28,8 @@
     EVENT(PATH, "path made", "path %" PRIu64 ", hop %" PRIu64)                                     \
     EVENT(PATH_DIED, "path died", "path %" PRIu64 ", srtt %" PRIu64 " ns")                         \
     EVENT(PATH_BACK, "path is back", "path %" PRIu64 ", srtt %" PRIu64 " ns")                      \
-    EVENT(PATH_RETIRED, "path retired", "path %" PRIu64 ", off its queue: %" PRIu64)               \
-    EVENT(PATH_UNRETIRED, "path no longer retired", "path %" PRIu64)                               \
+    EVENT(PATH_OFF_QUEUE, "path off its queue there", "path %" PRIu64)                             \
+    EVENT(PATH_ON_QUEUE, "path on its queue there", "path %" PRIu64)                               \
     EVENT(PATH_MTU, "path takes other frames", "path %" PRIu64 ", UDP payload %" PRIu64 " bytes")  \
     EVENT(UNREACHABLE, "unreachable, says the network", "path %" PRIu64 ", refused %" PRIu64)      \
     EVENT(BROKEN, "its TCP flow broke", "path %" PRIu64 ", errno %" PRIu64 " (0: closed there)")   \

@@ -138,7 +138,8 @@ struct harp_connection {
     uint64_t since_ns;
     uint64_t attempt;                 /* at the listening end: key of the FIRST that made it */
     char peer[HARP_STATS_NAME_BYTES]; /* the remote address of path 0, for statistics */
-    uint64_t paths_dead, paths_retired, paths_narrow, lost_recorded; /* as the recorder has them */
+    uint64_t paths_dead, paths_off_queue, paths_narrow,
+        lost_recorded;   /* as the recorder has them */
     uint32_t drafts_due; /* frames that the application is owed */
     uint32_t sent_oldest, sent_next;
     struct {

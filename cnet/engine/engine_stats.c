@@ -29,17 +29,18 @@ static void note_path(struct harp_connection *connection, uint32_t path,
 {
     struct harp_engine *engine = connection->engine;
     uint64_t bit = UINT64_C(1) << path;
-    bool dead = !info->alive, retired = info->retired || info->off_queue;
+    bool dead = !info->alive;
     bool narrow = info->fragments > 1;
     if (dead != !!(connection->paths_dead & bit)) {
         record_event(engine, dead ? HARP_RECORD_PATH_DIED : HARP_RECORD_PATH_BACK, connection->id,
                      path, info->smoothed_ns);
         connection->paths_dead ^= bit;
     }
-    if (retired != !!(connection->paths_retired & bit)) {
-        record_event(engine, retired ? HARP_RECORD_PATH_RETIRED : HARP_RECORD_PATH_UNRETIRED,
-                     connection->id, path, info->off_queue);
-        connection->paths_retired ^= bit;
+    if (info->off_queue != !!(connection->paths_off_queue & bit)) {
+        record_event(engine,
+                     info->off_queue ? HARP_RECORD_PATH_OFF_QUEUE : HARP_RECORD_PATH_ON_QUEUE,
+                     connection->id, path, 0);
+        connection->paths_off_queue ^= bit;
     }
     if (narrow != !!(connection->paths_narrow & bit)) {
         record_event(engine, HARP_RECORD_PATH_MTU, connection->id, path, info->frame_bytes);

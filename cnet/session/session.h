@@ -285,8 +285,8 @@ const struct harp_session_counters *harp_session_count(const struct harp_session
  * - frames of MIN_PLPMTU do not pass, though small ones do (mtu_fails; pmtu.h says how that is
  *   found out). When no path that lives has passed any for dead_ns, the connection ends
  *   (HARP_REASON_MTU);
- * - it is retired, here by harp_session_path_retire or by the peer, at whose host it arrives on
- *   another engine's queue (off_queue); unless no other path is left.
+ * - it arrives at the peer's host on another engine's queue (off_queue); unless no other path is
+ *   left.
  * A path on which whole chunks do not pass in one frame (fragments > 1) carries what those have no
  * room for on which they do. */
 /* cdef: begin */
@@ -294,8 +294,7 @@ struct harp_path_info {
     bool alive;
     bool usable;    /* carries data */
     bool heard;     /* a frame has come on it, or we are the connecting end */
-    bool retired;   /* by harp_session_path_retire */
-    bool off_queue; /* by the peer */
+    bool off_queue; /* as the peer says */
     bool mtu_fails;
     bool validating;      /* the peer's new address has not answered yet */
     uint8_t fragments;    /* into which a whole chunk is cut here */
@@ -324,9 +323,6 @@ bool harp_session_path_info(const struct harp_session *session, uint8_t path,
 
 /* UDP payload of the longest frames that this path carries now, as far as is known. */
 uint16_t harp_session_path_frame_bytes(const struct harp_session *session, uint8_t path);
-
-/* Put no data on this path any more unless no other lives; and take that back. */
-void harp_session_path_retire(struct harp_session *session, uint8_t path, bool retired);
 
 /* ICMP, or the kernel, says that this path takes UDP payloads of `payload_max` bytes. ICMP can be
  * forged, so the path is only asked whether it is so, at most once a timeout: by PROBEs of the size
@@ -389,10 +385,5 @@ void harp_session_refused(struct harp_session *session, uint64_t now_ns, uint8_t
 #define HARP_BROKEN_NS UINT64_C(1000000000)
 void harp_session_path_broken(struct harp_session *session, uint64_t now_ns, uint8_t path,
                               bool closed);
-
-/* Send one PROBE that makes a UDP payload of `bytes`, more than HARP_HEADER_BYTES. False while one
- * is under way on this path. Once probing_bytes is 0 again it has arrived (confirmed_bytes) or is
- * lost. */
-bool harp_session_probe_bytes(struct harp_session *session, uint8_t path, uint16_t bytes);
 
 #endif

@@ -1,6 +1,4 @@
 /* Calls of the session's owner about paths. */
-#include <assert.h>
-
 #include "session/session_state.h"
 
 static bool path_exists(const struct harp_session *session, uint8_t path)
@@ -19,7 +17,6 @@ bool harp_session_path_info(const struct harp_session *session, uint8_t path,
         .alive = !at->dead,
         .usable = !at->dead && !at->no_data,
         .heard = path_state->heard,
-        .retired = path_state->retired,
         .off_queue = path_state->off_queue,
         .mtu_fails = harp_session_is_too_narrow(path_state),
         .validating = path_state->validating,
@@ -46,14 +43,6 @@ bool harp_session_path_info(const struct harp_session *session, uint8_t path,
 uint16_t harp_session_path_frame_bytes(const struct harp_session *session, uint8_t path)
 {
     return path_exists(session, path) ? harp_pmtu_frame_bytes(&session->path_state[path].pmtu) : 0;
-}
-
-void harp_session_path_retire(struct harp_session *session, uint8_t path, bool retired)
-{
-    if (session->state != HARP_OPEN || !path_exists(session, path))
-        return;
-    session->path_state[path].retired = retired;
-    harp_session_paths_rate(session);
 }
 
 void harp_session_path_mtu(struct harp_session *session, uint64_t now_ns, uint8_t path,
@@ -185,16 +174,4 @@ void harp_session_refused(struct harp_session *session, uint64_t now_ns, uint8_t
     }
     if (certain || session->now_ns - session->refused_ns >= HARP_REFUSED_NS)
         harp_session_end(session, HARP_REASON_REFUSED, false);
-}
-
-bool harp_session_probe_bytes(struct harp_session *session, uint8_t path, uint16_t bytes)
-{
-    assert(bytes > HARP_HEADER_BYTES);
-    if (session->state != HARP_OPEN || !path_exists(session, path) ||
-        !session->path_state[path].heard || session->path_state[path].size != HARP_SIZE_NONE)
-        return false;
-    session->path_state[path].size = HARP_SIZE_DUE;
-    session->path_state[path].size_bytes = bytes;
-    harp_session_wake(session, path);
-    return true;
 }

@@ -15,7 +15,7 @@ static uint32_t rank_path(const struct harp_path_state *path_state)
 {
     if (!path_state->heard || path_state->validating || harp_session_is_too_narrow(path_state))
         return 0;
-    return path_state->retired || path_state->off_queue ? 1 : 2;
+    return path_state->off_queue ? 1 : 2;
 }
 
 uint8_t harp_session_pick_path(const struct harp_session *session, uint8_t wanted)

@@ -63,9 +63,8 @@ struct harp_path_state {
     bool heard;
     bool validating;          /* the peer's new address: until a packet is acknowledged that */
     uint64_t validating_from; /* has this number or a later one */
-    bool retired;
-    bool off_queue;   /* the peer says so of what we send */
-    bool arrives_off; /* we say so of what the peer sends */
+    bool off_queue;           /* the peer says so of what we send */
+    bool arrives_off;         /* we say so of what the peer sends */
 };
 
 /* Packets whose fragments are being handed out: chunks of one length on one path. The first

@@ -452,25 +452,18 @@ void dst_end_prod(struct dst_end *end, uint64_t now_ns)
         return;
     switch (virtual_below(&end->random, 6)) {
     case 0:
-        harp_session_path_retire(end->session, path, on);
-        break;
     case 1:
         harp_session_path_off_queue(end->session, path, on);
         break;
     case 2:
         harp_session_unreachable(end->session, clock_of(end, now_ns), path);
         break;
-    case 4:
-        harp_session_path_mtu(end->session, clock_of(end, now_ns), path,
-                              (uint32_t)virtual_below(&end->random, DST_FRAME_MAX));
-        break;
     case 3:
         harp_session_path_moved(end->session, path);
         break;
     default:
-        harp_session_probe_bytes(
-            end->session, path,
-            (uint16_t)(HARP_HEADER_BYTES + 1 + virtual_below(&end->random, 1500)));
+        harp_session_path_mtu(end->session, clock_of(end, now_ns), path,
+                              (uint32_t)virtual_below(&end->random, DST_FRAME_MAX));
     }
     end->wake_ns = now_ns;
 }

@@ -70,8 +70,8 @@ struct dst_world {
     bool small;                       /* sessions with little memory */
     uint64_t jump_ns;                 /* when a clock jumps */
     int64_t jump_by_ns;
-    uint64_t skip_ns;  /* when very many packets pass at once */
-    uint64_t prod_ns;  /* when an end hears of a path again: retired, unreachable, and so on */
+    uint64_t skip_ns; /* when very many packets pass at once */
+    uint64_t prod_ns; /* when an end hears of a path again: off its queue, unreachable, and so on */
     uint64_t flood_ns; /* when the next FIRST of a flood comes */
     uint32_t flood_n;  /* how many are still to come */
     struct dst_result result;

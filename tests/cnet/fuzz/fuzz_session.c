@@ -329,24 +329,20 @@ static void give_back(struct play *play)
     play->lent -= frames;
 }
 
-/* A path is retired, refused, moved, or has another MTU; or the session closes. */
+/* A path is off its queue, refused, moved, or has another MTU; or the session closes. */
 static void change_path(struct play *play)
 {
     uint8_t what = next_byte(play), path = next_byte(play) % (PATHS + 1);
-    if (what < 60)
-        harp_session_path_retire(play->session, path, what & 1);
-    else if (what < 120)
+    if (what < 120)
         harp_session_path_off_queue(play->session, path, what & 1);
     else if (what < 180)
         harp_session_unreachable(play->session, play->now_ns, path);
     else if (what < 190)
         harp_session_refused(play->session, play->now_ns, path, what == 189);
-    else if (what < 193)
-        harp_session_path_mtu(play->session, play->now_ns, path, next_byte(play) * 64u);
     else if (what < 196)
         harp_session_path_moved(play->session, path);
     else if (what < 252)
-        harp_session_probe_bytes(play->session, path, (uint16_t)(45 + next_below(play, 2000)));
+        harp_session_path_mtu(play->session, play->now_ns, path, next_byte(play) * 64u);
     else
         harp_session_close(play->session, play->now_ns, next_byte(play) % 8, "text");
 }

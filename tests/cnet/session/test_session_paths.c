@@ -1,4 +1,4 @@
-/* Choice of paths for data: where they lead, who retired them. */
+/* Choice of paths for data: where they lead, by which queues they arrive. */
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -76,40 +76,24 @@ static void test_information(void)
     pair_free(pair);
 }
 
-static void test_retired_by_this_end(void)
-{
-    struct pair *pair = with_paths(2);
-    harp_session_path_retire(pair->end[0], 0, true);
-    assert(path_info(pair, 0, 0).retired && !path_info(pair, 0, 0).usable);
-    for (int i = 0; i < 5; i++) {
-        send_one(pair);
-        assert(data_on[0] == 0);
-    }
-    harp_session_path_retire(pair->end[0], 1, true); /* no other is left: both carry again */
-    assert(path_info(pair, 0, 0).usable && path_info(pair, 0, 1).usable);
-    send_one(pair);
-    harp_session_path_retire(pair->end[0], 0, false);
-    send_one(pair);
-    assert(data_on[0] == 20 && data_on[1] == 0);
-    pair_free(pair);
-}
-
 static bool only_path_0(struct pair *pair, uint8_t to, const struct harp_frame *frame)
 {
     return count_frame(pair, to, frame) && frame->path == 0;
 }
 
-static void test_retired_but_the_last_to_live(void)
+static void test_off_its_queue_but_the_last_to_live(void)
 {
     struct pair *pair = with_paths(2);
-    harp_session_path_retire(pair->end[0], 0, true);
+    harp_session_path_off_queue(pair->end[1], 0, true);
+    pair_pass(pair, MS);
+    assert(!path_info(pair, 0, 0).usable);
     pair->passes = only_path_0;
     send_one(pair); /* path 1 dies on the way */
     assert(data_on[0] == 20 && !path_info(pair, 0, 1).alive);
     pair_free(pair);
 }
 
-static void test_retired_by_the_peer(void)
+static void test_off_its_queue(void)
 {
     struct pair *pair = with_paths(2);
     harp_session_path_off_queue(pair->end[1], 1, true);
@@ -123,6 +107,10 @@ static void test_retired_by_the_peer(void)
     harp_session_path_off_queue(pair->end[1], 1, false);
     pair_pass(pair, MS);
     assert(!path_info(pair, 0, 1).off_queue && path_info(pair, 0, 1).usable);
+    for (uint8_t path = 0; path < 2; path++)
+        harp_session_path_off_queue(pair->end[1], path, true);
+    pair_pass(pair, MS); /* no other is left: both carry again */
+    assert(path_info(pair, 0, 0).usable && path_info(pair, 0, 1).usable);
     pair_free(pair);
 }
 
@@ -386,9 +374,8 @@ int main(void)
     test_a_path_that_moved_is_validated_before_it_carries_data();
     test_only_the_newest_frame_of_a_path_moves_it();
     test_information();
-    test_retired_by_this_end();
-    test_retired_but_the_last_to_live();
-    test_retired_by_the_peer();
+    test_off_its_queue();
+    test_off_its_queue_but_the_last_to_live();
     test_a_path_that_is_rerouted();
     test_a_path_that_was_not_heard_is_not_used();
     test_the_receiver_counts_what_is_missing();

@@ -445,28 +445,6 @@ static void test_a_hint_that_a_path_is_wide_is_checked(void)
     pair_free(pair);
 }
 
-static void test_probing_a_size(void)
-{
-    struct pair *pair = with_paths(1, 0, 0);
-    uint16_t jumbo = 8832 + HARP_HEADER_BYTES;
-    assert(harp_session_probe_bytes(pair->end[0], 0, jumbo));
-    assert(!harp_session_probe_bytes(pair->end[0], 0, jumbo));
-    assert(!harp_session_probe_bytes(pair->end[0], 1, jumbo));
-    assert(info_of(pair, 0, 0).probing_bytes == jumbo);
-    pair_pass(pair, MS);
-    assert(info_of(pair, 0, 0).probing_bytes == 0 && info_of(pair, 0, 0).confirmed_bytes == jumbo);
-    pair_free(pair);
-
-    pair = with_paths(1, 0, 0);
-    pair->stopped[1] = true;
-    assert(harp_session_probe_bytes(pair->end[0], 0, jumbo));
-    pair_pass(pair, 100 * MS);
-    pair->stopped[1] = false;
-    pair_pass(pair, 100 * MS);
-    assert(info_of(pair, 0, 0).probing_bytes == 0 && info_of(pair, 0, 0).usable);
-    pair_free(pair);
-}
-
 int main(void)
 {
     test_a_narrow_path_comes_after_wide_ones_until_it_is_wide();
@@ -487,6 +465,5 @@ int main(void)
     test_streamed();
     test_a_hint_that_a_path_is_narrow_is_checked();
     test_a_hint_that_a_path_is_wide_is_checked();
-    test_probing_a_size();
     return 0;
 }
