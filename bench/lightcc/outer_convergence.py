@@ -15,6 +15,7 @@ import socket
 import statistics
 import subprocess
 import sys
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -44,16 +45,22 @@ TRAINING = {"CNN on digits": (1600, 1e-3), "transformer on text": (1200, 1e-3)}
 """By model: steps, and the highest learning rate."""
 
 
-def start_ranks() -> Ranks:
-    """Start the islands on this host."""
+@contextmanager
+def islands() -> Iterator[Ranks]:
+    """Start the ranks on this host, and end them."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     given = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
                           "WORLD_SIZE": str(ISLANDS), "OMP_NUM_THREADS": "1"}
-    return Ranks([subprocess.Popen(
+    processes = [subprocess.Popen(
         [sys.executable, "-W", "ignore", *module("outer_rank")], env=given | {"RANK": str(rank)},
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
-        for rank in range(ISLANDS)])
+        for rank in range(ISLANDS)]
+    try:
+        yield Ranks(processes)
+    finally:
+        for process in processes:
+            process.kill()
 
 
 def train(ranks: Ranks, model: str, arm: str, seed: int, share: float) -> dict[str, Any]:
@@ -72,15 +79,16 @@ def train(ranks: Ranks, model: str, arm: str, seed: int, share: float) -> dict[s
 def measure(rows: Sequence[Row], share: float, seeds: str, picture: str | None) -> Iterator[Result]:
     """Train row by row, and DDP for each model that is asked for."""
     del picture
-    ranks, chosen = start_ranks(), [int(seed) for seed in seeds.split(",")]
+    chosen = [int(seed) for seed in seeds.split(",")]
     found: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        model, arm = row.id.split(": ")
-        runs = found.setdefault(model, [])
-        for one in dict.fromkeys((BASE, arm)):
-            if not any(run["arm"] == one for run in runs):
-                runs.extend(train(ranks, model, one, seed, share) for seed in chosen)
-        yield result(row, found, BASE)
+    with islands() as ranks:
+        for row in rows:
+            model, arm = row.id.split(": ")
+            runs = found.setdefault(model, [])
+            for one in dict.fromkeys((BASE, arm)):
+                if not any(run["arm"] == one for run in runs):
+                    runs.extend(train(ranks, model, one, seed, share) for seed in chosen)
+            yield result(row, found, BASE)
 
 
 ROWS = by_id(Row(f"{model}: {arm}", f"loss and accuracy, {arm}", result, reference=BASE)

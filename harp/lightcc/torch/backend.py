@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import torch
 import torch.distributed as dist
 
+from harp.lightcc.accelerator import Accelerator
 from harp.lightcc.group import Group
 from harp.lightcc.launch import torch_variables
 from harp.lightcc.settings import LightSettings
@@ -39,7 +40,7 @@ from harp.lightcc.tensors import (
 )
 from harp.lightcc.torch.callbacks import Callbacks, as_in, here
 from harp.lightcc.torch.join import patch_join
-from harp.lightcc.torch.staging import Accelerator, First, Stager
+from harp.lightcc.torch.staging import First, Stager
 from harp.lightcc.torch.work import LightWork, StagedWork, join_works, work_of
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
+import harp.lightcc.horovod.torch as hvd  # noqa: E402
 import harp.lightcc.torch  # noqa: E402, F401  (registers the backend)
 from harp.lightcc.hook import GradientState, average_gradients  # noqa: E402
 from harp.lightcc.outer import DiLoCo  # noqa: E402
@@ -107,11 +108,66 @@ def an_outer_step_is_that_of_the_cpu(rank, _):
         assert torch.equal(*found), bits
 
 
+def horovod_calls_give_tensors_where_theirs_are(rank, ranks):
+    def late(value, *shape):
+        return torch.empty(shape, device=DEVICE).fill_(value)
+    total = sum(range(ranks))
+
+    def check(found, wanted):
+        assert found.device.type == DEVICE.type
+        assert found.cpu().tolist() == wanted
+    given = late(rank, 5)
+    check(hvd.allreduce(given, op=hvd.Sum), [float(total)] * 5)
+    check(given, [float(rank)] * 5)
+    check(hvd.allreduce_(given, op=hvd.Sum), [float(total)] * 5)
+    check(given, [float(total)] * 5)
+    check(hvd.allreduce(late(rank, 2), op=hvd.Max, prescale_factor=2.0), [2.0 * (ranks - 1)] * 2)
+    check(hvd.broadcast(late(rank, 3), 1), [1.0] * 3)
+    check(hvd.allgather(late(rank, rank + 1)),
+          [float(one) for one in range(ranks) for _ in range(one + 1)])
+    check(hvd.reducescatter(late(rank, ranks), op=hvd.Sum), [float(total)])
+    came, _ = hvd.alltoall(torch.arange(float(ranks), device=DEVICE) + 10 * rank,
+                           torch.ones(ranks, dtype=torch.int32))
+    check(came, [10.0 * one + rank for one in range(ranks)])
+    for one, wanted in zip(hvd.grouped_allreduce([late(rank, 2), late(1, 1)], op=hvd.Sum),
+                           ([float(total)] * 2, [float(ranks)]), strict=True):
+        check(one, wanted)
+    stream = torch.Stream(DEVICE)
+    with stream:
+        other = hvd.allreduce(late(rank, 4), op=hvd.Sum) + 1
+        check(other, [total + 1.0] * 4)
+
+
+def a_horovod_optimizer_trains_as_on_the_cpu(rank, _):
+    found = []
+    for device in ("cpu", DEVICE):
+        torch.manual_seed(3)
+        net = torch.nn.Sequential(torch.nn.Linear(8, 6), torch.nn.Tanh(), torch.nn.Linear(6, 2))
+        net.to(device)
+        # What was not sent is kept by name.
+        named = [(f"{device}.{name}", one) for name, one in net.named_parameters()]
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), 0.1),
+                                             named_parameters=named)
+        hvd.broadcast_parameters(net.state_dict(), root_rank=0)
+        for step in range(3):
+            data = torch.randn(5, 8, generator=torch.Generator().manual_seed(100 * rank + step))
+            optimizer.zero_grad()
+            net(data.to(device)).square().mean().backward()
+            optimizer.step()
+        found.append(torch.cat([one.detach().cpu().reshape(-1) for one in net.parameters()]))
+    assert torch.equal(*found)
+
+
 def main(name):
     torch.set_num_threads(1)
-    dist.init_process_group("lightcc")
-    globals()[name](dist.get_rank(), dist.get_world_size())
-    dist.destroy_process_group()
+    if "horovod" in name:
+        hvd.init()
+        globals()[name](hvd.rank(), hvd.size())
+        hvd.shutdown()
+    else:
+        dist.init_process_group("lightcc")
+        globals()[name](dist.get_rank(), dist.get_world_size())
+        dist.destroy_process_group()
     sys.stdout.flush()
     os._exit(0)  # what streams still have to do is nobody's any more
 

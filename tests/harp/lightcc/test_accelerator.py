@@ -32,7 +32,8 @@ def compiled():
 @pytest.mark.long
 @pytest.mark.parametrize("check", [
     "collectives_follow_kernels_and_come_before_them", "the_own_stream_of_a_caller_is_waited_for",
-    "ddp_trains_as_on_the_cpu", "an_outer_step_is_that_of_the_cpu"])
+    "ddp_trains_as_on_the_cpu", "an_outer_step_is_that_of_the_cpu",
+    "horovod_calls_give_tensors_where_theirs_are", "a_horovod_optimizer_trains_as_on_the_cpu"])
 def test_on_an_accelerator(check):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

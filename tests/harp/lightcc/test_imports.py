@@ -1,4 +1,4 @@
-"""Modules that import torch: `harp.lightcc.torch`, `torchft`, `hook`, `tensors`, Horovod's API."""
+"""Modules that import torch: of `harp.lightcc` those named below, and Horovod's API."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import harp.lightcc
 
 ROOT = Path(harp.lightcc.__file__).parent
-NEED_TORCH = {"hook", "tensors", "torch", "torchft"}
+NEED_TORCH = {"accelerator", "hook", "tensors", "torch", "torchft"}
 
 
 def test_other_modules_do_not_import_torch():

@@ -2,16 +2,21 @@
 
 A grouped call begins at all ranks when each of its tensors is there at all of them, and fails
 whole; its tensors may have different types.
+
+Tensors on an accelerator are copied to the host when a call is made, which waits for the kernels
+that make them, and results back before it is over, on a stream that is not the caller's.
 """
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 
+from harp.lightcc.accelerator import Accelerator
 from harp.lightcc.elements import combination
 from harp.lightcc.horovod.negotiation import Request, Response
 from harp.lightcc.horovod.runtime import Entry
@@ -36,15 +41,40 @@ Adasum = ReduceOp("adasum")
 
 # ---- Memory ----
 
+@functools.cache
+def _accelerator() -> Accelerator:
+    return Accelerator()
+
+
 def _memory(tensor: torch.Tensor) -> torch.Tensor:
-    """Give the tensor, or a copy of it that lies as collectives need it: in a row."""
-    if tensor.device.type != "cpu":
-        raise ValueError(f"a tensor on {tensor.device}: collectives of LightCC take tensors on the "
-                         "CPU")
+    """Give the tensor, or a copy of it that lies as collectives need it: in a row on the host."""
     if tensor.is_sparse:
         raise ValueError("sparse tensors have no collectives here; sparse_as_dense=True of "
                          "DistributedOptimizer makes gradients dense")
-    return tensor.detach().contiguous()
+    if tensor.is_cpu:
+        return tensor.detach().contiguous()
+    if not _accelerator().holds(tensor):
+        raise ValueError(f"a tensor on {tensor.device}: collectives of LightCC take tensors on the "
+                         "CPU and on torch's accelerator")
+    return _accelerator().to_host(tensor.detach())
+
+
+def _memory_of(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Give memory that has what the source has, the target's own where that is possible."""
+    if target is source or not source.is_cpu:
+        return _memory(source)
+    memory = _memory(target)
+    memory.copy_(source.detach())
+    return memory
+
+
+def _beside(made: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
+    """Give a result where the given tensor is."""
+    if given.is_cpu:
+        return made
+    result = torch.empty_like(made, device=given.device)
+    _accelerator().write(result, made)
+    return result
 
 
 def _request(kind: str, name: str, memory: torch.Tensor, detail: str = "", **more: Any) -> Request:
@@ -59,7 +89,9 @@ def _into(target: torch.Tensor, memory: torch.Tensor,
     def finish(_: Response) -> torch.Tensor:
         with writing(target):
             change(memory)
-            if memory.data_ptr() != target.data_ptr():
+            if not target.is_cpu:
+                _accelerator().write(target, memory)
+            elif memory.data_ptr() != target.data_ptr():
                 target.copy_(memory)
         return target
     return finish
@@ -135,9 +167,7 @@ def _reduce_entry(tensor: torch.Tensor, name: str, reduction: _Reduction,
     """Prepare a reduction into the ``target``, or a new tensor."""
     if target is None:
         target = torch.empty_like(tensor.detach())
-    memory = _memory(target)
-    if target is not tensor:
-        memory.copy_(tensor.detach())
+    memory = _memory_of(tensor, target)
     left = reduction.prepare(memory)
     request = _request("allreduce", name, memory, left.op.name, **more)
     return Entry(request, flat_bytes(memory), _into(target, memory, left.finish))
@@ -230,9 +260,7 @@ def _broadcast(target: torch.Tensor, source: torch.Tensor, root_rank: int, name:
                process_set: ProcessSet) -> int:
     if root_rank not in process_set.ranks:
         raise ValueError(f"root_rank {root_rank} is not one of the ranks {process_set.ranks}")
-    memory = _memory(target)
-    if target is not source:
-        memory.copy_(source.detach())
+    memory = _memory_of(source, target)
     request = _request("broadcast", named("broadcast", name, process_set), memory,
                        f"root {process_set.ranks.index(root_rank)}")
     return begin(runtime_of(process_set),
@@ -247,7 +275,7 @@ def _gather_entry(tensor: torch.Tensor, name: str, **group: Any) -> Entry:
         memory = memory.reshape(1)
     made: list[torch.Tensor] = []
     return Entry(_request("allgather", name, memory, **group), flat_bytes(memory),
-                 lambda _: made[0], _maker(memory, made))
+                 lambda _: _beside(made[0], tensor), _maker(memory, made))
 
 
 def allgather_async(tensor: torch.Tensor, name: str | None = None,
@@ -293,7 +321,8 @@ def alltoall_async(tensor: torch.Tensor, splits: Any = None, name: str | None = 
     own = process_set.rank()
 
     def finish(response: Response) -> Any:
-        return made[0], torch.tensor([given[own] for given in response.rows], dtype=torch.int32)
+        counts = torch.tensor([given[own] for given in response.rows], dtype=torch.int32)
+        return _beside(made[0], tensor), counts
     return begin(runtime, [Entry(request, flat_bytes(memory), finish, _maker(memory, made))])[0]
 
 
@@ -310,7 +339,7 @@ def _scatter_entry(tensor: torch.Tensor, name: str, reduction: _Reduction,
     def finish(_: Response) -> torch.Tensor:
         mine = memory[first:first + rows + (own < more)].clone()
         left.finish(mine)
-        return mine
+        return _beside(mine, tensor)
     return Entry(_request("reducescatter", name, memory, left.op.name, **group),
                  flat_bytes(memory), finish)
 
