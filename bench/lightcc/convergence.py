@@ -108,7 +108,7 @@ def draw(rows: Sequence[Result], picture: str | None, stride: int = 1, **_: obje
         place.set(title=model, xlabel="step", ylabel="training loss")
         place.grid(alpha=0.3)
     axes[0][0].legend()
-    figure.savefig(picture, dpi=90)
+    figure.savefig(picture, dpi=72, pil_kwargs={"optimize": True})
 
 
 ROWS = by_id(Row(f"{model}: {arm}", f"loss and accuracy, {arm}", result, reference=ARMS[0])
