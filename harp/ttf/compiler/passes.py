@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import hashlib
 import operator
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -34,6 +33,8 @@ if TYPE_CHECKING:
 SMALL = 1 << 14
 """Most numbers in a weight that is put together with others, 64 KiB in float32. On two CPUs a
 product of rows of 64 takes 10 microseconds and more beside its sums; 64 KiB are copied in 5."""
+STRICT = ("view", "as_strided", "stride", "is_contiguous")
+"""Methods that a piece of a tensor is not good enough for, where the whole was."""
 LINEARS = (torch._C._nn.linear, torch.nn.functional.linear)
 
 
@@ -133,11 +134,16 @@ def _ancestors(node: Node) -> set[Node]:
 
 def _replace(graph: Graph, whole: Node, parts: dict[Node, int], dimension: int) -> None:
     """Put pieces of a node, in order and of these sizes, in the places of others."""
-    begins = [0, *accumulate(parts.values())]
-    for (node, size), begin in zip(parts.items(), begins, strict=False):
-        piece = graph.call_method("narrow", (whole, dimension, begin, size))
-        # What follows may view it, as it could the whole.
-        node.replace_all_uses_with(graph.call_method("contiguous", (piece,)))
+    strict = any(node.op == "call_method" and node.target in STRICT for node in graph.nodes)
+    pieces = graph.call_method("split", (whole, list(parts.values()), dimension))
+    after = pieces
+    for place, node in enumerate(parts):
+        with graph.inserting_after(after):
+            piece = after = graph.call_function(operator.getitem, (pieces, place))
+        if strict:
+            with graph.inserting_after(piece):
+                piece = after = graph.call_method("contiguous", (piece,))
+        node.replace_all_uses_with(piece)
         graph.erase_node(node)
 
 

@@ -166,6 +166,10 @@ class Plan:
 
     # Everything below runs in the thread.
 
+    def _variant(self, name: str, *, dynamic: bool) -> Variant:
+        return Variant(name, self._settings.backend, dynamic=dynamic,
+                       optimize=self._settings.passes)
+
     def _parameters(self, module: Any) -> list[torch.Tensor]:
         return [value for value in module.parameters() if value.requires_grad] if self._grad else []
 
@@ -199,8 +203,8 @@ class Plan:
         else:
             varies = replace(varies, eager=True)
             times = [self._warm(_plain, module, call, 0, varies) for call in samples]
-        samples, times = zip(*sorted(zip(samples, times, strict=True), key=lambda pair: tuple(
-            pair[0].sizes.values())), strict=True)
+        order = sorted(range(len(samples)), key=lambda at: tuple(samples[at].sizes.values()))
+        samples, times = [samples[at] for at in order], [times[at] for at in order]
         other = EAGER if varies.eager else DYNAMIC
         tables = any(hasattr(part, "uncopied") for part in module.modules())
         if len(groups) > 1 or tables or not self._settings.pad:
@@ -216,7 +220,7 @@ class Plan:
         Convolutions that are trained on a CPU do so, in torch 2.13: inductor asks whether strides
         are those of channels last, and each answer is a guard on the sizes.
         """
-        variant, times = Variant("any_size", self._settings.backend, dynamic=True), []
+        variant, times = self._variant("any_size", dynamic=True), []
         for call in samples:
             known = variant.graphs
             times.append(self._warm(variant, module, call, 0, varies))
@@ -250,7 +254,7 @@ class Plan:
         if why:
             return replace(varies, dimensions=(), why=f"{other}: {why}")
         padded = replace(padded, results=tuple(results))
-        first = Variant(f"size_{largest}", self._settings.backend, dynamic=False)
+        first = self._variant(f"size_{largest}", dynamic=False)
         begin = time.perf_counter()
         static = self._warm(first, module, large, largest, padded)
         compile_s = time.perf_counter() - begin
@@ -290,18 +294,18 @@ class Plan:
         """Compile what a decision needs and does not have; the most used first."""
         sample = next(iter(self._samples.values()))
         if decision.varies and self._any is None and not decision.buckets and not decision.eager:
-            self._any = Variant("any_size", self._settings.backend, dynamic=True)
+            self._any = self._variant("any_size", dynamic=True)
             self._warm(self._any, module, sample, 0, decision)
             self._any.settle()
         if not decision.varies:
-            self._any = Variant("one_size", self._settings.backend, dynamic=False)
+            self._any = self._variant("one_size", dynamic=False)
             self._warm(self._any, module, sample, 0, decision)
             self._any.settle()
         self.decision = decision
         for bucket in decision.buckets:
             if bucket in self._variants:
                 continue
-            variant = Variant(f"size_{bucket}", self._settings.backend, dynamic=False)
+            variant = self._variant(f"size_{bucket}", dynamic=False)
             call = min(self._samples.values(), key=lambda each: self._size(each, decision))
             if self._size(call, decision) > bucket:
                 call = self._cut(call, decision, bucket)
