@@ -31,6 +31,7 @@ from bench.ttf.recompiles import REPORTS
 from harp.ttf.embedding import DynamicEmbeddingBag, TableOptimizer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from contextlib import AbstractContextManager
 
 
@@ -80,15 +81,15 @@ def run(report: str, how: str, steps: int, folder: str = "") -> dict[str, Any]:
 
 
 class Gates(torch.nn.Module):
-    """24 small layers over one input, as gates and towers of MMoE are."""
+    """The gates of MMoE for eight tasks and four experts (Ma and others, KDD 2018)."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.gates = torch.nn.ModuleList(torch.nn.Linear(64, 16) for _ in range(24))
+        self.gates = torch.nn.ModuleList(torch.nn.Linear(128, 4) for _ in range(8))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Give what all gates let through."""
-        return torch.cat([torch.sigmoid(gate(x)) for gate in self.gates], 1)
+        return torch.cat([torch.softmax(gate(x), 1) for gate in self.gates], 1)
 
 
 class Features(torch.nn.Module):
@@ -105,7 +106,7 @@ class Features(torch.nn.Module):
 
 
 PARTS: dict[str, tuple[type[torch.nn.Module], torch.Tensor]] = {
-    "linears": (Gates, torch.randn(256, 64)),
+    "linears": (Gates, torch.randn(256, 128)),
     "look-ups": (Features, torch.randint(0, 10_000, (256, 2)))}
 _compiled: dict[tuple[str, bool], Any] = {}
 
@@ -147,7 +148,9 @@ def main() -> None:
     print("ready", flush=True)
     for line in sys.stdin:
         what = json.loads(line)
-        answer = {"run": run, "rate": rate, "fewest": fewest}[what.pop("do")](**what)
+        answers: dict[str, Callable[..., dict[str, Any]]] = {"run": run, "rate": rate,
+                                                            "fewest": fewest}
+        answer = answers[what.pop("do")](**what)
         print(json.dumps(answer), flush=True)
 
 
