@@ -1,7 +1,8 @@
 """Measurements of harp.ttf.compile's rows, in a process that obeys commands.
 
 ``fewest`` asks for the compilations that each report of `bench.ttf.recompiles` can do with;
-``run`` names a report and a way to compile:
+``rate`` for steps a second of a recommender's part, with graph passes or without; ``run`` names a
+report and a way to compile:
 
 eager      not at all
 ours       harp.ttf.compile, with a folder for decisions and code
@@ -27,8 +28,10 @@ from torch.compiler._cache import CacheArtifactManager
 
 import harp.ttf
 from bench.ttf.recompiles import REPORTS
+from harp.ttf.embedding import DynamicEmbeddingBag, TableOptimizer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from contextlib import AbstractContextManager
 
 
@@ -40,12 +43,12 @@ def torch_compiled(thing: Any, **settings: Any) -> Any:
 
 def setting_of(how: str) -> AbstractContextManager[Any]:
     """Give what torch needs to be set to for a run."""
-    if how == "dynamic":
-        return torch._dynamo.config.patch(allow_unspec_int_on_nn_module=True,
-                                          force_parameter_static_shapes=False)
-    if how == "stance":
-        return torch.compiler.set_stance("eager_on_recompile")
-    return nullcontext()
+    settings: dict[str, AbstractContextManager[Any]] = {
+        "dynamic": torch._dynamo.config.patch(allow_unspec_int_on_nn_module=True,
+                                              force_parameter_static_shapes=False),
+        "stance": torch.compiler.set_stance("eager_on_recompile" if how == "stance" else
+                                            "default")}
+    return settings.get(how, nullcontext())
 
 
 def run(report: str, how: str, steps: int, folder: str = "") -> dict[str, Any]:
@@ -77,6 +80,65 @@ def run(report: str, how: str, steps: int, folder: str = "") -> dict[str, Any]:
                 "decisions": [each.decisions() for each in made if hasattr(each, "decisions")]}
 
 
+class Gates(torch.nn.Module):
+    """The gates of MMoE for eight tasks and four experts (Ma and others, KDD 2018)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gates = torch.nn.ModuleList(torch.nn.Linear(128, 4) for _ in range(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Give what all gates let through."""
+        return torch.cat([torch.softmax(gate(x), 1) for gate in self.gates], 1)
+
+
+class Features(torch.nn.Module):
+    """26 features of Criteo's data in dynamic tables of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bags = torch.nn.ModuleList(
+            DynamicEmbeddingBag(16, mode="sum", seed=seed) for seed in range(26))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Give the rows of all features."""
+        return torch.cat([bag(x) for bag in self.bags], 1)
+
+
+PARTS: dict[str, tuple[type[torch.nn.Module], torch.Tensor]] = {
+    "linears": (Gates, torch.randn(256, 128)),
+    "look-ups": (Features, torch.randint(0, 10_000, (256, 2)))}
+_compiled: dict[tuple[str, bool], Any] = {}
+
+
+def rate(part: str, seconds: float, *, passes: bool) -> dict[str, Any]:
+    """Give steps a second, forward and backward; the first call compiles before."""
+    kind, batch = PARTS[part]
+    fresh = (part, passes) not in _compiled
+    if fresh:
+        _compiled[part, passes] = harp.ttf.compile(kind(), passes=passes, learn=1, aside=False)
+    model = _compiled[part, passes]
+    optimizer = TableOptimizer(model) if part == "look-ups" else None
+
+    def step() -> None:
+        model(batch).sum().backward()
+        if optimizer is not None:
+            optimizer.zero_grad()
+    for _ in range(5 if fresh else 1):
+        step()
+    begin, cpu, times = time.perf_counter(), time.process_time(), 0
+    while time.perf_counter() - begin < seconds:
+        step()
+        times += 1
+    return {"seconds": time.perf_counter() - begin, "times": times,
+            "cpu_s": time.process_time() - cpu}
+
+
+def fewest() -> dict[str, int]:
+    """Give the compilations that each report can do with."""
+    return {report.name: report.fewest for report in REPORTS.values()}
+
+
 def main() -> None:
     """Obey commands; a first compilation loads the compiler, and is no command's."""
     torch.set_num_threads(1)
@@ -86,8 +148,9 @@ def main() -> None:
     print("ready", flush=True)
     for line in sys.stdin:
         what = json.loads(line)
-        answer = (run(**what) if what.pop("do") == "run" else
-                  {report.name: report.fewest for report in REPORTS.values()})
+        answers: dict[str, Callable[..., dict[str, Any]]] = {"run": run, "rate": rate,
+                                                            "fewest": fewest}
+        answer = answers[what.pop("do")](**what)
         print(json.dumps(answer), flush=True)
 
 

@@ -6,6 +6,8 @@ compile    seconds of 1,000 steps, cold caches, of the first call and all compil
            and parameters' shapes dynamic), and with the stance eager_on_recompile.
 graphs     most compilations of a report beyond the fewest possible, which it states
 warm       compilations of a second start from the same folder, all reports together
+pass-...   forward and backward of eight gates, and of 26 dynamic embeddings, with the graph passes
+           of `harp.ttf.compiler.passes` and without
 
 All run on one thread, so that a second CPU is left to compile aside.
 """
@@ -27,9 +29,9 @@ from bench.subject import BenchError
 from lab.namespace import Namespace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from bench.comparison import Arms
+    from bench.comparison import Arms, Group
 
 STEPS = 1000
 WARM_STEPS = 100
@@ -104,12 +106,35 @@ def twelve_reports(bench: Bench) -> Iterator[Arms]:
                "second start": reports.second_start}
 
 
+def part(name: str) -> Group:
+    """Make the group of a recommender's part, with passes and without."""
+    @contextmanager
+    def group(bench: Bench) -> Iterator[Arms]:
+        with closing(Namespace()) as space:
+            process = Ranks([popen(space, sys.executable, "-m", "bench.ttf.compile_loops")])
+
+            def arm(*, passes: bool) -> Callable[[], Sample]:
+                def take() -> Sample:
+                    answer = process.ask(patience_s=PATIENCE_S, do="rate", part=name,
+                                         seconds=bench.seconds, passes=passes)[0]
+                    return Sample(answer["times"] / answer["seconds"],
+                                  answer["cpu_s"] / answer["seconds"])
+                return take
+
+            yield {"passes": arm(passes=True), "no passes": arm(passes=False)}
+    return group
+
+
 ROWS = by_id((
     ArmRow("compile", "12 reports, 1,000 steps, share of default's s", twelve_reports,
            "share of default", unit="x", target=0.7, lower=True, most_rounds=1,
            limits={"of_default_at_most": 1.05, "of_best_setting_at_most": 1.05}),
     ArmRow("graphs", "compilations beyond the fewest possible", twelve_reports, "graphs",
-           target=1.0, lower=True, most_rounds=1),
+           unit="graphs", target=1.0, lower=True, most_rounds=1),
     ArmRow("warm", "compilations of a second start", twelve_reports, "second start",
-           target=0.5, lower=True, most_rounds=1),
+           unit="graphs", target=0.5, lower=True, most_rounds=1),
+    ArmRow("pass-linears", "8 gates of 4 over one input", part("linears"), "passes",
+           against=("no passes",), unit="steps/s"),
+    ArmRow("pass-look-ups", "26 dynamic embeddings", part("look-ups"), "passes",
+           against=("no passes",), unit="steps/s"),
 ))

@@ -4,11 +4,13 @@
     loss = loss_of(model(features), labels)         # eager at first, compiled when that is ready
 
 - Sizes are learned from the first calls. A size that varies becomes a dynamic dimension, or is
-  padded to one of at most eight buckets, whichever measurement finds cheaper over the calls to come
-  (`harp.ttf.compiler.plan`). Padding is cut off again, and is used only where results and gradients
-  are those of an unpadded call; a module that needs to know gets a boolean mask by keyword.
+  padded to one of at most eight buckets, or calls stay eager: whichever measurement finds cheaper
+  over the calls to come (`harp.ttf.compiler.plan`). Padding is cut off again, and is used only
+  where results and gradients are those of an unpadded call; a module that needs to know gets a
+  boolean mask by keyword.
 - Floats among the arguments, and numbers in modules that change from call to call, are tensors for
   the compiled code. So are an optimizer's (`harp.ttf.compiler.steps`).
+- Graph passes merge look-ups and small linear layers (`harp.ttf.compiler.passes`).
 - A copy of the module is compiled aside, while calls run eagerly. A compiler that fails leaves
   them so, with one line in the log.
 - Decisions and compiled code are kept in a folder, and rank 0 compiles for all
@@ -50,6 +52,8 @@ class Settings:
     pad: bool = True
     mask: str | None = None
     """Keyword of the module for a mask: a boolean for each place, false for padding."""
+    passes: bool = True
+    """Whether graph passes run (`harp.ttf.compiler.passes`)."""
     aside: bool = True
     """Whether compilation runs beside the calls, not between two."""
     backend: str | Callable[..., Any] = "inductor"

@@ -46,6 +46,8 @@ class Decision:
     buckets: tuple[int, ...] = ()
     """None: a dynamic dimension, or nothing varies."""
     varies: bool = False
+    eager: bool = False
+    """Nothing that was tried pays."""
     why: str = ""
     floats: tuple[int, ...] = ()
     """Leaves that are floats and change."""
@@ -57,7 +59,7 @@ class Decision:
         """Read what JSON made of it."""
         return cls(tuple((leaf, place) for leaf, place in record["dimensions"]),
                    tuple((leaf, place) for leaf, place in record["results"]),
-                   tuple(record["buckets"]), record["varies"], record["why"],
+                   tuple(record["buckets"]), record["varies"], record["eager"], record["why"],
                    tuple(record["floats"]),
                    tuple((place, name) for place, name in record["counters"]))
 

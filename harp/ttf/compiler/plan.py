@@ -33,6 +33,8 @@ from harp.ttf.compiler.variants import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import nn
 
     from harp.ttf.compiler.compiled import Settings
@@ -42,8 +44,13 @@ log = logging.getLogger(__name__)
 TOLERANCE = 1e-4
 """Of padded results against eager ones, by their norm: float32 sums in another order."""
 MOST_SAMPLES = 3
+DYNAMIC, EAGER = "a dynamic dimension", "eager"
 BUCKET_SHARE = 0.25
 """Least time to compile a static graph, of that for any size: a quarter and more, as measured."""
+
+
+def _plain(module: Any, args: Any, kwargs: Any) -> Any:
+    return module(*args, **kwargs)
 
 
 class Plan:
@@ -159,10 +166,14 @@ class Plan:
 
     # Everything below runs in the thread.
 
+    def _variant(self, name: str, *, dynamic: bool) -> Variant:
+        return Variant(name, self._settings.backend, dynamic=dynamic,
+                       optimize=self._settings.passes)
+
     def _parameters(self, module: Any) -> list[torch.Tensor]:
         return [value for value in module.parameters() if value.requires_grad] if self._grad else []
 
-    def _warm(self, variant: Variant, module: Any, call: Call, bucket: int,
+    def _warm(self, variant: Any, module: Any, call: Call, bucket: int,
               decision: Decision) -> float:
         """Compile a variant for a call, both passes, and give the seconds of one."""
         def run() -> None:
@@ -181,24 +192,47 @@ class Plan:
         if not groups:
             return replace(plain, why="one static graph: no size varies")
         varies = replace(plain, varies=True)
-        samples = sorted(self._samples.values(), key=lambda call: tuple(call.sizes.values()))
-        self._any = Variant("any_size", self._settings.backend, dynamic=True)
+        # Sizes 0 and 1 are constants in torch: another size tells more of the first graph.
+        samples = sorted(self._samples.values(), key=lambda call: (
+            min(call.sizes.values(), default=0) < 2, tuple(call.sizes.values())))
         begin = time.perf_counter()
-        times = [self._warm(self._any, module, call, 0, varies) for call in samples]
+        times = self._time_any(module, samples, varies)
         compile_s = time.perf_counter() - begin
-        self._any.settle()
-        self.decision = varies  # used at once; buckets may replace it
+        if times:
+            self.decision = varies  # used at once; buckets may replace it
+        else:
+            varies = replace(varies, eager=True)
+            times = [self._warm(_plain, module, call, 0, varies) for call in samples]
+        order = sorted(range(len(samples)), key=lambda at: tuple(samples[at].sizes.values()))
+        samples, times = [samples[at] for at in order], [times[at] for at in order]
+        other = EAGER if varies.eager else DYNAMIC
         tables = any(hasattr(part, "uncopied") for part in module.modules())
         if len(groups) > 1 or tables or not self._settings.pad:
             why = ("several sizes vary by themselves" if len(groups) > 1 else
                    "padding would be ids of dynamic embeddings" if tables else "padding is off")
-            return replace(varies, why=f"a dynamic dimension: {why}")
+            return replace(varies, why=f"{other}: {why}")
         return self._weigh(module, replace(varies, dimensions=groups[0]), samples, times,
-                           compile_s)
+                           compile_s, other)
 
-    def _weigh(self, module: nn.Module, varies: Decision, samples: list[Call],
-               times: list[float], compile_s: float) -> Decision:
-        """Hold the best buckets against the dynamic dimension, which is compiled already."""
+    def _time_any(self, module: nn.Module, samples: list[Call], varies: Decision) -> list[float]:
+        """Compile a graph for any size; none, if torch took the first call's sizes for constants.
+
+        Convolutions that are trained on a CPU do so, in torch 2.13: inductor asks whether strides
+        are those of channels last, and each answer is a guard on the sizes.
+        """
+        variant, times = self._variant("any_size", dynamic=True), []
+        for call in samples:
+            known = variant.graphs
+            times.append(self._warm(variant, module, call, 0, varies))
+            if known and variant.graphs > known and variant.bound_to_sizes():
+                return []
+        variant.settle()
+        self._any = variant
+        return times
+
+    def _weigh(self, module: nn.Module, varies: Decision, samples: Sequence[Call],
+               times: Sequence[float], compile_s: float, other: str) -> Decision:
+        """Hold the best buckets against what there is without them."""
         sizes = Counter(call[varies.dimensions[0]] for call in self._sizes)
         largest = max(sizes)
         padded = replace(varies, buckets=(largest,))
@@ -214,13 +248,13 @@ class Plan:
         dynamic = sum(count * dynamic_of(size) for size, count in calls.items())
         if dynamic < BUCKET_SHARE * compile_s:
             return replace(varies, dimensions=(), why=(
-                f"a dynamic dimension: {self._settings.horizon} calls take {dynamic:.2f} s, less "
+                f"{other}: {self._settings.horizon} calls take {dynamic:.2f} s, less "
                 "than it takes to compile a bucket"))
         results, why = self._padded_right(module, small, padded)
         if why:
-            return replace(varies, dimensions=(), why=f"a dynamic dimension: {why}")
+            return replace(varies, dimensions=(), why=f"{other}: {why}")
         padded = replace(padded, results=tuple(results))
-        first = Variant(f"size_{largest}", self._settings.backend, dynamic=False)
+        first = self._variant(f"size_{largest}", dynamic=False)
         begin = time.perf_counter()
         static = self._warm(first, module, large, largest, padded)
         compile_s = time.perf_counter() - begin
@@ -230,11 +264,12 @@ class Plan:
         ends, cost = buckets.choose(calls, lambda size: ratio * dynamic_of(size), compile_s,
                                     self._settings.most_buckets)
         totals = (f"over {self._settings.horizon} calls {len(ends)} buckets cost {cost:.2f} s, "
-                f"a dynamic dimension {dynamic:.2f} s")
+                  f"{other} {dynamic:.2f} s")
         if cost >= dynamic:
             self._variants.clear()
-            return replace(varies, dimensions=(), why=f"a dynamic dimension: {totals}")
-        return replace(padded, buckets=ends, why=f"buckets {', '.join(map(str, ends))}: {totals}")
+            return replace(varies, dimensions=(), why=f"{other}: {totals}")
+        return replace(padded, buckets=ends, eager=False,
+                       why=f"buckets {', '.join(map(str, ends))}: {totals}")
 
     def _padded_right(self, module: Any, call: Call, decision: Decision) -> tuple[list[Any], str]:
         """Compare a padded call with the same unpadded, in eager: results and gradients."""
@@ -242,8 +277,7 @@ class Plan:
 
         def run(size: int, cut: Decision) -> tuple[Any, list[Any]]:
             fresh = copy.deepcopy(module)  # its counters and statistics have not moved on
-            result = self._run_in(lambda made, args, kwargs: made(*args, **kwargs), fresh, call,
-                                  size, cut)
+            result = self._run_in(_plain, fresh, call, size, cut)
             return result, gradients_too(result, self._parameters(fresh))
 
         whole, right = run(0, decision)
@@ -259,19 +293,19 @@ class Plan:
     def _compile(self, module: Any, decision: Decision) -> None:
         """Compile what a decision needs and does not have; the most used first."""
         sample = next(iter(self._samples.values()))
-        if decision.varies and self._any is None and not decision.buckets:
-            self._any = Variant("any_size", self._settings.backend, dynamic=True)
+        if decision.varies and self._any is None and not decision.buckets and not decision.eager:
+            self._any = self._variant("any_size", dynamic=True)
             self._warm(self._any, module, sample, 0, decision)
             self._any.settle()
         if not decision.varies:
-            self._any = Variant("one_size", self._settings.backend, dynamic=False)
+            self._any = self._variant("one_size", dynamic=False)
             self._warm(self._any, module, sample, 0, decision)
             self._any.settle()
         self.decision = decision
         for bucket in decision.buckets:
             if bucket in self._variants:
                 continue
-            variant = Variant(f"size_{bucket}", self._settings.backend, dynamic=False)
+            variant = self._variant(f"size_{bucket}", dynamic=False)
             call = min(self._samples.values(), key=lambda each: self._size(each, decision))
             if self._size(call, decision) > bucket:
                 call = self._cut(call, decision, bucket)

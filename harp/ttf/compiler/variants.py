@@ -78,6 +78,12 @@ class Variant:
             self._report()
         return result
 
+    @staticmethod
+    def bound_to_sizes() -> bool:
+        """Tell whether what torch compiled last was due to a size that it took for a constant."""
+        last = torch._dynamo.utils.get_compilation_metrics()[-1]
+        return "size mismatch" in (last.recompile_reason or "")
+
     def settle(self) -> None:
         """Take what was compiled so far as the variant."""
         self._known, self.ready = self.graphs, True

@@ -134,6 +134,26 @@ def test_many_sizes_are_a_dynamic_dimension_or_buckets_by_what_they_cost(monkeyp
         assert min(statics, 1) <= graphs.static <= statics
 
 
+class Constants(nn.Module):
+    """Its code asks for the size, as code that chooses a layout does: a graph for each."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(8, 1)
+
+    def forward(self, x):
+        return self.net(x).mean() * (1 if int(x.shape[0]) in {3, 5, 7, 9} else 2)
+
+
+def test_a_graph_that_torch_binds_to_each_size_is_not_taken_for_one_of_any_size():
+    module, eager = twins(Constants)
+    graphs = Graphs()
+    compiled = settled(module, graphs)
+    compare(compiled, eager, [3, 5, 9, 7, 3, 4, 2, 9, 8, 4, 6, 10])
+    assert graphs.static + graphs.dynamic == 2
+    assert compiled.decisions()[0].startswith("eager: ")
+
+
 class Pairs(nn.Module):
     """Every row of one argument by every row of another; sizes are independent."""
 

@@ -69,7 +69,8 @@ class Gates(nn.Module):
 
     def forward(self, x):
         parts = [gate(x) for gate in self.gates]
-        return torch.cat([*parts, self.after(parts[0]).view(-1, 4), self.large(x)], -1)
+        return torch.cat([*parts[:2], parts[2].view(-1, 3), self.after(parts[0]), self.large(x)],
+                         -1)
 
 
 @pytest.mark.parametrize("bias", [True, False])
