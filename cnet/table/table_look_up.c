@@ -120,10 +120,10 @@ void table_read_bags(const struct harp_embedding_bags *bags, uint64_t first, uin
                            .weights = bags->weights ? bags->weights + begin : NULL,
                            .dim = bags->table->how.dim,
                            .end = end - begin};
-    uint64_t at = 0;
+    uint64_t at = 0, each = bags->offsets ? 0 : bags->count / bags->bags;
     for (uint64_t bag = first; bag < last; bag++) {
         float *to = bags->rows + bag * bags->stride;
-        uint64_t bag_end = table_bag_begin(bags, bag + 1) - begin;
+        uint64_t bag_end = each ? at + each : table_bag_begin(bags, bag + 1) - begin;
         if (bags->weights)
             memset(to, 0, call.dim * sizeof *to);
         uint64_t counted = read_bag(&call, at, bag_end, to);

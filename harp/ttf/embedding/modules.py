@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from harp.nearest import did_you_mean
-from harp.ttf.embedding.operators import FeatureSet
+from harp.ttf.embedding.operators import FeatureSet, look_up, plain
 from harp.ttf.embedding.optimizers import SGD
 from harp.ttf.embedding.table import DIRTY, Table
 
@@ -36,6 +36,8 @@ def whole_ids(ids: torch.Tensor, name: str = "ids") -> torch.Tensor:
     """Give ids as a flat int64 tensor on the host. TypeError if they are no integers."""
     if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
         raise TypeError(f"{name} are of {ids.dtype}: ids are integers, of torch.int64")
+    if ids.dtype is torch.int64 and ids.is_cpu and ids.is_contiguous():
+        return ids.reshape(-1)
     return ids.reshape(-1).to("cpu", torch.int64).contiguous()
 
 
@@ -53,6 +55,8 @@ class Looking(nn.Module):
 
     def _look_up(self, keys: list[torch.Tensor], offsets: list[torch.Tensor],
                  weights: list[torch.Tensor], bags: int) -> torch.Tensor:
+        if plain(keys):
+            return look_up(self.anchor, self.features, keys, offsets, weights, bags)
         rows: torch.Tensor = torch.ops.harp.embed(self.anchor, keys, offsets, weights,
                                                   self._number, bags, self._width)[0]
         return rows
@@ -259,13 +263,34 @@ class EmbeddingCollection(Looking):
 
     def forward(self, features: Mapping[str, Ids]) -> dict[str, torch.Tensor]:
         """Give a row for each bag of each feature."""
-        keys, places, weights, counts = self._calls(features)
-        # A set would bind a compiled call to a number of bags.
-        if any(bags != counts[0] for bags in counts):
-            raise ValueError(f"features have {min(counts)} to {max(counts)} bags: equally many")
-        rows = self._look_up(keys, places, weights, counts[0])
+        rows = self._rows_of_plain_ids(features)
+        if rows is None:
+            keys, places, weights, counts = self._calls(features)
+            # A set would bind a compiled call to a number of bags.
+            if any(bags != counts[0] for bags in counts):
+                raise ValueError(f"features have {min(counts)} to {max(counts)} bags: equally many")
+            rows = self._look_up(keys, places, weights, counts[0])
         parts = rows.split([table.dim for table in self.tables], dim=1)
         return dict(zip(self.bags, parts, strict=True))
+
+    def _rows_of_plain_ids(self, features: Mapping[str, Ids]) -> torch.Tensor | None:
+        """Look up ids that need no change, which is quick. None if some do, or something traces.
+
+        They are int64 on the host, in equally many bags of equally many.
+        """
+        if torch.compiler.is_compiling() or features.keys() != self.bags.keys():
+            return None
+        if not self.bags or self.features.exchange is not None:
+            return None
+        keys: list[Any] = [features[name] for name in self.bags]
+        bags = len(keys[0]) if isinstance(keys[0], torch.Tensor) else 0
+        if not bags or not plain(keys):
+            return None
+        for ids in keys:
+            if (ids.dtype is not torch.int64 or ids.dim() != 2 or ids.size(0) != bags
+                    or not ids.is_contiguous() or not ids.is_cpu):
+                return None
+        return look_up(self.anchor, self.features, keys, [], [], bags)
 
     def prefetch(self, features: Mapping[str, Ids]) -> None:
         """Send ids to their owners ahead of `forward`, whose argument this is."""

@@ -10,6 +10,9 @@ Tables are no tensors: an operator gets the number of a `FeatureSet`.
 Under `rehearsal` a thread looks up in empty twins of the tables, and its gradients go nowhere: a
 copy of a model can be tried so while the model trains. Under `discarding` gradients alone go
 nowhere.
+
+`look_up` does the same without the operator, where nothing traces: an operator of torch costs more
+than the look-up of a small batch does.
 """
 
 from __future__ import annotations
@@ -21,7 +24,9 @@ from itertools import accumulate, count
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
+import numpy as np
 import torch
+from torch._C import _len_torch_dispatch_stack
 from torch._library.effects import EffectType
 
 from harp.ttf.embedding import table as tables_in_c
@@ -30,7 +35,6 @@ from harp.ttf.embedding.table import Table
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    import numpy as np
 
 _known: WeakValueDictionary[int, FeatureSet] = WeakValueDictionary()
 _numbers = count()
@@ -46,6 +50,7 @@ class FeatureSet:
         self.tables, self.exchange = list(tables), exchange
         self.means, self.paddings = list(means), list(paddings)
         self.begins = [0, *accumulate(table.dim for table in tables)]
+        self._places = np.array(self.begins[:-1], dtype=np.uint64) * 4
         self.width = self.begins[-1]
         self._template = tables_in_c.features_of(tables, means, paddings)
         self.number = next(_numbers) if number is None else number
@@ -60,13 +65,18 @@ class FeatureSet:
 
     def call(self, keys: Sequence[torch.Tensor], offsets: Sequence[torch.Tensor],
              weights: Sequence[torch.Tensor], rows: torch.Tensor) -> np.ndarray:
-        """Fill in the C structs of a call, whose tensors the caller keeps alive."""
+        """Fill in the C structs of a call, whose tensors the caller keeps alive.
+
+        No ``offsets`` or ``weights`` at all mean that no feature has any.
+        """
         made = self._template.copy()
         made["keys"] = [ids.data_ptr() for ids in keys]
         made["count"] = [ids.numel() for ids in keys]
-        made["offsets"] = [place.data_ptr() if place.numel() else 0 for place in offsets]
-        made["weights"] = [weight.data_ptr() if weight.numel() else 0 for weight in weights]
-        made["rows"] = [rows.data_ptr() + 4 * begin for begin in self.begins[:-1]]
+        if offsets:
+            made["offsets"] = [place.data_ptr() if place.numel() else 0 for place in offsets]
+        if weights:
+            made["weights"] = [weight.data_ptr() if weight.numel() else 0 for weight in weights]
+        made["rows"] = self._places + np.uint64(rows.data_ptr())
         made["bags"], made["stride"] = len(rows), self.width
         return made
 
@@ -103,7 +113,7 @@ def _rehearsed() -> bool:
 
 def check_offsets(offsets: Sequence[torch.Tensor], keys: Sequence[torch.Tensor]) -> None:
     """Raise ValueError where offsets are broken."""
-    for place, ids in zip(offsets, keys, strict=True):
+    for place, ids in zip(offsets, keys, strict=bool(offsets)):
         if not place.numel():
             continue
         wrong = tables_in_c.wrong_offset(place.data_ptr(), place.numel(), ids.numel())
@@ -177,6 +187,43 @@ def _backward(ctx: Any, gradient: torch.Tensor, _: torch.Tensor) -> tuple[Any, .
     nothing = [None] * n
     return (torch.ops.harp.embed_gradient(gradient, ticket, *lists, ctx.features),
             nothing, nothing, nothing, None, None, None)
+
+
+class _LookUp(torch.autograd.Function):
+    """`harp::embed` and its gradient, where nothing traces."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: torch.Tensor, known: FeatureSet, given: tuple[Any, ...],
+                bags: int) -> torch.Tensor:
+        keys, offsets, weights = given
+        rows, ticket = _embed(anchor, keys, offsets, weights, known.number, bags, known.width)
+        ctx.known, ctx.given, ctx.ticket = known, given, ticket
+        ctx.versions = [tensor._version for tensors in given for tensor in tensors]
+        return rows
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
+        if ctx.versions != [tensor._version for tensors in ctx.given for tensor in tensors]:
+            raise RuntimeError("ids, offsets or weights of a look-up were changed in place before "
+                               "its backward")
+        keys, offsets, weights = ctx.given
+        return (_embed_gradient(gradients[0], ctx.ticket, keys, offsets, weights,
+                                ctx.known.number), None, None, None)
+
+
+def plain(keys: Sequence[Any]) -> bool:
+    """Say whether these are tensors with memory, and nothing traces or intercepts operators."""
+    return (not torch.compiler.is_compiling() and not _len_torch_dispatch_stack()
+            and all(type(ids) is torch.Tensor for ids in keys))
+
+
+def look_up(anchor: torch.Tensor, known: FeatureSet, keys: list[torch.Tensor],
+            offsets: list[torch.Tensor], weights: list[torch.Tensor], bags: int) -> torch.Tensor:
+    """Look up bags of ids in eager mode; no offsets or weights at all as in `FeatureSet.call`."""
+    if not torch.is_grad_enabled() or not anchor.requires_grad:
+        return _embed(anchor, keys, offsets, weights, known.number, bags, known.width)[0]
+    rows: torch.Tensor = _LookUp.apply(anchor, known, (keys, offsets, weights), bags)
+    return rows
 
 
 embed = torch.library.custom_op("harp::embed", _embed, mutates_args=(), device_types="cpu")

@@ -305,3 +305,32 @@ def test_a_mistake_is_one_sentence(call, sentence):
     with pytest.raises((TypeError, ValueError), match=sentence) as caught:
         call()
     assert "\n" not in str(caught.value)
+
+
+def test_ids_changed_between_look_up_and_backward_are_an_error():
+    bag = DynamicEmbeddingBag(4, mode="sum")
+    ids = torch.tensor([[1, 2], [3, 4]])
+    loss = bag(ids).sum()
+    ids[0, 0] = 9
+    with pytest.raises(RuntimeError, match="changed in place"):
+        loss.backward()
+
+
+def test_a_collection_gives_the_same_for_plain_ids_and_for_others():
+    many = EmbeddingCollection({name: DynamicEmbeddingBag(dim, mode=mode, padding_idx=padding)
+                                for name, dim, mode, padding in (("a", 3, "sum", None),
+                                                                 ("b", 16, "mean", 5))})
+    optimizer = TableOptimizer(many)
+    plain = {"a": torch.tensor([[1, 2], [2, 2]]), "b": torch.tensor([[5, 7, 7], [5, 5, 5]])}
+    others = {name: (ids.reshape(-1).int(), torch.arange(0, ids.numel(), ids.shape[1]))
+              for name, ids in plain.items()}
+    by_turns = (plain, others, plain, {"a": plain["a"], "b": others["b"]})
+    for given in by_turns:
+        rows = many(given)
+        sum(row.square().sum() for row in rows.values()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        answers = [many(other) for other in by_turns]
+        for answer in answers:
+            assert all(torch.equal(answer[name], answers[0][name]) for name in answer)
+    assert [bag.table.rows for bag in many.bags.values()] == [2, 1]
