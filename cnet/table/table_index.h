@@ -1,7 +1,7 @@
 /* The index of a shard: from a key to the slot of its record.
  *
  *   directory   2^depth pointers, chosen by the top bits of a hash
- *   segment     256 groups; it is split in two when it is four fifths full, alone
+ *   segment     64 groups; it is split in two when it is four fifths full, alone
  *   group       one line of the cache: 5 keys and 5 slots
  *
  *     directory  | 00 | 01 | 10 | 11 |
@@ -9,12 +9,12 @@
  *     segments      A    B       C            C knows one bit, A and B know two
  *
  * This is extendible hashing (Fagin, Nievergelt, Pippenger, Strong: "Extendible hashing - a fast
- * access method for dynamic files", TODS 1979): growth moves at most 1024 entries at once, and
- * doubling the directory copies 8 bytes for some 700 rows. Segments that ran empty are merged, and
+ * access method for dynamic files", TODS 1979): growth moves at most 256 entries at once, and
+ * doubling the directory copies 8 bytes for some 180 rows. Segments that ran empty are merged, and
  * the directory is halved. Segments lie in a pool without gaps (table_pool.h), so that their pages
  * are large and go back to the kernel.
  *
- * The top bits of a hash choose the segment, and bits 32 to 39 the group. A group has whole keys,
+ * The top bits of a hash choose the segment, and bits 32 to 37 the group. A group has whole keys,
  * so a look-up is decided by one line of the cache, and touches no record that is not the key's.
  *
  * A group that is full sends an entry to the next one and counts it (`overflow`), as Facebook's F14
@@ -31,7 +31,7 @@
 
 #include "table/table_pool.h"
 
-enum { TABLE_WAYS = 5, TABLE_GROUPS = 256 };
+enum { TABLE_WAYS = 5, TABLE_GROUPS = 64 };
 /* A slot that there is none of. */
 #define TABLE_NOWHERE UINT32_C(0xFFFFFFFF)
 
@@ -49,8 +49,8 @@ struct table_segment {
     uint32_t depth;
 };
 
-/* Bits that the directory may use: 2^24 segments hold all slots that there are. */
-enum { TABLE_DEPTH = 24 };
+/* Bits that the directory may use: 2^26 segments hold all slots that there are. */
+enum { TABLE_DEPTH = 26 };
 
 struct table_index {
     struct table_segment **directory;
