@@ -36,7 +36,7 @@ class Mesh:
         self.cluster = SimpleNamespace(capacities=lambda _: self.capacity)
         self.stack = None
         self.links = SimpleNamespace(key=b"")
-        self.style = SimpleNamespace(routing="ecmp")
+        self.style = SimpleNamespace(routing="ecmp", congestion=None)
 
     @classmethod
     def uneven(cls, ranks, seed):

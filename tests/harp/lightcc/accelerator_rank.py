@@ -144,7 +144,7 @@ def a_horovod_optimizer_trains_as_on_the_cpu(rank, _):
         torch.manual_seed(3)
         net = torch.nn.Sequential(torch.nn.Linear(8, 6), torch.nn.Tanh(), torch.nn.Linear(6, 2))
         net.to(device)
-        # What was not sent is kept by name.
+        # Each optimizer has names of its own.
         named = [(f"{device}.{name}", one) for name, one in net.named_parameters()]
         optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), 0.1),
                                              named_parameters=named)

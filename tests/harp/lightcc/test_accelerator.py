@@ -18,6 +18,7 @@ pytest.importorskip("torch")
 
 RANKS = 2
 PATIENCE_S = 300
+OPTIMIZER = "a_horovod_optimizer_trains_as_on_the_cpu"
 LIGHT = {"LIGHT_TOPK_ALLREDUCE": "1", "LIGHT_TOPK_THRESHOLD": "100", "LIGHT_TOPK_RATIO": "0.1"}
 
 
@@ -33,14 +34,16 @@ def compiled():
 @pytest.mark.parametrize("check", [
     "collectives_follow_kernels_and_come_before_them", "the_own_stream_of_a_caller_is_waited_for",
     "ddp_trains_as_on_the_cpu", "an_outer_step_is_that_of_the_cpu",
-    "horovod_calls_give_tensors_where_theirs_are", "a_horovod_optimizer_trains_as_on_the_cpu"])
+    "horovod_calls_give_tensors_where_theirs_are", OPTIMIZER])
 def test_on_an_accelerator(check):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
+    # Gradients that are ready in one cycle share a top-k: what it takes depends on time.
+    light = {} if check == OPTIMIZER else LIGHT
     ranks = [subprocess.Popen(
         [sys.executable, "-W", "ignore", "-m", "tests.harp.lightcc.accelerator_rank", check],
         stderr=subprocess.PIPE, text=True, cwd=ROOT,
-        env={**os.environ, **LIGHT, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1",
+        env={**os.environ, **light, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1",
              "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": str(RANKS)})
         for rank in range(RANKS)]
     said = [rank.communicate(timeout=PATIENCE_S)[1] for rank in ranks]
