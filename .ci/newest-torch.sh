@@ -21,6 +21,6 @@ export PATH
     -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning \
     tests/harp/lightcc/test_torch.py tests/harp/lightcc/test_torch_features.py \
     tests/harp/lightcc/test_torch_failures.py tests/harp/lightcc/test_torch_own.py \
-    tests/harp/lightcc/test_hook.py tests/harp/lightcc/test_cuda.py \
+    tests/harp/lightcc/test_hook.py tests/harp/lightcc/test_staging.py \
     tests/harp/lightcc/test_tensors.py tests/harp/angelptm/test_engine.py \
     tests/harp/ttf/embedding tests/harp/ttf/amp
