@@ -10,6 +10,7 @@ import pytest
 
 from lab.namespace import why_unusable
 from tests.support import PATIENCE_S, ROOT
+from tests.support.levels import long
 
 pytest.importorskip("torch")
 
@@ -40,6 +41,7 @@ def test_a_model_beyond_device_and_host_learns(tmp_path, script):
     assert losses[-1] < losses[0]
 
 
+@long
 def test_two_ranks_share_the_states(tmp_path):
     done = run(*SMALL, "--steps", "3", "--disk", str(tmp_path),
                before=(sys.executable, "-m", "harp.cli.main", "run", "-np", "2"))
@@ -72,6 +74,7 @@ def test_experts_of_two_namespaces_learn():
         assert re.search(way + r": \d+ ms, forwards and backwards", done.stdout)
 
 
+@long
 def test_a_gpt_in_two_stages_learns():
     done = pipeline("--steps", "3")
     assert done.returncode == 0, done.stderr

@@ -42,6 +42,7 @@ def test_an_example_learns(script, arguments, variables):
     assert float(accuracy[1]) > 90
 
 
+@long
 def test_diloco_has_equal_peers():
     ended = subprocess.run(
         [sys.executable, "-m", "harp.cli.main", "run", "-np", "2", sys.executable, "-W", "ignore",
@@ -68,6 +69,7 @@ def check_equal_peers(said, last):
     assert float(ends[0][0]) > 90
 
 
+@long
 def test_the_synthetic_benchmark_counts_pictures():
     said = outcome("horovod_synthetic_benchmark.py", "--width", "64", "--num-iters", "1")
     assert re.fullmatch(r"\[0\] total on 2 ranks: [\d.]+ pictures/s", said)

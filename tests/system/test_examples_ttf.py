@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from tests.support import PATIENCE_S, ROOT
+from tests.support.levels import long
 
 pytest.importorskip("torch")
 
@@ -28,6 +29,7 @@ def test_fp16_that_follows_the_loss_ends_where_full_precision_does(tmp_path):
     assert (tmp_path / "loss.png").stat().st_size > 1000
 
 
+@long
 def test_many_lengths_are_one_graph(tmp_path):
     done = run("variable_length.py", "--steps", "200", "--backend", "aot_eager", "--cache",
                str(tmp_path / "kept"))

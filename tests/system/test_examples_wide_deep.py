@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from tests.support import PATIENCE_S, ROOT
+from tests.support.levels import long
 
 pytest.importorskip("torch")
 
@@ -18,6 +19,7 @@ def run(*arguments):
                           text=True, capture_output=True, check=False, timeout=PATIENCE_S)
 
 
+@long
 def test_wide_and_deep_goes_on_with_other_ranks_over_days_of_new_ids(tmp_path):
     done = run("--clicks", "6000", "--batch", "60", "--ranks", "2,1", "--folder", str(tmp_path))
     assert done.returncode == 0, done.stderr

@@ -24,7 +24,7 @@ from tests.sim.formats.test_nccl_topology import host as nccl_topology
 from tests.sim.traces.test_pytorch import step as pytorch_step
 from tests.support import ROOT
 from tests.support.cluster_files import topology, write, write_job
-from tests.support.levels import long_except
+from tests.support.levels import long, long_except
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -154,6 +154,7 @@ PAGES: dict[str, Callable[[Path], None]] = {
 }
 
 
+@long
 @pytest.mark.parametrize("page", long_except(
     PAGES, *(page for page in PAGES if "tuning" not in page)))
 def test_the_commands_of_a_page_run(page: str, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from click.testing import CliRunner
 from sim.answer.collective_bench import ALGORITHMS
 from sim.run import COLLECTIVES, main
 from tests.support.cluster_files import topology, write
+from tests.support.levels import long
 
 SCENARIOS = [{"name": "one", "stack": "ideal", "gpus": [1, 4]},
              {"name": "two", "stack": "kernel-tcp", "gpus": [4]}]
@@ -114,6 +115,7 @@ def test_strict(tmp_path):
     assert run(path, "--strict").exit_code == 0
 
 
+@long
 def test_the_same_file_and_seed_give_the_same_bytes(tmp_path):
     """Two processes with other hashes of sets and dictionaries; another seed takes other paths."""
     def answer(seed, hash_seed):

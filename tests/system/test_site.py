@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support import ROOT
+from tests.support.levels import long
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,6 +32,7 @@ def built(config: Path, folder: Path) -> subprocess.CompletedProcess[str]:
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
 
 
+@long
 def test_every_page_of_the_manual_is_in_the_menu(site: Path) -> None:
     front = (site / "docs" / "index.html").read_text("utf-8")
     pages = sorted((ROOT / "docs").glob("*/*.md"))

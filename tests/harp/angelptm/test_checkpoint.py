@@ -17,6 +17,7 @@ from tests.harp.angelptm.models import (
     train,
 )
 from tests.support.killed_saver import kill_after_saves
+from tests.support.levels import long
 
 SAVES_FOR_EVER = """
 import sys
@@ -56,6 +57,7 @@ def test_the_model_is_a_plain_state_dict(tmp_path):
     assert all(map(torch.equal, plain.parameters(), expected))
 
 
+@long
 def test_a_process_that_is_killed_leaves_the_last_checkpoint(tmp_path):
     for saves in (1, 2, 3):
         kill_after_saves(SAVES_FOR_EVER, tmp_path, saves)

@@ -30,7 +30,7 @@ SENTENCES = {
 }
 
 
-@pytest.mark.parametrize("backend", long_except(["lightcc", "gloo"], "lightcc"))
+@pytest.mark.parametrize("backend", long_except(["lightcc", "gloo"]))
 def test_all_ranks_name_the_one_at_fault(tmp_path, backend):
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     ranks = start(json.dumps({"backend": backend, "folder": str(tmp_path), "only": []}), RANKS,

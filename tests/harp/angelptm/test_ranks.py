@@ -22,7 +22,7 @@ from tests.harp.angelptm.models import (
 )
 from tests.harp.lightcc.test_torch import found, start
 from tests.support import PATIENCE_S, ROOT
-from tests.support.levels import long_except
+from tests.support.levels import long, long_except
 
 RANK = Path(__file__).with_name("rank.py")
 STEPS = 4
@@ -86,6 +86,7 @@ def test_all_stages_train_as_torch_does(tmp_path, alone, ranks, backend):
     assert each[0]["disk"]["tiers"] == [0, 1, 2, 3]
 
 
+@long
 def test_precisions_clipping_and_accumulation_have_the_same_bits_in_whatever_tiers():
     ways = {(name, size): of_stage(3, **caps, **more) for name, more in MORE.items()
             for size, caps in SIZES}
@@ -107,6 +108,7 @@ def test_a_branch_that_all_ranks_take_now_and_then_does_no_harm(stage):
     assert each[0]["little"]["losses"] == each[0]["all"]["losses"]
 
 
+@long
 def test_a_checkpoint_of_two_ranks_loads_at_any_count(tmp_path):
     two, four, one = (tmp_path / name for name in ("two", "four", "one"))
     bf16 = MORE["bf16"]

@@ -84,6 +84,7 @@ def test_the_hook_over_gloo_loses_no_gradients_between_hosts(fp16):
         assert 0 < answer["sent"] <= 0.05 * 1001 * 2 + 4
 
 
+@long
 def test_the_hook_over_gloo_loses_nothing_in_few_bits_between_hosts():
     answers = found(start("any_backend_sparse", 4, BACKEND="gloo", LIGHT_BITS="8",
                           LIGHT_SMALL_THRESHOLD="100"))

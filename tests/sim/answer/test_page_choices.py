@@ -12,6 +12,7 @@ from sim.run import main as run
 from sim.schema import TopologyError, load
 from sim.tune import main
 from tests.support.cluster_files import topology, write
+from tests.support.levels import long
 
 MODEL = {"layers": 2, "width": 1024, "heads": 8, "vocabulary": 1000}
 
@@ -37,6 +38,7 @@ def front_of(path, *options):
     return json.loads(result.stdout)
 
 
+@long
 def test_the_front_has_the_fastest_of_all_places(tmp_path, monkeypatch):
     """Each place is run by itself; the search may leave out only what is no better."""
     monkeypatch.setattr(page_choices, "PAGES_BYTES", (1 << 20, 16 << 20))

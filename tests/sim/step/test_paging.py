@@ -17,6 +17,7 @@ from sim.step.paging import Exchanges, Tiers, paged
 from sim.step.recipe import Recipe
 from sim.workloads.transformer import Transformer, build
 from tests.support.cluster_files import topology, write
+from tests.support.levels import long_except
 
 GPT = Transformer(8, 512, 8, 1024, bias="all", head="tied", positions=256)
 MIB = 1 << 20
@@ -134,7 +135,7 @@ def test_a_step_waits_for_its_pages_and_says_so(tmp_path):
     assert fast["step_ms"] < row["step_ms"]
 
 
-@pytest.mark.parametrize("parallel", ["data", "zero1", "zero2", "fsdp"])
+@pytest.mark.parametrize("parallel", long_except(["data", "zero1", "zero2", "fsdp"], "fsdp"))
 def test_what_ranks_exchange_takes_its_time_on_the_network(tmp_path, parallel):
     """A step that moves pages at a tenth of the rate is longer by far."""
     steps = []

@@ -15,6 +15,7 @@ from sim.validate import main
 from sim.validation.closed_forms import collective_rows
 from sim.validation.packet_page import unexplained, write_tables
 from tests.support import ROOT
+from tests.support.levels import long
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,6 +35,7 @@ def published() -> list[Row]:
     return published_rows()
 
 
+@long
 def test_no_row_is_off_without_a_reason(forms: list[Row], published: list[Row]) -> None:
     assert not unexplained([*forms, *published])
 

@@ -28,6 +28,7 @@ from sim.validation.predictions import (
     size_in_words,
 )
 from tests.support import ROOT
+from tests.support.levels import long
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -156,6 +157,7 @@ def test_a_row_is_left_out_with_all_of_its_source(tmp_path):
         (1 / 1.6e9 - packets) / (1 / 3.2e9 - packets), rel=0.1)
 
 
+@long
 def test_deviation_covers_errors_that_parameters_do_not_explain(tmp_path):
     """Sources that agree leave none; those that differ sixteenfold more than their parameters."""
     same = [synthetic(tmp_path, name, name, "1.2GB/s") for name in ("a", "b")]
@@ -176,6 +178,7 @@ def test_the_shipped_deviation_is_of_the_rows_of_the_fit():
     assert shipped.interval == pytest.approx((1 / deviation.shipped, deviation.shipped), rel=0.01)
 
 
+@long
 def test_a_left_out_prediction_does_not_depend_on_what_was_measured(tmp_path):
     """Another figure in the row itself changes the fit, but not the row's own prediction."""
     fast = synthetic(tmp_path, "fast", "fast", "1.6GB/s")

@@ -78,6 +78,7 @@ def test_a_distributed_optimizer_trains_as_one_process_with_the_whole_batch_does
     assert one["adam"] == [10.0] * 4
 
 
+@long
 def test_an_optimizer_sums_or_averages_over_its_set_of_ranks_and_refuses_adasum():
     first, middle, last = answers(run(3, RANK, "optimizers"))
     assert first == last
@@ -153,6 +154,7 @@ def test_a_dead_rank_is_named_at_every_other_rank():
         assert one["seconds"] < NOTICED_S
 
 
+@long
 def test_the_ranks_that_are_left_go_on_from_the_last_commit():
     ended = run(3, RANK, "elastic", options=["--min-np", "2"])
     one, other = answers(ended)
@@ -166,6 +168,7 @@ def test_the_ranks_that_are_left_go_on_from_the_last_commit():
     assert one["log"] == [3] * (8 + 5) + [2] * 5 + [2] * 12
 
 
+@long
 def test_ranks_come_and_go_with_the_slots_that_a_script_finds(tmp_path):
     hosts, script = tmp_path / "hosts", tmp_path / "find"
     hosts.write_text("localhost:2\n")
