@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 N = get_model("vgg16").parameters
 B = RATE_BPS / 8
+DIRECT = {"allreduce": "halving-doubling"}
 METHODS: dict[str, dict[str, Any]] = {
     "local-sgd": {"every": 6, "outer": "local-sgd"},
     "diloco": {"every": 6},
@@ -100,15 +101,29 @@ def test_few_bits_travel_as_the_policy_says(tmp_path):
     for bits in (8, 4, 2):
         message = OuterPolicy("diloco", 2, bits=bits).message_bytes(N)
         assert message == pytest.approx(N * (bits / 8 + 4 / 256), rel=1e-6)
-        found = run(tmp_path, {"every": 2, "bits": bits}, hosts=4, rate_bps=RATE_BPS / 100).step_s
+        found = run(tmp_path, {"every": 2, "bits": bits}, hosts=4, rate_bps=RATE_BPS / 100,
+                    scenario=DIRECT).step_s
         exchange_s = ALPHA_S + 3 / 4 * message / (B / 100)
         assert found == pytest.approx(alone(tmp_path) + 2 * exchange_s / 2, rel=2e-3)
+
+
+def test_few_bits_go_round_a_ring_if_the_scenario_says_so(tmp_path):
+    """Each link of the ring carries as much, but hop by hop; packed and summed in 20 bytes."""
+    def at(cast: str) -> float:
+        return run(tmp_path, {"every": 2, "bits": 8}, hosts=4, rate_bps=RATE_BPS / 100,
+                   frameworks={"free": FREE | {"cast_per_element": cast}},
+                   scenario={"allreduce": "ring"}).step_s
+
+    message = OuterPolicy("diloco", 2, bits=8).message_bytes(N)
+    wanted = alone(tmp_path) + 6 * (ALPHA_S + message / 4 / (B / 100)) / 2
+    assert at("0s") == pytest.approx(wanted, rel=2e-3)
+    assert at("6e-12s") - at("0s") == pytest.approx(1e-12 * 100 * N / 2, rel=0.01)
 
 
 def test_encoding_and_adding_a_difference_take_the_memorys_time(tmp_path):
     """As for LIGHT_BITS: all, what comes for a part, the part's mean, and all means."""
     def at(cast: str) -> float:
-        return run(tmp_path, {"every": 2, "bits": 8}, hosts=4, frameworks={
+        return run(tmp_path, {"every": 2, "bits": 8}, hosts=4, scenario=DIRECT, frameworks={
             "free": FREE | {"cast_per_element": cast}}).step_s
 
     outer = 8 * N + 20 * N + 32 * N + 12 * N + 8 * N
