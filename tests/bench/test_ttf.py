@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from bench.subject import BenchError  # noqa: E402
-from bench.ttf.compile_rows import Reports  # noqa: E402
-from bench.ttf.recompiles import REPORTS  # noqa: E402
+from bench.subject import BenchError
+from bench.ttf.compile_rows import Reports
+from bench.ttf.recompiles import REPORTS
 
 
 @pytest.mark.parametrize("report", REPORTS)

@@ -8,20 +8,18 @@ Each function below is a check; torchrun's variables say who this rank is.
 import os
 import sys
 
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import harp.lightcc.horovod.torch as hvd
+import harp.lightcc.torch  # noqa: F401  (registers the backend)
+from harp.lightcc.hook import GradientState, average_gradients
+from harp.lightcc.outer import DiLoCo
 from tests.support import late_accelerator
 
 late_accelerator.register()
-
-import torch  # noqa: E402
-import torch.distributed as dist  # noqa: E402
-from torch.nn.parallel import DistributedDataParallel  # noqa: E402
-
-import harp.lightcc.horovod.torch as hvd  # noqa: E402
-import harp.lightcc.torch  # noqa: E402, F401  (registers the backend)
-from harp.lightcc.hook import GradientState, average_gradients  # noqa: E402
-from harp.lightcc.outer import DiLoCo  # noqa: E402
-
-DEVICE = torch.device("late")
+DEVICE = torch.device(late_accelerator.NAME)
 
 
 def collectives_follow_kernels_and_come_before_them(rank, ranks):

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from torch import nn
 
-torch = pytest.importorskip("torch")
-
-from torch import nn  # noqa: E402
-
-from harp.ttf.amp import Controller, Policy  # noqa: E402
-from harp.ttf.embedding import Adam, DynamicEmbeddingBag, TableOptimizer  # noqa: E402
+from harp.ttf.amp import Controller, Policy
+from harp.ttf.embedding import Adam, DynamicEmbeddingBag, TableOptimizer
 
 STEPS, LARGE = 12, (4, 7)
 """Steps, and those whose loss overflows in half precision."""

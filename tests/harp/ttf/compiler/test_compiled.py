@@ -226,6 +226,16 @@ def test_the_recompile_limit_is_reported_and_eager_takes_over(caplog):
     assert caplog.text.count("met torch's recompile limit") == 1
 
 
+def step_both(weights, ours, theirs, schedules):
+    """Make a step of a compiled optimizer and of its twin, by the weights' own values."""
+    for weight in weights:
+        weight.grad = weight.detach().clone()
+    ours()
+    theirs.step()
+    for schedule in schedules:
+        schedule.step()
+
+
 def test_an_optimizer_compiles_once_under_a_schedule():
     graphs = Graphs()
     weights = [nn.Parameter(torch.ones(4)) for _ in range(2)]
@@ -233,12 +243,7 @@ def test_an_optimizer_compiles_once_under_a_schedule():
     schedules = [torch.optim.lr_scheduler.ExponentialLR(each, 0.9) for each in (ours, theirs)]
     step = harp.ttf.compile(ours, backend=graphs)
     for _ in range(12):
-        for weight in weights:
-            weight.grad = weight.detach().clone()
-        step()
-        theirs.step()
-        for schedule in schedules:
-            schedule.step()
+        step_both(weights, step, theirs, schedules)
     torch.testing.assert_close(*weights)
     assert graphs.static + graphs.dynamic == 1
 
@@ -251,12 +256,7 @@ def test_every_number_of_an_optimizer_may_follow_a_schedule():
                  for each in (ours, theirs)]  # a learning rate and the first beta
     step = harp.ttf.compile(ours, backend=graphs)
     for _ in range(16):
-        for weight in weights:
-            weight.grad = weight.detach().clone()
-        step()
-        theirs.step()
-        for schedule in schedules:
-            schedule.step()
+        step_both(weights, step, theirs, schedules)
         assert ours.param_groups[0]["betas"] == theirs.param_groups[0]["betas"]
         assert type(ours.param_groups[0]["lr"]) is float
     torch.testing.assert_close(*weights)

@@ -5,26 +5,24 @@ from __future__ import annotations
 import copy
 
 import pytest
-
-torch = pytest.importorskip("torch")
-
-from functorch.compile import (  # noqa: E402
+import torch
+from functorch.compile import (
     make_boxed_func,
     min_cut_rematerialization_partition,
 )
-from torch import nn  # noqa: E402
-from torch._dynamo.backends.common import aot_autograd  # noqa: E402
-from torch._inductor.utils import fresh_cache  # noqa: E402
+from torch import nn
+from torch._dynamo.backends.common import aot_autograd
+from torch._inductor.utils import fresh_cache
 
-import harp.ttf  # noqa: E402
-from harp.ttf.compiler import passes  # noqa: E402
-from harp.ttf.embedding import (  # noqa: E402
+import harp.ttf
+from harp.ttf.compiler import passes
+from harp.ttf.embedding import (
     SGD,
     DynamicEmbedding,
     DynamicEmbeddingBag,
     TableOptimizer,
 )
-from tests.support.levels import long  # noqa: E402
+from tests.support.levels import long
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated")
 
