@@ -36,7 +36,7 @@ ISLANDS = 4
 EVERY = 15
 PATIENCE_S = 3600.0
 STRIDE = 10
-"""Steps of which the mean loss is kept, for the plot."""
+"""Steps of a point of the plot, which shows their mean loss."""
 BASE = "DDP"
 WAYS = {BASE: "lightcc", "DiLoCo": "DiLoCo", "streaming DiLoCo": "streaming",
         "SparseLoCo": "SparseLoCo", "SparseLoCo, no feedback": "SparseLoCo without feedback"}

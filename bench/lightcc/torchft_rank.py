@@ -5,7 +5,7 @@
 Commands on stdin are ``{"do": "meet", "buckets": BOOL}``, a line of JSON each; both replicas get
 the same ones. Each is a round without inner steps: a quorum, the average of the parameters'
 differences, the decision to commit, the outer step. The answer has the seconds that it took. The
-first replica holds the lighthouse, whose address and port both get.
+first replica holds the lighthouse; both are given its address and port.
 """
 
 from __future__ import annotations

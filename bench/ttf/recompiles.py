@@ -230,7 +230,7 @@ class Orthogonal(nn.Module):
     """Muon's update: five steps of Newton and Schulz."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Give the nearest matrix whose rows are orthogonal, or nearly so."""
+        """Make the rows of a matrix orthogonal, or nearly so, with as little change as possible."""
         x = x / (x.norm() + 1e-7)
         for _ in range(5):
             square = x @ x.T

@@ -28,8 +28,8 @@ static inline void harp_control_add(struct msghdr *header, union harp_control *c
     header->msg_controllen = at + CMSG_SPACE(bytes);
 }
 
-/* Have it leave with this traffic class beside the bit by which congestion control gets marks;
- * that one alone is what the socket says anyway. */
+/* Send it with this traffic class and ECT(0), which lets routers mark it (RFC 3168). The socket
+ * sets ECT(0) by itself, so class 0 needs nothing. */
 static inline void harp_control_add_class(struct msghdr *header, union harp_control *control,
                                           bool v4, uint8_t traffic_class)
 {

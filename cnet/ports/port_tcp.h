@@ -29,9 +29,10 @@
  *   on other flows. The connecting end connects anew at once, by another source port if that is not
  *   planned, which may take a way that works; if the other end's host refuses, nobody has the port
  *   any more.
- * - **A route whose MTU shrinks** and whose routers say nothing swallows long segments alone: flows
- *   open, and break when data goes. One that breaks soon after it opened is made anew with segments
- *   that any route takes, each way. Where ICMP tells, the kernel shortens them by itself.
+ * - **A black hole.** Where an MTU shrinks and routers send no ICMP, the route swallows long
+ *   segments alone (RFC 2923): flows open, and break when data goes. A flow that breaks soon after
+ *   it opened is made anew with segments that any route takes, in both directions. Where ICMP
+ *   reports the MTU, the kernel shortens segments by itself.
  *
  *     state       socket  next
  *     CONNECTING  yes     OPEN BROKEN

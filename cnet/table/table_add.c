@@ -4,7 +4,7 @@
 /* Ids of one shard go through four stages, block by block, so that the cache's misses overlap:
  *
  *   fetch_groups   of the index
- *   fetch_heads    of records, whose slots are known then
+ *   fetch_heads    of records; the stage before has found their slots
  *   fetch_sums     that wait already
  *   add_block      inserts what is not there, counts, and adds gradients to sums
  */

@@ -22,7 +22,7 @@ struct table_block {
     uint32_t slots[TABLE_BLOCK];
 };
 
-/* Fetch the groups of `n` keys, whose hashes and shards are known. */
+/* Fetch the groups of `n` keys; the block has their hashes and shards already. */
 static inline void table_block_fetch(struct table_block *block, const int64_t *keys, uint32_t n)
 {
     block->keys = keys;

@@ -210,7 +210,7 @@ def _merge_linears(graph: Graph) -> None:
                if node.op == "call_function" and node.target in LINEARS]
     for group in _groups(linears, key):
         x, weights, biases = zip(*map(parts_of, group), strict=True)
-        sizes = [_example(weight).shape[0] for weight in weights]  # type: ignore[union-attr]
+        sizes = [example.shape[0] for example in map(_example, weights) if example is not None]
         with graph.inserting_after(group[-1]):
             weight = graph.call_function(torch.cat, (list(weights),))
         last, bias = weight, None
