@@ -184,7 +184,8 @@ def _trace_paths(targets: tuple[str, ...], port: int, ports: list[int], source: 
                                        f"{error.strerror}") from error
         click.echo(f"{target}: {_describe_trace(found)}", err=True)
         ways += [discovered.Way(own, f"{target}:{port}", routers, tuple(which))
-                 for routers, which in found.classes.items() if routers and found.alike == 1.0]
+                 for routers, which in found.classes.items()
+                 if routers and found.answered and found.alike == 1.0]
     if not ways:
         raise click.ClickException("nothing was discovered: no router on the path answers, or "
                                    "packets of one flow take several paths")
@@ -247,7 +248,7 @@ def _own_address(target: str) -> str:
 def _describe_trace(found: Trace) -> str:
     """Describe what a trace found."""
     cost = f"{found.sent_packets} packets in {found.seconds:.1f} s"
-    if not found.routers or not any(found.classes):
+    if not found.answered:
         taken = f"; {len(found.taken)} ports are in use" if found.taken else ""
         return f"no router on the path answers ({cost}{taken})"
     if found.alike < 1.0:

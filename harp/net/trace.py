@@ -61,6 +61,11 @@ class Trace:
     """Ports that another process has."""
 
     @property
+    def answered(self) -> bool:
+        """Whether any router on a path has answered: silent ones alone tell no paths apart."""
+        return any(router is not None for way in self.routers.values() for router in way)
+
+    @property
     def classes(self) -> dict[tuple[str | None, ...], list[int]]:
         """Source ports by way."""
         found: dict[tuple[str | None, ...], list[int]] = defaultdict(list)

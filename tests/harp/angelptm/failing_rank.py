@@ -20,6 +20,7 @@ import torch.distributed as dist
 import harp.angelptm
 import harp.lightcc.torch
 from tests.harp.angelptm.models import PAGE, Tied, batches, config, engine_of, seeded, train
+from tests.support.leave import leave
 
 TIMEOUT = timedelta(seconds=10)
 PATIENCE = timedelta(seconds=120)
@@ -145,8 +146,8 @@ def main():
             said[failure.__name__] = "nothing"
         except (harp.angelptm.RankError, ValueError, OSError, RuntimeError) as error:
             said[failure.__name__] = f"{type(error).__name__}: {error}"
-    print(json.dumps(said), flush=True)
-    os._exit(0)
+    print(json.dumps(said))
+    leave()
 
 
 if __name__ == "__main__":

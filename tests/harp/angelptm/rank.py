@@ -28,6 +28,7 @@ from tests.harp.angelptm.models import (
     seeded,
     train,
 )
+from tests.support.leave import leave
 
 TIMEOUT = timedelta(seconds=60)
 
@@ -91,6 +92,7 @@ def main():
                        "bits": hashlib.sha256(flat.numpy().tobytes()).hexdigest()}
     print(json.dumps(found))
     dist.destroy_process_group()
+    leave()
 
 
 if __name__ == "__main__":

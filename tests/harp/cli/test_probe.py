@@ -15,6 +15,7 @@ import yaml
 from click.testing import CliRunner
 
 from harp.cli.main import harp
+from harp.net.trace import Trace
 from harp.routing import discovered
 from harp.routing.deployment import Deployment, Flow
 from harp.routing.jobs import Ranks, Wanted, plan_job
@@ -189,6 +190,15 @@ def test_a_way_without_routers_teaches_nothing():
     assert (done.exit_code, done.stdout) == (1, "")
     assert f"{far.ipv4}: no router on the path answers" in done.stderr
     assert "nothing was discovered" in done.stderr
+
+
+def test_a_target_that_answers_late_is_no_path(monkeypatch):
+    """The probe of TTL 1 went unanswered, and the target answered that of TTL 2."""
+    late = Trace(dict.fromkeys((61256, 61257), (None,)), sent_packets=4, seconds=1.0)
+    monkeypatch.setattr("harp.net.trace.trace", lambda *_, **__: late)
+    done = run("127.0.0.1", "--ports", "61256-61257")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "127.0.0.1: no router on the path answers" in done.stderr
 
 
 @root_only

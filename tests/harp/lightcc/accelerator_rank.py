@@ -5,7 +5,6 @@
 Each function below is a check; torchrun's variables say who this rank is.
 """
 
-import os
 import sys
 
 import torch
@@ -17,6 +16,7 @@ import harp.lightcc.torch  # noqa: F401  (registers the backend)
 from harp.lightcc.hook import GradientState, average_gradients
 from harp.lightcc.outer import DiLoCo
 from tests.support import late_accelerator
+from tests.support.leave import leave
 
 late_accelerator.register()
 DEVICE = torch.device(late_accelerator.NAME)
@@ -166,8 +166,7 @@ def main(name):
         dist.init_process_group("lightcc")
         globals()[name](dist.get_rank(), dist.get_world_size())
         dist.destroy_process_group()
-    sys.stdout.flush()
-    os._exit(0)  # what streams still have to do is nobody's any more
+    leave()
 
 
 if __name__ == "__main__":

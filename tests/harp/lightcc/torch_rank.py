@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from harp.lightcc.hook import GradientState, average_gradients
 from harp.lightcc.torch import LightGroup, hierarchical
+from tests.support.leave import leave
 
 
 def check_collectives(rank, ranks):
@@ -299,8 +300,8 @@ def any_backend_fails(rank, ranks):
     said = [ends_by(net), ends_by(net)]  # by the failure, then at once
     if how != "killed":  # all are still there, and so is the group that they were given
         dist.barrier()
-    print(json.dumps(said), flush=True)
-    os._exit(0)  # gloo's threads wait for sums that never come, and may abort who takes leave
+    print(json.dumps(said))
+    leave()
 
 
 def refused(rank, ranks):
@@ -495,3 +496,5 @@ if __name__ == "__main__":
     found = globals()[sys.argv[1]](dist.get_rank(), dist.get_world_size())
     print(json.dumps(found))
     dist.destroy_process_group()
+    if "gloo" in os.environ.get("BACKEND", ""):
+        leave()

@@ -1,4 +1,7 @@
-"""A rank of a small job of DDP over gloo that records a step: ``pytorch_job.py RANK FOLDER``."""
+"""A rank of a small job of DDP over gloo that records a step.
+
+    python -m tests.sim.traces.pytorch_job RANK FOLDER
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ import sys
 import torch
 import torch.distributed as dist
 from torch.profiler import ExecutionTraceObserver, ProfilerActivity, profile, schedule
+
+from tests.support.leave import leave
 
 rank, folder = int(sys.argv[1]), sys.argv[2]
 torch.set_num_threads(1)
@@ -26,3 +31,4 @@ with profile(activities=[ProfilerActivity.CPU], record_shapes=True,
         profiler.step()
 observer.unregister_callback()
 dist.destroy_process_group()
+leave()

@@ -48,9 +48,9 @@ def replayed(folder: Path, ranks: int) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("job")
-    job = ROOT / "tests/sim/traces/pytorch_job.py"
-    ranks = [subprocess.Popen([sys.executable, str(job), str(rank), str(folder)],
-                              stderr=subprocess.PIPE, text=True) for rank in range(2)]
+    ranks = [subprocess.Popen([sys.executable, "-m", "tests.sim.traces.pytorch_job", str(rank),
+                               str(folder)], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+             for rank in range(2)]
     said = [rank.communicate(timeout=120)[1] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0], said
     return folder

@@ -9,6 +9,7 @@ import torch.distributed as dist
 import harp.angelptm
 import harp.lightcc.torch
 from tests.harp.angelptm.stages.models import batch, loss_of, made
+from tests.support.leave import leave
 
 MICRO = 2
 
@@ -50,6 +51,7 @@ def main():
     print(json.dumps([check(*case) for case in json.loads(sys.argv[2])]))
     dist.barrier()
     dist.destroy_process_group()
+    leave()
 
 
 if __name__ == "__main__":

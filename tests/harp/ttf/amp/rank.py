@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from harp.ttf.amp import Controller, Policy
+from tests.support.leave import leave
 
 OVERFLOWS, OFFSETS = (20, 24, 28), (44,)
 
@@ -58,6 +59,7 @@ def main(file: str, rank: int, ranks: int) -> None:
         "switches": controller.switches, "pinned": controller.pinned,
         "parameters": [float(value.detach().double().sum()) for value in model.parameters()]}))
     dist.destroy_process_group()
+    leave()
 
 
 if __name__ == "__main__":

@@ -6,18 +6,15 @@ import json
 import subprocess
 import sys
 
-import pytest
-
 from tests.support import PATIENCE_S
 from tests.support.levels import long
-
-pytest.importorskip("torch")
 
 RANK = """
 import json, sys, torch
 import torch.distributed as dist
 from torch._dynamo.utils import counters
 import harp.ttf
+from tests.support.leave import leave
 rank, file = int(sys.argv[1]), sys.argv[2]
 torch.set_num_threads(1)
 dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=2)
@@ -33,6 +30,7 @@ dist.barrier()
 print(json.dumps({"compiled": counters["inductor"]["fxgraph_cache_miss"],
                   "found": counters["inductor"]["fxgraph_cache_hit"],
                   "decisions": model.decisions()}))
+leave()
 """
 
 

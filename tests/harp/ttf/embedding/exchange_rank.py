@@ -5,7 +5,6 @@ usage: exchange_rank.py BACKEND FOLDER RANK RANKS DO
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import torch.distributed as dist
 from harp.ttf.embedding import Adam, DynamicEmbeddingBag, EmbeddingCollection, TableOptimizer
 from harp.ttf.embedding.checkpoint import load, save
 from harp.ttf.embedding.exchange import Exchange
+from tests.support.leave import leave
 
 BATCH, STEPS = 24, 6
 """BATCH is divisible by all numbers of ranks."""
@@ -93,7 +93,7 @@ def main():
         not_finite(model, rank, ranks)
         another_prefetch(model, rank, ranks)
     dist.destroy_process_group()
-    os._exit(0)  # on a busy machine gloo sometimes aborts a process that ends with all work done
+    leave()
 
 
 if __name__ == "__main__":
