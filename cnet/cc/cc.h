@@ -11,8 +11,9 @@
  *   on_timeout  the retransmission timeout expired
  *   on_spurious every packet of the last loss has arrived after all: undo the reduction
  *
- * Two controllers: harp_cc_fixed (a constant window, for tests and for networks that need none) and
- * harp_cc_swift (the default; swift.h lists its laws, constants.h its constants).
+ * Three controllers: harp_cc_swift (the default; swift.h lists its laws, constants.h its
+ * constants), harp_cc_fixed (a constant window, for tests and for networks that need none) and
+ * harp_cc_none (the port holds back).
  */
 #ifndef HARP_CC_H
 #define HARP_CC_H
@@ -67,10 +68,15 @@ struct harp_cc_ops {
     void (*on_timeout)(struct harp_cc *cc, uint64_t now_ns);
     void (*on_spurious)(struct harp_cc *cc);
     uint64_t (*window_bytes)(const struct harp_cc *cc);
+    bool follows_path; /* a window in a round trip is the path's rate: it is paced by it */
 };
 
 /* A window that never changes. */
 extern const struct harp_cc_ops harp_cc_fixed;
+
+/* The same as a mere bound of memory, for ports that hold back by themselves: kernel TCP, memory.
+ */
+extern const struct harp_cc_ops harp_cc_none;
 
 /* Delay-based, with congestion marks; the default. */
 extern const struct harp_cc_ops harp_cc_swift;

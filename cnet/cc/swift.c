@@ -310,4 +310,5 @@ const struct harp_cc_ops harp_cc_swift = {
     .on_timeout = swift_on_timeout,
     .on_spurious = swift_on_spurious,
     .window_bytes = swift_window,
+    .follows_path = true,
 };

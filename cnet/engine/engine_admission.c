@@ -85,7 +85,7 @@ void harp_engine_session_config(struct harp_engine *engine,
     if (from->window.max_bytes)
         config->window = from->window;
     if (port->holds_back) { /* silence means that the other end is busy elsewhere, or gone */
-        config->cc = &harp_cc_fixed;
+        config->cc = &harp_cc_none;
         config->window.initial_bytes = config->window.max_bytes;
         config->loss.min_rto_ns = config->loss.dead_ns = config->dead_ns / 8;
         if (port->calls_kernel && from->paths > 1) { /* or, with other flows, that this one is */

@@ -83,9 +83,12 @@ static bool is_paced(const struct harp_path *path, uint32_t bytes, uint64_t now_
 }
 
 /* What the next frame will take there: the empty path's delay, and the time in which the path
- * delivers what is in flight now, at the rate of its window. */
-static uint64_t expect_delay_ns(const struct harp_path *path)
+ * delivers what is in flight now, at the rate of its window. Where the kernel finds the rate, as
+ * for TCP, our window says nothing about it, and the least delay is that of a queue. */
+static uint64_t expect_delay_ns(const struct harp_path *path, uint32_t bytes)
 {
+    if (!path->cc.ops->follows_path)
+        return harp_service_ns(&path->service, path->sent.bytes_in_flight + bytes);
     uint64_t waiting_ns = path->sent.bytes_in_flight * harp_rtt_smoothed_ns(&path->rtt) /
                           path->cc.ops->window_bytes(&path->cc);
     return harp_rtt_least_ns(&path->rtt) + waiting_ns;
@@ -124,6 +127,7 @@ int harp_path_choose(struct harp_path *paths, uint32_t count, uint32_t bytes, ui
     uint64_t bits = harp_splitmix(random);
     uint32_t one = (uint32_t)(bits & 0xffffffff) % n;
     uint32_t other = (one + 1 + (uint32_t)(bits >> 32) % (n - 1)) % n;
-    bool second = expect_delay_ns(&paths[ready[other]]) < expect_delay_ns(&paths[ready[one]]);
+    bool second =
+        expect_delay_ns(&paths[ready[other]], bytes) < expect_delay_ns(&paths[ready[one]], bytes);
     return ready[second ? other : one];
 }

@@ -21,6 +21,7 @@
 #include "session/rtt.h"
 #include "session/sack.h"
 #include "session/sent.h"
+#include "session/service.h"
 
 #define HARP_PATH_REPEATS 8 /* ACKs in a row that report each packet again */
 
@@ -34,6 +35,7 @@ struct harp_path {
     struct harp_loss loss;
     struct harp_cc cc;
     struct harp_pacer pacer;
+    struct harp_service service;
     uint64_t episode;      /* packets before this number belong to the latest loss */
     uint32_t marks;        /* congestion marks that the peer has reported */
     uint32_t suspects;     /* packets of that loss that have not arrived late */

@@ -177,6 +177,7 @@ static void path_news(struct harp_session *session, struct harp_path *path,
                       struct harp_cc_ack *news)
 {
     harp_session_hears(session);
+    harp_service_add(&path->service, session->now_ns, news->bytes);
     harp_loss_news(&path->loss, path->sent.in_flight > 0, session->now_ns);
     struct harp_pick next;
     news->app_limited = !harp_outbox_pick(&session->outbox, &next);

@@ -4,8 +4,10 @@
 #include "session/session_state.h"
 
 /* Frames that go the same way in a row, so that segmentation offload has work: what a super-packet
- * holds at an MTU of 1500; but no more than a quarter of the window. */
+ * holds at an MTU of 1500; but no more than a quarter of the window. A longer burst of longer frames
+ * would put a whole message on one path. */
 #define BURST 44
+#define BURST_BYTES 65536u
 
 /* Give the next number of its path to a packet. */
 static struct harp_sent *number_packet(struct harp_session *session, uint8_t path, uint32_t bytes,
@@ -13,6 +15,8 @@ static struct harp_sent *number_packet(struct harp_session *session, uint8_t pat
 {
     struct harp_path *on = &session->paths[path];
     struct harp_sent *sent = harp_sent_add(&on->sent, session->now_ns, bytes, longest);
+    if (on->sent.in_flight == 1)
+        harp_service_begin(&on->service, session->now_ns);
     harp_loss_sent(&on->loss, session->now_ns);
     harp_session_wake(session, path);
     return sent;
@@ -187,11 +191,11 @@ static size_t send_burst(struct harp_session *session, uint8_t number_of_path,
     uint64_t window_bytes = path->cc.ops->window_bytes(&path->cc);
     struct harp_pick pick;
     size_t n = 0, most = harp_min(room, BURST);
-    uint64_t bytes = 0;
+    uint64_t bytes = 0, most_bytes = harp_min(BURST_BYTES, window_bytes / 4);
     uint16_t length = 0;
     while (n < most && !has_cut_enough(session) && harp_outbox_pick(&session->outbox, &pick)) {
         uint32_t frame_bytes = HARP_HEADER_BYTES + (uint32_t)pick.length;
-        bool too_much = n && (pick.length != length || bytes + frame_bytes > window_bytes / 4);
+        bool too_much = n && (pick.length != length || bytes + frame_bytes > most_bytes);
         if (too_much || !harp_path_has_room(path, frame_bytes))
             break;
         length = pick.length;
@@ -201,6 +205,8 @@ static size_t send_burst(struct harp_session *session, uint8_t number_of_path,
     }
     if (session->cut.packets_n)
         n = send_fragments(session, frames, room);
+    if (!path->cc.ops->follows_path)
+        return n; /* such a window over the round trip is no rate to pace by */
     uint64_t rtt_ns = harp_rtt_smoothed_ns(&path->rtt) + path->rtt.host_x8_ns / 8;
     harp_pacer_spend(&path->pacer, session->now_ns, bytes, window_bytes,
                      harp_rtt_known(&path->rtt) ? rtt_ns : 0);

@@ -8,6 +8,7 @@ from __future__ import annotations
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from ipaddress import IPv4Address
+from itertools import count
 
 import numpy as np
 import pytest
@@ -38,6 +39,7 @@ FABRIC = {"template": "leaf-spine", "leaves": 2, "spines": 4, "rate": "1Gbps",
 MESSAGE = bytes(1 << 20)
 A_MESSAGE = 300_000
 """Bytes that no link carries unless data crosses it."""
+MOST_MESSAGES = 50
 
 
 def ranks_of(made):
@@ -56,8 +58,13 @@ def engine(plan, rank):
 
 
 def data_crosses(wiring, plan, sender, receiver, paths):
-    """Links that a message crosses from one rank's engine to another's."""
-    fabric = wiring._fabric
+    """Links that messages cross from one rank's engine to another's, and the paths' addresses.
+
+    It sends until each link of the plan has carried much, or ``MOST_MESSAGES``: kernel TCP may take
+    the first messages on one or two of the paths, where its windows have grown.
+    """
+    wanted = {link for flow in plan.flows if (flow.sender, flow.receiver) == (sender, receiver)
+              for link in flow.links}
     with ExitStack() as stack:
         ends = []
         for rank in (sender, receiver):
@@ -71,13 +78,16 @@ def data_crosses(wiring, plan, sender, receiver, paths):
                                flows=plan.flows_of(sender))
         into = listener.accept(timeout=PATIENCE_S)
         before = wiring.sent_bytes()
-        for _ in range(paths):
+        for sent in count(1):
             posted = into.post(bytearray(len(MESSAGE)))
-            out.send(MESSAGE).wait(20)
-            posted.wait(20)
-        carried = wiring.sent_bytes() - before
+            out.send(MESSAGE).wait(PATIENCE_S)
+            posted.wait(PATIENCE_S)
+            carried = np.flatnonzero(wiring.sent_bytes() - before > A_MESSAGE)
+            crossed = {wiring._fabric.link_name(link) for link in carried}
+            if sent >= paths and (crossed >= wanted or sent == MOST_MESSAGES):
+                break
         leaves = sorted(path.local.removeprefix("tcp:") for path in out.paths)
-    return {fabric.link_name(link) for link in np.flatnonzero(carried > A_MESSAGE)}, leaves
+    return crossed, leaves
 
 
 class Running:
@@ -156,8 +166,7 @@ def test_data_takes_the_links_of_the_plan_through_kernel_routers(tmp_path, proto
             assert crossed == set(flow.links)
         crossed, leaves = data_crosses(wiring, many, 0, 2, 4)
     assert leaves == sorted(flow.source for flow in many.flows)
-    assert crossed <= {link for flow in many.flows for link in flow.links}
-    assert sum(link.startswith("leaf0->spine") for link in crossed) >= 3
+    assert crossed == {link for flow in many.flows for link in flow.links}
 
 
 @root_only

@@ -58,3 +58,7 @@ def test_a_wrong_queue_of_the_way_back_is_found(bug, tmp_path):
 
 def test_parts(tmp_path):
     run(build(tmp_path / "parts", ["tests/cnet/session/test_session_parts.c", str(library())]))
+
+
+def test_the_choice_of_a_path_where_ports_hold_back(tmp_path):
+    run(build(tmp_path / "choice", ["tests/cnet/session/test_path_choice.c", str(library())]))
