@@ -217,16 +217,16 @@ static uint32_t add_remote(struct harp_address *remotes, uint32_t n,
     return n;
 }
 
-/* Where the paths lead, and what the peer advertises. Returns how many there are; 0 if that is
- * nothing new. */
+/* Where the paths lead, and what the peer advertises. Returns how many there are, and whether the
+ * paths lead to all of them already. */
 static uint32_t list_advertised_remotes(const struct harp_connection *connection,
-                                        struct harp_address *remotes)
+                                        struct harp_address *remotes, bool *known)
 {
     const struct harp_parameters *peer = harp_session_peer(connection->session);
     uint32_t n = 0;
     for (uint32_t p = 0; p < connection->config.paths; p++)
         n = add_remote(remotes, n, &connection->hops[p].remote);
-    uint32_t known = n;
+    uint32_t led_to = n;
     for (uint32_t i = 0; i < peer->addresses_n; i++) {
         struct harp_address advertised = {.family = connection->hops[0].remote.family,
                                           .port = peer->addresses[i].port};
@@ -234,7 +234,8 @@ static uint32_t list_advertised_remotes(const struct harp_connection *connection
         if (advertised.port)
             n = add_remote(remotes, n, &advertised);
     }
-    return n > known ? n : 0;
+    *known = n == led_to;
+    return n;
 }
 
 static bool is_hop_of(const struct harp_hop *hop, const struct harp_rail *rail,
@@ -283,18 +284,23 @@ void harp_engine_widen_hops(struct harp_connection *connection, uint8_t kept)
     const struct harp_engine *engine = connection->engine;
     struct harp_address remotes[HARP_RAIL_ENDS], locals[HARP_PORTS_MAX];
     struct harp_rail rails[HARP_RAILS_MAX];
-    uint32_t remotes_n = list_advertised_remotes(connection, remotes);
-    if (!remotes_n || kept >= connection->config.paths)
+    bool known, again = connection->off_rail > 0;
+    uint32_t remotes_n = list_advertised_remotes(connection, remotes, &known);
+    connection->off_rail = 0;
+    if ((known && !again) || kept >= connection->config.paths)
         return;
     for (uint32_t p = 0; p < engine->ports_n; p++)
         locals[p] = engine->ports[p]->locals[0];
     uint32_t n = harp_rails_match(locals, engine->ports_n, remotes, remotes_n, rails);
-    for (uint32_t r = 0; r < n; r++)
+    bool on_rail = false;
+    for (uint32_t r = 0; r < n && !on_rail; r++)
         if (is_hop_of(&connection->hops[kept], &rails[r], remotes)) {
             struct harp_rail swapped = rails[kept % n];
             rails[kept % n] = rails[r];
             rails[r] = swapped;
+            on_rail = true;
         }
+    connection->off_rail = on_rail || again ? 0 : (uint8_t)(kept + 1);
     for (uint32_t p = 0; p < connection->config.paths && n; p++) {
         const struct harp_rail *rail = &rails[p % n];
         if (p != kept && !has_hop(connection, p, rail->local, p / n, &remotes[rail->remote]))

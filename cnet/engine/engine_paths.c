@@ -191,6 +191,8 @@ void harp_engine_way_of_frame(struct harp_connection *connection, uint8_t path, 
     struct harp_hop *hop = &connection->hops[path];
     if (hop->hop == HARP_NO_HOP || !is_by_this_way(connection, hop, port, arrival, newest))
         return;
+    if (connection->off_rail && connection->off_rail != path + 1)
+        harp_engine_widen_hops(connection, path);
     if (hop->strays != arrival->stray) {
         hop->strays = arrival->stray;
         harp_session_path_off_queue(connection->session, path, arrival->stray);

@@ -120,15 +120,17 @@ struct harp_connection {
     const struct harp_peer *liveness_of; /* whose liveness the session shares; or NULL */
     uint64_t listener;                   /* id of that listener, at either end */
     struct harp_key secret, hello, accept, in, out;
-    bool omits_crc; /* of long payloads that it sends */
-    bool keyed;     /* in and out are made */
-    bool ready;     /* CONNECTED was reported */
-    bool ended;     /* CLOSED was */
-    bool orphan;    /* the application has let go of it */
-    bool lingers;   /* an orphan that closes only when the other end has its short messages, as
-                       SO_LINGER has a socket do */
-    bool notify;    /* completions came, and `fd` has not signalled them yet */
-    bool recent;    /* it is in the engine's `recent` */
+    bool omits_crc;   /* of long payloads that it sends */
+    bool keyed;       /* in and out are made */
+    uint8_t off_rail; /* 1 + the path that harp_engine_widen_hops kept although it joins addresses
+                         of two rails; 0: there is none */
+    bool ready;       /* CONNECTED was reported */
+    bool ended;       /* CLOSED was */
+    bool orphan;      /* the application has let go of it */
+    bool lingers;     /* an orphan that closes only when the other end has its short messages, as
+                         SO_LINGER has a socket do */
+    bool notify;      /* completions came, and `fd` has not signalled them yet */
+    bool recent;      /* it is in the engine's `recent` */
     uint64_t linger_ns;
     uint32_t first_in, first_out; /* numbers of the first messages */
     uint32_t posted;              /* buffers */
@@ -338,7 +340,8 @@ bool harp_engine_choose_local(const struct harp_connection_config *config, struc
 uint32_t harp_engine_list_own(const struct harp_engine *engine,
                               const struct harp_address *own[HARP_PORTS_MAX]);
 /* Spread the paths over all addresses that the peer has advertised. Path `kept` stays: the peer's
- * ACCEPT came on it. */
+ * ACCEPT came on it. Where it joins addresses of two rails, it stays only until another is heard.
+ */
 void harp_engine_widen_hops(struct harp_connection *connection, uint8_t kept);
 /* Frames that leave by this hop bear this traffic class from now on. */
 void harp_engine_mark_hop(const struct harp_engine *engine, const struct harp_hop *hop,

@@ -4,8 +4,8 @@
 #include "session/session_state.h"
 
 /* Frames that go the same way in a row, so that segmentation offload has work: what a super-packet
- * holds at an MTU of 1500; but no more than a quarter of the window. A longer burst of longer frames
- * would put a whole message on one path. */
+ * holds at an MTU of 1500; but no more than a quarter of the window. A longer burst of longer
+ * frames would put a whole message on one path. */
 #define BURST 44
 #define BURST_BYTES 65536u
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from lab.namespace import Namespace
+
 needs_namespaces = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 MESSAGE = bytes(range(256)) * 4096  # 1 MiB
+DATAGRAM_BYTES = 832
+"""What Linux counts for a short datagram that waits, its sk_buff included."""
 
 
 def test_ports_are_paired_with_addresses(tmp_path: Path) -> None:
@@ -31,20 +36,25 @@ class Rails:
 
     def __init__(self, net: Net, kind: str, *, nics: int = 2, swapped: bool = False,
                  down: int | None = None, addresses: int = lib.HARP_HANDLE_ADDRESSES,
-                 beside: str | None = None) -> None:
+                 beside: str | None = None, late: bool = False) -> None:
         a, b = net.namespace(), net.namespace()
         self.pairs = [net.connect(a, b) for _ in range(nics)]
         with b.entered():
             ports = [Port(each, interface=end.device) for each in (beside, kind) if each
                      for _, end in self.pairs]
-            self.far_engine = Engine(ports[::-1] if swapped else ports)
+            self.far_engine = Engine(ports[::-1] if swapped else ports,
+                                     progress="inline" if late else "thread")
             self.listener = self.far_engine.listen(paths=nics)
         with a.entered():
             self.near_engine = Engine([Port(kind, interface=end.device) for end, _ in self.pairs])
             if down is not None:
                 self.pull(down)
             handle = cut(self.listener.handle, addresses)
-            self.near = self.near_engine.connect(handle, paths=nics, timeout=PATIENCE_S)
+            self.near = self.near_engine.start(handle, paths=nics)
+        if late:
+            wait_for_datagrams(b, 2)
+        else:
+            self.near.connected.wait(PATIENCE_S)
         self.far = self.listener.accept(timeout=PATIENCE_S)
 
     def pull(self, rail: int) -> None:
@@ -80,6 +90,16 @@ class Rails:
         return [sum(path.state["sent"] for end in (self.near, self.far) for path in end.paths
                     if {host(path.local), host(path.remote)} == {pair[0].ipv4, pair[1].ipv4})
                 for pair in self.pairs]
+
+
+def wait_for_datagrams(space: Namespace, count: int) -> None:
+    """Wait until so many short ones wait in a socket that nobody reads."""
+    until_s = time.monotonic() + PATIENCE_S
+    while time.monotonic() < until_s:
+        waiting = max(int(line.split()[1]) for line in space.run("ss", "-uanH").splitlines())
+        if waiting >= count * DATAGRAM_BYTES:
+            return
+    pytest.fail(f"{waiting} bytes wait")
 
 
 def cut(handle: Handle, addresses: int) -> Handle:
@@ -132,6 +152,20 @@ def transfer_on_all_rails(world: Rails) -> None:
 def test_a_handle_of_one_address_is_enough_for_all_rails(kind: str, swapped: bool) -> None:
     with rails(kind, swapped=swapped, addresses=1) as world:
         transfer_on_all_rails(world)
+
+
+@needs_namespaces
+def test_an_answer_on_a_path_between_two_rails_leaves_no_rail_idle() -> None:
+    """A listener on a busy host reads the first try, and one from the other NIC, together."""
+    with rails("udp", addresses=1, late=True) as world:
+        wanted = {(pair[0].ipv4, pair[1].ipv4) for pair in world.pairs}
+        for _ in range(20):
+            finish([(world.far.post(place := bytearray(len(MESSAGE))), place),
+                    (world.near.send(MESSAGE), bytearray(MESSAGE))])
+            joined = {(host(path.local), host(path.remote)) for path in world.near.paths}
+            if joined == wanted:
+                break
+        assert joined == wanted
 
 
 @needs_namespaces
