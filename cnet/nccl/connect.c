@@ -222,8 +222,8 @@ static void say_result(const struct comm *comm, const struct harp_address *peer,
                  result->percent % 100, port_choice_name(lost));
     else
         snprintf(than, sizeof than, "%s brings no message in time", port_choice_name(lost));
-    plugin_info("data to %s over %s, %s (%s%s: %s)", host, port_choice_name(won),
-                comm->device->name, settings_ports[plugin.settings.port], whence, than);
+    plugin_info_of(comm->device, "data to %s over %s, %s (%s%s: %s)", host, port_choice_name(won),
+                   comm->device->name, settings_ports[plugin.settings.port], whence, than);
 }
 
 /* Family of the ports that this end takes if nothing was tried; 0: any. */

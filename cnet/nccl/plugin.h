@@ -182,8 +182,11 @@ uint64_t plugin_now_ns(void);
 uint64_t plugin_timeout_ns(void);         /* HARP_TIMEOUT */
 bool comm_lives(const struct comm *comm); /* it has a connection, and its engine is there */
 
-/* log.c: one line each, through NCCL's logger. plugin_fail returns `result`. */
+/* log.c: one line each, through NCCL's logger. plugin_fail returns `result`. plugin_info_of begins
+ * "NET/HARP/0", as NCCL's "Channel ... via NET/HARP/0" does for this device. */
 void plugin_info(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void plugin_info_of(const struct device *device, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 void plugin_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
 enum nccl_result plugin_fail(enum nccl_result result, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
