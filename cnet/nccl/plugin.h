@@ -142,8 +142,9 @@ struct attempt {
     struct comm *comm;
     int traffic_class;
     /* Until its connection is begun: which ports are to carry it. */
-    struct trial *trial; /* NULL: none is under way */
-    int cache_lock;      /* of its result; -1: none */
+    struct trial *trial;   /* NULL: none is under way */
+    int cache_lock;        /* of its result; -1: none */
+    uint64_t elsewhere_ns; /* when another rank's trial was first seen; 0: never */
 };
 
 /* A connection to a listener that expects openings. */
@@ -173,6 +174,7 @@ struct plugin {
     struct attempt *attempts;
     uint32_t attempts_n;
     uint64_t attempt_last; /* id */
+    uint64_t swept_ns;     /* when connect_sweep last looked at all listeners */
     struct comm *lingering, *listening;
 };
 
