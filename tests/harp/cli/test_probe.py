@@ -98,6 +98,24 @@ def test_a_plan_is_held_against_the_routers_that_its_flows_pass(wired, tmp_path)
     assert "no flow starts at an address of this host" in check(1).stderr
 
 
+def test_a_plan_of_tcp_is_not_held_against_paths_of_udp(tmp_path):
+    fabric = leaf_spine(Endpoints.uniform(2, bps=1e9), leaves=2, spines=2)
+    each = np.arange(2)
+    ranks = Ranks(each, each, np.ones(2, np.int64), ("h-0", "h-1"))
+    file = tmp_path / "plan.json"
+    file.write_text(plan_job(fabric, ranks, Wanted([(0, 1)], protocol="tcp")).to_json())
+    done = run("--plan", file)
+    assert done.exit_code == 1
+    assert f"{file} is a plan of TCP, and probes are UDP" in done.stderr
+
+
+@root_only
+def test_a_plan_by_maps_is_never_one_of_tcp(job):
+    done = plan(job(protocol="tcp"))
+    assert done.exit_code == 1
+    assert "maps have the ways of UDP, and this job's flows are TCP's" in done.stderr
+
+
 @pytest.fixture(scope="module")
 def job(wired, tmp_path_factory):
     """A job over that fabric whose file knows no hash, but maps that two hosts have made."""
