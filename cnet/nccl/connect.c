@@ -25,6 +25,9 @@
 #define HANDLE_LAYOUT 6                   /* of the handle and of what follows a connect */
 #define ATTEMPTS 4096
 #define ELSEWHERE_NS UINT64_C(10000000000) /* to wait for another rank's trial, at most */
+#define TRIALS 4                           /* at a time (trial.h) */
+/* Between two looks at listeners that nobody has come to: a rank may have hundreds. */
+#define SWEEP_NS UINT64_C(1000000)
 
 struct handle {
     uint32_t magic;
@@ -222,8 +225,8 @@ static void say_result(const struct comm *comm, const struct harp_address *peer,
                  result->percent % 100, port_choice_name(lost));
     else
         snprintf(than, sizeof than, "%s brings no message in time", port_choice_name(lost));
-    plugin_info("data to %s over %s, %s (%s%s: %s)", host, port_choice_name(won),
-                comm->device->name, settings_ports[plugin.settings.port], whence, than);
+    plugin_info_of(comm->device, "data to %s over %s, %s (%s%s: %s)", host, port_choice_name(won),
+                   comm->device->name, settings_ports[plugin.settings.port], whence, than);
 }
 
 /* Family of the ports that this end takes if nothing was tried; 0: any. */
@@ -233,6 +236,23 @@ static uint8_t family_untried(const struct device *device, const struct harp_han
     for (uint32_t i = 0; i < HARP_HANDLE_ADDRESSES; i++)
         packets |= handle->addresses[i].family == HARP_INET;
     return packets ? 0 : HARP_TCP;
+}
+
+static bool may_begin_trial(void)
+{
+    uint32_t busy = 0;
+    for (const struct attempt *at = plugin.attempts; at; at = at->next)
+        busy += at->trial && trial_is_busy(at->trial);
+    return busy < TRIALS;
+}
+
+/* Whether another rank's trial of the same two hosts has had its time. */
+static bool is_elsewhere_over(struct attempt *attempt)
+{
+    uint64_t now_ns = plugin_now_ns();
+    if (!attempt->elsewhere_ns)
+        attempt->elsewhere_ns = now_ns;
+    return now_ns - attempt->elsewhere_ns > ELSEWHERE_NS;
 }
 
 /* Which ports are to carry the connection. Returns whether that is known; *family 0: any. */
@@ -256,6 +276,8 @@ static bool decide_family(struct attempt *attempt, const struct harp_handle *han
         *family = result.family;
         return true;
     }
+    if (!may_begin_trial())
+        return false;
     switch (trial_cache_read(&nic->address, peer, nic->card, &attempt->cache_lock, &result)) {
     case TRIAL_CACHED:
         if (!comm->device->said_cached) /* a job has hundreds of peers */
@@ -264,7 +286,7 @@ static bool decide_family(struct attempt *attempt, const struct harp_handle *han
         *family = result.family;
         return true;
     case TRIAL_ELSEWHERE:
-        return plugin_now_ns() - attempt->begun_ns > ELSEWHERE_NS;
+        return is_elsewhere_over(attempt);
     case TRIAL_DUE:
         break;
     }
@@ -508,9 +530,12 @@ void connect_sweep(void)
         if (now_ns - at->asked_ns > plugin_timeout_ns())
             abandon_attempt(at);
     }
+    bool all = now_ns - plugin.swept_ns >= SWEEP_NS;
     for (struct comm *at = plugin.listening; at; at = at->next)
-        if (at->life == plugin.life && at->expects_openings)
+        if (at->life == plugin.life && at->expects_openings && (all || at->newcomers))
             serve_newcomers(at, false);
+    if (all)
+        plugin.swept_ns = plugin_now_ns();
     close_sweep();
 }
 

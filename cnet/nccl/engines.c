@@ -241,27 +241,29 @@ static void say_what_carries(const struct device *device, const char *not_xdp)
     if (device->port == PORT_TCP)
         port_choice_flows(device->nics[0], &flows_why);
     if (device->has_both)
-        plugin_info("data over %s or kernel TCP, %s (%s: a trial with each host decides)",
-                    port_choice_name(device->port), device->name, asked);
+        plugin_info_of(device,
+                       "data over %s or kernel TCP, %s (%s: a trial with each host decides)",
+                       port_choice_name(device->port), device->name, asked);
     else
-        plugin_info("data over %s, %u path%s, %s (%s%s)", port_choice_name(device->port), paths,
-                    paths > 1 ? "s" : "", device->name, is_auto ? "auto" : "HARP_PORT",
-                    is_auto && *not_xdp ? ": xdp has no zero copy here" : "");
+        plugin_info_of(device, "data over %s, %u path%s, %s (%s%s)", port_choice_name(device->port),
+                       paths, paths > 1 ? "s" : "", device->name, is_auto ? "auto" : "HARP_PORT",
+                       is_auto && *not_xdp ? ": xdp has no zero copy here" : "");
     if (*not_xdp)
-        plugin_info("%s: not xdp: %s", device->name, not_xdp);
-    plugin_info("%s: paths %u: %s", device->name, paths, flows_why);
-    plugin_info("%s: engines %u: %s", device->name, device->engines_n, device->engines_why);
-    plugin_info("%s: %s: %s", device->name,
-                plugin.drives ? "engines driven inline" : "engines with a thread of their own",
-                plugin.progress_why);
+        plugin_info_of(device, "%s: not xdp: %s", device->name, not_xdp);
+    plugin_info_of(device, "%s: paths %u: %s", device->name, paths, flows_why);
+    plugin_info_of(device, "%s: engines %u: %s", device->name, device->engines_n,
+                   device->engines_why);
+    plugin_info_of(device, "%s: %s: %s", device->name,
+                   plugin.drives ? "engines driven inline" : "engines with a thread of their own",
+                   plugin.progress_why);
 }
 
 static void say_which(const struct device *device, uint32_t index)
 {
     const struct harp_engine *engine = device->engines[index];
     for (uint32_t i = 1; harp_engine_line(engine, i); i++)
-        plugin_info("%s, engine %u of %u: %s", device->name, index + 1, device->engines_n,
-                    harp_engine_line(engine, i));
+        plugin_info_of(device, "%s, engine %u of %u: %s", device->name, index + 1,
+                       device->engines_n, harp_engine_line(engine, i));
 }
 
 enum nccl_result engines_open(struct device *device)

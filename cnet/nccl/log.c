@@ -7,21 +7,34 @@
 
 #define LINE_BYTES 900 /* NCCL cuts lines at 1024 with what it writes before them */
 
-static void write_line(enum nccl_log_level level, const char *format, va_list arguments)
+/* `device`: "", or "/" and a device's number, as NCCL's own lines about channels have it. */
+static void write_line(enum nccl_log_level level, const char *device, const char *format,
+                       va_list arguments)
 {
     char line[LINE_BYTES];
     vsnprintf(line, sizeof line, format, arguments);
     for (char *at = line; (at = strchr(at, '\n'));)
         *at = ' ';
     if (plugin.logger)
-        plugin.logger(level, NCCL_PART_INIT | NCCL_PART_NET, "harp", 0, "NET/HARP : %s", line);
+        plugin.logger(level, NCCL_PART_INIT | NCCL_PART_NET, "harp", 0, "NET/HARP%s : %s", device,
+                      line);
+}
+
+void plugin_info_of(const struct device *device, const char *format, ...)
+{
+    char number[16];
+    va_list arguments;
+    snprintf(number, sizeof number, "/%d", (int)(device - plugin.devices));
+    va_start(arguments, format);
+    write_line(NCCL_LOG_INFO, number, format, arguments);
+    va_end(arguments);
 }
 
 void plugin_info(const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
-    write_line(NCCL_LOG_INFO, format, arguments);
+    write_line(NCCL_LOG_INFO, "", format, arguments);
     va_end(arguments);
 }
 
@@ -29,7 +42,7 @@ void plugin_warn(const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
-    write_line(NCCL_LOG_WARN, format, arguments);
+    write_line(NCCL_LOG_WARN, "", format, arguments);
     va_end(arguments);
 }
 
@@ -37,7 +50,7 @@ enum nccl_result plugin_fail(enum nccl_result result, const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
-    write_line(NCCL_LOG_WARN, format, arguments);
+    write_line(NCCL_LOG_WARN, "", format, arguments);
     va_end(arguments);
     return result;
 }

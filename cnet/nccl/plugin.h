@@ -142,8 +142,9 @@ struct attempt {
     struct comm *comm;
     int traffic_class;
     /* Until its connection is begun: which ports are to carry it. */
-    struct trial *trial; /* NULL: none is under way */
-    int cache_lock;      /* of its result; -1: none */
+    struct trial *trial;   /* NULL: none is under way */
+    int cache_lock;        /* of its result; -1: none */
+    uint64_t elsewhere_ns; /* when another rank's trial was first seen; 0: never */
 };
 
 /* A connection to a listener that expects openings. */
@@ -173,6 +174,7 @@ struct plugin {
     struct attempt *attempts;
     uint32_t attempts_n;
     uint64_t attempt_last; /* id */
+    uint64_t swept_ns;     /* when connect_sweep last looked at all listeners */
     struct comm *lingering, *listening;
 };
 
@@ -182,8 +184,11 @@ uint64_t plugin_now_ns(void);
 uint64_t plugin_timeout_ns(void);         /* HARP_TIMEOUT */
 bool comm_lives(const struct comm *comm); /* it has a connection, and its engine is there */
 
-/* log.c: one line each, through NCCL's logger. plugin_fail returns `result`. */
+/* log.c: one line each, through NCCL's logger. plugin_fail returns `result`. plugin_info_of begins
+ * "NET/HARP/0", as NCCL's "Channel ... via NET/HARP/0" does for this device. */
 void plugin_info(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void plugin_info_of(const struct device *device, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 void plugin_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
 enum nccl_result plugin_fail(enum nccl_result result, const char *format, ...)
     __attribute__((format(printf, 2, 3)));

@@ -17,6 +17,7 @@
 #define RUN_NS UINT64_C(4000000) /* a run lasts so long at least, above the noise of wake-ups */
 #define RUN_MOST_NS UINT64_C(1000000000)
 #define GRACE_NS UINT64_C(250000000)   /* for the second port to be ready, once the first is */
+#define BUSY_NS UINT64_C(1000000000)   /* for an answer to come from a peer that is there */
 #define ANSWER_NS UINT64_C(5000000000) /* for any to answer; then the connection proper tries */
 
 /* A connection by one of the ports. */
@@ -159,6 +160,11 @@ static uint32_t count_lanes(const struct trial *trial, int state)
     for (uint32_t i = 0; i < LANES; i++)
         n += (int)trial->lanes[i].state == state;
     return n;
+}
+
+bool trial_is_busy(const struct trial *trial)
+{
+    return trial->ready_ns || plugin_now_ns() - trial->begun_ns < BUSY_NS;
 }
 
 /* Whether each lane is ready, or lost. */

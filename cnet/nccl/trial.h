@@ -13,6 +13,9 @@
  * and drop all that it gets. Zero copy is no promise of speed: on a cloud's
  * card a user measured it at a third of copy mode (docs/use/deploy.md).
  *
+ * A rank with hundreds of peers tries a few hosts at a time (connect.c): each trial has 4 MiB of
+ * messages at either end, and those that run at once share the NIC that they measure.
+ *
  * Openings are for handles that offer both kinds of ports, so other connections pay nothing. Both
  * ends work in slices of a millisecond, in whatever call NCCL makes next (serve_newcomers of
  * connect.c).
@@ -47,6 +50,10 @@ struct trial *trial_begin(struct harp_engine *engine, const struct harp_handle *
                           const struct harp_connection_config *config);
 bool trial_step(struct trial *trial, struct trial_result *result);
 void trial_end(struct trial *trial);
+
+/* Whether the trial is one of those that a process bounds: it measures, or may soon. One whose peer
+ * lets it wait is none, or ranks that wait for one another would wait for ever. */
+bool trial_is_busy(const struct trial *trial);
 
 /* Say on a new connection that it is no trial. Returns whether that was sent. */
 bool trial_open_data(struct harp_connection *connection);

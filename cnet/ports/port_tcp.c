@@ -32,9 +32,9 @@ static bool tcp_port_sleep(struct harp_port *port)
 static uint64_t tcp_port_deadline_ns(const struct harp_port *port)
 {
     const struct tcp_port *tcp = (const struct tcp_port *)port;
-    uint64_t earliest_ns = tcp->tell_n       ? 0
-                           : tcp->refused_fd ? tcp->now_ns + TCP_RETRY_ACCEPT_NS
-                                             : UINT64_MAX;
+    uint64_t earliest_ns = tcp->tell_n      ? 0
+                           : tcp->more_wait ? tcp->now_ns + TCP_RETRY_ACCEPT_NS
+                                            : UINT64_MAX;
     for (uint32_t i = 0; i < tcp->flows_n && tcp->broken_n; i++) {
         const struct tcp_flow *flow = tcp->flows[i];
         if (flow && flow->state == TCP_BROKEN && !flow->accepted && flow->retry_ns < earliest_ns)

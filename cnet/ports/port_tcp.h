@@ -68,7 +68,9 @@
 #define TCP_LOCALS_MAX 256u
 #define TCP_ASKED_FLOWS 4u      /* up to here each is asked by itself; of more, epoll says which */
 #define TCP_STRANGERS_MAX 1024u /* accepted flows that no path of ours uses */
-#define TCP_UNACKED_MS 10000    /* TCP_USER_TIMEOUT; the kernel alone would try for 15 minutes */
+/* Accepted in one look, so that each is heard before those behind it can take its place. */
+#define TCP_NEWCOMERS_AT_ONCE (TCP_STRANGERS_MAX / 4)
+#define TCP_UNACKED_MS 10000 /* TCP_USER_TIMEOUT; the kernel alone would try for 15 minutes */
 /* A flow that breaks by then after it opened is narrow from then on: time for the end that sends to
  * give up, and for the other one to hear of it. */
 #define TCP_SOON_NS UINT64_C(20000000000)
@@ -140,7 +142,7 @@ struct tcp_port {
     int owner; /* process that opened it: a child of fork must not disturb the flows */
     uint32_t mtu;
     bool asleep;       /* `sleep` said yes since the last receive */
-    bool refused_fd;   /* no descriptor was left for a newcomer */
+    bool more_wait;    /* newcomers: no descriptor was left, or these were enough for a look */
     uint64_t now_ns;   /* of the last call that brought a time */
     uint64_t accepted; /* so far */
     uint32_t strangers_n, connecting_n, full_n, broken_n, tell_n; /* flows in each state */

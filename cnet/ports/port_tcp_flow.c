@@ -351,18 +351,19 @@ static void welcome_newcomer(struct tcp_port *tcp, int fd, const union harp_sock
 static void accept_newcomers(struct tcp_port *tcp)
 {
     union harp_sockaddr from;
-    tcp->refused_fd = false;
-    for (;;) {
+    tcp->more_wait = false;
+    for (uint32_t taken = 0; taken < TCP_NEWCOMERS_AT_ONCE; taken++) {
         socklen_t length = sizeof from;
         int fd = accept4(tcp->listener, &from.any, &length, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd < 0) {
-            tcp->refused_fd = errno == EMFILE || errno == ENFILE || errno == ENOMEM;
+            tcp->more_wait = errno == EMFILE || errno == ENFILE || errno == ENOMEM;
             return;
         }
         if (tcp->strangers_n >= TCP_STRANGERS_MAX)
             drop_oldest_stranger(tcp);
         welcome_newcomer(tcp, fd, &from);
     }
+    tcp->more_wait = true;
 }
 
 /* ---- Events ---- */
@@ -413,7 +414,7 @@ static void hear_event(struct tcp_port *tcp, const struct epoll_event *event)
 void tcp_look(struct tcp_port *tcp)
 {
     struct epoll_event events[EVENTS];
-    bool newcomers = tcp->refused_fd;
+    bool newcomers = tcp->more_wait;
     int n;
     do {
         n = epoll_wait(tcp->epoll, events, EVENTS, 0);

@@ -199,7 +199,12 @@ def _check_plan(path: Path, seconds: float) -> None:
     from harp.routing.deployment import split_address
     from harp.routing.verify import find_mismatch
 
-    own = [flow for flow in read_plan(path).flows if _is_own(split_address(flow.source)[0])]
+    plan = read_plan(path)
+    if plan.protocol != "udp":
+        raise click.ClickException(f"{path} is a plan of {plan.protocol.upper()}, and probes are "
+                                   "UDP, which switches hash otherwise: compare it with the job's "
+                                   f"files, by harp plan JOB --check {path}")
+    own = [flow for flow in plan.flows if _is_own(split_address(flow.source)[0])]
     if not own:
         raise click.ClickException(f"{path}: no flow starts at an address of this host")
     ports: dict[tuple[str, str], list[int]] = {}

@@ -154,6 +154,8 @@ def _trace_all(asker: _Asker, target: str, until_s: float) -> Trace:
         answers = asker.ask(sample, ttl, until_s)
         if first is not None:
             answers[ports[0]] = first
+        if target in answers.values():
+            break  # its answer to the first port came too late to end the walk
         routers = set(answers.values())
         if len(routers) > 1:
             parts.append(ttl)

@@ -27,8 +27,8 @@ network = os.environ.get("NCCL_NET", "of LightCC")
 print("NCCL INFO Using network", network)
 port, flows = os.environ.get("HARP_PORT", "tcp"), os.environ.get("HARP_SOCKETS")
 if port == "tcp":
-    print("NET/HARP : data over kernel TCP,", flows + " paths" if flows else "1 path")
-print("NET/HARP : v1, engine 1 of 1: %s: v1" % port)
+    print("NET/HARP/0 : data over kernel TCP,", flows + " paths" if flows else "1 path")
+print("NET/HARP/0 : v1, engine 1 of 1: %s: v1" % port)
 losses = [(0.5).hex(), (0.25 if network != {liar!r} else 0.3).hex()]
 pathlib.Path(out).write_text(json.dumps({{
     "losses": losses, "seconds": {{"training": 1}},

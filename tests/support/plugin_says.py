@@ -17,7 +17,7 @@ from pathlib import Path
 
 LEVELS = {2: "warn", 3: "info"}
 Logger = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_ulong, ctypes.c_char_p, ctypes.c_int,
-                          ctypes.c_char_p, ctypes.c_char_p)
+                          ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p)
 Call = ctypes.CFUNCTYPE(ctypes.c_int)
 Init = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p, Logger,
                         ctypes.c_void_p)
@@ -55,15 +55,19 @@ class Table(ctypes.Structure):
 def main(path: str, *wishes: str) -> None:
     """Print one JSON object."""
     said: list[tuple[str, str]] = []
+    whole: list[str] = []
 
-    def log(level: int, _part: int, _file: bytes, _line: int, _format: bytes, text: bytes) -> None:
+    def log(level: int, _part: int, _file: bytes, _line: int, form: bytes, device: bytes,
+            text: bytes) -> None:
         said.append((LEVELS.get(level, str(level)), text.decode()))
+        whole.append((form % (device, text)).decode())
 
     logger = Logger(log)
     net = Table.in_dll(ctypes.CDLL(path), "ncclNetPlugin_v12")
     context = ctypes.c_void_p()
     devices: list[dict[str, object]] = []
-    found: dict[str, object] = {"name": net.name.decode(), "devices": devices, "said": said}
+    found: dict[str, object] = {"name": net.name.decode(), "devices": devices, "said": said,
+                                "lines": whole}
     found["init"] = net.init(ctypes.byref(context), 1, None, logger, None)
     count = ctypes.c_int()
     if found["init"] == 0:

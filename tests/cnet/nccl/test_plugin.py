@@ -105,6 +105,25 @@ def test_every_name_is_tried_and_documented():
     assert set(re.findall(r"^\| `(HARP_[A-Z_]+)`", page, re.MULTILINE)) == known
 
 
+NCCL_VARIABLES = (
+    "COMM_ID", "NET", "NETDEVS_POLICY", "NET_DISABLE_INTRA", "NET_FORCE_FLUSH", "NET_FORCE_MERGE",
+    "NET_GDR_MLOPART", "NET_GDR_READ", "NET_MERGE_LEVEL", "NET_MERGE_POLICY",
+    "NET_OPTIONAL_RECV_COMPLETION", "NET_OVERHEAD", "NET_PLUGIN", "NET_PLUGIN_REF_COUNT",
+    "NET_SHARED_BUFFERS", "NET_SHARED_COMMS", "NSOCKS_PERTHREAD", "OOB_NET_ENABLE",
+    "OOB_NET_IFNAME", "SOCKET_FAMILY", "SOCKET_IFNAME", "SOCKET_INLINE", "SOCKET_MAGIC",
+    "SOCKET_MIN_TASKSIZE", "SOCKET_NTHREADS", "SOCKET_POLL_TIMEOUT_MSEC", "SOCKET_RCVBUF",
+    "SOCKET_RETRY_CNT", "SOCKET_RETRY_SLEEP_MSEC", "SOCKET_SNDBUF")
+"""What NCCL_PARAM and ncclGetEnv name of sockets and networks in src/ of NCCL 2.30.7."""
+
+
+def test_every_variable_of_nccls_own_about_networks_is_followed_or_named():
+    page = (ROOT / "docs" / "use" / "nccl.md").read_text()
+    patterns = [name.replace("*", ".*") for name in re.findall(r"`(NCCL_[A-Z_*]+)`", page)]
+    unnamed = [name for name in NCCL_VARIABLES
+               if not any(re.fullmatch(pattern, f"NCCL_{name}") for pattern in patterns)]
+    assert not unnamed
+
+
 @pytest.mark.parametrize(("name", "meant"), [
     ("HARP_IFNAMES", "HARP_IFNAME"), ("HARP_PROT", "HARP_PORT"), ("HARP_CPU", "HARP_CPUS"),
     ("HARP_TIME_OUT", "HARP_TIMEOUT"), ("HARP_ENGINE", "HARP_ENGINES"),
@@ -180,6 +199,15 @@ def test_loopback_is_used_where_it_is_asked_for():
                                  "receives": 1}]
     assert any(re.match(r"lo, engine 1 of 1: udp: lo 127.0.0.1:\d+, MTU", text)
                for _, text in found["said"])
+
+
+def test_lines_about_a_port_begin_as_nccl_names_the_device_of_a_channel():
+    """NCCL 2.30 writes "via NET/%s/%d": the plugin's name and the number of the device."""
+    found = ask("listen", HARP_PORT="udp", HARP_IFNAME="=lo")
+    of_device = [line for line in found["lines"] if line.startswith(f"NET/{found['name']}/0 : ")]
+    assert of_device[0] == "NET/HARP/0 : data over udp, 1 path, lo (HARP_PORT)"
+    assert of_device[1:] == [line for line in found["lines"] if " : lo: " in line
+                             or " : lo, engine" in line]
 
 
 @pytest.mark.parametrize("progress", ["threads", "inline"])

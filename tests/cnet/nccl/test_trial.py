@@ -6,8 +6,11 @@ protocol makes one of them slow, or silent.
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import socket
+import subprocess
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -16,10 +19,14 @@ import pytest
 from lab.namespace import why_unusable
 from lab.veth import End, Net, veth_pair
 from tests.cnet.nccl.test_plugin import INVALID_USAGE, ask, warnings
+from tests.cnet.nccl.test_transfer import SOURCES
+from tests.support import PATIENCE_S
+from tests.support.c_programs import build, library
 from tests.support.nccl_pair import Ended, client, harp, run_pair
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 pytestmark = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 UDP, TCP = socket.IPPROTO_UDP, socket.IPPROTO_TCP
@@ -106,6 +113,32 @@ def test_the_next_job_knows_the_findings_of_the_last(pair: tuple[End, End]) -> N
     for _, than in choices(second):
         assert "tried before" in than, str(second)
     assert len({port for port, _ in choices(second) if port}) <= 2
+
+
+def test_a_rank_with_many_peers_tries_a_few_at_a_time(tmp_path: Path) -> None:
+    """What a trial needs, 8 MiB for both ends in this process and the file's lock, is bounded."""
+    hosts, flags = 24, ["-O2"]
+    program = build(tmp_path / "many", ["tests/cnet/nccl/test_trial_many.c", *SOURCES,
+                                        str(library(flags))], flags)
+    with Net() as net:
+        here = net.namespace()
+        for host in range(hosts + 1):
+            here.run("ip", "link", "add", f"d{host}", "type", "veth", "peer", "name", f"e{host}")
+            here.run("ip", "addr", "add", f"10.9.{host}.1/24", "dev", f"d{host}")
+            for end in "de":
+                here.run("ip", "link", "set", f"{end}{host}", "up")
+        with here.entered():
+            done = subprocess.run([program, "3"], check=False, capture_output=True, text=True,
+                                  timeout=PATIENCE_S, env={
+                                      **os.environ,
+                                      "HARP_PORT": "udp,tcp", "HARP_IFNAME": "d",
+                                      "HARP_PROGRESS": "inline", "HARP_ENGINES": "1",
+                                      "HARP_CONF_FILE": "/dev/null"})
+    assert done.returncode == 0, done.stdout + done.stderr
+    more = json.loads(done.stdout)
+    assert more["comms"] == 3 * hosts
+    assert more["mib"] < 80
+    assert more["descriptors"] < 12
 
 
 @pytest.mark.parametrize("ports", [("udp,tcp", "tcp"), ("tcp", "udp,tcp"), ("udp,tcp", "udp"),

@@ -15,7 +15,7 @@ import yaml
 from click.testing import CliRunner
 
 from harp.cli.main import harp
-from harp.net.trace import Trace
+from harp.net.trace import Trace, trace
 from harp.routing import discovered
 from harp.routing.deployment import Deployment, Flow
 from harp.routing.jobs import Ranks, Wanted, plan_job
@@ -96,6 +96,24 @@ def test_a_plan_is_held_against_the_routers_that_its_flows_pass(wired, tmp_path)
     assert f"{file} does not match: 100.64.0." in done.stderr
     assert "Make it again with harp plan" in done.stderr
     assert "no flow starts at an address of this host" in check(1).stderr
+
+
+def test_a_plan_of_tcp_is_not_held_against_paths_of_udp(tmp_path):
+    fabric = leaf_spine(Endpoints.uniform(2, bps=1e9), leaves=2, spines=2)
+    each = np.arange(2)
+    ranks = Ranks(each, each, np.ones(2, np.int64), ("h-0", "h-1"))
+    file = tmp_path / "plan.json"
+    file.write_text(plan_job(fabric, ranks, Wanted([(0, 1)], protocol="tcp")).to_json())
+    done = run("--plan", file)
+    assert done.exit_code == 1
+    assert f"{file} is a plan of TCP, and probes are UDP" in done.stderr
+
+
+@root_only
+def test_a_plan_by_maps_is_never_one_of_tcp(job):
+    done = plan(job(protocol="tcp"))
+    assert done.exit_code == 1
+    assert "maps have the ways of UDP, and this job's flows are TCP's" in done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -199,6 +217,16 @@ def test_a_target_that_answers_late_is_no_path(monkeypatch):
     done = run("127.0.0.1", "--ports", "61256-61257")
     assert (done.exit_code, done.stdout) == (1, "")
     assert "127.0.0.1: no router on the path answers" in done.stderr
+
+
+def test_a_target_that_answers_some_ports_late_is_no_router(monkeypatch):
+    """The first port's probe of TTL 1 went unanswered, and the target answers those of others."""
+    late = iter([{}])
+    monkeypatch.setattr("harp.net.trace._Asker.ask", lambda _asker, ports, _ttl, _until_s: next(
+        late, dict.fromkeys(ports, "127.0.0.1")))
+    found = trace("127.0.0.1", ("127.0.0.1", 61000), list(range(61256, 61260)))
+    assert len(found.routers) == 4
+    assert not found.answered
 
 
 @root_only
