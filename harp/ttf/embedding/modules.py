@@ -64,6 +64,8 @@ class Looking(nn.Module):
     def _prefetch(self, keys: list[torch.Tensor]) -> None:
         if self.features.exchange is not None:
             self.features.exchange.prefetch(self.features, keys)
+        else:
+            self.features.warm(keys)
 
     def _set_features(self, features: FeatureSet) -> None:
         self.features = features
@@ -77,7 +79,8 @@ class DynamicEmbedding(Looking):
 
     def __init__(self, dim: int, *, optimizer: Settings | None = None, seed: int = 0,
                  bound: float = 0.01, padding_idx: int | None = None, admit: int = 1,
-                 expect: int = 1 << 20, shards: int | None = None, exchange: Any = None) -> None:
+                 expect: int = 1 << 20, shards: int | None = None, exchange: Any = None,
+                 memory_bytes: int | None = None, folder: str | None = None) -> None:
         """Make an empty table of rows of ``dim``; see `Table` for the settings.
 
         ``bound``: first rows are uniform in [-bound, bound). ``exchange``: the table is divided
@@ -86,7 +89,7 @@ class DynamicEmbedding(Looking):
         super().__init__()
         self.optimizer = optimizer or SGD()
         self.table = Table(dim, self.optimizer, seed=seed, bound=bound, admit=admit, expect=expect,
-                           shards=shards)
+                           shards=shards, memory_bytes=memory_bytes, folder=folder)
         self.tables, self.padding_idx, self.exchange = [self.table], padding_idx, exchange
         self.anchor = nn.Parameter(torch.zeros(1))
         self._no = torch.empty(0, dtype=torch.int64)
@@ -110,7 +113,10 @@ class DynamicEmbedding(Looking):
         return rows.reshape(*ids.shape, self.table.dim).to(ids.device)
 
     def prefetch(self, *args: Any, **kwargs: Any) -> None:
-        """Send ids to their owners ahead of `forward`, whose arguments these are."""
+        """Have rows on their way ahead of `forward`, whose arguments these are.
+
+        Ids go to their owners, or rows come from disk, beside what is computed meanwhile.
+        """
         self._prefetch([whole_ids(args[0] if args else kwargs["ids"])])
 
     def _rows(self, keys: torch.Tensor) -> torch.Tensor:
@@ -293,7 +299,7 @@ class EmbeddingCollection(Looking):
         return look_up(self.anchor, self.features, keys, [], [], bags)
 
     def prefetch(self, features: Mapping[str, Ids]) -> None:
-        """Send ids to their owners ahead of `forward`, whose argument this is."""
+        """Have rows on their way ahead of `forward`, whose argument this is."""
         self._prefetch(self._calls(features)[0])
 
     def _calls(self, features: Mapping[str, Ids]) -> tuple[list[Any], ...]:
