@@ -50,6 +50,19 @@ uint64_t harp_embedding_resident(const struct harp_embedding *table)
     return table_cold_resident(table);
 }
 
+uint64_t harp_embedding_pages_read(const struct harp_embedding *table)
+{
+    table_cold_lock(table);
+    uint64_t pages = table->cold ? table->cold->pages_read : 0;
+    table_cold_unlock(table);
+    return pages;
+}
+
+uint64_t harp_embedding_page_bytes(const struct harp_embedding *table)
+{
+    return table->cold ? table->cold->page_bytes : 0;
+}
+
 uint64_t harp_embedding_bytes(const struct harp_embedding *table)
 {
     uint64_t bytes = sizeof *table + (table->cold ? table_cold_bytes(table->cold) : 0);

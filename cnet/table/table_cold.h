@@ -57,7 +57,8 @@ struct table_cold {
     uint32_t round;            /* pages that are read or written at once */
     uint64_t most;             /* rows in memory */
     uint64_t drawn;            /* state of random numbers */
-    uint32_t epoch, call;      /* numbers of the last call, and of the one that has `io` */
+    uint64_t pages_read;
+    uint32_t epoch, call; /* numbers of the last call, and of the one that has `io` */
     uint32_t pages, empties;
     uint32_t *empty; /* pages without records */
     uint16_t *live;  /* records of each page */

@@ -205,6 +205,7 @@ int table_cold_move(struct table_cold *cold)
 {
     char ignored[HARP_STORE_WHY_BYTES];
     int failed = 0;
+    cold->pages_read += cold->reads_n;
     for (uint32_t i = 0; i < cold->reads_n; i++)
         harp_page_file_read(cold->file, cold->reads[i], cold->buffer + i * cold->page_bytes);
     for (uint32_t i = 0; i < cold->writes_n; i++)

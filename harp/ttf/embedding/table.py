@@ -108,6 +108,16 @@ class Table:
         return int(lib.harp_embedding_resident(self.at))
 
     @property
+    def pages_read(self) -> int:
+        """Count the pages that were read from disk, each of `page_bytes`."""
+        return int(lib.harp_embedding_pages_read(self.at))
+
+    @property
+    def page_bytes(self) -> int:
+        """Give the bytes of a page on disk; 0 without a cap."""
+        return int(lib.harp_embedding_page_bytes(self.at))
+
+    @property
     def clock(self) -> int:
         """The time that rows are stamped with: a day, an hour, a step, as the caller counts."""
         return self._clock
