@@ -363,7 +363,7 @@ int table_cold_read(const struct harp_embedding *table, uint32_t shard, uint32_t
         if (cold->wanted_n < cold->round && i + 1 < n)
             continue;
         table_cold_pages_of_wanted(cold);
-        failed = table_cold_move(cold);
+        failed = table_cold_read_pages(cold);
         if (!failed)
             copy_records(cold, bytes, values);
         cold->wanted_n = cold->reads_n = 0;

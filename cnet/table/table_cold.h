@@ -103,8 +103,8 @@ void table_cold_forget(struct table_cold *cold, uint32_t place);
  *
  * Have what is wanted in memory, where there is to be room for `inserts` more. */
 int table_cold_round(struct harp_embedding *table, uint64_t inserts);
-/* Read the pages of `reads` into the buffer, and write those of `writes` from behind them. */
-int table_cold_move(struct table_cold *cold);
+/* Read the pages of `reads` into the buffer. */
+int table_cold_read_pages(struct table_cold *cold);
 /* Leave each page of what is wanted once in `reads`. */
 void table_cold_pages_of_wanted(struct table_cold *cold);
 

@@ -7,7 +7,9 @@
 #include "store/page_file.h"
 #include "table/table_cold.h"
 
-enum { DRAWS = 8 };
+/* Pages that are read at once, and after how many of them rows are taken: the others come
+ * meanwhile, and look-ups of other threads get their turn. */
+enum { DRAWS = 8, WINDOW = 56, TURN = 16 };
 /* The epoch of a row that is about to go: unlike any other. */
 #define TAKEN UINT32_MAX
 
@@ -201,20 +203,34 @@ static void part_with_victims(struct harp_embedding *table, bool written)
     cold->victims_n = cold->writes_n = 0;
 }
 
-int table_cold_move(struct table_cold *cold)
+static int wait_page(struct table_cold *cold, uint32_t page, int failed)
 {
     char ignored[HARP_STORE_WHY_BYTES];
+    int error = harp_page_file_wait(cold->file, page, failed ? ignored : table_why());
+    return failed ? failed : error;
+}
+
+static uint8_t *read_buffer(const struct table_cold *cold, uint32_t i)
+{
+    return cold->buffer + i * cold->page_bytes;
+}
+
+/* Begin to read pages, as many as are under way at once. Returns how many were begun so far. */
+static uint32_t begin_reads(struct table_cold *cold, uint32_t begun, uint32_t done)
+{
+    for (; begun < cold->reads_n && begun < done + WINDOW; begun++)
+        harp_page_file_read(cold->file, cold->reads[begun], read_buffer(cold, begun));
+    return begun;
+}
+
+int table_cold_read_pages(struct table_cold *cold)
+{
+    uint32_t begun = 0;
     int failed = 0;
     cold->pages_read += cold->reads_n;
-    for (uint32_t i = 0; i < cold->reads_n; i++)
-        harp_page_file_read(cold->file, cold->reads[i], cold->buffer + i * cold->page_bytes);
-    for (uint32_t i = 0; i < cold->writes_n; i++)
-        harp_page_file_write(cold->file, cold->writes[i],
-                             write_buffer(cold) + i * cold->page_bytes);
-    for (uint32_t i = 0; i < cold->reads_n + cold->writes_n; i++) {
-        uint32_t page = i < cold->reads_n ? cold->reads[i] : cold->writes[i - cold->reads_n];
-        int error = harp_page_file_wait(cold->file, page, failed ? ignored : table_why());
-        failed = failed ? failed : error;
+    for (uint32_t i = 0; i < cold->reads_n; i++) {
+        begun = begin_reads(cold, begun, i);
+        failed = wait_page(cold, cold->reads[i], failed);
     }
     return failed;
 }
@@ -276,22 +292,58 @@ static int take_record(struct harp_embedding *table, const uint8_t *record, uint
     return 0;
 }
 
-static int take_rows(struct harp_embedding *table)
+/* Have the wanted rows of a page in memory, and few others. Returns 0 or -ENOMEM. */
+static int take_page(struct harp_embedding *table, uint32_t i, uint32_t *at)
+{
+    struct table_cold *cold = table->cold;
+    uint32_t page = cold->reads[i], begin = page * cold->per_page;
+    uint8_t *bytes = read_buffer(cold, i);
+    int failed = 0;
+    for (; *at < cold->wanted_n && cold->wanted[*at].place / cold->per_page == page && !failed;
+         ++*at)
+        failed = take_record(table, record_of(cold, bytes, cold->wanted[*at].place - begin),
+                             cold->wanted[*at].place, cold->call);
+    bool few = cold->live[page] <= cold->sparse;
+    for (uint32_t j = 0; few && j < cold->per_page && cold->live[page] && !failed; j++)
+        failed = take_record(table, record_of(cold, bytes, j), begin + j, 0);
+    return failed;
+}
+
+static int end_writes(struct harp_embedding *table)
 {
     struct table_cold *cold = table->cold;
     int failed = 0;
-    for (uint32_t i = 0, at = 0; i < cold->reads_n && !failed; i++) {
-        uint32_t page = cold->reads[i], first = at, begin = page * cold->per_page;
-        uint8_t *bytes = cold->buffer + i * cold->page_bytes;
-        for (; at < cold->wanted_n && cold->wanted[at].place / cold->per_page == page && !failed;
-             at++)
-            failed = take_record(table, record_of(cold, bytes, cold->wanted[at].place - begin),
-                                 cold->wanted[at].place, cold->call);
-        assert(at > first);
-        for (uint32_t j = 0; j < cold->per_page && cold->live[page] && !failed; j++)
-            if (cold->live[page] <= cold->sparse)
-                failed = take_record(table, record_of(cold, bytes, j), begin + j, 0);
+    for (uint32_t i = 0; i < cold->writes_n; i++)
+        failed = wait_page(cold, cold->writes[i], failed);
+    pthread_mutex_lock(&cold->rows);
+    part_with_victims(table, !failed);
+    pthread_mutex_unlock(&cold->rows);
+    return failed;
+}
+
+/* Under `io` alone: write and read the pages of this round. Rows are taken while others come. */
+static int move_rows(struct harp_embedding *table)
+{
+    struct table_cold *cold = table->cold;
+    uint32_t at = 0, done = 0;
+    cold->pages_read += cold->reads_n;
+    for (uint32_t i = 0; i < cold->writes_n; i++)
+        harp_page_file_write(cold->file, cold->writes[i],
+                             write_buffer(cold) + i * cold->page_bytes);
+    uint32_t begun = begin_reads(cold, 0, 0);
+    int failed = end_writes(table);
+    while (done < cold->reads_n && !failed) {
+        begun = begin_reads(cold, begun, done);
+        uint32_t first = done, end = done + TURN < begun ? done + TURN : begun;
+        for (; done < end; done++)
+            failed = wait_page(cold, cold->reads[done], failed);
+        pthread_mutex_lock(&cold->rows);
+        for (; first < end && !failed; first++)
+            failed = take_page(table, first, &at);
+        pthread_mutex_unlock(&cold->rows);
     }
+    for (; done < begun; done++)
+        failed = wait_page(cold, cold->reads[done], failed);
     return failed;
 }
 
@@ -301,14 +353,13 @@ int table_cold_round(struct harp_embedding *table, uint64_t inserts)
     table_cold_pages_of_wanted(cold);
     choose_victims(table, inserts + rows_to_take(cold));
     int failed = fill_pages(table);
-    if (!failed) {
+    if (failed) {
+        part_with_victims(table, false);
+    } else {
         pthread_mutex_unlock(&cold->rows);
-        failed = table_cold_move(cold);
+        failed = move_rows(table);
         pthread_mutex_lock(&cold->rows);
     }
-    part_with_victims(table, !failed);
-    if (!failed)
-        failed = take_rows(table);
     cold->wanted_n = cold->reads_n = 0;
     return failed;
 }
