@@ -70,20 +70,22 @@ static int open_file(struct harp_page_file *file)
     return file->fd < 0 ? -errno : 0;
 }
 
-/* Have `pages` more on disk and in the list. */
+/* Have `pages` more on disk and in the list. A disk that is full gets back what it gave. */
 static int add_pages(struct harp_page_file *file, uint32_t pages)
 {
     size_t n = file->pages_n;
-    struct page *list = realloc(file->pages, (n + pages) * sizeof *list);
-    if (!list)
-        return -ENOMEM;
-    file->pages = list;
+    off_t end = (off_t)(file->page_bytes * n);
+    int failed = posix_fallocate(file->fd, end, (off_t)(file->page_bytes * pages));
+    struct page *list = failed ? NULL : realloc(file->pages, (n + pages) * sizeof *list);
+    if (!list) {
+        if (ftruncate(file->fd, end) < 0)
+            failed = errno;
+        return failed ? -failed : -ENOMEM;
+    }
     memset(list + n, 0, pages * sizeof *list);
-    int failed =
-        posix_fallocate(file->fd, (off_t)(file->page_bytes * n), (off_t)(file->page_bytes * pages));
-    if (!failed)
-        file->pages_n += pages;
-    return -failed;
+    file->pages = list;
+    file->pages_n += pages;
+    return 0;
 }
 
 static int open_io(struct harp_page_file *file, enum harp_page_io io)
