@@ -8,10 +8,10 @@ from __future__ import annotations
 import importlib.util
 
 from bench.comparison import ArmRow, compare
-from bench.ttf import amp_rows, compile_rows, embedding_rows, infer_rows, spread_rows
+from bench.ttf import amp_rows, compile_rows, disk_rows, embedding_rows, infer_rows, spread_rows
 
-ROWS = {**embedding_rows.ROWS_BY_ID, **spread_rows.ROWS, **amp_rows.ROWS, **compile_rows.ROWS,
-        **infer_rows.ROWS}
+ROWS = {**embedding_rows.ROWS_BY_ID, **disk_rows.ROWS_BY_ID, **spread_rows.ROWS, **amp_rows.ROWS,
+        **compile_rows.ROWS, **infer_rows.ROWS}
 
 
 def available() -> dict[str, ArmRow]:

@@ -31,7 +31,7 @@ struct harp_page_file {
     bool direct;
     char folder[PATH_MAX];
     char line[160];
-    struct page pages[];
+    struct page *pages;
 };
 
 __attribute__((format(printf, 2, 3))) static void say_why(char *why, const char *format, ...)
@@ -67,9 +67,25 @@ static int open_file(struct harp_page_file *file)
         file->direct = false;
         file->fd = open_nameless(file->folder, 0);
     }
-    if (file->fd < 0)
-        return -errno;
-    return -posix_fallocate(file->fd, 0, (off_t)(file->page_bytes * file->pages_n));
+    return file->fd < 0 ? -errno : 0;
+}
+
+/* Have `pages` more on disk and in the list. A disk that is full gets back what it gave. */
+static int add_pages(struct harp_page_file *file, uint32_t pages)
+{
+    size_t n = file->pages_n;
+    off_t end = (off_t)(file->page_bytes * n);
+    int failed = posix_fallocate(file->fd, end, (off_t)(file->page_bytes * pages));
+    struct page *list = failed ? NULL : realloc(file->pages, (n + pages) * sizeof *list);
+    if (!list) {
+        if (ftruncate(file->fd, end) < 0)
+            failed = errno;
+        return failed ? -failed : -ENOMEM;
+    }
+    memset(list + n, 0, pages * sizeof *list);
+    file->pages = list;
+    file->pages_n += pages;
+    return 0;
 }
 
 static int open_io(struct harp_page_file *file, enum harp_page_io io)
@@ -97,16 +113,17 @@ struct harp_page_file *harp_page_file_open(const char *folder, size_t page_bytes
                                            enum harp_page_io io, char *why)
 {
     assert(page_bytes > 0 && page_bytes % HARP_STORE_ALIGN == 0 && page_bytes <= INT_MAX);
-    struct harp_page_file *file = calloc(1, sizeof *file + pages * sizeof *file->pages);
+    struct harp_page_file *file = calloc(1, sizeof *file);
     if (!file) {
-        say_why(why, "no memory for the table of %u pages on disk", pages);
+        say_why(why, "no memory for a file of %u pages", pages);
         return NULL;
     }
     snprintf(file->folder, sizeof file->folder, "%s", folder);
     file->page_bytes = page_bytes;
     file->fd = -1;
-    file->pages_n = pages;
     int failed = open_file(file);
+    if (!failed)
+        failed = add_pages(file, pages);
     if (failed)
         say_why(why, "%s: %u pages of %zu bytes cannot be had on disk: %s", folder, pages,
                 page_bytes, strerror(-failed));
@@ -116,8 +133,24 @@ struct harp_page_file *harp_page_file_open(const char *folder, size_t page_bytes
         return file;
     if (file->fd >= 0)
         close(file->fd);
+    free(file->pages);
     free(file);
     return NULL;
+}
+
+int harp_page_file_grow(struct harp_page_file *file, uint32_t pages, char *why)
+{
+    assert(!file->under_way);
+    int failed = add_pages(file, pages);
+    if (failed)
+        say_why(why, "%s: %u more pages of %zu bytes cannot be had on disk: %s", file->folder,
+                pages, file->page_bytes, strerror(-failed));
+    return failed;
+}
+
+size_t harp_page_file_bytes(const struct harp_page_file *file)
+{
+    return sizeof *file + file->pages_n * sizeof *file->pages;
 }
 
 const char *harp_page_file_line(const struct harp_page_file *file)
@@ -209,5 +242,6 @@ void harp_page_file_close(struct harp_page_file *file)
         reap_one(file);
     file->ops->close(file->io);
     close(file->fd);
+    free(file->pages);
     free(file);
 }

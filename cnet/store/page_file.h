@@ -33,6 +33,11 @@ enum harp_page_io {
 /* Make a file in `folder`. Returns NULL with a sentence in `why`. */
 struct harp_page_file *harp_page_file_open(const char *folder, size_t page_bytes, uint32_t pages,
                                            enum harp_page_io io, char *why);
+/* Make room for `pages` more, while nothing is under way. Returns 0, or -errno with a sentence in
+ * `why`; then the file has the pages that it had. */
+int harp_page_file_grow(struct harp_page_file *file, uint32_t pages, char *why);
+/* Memory of its own. */
+size_t harp_page_file_bytes(const struct harp_page_file *file);
 /* Waits for what is under way. */
 void harp_page_file_close(struct harp_page_file *file);
 /* How it reads and writes, for a log. */

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "table/table_cold.h"
 #include "table/table_crew.h"
 #include "table/table_state.h"
 
@@ -29,6 +30,8 @@ struct harp_embedding *harp_embedding_open(const struct harp_embedding_how *how)
 
 void harp_embedding_close(struct harp_embedding *table)
 {
+    if (table && table->cold)
+        table_cold_close(table);
     for (uint32_t i = 0; table && i < table->how.shards; i++)
         table_shard_close(&table->shards[i]);
     free(table);
@@ -42,9 +45,27 @@ uint64_t harp_embedding_rows(const struct harp_embedding *table)
     return rows;
 }
 
+uint64_t harp_embedding_resident(const struct harp_embedding *table)
+{
+    return table_cold_resident(table);
+}
+
+uint64_t harp_embedding_pages_read(const struct harp_embedding *table)
+{
+    table_cold_lock(table);
+    uint64_t pages = table->cold ? table->cold->pages_read : 0;
+    table_cold_unlock(table);
+    return pages;
+}
+
+uint64_t harp_embedding_page_bytes(const struct harp_embedding *table)
+{
+    return table->cold ? table->cold->page_bytes : 0;
+}
+
 uint64_t harp_embedding_bytes(const struct harp_embedding *table)
 {
-    uint64_t bytes = sizeof *table;
+    uint64_t bytes = sizeof *table + (table->cold ? table_cold_bytes(table->cold) : 0);
     for (uint32_t i = 0; i < table->how.shards; i++)
         bytes += table_shard_bytes(&table->shards[i]);
     return bytes;
@@ -93,23 +114,27 @@ int harp_embedding_apply(struct harp_embedding *const *tables,
             waiting += tables[t]->shards[i].pending;
     if (waiting < 512) /* less work than waking a thread is */
         threads = 1;
+    table_cold_lock_rows(tables, n);
     table_crew_run(check_pending, &call, threads);
-    if (atomic_load(&call.wrong))
-        return -EDOM;
-    table_crew_run(apply_pending, &call, threads);
-    return 0;
+    if (!atomic_load(&call.wrong))
+        table_crew_run(apply_pending, &call, threads);
+    table_cold_unlock_rows(tables, n);
+    return atomic_load(&call.wrong) ? -EDOM : 0;
 }
 
 void harp_embedding_drop(struct harp_embedding *table)
 {
+    table_cold_lock_rows(&table, 1);
     for (uint32_t i = 0; i < table->how.shards; i++)
         table_pending_drop(&table->shards[i]);
+    table_cold_unlock_rows(&table, 1);
 }
 
 uint64_t harp_embedding_remove(struct harp_embedding *table, const int64_t *keys, uint64_t n,
                                uint8_t *gone)
 {
     uint64_t removed = 0;
+    table_cold_lock(table);
     for (uint64_t i = 0; i < n; i++) {
         uint64_t hash = harp_embedding_hash(keys[i]);
         struct table_shard *shard = &table->shards[harp_embedding_part(hash, table->how.shards)];
@@ -117,60 +142,86 @@ uint64_t harp_embedding_remove(struct harp_embedding *table, const int64_t *keys
         gone[i] = slot != TABLE_NOWHERE;
         if (!gone[i])
             continue;
+        if (shard->capped)
+            table_cold_drop(table->cold, shard, slot);
         table_shard_remove(shard, slot, hash);
         removed++;
     }
     for (uint32_t i = 0; removed && i < table->how.shards; i++)
         table_shard_trim(&table->shards[i]);
+    table_cold_unlock(table);
     return removed;
 }
 
-uint64_t harp_embedding_read(const struct harp_embedding *table, uint32_t shard, uint32_t at,
-                             uint64_t n, struct harp_record *heads, float *values)
+int64_t harp_embedding_read(const struct harp_embedding *table, uint32_t shard, uint32_t at,
+                            uint64_t n, struct harp_record *heads, float *values)
 {
     assert(shard < table->how.shards);
     const struct table_shard *from = &table->shards[shard];
-    uint32_t floats = table->how.dim + table->how.state, count = from->heads.count;
-    uint64_t left = count > at ? count - at : 0;
+    uint32_t floats = table->how.dim + table->how.state;
+    table_cold_lock(table);
+    uint64_t left = from->heads.count > at ? from->heads.count - at : 0;
+    int failed = 0;
     n = n < left ? n : left;
-    for (uint64_t i = 0; i < n; i++) {
-        if (heads)
-            heads[i] = *table_head(from, (uint32_t)(at + i));
-        if (values)
-            memcpy(values + i * floats, table_row(from, (uint32_t)(at + i)),
-                   floats * sizeof(float));
-    }
-    return n;
+    for (uint64_t i = 0; heads && i < n; i++)
+        heads[i] = *table_head(from, (uint32_t)(at + i));
+    if (values && from->capped)
+        failed = table_cold_read(table, shard, at, n, values);
+    for (uint64_t i = 0; values && !from->capped && i < n; i++)
+        memcpy(values + i * floats, table_row(from, (uint32_t)(at + i)), floats * sizeof(float));
+    table_cold_unlock(table);
+    return failed ? failed : (int64_t)n;
+}
+
+static int write_record(struct harp_embedding *table, const struct harp_record *record,
+                        const float *values)
+{
+    uint64_t hash = harp_embedding_hash(record->key);
+    struct table_shard *shard = &table->shards[harp_embedding_part(hash, table->how.shards)];
+    int64_t slot = table_shard_find(shard, record->key, hash);
+    if (slot == TABLE_NOWHERE)
+        slot = table_shard_insert(shard, record->key, hash);
+    if (slot < 0)
+        return -ENOMEM;
+    struct harp_record *head = table_head(shard, (uint32_t)slot);
+    uint32_t mark = head->changed & ~TABLE_DIRTY;
+    *head = *record;
+    head->changed = mark;
+    memcpy(table_row(shard, (uint32_t)slot), values, shard->values.item_bytes);
+    return 0;
 }
 
 int harp_embedding_write(struct harp_embedding *table, const struct harp_record *heads,
                          const float *values, uint64_t n)
 {
+    enum { AT_ONCE = 1024 }; /* rows of a capped table that are in memory for it */
     uint32_t floats = table->how.dim + table->how.state;
-    for (uint64_t i = 0; i < n; i++) {
-        uint64_t hash = harp_embedding_hash(heads[i].key);
-        struct table_shard *shard = &table->shards[harp_embedding_part(hash, table->how.shards)];
-        int64_t slot = table_shard_find(shard, heads[i].key, hash);
-        if (slot == TABLE_NOWHERE)
-            slot = table_shard_insert(shard, heads[i].key, hash);
-        if (slot < 0)
-            return -ENOMEM;
-        struct harp_record *head = table_head(shard, (uint32_t)slot);
-        uint32_t mark = head->changed & ~TABLE_DIRTY;
-        *head = heads[i];
-        head->changed = mark;
-        memcpy(table_row(shard, (uint32_t)slot), values + i * floats, floats * sizeof(float));
+    int64_t keys[AT_ONCE];
+    int failed = 0;
+    table_cold_lock(table);
+    for (uint64_t i = 0; i < n && !failed; i++) {
+        if (table->cold && i % AT_ONCE == 0) {
+            uint64_t some = n - i < AT_ONCE ? n - i : AT_ONCE;
+            for (uint64_t j = 0; j < some; j++)
+                keys[j] = heads[i + j].key;
+            failed = table_cold_have(table, keys, some);
+        }
+        if (!failed)
+            failed = write_record(table, &heads[i], values + i * floats);
     }
-    return 0;
+    table_cold_unlock(table);
+    return failed;
 }
 
 void harp_embedding_saved(struct harp_embedding *table)
 {
+    table_cold_lock_rows(&table, 1);
     for (uint32_t i = 0; i < table->how.shards; i++) {
         const struct table_shard *shard = &table->shards[i];
         for (uint32_t slot = 0; slot < shard->heads.count; slot++)
             table_head(shard, slot)->changed &= ~TABLE_DIRTY;
     }
+    table_cold_unlock_rows(&table, 1);
 }
 
 int64_t harp_embedding_distinct(const int64_t *keys, uint64_t n, int64_t *distinct, uint32_t *place)

@@ -16,6 +16,9 @@
  * meet only where a call begins and ends. One thread at a time makes such calls, and no look-up
  * runs meanwhile. There is no rehash that stops the world (table_index.h).
  *
+ * A table with a cap on its memory keeps rows that were not used for long on disk (table_cold.h).
+ * Its calls wait for one another, and may fail with -errno of the disk and nothing changed.
+ *
  * Gradients of one key are summed in the order of their ids, whatever the number of shards and
  * threads, so results have the same bits. Errors are -errno; a call that fails for lack of memory
  * may leave some keys inserted with their first rows, and no gradient applied.
@@ -91,12 +94,26 @@ uint64_t harp_embedding_rows(const struct harp_embedding *table);
 uint64_t harp_embedding_bytes(const struct harp_embedding *table);
 void harp_embedding_set_clock(struct harp_embedding *table, uint32_t now);
 
+/* Keep at most `memory_bytes` of rows and states in memory, and others in a file in `folder`, which
+ * is deleted already (table_cold.h). The table is empty. Returns 0 or -errno. */
+int harp_embedding_cap(struct harp_embedding *table, const char *folder, uint64_t memory_bytes);
+/* Rows in memory: all, without a cap. */
+uint64_t harp_embedding_resident(const struct harp_embedding *table);
+/* Pages that were read so far, of which a call's rows came; and the bytes of one. */
+uint64_t harp_embedding_pages_read(const struct harp_embedding *table);
+uint64_t harp_embedding_page_bytes(const struct harp_embedding *table);
+/* A sentence about the disk: the reason of this thread's last -errno that is neither -ENOMEM nor
+ * -EDOM. */
+const char *harp_embedding_why(void);
+/* Have the rows of features in memory, beside look-ups and steps in other threads. */
+int harp_embedding_warm(const struct harp_embedding_bags *features, uint64_t n);
+
 /* The first place where offsets are wrong (not 0 at first, falling, beyond `count`), or -1. */
 int64_t harp_embedding_bags_wrong(const int64_t *offsets, uint64_t bags, uint64_t count);
 
 /* Calls over several features take them at once. `threads`: of the crew, the caller included. */
-void harp_embedding_look_up(const struct harp_embedding_bags *features, uint64_t n,
-                            uint32_t threads);
+int harp_embedding_look_up(const struct harp_embedding_bags *features, uint64_t n,
+                           uint32_t threads);
 /* -EDOM if a gradient is not finite: then nothing is inserted and nothing waits. */
 int harp_embedding_add(const struct harp_embedding_bags *features, uint64_t n, uint32_t threads);
 /* Make step steps[i] with what waits in tables[i], or none if a sum is not finite: -EDOM. */
@@ -109,9 +126,10 @@ void harp_embedding_drop(struct harp_embedding *table);
 uint64_t harp_embedding_remove(struct harp_embedding *table, const int64_t *keys, uint64_t n,
                                uint8_t *gone);
 /* Read records of a shard from slot `at` on: heads, and `values` of dim + state floats each; either
- * may be NULL. Returns how many there were, at most `n`. Slots change where keys are removed. */
-uint64_t harp_embedding_read(const struct harp_embedding *table, uint32_t shard, uint32_t at,
-                             uint64_t n, struct harp_record *heads, float *values);
+ * may be NULL. Returns how many there were, at most `n`, or -errno. Slots change where keys are
+ * removed. */
+int64_t harp_embedding_read(const struct harp_embedding *table, uint32_t shard, uint32_t at,
+                            uint64_t n, struct harp_record *heads, float *values);
 /* Write whole records, inserting those that are not there; they count as unchanged. */
 int harp_embedding_write(struct harp_embedding *table, const struct harp_record *heads,
                          const float *values, uint64_t n);

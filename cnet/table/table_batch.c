@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "table/table_bags.h"
+#include "table/table_cold.h"
 #include "table/table_crew.h"
 #include "table/table_loops.h"
 #include "table/table_state.h"
@@ -60,11 +61,15 @@ static uint32_t threads_for(const struct harp_embedding_bags *features, uint64_t
     return ids < TASK_IDS ? 1 : threads; /* less work than waking a thread is */
 }
 
-void harp_embedding_look_up(const struct harp_embedding_bags *features, uint64_t n,
-                            uint32_t threads)
+int harp_embedding_look_up(const struct harp_embedding_bags *features, uint64_t n, uint32_t threads)
 {
     struct batch_call call = {.features = features, .n = n};
+    int failed = table_cold_begin(features, n, false);
+    if (failed)
+        return failed;
     table_crew_run(look_up_tasks, &call, threads_for(features, n, threads));
+    table_cold_end(features, n);
+    return 0;
 }
 
 static void check_gradients(void *with, uint32_t worker, uint32_t workers)
@@ -102,7 +107,12 @@ int harp_embedding_add(const struct harp_embedding_bags *features, uint64_t n, u
     struct batch_call call = {.features = features, .n = n};
     threads = threads_for(features, n, threads);
     table_crew_run(check_gradients, &call, threads);
-    if (!atomic_load(&call.failed))
-        table_crew_run(add_features, &call, threads);
+    int failed = atomic_load(&call.failed);
+    if (!failed)
+        failed = table_cold_begin(features, n, true);
+    if (failed)
+        return failed;
+    table_crew_run(add_features, &call, threads);
+    table_cold_end(features, n);
     return atomic_load(&call.failed);
 }

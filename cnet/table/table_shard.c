@@ -12,6 +12,8 @@ int table_shard_open(struct table_shard *shard, const struct harp_embedding_how 
     shard->how = *how;
     table_pool_open(&shard->heads, sizeof(struct harp_record));
     table_pool_open(&shard->values, (how->dim + how->state) * sizeof(float));
+    table_pool_open(&shard->where, sizeof(uint32_t));
+    table_pool_open(&shard->owners, sizeof(struct table_owner));
     if (how->admit_count > 1) {
         shard->counters = calloc(how->admit_bytes, 1);
         if (!shard->counters)
@@ -25,6 +27,8 @@ void table_shard_close(struct table_shard *shard)
     table_index_close(&shard->index);
     table_pool_close(&shard->heads);
     table_pool_close(&shard->values);
+    table_pool_close(&shard->where);
+    table_pool_close(&shard->owners);
     free(shard->slots);
     free(shard->sums);
     free(shard->counters);
@@ -33,16 +37,57 @@ void table_shard_close(struct table_shard *shard)
 size_t table_shard_bytes(const struct table_shard *shard)
 {
     return sizeof *shard + table_index_bytes(&shard->index) + table_pool_bytes(&shard->heads) +
-           table_pool_bytes(&shard->values) +
+           table_pool_bytes(&shard->values) + table_pool_bytes(&shard->where) +
+           table_pool_bytes(&shard->owners) +
            shard->room * (sizeof *shard->slots + shard->how.dim * sizeof *shard->sums) +
            (shard->counters ? shard->how.admit_bytes : 0);
+}
+
+int64_t table_shard_push_value(struct table_shard *shard, uint32_t slot)
+{
+    int64_t value = table_pool_push(&shard->values);
+    if (value < 0)
+        return value;
+    if (table_pool_push(&shard->owners) < 0) {
+        table_pool_pop(&shard->values);
+        return -ENOMEM;
+    }
+    *table_owner(shard, (uint32_t)value) = (struct table_owner){slot, shard->epoch};
+    *table_where(shard, slot) = (uint32_t)value;
+    return value;
+}
+
+void table_shard_drop_value(struct table_shard *shard, uint32_t value)
+{
+    uint32_t last = shard->values.count - 1;
+    if (value != last) {
+        memcpy(table_pool_item(&shard->values, value), table_pool_item(&shard->values, last),
+               shard->values.item_bytes);
+        *table_owner(shard, value) = *table_owner(shard, last);
+        *table_where(shard, table_owner(shard, value)->slot) = value;
+    }
+    table_pool_pop(&shard->values);
+    table_pool_pop(&shard->owners);
+}
+
+/* Add values of a slot that is new. Returns 0 or -ENOMEM. */
+static int push_values(struct table_shard *shard, uint32_t slot)
+{
+    if (!shard->capped)
+        return table_pool_push(&shard->values) < 0 ? -ENOMEM : 0;
+    if (table_pool_push(&shard->where) < 0)
+        return -ENOMEM;
+    if (table_shard_push_value(shard, slot) >= 0)
+        return 0;
+    table_pool_pop(&shard->where);
+    return -ENOMEM;
 }
 
 /* Add a head and values. Returns their slot, or -ENOMEM. */
 static int64_t push_record(struct table_shard *shard)
 {
     int64_t slot = table_pool_push(&shard->heads);
-    if (slot < 0 || table_pool_push(&shard->values) == slot)
+    if (slot < 0 || push_values(shard, (uint32_t)slot) == 0)
         return slot;
     table_pool_pop(&shard->heads);
     return -ENOMEM;
@@ -67,6 +112,19 @@ int64_t table_shard_insert(struct table_shard *shard, int64_t key, uint64_t hash
     return slot;
 }
 
+/* The values of the last slot become those of another one, whose went. */
+static void move_values(struct table_shard *shard, uint32_t slot, uint32_t last)
+{
+    if (!shard->capped) {
+        memcpy(table_row(shard, slot), table_row(shard, last), shard->values.item_bytes);
+        return;
+    }
+    uint32_t where = *table_where(shard, last);
+    *table_where(shard, slot) = where;
+    if (!(where & TABLE_COLD))
+        table_owner(shard, where)->slot = slot;
+}
+
 void table_shard_remove(struct table_shard *shard, uint32_t slot, uint64_t hash)
 {
     struct harp_record *gone = table_head(shard, slot);
@@ -76,20 +134,22 @@ void table_shard_remove(struct table_shard *shard, uint32_t slot, uint64_t hash)
     table_index_remove(&shard->index, gone->key, hash);
     if (slot != last) {
         *gone = *table_head(shard, last);
-        memcpy(table_row(shard, slot), table_row(shard, last), shard->values.item_bytes);
+        move_values(shard, slot, last);
         table_index_move(&shard->index, gone->key, harp_embedding_hash(gone->key), slot);
         mark = gone->changed & ~TABLE_DIRTY;
         if (mark)
             shard->slots[mark - 1] = slot;
     }
     table_pool_pop(&shard->heads);
-    table_pool_pop(&shard->values);
+    table_pool_pop(shard->capped ? &shard->where : &shard->values);
 }
 
 void table_shard_trim(struct table_shard *shard)
 {
     table_pool_trim(&shard->heads);
     table_pool_trim(&shard->values);
+    table_pool_trim(&shard->where);
+    table_pool_trim(&shard->owners);
     table_pool_trim(&shard->index.segments);
 }
 

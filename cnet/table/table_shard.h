@@ -4,6 +4,8 @@
  * pools: a look-up reads rows and no heads, and a row whose size is a multiple of a line of the
  * cache has no line beside others.
  *
+ * A capped table has values in memory for some slots only, in an order of their own (table_cold.h).
+ *
  *   table_shard.c    records by key: find, insert, remove
  *   table_pending.c  gradients summed by key, until a step applies them
  *
@@ -20,6 +22,14 @@
 #define TABLE_DIRTY (UINT32_C(1) << 31)
 #define TABLE_BEGINS (UINT32_C(1) << 31)
 
+/* In `where`: the rest is a place on disk. */
+#define TABLE_COLD (UINT32_C(1) << 31)
+
+/* Whose a place in `values` is, where a table is capped. */
+struct table_owner {
+    uint32_t slot, epoch; /* the call that used it last */
+};
+
 struct table_shard {
     struct table_index index;
     struct table_pool heads, values;
@@ -30,6 +40,9 @@ struct table_shard {
     float *sums;
     uint32_t pending, room;
     uint8_t *counters; /* of keys that are not admitted yet, or NULL */
+    bool capped;
+    struct table_pool where, owners; /* if capped (table_cold.h) */
+    uint32_t epoch;
 };
 
 int table_shard_open(struct table_shard *shard, const struct harp_embedding_how *how);
@@ -38,7 +51,11 @@ size_t table_shard_bytes(const struct table_shard *shard);
 
 /* Insert a key that is not there, with its first row. Returns its slot, or -ENOMEM. */
 int64_t table_shard_insert(struct table_shard *shard, int64_t key, uint64_t hash);
-/* Remove a record; the last one takes its slot. */
+/* Have values of a slot in memory, of any bits. Returns their place, or -ENOMEM. */
+int64_t table_shard_push_value(struct table_shard *shard, uint32_t slot);
+/* Remove a place of values: the last one takes it. */
+void table_shard_drop_value(struct table_shard *shard, uint32_t value);
+/* Remove a record; the last one takes its slot. If capped, its values went before. */
 void table_shard_remove(struct table_shard *shard, uint32_t slot, uint64_t hash);
 /* Give back the memory behind the last record. */
 void table_shard_trim(struct table_shard *shard);
@@ -50,8 +67,21 @@ static inline struct harp_record *table_head(const struct table_shard *shard, ui
     return table_pool_item(&shard->heads, slot);
 }
 
+static inline uint32_t *table_where(const struct table_shard *shard, uint32_t slot)
+{
+    return table_pool_item(&shard->where, slot);
+}
+
+static inline struct table_owner *table_owner(const struct table_shard *shard, uint32_t value)
+{
+    return table_pool_item(&shard->owners, value);
+}
+
+/* Of a capped table, the row is in memory. */
 static inline float *table_row(const struct table_shard *shard, uint32_t slot)
 {
+    if (shard->capped)
+        slot = *table_where(shard, slot);
     return table_pool_item(&shard->values, slot);
 }
 

@@ -2,6 +2,7 @@
  *
  *   table_batch.c   look-ups and gradients of many ids
  *   table.c         a table: its shards, removal, reading and writing of records
+ *   table_cold.h    rows on disk
  *   table_shard.h   a shard
  */
 #ifndef HARP_EMBEDDING_STATE_H
@@ -14,7 +15,8 @@ enum { TABLE_DIM_MOST = 4096 };
 
 struct harp_embedding {
     struct harp_embedding_how how;
-    uint32_t number; /* of the table among all */
+    uint32_t number;         /* of the table among all */
+    struct table_cold *cold; /* if it is capped */
     struct table_shard shards[];
 };
 

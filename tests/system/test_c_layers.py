@@ -26,7 +26,7 @@ MAY_CALL: dict[str, set[str]] = {
     "engine": {"base", "wire", "cc", "session", "ports"},
     "lightcc": {"engine", "ports"},
     "store": {"base"},
-    "table": set(),
+    "table": {"store"},
 }
 
 

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from harp.nearest import did_you_mean
-from harp.ttf.embedding.operators import FeatureSet, look_up, plain
+from harp.ttf.embedding.operators import FeatureSet, check_offsets, look_up, plain
 from harp.ttf.embedding.optimizers import SGD
 from harp.ttf.embedding.table import DIRTY, Table
 
@@ -64,6 +64,8 @@ class Looking(nn.Module):
     def _prefetch(self, keys: list[torch.Tensor]) -> None:
         if self.features.exchange is not None:
             self.features.exchange.prefetch(self.features, keys)
+        else:
+            self.features.warm(keys)
 
     def _set_features(self, features: FeatureSet) -> None:
         self.features = features
@@ -77,7 +79,8 @@ class DynamicEmbedding(Looking):
 
     def __init__(self, dim: int, *, optimizer: Settings | None = None, seed: int = 0,
                  bound: float = 0.01, padding_idx: int | None = None, admit: int = 1,
-                 expect: int = 1 << 20, shards: int | None = None, exchange: Any = None) -> None:
+                 expect: int = 1 << 20, shards: int | None = None, exchange: Any = None,
+                 memory_bytes: int | None = None, folder: str | None = None) -> None:
         """Make an empty table of rows of ``dim``; see `Table` for the settings.
 
         ``bound``: first rows are uniform in [-bound, bound). ``exchange``: the table is divided
@@ -86,7 +89,7 @@ class DynamicEmbedding(Looking):
         super().__init__()
         self.optimizer = optimizer or SGD()
         self.table = Table(dim, self.optimizer, seed=seed, bound=bound, admit=admit, expect=expect,
-                           shards=shards)
+                           shards=shards, memory_bytes=memory_bytes, folder=folder)
         self.tables, self.padding_idx, self.exchange = [self.table], padding_idx, exchange
         self.anchor = nn.Parameter(torch.zeros(1))
         self._no = torch.empty(0, dtype=torch.int64)
@@ -110,7 +113,10 @@ class DynamicEmbedding(Looking):
         return rows.reshape(*ids.shape, self.table.dim).to(ids.device)
 
     def prefetch(self, *args: Any, **kwargs: Any) -> None:
-        """Send ids to their owners ahead of `forward`, whose arguments these are."""
+        """Have rows on their way ahead of `forward`, whose arguments these are.
+
+        Ids go to their owners, or rows come from disk, beside what is computed meanwhile.
+        """
         self._prefetch([whole_ids(args[0] if args else kwargs["ids"])])
 
     def _rows(self, keys: torch.Tensor) -> torch.Tensor:
@@ -170,8 +176,6 @@ class DynamicEmbeddingBag(DynamicEmbedding):
         if mode not in self.modes:
             raise ValueError(f"mode={mode!r}: {', '.join(self.modes)}"
                              f"{did_you_mean(mode, self.modes)}")
-        if mode == "max" and settings.get("padding_idx") is not None:
-            raise ValueError("mode='max' has no padding_idx")
         self.mode, self.include_last_offset = mode, include_last_offset
         super().__init__(dim, **settings)
 
@@ -179,8 +183,7 @@ class DynamicEmbeddingBag(DynamicEmbedding):
                 per_sample_weights: torch.Tensor | None = None) -> torch.Tensor:
         """Give a row for each bag: a row of two-dimensional ids, or what begins at an offset."""
         keys, places, weights, bags = self.bags(ids, offsets, per_sample_weights)
-        if self.mode == "max" or (per_sample_weights is not None
-                                  and per_sample_weights.requires_grad):
+        if self._reduces(per_sample_weights):
             return self._reduced(keys, places, per_sample_weights, bags).to(ids.device)
         return self._look_up([keys], [places], [weights], bags).to(ids.device)
 
@@ -200,23 +203,42 @@ class DynamicEmbeddingBag(DynamicEmbedding):
             raise ValueError("ids and offsets have one dimension each")
         places = whole_ids(offsets, "offsets")
         keys = whole_ids(ids)
+        if self.include_last_offset and not places.numel():
+            raise ValueError("offsets are empty: with include_last_offset there is at least one")
+        if (self.include_last_offset or self._reduces(weights)) and plain([places, keys]):
+            check_offsets([places], [keys])
         if self.include_last_offset:
             keys, flat = keys[:int(places[-1])], flat[:int(places[-1])]
             places = places[:-1].contiguous()
         return keys, places, flat, places.numel()
 
+    def _reduces(self, weights: torch.Tensor | None) -> bool:
+        """Say whether torch's operators reduce rows: a maximum, or weights that are learned."""
+        return self.mode == "max" or (weights is not None and weights.requires_grad)
+
     def _reduced(self, keys: torch.Tensor, places: torch.Tensor, weights: torch.Tensor | None,
                  bags: int) -> torch.Tensor:
         """Reduce rows by operators of torch: the maximum, and weights that are learned."""
-        rows = self._rows(keys)
+        rows, least = self._rows(keys), float("-inf")
         if weights is not None:
-            rows = rows * weights.reshape(-1, 1)
-        if not places.numel():
-            shaped = rows.reshape(bags, keys.numel() // max(bags, 1), self.table.dim)
-            return shaped.sum(1) if self.mode == "sum" else shaped.max(1).values
-        ends = torch.cat([places[1:], places.new_tensor([keys.numel()])])
-        return torch.segment_reduce(rows, self.mode, lengths=ends - places, initial=0
-                                    if self.mode == "sum" else None).nan_to_num(neginf=0.0)
+            rows = rows * weights.reshape(-1, 1)[:len(rows)]
+        if not bags or not keys.numel():
+            return rows.new_zeros(bags, self.table.dim) + rows.sum()  # of nothing: 0
+        if self.mode == "max" and self.padding_idx is not None:
+            rows = rows.masked_fill((keys == self.padding_idx).unsqueeze(1), least)
+        if places.numel():
+            # Not by torch.segment_reduce: where rows are equally large, its gradient of a maximum
+            # is too large if it is negative (torch 2.13).
+            ends = torch.cat([places[1:], places.new_tensor([keys.numel()])])
+            of_bag = torch.repeat_interleave(ends - places, output_size=keys.numel())
+            first = 0.0 if self.mode == "sum" else least
+            found = rows.new_full((bags, self.table.dim), first).scatter_reduce(
+                0, of_bag.unsqueeze(1).expand_as(rows), rows,
+                "sum" if self.mode == "sum" else "amax")
+        else:
+            shaped = rows.reshape(bags, keys.numel() // bags, self.table.dim)
+            found = shaped.sum(1) if self.mode == "sum" else shaped.max(1).values
+        return found if self.mode == "sum" else found.masked_fill(found == least, 0.0)
 
 
 class EmbeddingCollection(Looking):
@@ -293,7 +315,7 @@ class EmbeddingCollection(Looking):
         return look_up(self.anchor, self.features, keys, [], [], bags)
 
     def prefetch(self, features: Mapping[str, Ids]) -> None:
-        """Send ids to their owners ahead of `forward`, whose argument this is."""
+        """Have rows on their way ahead of `forward`, whose argument this is."""
         self._prefetch(self._calls(features)[0])
 
     def _calls(self, features: Mapping[str, Ids]) -> tuple[list[Any], ...]:

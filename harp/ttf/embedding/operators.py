@@ -18,8 +18,9 @@ than the look-up of a small batch does.
 from __future__ import annotations
 
 import threading
-from contextlib import contextmanager
-from functools import cached_property
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from functools import cache, cached_property
 from itertools import accumulate, count
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
@@ -79,6 +80,28 @@ class FeatureSet:
         made["rows"] = self._places + np.uint64(rows.data_ptr())
         made["bags"], made["stride"] = len(rows), self.width
         return made
+
+
+    def warm(self, keys: Sequence[torch.Tensor]) -> None:
+        """Have rows of tables with a cap read from disk, in a thread.
+
+        A look-up waits for what it lacks. It also meets the disk's errors, which end this here.
+        """
+        if any(table.memory_bytes is not None for table in self.tables):
+            features = self.call(keys, [], [], torch.empty(0, self.width))
+            _reader().submit(_warm, features, list(keys), self)
+
+
+@cache
+def _reader() -> ThreadPoolExecutor:
+    """Return the thread that reads ahead."""
+    return ThreadPoolExecutor(1, "harp-embedding")
+
+
+def _warm(features: np.ndarray, keys: list[torch.Tensor], known: FeatureSet) -> None:
+    with suppress(OSError):
+        tables_in_c.warm(features)
+    del keys, known  # which `features` points to
 
 
 def features_of_number(number: int) -> FeatureSet:

@@ -6,12 +6,15 @@ without the interpreter's lock; one thread at a time may change a table.
 
 from __future__ import annotations
 
+import errno
 import os
+import tempfile
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from harp._cnet import ffi, lib
+from harp.angelptm.cache import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -44,8 +47,13 @@ class Table:
     """Rows of ``dim`` floats, each with the optimizer's state."""
 
     def __init__(self, dim: int, optimizer: Settings, *, seed: int = 0, bound: float = 0.01,
-                 admit: int = 1, expect: int = 1 << 20, shards: int | None = None) -> None:
+                 admit: int = 1, expect: int = 1 << 20, shards: int | None = None,
+                 memory_bytes: int | None = None, folder: str | None = None) -> None:
         """Make an empty table. ValueError if a setting is out of bounds.
+
+        ``memory_bytes``: of rows and their states, so much is in memory at most, and the rest in a
+        file in ``folder`` (by default that for temporary files), which goes with the table.
+        StoreError if it cannot be had. A batch's own rows are in memory, even if they take more.
 
         A key is inserted at its gradient number ``admit``; until then counters keep it, four bytes
         for each of the ``expect`` keys that are expected to be too rare.
@@ -73,6 +81,16 @@ class Table:
         if opened == ffi.NULL:
             raise MemoryError(f"no memory for a table of {self.shards} shards")
         self.at = ffi.gc(opened, lib.harp_embedding_close)
+        self.memory_bytes, self.folder = memory_bytes, folder
+        if memory_bytes is not None:
+            self._cap(memory_bytes, folder or tempfile.gettempdir())
+
+    def _cap(self, memory_bytes: int, folder: str) -> None:
+        least = 4 * self.floats * self.shards
+        if not isinstance(memory_bytes, int) or memory_bytes < least:
+            raise ValueError(f"memory_bytes={memory_bytes!r}: an integer of at least {least}, a "
+                             "row for each shard")
+        _check(lib.harp_embedding_cap(self.at, os.fsencode(folder), memory_bytes))
 
     @property
     def rows(self) -> int:
@@ -83,6 +101,21 @@ class Table:
     def bytes(self) -> int:
         """Give the memory of rows, states, index and what waits."""
         return int(lib.harp_embedding_bytes(self.at))
+
+    @property
+    def resident(self) -> int:
+        """Count the rows that are in memory."""
+        return int(lib.harp_embedding_resident(self.at))
+
+    @property
+    def pages_read(self) -> int:
+        """Count the pages that were read from disk, each of `page_bytes`."""
+        return int(lib.harp_embedding_pages_read(self.at))
+
+    @property
+    def page_bytes(self) -> int:
+        """Give the bytes of a page on disk; 0 without a cap."""
+        return int(lib.harp_embedding_page_bytes(self.at))
 
     @property
     def clock(self) -> int:
@@ -120,9 +153,9 @@ class Table:
             while True:
                 heads = np.empty(PART, dtype=HEAD)
                 floats = np.empty((PART if values else 0, self.floats), dtype=np.float32)
-                n = lib.harp_embedding_read(
+                n = _check(lib.harp_embedding_read(
                     self.at, shard, at, PART, ffi.from_buffer("struct harp_record[]", heads),
-                    ffi.from_buffer("float[]", floats) if values else ffi.NULL)
+                    ffi.from_buffer("float[]", floats) if values else ffi.NULL))
                 if not n:
                     break
                 yield heads[:n], floats[:n]
@@ -133,9 +166,9 @@ class Table:
         heads = np.ascontiguousarray(heads, dtype=HEAD)
         values = np.ascontiguousarray(values, dtype=np.float32)
         assert values.shape == (len(heads), self.floats)
-        if lib.harp_embedding_write(self.at, ffi.from_buffer("struct harp_record[]", heads),
-                                    ffi.from_buffer("float[]", values), len(heads)):
-            raise MemoryError(f"no memory for {len(heads)} more rows")
+        _check(lib.harp_embedding_write(self.at, ffi.from_buffer("struct harp_record[]", heads),
+                                        ffi.from_buffer("float[]", values), len(heads)),
+               f"no memory for {len(heads)} more rows")
 
     def saved(self) -> None:
         """Count all records as unchanged, and forget removed keys."""
@@ -143,19 +176,35 @@ class Table:
         self.gone = []
 
 
+def _check(result: int, no_memory: str = "no memory for rows") -> int:
+    """Raise what a call of C failed with: MemoryError or StoreError."""
+    if result == -errno.ENOMEM:
+        raise MemoryError(no_memory)
+    if result < 0:
+        raise StoreError(ffi.string(lib.harp_embedding_why()).decode())
+    return int(result)
+
+
 def look_up(features: np.ndarray, threads: int) -> None:
     """Write the bags of features, an array of BAGS."""
-    lib.harp_embedding_look_up(ffi.from_buffer("struct harp_embedding_bags[]", features),
-                               len(features), threads)
+    _check(lib.harp_embedding_look_up(ffi.from_buffer("struct harp_embedding_bags[]", features),
+                                      len(features), threads))
+
+
+def warm(features: np.ndarray) -> None:
+    """Read rows of features from disk, beside what other threads do."""
+    _check(lib.harp_embedding_warm(ffi.from_buffer("struct harp_embedding_bags[]", features),
+                                   len(features)))
 
 
 def add(features: np.ndarray, threads: int) -> bool:
     """Add gradients to what waits, and say whether they are finite; if not, nothing is added."""
     failed = lib.harp_embedding_add(ffi.from_buffer("struct harp_embedding_bags[]", features),
                                     len(features), threads)
-    if failed == -12:  # ENOMEM
-        raise MemoryError("no memory for rows of new ids")
-    return not failed
+    if failed == -errno.EDOM:
+        return False
+    _check(failed, "no memory for rows of new ids")
+    return True
 
 
 def apply(tables: Sequence[tuple[Table, Settings]], scale: float) -> None:

@@ -134,6 +134,28 @@ static void test_pages_come_back_from_disk(void)
     harp_page_pool_close(pool);
 }
 
+static void test_a_file_grows_and_keeps_its_pages(void)
+{
+    struct harp_page_pool *pool = open_pool(2);
+    struct harp_page_file *file = harp_page_file_open(folder, PAGE, 1, io, why);
+    uint8_t *one = harp_page_bytes(pool, 0), *other = harp_page_bytes(pool, 1);
+    memset(one, 1, PAGE);
+    memset(other, 2, PAGE);
+    harp_page_file_write(file, 0, one);
+    CHECK(!harp_page_file_wait(file, 0, why), "%s", why);
+    CHECK(harp_page_file_grow(file, UINT32_MAX, why) < 0, "281 TB");
+    CHECK(strstr(why, folder) && strstr(why, "4294967295 more pages of 65536 bytes"), "%s", why);
+    CHECK(!harp_page_file_grow(file, 9, why), "%s", why);
+    harp_page_file_write(file, 9, other);
+    harp_page_file_read(file, 0, one);
+    CHECK(!harp_page_file_wait(file, 9, why) && !harp_page_file_wait(file, 0, why), "%s", why);
+    CHECK(one[PAGE - 1] == 1, "page 0: %d", one[PAGE - 1]);
+    harp_page_file_read(file, 9, one);
+    CHECK(!harp_page_file_wait(file, 9, why) && one[0] == 2, "page 9: %d", one[0]);
+    harp_page_file_close(file);
+    harp_page_pool_close(pool);
+}
+
 static void put_in_place(struct harp_page_file *file, const char *path)
 {
     int other = open(path, O_RDWR | O_CLOEXEC);
@@ -187,6 +209,7 @@ int main(int argc, char **argv)
     test_mistakes_end_the_process();
     test_memory_that_is_not_there_is_an_error();
     test_pages_come_back_from_disk();
+    test_a_file_grows_and_keeps_its_pages();
     test_files_that_fail_are_named();
     test_a_file_that_cannot_be_made_is_an_error();
     return 0;

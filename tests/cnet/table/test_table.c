@@ -1,14 +1,21 @@
 /* A table against an array of what each key must have, under random calls, on several threads.
  *
- * usage: test_table THREADS OPERATIONS
+ * usage: test_table THREADS OPERATIONS FOLDER
  */
+#define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "check.h"
+#include "store/page_file.h"
 #include "table/table.h"
+#include "table/table_cold.h"
 #include "table/table_hash.h"
 #include "table/table_loops.h"
 
@@ -17,6 +24,7 @@ enum { KEYS = 6000, DIM = 19, BATCH = 3000 };
 
 static uint64_t drawn = 7;
 static uint32_t threads;
+static const char *folder;
 static struct harp_embedding *table;
 static struct {
     bool there;
@@ -98,7 +106,7 @@ static void look_up_batch(uint32_t n, uint32_t range)
         offsets[i] = i * (n / bags);
     struct harp_embedding_bags look = {table, keys, offsets, NULL,  rows, n,
                                        bags,  DIM,  0,       false, false};
-    harp_embedding_look_up(&look, 1, threads);
+    CHECK(!harp_embedding_look_up(&look, 1, threads), "%s", harp_embedding_why());
     for (uint32_t bag = 0; bag < bags; bag++) {
         uint32_t end = bag + 1 < bags ? (uint32_t)offsets[bag + 1] : n;
         for (uint32_t j = 0; j < DIM; j++) {
@@ -124,17 +132,44 @@ static void read_all(uint32_t shards)
     static struct harp_record heads[KEYS];
     static float values[KEYS * DIM];
     uint64_t n = 0;
-    for (uint32_t shard = 0; shard < shards; shard++)
-        n += harp_embedding_read(table, shard, 0, KEYS - n, heads + n, values + n * DIM);
+    for (uint32_t shard = 0; shard < shards; shard++) {
+        int64_t more = harp_embedding_read(table, shard, 0, KEYS - n, heads + n, values + n * DIM);
+        CHECK(more >= 0, "%s", harp_embedding_why());
+        n += (uint64_t)more;
+    }
     CHECK(n == count_there() && n == harp_embedding_rows(table), "%lu", (unsigned long)n);
 }
 
-static void test_random_calls(uint32_t shards, uint32_t operations)
+/* Rows come from disk beside calls of the other thread. */
+static atomic_bool warming;
+
+static void *warm_some(void *unused)
 {
+    uint64_t at = 1;
+    static int64_t keys[BATCH];
+    while (atomic_load(&warming)) {
+        for (uint32_t i = 0; i < BATCH / 10; i++)
+            keys[i] = key_of(harp_embedding_part(at = harp_embedding_mix(at + 1), KEYS));
+        struct harp_embedding_bags bags = {.table = table, .keys = keys, .count = BATCH / 10};
+        CHECK(!harp_embedding_warm(&bags, 1), "%s", harp_embedding_why());
+    }
+    return unused;
+}
+
+/* With a cap of so many rows, or 0 for none. */
+static void test_random_calls(uint32_t shards, uint32_t operations, uint32_t rows)
+{
+    pthread_t warmer;
     struct harp_embedding_how how = {
         .seed = 11, .dim = DIM, .bound = 0.5F, .shards = shards, .admit_count = 1};
     table = harp_embedding_open(&how);
+    if (rows)
+        CHECK(!harp_embedding_cap(table, folder, rows * DIM * sizeof(float)), "%s",
+              harp_embedding_why());
     uint64_t empty = harp_embedding_bytes(table);
+    atomic_store(&warming, rows > 0);
+    if (rows)
+        CHECK(!pthread_create(&warmer, NULL, warm_some, NULL), "a thread");
     for (uint32_t i = 0; i < KEYS; i++)
         reset_row(i);
     for (uint32_t done = 0; done < operations;) {
@@ -145,6 +180,9 @@ static void test_random_calls(uint32_t shards, uint32_t operations)
         read_all(shards);
         done += n;
     }
+    atomic_store(&warming, false);
+    if (rows)
+        CHECK(!pthread_join(warmer, NULL), "the thread");
     static int64_t keys[KEYS];
     static uint8_t gone[KEYS];
     for (uint32_t i = 0; i < KEYS; i++)
@@ -281,16 +319,97 @@ static void test_finite(void)
     }
 }
 
+/* Batches of other rows than those in memory. */
+static void test_a_cap_is_kept(void)
+{
+    enum { CAP = 400, FEW = 100 };
+    struct harp_embedding_how how = {
+        .seed = 11, .dim = DIM, .bound = 0.5F, .shards = 3, .admit_count = 1};
+    table = harp_embedding_open(&how);
+    CHECK(!harp_embedding_cap(table, folder, CAP * DIM * sizeof(float)), "cap");
+    for (uint32_t i = 0; i < KEYS; i++)
+        reset_row(i);
+    for (uint32_t times = 0; times < 200; times++) {
+        add_batch(FEW, KEYS);
+        look_up_batch(FEW, KEYS);
+        CHECK(harp_embedding_resident(table) <= CAP, "%lu rows",
+              (unsigned long)harp_embedding_resident(table));
+    }
+    CHECK(harp_embedding_rows(table) > 3 * CAP, "more rows than the cap");
+    read_all(how.shards);
+    harp_embedding_close(table);
+}
+
+static void test_a_folder_that_is_not_there_is_an_error(void)
+{
+    struct harp_embedding_how how = {.dim = DIM, .shards = 2, .admit_count = 1};
+    table = harp_embedding_open(&how);
+    CHECK(harp_embedding_cap(table, "/nowhere", 1 << 20) == -EIO, "made");
+    CHECK(strstr(harp_embedding_why(), "/nowhere: 16 pages"), "%s", harp_embedding_why());
+    harp_embedding_close(table);
+}
+
+static void put_in_place(const char *path, int fd)
+{
+    int other = path ? open(path, O_RDWR | O_CLOEXEC) : fd;
+    CHECK(other >= 0 && dup2(other, harp_page_file_fd(table->cold->file)) >= 0, "%s", path);
+    close(other);
+}
+
+/* Of a disk that fails: the call changes nothing, and the next one is right. */
+static void test_a_disk_that_fails_is_named(void)
+{
+    enum { CAP = 400, ALL = 3000 };
+    static int64_t keys[ALL];
+    static float rows[ALL * DIM];
+    struct harp_embedding_how how = {
+        .seed = 11, .dim = DIM, .bound = 0.5F, .shards = 2, .admit_count = 1};
+    table = harp_embedding_open(&how);
+    CHECK(!harp_embedding_cap(table, folder, CAP * DIM * sizeof(float)), "cap");
+    for (uint32_t i = 0; i < ALL; i++)
+        keys[i] = key_of(i);
+    for (uint32_t i = 0; i < KEYS; i++)
+        reset_row(i);
+    for (uint32_t times = 0; times < 60; times++)
+        add_batch(300, ALL);
+    uint64_t there = harp_embedding_rows(table);
+    struct harp_embedding_bags bags = {table, keys, NULL, NULL,  rows, ALL,
+                                       ALL,   DIM,  0,    false, false};
+    static const char *const paths[] = {"/proc/self/mem", "/dev/full"};
+    for (uint32_t i = 0; i < 2; i++) {
+        int kept = dup(harp_page_file_fd(table->cold->file));
+        put_in_place(paths[i], -1);
+        int failed = harp_embedding_look_up(&bags, 1, threads);
+        CHECK(failed == (i ? -ENOSPC : -EIO) && strstr(harp_embedding_why(), folder), "%d: %s",
+              failed, harp_embedding_why());
+        CHECK(harp_embedding_add(&bags, 1, threads) < 0, "add");
+        CHECK(harp_embedding_rows(table) == there, "nothing is inserted");
+        put_in_place(NULL, kept);
+    }
+    for (uint32_t times = 0; times < 20; times++) {
+        look_up_batch(300, ALL);
+        add_batch(300, ALL);
+    }
+    read_all(how.shards);
+    harp_embedding_close(table);
+}
+
 int main(int argc, char **argv)
 {
-    CHECK(argc == 3, "arguments");
+    CHECK(argc == 4, "arguments");
     threads = (uint32_t)atoi(argv[1]);
+    folder = argv[3];
     test_philox();
     test_every_form_gives_the_same_bits();
     test_finite();
     test_values_that_are_not_finite_change_nothing();
-    test_random_calls(threads, (uint32_t)atoi(argv[2]));
+    test_a_folder_that_is_not_there_is_an_error();
+    test_a_cap_is_kept();
+    test_a_disk_that_fails_is_named();
+    test_random_calls(threads, (uint32_t)atoi(argv[2]), 0);
+    test_random_calls(threads, (uint32_t)atoi(argv[2]) / 4, 3 * KEYS / 4);
     table_loops_use(0);
-    test_random_calls(3, (uint32_t)atoi(argv[2]));
+    test_random_calls(3, (uint32_t)atoi(argv[2]), 0);
+    test_random_calls(3, (uint32_t)atoi(argv[2]) / 4, 50);
     return 0;
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 import torch._dynamo.testing
@@ -16,6 +17,7 @@ from harp.ttf.embedding import (
     EmbeddingCollection,
     TableOptimizer,
 )
+from harp.ttf.embedding.table import HEAD
 
 DIM, IDS = 6, 40
 FAR = (torch.arange(IDS) - 20) * 2 ** 40 + 7
@@ -70,6 +72,60 @@ def test_training_equals_that_of_torch(name, mode):
     got = DynamicEmbeddingBag.forward(bag, FAR.reshape(-1, 1))
     torch.testing.assert_close(got, dense.weight, rtol=0, atol=1e-6)
     assert bag.table.rows <= IDS
+
+
+LISTS = {
+    "empty bags": (10, [0, 0, 3, 3, 10]), "no ids": (0, [0, 0]), "one bag": (10, [0]),
+    "no bags": (0, []), "a bag for each id": (6, [0, 1, 2, 3, 4, 5]),
+    "a bag of padding": (6, [0, 2, 4]),
+}
+
+
+@pytest.mark.parametrize("kind", [torch.int64, torch.int32])
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("mode", ["sum", "weighted", "learned", "mean", "max"])
+def test_lists_with_offsets_are_those_of_torch(mode, padded, last, kind):
+    reduction = mode if mode in ("mean", "max") else "sum"
+    for name, (n, offsets) in LISTS.items():
+        more = {"padding_idx": int(FAR[3])} if padded else {}
+        bag, ours, dense, _ = twins("sgd", reduction, **more)
+        bag.include_last_offset = dense.include_last_offset = last
+        theirs = torch.optim.SGD(dense.parameters(), lr=0.03)
+        ids = torch.randint(0, IDS, (n,), generator=torch.Generator().manual_seed(n))
+        ids[2:4] = 3
+        places = torch.tensor([*offsets, n] if last else offsets, dtype=kind)
+        made = []
+        for module, known, optimizer in ((bag, FAR[ids], ours), (dense, ids, theirs)):
+            weights = torch.linspace(0.1, 1, n).requires_grad_(mode == "learned")
+            rows = module(known, places if module is bag else places.long(),
+                          weights if mode in ("weighted", "learned") else None)
+            loss_of(rows).backward()
+            optimizer.step()
+            made.append((rows, weights.grad))
+        made.append((bag(FAR.reshape(-1, 1)), dense(torch.arange(IDS).reshape(-1, 1))))
+        for mine, other in (*zip(*made[:2], strict=True), made[2]):
+            assert (mine is None) == (other is None), name
+            if mine is not None:
+                torch.testing.assert_close(mine, other, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize(("offsets", "place"), [([0, 3, 2], 2), ([0, 11], 1), ([0, -1], 1),
+                                               ([1, 2], 0), ([-1], 0)])
+def test_broken_offsets_are_one_sentence_in_every_mode(mode, last, offsets, place):
+    bag = DynamicEmbeddingBag(DIM, mode=mode, include_last_offset=last)
+    with pytest.raises(ValueError, match=rf"^offsets\[{place}\] is {offsets[place]}: offsets "
+                                         r"begin with 0, never fall, and end at [^\n]* 10$"):
+        bag(torch.arange(10), torch.tensor(offsets))
+
+
+def test_a_maximum_that_is_not_a_number_is_seen():
+    bag = DynamicEmbeddingBag(1, mode="max")
+    head = np.zeros(1, dtype=HEAD)
+    bag.table.write(head, np.full((1, 1), np.nan, dtype=np.float32))
+    assert bag(torch.tensor([0, 5]), torch.tensor([0])).isnan()
 
 
 @pytest.mark.parametrize("compiled", [False, True])
@@ -293,6 +349,8 @@ def test_features_come_and_go():
      r"offsets\[2\] is 2: offsets begin with 0, never fall, and end at the number of ids, .* 4"),
     (lambda: DynamicEmbeddingBag(4)(torch.arange(4), torch.tensor([1, 3])), r"offsets\[0\] is 1"),
     (lambda: DynamicEmbeddingBag(4)(torch.arange(4), torch.tensor([0, 5])), r"offsets\[1\] is 5"),
+    (lambda: DynamicEmbeddingBag(4, include_last_offset=True)(torch.arange(4), torch.arange(0)),
+     "offsets are empty: with include_last_offset there is at least one"),
     (lambda: DynamicEmbeddingBag(4)(torch.arange(4)), "ids of 1 dimensions: two, or one with"),
     (lambda: DynamicEmbeddingBag(4)(torch.ones(2, 2).long(), None, torch.ones(2, 2)),
      "in mode 'mean': one for each id, in mode 'sum'"),

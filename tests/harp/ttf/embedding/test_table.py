@@ -110,6 +110,23 @@ TestQuick.settings = settings(max_examples=25, stateful_step_count=25, deadline=
                               suppress_health_check=list(HealthCheck))
 
 
+class AgainstDictOnDisk(AgainstDict):
+    """Most rows are on disk, and some are on their way from it."""
+
+    @staticmethod
+    def made(shards):
+        return DynamicEmbedding(DIM, optimizer=SGD(lr=1.0), bound=0.5, seed=3, shards=shards,
+                                memory_bytes=4 * DIM * 4)
+
+    @rule(ids=IDS)
+    def prefetch(self, ids):
+        self.module.prefetch(torch.tensor(ids))
+
+
+TestQuickOnDisk = AgainstDictOnDisk.TestCase
+TestQuickOnDisk.settings = TestQuick.settings
+
+
 @long
 class TestLong(AgainstDict.TestCase):
     settings = settings(max_examples=150, stateful_step_count=60, deadline=None,
