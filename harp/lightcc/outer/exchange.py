@@ -69,6 +69,13 @@ def mean_of_peers(vector: torch.Tensor, peers: Peers, share: float) -> Exchange:
     return Exchange(None, lambda: None if mean is None else torch.from_numpy(mean))
 
 
+def few_bits_mean_of_peers(vector: torch.Tensor, error: torch.Tensor, policy: OuterPolicy,
+                           peers: Peers, share: float) -> Exchange:
+    """Do as `begin_few_bits_mean`, over peers and by weights."""
+    mean = peers.mean_in_few_bits(vector.numpy(), error.numpy(), policy.bits, share)
+    return Exchange(None, lambda: None if mean is None else torch.from_numpy(mean))
+
+
 def sparse_mean_of_peers(error: torch.Tensor, policy: OuterPolicy, peers: Peers,
                          share: float) -> Exchange:
     """Do as `begin_sparse_mean`, over peers and by weights."""

@@ -21,6 +21,7 @@ from harp.lightcc.outer.exchange import (
     begin_few_bits_mean,
     begin_mean,
     begin_sparse_mean,
+    few_bits_mean_of_peers,
     mean_of_peers,
     sparse_mean_of_peers,
 )
@@ -85,8 +86,6 @@ class Outer:
         if peers is not None and policy.delay:
             raise ValueError("peers come and go between rounds, with nothing under way; give "
                              "delay=0")
-        if peers is not None and not policy.sparse and policy.bits < 32:
-            raise ValueError("peers that come and go send fp32; give bits=32, or SparseLoCo")
 
     def _start_alike(self) -> None:
         if self.peers is not None:
@@ -162,6 +161,8 @@ class Outer:
         try:
             if error is None:
                 return mean_of_peers(difference, peers, share)
+            if not self.policy.sparse:
+                return few_bits_mean_of_peers(difference, error, self.policy, peers, share)
             return sparse_mean_of_peers(error, self.policy, peers, share)
         finally:
             self._is_meeting = False
