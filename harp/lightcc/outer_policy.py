@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 Method = Literal["local-sgd", "diloco", "streaming", "sparseloco"]
+Exchange = Literal["direct", "ring"]
 FP32_BITS = 32
 SCALE_BYTES = 4
 """Of each chunk of a sparse message: the largest magnitude, in fp32."""
@@ -61,14 +62,14 @@ class OuterPolicy:
     """Elements among which it selects them; 4096 need indexes of 12 bits."""
     bits: int = 0
     """Bits of a value that is sent; 0: the first of `BITS`."""
+    exchange: Exchange = "direct"
+    """Way of a sum in few bits: from each host to each other one, or around a ring of them. Whole
+    sums go around a ring, and sparse messages to all, whatever it is."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be."""
-        methods = get_args(Method)
-        if self.method not in methods:
-            near = nearest_name(self.method, methods, 0)
-            raise ValueError(f"method is {self.method!r}; did you mean {near}? Allowed are "
-                             f"{', '.join(methods)}")
+        _check_name("method", self.method, get_args(Method))
+        _check_name("exchange", self.exchange, get_args(Exchange))
         _check("every", self.every, 1, None)
         _check("fragments", self.fragments, 1, self.every)
         _check("delay", self.delay, 0, self.every - 1)
@@ -145,7 +146,15 @@ class OuterPolicy:
         """The collective between replicas: a sum, whole or in few bits, or all messages to all."""
         if self.sparse:
             return "allgather"
-        return "few-bits" if self.bits < FP32_BITS else "ring"
+        if self.bits == FP32_BITS:
+            return "ring"
+        return "ring-few-bits" if self.exchange == "ring" else "few-bits"
+
+
+def _check_name(what: str, found: str, allowed: tuple[str, ...]) -> None:
+    if found not in allowed:
+        raise ValueError(f"{what} is {found!r}; did you mean {nearest_name(found, allowed, 0)}? "
+                         f"Allowed are {', '.join(allowed)}")
 
 
 def _check(name: str, found: int, least: int, most: int | None) -> None:
