@@ -44,7 +44,7 @@ def begin_mean(vector: torch.Tensor, group: dist.ProcessGroup | None) -> Exchang
 def begin_few_bits_mean(vector: torch.Tensor, error: torch.Tensor, policy: OuterPolicy,
                         group: dist.ProcessGroup | None) -> Exchange:
     """Begin the mean of ``vector`` and ``error``, where what is not sent stays."""
-    return Exchange(*few_bits.begin(vector, error, policy.bits, group))
+    return Exchange(*few_bits.begin(vector, error, policy.bits, group, policy.exchange))
 
 
 def begin_sparse_mean(error: torch.Tensor, policy: OuterPolicy,

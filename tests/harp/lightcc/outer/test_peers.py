@@ -366,3 +366,5 @@ def test_an_impossible_request_is_refused_in_a_sentence(monkeypatch):
         DiLoCo(model, inner, 2, Islands(), peers=peers)
     with pytest.raises(ValueError, match="give delay=0"):
         StreamingDiLoCo(model, inner, 4, peers=peers)
+    with pytest.raises(ValueError, match="have no ring; give exchange='direct'"):
+        DiLoCo(model, inner, 2, bits=8, exchange="ring", peers=peers)
