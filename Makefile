@@ -2,7 +2,7 @@
 PY := .venv/bin/python
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: run test test-all test-torch setup setup-run lint docs format bench clean help
+.PHONY: run test test-all test-torch test-nightly setup setup-run lint docs format bench clean help
 
 run: setup-run  ## set everything up and run the main job
 	$(PY) -m sim.run topologies/taco-vgg16-v100-25g.yaml
@@ -19,6 +19,10 @@ test-all: setup  ## all tests: soaks, long matrices and the emulated machine amo
 test-torch: setup  ## the tests of what binds torch, with the newest torch that README names
 	@$(PY) -c 'import harp'
 	sh .ci/newest-torch.sh
+
+test-nightly: setup  ## the same with last night's torch, from pytorch.org
+	@$(PY) -c 'import harp'
+	sh .ci/newest-torch.sh nightly
 
 setup:  ## prepare .venv, and all that tests need
 	@sh .ci/setup.sh test

@@ -1,19 +1,45 @@
 #!/bin/sh
-# Run the tests of what binds torch with the newest torch that README names; .venv has the oldest.
-# The second environment has torch alone and takes all else from .venv.
+# Run the tests of what binds torch with the newest torch that README names, or, as
+# `newest-torch.sh nightly`, with last night's; .venv has the oldest that README names.
+# The other environment has torch alone and takes all else from .venv.
 set -eu
 cd "$(dirname "$0")/.."
-venv=.venv-torch
-torch=torch==2.14.1
-if [ ! -e "$venv/stamp" ] || [ "$(cat "$venv/stamp")" != "$torch $PWD" ]; then
+case ${1:-named} in
+named)
+    venv=.venv-torch torch=torch==2.14.1 made=torch==2.14.1
+    options='' where=PyPI mark=2.14.1
+    ;;
+nightly)  # builds for the CPU, which are a tenth of the size; made anew each day
+    venv=.venv-nightly torch=torch made="nightly $(date -u +%F)"
+    where=https://download.pytorch.org/whl/nightly/cpu mark=.dev
+    options="--pre --upgrade --retries 1 --timeout 30 --index-url $where"
+    ;;
+*)
+    echo "newest-torch: there is no torch '$1'; allowed are named and nightly" >&2
+    exit 2
+    ;;
+esac
+if [ ! -e "$venv/stamp" ] || [ "$(cat "$venv/stamp")" != "$made $PWD" ]; then
     echo "newest-torch: preparing $venv (some minutes the first time: PyPI's torch brings CUDA)"
     python3 -m venv "$venv"
-    "$venv/bin/pip" install -q --disable-pip-version-check "$torch"
+    # shellcheck disable=SC2086  # options are words
+    "$venv/bin/pip" install -q --disable-pip-version-check $options "$torch" || :
+    found=$("$venv/bin/pip" show torch 2>&1 | sed -n 's/^Version: //p')
+    case $found in  # pip takes a release from another place that its settings name
+    *"$mark"*) ;;
+    *)
+        rm -rf "$venv"
+        echo "newest-torch: $where gave no torch of version *$mark*, but '$found';" \
+            "these tests need the network to it" >&2
+        exit 2
+        ;;
+    esac
     site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
     below=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
     echo "import site; site.addsitedir('$below')" >"$site/below.pth"
-    echo "$torch $PWD" >"$venv/stamp"
+    echo "$made $PWD" >"$venv/stamp"
 fi
+"$venv/bin/python" -c 'import torch; print("newest-torch: torch", torch.__version__)'
 PATH="$PWD/.venv/bin:$PATH"  # the editable build's ninja
 export PATH
 # torch 2.14 leaves files open when it is imported, which is not for us to tell.

@@ -282,12 +282,17 @@ def sharded(request: Request) -> Plan:
     return _plan("2d-few-bits", request, Groups(request.hosts("2d-few-bits")))
 
 
-def _plan(name: str, request: Request, hosts: Groups) -> Plan:
+def require_few_bits(request: Request) -> None:
+    """Raise ValueError where a vector cannot be encoded as asked."""
     if request.bits not in BITS:
         raise ValueError(f"bits is {request.bits}; allowed are {', '.join(map(str, BITS))}")
     if request.unit_bytes != FLOAT_BYTES:
         raise ValueError(f"unit_bytes is {request.unit_bytes}; few bits are of float32, "
                          f"{FLOAT_BYTES}")
+
+
+def _plan(name: str, request: Request, hosts: Groups) -> Plan:
+    require_few_bits(request)
     machines, group = hosts.members.shape
     parts = Parts(request.nbytes // request.unit_bytes, machines, group, request.bits)
     places, between = Places(parts, request.unit_bytes), Groups(hosts.members.T)

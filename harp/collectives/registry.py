@@ -5,7 +5,7 @@ from __future__ import annotations
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
-from harp.collectives import alltoall, doubling, few_bits, halving, ring, topk, tree
+from harp.collectives import alltoall, doubling, few_bits, few_bits_ring, halving, ring, topk, tree
 from harp.collectives.request import Request
 from harp.nearest import did_you_mean
 
@@ -24,6 +24,7 @@ _BUILDERS: dict[str, Callable[[Request], Plan]] = {
     "2d-topk": topk.sharded,
     "few-bits": few_bits.flat,
     "2d-few-bits": few_bits.sharded,
+    "ring-few-bits": few_bits_ring.ring,
     "reduce-scatter": ring.reduce_scatter,
     "allgather": ring.allgather,
     "broadcast": tree.broadcast,

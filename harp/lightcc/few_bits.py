@@ -104,6 +104,7 @@ class FewBits:
         self._sums = [np.empty(sum(row), np.uint8) for row in sizes]
         """By shard: the sums of its parts, one behind the other."""
         self._ends = [np.cumsum([0, *row]) for row in sizes]
+        self._rooms = [*self._within, *self._sent, *self._came, *self._sums]
         self._calls = 0
 
     def _is_here(self, rank: int) -> bool:
@@ -122,35 +123,43 @@ class FewBits:
             raise ValueError(f"the error has {len(error)} elements, not {kept}")
         words = (f"{self._call} of {self.elements} float32, {'avg' if average else 'sum'}, in "
                  f"{self._bits} bits, {self._intra} ranks a host")
-        # The group begins a call when the one before it and its callbacks are over, since both are
-        # on memory that it does not know to be apart. If one fails, so do those behind it.
+        # All exchanges name all the memory, so the group begins each when the one before it and its
+        # callbacks are over. If one fails, so do those behind it. Another vector's exchange, with
+        # rooms of its own, begins as soon as the last one of this has: its messages travel
+        # meanwhile, and while the sums are decoded.
+        data = [vector.view(np.uint8), *self._rooms]
+        if error is not None:
+            data.append(error.view(np.uint8))
         if self._intra > 1:
             self._within_host(f"{words}, shards", [
-                vector[shard].view(np.uint8) for shard in self._shards], self._within,
+                vector[shard].view(np.uint8) for shard in self._shards], self._within, data,
             ).add_done_callback(lambda call: self._encode(call, vector, error))
         else:
             self._encode(None, vector, error)
-        self._between_hosts(f"{words}, parts", self._sent, self._came).add_done_callback(
+        self._between_hosts(f"{words}, parts", self._sent, self._came, data).add_done_callback(
             lambda call: self._add_up(call, vector, error, average=average))
         sums = [self._sum_of(self._place, host) for host in range(len(self._sent))]
-        last = self._between_hosts(f"{words}, sums", [sums[self._host]] * len(sums), sums)
+        last = self._between_hosts(f"{words}, sums", [sums[self._host]] * len(sums), sums,
+                                   data)
         if self._intra > 1:
             rows = [self._sums[self._at[rank][1]] if self._is_here(rank) else self._sums[0][:0]
                     for rank in range(self._group.ranks)]
             last = self._within_host(f"{words}, all sums", [self._sums[self._place]] * self._intra,
-                                     rows)
+                                     rows, data)
         over: Future[None] = Future()
         last.add_done_callback(lambda call: self._decode(vector, call, over))
         return over
 
-    def _within_host(self, words: str, outs: list[Bytes], ins: list[Bytes]) -> Future[None]:
+    def _within_host(self, words: str, outs: list[Bytes], ins: list[Bytes],
+                     data: list[Bytes]) -> Future[None]:
         """Send ``outs`` to the ranks of this host, in order; ``ins`` are of all ranks."""
         nothing = outs[0][:0]
         return self._group.exchange(words, [
             outs[self._at[rank][1]] if self._is_here(rank) else nothing
-            for rank in range(self._group.ranks)], ins)
+            for rank in range(self._group.ranks)], ins, data)
 
-    def _between_hosts(self, words: str, outs: list[Bytes], ins: list[Bytes]) -> Future[None]:
+    def _between_hosts(self, words: str, outs: list[Bytes], ins: list[Bytes],
+                       data: list[Bytes]) -> Future[None]:
         """Send to the ranks with this rank's shard, a host each."""
         nothing = outs[0][:0]
 
@@ -158,7 +167,7 @@ class FewBits:
             like = {rank: host for rank, (host, place) in self._at.items() if place == self._place}
             return [rows[like[rank]] if rank in like else nothing
                     for rank in range(self._group.ranks)]
-        return self._group.exchange(words, of_all(outs), of_all(ins))
+        return self._group.exchange(words, of_all(outs), of_all(ins), data)
 
     def _sum_of(self, shard: int, host: int) -> Bytes:
         first, last = self._ends[shard][host:host + 2]

@@ -383,16 +383,20 @@ class Group:
         self._programs.clear()
         self._few_bits.clear()
 
-    def exchange(self, call: str, outs: Sequence[Bytes], ins: Sequence[Bytes]) -> Future[None]:
+    def exchange(self, call: str, outs: Sequence[Bytes], ins: Sequence[Bytes],
+                 data: Sequence[Bytes] | None = None) -> Future[None]:
         """Send ``outs[i]`` to rank i and receive ``ins[i]`` from it, for all ranks at once.
 
-        The sizes may all differ, so that only ``call`` is what ranks agree upon.
+        The sizes may all differ, so that only ``call`` is what ranks agree upon. ``data`` is all
+        the memory that the call and its callbacks work on, if known: calls on other memory may be
+        under way beside it.
         """
-        places = [(address(data), len(data)) for data in (*outs, *ins)]
-        return self._repeat_call((call, *places), (outs, ins),
-                                 lambda: self._exchange_program(call, outs, ins))
+        places = [(address(one), len(one)) for one in (*outs, *ins, *(data or ()))]
+        return self._repeat_call((call, *places), (outs, ins, data),
+                                 lambda: self._exchange_program(call, outs, ins, data))
 
-    def _exchange_program(self, call: str, outs: Sequence[Bytes], ins: Sequence[Bytes]) -> Program:
+    def _exchange_program(self, call: str, outs: Sequence[Bytes], ins: Sequence[Bytes],
+                          data: Sequence[Bytes] | None = None) -> Program:
         later = [(self.rank + i) % self.ranks for i in range(1, self.ranks)]
         rows = list(in_turn([cut(SEND, peer, outs[peer]) for peer in later],
                             [cut(PLACE, peer, ins[peer]) for peer in reversed(later)]))
@@ -400,7 +404,7 @@ class Group:
         if len(own) != len(room):
             raise ValueError(f"a rank's part for itself has {len(own)} B, and its place "
                              f"{len(room)} B")
-        return Program(call, table(rows), self.rank, self.ranks, same_sizes=False,
+        return Program(call, table(rows), self.rank, self.ranks, same_sizes=False, data=data,
                        finish=partial(move, address(room), address(own), len(own)))
 
     def alltoallv(self, call: str, data: Bytes, out: Bytes, sends: Sequence[int],

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 Method = Literal["local-sgd", "diloco", "streaming", "sparseloco"]
+Exchange = Literal["direct", "ring"]
 FP32_BITS = 32
 SCALE_BYTES = 4
 """Of each chunk of a sparse message: the largest magnitude, in fp32."""
@@ -61,14 +62,14 @@ class OuterPolicy:
     """Elements among which it selects them; 4096 need indexes of 12 bits."""
     bits: int = 0
     """Bits of a value that is sent; 0: the first of `BITS`."""
+    exchange: Exchange = "direct"
+    """Way of a sum in few bits: from each host to each other one, or around a ring of them. Whole
+    sums go around a ring, and sparse messages to all, whatever it is."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be."""
-        methods = get_args(Method)
-        if self.method not in methods:
-            near = nearest_name(self.method, methods, 0)
-            raise ValueError(f"method is {self.method!r}; did you mean {near}? Allowed are "
-                             f"{', '.join(methods)}")
+        _check_name("method", self.method, get_args(Method))
+        _check_name("exchange", self.exchange, get_args(Exchange))
         _check("every", self.every, 1, None)
         _check("fragments", self.fragments, 1, self.every)
         _check("delay", self.delay, 0, self.every - 1)
@@ -145,7 +146,46 @@ class OuterPolicy:
         """The collective between replicas: a sum, whole or in few bits, or all messages to all."""
         if self.sparse:
             return "allgather"
-        return "few-bits" if self.bits < FP32_BITS else "ring"
+        if self.bits == FP32_BITS:
+            return "ring"
+        return "ring-few-bits" if self.exchange == "ring" else "few-bits"
+
+
+def faster_exchange(message_bytes: float, sites: Sequence[int], rate_bps: float,
+                    delay_s: float) -> Exchange:
+    """Choose the way of a sum in few bits by the lines between sites, each shared by all hosts.
+
+    Of N hosts each pair of hosts at two sites exchanges an N-th of a message twice, so that a line
+    between sites of a and b hosts has 2ab of them each way, all at once. A ring has one on it in
+    each of its 2(N - 1) hops, each of them with the delay.
+
+    >>> faster_exchange(10.2e9, [7, 4, 3], 500e6, 0.08)   # INTELLECT-1's, of bytes
+    'ring'
+    >>> faster_exchange(10.2e9, [1, 1, 1], 500e6, 0.08)
+    'direct'
+    >>> faster_exchange(100e3, [7, 4, 3], 500e6, 0.08)
+    'direct'
+
+    Args:
+        message_bytes: of an encoded vector, all that a host sends to one other at a time.
+        sites: hosts of each.
+        rate_bps: of the slowest line between two sites.
+        delay_s: of one way on it.
+
+    """
+    if min(sites, default=0) < 1 or rate_bps <= 0:
+        raise ValueError(f"sites are {list(sites)} and the rate is {rate_bps:g} b/s; allowed are "
+                         "sites of 1 host or more, and a rate above 0")
+    hosts, (most, second) = sum(sites), (*sorted(sites, reverse=True), 0)[:2]
+    part_s = 8 * message_bytes / hosts / rate_bps
+    direct_s = 2 * (delay_s + most * second * part_s)
+    return "ring" if 2 * (hosts - 1) * (delay_s + part_s) < direct_s else "direct"
+
+
+def _check_name(what: str, found: str, allowed: tuple[str, ...]) -> None:
+    if found not in allowed:
+        raise ValueError(f"{what} is {found!r}; did you mean {nearest_name(found, allowed, 0)}? "
+                         f"Allowed are {', '.join(allowed)}")
 
 
 def _check(name: str, found: int, least: int, most: int | None) -> None:

@@ -21,9 +21,8 @@ Their rate is that of a cast, which moves 6 bytes an element (``cast_per_element
 ``selection_per_element`` for each of p. The share that others have comes over the island's own
 links, as an allgather of fp32.
 
-Differences in few bits go by the plan `few-bits`, which counts their encoding and adding. With
-``allreduce: ring`` they go round a ring instead, as INTELLECT-1's did (arXiv 2412.01152): packed,
-unpacked and summed, (16 + b / 2) p for b bits a value. No optimizer of HARP's does that.
+Differences in few bits go by the plan `few-bits`, which counts their encoding and adding, or with
+``allreduce: ring`` by `ring-few-bits`, as INTELLECT-1's did (arXiv 2412.01152).
 
 Islands are as slow as their slowest GPU in each step, and wait for the slowest island only when
 they meet: over a round deviations of islands average out, so a step of all is longer by the largest
@@ -37,6 +36,7 @@ way when it begins is.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from harp.collectives.registry import make_plan
@@ -69,7 +69,8 @@ class OuterJob(Job):
     def __init__(self, *arguments: Any, policy: OuterPolicy, whole: Model, island: int,
                  **options: Any) -> None:
         super().__init__(*arguments, island=island, **options)
-        self.policy = policy
+        self.policy = (replace(policy, exchange="ring") if self.recipe.allreduce == "ring"
+                       else policy)
         self.islands = self.gpus // island
         sizes = [tensor.elements for layer in whole.layers
                  for tensor in (*layer.tensors, *layer.expert_tensors)]
@@ -81,7 +82,6 @@ class OuterJob(Job):
         self._step = policy.every - policy.delay
         self._under_way: dict[int, simpy.Process] = {}
         self._plain: tuple[tuple[float, float], Breakdown, tuple[Limit, ...]] | None = None
-        self._rings = policy.plan == "few-bits" and self.recipe.allreduce == "ring"
         self._byte_s = self.recipe.costs.cast_per_element.value / CAST_BYTES
 
     def share(self, fragment: int) -> int:
@@ -148,8 +148,6 @@ class OuterJob(Job):
             yield from self._compute(
                 self.recipe.costs.selection_per_element.value * share, "selection",
                 f"top-k {number}")
-        if self._rings:
-            yield from self._pass((16 + self.policy.bits / 2) * share, name)
         self._under_way[number] = self.env.process(self._meet(number))
 
     def _meet(self, number: int) -> Process:
@@ -165,12 +163,11 @@ class OuterJob(Job):
 
     def _plan(self, share: int) -> Plan:
         policy = self.policy
-        if policy.plan == "few-bits" and not self._rings:  # whose vector is of float32
-            return make_plan("few-bits", ranks=self.islands, nbytes=share * FP32_BITS // 8,
+        if policy.bits < FP32_BITS and not policy.sparse:  # the plan's vector is of float32
+            return make_plan(policy.plan, ranks=self.islands, nbytes=share * FP32_BITS // 8,
                              bits=policy.bits)
         nbytes = policy.message_bytes(share) * (self.islands if policy.sparse else 1)
-        name = "ring" if self._rings else policy.plan
-        return make_plan(name, ranks=self.islands, nbytes=nbytes, unit_bytes=1)
+        return make_plan(policy.plan, ranks=self.islands, nbytes=nbytes, unit_bytes=1)
 
     def _end(self, number: int) -> Process:
         under_way = self._under_way.pop(number)

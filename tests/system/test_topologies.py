@@ -9,6 +9,7 @@ from functools import cache
 
 import pytest
 
+from harp.lightcc.outer_policy import faster_exchange
 from sim.cluster.cluster import Cluster
 from sim.report.answer_table import outside
 from sim.schema import load
@@ -271,7 +272,7 @@ def test_on_1g_an_average_in_each_step_takes_most_of_it_and_rare_ones_a_share():
 
 
 def test_three_continents_meet_over_the_slowest_link():
-    """A ring passes each link once; HARP's int8 goes from each host to each other, twice."""
+    """A ring passes each link once; direct int8 goes from each host to each other, twice."""
     parameters, line, local_s = 10.2e9, 500e6 / 8, 2280 / 100
     ring_s = 2 * 13 / 14 * 4 * parameters / line
     pairs = 7 * 4  # between America and Europe
@@ -281,6 +282,7 @@ def test_three_continents_meet_over_the_slowest_link():
         local_s + ring_s / 4 / 100, rel=0.05)
     assert step_s("three-continents", "the same, direct") == pytest.approx(
         local_s + direct_s / 100, rel=0.05)
+    assert faster_exchange(parameters, [7, 4, 3], 8 * line, 0.08) == "ring"
     assert step_s("three-continents", "fp32") == pytest.approx(local_s + ring_s / 100, rel=0.05)
     # A fifth of it travels while five steps compute.
     exposed_s = direct_s / 5 - 5 * local_s

@@ -44,7 +44,7 @@ def begin_mean(vector: torch.Tensor, group: dist.ProcessGroup | None) -> Exchang
 def begin_few_bits_mean(vector: torch.Tensor, error: torch.Tensor, policy: OuterPolicy,
                         group: dist.ProcessGroup | None) -> Exchange:
     """Begin the mean of ``vector`` and ``error``, where what is not sent stays."""
-    return Exchange(*few_bits.begin(vector, error, policy.bits, group))
+    return Exchange(*few_bits.begin(vector, error, policy.bits, group, policy.exchange))
 
 
 def begin_sparse_mean(error: torch.Tensor, policy: OuterPolicy,
@@ -66,6 +66,13 @@ def begin_sparse_mean(error: torch.Tensor, policy: OuterPolicy,
 def mean_of_peers(vector: torch.Tensor, peers: Peers, share: float) -> Exchange:
     """Give the mean over peers of ``vector``, which is on the host, by weights."""
     mean = peers.mean(vector.numpy(), share)
+    return Exchange(None, lambda: None if mean is None else torch.from_numpy(mean))
+
+
+def few_bits_mean_of_peers(vector: torch.Tensor, error: torch.Tensor, policy: OuterPolicy,
+                           peers: Peers, share: float) -> Exchange:
+    """Do as `begin_few_bits_mean`, over peers and by weights."""
+    mean = peers.mean_in_few_bits(vector.numpy(), error.numpy(), policy.bits, share)
     return Exchange(None, lambda: None if mean is None else torch.from_numpy(mean))
 
 

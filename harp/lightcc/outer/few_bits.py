@@ -1,9 +1,10 @@
 """The mean of a vector over islands, with few bits on the wire.
 
-Over LightCC it is the allreduce of `harp.lightcc.few_bits`, all of which travels while its caller
-computes. Any other backend carries the same parts and messages (`cnet/lightcc/few_bits.h`), so that
-the same bits come out of it: an all-to-all of parts, which is under way, and an all-gather of the
-parts' means when the caller waits. What is lost is kept as there, by the rank that encoded it.
+Over LightCC it is the allreduce of `harp.lightcc.few_bits`, or of `harp.lightcc.few_bits_ring`, all
+of which travels while its caller computes. Any other backend carries the same parts and messages of
+the first (`cnet/lightcc/few_bits.h`), so that the same bits come out of it: an all-to-all of parts,
+which is under way, and an all-gather of the parts' means when the caller waits. What is lost is
+kept as there, by the rank that encoded it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import torch.distributed as dist
 
 from harp.collectives.few_bits import Parts, message_bytes
 from harp.lightcc.few_bits import FewBits, add, take
+from harp.lightcc.few_bits_ring import FewBitsRing
 from harp.lightcc.torch.backend import LightGroup
 from harp.lightcc.torch.work import LightWork
 
@@ -24,20 +26,24 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from harp.lightcc.outer_policy import Exchange
+
     Floats = NDArray[np.float32]
 
 
 def begin(vector: torch.Tensor, error: torch.Tensor, bits: int, group: dist.ProcessGroup | None,
-          ) -> tuple[Any, Callable[[], torch.Tensor]]:
+          exchange: Exchange = "direct") -> tuple[Any, Callable[[], torch.Tensor]]:
     """Begin the mean of a float32 vector; what to wait for, and what then gives it.
 
     ``error``, as long as the vector, has what was lost before and then what is lost now. Vectors
-    on a GPU are copied to the host.
+    on a GPU are copied to the host. ValueError for a ring over another backend.
     """
+    check_exchange(exchange, group)
     found = dist.group.WORLD if group is None else group
     here, kept = vector.cpu(), error.cpu()
     if isinstance(found, LightGroup):
-        call = FewBits(found.callbacks.program_group, len(here), bits, call="mean of islands")
+        way = FewBitsRing if exchange == "ring" else FewBits
+        call = way(found.callbacks.program_group, len(here), bits, call="mean of islands")
         work: Any = LightWork([call.allreduce(here.numpy(), kept.numpy(), average=True)], [here])
         finish = nothing
     else:
@@ -49,6 +55,14 @@ def begin(vector: torch.Tensor, error: torch.Tensor, bits: int, group: dist.Proc
             error.copy_(kept)
         return here.to(vector.device)
     return work, give
+
+
+def check_exchange(exchange: Exchange, group: dist.ProcessGroup | None) -> None:
+    """Raise ValueError for what the group's backend does not carry."""
+    found = dist.group.WORLD if group is None else group
+    if exchange == "ring" and not isinstance(found, LightGroup):
+        raise ValueError("exchange is 'ring', which few bits go over the backend lightcc alone; "
+                         f"over {dist.get_backend(group)} give exchange='direct'")
 
 
 def nothing() -> None:

@@ -21,9 +21,11 @@ from harp.lightcc.outer.exchange import (
     begin_few_bits_mean,
     begin_mean,
     begin_sparse_mean,
+    few_bits_mean_of_peers,
     mean_of_peers,
     sparse_mean_of_peers,
 )
+from harp.lightcc.outer.few_bits import check_exchange
 from harp.lightcc.outer.fragment import Fragment, local_of
 from harp.lightcc.outer.islands import Islands
 from harp.lightcc.outer_policy import OuterPolicy, split
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from harp.lightcc.outer.peers import Peers
+    from harp.lightcc.outer_policy import Exchange as Way
 
 
 class Outer:
@@ -82,11 +85,13 @@ class Outer:
                              "after")
         if peers is not None and islands is not None:
             raise ValueError("peers come and go as islands of one rank; give islands= or peers=")
+        if peers is not None and policy.exchange == "ring":
+            raise ValueError("peers that come and go have no ring; give exchange='direct'")
+        if peers is None and policy.plan == "ring-few-bits":
+            check_exchange(policy.exchange, islands.between if islands else None)
         if peers is not None and policy.delay:
             raise ValueError("peers come and go between rounds, with nothing under way; give "
                              "delay=0")
-        if peers is not None and not policy.sparse and policy.bits < 32:
-            raise ValueError("peers that come and go send fp32; give bits=32, or SparseLoCo")
 
     def _start_alike(self) -> None:
         if self.peers is not None:
@@ -162,6 +167,8 @@ class Outer:
         try:
             if error is None:
                 return mean_of_peers(difference, peers, share)
+            if not self.policy.sparse:
+                return few_bits_mean_of_peers(difference, error, self.policy, peers, share)
             return sparse_mean_of_peers(error, self.policy, peers, share)
         finally:
             self._is_meeting = False
@@ -277,14 +284,14 @@ class DiLoCo(Outer):
     The defaults of ``lr`` and ``momentum`` are the paper's (arXiv 2311.08105, with AdamW inside).
     ``bits`` of 8, 4 or 2 send the difference in that width, as in INTELLECT-1 (8, arXiv
     2412.01152); rounding errors are added to the next round's, as in MuLoCo (2, arXiv 2505.23725).
+    They travel as ``exchange`` says: `harp.lightcc.outer_policy.faster_exchange` tells which way.
     """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, every: int,
                  islands: Islands | None = None, *, lr: float = 0.7, momentum: float = 0.9,
-                 bits: int = 32, peers: Peers | None = None) -> None:
-        super().__init__(model, optimizer, OuterPolicy("diloco", every, bits=bits), islands, peers,
-                         lr=lr,
-                         momentum=momentum)
+                 bits: int = 32, exchange: Way = "direct", peers: Peers | None = None) -> None:
+        policy = OuterPolicy("diloco", every, bits=bits, exchange=exchange)
+        super().__init__(model, optimizer, policy, islands, peers, lr=lr, momentum=momentum)
 
 
 class StreamingDiLoCo(Outer):
@@ -297,12 +304,13 @@ class StreamingDiLoCo(Outer):
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, every: int,
                  islands: Islands | None = None, *, fragments: int = 4, delay: int = 1,
                  lr: float = 0.7, momentum: float = 0.9, local_share: float | None = None,
-                 bits: int = 32, peers: Peers | None = None) -> None:
+                 bits: int = 32, exchange: Way = "direct", peers: Peers | None = None) -> None:
         if local_share is None:
             local_share = 0.5 if delay else 0.0
         super().__init__(model, optimizer,
-                         OuterPolicy("streaming", every, fragments, delay, bits=bits), islands,
-                         peers, lr=lr, momentum=momentum, local_share=local_share)
+                         OuterPolicy("streaming", every, fragments, delay, bits=bits,
+                                     exchange=exchange), islands, peers, lr=lr,
+                         momentum=momentum, local_share=local_share)
 
 
 class SparseLoCo(Outer):

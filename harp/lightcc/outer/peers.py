@@ -6,7 +6,8 @@
 A peer that does not come to a round within the deadline, is killed, or loses its network, is left
 out, and the others' means go on without it, by weights: what a peer sends counts by the inner steps
 that it has made since it last had the common state, times its ``weight``. A peer that is late or
-new takes the newest state from the nearest peer, and its steps since the last round are lost.
+new takes the newest state from the nearest peer; its steps since the last round are lost, and so is
+what it had not sent. The others keep theirs, and send it in the rounds to come.
 
 `harp.lightcc.outer.meeting` says who takes part, `harp.lightcc.outer.newest` how a state travels.
 Members of a round sum over a group of LightCC of their own, which is made again when they change.
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from harp.lightcc.failure import GroupError
+from harp.lightcc.few_bits import FewBits
 from harp.lightcc.group import Group
 from harp.lightcc.outer.meeting import Meeting
 from harp.lightcc.outer.newest import StateServer, take_newest
@@ -166,6 +168,30 @@ class Peers:
         if total is None:
             return None
         return total[:-1] / total[-1] if total[-1] else total[:-1]
+
+    def mean_in_few_bits(self, vector: Floats, error: Floats, bits: int,
+                         share: float) -> Floats | None:
+        """Do as `mean`, in ``bits`` bits a value; weights travel whole.
+
+        ``error`` has what was lost of this peer's weighted vectors, and of the sums that it made.
+        It changes with the attempt that counts, and with no other: what an attempt took that a
+        peer's death ended is sent again.
+        """
+        weight = np.float32(self.weight * share)
+
+        def add(group: Group) -> tuple[Floats, Floats, np.float32]:
+            total, left = vector * weight, error.copy()
+            weights = np.zeros(group.ranks, np.float32)
+            weights[group.rank] = weight
+            group.allgather(weights.view(np.uint8)).result(self._timeout_s)
+            FewBits(group, len(total), bits, call="mean of peers").allreduce(
+                total, left).result(self._timeout_s)
+            return total, left, weights.sum()
+        done = self._attempt(self.number + 1, add)
+        if done is None:
+            return None
+        total, error[:], of_all = done
+        return total / of_all if of_all else total
 
     def messages(self, message: Bytes, share: float) -> tuple[list[Bytes], Floats] | None:
         """Give the members' messages, of one size, and their weights, which add up to 1."""

@@ -23,7 +23,7 @@ def test_messages_have_the_size_that_c_gives_them():
             lib.harp_bits_bytes(n, bits) for n in sizes]
 
 
-@pytest.mark.parametrize("name", ["few-bits", "2d-few-bits"])
+@pytest.mark.parametrize("name", ["few-bits", "2d-few-bits", "ring-few-bits"])
 @pytest.mark.parametrize("bits", BITS)
 def test_vectors_of_many_chunks_are_proved(name, bits):
     for ranks, group in ((2, 1), (4, 2), (6, 3), (8, 2), (8, 8)):
@@ -47,6 +47,49 @@ def test_results_are_bit_equal_and_near_the_sum(bits):
     bound = 0.5 / most * (np.abs(hosts).max(axis=1).sum() * (1 + 0.5 / most)
                           + np.abs(hosts).sum(axis=0).max()) * 1.001
     assert np.abs(results[0] - inputs.sum(axis=0)).max() < bound
+
+
+@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize(("ranks", "elements"), [(2, 3000), (5, 4000), (4, 9 * CHUNK)])
+def test_a_ring_does_what_numpy_does(ranks, elements, bits):
+    """Each part starts at the rank of its number; all that is added up was encoded before."""
+    inputs = np.random.default_rng(bits).normal(size=(ranks, elements)).astype("<f4")
+    done = execute(make_plan("ring-few-bits", ranks=ranks, nbytes=4 * elements, bits=bits),
+                   inputs, seed=1)
+    wanted = np.empty(elements, "<f4")
+    room = -(-elements // (ranks * CHUNK)) * CHUNK
+    for part in range(ranks):
+        own = slice(min(part * room, elements), min((part + 1) * room, elements))
+        total = rounded(inputs[part, own], bits)
+        for hop in range(1, ranks):
+            mine = rounded(inputs[(part + hop) % ranks, own], bits)
+            total = rounded(mine + total, bits)
+        wanted[own] = total
+    for one in done:
+        np.testing.assert_array_equal(one.buffers[Buffer.DATA].view("<f4"), wanted)
+
+
+def rounded(values, bits):
+    """What a message says of values, by numpy."""
+    most, said = np.float32(2 ** (bits - 1) - 1), []
+    for first in range(0, len(values), CHUNK):
+        chunk = values[first:first + CHUNK]
+        peak = np.abs(chunk).max()
+        said.append(np.rint(chunk * (most / peak)) * (peak / most))
+    return np.concatenate([np.empty(0, "<f4"), *said]).astype("<f4")
+
+
+def test_a_ring_has_every_host_send_to_one_other_as_much_as_directly():
+    ring, direct = (make_plan(name, ranks=7, nbytes=4 * 7 * 3 * CHUNK, bits=8)
+                    for name in ("ring-few-bits", "few-bits"))
+    sent = {plan.name: Counter() for plan in (ring, direct)}
+    for plan in (ring, direct):
+        for rows in map(plan.step, range(plan.steps)):
+            for src, dst, length in zip(rows.src, rows.dst, rows.length, strict=True):
+                sent[plan.name][int(src), int(dst)] += int(length)
+    assert set(sent["ring-few-bits"]) == {(rank, (rank + 1) % 7) for rank in range(7)}
+    assert len(sent["few-bits"]) == 7 * 6
+    assert sum(sent["ring-few-bits"].values()) == sum(sent["few-bits"].values())
 
 
 def test_hosts_send_few_bits_and_floats_stay_within():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -147,6 +149,44 @@ def test_eight_bits_are_near_and_averages_are_averages():
     assert np.abs(data[0] - wanted).max() < 4 * 2 / 127
 
 
+@pytest.mark.parametrize("intra", [1, 2])
+def test_parts_of_a_vector_travel_beside_the_sums_of_the_one_before(intra, monkeypatch):
+    """The last rank withholds its first sum until the first rank's next parts are under way."""
+    elements, next_began = 5000, threading.Event()
+    with group_of(4) as group:
+        made = [[FewBits(rank, elements, 8, intra=intra, call=call) for call in ("one", "two")]
+                for rank in group]
+        begin_call = group[0]._queue._begin_call
+
+        def noted(call, under_way):
+            begin_call(call, under_way)
+            if call.program.what.startswith("two"):
+                next_began.set()
+        add_up = made[-1][0]._add_up
+
+        def late(*given, **options):
+            assert next_began.wait(60)
+            add_up(*given, **options)
+        monkeypatch.setattr(group[0]._queue, "_begin_call", noted)
+        monkeypatch.setattr(made[-1][0], "_add_up", late)
+        vectors = [[np.full(elements, 1 + rank.rank, "<f4"), np.full(elements, 2, "<f4")]
+                   for rank in group]
+        of_all(one.allreduce(own) for both, owns in zip(made, vectors, strict=True)
+               for one, own in zip(both, owns, strict=True))
+    for first, second in vectors:
+        np.testing.assert_allclose(first, 10, rtol=1e-5)
+        np.testing.assert_allclose(second, 8, rtol=1e-5)
+
+
+def test_a_call_on_the_same_vector_waits_for_its_sum():
+    data = [np.full(5000, 1 + rank, "<f4") for rank in range(3)]
+    with group_of(3) as group:
+        made = [FewBits(rank, 5000, 8) for rank in group]
+        of_all(future for rank, one, own in zip(group, made, data, strict=True)
+               for future in (one.allreduce(own), rank.allreduce(own.view(np.uint8), "float32")))
+    np.testing.assert_allclose(data[0], 18, rtol=1e-5)
+
+
 def test_ranks_with_other_bits_are_named():
     with group_of(2) as group:
         futures = [FewBits(rank, 100, 8 if rank.rank else 4).allreduce(np.zeros(100, "<f4"))
@@ -175,11 +215,11 @@ def test_a_host_sends_few_bits_and_a_hosts_ranks_float32(intra, monkeypatch):
         for rank in group:
             exchange = rank.exchange
 
-            def counted(call, outs, ins, rank=rank, exchange=exchange):
-                for peer, data in enumerate(outs):
+            def counted(call, outs, ins, data, rank=rank, exchange=exchange):
+                for peer, out in enumerate(outs):
                     if peer // 2 != rank.rank // 2:
-                        sent[rank.rank // 2] = sent.get(rank.rank // 2, 0) + len(data)
-                return exchange(call, outs, ins)
+                        sent[rank.rank // 2] = sent.get(rank.rank // 2, 0) + len(out)
+                return exchange(call, outs, ins, data)
             monkeypatch.setattr(rank, "exchange", counted)
         of_all(FewBits(rank, elements, 8, intra=intra).allreduce(np.ones(elements, "<f4"))
                for rank in group)
@@ -199,10 +239,10 @@ def test_ranks_send_one_another_what_the_plan_says(ranks, intra, elements, monke
     sent = [[] for _ in range(ranks)]
     with group_of(ranks) as group:
         for rank in group:
-            def noted(call, outs, ins, rank=rank, exchange=rank.exchange):
-                sent[rank.rank].append({(rank.rank, peer): len(data) for peer, data in
-                                        enumerate(outs) if len(data) and peer != rank.rank})
-                return exchange(call, outs, ins)
+            def noted(call, outs, ins, data, rank=rank, exchange=rank.exchange):
+                sent[rank.rank].append({(rank.rank, peer): len(out) for peer, out in
+                                        enumerate(outs) if len(out) and peer != rank.rank})
+                return exchange(call, outs, ins, data)
             monkeypatch.setattr(rank, "exchange", noted)
         of_all(FewBits(rank, elements, 4, intra=intra).allreduce(np.ones(elements, "<f4"))
                for rank in group)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harp.lightcc.outer_policy import OuterPolicy, split
+from harp.lightcc.outer_policy import OuterPolicy, faster_exchange, split
 
 ROUNDS = st.integers(1, 40).flatmap(lambda every: st.tuples(
     st.just(every), st.integers(1, every), st.integers(0, every - 1)))
@@ -71,3 +72,25 @@ def test_what_is_not_sent_is_kept_beside_anchor_and_momentum():
 def test_an_impossible_request_is_refused_in_a_sentence(given, sentence):
     with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
         OuterPolicy(**{"method": "diloco", "every": 30, **given})
+
+
+@given(st.lists(st.integers(1, 9), min_size=2, max_size=5), st.floats(1e3, 1e11),
+       st.floats(1e6, 1e10), st.floats(0, 0.2))
+def test_the_faster_exchange_is_the_one_whose_messages_are_over_first(sites, nbytes, rate, delay):
+    """Counted message by message on the line between each two sites, in hops for the ring."""
+    site_of = [site for site, hosts in enumerate(sites) for _ in range(hosts)]
+    hosts, part_s = len(site_of), 8 * nbytes / len(site_of) / rate
+    on_line = Counter((a, b) for a in site_of for b in site_of if a != b)
+    direct_s = 2 * (delay + max(on_line.values()) * part_s)
+    ring_s = sum(delay + part_s for _ in range(2 * (hosts - 1)))
+    if abs(direct_s - ring_s) > 1e-9 * ring_s:
+        assert faster_exchange(nbytes, sites, rate, delay) == (
+            "ring" if ring_s < direct_s else "direct")
+
+
+def test_an_exchange_that_cannot_be_is_refused():
+    with pytest.raises(ValueError, match="exchange is 'rign'; did you mean ring"):
+        OuterPolicy("diloco", 2, bits=8, exchange="rign")
+    for sites in ([], [2, 0]):
+        with pytest.raises(ValueError, match="allowed are sites of 1 host or more"):
+            faster_exchange(1e6, sites, 1e9, 0.01)

@@ -13,9 +13,11 @@ import tempfile
 import traceback
 from datetime import timedelta
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
@@ -105,13 +107,14 @@ def diloco_is_nesterovs_step_on_the_mean_difference(rank, _):
 
 def few_bits_lose_nothing(rank, _):
     """Over rounds all that was given has been sent, or is kept: means * ranks + errors."""
-    for bits in (8, 4, 2):
+    for bits, exchange in product((8, 4, 2), ("direct", "ring")):
         random = np.random.default_rng([bits, rank])
         error, given, sent = torch.zeros(1000), np.zeros(1000), np.zeros(1000)
         for _ in range(5):
             vector = random.normal(size=1000).astype(np.float32)
             given += vector
-            work, finish = few_bits.begin(torch.from_numpy(vector), error, bits, None)
+            work, finish = few_bits.begin(torch.from_numpy(vector), error, bits, None,
+                                          exchange)
             work.wait()
             mean = finish().numpy()
             sent += RANKS * mean
@@ -138,17 +141,20 @@ def few_bits_over_gloo_are_those_over_lightcc(rank, _):
                 found.append(finish().clone())
             found.append(error)
         assert all(map(torch.equal, found[:4], found[4:]))
+    with pytest.raises(ValueError, match="over gloo give exchange='direct'"):
+        few_bits.begin(torch.zeros(4), torch.zeros(4), 8, gloo, "ring")
 
 
 def few_bits_are_near_and_the_same_at_all(rank, _):
     """An outer step of rate 1 is the mean of the islands, to half a level of each rounding."""
-    for bits in (8, 4, 2):
-        model, _ = run(lambda model, inner, bits=bits: DiLoCo(
-            model, inner, 3, lr=1.0, momentum=0.0, bits=bits), 3, rank)
+    # A ring rounds sums of two and three islands as well, which are worth 2 / 4 and 3 / 4 of it.
+    for bits, (exchange, levels) in product((8, 4, 2), {"direct": 1, "ring": 2}.items()):
+        model, _ = run(lambda model, inner, bits=bits, exchange=exchange: DiLoCo(
+            model, inner, 3, lr=1.0, momentum=0.0, bits=bits, exchange=exchange), 3, rank)
         exact = reference.local_sgd(RANKS, 3, ELEMENTS, 3)[rank]
         moved = np.abs(reference.start(ELEMENTS) - reference.local_sgd(RANKS, 3, ELEMENTS, 99))
         level = moved.max() / (2 ** (bits - 1) - 1)
-        assert np.abs(flat(model) - exact).max() <= level + 1e-6
+        assert np.abs(flat(model) - exact).max() <= levels * level + 1e-6
         assert np.abs(flat(model) - exact).max() > 1e-5  # something was rounded
         check_equal_at_all(model)
 

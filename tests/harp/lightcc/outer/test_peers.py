@@ -79,10 +79,17 @@ def begin(make, count, **options):
         return store, list(pool.map(one, range(count)))
 
 
+def begin_bare(count, **options):
+    """Peers without a model."""
+    store = MemoryStore()
+    peers = [Peers(count, store=store, timeout_s=30.0, **options) for _ in range(count)]
+    together(*(lambda one=one: one.start([np.zeros(4, np.uint8)], lambda: 0) for one in peers))
+    return store, sorted(peers, key=lambda one: one.me)
+
+
 def together(*work):
     with ThreadPoolExecutor(len(work)) as pool:
-        for done in [pool.submit(one) for one in work]:
-            done.result(PATIENCE_S)
+        return [done.result(PATIENCE_S) for done in [pool.submit(one) for one in work]]
 
 
 def leave(*trained):
@@ -112,8 +119,10 @@ def test_peers_that_all_come_do_what_islands_do():
 @pytest.mark.parametrize("make", [
     lambda *of, **more: LocalSGD(*of, 4, **more),
     lambda *of, **more: StreamingDiLoCo(*of, 4, fragments=2, delay=0, **more),
+    lambda *of, **more: StreamingDiLoCo(*of, 4, fragments=2, delay=0, bits=4, **more),
+    lambda *of, **more: DiLoCo(*of, 4, bits=2, **more),
     lambda *of, **more: SparseLoCo(*of, 4, keep=8, chunk=16, **more)],
-    ids=["local SGD", "streaming", "sparse"])
+    ids=["local SGD", "streaming", "streaming 4 bits", "DiLoCo 2 bits", "sparse"])
 def test_every_method_has_peers_equal_after_a_round(make):
     _, two = begin(make, 2)
     together(*(lambda one=one: one.train(8) for one in two))
@@ -140,6 +149,61 @@ def test_a_round_goes_on_by_weight_without_a_peer_that_left():
     check_equal(*three[:2])
     assert three[0].peers.members == (0, 1)
     leave(*three[:2])
+
+
+@pytest.mark.parametrize("bits", [8, 4, 2])
+def test_rounds_in_few_bits_lose_nothing_when_a_peer_misses_them(bits):
+    """What came and what peers keep is what they gave, by weights; numpy adds it up."""
+    elements = 3000
+    _, three = begin_bare(3, deadline_s=0.5)
+    three[1].weight = 3.0
+    random = np.random.default_rng(bits)
+    errors = [np.zeros(elements, np.float32) for _ in three]
+    given, came = np.zeros(elements), np.zeros(elements)
+    for members in ((0, 1, 2), (0, 1, 2), (0, 1), (0, 1), (0, 1)):
+        vectors = [random.normal(size=elements).astype(np.float32) for _ in three]
+        if len(members) == 2 and three[2] is not None:
+            three[2].close()  # what it had not sent goes with it
+            given -= errors[2]
+            three[2] = None
+        means = together(*(lambda i=i, own=vectors[i]: three[i].mean_in_few_bits(
+            own, errors[i], bits, 0.5) for i in members))
+        assert len({mean.tobytes() for mean in means}) == 1
+        assert three[0].members == members
+        weights = [0.5 * three[i].weight for i in members]
+        given += sum(weight * vectors[i] for i, weight in zip(members, weights, strict=True))
+        came += means[0].astype(float) * sum(weights)
+    np.testing.assert_allclose(came + errors[0] + errors[1], given, atol=1e-4)
+    assert np.abs(errors[0]).max() > 0
+    together(*(one.close for one in three[:2]))
+
+
+def test_an_attempt_that_failed_leaves_what_was_not_sent(monkeypatch):
+    _, two = begin_bare(2, deadline_s=60.0)
+    vectors = [np.random.default_rng(i).normal(size=900).astype(np.float32) for i in range(2)]
+    errors = [np.full(900, 0.25, np.float32) for _ in range(2)]
+    failed = []
+
+    def fail_once(self, group, name):
+        made = Peers._group_of(self, group, name)
+        if len(failed) < 2:
+            failed.append(name)
+            allgather = made.allgather
+
+            def breaks(data):
+                allgather(data).result(60)
+                raise TimeoutError("as if a peer had died")
+            made.allgather = breaks
+        return made
+    for one in two:
+        monkeypatch.setattr(one, "_group_of", lambda group, name, one=one: fail_once(
+            one, group, name))
+    means = together(*(lambda one=one, own=own, error=error: one.mean_in_few_bits(
+        own, error, 8, 1.0) for one, own, error in zip(two, vectors, errors, strict=True)))
+    assert failed == ["1.0", "1.0"]
+    np.testing.assert_allclose(means[0] * 2 + errors[0] + errors[1],
+                               vectors[0] + vectors[1] + 0.5, atol=1e-5)
+    together(*(one.close for one in two))
 
 
 def test_a_late_peer_and_a_new_one_take_the_newest_state_and_go_on_with_the_others():
@@ -302,3 +366,5 @@ def test_an_impossible_request_is_refused_in_a_sentence(monkeypatch):
         DiLoCo(model, inner, 2, Islands(), peers=peers)
     with pytest.raises(ValueError, match="give delay=0"):
         StreamingDiLoCo(model, inner, 4, peers=peers)
+    with pytest.raises(ValueError, match="have no ring; give exchange='direct'"):
+        DiLoCo(model, inner, 2, bits=8, exchange="ring", peers=peers)
