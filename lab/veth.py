@@ -136,11 +136,13 @@ class Net:
             raise ValueError("a veth pair joins two namespaces: both ends of one would be one name")
         a.run("ip", "link", "add", *_link(ends[0], mtu, queues), "type", "veth",
               "peer", *_link(ends[1], mtu, queues))
+        # The first neighbour solicitation is lost where addresses come before the links are up, and
+        # IPv6 solicits again a second later.
         for end in ends:
-            for address in (f"{end.ipv4}/24", f"{end.ipv6}/64"):
-                nodad = ["nodad"] if ":" in address else []
-                end.space.run("ip", "address", "add", address, "dev", end.device, *nodad)
             end.space.run("ip", "link", "set", end.device, "up")
+        for end in ends:
+            end.space.run("ip", "address", "add", f"{end.ipv4}/24", "dev", end.device)
+            end.space.run("ip", "address", "add", f"{end.ipv6}/64", "dev", end.device, "nodad")
         return ends
 
 

@@ -22,6 +22,7 @@ from tests.cnet.nccl.test_plugin import INVALID_USAGE, ask, warnings
 from tests.cnet.nccl.test_transfer import SOURCES
 from tests.support import PATIENCE_S
 from tests.support.c_programs import build, library
+from tests.support.levels import long, long_except
 from tests.support.nccl_pair import Ended, client, harp, run_pair
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ UDP, TCP = socket.IPPROTO_UDP, socket.IPPROTO_TCP
 SLOW_BPS, BURST_BYTES = 50_000_000, 1 << 20
 """So slow that no busy machine makes the other port slower; a policed one may come too late."""
 OPTIONS = ("--limit", "120", "--bound", "20", "--verbose")
+QUICK_PORTS = [("udp,tcp", "tcp"), ("udp", "udp,tcp")]
 
 
 @pytest.fixture
@@ -141,15 +143,17 @@ def test_a_rank_with_many_peers_tries_a_few_at_a_time(tmp_path: Path) -> None:
     assert more["descriptors"] < 12
 
 
-@pytest.mark.parametrize("ports", [("udp,tcp", "tcp"), ("tcp", "udp,tcp"), ("udp,tcp", "udp"),
-                                   ("udp", "udp,tcp"), ("udp,tcp", "auto")])
+@pytest.mark.parametrize("ports", [
+    pytest.param(ports, marks=() if ports in QUICK_PORTS else long)
+    for ports in (("udp,tcp", "tcp"), ("tcp", "udp,tcp"), ("udp,tcp", "udp"), ("udp", "udp,tcp"),
+                  ("udp,tcp", "auto"))])
 def test_an_end_with_one_port_meets_an_end_with_both(pair: tuple[End, End],
                                                      ports: tuple[str, str]) -> None:
     ended = run(pair, "fifo", "tags", "killed", ports=ports)
     assert ended.good, str(ended)
 
 
-@pytest.mark.parametrize("version", [6, 9])
+@pytest.mark.parametrize("version", long_except([6, 9], 6))
 def test_older_versions_of_nccl_try_too(pair: tuple[End, End], version: int) -> None:
     ended = run(pair, "fifo", "killed", version=version)
     assert ended.good, str(ended)

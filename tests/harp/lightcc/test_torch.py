@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import ROOT
 from tests.support.levels import long, long_except
 
 torch = pytest.importorskip("torch")
@@ -29,7 +30,8 @@ def start(what, ranks, program=RANK, **variables):
         [sys.executable, "-W", "ignore", program, what], text=True, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
-             "RANK": str(rank), "WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1", **variables})
+             "RANK": str(rank), "WORLD_SIZE": str(ranks), "PYTHONPATH": str(ROOT),
+             "OMP_NUM_THREADS": "1", **variables})
         for rank in range(ranks)]
 
 
