@@ -16,7 +16,7 @@ import click
 
 from bench.arms import Bench, Sample
 from bench.rows import Mistake, Result, Row
-from bench.subject import BenchError, Subject
+from bench.subject import BenchError, PeerError, Subject
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -97,16 +97,22 @@ def run_group(group: Group, rows: Sequence[ArmRow], bench: Bench,
         task = progress.add_task(", ".join(row.id for row in rows),
                                  total=len(wanted) * bench.rounds)
         samples: dict[str, list[Sample]] = {name: [] for name in wanted}
+        errors: dict[str, str] = {}
         for _ in range(bench.rounds):
             for name in wanted:
-                samples[name].append(arms[name]())
+                try:
+                    if name not in errors:
+                        samples[name].append(arms[name]())
+                except PeerError as error:
+                    errors[name] = str(error)
                 progress.advance(task)
-    measured = {name: Measured(values) for name, values in samples.items()}
-    return {row.id: judge(row, measured) for row in rows}
+    measured = {name: Measured(values) for name, values in samples.items() if name not in errors}
+    return {row.id: judge(row, measured, errors) for row in rows}
 
 
-def judge(row: ArmRow, measured: dict[str, Measured]) -> Result:
-    """Make the result of a row."""
+def judge(row: ArmRow, measured: dict[str, Measured],
+          errors: Mapping[str, str] | None = None) -> Result:
+    """Make the result of a row. Without its peers, which have errors, it meets no target."""
     def best_of(names: Iterable[str]) -> str | None:
         return (min if row.lower else max)((name for name in names if name in measured),
                                            key=lambda name: measured[name].value, default=None)
@@ -120,8 +126,9 @@ def judge(row: ArmRow, measured: dict[str, Measured]) -> Result:
     ok = not row.target or (judged <= row.target if row.lower else judged >= row.target)
     if row.within is not None:
         ok = abs(judged - 1) <= row.within
-    ok = ok and all(value is not None and value <= row.limits[name]
-                    for name, value in further.items())
+    failed = {name: why for name, why in (errors or {}).items() if name in row.against}
+    ok = ok and bool(ratio or not failed) and all(
+        value is not None and value <= row.limits[name] for name, value in further.items())
     values = [sample.value for sample in arm.samples]
     return {"id": row.id, "value": arm.value, "unit": row.unit, "reference": reference,
             "ratio": ratio, "target": row.target, "ok": ok, "what": row.what, "aim": row.aim,
@@ -131,7 +138,8 @@ def judge(row: ArmRow, measured: dict[str, Measured]) -> Result:
             "reference_cpus": measured[best].cpus if best else None,
             "floor": measured[row.floor].value if row.floor else None, "floor_is": row.floor,
             "other": measured[other].value if other else None, "other_is": other,
-            "further": further, "limits": dict(row.limits)}
+            "further": further, "limits": dict(row.limits),
+            **({"errors": failed} if failed else {})}
 
 
 def read_cpus(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int, int]:

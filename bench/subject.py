@@ -31,6 +31,10 @@ class BenchError(RuntimeError):
     """A measurement could not be made: a program does not build, or a tool is missing."""
 
 
+class PeerError(BenchError):
+    """A peer does not run here; its row names it with this sentence."""
+
+
 @dataclass(frozen=True)
 class Subject:
     """A subject: its rows, their measurement and their table."""
@@ -131,6 +135,8 @@ def line(row: Result) -> str:
         f"{_brief(row['least'])}…{_brief(row['most'])}" if "least" in row else "",
         _brief(beside) if beside else "", (named or "")[:23], f"{ratio:.2f}" if ratio else "",
         limit, ("yes" if row["ok"] else "NO") if limit else "")]
+    for name, why in row.get("errors", {}).items():
+        lines.append(f"  {name} does not run: {why}")
     for name, most in row.get("limits", {}).items():
         value = row["further"][name]
         lines.append(_LINE.format("", f"  {name.replace('_', ' ')}",

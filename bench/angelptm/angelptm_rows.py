@@ -1,8 +1,9 @@
 """AngelPTM's parts and steps, beside torch, DeepSpeed, fio and training with all on the device.
 
-Rows of a peer that is not installed are left out: fio is Debian's, deepspeed PyPI's. Pages on disk
-lie in build/. Row pipe: five models in 2 to 8 stages, the quartile of 35 ratios; none may be above
-1. Needs root.
+Rows of a peer that is not installed are left out: fio is Debian's, deepspeed PyPI's. Rows cap-ds
+and disk-ds make DeepSpeed an environment in build/deepspeed; where it does not run, the row has its
+error. Pages on disk lie in build/. Row pipe: five models in 2 to 8 stages, the quartile of 35
+ratios; none may be above 1. Needs root.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import sys
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
+from bench.angelptm import control_group
 from bench.angelptm.experts import two_hosts
 from bench.angelptm.sizes import (
     CAP_BYTES,
@@ -122,6 +124,14 @@ def one_process(bench: Bench) -> Iterator[Arms]:
 
 
 @contextmanager
+def one_group(bench: Bench) -> Iterator[Arms]:
+    """A control group with a limit, in which models train, each in a process of its own."""
+    del bench
+    yield {"HARP": lambda: Sample(control_group.largest("harp")),
+           "DeepSpeed ZeRO-3": lambda: Sample(control_group.largest("deepspeed"))}
+
+
+@contextmanager
 def cut_models(bench: Bench) -> Iterator[Arms]:
     """Cuts of five models, by the times of their operators on one core."""
     with closing(Namespace()) as space:
@@ -174,6 +184,8 @@ ROWS = by_id((
            unit="", target=0.92),
     ArmRow("cap-split", "largest model, caps of 256 MiB each", one_process, "one space",
            unit="M", against=("ZeRO-Offload's placement",), target=1.7),
+    ArmRow("cap-ds", "largest model in a control group of 1.5 GiB", one_group, "HARP", unit="M",
+           against=("DeepSpeed ZeRO-3",), target=1.15, most_rounds=1),
     ArmRow("a2a", "top-8 of 64 experts, 2 hosts x 2 at 400 Mb/s", two_hosts, "HARP",
            unit="k tokens/s", against=("gloo, a copy an expert",), target=2.5,
            beside=("HARP, direct",)),

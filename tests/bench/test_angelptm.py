@@ -1,0 +1,84 @@
+"""Peers of the subject `angelptm`: one that does not run is named with its error."""
+
+from __future__ import annotations
+
+import subprocess
+from contextlib import contextmanager
+
+import click
+import pytest
+from rich.progress import Progress
+
+from bench.angelptm import control_group, peer
+from bench.arms import Bench, Sample
+from bench.comparison import ArmRow, run_group
+from bench.subject import PeerError, Subject, line
+
+
+def broken():
+    raise PeerError("libaio.h is missing")
+
+
+@contextmanager
+def arms(_):
+    yield {"ours": lambda: Sample(3.0), "theirs": broken, "others": lambda: Sample(2.0)}
+
+
+def measure(**more):
+    row = ArmRow("row", "a row", arms, "ours", **more)
+    return run_group(arms, [row], Bench(rounds=2), Progress(disable=True))["row"]
+
+
+def test_a_peer_that_does_not_run_is_named_with_its_error():
+    found = measure(against=("theirs",), target=1.1)
+    assert (found["value"], found["ratio"], found["ok"]) == (3.0, None, False)
+    assert found["errors"] == {"theirs": "libaio.h is missing"}
+    assert line(found).splitlines()[1:] == ["  theirs does not run: libaio.h is missing"]
+
+
+def test_a_row_with_another_peer_is_judged_by_that_one():
+    found = measure(against=("theirs", "others"), target=1.1)
+    assert (found["ratio"], found["reference_is"], found["ok"]) == (1.5, "others", True)
+    assert found["errors"] == {"theirs": "libaio.h is missing"}
+
+
+def test_an_environment_that_cannot_be_made_is_the_peers_error(monkeypatch, tmp_path):
+    """The registry's own sentence is what the row says."""
+    monkeypatch.setattr(peer, "PYTHON", tmp_path / "python")
+    monkeypatch.setattr(peer, "_run", lambda command, _: subprocess.CompletedProcess(
+        command, 1, "", "warning: slow\n[rank0]: ERROR: No matching distribution found\n\n"))
+    peer.installed.cache_clear()
+    with pytest.raises(PeerError, match=r"^ERROR: No matching distribution found$"):
+        peer.installed()
+    peer.installed.cache_clear()
+
+
+@pytest.mark.parametrize("most", [1, 5, 77, 192])
+def test_the_largest_model_is_found_by_halving(monkeypatch, most):
+    """A model of more layers than the bound of the search is never tried."""
+    tried = []
+
+    def trains(_, layers, before):
+        tried.append(layers)
+        return "" if layers <= most or not before else "killed"
+
+    monkeypatch.setattr(control_group, "trains", trains)
+    monkeypatch.setattr(control_group, "control_group", lambda *_: _inside())
+    control_group.largest.cache_clear()
+    assert control_group.largest("harp") == most * control_group.LAYER * 1e-6
+    control_group.largest.cache_clear()
+    assert len(tried) <= 9
+    assert max(tried) * control_group.LEAST_BYTES * control_group.LAYER <= control_group.LIMIT_BYTES
+
+
+@contextmanager
+def _inside():
+    yield ["sh"]
+
+
+def test_a_subject_with_a_row_that_has_no_peer_ends_with_status_1():
+    row = ArmRow("row", "a row", arms, "ours", against=("theirs",))
+    command = Subject("About.", {"row": row}, lambda _: [measure(against=("theirs",))]).command("x")
+    with pytest.raises(SystemExit) as ended, click.Context(command).scope():
+        command.main([], standalone_mode=False)
+    assert ended.value.code == 1
