@@ -7,6 +7,9 @@ is a list of actions, moves and jobs, that a second thread does one after anothe
     events    | 0 | 1 | 2 | waits | 3 | ...        an event waits for the actions it needs
     actions   load, load | evict, load | job ...   an action waits for the events it comes after
 
+An event needs the last move and the last job of each of its pages, and what comes before these; so
+the backward pass waits for no update or reduction of pages that it has left behind.
+
 Every page is in one place, so the capacity is the sum of the tiers. A page that is needed evicts
 the one whose next use is furthest away, in this step or the next (Belady, IBM Systems Journal 5(2),
 1966, which needs the fewest loads). That page has often been used just now, and then its place
@@ -28,7 +31,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 DEVICE, HOST, DISK, NOWHERE = range(4)
 TIERS = ("device", "host", "disk")
@@ -282,6 +285,10 @@ class _Planner(Space):
         self.last_event: dict[int, int] = {}
         self.actions: list[Move | Job] = []
         self.touched: dict[Place, int] = {}
+        self.ready = [0] * len(placement)
+        """Of each page, how many actions must be over before an event uses it."""
+        self.due: list[tuple[int, int]] = []
+        """Of each job that an event waits for: the event, and the actions up to the job."""
 
     def next_use(self, page: int, tier: int) -> float:
         uses = self.uses[tier][page]
@@ -300,6 +307,7 @@ class _Planner(Space):
             if own is not None:
                 self.touched[self.where[own]] = len(self.actions) + 1
         self.actions.append(Move(page, source, target, after, empty, start))
+        self.ready[page] = len(self.actions)
         self.touched[source] = self.touched[target] = len(self.actions)
 
     def _source(self, page: int) -> int | None:
@@ -317,11 +325,14 @@ class _Planner(Space):
                 self.bring(item.pages, DEVICE, keep)
                 self.last_event.update(dict.fromkeys(item.pages, len(need)))
                 self.dead -= now
-                need.append(len(self.actions))
+                need.append(max([*need[-1:], *self._needs(len(need), now)], default=0))
                 recent.append(now)
             else:
                 self.bring(item.pages, HOST, keep)
                 self.actions.append(item)
+                self.due.append((item.before, len(self.actions)))
+                for page in now:
+                    self.ready[page] = len(self.actions)
                 self.touched.update(dict.fromkeys(
                     (self.where[page] for page in item.pages), len(self.actions)))
                 self.dead |= now & self.trace.scratch
@@ -331,6 +342,12 @@ class _Planner(Space):
         if self.home is not None:
             self.go_home(self.home)
         return Plan(tuple(self.actions), tuple(need), tuple(self.where), self.ahead)
+
+    def _needs(self, event: int, pages: Iterable[int]) -> Iterator[int]:
+        """Give how many actions must be over for each thing that an event waits for."""
+        yield from (self.ready[page] for page in pages)
+        yield from (actions for before, actions in self.due if before <= event)
+        self.due = [job for job in self.due if job[0] > event]
 
     def go_home(self, home: Placement) -> None:
         """End with each page in the tier where it began."""

@@ -122,6 +122,29 @@ def steps(draw):
     return Trace(tuple(events), jobs, scratch), Capacities(device, host, disk), pages
 
 
+@pytest.mark.parametrize("ahead", AHEAD)
+def test_the_backward_pass_waits_for_no_update_that_is_behind_it(ahead):
+    """All is resident: no event but the end waits for anything."""
+    layers = 4
+    events = [Event((layer,)) for layer in (*range(layers), *reversed(range(layers)))]
+    jobs = tuple(Job(tuple(range(layer, 4 * layers, layers)), 2 * layers - 1 - layer, layer)
+                 for layer in range(layers))
+    trace = Trace((*events, Event(())), jobs)
+    placement = first_placement(4 * layers, Capacities(4 * layers, 0))
+    made = plan_ahead(trace, Capacities(4 * layers, 0), placement, ahead)
+    assert len(made.actions) == layers
+    assert set(made.need) == {0}
+
+
+def test_an_event_waits_for_the_job_of_its_page_and_not_for_those_of_others():
+    """A gradient that is written again waits until its page has been reduced."""
+    trace = Trace((Event((0,)), Event((1,)), Event((1,)), Event((0,)), Event(())),
+                  (Job((0,), 0, 0, before=3), Job((1,), 2, 1)))
+    made = plan_ahead(trace, Capacities(2, 0), ((DEVICE, 0), (DEVICE, 1)), 0)
+    assert [job.chunk for job in made.actions] == [0, 1]
+    assert made.need == (0, 0, 0, 1, 1)
+
+
 @settings(max_examples=300, deadline=None)
 @given(steps(), st.sampled_from(AHEAD))
 def test_no_page_is_lost_or_stale_and_no_capacity_exceeded(step, ahead):
