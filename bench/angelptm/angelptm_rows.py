@@ -17,16 +17,18 @@ import sys
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
-from bench.angelptm import control_group
+from bench.angelptm import control_group, peer
 from bench.angelptm.experts import two_hosts
 from bench.angelptm.sizes import (
     CAP_BYTES,
     DEVICE_BYTES,
     HOST_BYTES,
+    LAYERS,
     PAGE_BYTES,
     PAGES,
     PARAMETERS,
     TOKENS,
+    WIDTH,
 )
 from bench.arms import ROOT, Bench, Sample
 from bench.comparison import ArmRow, compare
@@ -117,6 +119,8 @@ def one_process(bench: Bench) -> Iterator[Arms]:
                "optimizer on disk": arm(all_cpus, "step_disk", ms),
                "compute or I/O alone": slower_alone,
                "simulated": predict,
+               "DeepSpeed NVMe": lambda: Sample(ms(peer.step_on_disk(
+                   FOLDER, bench.seconds, LAYERS, WIDTH, *TOKENS))),
                "of the caps": lambda: Sample(STATES * largest() / (2 * CAP_BYTES)),
                "one space": lambda: Sample(largest() * 1e-6),
                # Arithmetic: its host has all but the 16-bit parameters, and is full first.
@@ -178,6 +182,8 @@ ROWS = by_id((
            unit="ms", against=("all resident",), target=1.1, lower=True),
     ArmRow("disk", "step, moments on disk", one_process, "optimizer on disk", unit="ms",
            against=("compute or I/O alone",), target=1.2, lower=True),
+    ArmRow("disk-ds", "the same", one_process, "optimizer on disk", unit="ms",
+           against=("DeepSpeed NVMe",), target=0.769, lower=True),
     ArmRow("disk-sim", "simulated step, moments on disk", one_process, "simulated", unit="ms",
            against=("optimizer on disk",), within=0.15),
     ArmRow("cap", "states trained, of the caps of device and host", one_process, "of the caps",

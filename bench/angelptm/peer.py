@@ -7,6 +7,7 @@ What does not run is a `PeerError` with the last line of what it said.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -23,13 +24,16 @@ from bench.subject import PeerError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+SWEEP = {"block_size": ["1M", "8M"], "queue_depth": [32, 128], "sequential_requests": [False],
+         "single_submit": [False], "io_parallel": [1, 2]}
+"""The tuner's own settings, less those that two CPUs do not have and the slow variants."""
 RELEASE = "0.19.8"
 FOLDER = ROOT / "build" / "deepspeed"
 PYTHON = FOLDER / "bin" / "python"
-INSTALL_S, PATIENCE_S = 1800.0, 600.0
+INSTALL_S, PATIENCE_S = 1800.0, 900.0
 
 
-def _run(command: Sequence[str | Path], seconds: float) -> subprocess.CompletedProcess[str]:
+def _run(command: Sequence[str | Path | float], seconds: float) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run([str(word) for word in command], text=True, capture_output=True,
                               check=False, timeout=seconds, cwd=ROOT, env=environment())
@@ -64,3 +68,36 @@ def installed() -> Path:
         if done.returncode:
             raise PeerError(last_line(done.stderr or done.stdout))
     return PYTHON
+
+
+@cache
+def tuned(folder: Path) -> dict[str, object]:
+    """Have DeepSpeed tune its reads and writes of a folder; gives what its configuration takes."""
+    sweep = FOLDER / "sweep.json"
+    installed()
+    sweep.write_text(json.dumps(SWEEP))
+    done = _run([FOLDER / "bin" / "ds_nvme_tune", "--nvme_dir", folder, "--sweep_config", sweep,
+                 "--io_size", "64M", "--log_dir", FOLDER / "tuning"], PATIENCE_S)
+    return read_tuning(done.stdout, done.stderr)
+
+
+def read_tuning(said: str, error: str = "") -> dict[str, object]:
+    """Read the best setting that the tuner printed; a part of its keys has other names there."""
+    found = re.search(r"\{\s*\"aio\".*\}", said, re.DOTALL)
+    if found is None:
+        raise PeerError(last_line(error or said))
+    kept: dict[str, object] = {
+        name: {"true": True, "false": False}.get(value, value) if isinstance(value, str) else value
+        for name, value in json.loads(found[0])["aio"].items()}
+    kept["intra_op_parallelism"] = kept.pop("num_threads", 1)
+    return kept
+
+
+def step_on_disk(folder: Path, seconds: float, *sizes: int) -> float:
+    """Give the seconds of a step, optimizer on disk, for layers, width, rows and length."""
+    done = _run([installed(), "-m", "bench.angelptm.deepspeed_steps", folder,
+                 json.dumps(tuned(folder)), seconds, *sizes], PATIENCE_S)
+    for line in done.stdout.splitlines():
+        if line.startswith('{"seconds"'):
+            return float(json.loads(line)["seconds"])
+    raise PeerError(last_line(done.stderr or done.stdout))

@@ -82,3 +82,19 @@ def test_a_subject_with_a_row_that_has_no_peer_ends_with_status_1():
     with pytest.raises(SystemExit) as ended, click.Context(command).scope():
         command.main([], standalone_mode=False)
     assert ended.value.code == 1
+
+
+def test_the_tuners_setting_becomes_the_keys_of_a_configuration():
+    said = """Best performance (GB/sec): read =  1.45, write =  3.09
+{
+   "aio": {
+      "single_submit": "false", "overlap_events": "true", "num_threads": 2, "queue_depth": 32,
+      "block_size": 1048576
+   }
+}
+"""
+    assert peer.read_tuning(said) == {
+        "single_submit": False, "overlap_events": True, "intra_op_parallelism": 2,
+        "queue_depth": 32, "block_size": 1048576}
+    with pytest.raises(PeerError, match="apt install libaio-dev"):
+        peer.read_tuning("Failing.\nPossible fix: apt install libaio-dev.\n")
