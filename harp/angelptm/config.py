@@ -39,7 +39,8 @@ KEYS: dict[str, tuple[str, ...]] = {
         "stage3_max_live_parameters", "stage3_max_reuse_distance", "round_robin_gradients"),
     "zero_optimization.offload_param": OFFLOAD,
     "zero_optimization.offload_optimizer": OFFLOAD,
-    "angelptm": ("device_bytes", "host_bytes", "disk_bytes", "disk_path", "page_bytes", "io"),
+    "angelptm": ("device_bytes", "host_bytes", "disk_bytes", "disk_path", "page_bytes", "io",
+                 "update"),
 }
 """Keys by the object that they are in."""
 
@@ -75,6 +76,7 @@ class Config:
     disk_bytes: int = 0
     disk_path: str | None = None
     io: str = "auto"
+    update: str = "sync"
 
 
 def read_config(given: Mapping[str, Any] | str | Path, ranks: int = 1) -> Config:
@@ -203,6 +205,8 @@ def _own_memory(own: Node) -> dict[str, Any]:
         found["disk_path"] = node.text()
     if (node := own.get("io")) is not None:
         found["io"] = node.one_of("auto", "io_uring", "threads")
+    if (node := own.get("update")) is not None:
+        found["update"] = node.one_of("sync", "async")
     if (node := own.get("page_bytes")) is not None:
         found["page_bytes"] = node.whole(8192, 1 << 30)
         if found["page_bytes"] % 8192:

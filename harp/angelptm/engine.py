@@ -17,7 +17,7 @@ import json
 import math
 from collections import defaultdict
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -95,6 +95,22 @@ class Optimizer(torch.optim.Optimizer):
         """Do nothing: gradients end with their step."""
 
 
+@dataclass
+class Gradients:
+    """Gradients of a step, and what their updates need."""
+
+    arrived: set[int] = field(default_factory=set)
+    """Parameters that have one."""
+    updated: set[tuple[int, int]] = field(default_factory=set)
+    """Parts of these that have been updated: parameter and chunk."""
+    how: list[Adam] = field(default_factory=list)
+    """By group."""
+    group_of: dict[int, int] = field(default_factory=dict)
+    scale: float = 1.0
+    skip: bool = False
+    step: int = 0
+
+
 class Engine(torch.nn.Module):
     """A model in pages. Made by `initialize`."""
 
@@ -115,13 +131,13 @@ class Engine(torch.nn.Module):
             self.cache = Cache(self.layout, capacities(self.layout, config, later),
                                config.disk_path, config.io, sharing, later, self._gather)
         at_end = bool(config.clipping or config.scaling)
-        self._at_end = at_end
+        self._at_end, self._late = at_end, config.update == "async"
         if ranks:
             self._reduction = Reduction(self.cache, ranks, self.dtype, each=config.stage > 1,
                                         norms=at_end)
         self.optimizer = Optimizer(groups, adam, self)
         self._steps = Steps(
-            self.cache, self._update_chunk, at_end=at_end,
+            self.cache, self._update_chunk, at_end=at_end, late=self._late,
             reduction=self._reduction if ranks else None, agree=ranks.slowest if ranks else list)
         self._watch = Watch(self)
         self._number = {id(one): number for number, one in enumerate(self.parameters_in_pages)}
@@ -131,16 +147,19 @@ class Engine(torch.nn.Module):
             for chunk in self.layout.chunks_of(number):
                 self._chunk_parameters[chunk].append(number)
         self._gradients: list[torch.Tensor] = []
-        self._arrived: set[int] = set()
         self._here: set[int] = set()
         """Parameters whose gradient has come in this micro-batch."""
-        self._updated: set[tuple[int, int]] = set()
+        self._new = self._old = Gradients()
+        """Of this step, and those that updates take: of this one or, if they are late, the last."""
+        self._behind: set[int] = set()
+        """Chunks that updates of the last step have not come to."""
+        self.staleness = 0
+        """Most steps that parameters were behind when an operator used them."""
         self._outside = False
         self._micro_steps = 0
         self.global_steps = 0
         self.skipped_steps = 0
         self._square = 0.0
-        self._how: list[Adam] = []
         self._counts = [0] * len(self.parameters_in_pages)
         """Updates of each parameter: torch corrects the bias of each by its own."""
         self._persistent = set(model.state_dict())
@@ -247,6 +266,9 @@ class Engine(torch.nn.Module):
         of_step = self._steps.in_step or (self.training and torch.is_grad_enabled())
         if of_step and not self._outside:
             self._steps.touch(pages)
+            if any(not pages.isdisjoint(self.layout.shown_of(chunk))
+                   for chunk in tuple(self._behind)):
+                self.staleness = max(self.staleness, self.global_steps - self._old.step)
         else:
             self._steps.look(pages)
 
@@ -276,7 +298,7 @@ class Engine(torch.nn.Module):
 
     def backward(self, loss: torch.Tensor) -> torch.Tensor:
         """Run the backward pass of a micro-batch; the mean of micro-batches counts."""
-        if not self._how:
+        if not self._new.how:
             self._begin_step()
         scale = self._scaler.scale if self._scaler else 1.0
         self._here.clear()
@@ -304,7 +326,7 @@ class Engine(torch.nn.Module):
 
     def step(self) -> None:
         """Update, when the last micro-batch of a step is through; else do nothing."""
-        if self._micro_steps % self.config.accumulation or not self._how:
+        if self._micro_steps % self.config.accumulation or not self._new.how:
             return
         with self._telling():
             self._end_step()
@@ -314,21 +336,34 @@ class Engine(torch.nn.Module):
         if self._ranks:
             self._meet(self._ranks)
         skip = self._settle_scale()
-        chunks = sorted({chunk for number in self._arrived
+        new = self._new
+        chunks = sorted({chunk for number in new.arrived
                          for chunk in self.layout.chunks_of(number)})
-        self._skip = skip
+        new.skip = skip
+        if self._late:
+            self._owe(chunks)
         self._steps.end(chunks)
-        if not skip:
+        if not skip and not self._late:
             self._update_rest(chunks)
-            for number in self._arrived:
-                self._counts[number] += 1
+            self._count()
         if self._ranks and not self._at_end:
             self._reduction.end()
-        self._arrived.clear()
-        self._updated.clear()
-        self._how = []
+        self._new = Gradients()
         self.skipped_steps += skip
         self.global_steps += 1
+
+    def _owe(self, chunks: Iterable[int]) -> None:
+        """Have the last step's updates over, and leave this one's to the next step."""
+        self._steps.complete()
+        assert not self._behind
+        self._old, self._new.step = self._new, self.global_steps
+        if not self._new.skip:
+            self._behind = set(chunks)
+            self._count()
+
+    def _count(self) -> None:
+        for number in self._new.arrived:
+            self._counts[number] += 1
 
     def _meet(self, ranks: Ranks) -> None:
         """Compare the step with that of other ranks, and have the norm of all gradients."""
@@ -486,7 +521,7 @@ class Engine(torch.nn.Module):
         """Update what a planned job came too early for: a parameter that is new in this step."""
         for chunk in chunks:
             late = [number for number in self._chunk_parameters[chunk]
-                    if number in self._arrived and (number, chunk) not in self._updated]
+                    if number in self._new.arrived and (number, chunk) not in self._new.updated]
             if late:
                 self._steps.update_now([chunk])
 
@@ -494,12 +529,14 @@ class Engine(torch.nn.Module):
         self._reduction.gather(page, address)
 
     def _begin_step(self) -> None:
-        self._square, self._skip, self._scale = 0.0, False, 1.0
+        self._square, new = 0.0, self._new
         groups = self.optimizer.param_groups
-        self._how = [Adam(group["lr"], group["betas"], group["eps"], group["weight_decay"],
-                          group["decoupled"]) for group in groups]
-        self._group_of = {self._number[id(one)]: number for number, group in enumerate(groups)
-                          for one in group["params"] if id(one) in self._number}
+        new.how = [Adam(group["lr"], group["betas"], group["eps"], group["weight_decay"],
+                        group["decoupled"]) for group in groups]
+        new.group_of = {self._number[id(one)]: number for number, group in enumerate(groups)
+                        for one in group["params"] if id(one) in self._number}
+        if not self._late:
+            self._old = new
 
     def _settle_scale(self) -> bool:
         """Clip and unscale gradients; returns whether the step is skipped, for overflow."""
@@ -509,7 +546,7 @@ class Engine(torch.nn.Module):
         norm = math.sqrt(self._square) * scale if math.isfinite(self._square) else math.inf
         if self.config.clipping and norm > self.config.clipping:
             scale *= self.config.clipping / (norm + 1e-6)
-        self._scale = scale
+        self._new.scale = scale
         return False
 
     # Gradients and updates
@@ -519,12 +556,13 @@ class Engine(torch.nn.Module):
         own = self._gradients[number]
         self._use(frozenset(self.layout.pages_of(number, gradient=True)))
         assert parameter.grad is not None
-        if number in (self._here if self._ranks and self._reduction.each else self._arrived):
+        assert self._behind.isdisjoint(self.layout.chunks_of(number)), "it would be lost"
+        if number in (self._here if self._ranks and self._reduction.each else self._new.arrived):
             own.add_(parameter.grad)
         else:
             own.copy_(parameter.grad)
         parameter.grad = None
-        self._arrived.add(number)
+        self._new.arrived.add(number)
         self._here.add(number)
         self._steps.wrote(number)
         if self._at_end and not self._ranks and self.is_gradient_accumulation_boundary():
@@ -532,7 +570,7 @@ class Engine(torch.nn.Module):
 
     def _update_chunk(self, chunk: int) -> None:
         """Update the parameters of a chunk that have a gradient: any thread."""
-        if self._skip:
+        if self._old.skip:
             return
         layout, first = self.layout, chunk * self.layout.chunk
         page = layout.page_of_chunk(chunk)
@@ -546,16 +584,19 @@ class Engine(torch.nn.Module):
             masters, means, squares = states if narrow else (shown, *states)
             update((masters + wide, means + wide, squares + wide, gradients + own,
                     shown + own if narrow else 0), end - begin, self.config.precision,
-                   self._how[group].at(step, self._scale))
+                   self._old.how[group].at(step, self._old.scale))
+        self._behind.discard(chunk)
 
     def _runs(self, chunk: int) -> list[tuple[int, int, int, int]]:
         """Give the ranges of a chunk that have gradients, with their group and number of steps."""
         runs: list[tuple[int, int, int, int]] = []
+        old = self._old
         for number in self._chunk_parameters[chunk]:
-            if number not in self._arrived or (number, chunk) in self._updated:
+            if number not in old.arrived or (number, chunk) in old.updated:
                 continue
-            self._updated.add((number, chunk))
-            runs += [(begin, end, self._group_of[number], self._counts[number] + 1)
+            old.updated.add((number, chunk))
+            step = self._counts[number] + (not self._late)
+            runs += [(begin, end, old.group_of[number], step)
                      for begin, end, where, _ in self.layout.ranges(number) if where == chunk]
         return runs
 
@@ -673,7 +714,7 @@ def _to_agree_on(model: torch.nn.Module, config: Config, adam: Adam, groups: Any
             "angelptm.disk_bytes": config.disk_bytes, "a disk": config.disk_path is not None,
             "gradient_accumulation_steps": config.accumulation,
             "gradient_clipping": config.clipping, "precision": config.precision,
-            "loss scale": config.scaling, "optimizer": adam,
+            "loss scale": config.scaling, "angelptm.update": config.update, "optimizer": adam,
             **{f"parameter {name}": f"{list(one.shape)}{'' if one.requires_grad else ', frozen'}"
                for name, one in model.named_parameters()},
             **{f"buffer {name}": list(one.shape) for name, one in model.named_buffers()},

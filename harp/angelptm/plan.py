@@ -92,6 +92,11 @@ class Job:
     drops: tuple[int, ...] = ()
     """Pages that are nowhere from then on."""
 
+    @property
+    def late(self) -> bool:
+        """Whether it updates by the step before: events may use its pages until it is due."""
+        return self.kind == UPDATE and self.before != FAR
+
 
 @dataclass(frozen=True)
 class Trace:
@@ -281,7 +286,8 @@ class _Planner(Space):
                     if (source := self._source(page)) is not None:
                         self.uses[HOST][source].append(time)
         self.time = 0
-        self.dead = set(trace.scratch)
+        self.dead = set(trace.scratch).difference(
+            *(job.pages for job in trace.jobs if job.late))
         self.last_event: dict[int, int] = {}
         self.actions: list[Move | Job] = []
         self.touched: dict[Place, int] = {}
@@ -331,7 +337,7 @@ class _Planner(Space):
                 self.bring(item.pages, HOST, keep)
                 self.actions.append(item)
                 self.due.append((item.before, len(self.actions)))
-                for page in now:
+                for page in () if item.late else now:
                     self.ready[page] = len(self.actions)
                 self.touched.update(dict.fromkeys(
                     (self.where[page] for page in item.pages), len(self.actions)))

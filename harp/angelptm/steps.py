@@ -28,7 +28,7 @@ from harp.angelptm.trace import Work, make_trace
 from harp.angelptm.worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from harp.angelptm.cache import Cache
     from harp.angelptm.plan import Job, Placement
@@ -44,12 +44,16 @@ class Steps:
     """Runs events and updates in their order. `update` updates a chunk, in any thread."""
 
     def __init__(self, cache: Cache, update: Callable[[int], None], *, at_end: bool,
-                 reduction: Reduction | None = None,
+                 late: bool = False, reduction: Reduction | None = None,
                  agree: Callable[[list[float]], list[float]] = list) -> None:
         self._cache, self._update = cache, update
         self._reduction, self._agree = reduction, agree
         self._at_end = at_end
         """Whether no update may begin before the end: of clipping, or a scaled loss."""
+        self._late = late
+        """Whether a step's updates are made in the next one."""
+        self._owed: tuple[int, ...] = ()
+        """Chunks that the step before has left to this one."""
         self._worker = Worker(cache, self._do_job)
         self._trace: Trace | None = None
         self._plans: dict[tuple[int, ...], tuple[Plan, Placement]] = {}
@@ -143,19 +147,28 @@ class Steps:
         """End the worker's thread."""
         self._worker.close()
 
-    def end(self, chunks: Iterable[int]) -> None:
-        """Finish the step: all gradients are there, and these chunks are updated."""
+    def complete(self) -> bool:
+        """Finish the plan, or what else the step has left to do; returns whether it had a plan."""
         self._close_event()
         self._now = frozenset()
         if self._plan is not None and not self._follows(len(self._events), frozenset()):
             self._leave_plan()
-        if self._plan is not None:
+        planned = self._plan is not None
+        if planned:
             self._worker.wait(len(self._events))
             self._worker.finish(len(self._events))
             self._plan = None
-        else:
-            if self._reduction:
-                self._reduce_now(self._reduction.due(over=True))
+        elif self._reduction:
+            self._reduce_now(self._reduction.due(over=True))
+        self._owed = ()
+        return planned
+
+    def end(self, chunks: Sequence[int]) -> None:
+        """End the step: all gradients are there, and these chunks are updated, or owed."""
+        planned = self.complete()
+        if self._late and self._trace is not None:
+            self._owed = tuple(chunks)
+        elif self._late or not planned:
             self.update_now(chunks)
         self._events.append(Event(()))
         trace = self._make_trace(chunks)
@@ -191,12 +204,14 @@ class Steps:
         return number < len(events) and events[number].pages == tuple(sorted(pages))
 
     def _leave_plan(self) -> None:
-        if self._plan is None:
-            return
-        self._worker.stop(len(self._events) - 1)
-        self._plan = None
-        self.diverged += 1
-        if self._reduction:
+        if planned := self._plan is not None:
+            self._worker.stop(len(self._events) - 1)
+            self._plan = None
+            self.diverged += 1
+        owed, self._owed = self._owed, ()
+        if owed:
+            self.update_now(owed)
+        if planned and self._reduction:
             self._reduce_now(self._reduction.due())
 
     def _on_demand(self) -> Demand:
@@ -240,5 +255,5 @@ class Steps:
         reduction = self._reduction
         work = Work(self._job_seconds, 1 / self.rates.network, self._at_end,
                     each=bool(reduction and reduction.each),
-                    sharing=self._cache.sharing if reduction else None)
+                    sharing=self._cache.sharing if reduction else None, late=self._late)
         return make_trace(self._cache.layout, self._events, self._ends, chunks, work)

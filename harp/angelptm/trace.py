@@ -3,6 +3,7 @@
 An engine makes the trace of the step that it has just run (`harp.angelptm.steps`), the simulator
 that of a model which it has only a description of (`sim.step.paging`). A page of gradients may be
 reduced when the last of its gradients is there, and a chunk updated when all of its pages are.
+Late updates take the gradients of the step before: each is over before an event writes these anew.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 from harp.angelptm.plan import FAR, REDUCE, Event, Job, Sharing, Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from harp.angelptm.pages import Layout
 
@@ -32,6 +33,8 @@ class Work:
     """Whether gradients are reduced at each micro-batch (ZeRO 2 and 3), or once a step."""
     sharing: Sharing | None = None
     """Of several ranks."""
+    late: bool = False
+    """Whether updates are those of the step before."""
 
 
 def make_trace(layout: Layout, events: Sequence[Event], ends: Sequence[int],
@@ -45,11 +48,22 @@ def make_trace(layout: Layout, events: Sequence[Event], ends: Sequence[int],
         chunks: those that are updated.
         work: how gradients become updates.
     """
+    shared = work.sharing is not None
+    jobs = _reductions(layout, events, ends, work) if shared else []
+    jobs += (_late_updates if work.late else _updates)(layout, events, ends, chunks, work)
+    if shared:
+        return Trace(tuple(events), tuple(jobs), sharing=work.sharing)
+    scratch = frozenset(range(layout.shown, 2 * layout.shown))
+    return Trace(tuple(events), tuple(jobs), scratch)
+
+
+def _updates(layout: Layout, events: Sequence[Event], ends: Sequence[int],
+             chunks: Iterable[int], work: Work) -> Iterator[Job]:
+    """Give the updates of a step: each when its gradients are final."""
     last: dict[int, int] = {}
     for number, event in enumerate(events):
         last.update(dict.fromkeys(event.pages, number))
     end, shared = len(events) - 1, work.sharing is not None
-    jobs = _reductions(layout, events, ends, work) if shared else []
     # A gradient of an earlier micro-batch is not known to be final before the end.
     last_batch = ends[-2] if len(ends) > 1 else 0
     for chunk in chunks:
@@ -61,11 +75,26 @@ def make_trace(layout: Layout, events: Sequence[Event], ends: Sequence[int],
         after = max(last.get(page, -1) for page in users)
         if work.at_end or after < last_batch:
             after = end
-        jobs.append(Job(pages, after, chunk, work.update_s, drops=drops))
-    if shared:
-        return Trace(tuple(events), tuple(jobs), sharing=work.sharing)
-    scratch = frozenset(range(layout.shown, 2 * layout.shown))
-    return Trace(tuple(events), tuple(jobs), scratch)
+        yield Job(pages, after, chunk, work.update_s, drops=drops)
+
+
+def _late_updates(layout: Layout, events: Sequence[Event], ends: Sequence[int],
+                  chunks: Iterable[int], work: Work) -> Iterator[Job]:
+    """Give the updates by the step before: each before its gradients are written again.
+
+    They are spread over the events, so that pages of parameters come in between.
+    """
+    del ends
+    first: dict[int, int] = {}
+    for number, event in reversed(list(enumerate(events))):
+        first.update(dict.fromkeys(event.pages, number))
+    end, shared = len(events) - 1, work.sharing is not None
+    due = {chunk: min(first.get(layout.shown + page, end) for page in layout.shown_of(chunk))
+           for chunk in chunks}
+    for number, chunk in enumerate(sorted(due, key=lambda chunk: (due[chunk], chunk))):
+        drops = tuple(layout.shown_of(chunk)) if shared else ()
+        yield Job(layout.pages_to_update(chunk), number * due[chunk] // len(due) - 1, chunk,
+                  work.update_s, before=due[chunk], drops=drops)
 
 
 def _reductions(layout: Layout, events: Sequence[Event], ends: Sequence[int],

@@ -66,6 +66,8 @@ WRONG = [
     ({"angelptm": {"device_byte": 1}}, "did you mean 'device_bytes'"),
     ({"angelptm": {"device_bytes": "4GB"}}, "angelptm.device_bytes is \"4GB\": a whole number"),
     ({"angelptm": {"page_bytes": 12288}}, "angelptm.page_bytes is 12288: a multiple of 8192"),
+    ({"angelptm": {"update": "asink"}}, "angelptm.update is \"asink\".*did you mean async"),
+    ({"angelptm": {"update": True}}, "angelptm.update is true: "),
     ({"angelptm": {"io": "uring"}}, "angelptm.io is \"uring\".*did you mean io_uring"),
 ]
 

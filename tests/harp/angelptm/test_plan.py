@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -143,6 +144,30 @@ def test_an_event_waits_for_the_job_of_its_page_and_not_for_those_of_others():
     made = plan_ahead(trace, Capacities(2, 0), ((DEVICE, 0), (DEVICE, 1)), 0)
     assert [job.chunk for job in made.actions] == [0, 1]
     assert made.need == (0, 0, 0, 1, 1)
+
+
+@settings(max_examples=200, deadline=None)
+@given(steps(), st.sampled_from(AHEAD))
+def test_late_updates_lose_no_gradient_and_are_over_when_it_is_written_again(step, ahead):
+    trace, capacities, pages = step
+    chunks = pages // 4
+    first = {page: number for number, event in reversed(list(enumerate(trace.events)))
+             for page in event.pages}
+    order = sorted(trace.jobs, key=lambda job: first[chunks + job.chunk])
+    late = tuple(replace(job, before=(due := first[chunks + job.chunk]),
+                         after=number * due // len(order) - 1)
+                 for number, job in enumerate(order))
+    trace = replace(trace, jobs=late)
+    placement = first_placement(pages, capacities)
+    for _ in range(3):
+        try:
+            made = plan_ahead(trace, capacities, placement, ahead)
+        except CapacityError:
+            return
+        play(made, trace, capacities, placement)
+        for job in late:
+            assert made.actions.index(job) < made.need[job.before]
+        placement = made.end
 
 
 @settings(max_examples=300, deadline=None)

@@ -1,0 +1,138 @@
+"""Updates of a step beside the next one: parameters are one step behind at most."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from tests.harp.angelptm.models import (
+    WORDS,
+    batches,
+    config,
+    engine_of,
+    parameters_of,
+    seeded,
+)
+from tests.harp.angelptm.test_ranks import of_stage, run
+from tests.support.levels import long_except
+
+LATE = {"update": "async"}
+STEPS = 120
+
+
+def noisy_loss(model, tokens, generator):
+    """Every other word follows from the one before, so no model comes near 0."""
+    heard = tokens.flatten()
+    said = torch.where(torch.rand(heard.shape, generator=generator) < 0.5, (heard * 7 + 1) % WORDS,
+                       torch.randint(0, WORDS, heard.shape, generator=generator))
+    return cross_entropy(model(tokens).flatten(0, 1), said)
+
+
+def train_noisily(seed, **more):
+    generator, losses = torch.Generator().manual_seed(seed), []
+    with engine_of(seeded(seed=seed), config(**more)) as engine:
+        for tokens in batches(STEPS, seed=seed + 10):
+            loss = noisy_loss(engine, tokens, generator)
+            engine.backward(loss)
+            engine.step()
+            losses.append(loss.item())
+        return losses, engine.staleness
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_loss_is_within_a_percent_of_the_synchronous_one(seed):
+    late, staleness = train_noisily(seed, angelptm=LATE)
+    usual, none = train_noisily(seed)
+    assert (staleness, none) == (1, 0)
+    mean, other = (sum(losses[-20:]) / 20 for losses in (late, usual))
+    assert other < 0.9 * usual[0]
+    assert mean == pytest.approx(other, rel=0.01)
+
+
+class Sums(nn.Module):
+    """A loss that is linear in the parameters: gradients are the same, however old these are."""
+
+    def __init__(self, skips=lambda: False):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(12))
+        self.skips = skips
+
+    def forward(self, x):
+        layers = list(self.layers)[::2] if self.skips() else self.layers
+        return sum(layer(x).mean() * (number + 1) for number, layer in enumerate(layers))
+
+
+def parameters_after(steps, skips=(), looks=None, **more):
+    """Train; gives the parameters and the engine. A look at `looks` reads all between two steps."""
+    passes, generator = count(), torch.Generator().manual_seed(3)
+    model = seeded(Sums, skips=lambda: next(passes) in skips)
+    with engine_of(model, config(**more)) as engine:
+        for number in range(steps):
+            x = torch.randn(5, 64, generator=generator).to(engine.dtype)
+            engine.backward(engine(x))
+            engine.step()
+            if number == looks:
+                with torch.no_grad():
+                    assert all(one.isfinite().all() for one in model.parameters())
+        return parameters_of(engine), engine
+
+
+WAYS = {
+    "all": {}, "little": {"device": 8, "host": 90}, "disk": {"device": 8, "host": 20, "disk": True},
+    "bf16": {"device": 8, "host": 90, "bf16": {"enabled": True}},
+    "fp16": {"fp16": {"enabled": True, "initial_scale_power": 4}},
+    "clipping": {"device": 8, "host": 90, "gradient_clipping": 0.01},
+    "accumulation": {"device": 8, "host": 90, "gradient_accumulation_steps": 2},
+}
+
+
+@pytest.mark.parametrize("way", long_except(list(WAYS), "all", "disk", "clipping", "accumulation"))
+def test_each_gradient_is_applied_once(tmp_path, way):
+    """Then the parameters have the bits of synchronous updates."""
+    how = dict(WAYS[way])
+    own = {"disk_path": str(tmp_path)} if how.pop("disk", False) else {}
+    usual, _ = parameters_after(8, **how, angelptm=own)
+    late, engine = parameters_after(8, **how, angelptm={**own, **LATE})
+    assert all(map(torch.equal, late, usual))
+    assert engine._steps.diverged == 0
+    assert engine.staleness == 1
+
+
+def test_a_step_that_leaves_its_plan_and_a_look_between_steps_lose_none():
+    usual, _ = parameters_after(14, skips=[4, 5, 9], device=8, host=90)
+    late, engine = parameters_after(14, skips=[4, 5, 9], looks=7, device=8, host=90, angelptm=LATE)
+    assert all(map(torch.equal, late, usual))
+    assert engine._steps.diverged >= 2
+    assert engine.staleness == 1
+
+
+def test_a_checkpoint_has_the_updates_of_all_steps(tmp_path):
+    for name, own in (("late", LATE), ("usual", {})):
+        with engine_of(seeded(Sums), config(angelptm=own)) as engine:
+            for _ in range(4):
+                engine.backward(engine(torch.ones(5, 64)))
+                engine.step()
+            engine.save_checkpoint(tmp_path / name, "saved")
+    for file in ("model.safetensors", "optimizer.safetensors"):
+        late, usual = ((tmp_path / name / "saved" / file).read_bytes()
+                       for name in ("late", "usual"))
+        assert late == usual
+
+
+@pytest.mark.parametrize("stage", long_except([1, 2, 3], 3))
+def test_ranks_update_late_alike(stage):
+    ways = {"late": of_stage(stage, device=16, host=200, angelptm=LATE),
+            "clipped": of_stage(stage, device=16, host=200, angelptm=LATE, gradient_clipping=0.3,
+                                gradient_accumulation_steps=2),
+            "usual": of_stage(stage, device=16, host=200)}
+    each = run(2, "lightcc", {name: {"config": how, "steps": 24} for name, how in ways.items()})
+    for name in ways:
+        assert len({one[name]["bits"] for one in each}) == 1
+        assert each[0][name]["diverged"] == 0
+    for one in each:
+        assert one["late"]["losses"][-1] < 0.9 * one["late"]["losses"][0]
+        assert one["late"]["losses"] != one["usual"]["losses"]
