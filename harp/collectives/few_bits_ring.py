@@ -30,7 +30,6 @@ from harp.collectives.collective_plan import Plan, Stage
 from harp.collectives.few_bits import Code, Coding, Parts, message_bytes, require_few_bits
 from harp.collectives.ir import (
     Buffer,
-    Feeds,
     LocalWork,
     Op,
     Phase,
@@ -152,10 +151,8 @@ class Trip(Stage):
         positions = np.arange(self.groups.size)
         spared = (positions + (1 if self.adds else 2)) % parts.hosts
         carried = message_bytes(parts.elements, parts.bits) - parts.message(0, spared)
-        edges = np.arange(len(members))
         yield Phase(self.label, members, np.roll(members, -1), carried, parts.hosts - 1,
-                    self.groups.numbers, Feeds(edges, np.roll(edges, -1), 1,
-                                               np.zeros(len(members), np.int64)))
+                    self.groups.numbers)
         if self.adds:
             added = np.empty(len(members), np.int64)
             added[members] = parts.elements - parts.length(0, positions)  # all but the first sent
