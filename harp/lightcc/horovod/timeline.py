@@ -3,7 +3,8 @@
 A file for chrome://tracing or Perfetto: each tensor is a process with its name. NEGOTIATE_* lasts
 from the first rank that asked for it to the decision, with an event of no length for each rank;
 the call itself follows, with its activities in it; type and shape of the result stand at its
-end. The file is whole JSON after each event, so that it can be read after the job was killed.
+end. The file is whole JSON after each event, so that it can be read after the job was killed; a
+kill in the middle of an event that crosses a page leaves the half of it that Linux has written.
 """
 
 from __future__ import annotations
