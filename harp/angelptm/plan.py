@@ -356,14 +356,23 @@ class _Planner(Space):
         self.due = [job for job in self.due if job[0] > event]
 
     def go_home(self, home: Placement) -> None:
-        """End with each page in the tier where it began."""
-        for page, (tier, _) in enumerate(home):
-            at_home = {one for one, (own, _) in enumerate(home) if self.where[one][0] == own}
-            self.bring([page], tier, [at_home | {page}])
-        for page, (tier, _) in enumerate(home):
-            at_home = {one for one, (own, _) in enumerate(home) if self.where[one][0] == own}
-            while self.where[page][0] < tier:
-                self.move(page, NOWHERE if tier == NOWHERE else self.where[page][0] + 1, [at_home])
+        """End with each page in the tier where it began.
+
+        A page may have to leave its home to make room for another, where the host is full: then
+        all are gone through again.
+        """
+        for _ in home:
+            for page, (tier, _) in enumerate(home):
+                self.bring([page], tier, [{page}, self._at_home(home)])
+            for page, (tier, _) in enumerate(home):
+                while self.where[page][0] < tier:
+                    below = NOWHERE if tier == NOWHERE else self.where[page][0] + 1
+                    self.move(page, below, [{page}, self._at_home(home)])
+            if len(self._at_home(home)) == len(home):
+                return
+
+    def _at_home(self, home: Placement) -> set[int]:
+        return {page for page, (own, _) in enumerate(home) if self.where[page][0] == own}
 
     def _reserve(self) -> int:
         return min(RESERVE, self.capacities.host // 8)

@@ -170,6 +170,23 @@ def test_late_updates_lose_no_gradient_and_are_over_when_it_is_written_again(ste
         placement = made.end
 
 
+@settings(max_examples=400, deadline=None)
+@given(steps(), st.lists(st.sampled_from(AHEAD), min_size=3, max_size=3))
+def test_a_plan_returns_from_wherever_plans_have_left_pages(step, aheads):
+    """Which plan was taken depends on rates, so a step may begin with a host that is full."""
+    trace, capacities, pages = step
+    placement = first_placement(pages, capacities)
+    try:
+        for ahead in aheads[:2]:
+            placement = plan_ahead(trace, capacities, placement, ahead).end
+        plan_ahead(trace, capacities, placement, aheads[2])
+    except CapacityError:
+        return
+    made = plan_ahead(trace, capacities, placement, aheads[2], returns=True)
+    play(made, trace, capacities, placement)
+    assert [tier for tier, _ in made.end] == [tier for tier, _ in placement]
+
+
 @settings(max_examples=300, deadline=None)
 @given(steps(), st.sampled_from(AHEAD))
 def test_no_page_is_lost_or_stale_and_no_capacity_exceeded(step, ahead):
