@@ -63,6 +63,21 @@ def fio(rw: str, seconds: float) -> Sample:
     return Sample(job[rw]["bw_bytes"] * 1e-9)
 
 
+def per_second(seconds: float) -> float:
+    """Give an optimizer's rate, in billions of parameters a second."""
+    return PARAMETERS * 1e-9 / seconds
+
+
+def pages_gb_s(seconds: float) -> float:
+    """Give the rate of a round over all pages."""
+    return PAGES * PAGE_BYTES * 1e-9 / seconds
+
+
+def ms(seconds: float) -> float:
+    """Give milliseconds."""
+    return 1e3 * seconds
+
+
 @contextmanager
 def one_process(bench: Bench) -> Iterator[Arms]:
     """Loops of a process of its own; the optimizer's on one core."""
@@ -76,15 +91,6 @@ def one_process(bench: Bench) -> Iterator[Arms]:
                 answers = to.ask(do=do, seconds=bench.seconds)
                 return sampled(answers, value(answers[0]["seconds"] / answers[0]["times"]))
             return take
-
-        def per_second(seconds: float) -> float:
-            return PARAMETERS * 1e-9 / seconds
-
-        def pages_gb_s(seconds: float) -> float:
-            return PAGES * PAGE_BYTES * 1e-9 / seconds
-
-        def ms(seconds: float) -> float:
-            return 1e3 * seconds
 
         def largest() -> float:
             return float(all_cpus.ask(do="largest")[0]["parameters"])
@@ -116,6 +122,8 @@ def one_process(bench: Bench) -> Iterator[Arms]:
                "fio write": lambda: fio("write", bench.seconds),
                "a quarter": arm(all_cpus, "step_quarter", ms),
                "all resident": arm(all_cpus, "step_resident", ms),
+               "clipping": arm(all_cpus, "step_clip", ms),
+               "late updates": arm(all_cpus, "step_late", ms),
                "optimizer on disk": arm(all_cpus, "step_disk", ms),
                "compute or I/O alone": slower_alone,
                "simulated": predict,
@@ -180,8 +188,12 @@ ROWS = by_id((
            unit="GB/s", against=("fio write",), target=0.95),
     ArmRow("resident", "step, device holds a quarter of parameters", one_process, "a quarter",
            unit="ms", against=("all resident",), target=1.1, lower=True),
+    ArmRow("clip", "the same with clipping: its updates wait", one_process, "clipping", unit="ms",
+           against=("a quarter",), target=1.1, lower=True),
     ArmRow("disk", "step, moments on disk", one_process, "optimizer on disk", unit="ms",
            against=("compute or I/O alone",), target=1.2, lower=True),
+    ArmRow("disk-late", "step, moments on disk, updates in the next", one_process,
+           "late updates", unit="ms", against=("optimizer on disk",), target=1.0, lower=True),
     ArmRow("disk-ds", "the same", one_process, "optimizer on disk", unit="ms",
            against=("DeepSpeed NVMe",), target=0.769, lower=True),
     ArmRow("disk-sim", "simulated step, moments on disk", one_process, "simulated", unit="ms",

@@ -159,10 +159,11 @@ def compute() -> Callable[[], object]:
     return step
 
 
-def gpt_step(folder: str, **caps: int) -> Callable[[], object]:
+def gpt_step(folder: str, clipping: float = 0.0, **caps: int | str) -> Callable[[], object]:
     """A step of the example's GPT within these caps; the first ones are behind it."""
     torch.manual_seed(0)
-    how: dict[str, Any] = {"optimizer": {"type": "AdamW"}, "angelptm": caps}
+    how: dict[str, Any] = {"optimizer": {"type": "AdamW"}, "gradient_clipping": clipping,
+                           "angelptm": caps}
     if caps.get("host_bytes"):
         how["angelptm"]["disk_path"] = folder
     engine, *_ = initialize(model=example().GPT(LAYERS, WIDTH, WIDTH // 64), config=how)
@@ -173,7 +174,7 @@ def gpt_step(folder: str, **caps: int) -> Callable[[], object]:
         engine.step()
     for _ in range(5):
         step()
-    if caps.get("host_bytes"):
+    if caps.get("host_bytes") and "update" not in caps:
         (made, _), *_ = reversed(engine._steps._plans.values())
         MOVES["reads"] = sum(move.by_disk and move.source[0] == DISK for move in made.moves)
         MOVES["writes"] = sum(move.by_disk and move.target[0] == DISK for move in made.moves)
@@ -246,7 +247,9 @@ def makers(folder: str) -> dict[str, Callable[[], Callable[[], object]]]:
         "ds_adam": deepspeed_adam, "read": partial(Pages, folder, write=False),
         "write": partial(Pages, folder, write=True), "step_resident": partial(gpt_step, folder),
         "step_quarter": partial(gpt_step, folder, device_bytes=quarter),
+        "step_clip": partial(gpt_step, folder, clipping=1.0, device_bytes=quarter),
         "step_disk": partial(gpt_step, folder, **small),
+        "step_late": partial(gpt_step, folder, update="async", **small),
         "disk_alone": partial(disk_alone, folder), "compute": compute}
 
 
