@@ -4,10 +4,11 @@
 #include "session/session_state.h"
 
 /* Frames that go the same way in a row, so that segmentation offload has work: what a super-packet
- * holds at an MTU of 1500; but no more than a quarter of the window. A longer burst of longer
- * frames would put a whole message on one path. */
+ * holds at an MTU of 1500; but no more than a quarter of the window. */
 #define BURST 44
-#define BURST_BYTES 65536u
+/* The same over ports that hold back, whose frames have up to 64 KiB: 44 of these would put a whole
+ * message on one path. */
+#define HELD_BURST_BYTES 65536u
 
 /* Give the next number of its path to a packet. */
 static struct harp_sent *number_packet(struct harp_session *session, uint8_t path, uint32_t bytes,
@@ -191,7 +192,9 @@ static size_t send_burst(struct harp_session *session, uint8_t number_of_path,
     uint64_t window_bytes = path->cc.ops->window_bytes(&path->cc);
     struct harp_pick pick;
     size_t n = 0, most = harp_min(room, BURST);
-    uint64_t bytes = 0, most_bytes = harp_min(BURST_BYTES, window_bytes / 4);
+    uint64_t bytes = 0, most_bytes = window_bytes / 4;
+    if (!path->cc.ops->follows_path && session->paths_n > 1)
+        most_bytes = harp_min(most_bytes, HELD_BURST_BYTES);
     uint16_t length = 0;
     while (n < most && !has_cut_enough(session) && harp_outbox_pick(&session->outbox, &pick)) {
         uint32_t frame_bytes = HARP_HEADER_BYTES + (uint32_t)pick.length;
