@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harp.angelptm.config import ConfigError, read_config
+from harp.cli.io import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,12 +18,6 @@ if TYPE_CHECKING:
     from harp.angelptm.config import Config
 
 MIB = 1 << 20
-
-
-class Mistake(click.ClickException):
-    """A wrong file: one sentence and status 2."""
-
-    exit_code = 2
 
 
 def _bytes(limit: int | None) -> str:
@@ -59,7 +54,7 @@ def main(file: str, ranks: int) -> None:
     try:
         found = read_config(file, ranks)
     except ConfigError as error:
-        raise Mistake(str(error)) from None
+        raise InputError(str(error)) from None
     for name, value in describe(found):
         click.echo(f"{name:<24} {value}")
 
