@@ -185,7 +185,7 @@ def _trace_paths(targets: tuple[str, ...], port: int, ports: list[int], source: 
         click.echo(f"{target}: {_describe_trace(found)}", err=True)
         ways += [discovered.Way(own, f"{target}:{port}", routers, tuple(which))
                  for routers, which in found.classes.items()
-                 if routers and found.answered and found.alike == 1.0]
+                 if found.answered and found.alike == 1.0]
     if not ways:
         raise click.ClickException("nothing was discovered: no router on the path answers, or "
                                    "packets of one flow take several paths")
