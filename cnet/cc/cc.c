@@ -29,26 +29,14 @@ static uint64_t keep_initial_window(const struct harp_cc *cc)
     return cc->config.initial_bytes;
 }
 
-const struct harp_cc_ops harp_cc_fixed = {
-    .name = "fixed",
-    .init = set_up_nothing,
-    .on_ack = ignore_ack,
-    .on_loss = ignore_loss,
-    .on_timeout = ignore_timeout,
-    .on_spurious = set_up_nothing,
-    .window_bytes = keep_initial_window,
-    .follows_path = true,
-};
+#define CONSTANT_WINDOW                                                                            \
+    .init = set_up_nothing, .on_ack = ignore_ack, .on_loss = ignore_loss,                          \
+    .on_timeout = ignore_timeout, .on_spurious = set_up_nothing,                                   \
+    .window_bytes = keep_initial_window
 
-const struct harp_cc_ops harp_cc_none = {
-    .name = "none",
-    .init = set_up_nothing,
-    .on_ack = ignore_ack,
-    .on_loss = ignore_loss,
-    .on_timeout = ignore_timeout,
-    .on_spurious = set_up_nothing,
-    .window_bytes = keep_initial_window,
-};
+const struct harp_cc_ops harp_cc_fixed = {CONSTANT_WINDOW, .name = "fixed", .follows_path = true};
+
+const struct harp_cc_ops harp_cc_none = {CONSTANT_WINDOW, .name = "none"};
 
 const struct harp_cc_ops *harp_cc_by_name(const char *name)
 {
