@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 Method = Literal["local-sgd", "diloco", "streaming", "sparseloco"]
-Exchange = Literal["direct", "ring"]
+ExchangeAlgorithm = Literal["direct", "ring"]
 FP32_BITS = 32
 SCALE_BYTES = 4
 """Of each chunk of a sparse message: the largest magnitude, in fp32."""
@@ -62,14 +62,14 @@ class OuterPolicy:
     """Elements among which it selects them; 4096 need indexes of 12 bits."""
     bits: int = 0
     """Bits of a value that is sent; 0: the first of `BITS`."""
-    exchange: Exchange = "direct"
-    """Way of a sum in few bits: from each host to each other one, or around a ring of them. Whole
-    sums go around a ring, and sparse messages to all, whatever it is."""
+    exchange: ExchangeAlgorithm = "direct"
+    """Algorithm of a sum in few bits: from each host to each other one, or around a ring of them.
+    Whole sums go around a ring, and sparse messages to all, whatever it is."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be."""
         _check_name("method", self.method, get_args(Method))
-        _check_name("exchange", self.exchange, get_args(Exchange))
+        _check_name("exchange", self.exchange, get_args(ExchangeAlgorithm))
         _check("every", self.every, 1, None)
         _check("fragments", self.fragments, 1, self.every)
         _check("delay", self.delay, 0, self.every - 1)
@@ -152,8 +152,8 @@ class OuterPolicy:
 
 
 def faster_exchange(message_bytes: float, sites: Sequence[int], rate_bps: float,
-                    delay_s: float) -> Exchange:
-    """Choose the way of a sum in few bits by the lines between sites, each shared by all hosts.
+                    delay_s: float) -> ExchangeAlgorithm:
+    """Choose the algorithm of a sum in few bits by the lines between sites, which hosts share.
 
     Of N hosts each pair of hosts at two sites exchanges an N-th of a message twice, so that a line
     between sites of a and b hosts has 2ab of them each way, all at once. A ring has one on it in

@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from harp.lightcc.outer_policy import Exchange
+    from harp.lightcc.outer_policy import ExchangeAlgorithm
 
     Floats = NDArray[np.float32]
 
 
 def begin(vector: torch.Tensor, error: torch.Tensor, bits: int, group: dist.ProcessGroup | None,
-          exchange: Exchange = "direct") -> tuple[Any, Callable[[], torch.Tensor]]:
+          exchange: ExchangeAlgorithm = "direct") -> tuple[Any, Callable[[], torch.Tensor]]:
     """Begin the mean of a float32 vector; what to wait for, and what then gives it.
 
     ``error``, as long as the vector, has what was lost before and then what is lost now. Vectors
@@ -42,8 +42,8 @@ def begin(vector: torch.Tensor, error: torch.Tensor, bits: int, group: dist.Proc
     found = dist.group.WORLD if group is None else group
     here, kept = vector.cpu(), error.cpu()
     if isinstance(found, LightGroup):
-        way = FewBitsRing if exchange == "ring" else FewBits
-        call = way(found.callbacks.program_group, len(here), bits, call="mean of islands")
+        algorithm = FewBitsRing if exchange == "ring" else FewBits
+        call = algorithm(found.callbacks.program_group, len(here), bits, call="mean of islands")
         work: Any = LightWork([call.allreduce(here.numpy(), kept.numpy(), average=True)], [here])
         finish = nothing
     else:
@@ -57,7 +57,7 @@ def begin(vector: torch.Tensor, error: torch.Tensor, bits: int, group: dist.Proc
     return work, give
 
 
-def check_exchange(exchange: Exchange, group: dist.ProcessGroup | None) -> None:
+def check_exchange(exchange: ExchangeAlgorithm, group: dist.ProcessGroup | None) -> None:
     """Raise ValueError for what the group's backend does not carry."""
     found = dist.group.WORLD if group is None else group
     if exchange == "ring" and not isinstance(found, LightGroup):

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from harp.lightcc.outer.peers import Peers
-    from harp.lightcc.outer_policy import Exchange as Way
+    from harp.lightcc.outer_policy import ExchangeAlgorithm
 
 
 class Outer:
@@ -284,12 +284,13 @@ class DiLoCo(Outer):
     The defaults of ``lr`` and ``momentum`` are the paper's (arXiv 2311.08105, with AdamW inside).
     ``bits`` of 8, 4 or 2 send the difference in that width, as in INTELLECT-1 (8, arXiv
     2412.01152); rounding errors are added to the next round's, as in MuLoCo (2, arXiv 2505.23725).
-    They travel as ``exchange`` says: `harp.lightcc.outer_policy.faster_exchange` tells which way.
+    They travel as ``exchange`` says: `harp.lightcc.outer_policy.faster_exchange` chooses.
     """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, every: int,
                  islands: Islands | None = None, *, lr: float = 0.7, momentum: float = 0.9,
-                 bits: int = 32, exchange: Way = "direct", peers: Peers | None = None) -> None:
+                 bits: int = 32, exchange: ExchangeAlgorithm = "direct",
+                 peers: Peers | None = None) -> None:
         policy = OuterPolicy("diloco", every, bits=bits, exchange=exchange)
         super().__init__(model, optimizer, policy, islands, peers, lr=lr, momentum=momentum)
 
@@ -304,7 +305,8 @@ class StreamingDiLoCo(Outer):
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, every: int,
                  islands: Islands | None = None, *, fragments: int = 4, delay: int = 1,
                  lr: float = 0.7, momentum: float = 0.9, local_share: float | None = None,
-                 bits: int = 32, exchange: Way = "direct", peers: Peers | None = None) -> None:
+                 bits: int = 32, exchange: ExchangeAlgorithm = "direct",
+                 peers: Peers | None = None) -> None:
         if local_share is None:
             local_share = 0.5 if delay else 0.0
         super().__init__(model, optimizer,
