@@ -9,6 +9,7 @@ import pytest
 
 from harp.collectives.registry import make_plan
 from harp.lightcc.few_bits import BITS, CHUNK, FewBits, add, message_bytes, take
+from harp.lightcc.few_bits_ring import FewBitsRing
 from tests.harp.lightcc.every_kernel import kernel_names, kernels
 from tests.harp.lightcc.test_group import group_of, of_all
 
@@ -187,13 +188,15 @@ def test_a_call_on_the_same_vector_waits_for_its_sum():
     np.testing.assert_allclose(data[0], 18, rtol=1e-5)
 
 
-def test_ranks_with_other_bits_are_named():
+@pytest.mark.parametrize(("algorithm", "words"), [
+    (FewBits, ""), (FewBitsRing, " around a ring, hop 1 of 2")])
+def test_ranks_with_other_bits_are_named(algorithm, words):
     with group_of(2) as group:
-        futures = [FewBits(rank, 100, 8 if rank.rank else 4).allreduce(np.zeros(100, "<f4"))
+        futures = [algorithm(rank, 100, 8 if rank.rank else 4).allreduce(np.zeros(100, "<f4"))
                    for rank in group]
         said = {str(future.exception(60)) for future in futures}
     assert len(said) == 1
-    assert "rank 0 calls allreduce of 100 float32, sum, in 4 bits" in said.pop()
+    assert "rank 0 calls allreduce of 100 float32, sum, in 4 bits" + words in said.pop()
 
 
 def test_bits_that_cannot_be_are_refused():

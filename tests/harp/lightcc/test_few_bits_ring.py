@@ -70,15 +70,6 @@ def test_each_rank_sends_its_right_neighbour_what_the_plan_says(monkeypatch):
     assert sent == wanted
 
 
-def test_ranks_with_other_bits_are_named():
-    with group_of(2) as group:
-        futures = [FewBitsRing(rank, 100, 8 if rank.rank else 4).allreduce(np.zeros(100, "<f4"))
-                   for rank in group]
-        said = {str(future.exception(60)) for future in futures}
-    assert len(said) == 1
-    assert "in 4 bits around a ring, hop 1 of 2" in said.pop()
-
-
 def test_impossible_sizes_are_refused():
     with group_of(1) as group:
         with pytest.raises(ValueError, match="bits is 3; allowed are 8, 4, 2"):
