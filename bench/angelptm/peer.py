@@ -57,7 +57,7 @@ def last_line(said: str) -> str:
 
 @cache
 def installed() -> Path:
-    """Make the environment where there is none; gives its Python."""
+    """Make the environment unless it is there, and give its Python."""
     release = f"import deepspeed.git_version_info as own; assert own.version == '{RELEASE}'"
     if PYTHON.exists() and not _run([PYTHON, "-c", release], PATIENCE_S).returncode:
         return PYTHON

@@ -122,8 +122,8 @@ struct harp_connection {
     struct harp_key secret, hello, accept, in, out;
     bool omits_crc;   /* of long payloads that it sends */
     bool keyed;       /* in and out are made */
-    uint8_t off_rail; /* 1 + the path that harp_engine_widen_hops kept although it joins addresses
-                         of two rails; 0: there is none */
+    uint8_t off_rail; /* 1 + the number of a path that joins addresses of two rails, and that
+                         harp_engine_widen_hops kept for the time being; 0: no path */
     bool ready;       /* CONNECTED was reported */
     bool ended;       /* CLOSED was */
     bool orphan;      /* the application has let go of it */

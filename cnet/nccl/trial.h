@@ -51,8 +51,8 @@ struct trial *trial_begin(struct harp_engine *engine, const struct harp_handle *
 bool trial_step(struct trial *trial, struct trial_result *result);
 void trial_end(struct trial *trial);
 
-/* Whether the trial is one of those that a process bounds: it measures, or may soon. One whose peer
- * lets it wait is none, or ranks that wait for one another would wait for ever. */
+/* Whether the trial counts towards the bound: it measures, or may soon. A trial that waits for its
+ * peer does not count, or ranks that wait for one another would wait for ever. */
 bool trial_is_busy(const struct trial *trial);
 
 /* Say on a new connection that it is no trial. Returns whether that was sent. */

@@ -2,9 +2,10 @@
  *
  *   service time = time in which something was in flight / bytes that arrived in it
  *
- * That is the utilisation law of a queue (Denning and Buzen, ACM Computing Surveys 10(3), 1978). It
- * holds for a path that is full and for one that carries a frame now and then, whose round trip
- * then counts. Both sums are halved every HARP_SERVICE_BYTES, so that what they say stays recent.
+ * That is the utilisation law of a queue (Denning and Buzen, ACM Computing Surveys 10(3), 1978). On
+ * a full path it is the inverse of the rate. On a path with a frame now and then the round trip
+ * counts in full. Both sums are halved every HARP_SERVICE_BYTES, so that what they say stays
+ * recent.
  */
 #ifndef HARP_SERVICE_H
 #define HARP_SERVICE_H

@@ -6,8 +6,8 @@
 /* Frames that go the same way in a row, so that segmentation offload has work: what a super-packet
  * holds at an MTU of 1500; but no more than a quarter of the window. */
 #define BURST 44
-/* The same over ports that hold back, whose frames have up to 64 KiB: 44 of these would put a whole
- * message on one path. */
+/* Most bytes of a burst over a port that holds back. Frames have up to 64 KiB there, and 44 of them
+ * would put a whole message on one path. */
 #define HELD_BURST_BYTES 65536u
 
 /* Give the next number of its path to a packet. */

@@ -99,7 +99,7 @@ void harp_embedding_set_clock(struct harp_embedding *table, uint32_t now);
 int harp_embedding_cap(struct harp_embedding *table, const char *folder, uint64_t memory_bytes);
 /* Rows in memory: all, without a cap. */
 uint64_t harp_embedding_resident(const struct harp_embedding *table);
-/* Pages that were read so far, of which a call's rows came; and the bytes of one. */
+/* How many pages all calls have read so far, and the bytes of a page. */
 uint64_t harp_embedding_pages_read(const struct harp_embedding *table);
 uint64_t harp_embedding_page_bytes(const struct harp_embedding *table);
 /* A sentence about the disk: the reason of this thread's last -errno that is neither -ENOMEM nor

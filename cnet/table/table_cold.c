@@ -12,7 +12,7 @@
 
 enum { LEAST_ROUND = 64, FIRST_PAGES = 16, WIDEST_PAGE = 64 << 10 };
 
-/* The smallest page of which records leave an eighth at most unused. */
+/* Choose the smallest page in which records leave at most an eighth unused. */
 static void choose_page(struct table_cold *cold)
 {
     size_t bytes = HARP_STORE_ALIGN;
