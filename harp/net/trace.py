@@ -34,8 +34,9 @@ hops all six flows take the same one once in 32 times; with four, once in 1024."
 MOST_HOPS = 8
 WAIT_S = 0.25
 """Wait for answers to a packet before it is sent again."""
-PATIENCE = 3
-"""Packets without any answer, after which a router is taken to be silent."""
+PATIENCE = 5
+"""Packets without any answer, after which a router is taken to be silent: a Linux router at its
+limit answers within a second, which is four waits."""
 SILENT = 2
 """Silent routers in a row that end the path, if the target is silent too."""
 CHECKED = 4

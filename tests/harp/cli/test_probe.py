@@ -230,6 +230,17 @@ def test_a_target_that_answers_some_ports_late_is_no_router(monkeypatch):
 
 
 @root_only
+def test_a_router_at_its_limit_of_answers_is_not_silent(wired):
+    """Linux answers a host six times at once, then once a second (icmp_ratelimit)."""
+    _, wiring = wired
+    with wiring.hosts[0].entered():
+        for ports in ("61310-61317", "61318-61318", "61319-61319"):
+            done = run(wiring.address(1), "--ports", ports, "--source", wiring.address(0))
+            assert "source ports map to 1 path" in done.stderr
+            assert "do not answer" not in done.stderr
+
+
+@root_only
 def test_a_port_of_another_process_is_passed_over(wired):
     _, wiring = wired
     with wiring.hosts[0].entered(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
