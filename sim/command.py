@@ -2,11 +2,16 @@
 
 Errors of options, of the topology file and of outputs all end with status 2 and ``error: ...`` on
 standard error; an interrupted command ends with status 130, as a shell expects.
+
+`set_option` is ``--set``. The shell completes paths from where the command runs, so a path in its
+value is taken from there, while paths in a file are taken from the file's folder.
 """
 
 from __future__ import annotations
 
+import re
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -20,6 +25,34 @@ def plain_command(function: Callable[..., object]) -> PlainCommand:
     settings = {"max_content_width": 100, "help_option_names": ["-h", "--help"]}
     versioned = click.version_option(package_name="harp-stack", message="%(package)s %(version)s")
     return click.command(cls=PlainCommand, context_settings=settings)(versioned(function))
+
+
+def set_option(says: str) -> Callable[[Callable[..., object]], Callable[..., object]]:
+    """Make the option ``--set KEY=VALUE`` of a command, whose help ``says`` what it changes."""
+    return click.option("--set", "changes", multiple=True, metavar="KEY=VALUE",
+                        callback=lambda _context, _option, changes: tuple(map(_from_here, changes)),
+                        help=f"{says} (may be repeated).")
+
+
+_PATH_KEY = re.compile(r"((?:.*\.)?workload\.(?:model|trace|trace\.prefix|trace\.groups))=(.+)")
+"""A change of a key that can be a path."""
+
+
+def _from_here(change: str) -> str:
+    """Complete a path that begins at the working directory, where it names something there."""
+    match = _PATH_KEY.fullmatch(change)
+    if match is None:
+        return change
+    from sim.schema.transformer_keys import is_model_path
+
+    if match[1].endswith("model") and not is_model_path(match[2]):
+        return change
+    path = Path(match[2]).absolute()
+    try:
+        here = path.is_file() or any(path.parent.glob(f"{path.name}*.et"))
+    except (OSError, ValueError):
+        return change
+    return f"{match[1]}={path}" if here else change
 
 
 class PlainCommand(click.Command):

@@ -13,14 +13,13 @@ from pathlib import Path
 
 import click
 
-from sim.command import plain_command
+from sim.command import plain_command, set_option
 
 
 @plain_command
 @click.argument("before", type=click.Path(path_type=Path))
 @click.argument("after", type=click.Path(path_type=Path))
-@click.option("--set", "changes", multiple=True, metavar="KEY=VALUE",
-              help="Change a value of both files, e.g. workload.batch=64 (may be repeated).")
+@set_option("Change a value of both files, e.g. workload.batch=64")
 @click.option("--scenario", multiple=True,
               help="Compare only this scenario's rows (may be repeated).")
 @click.option("--draws", type=click.IntRange(0, 10_000), metavar="N",

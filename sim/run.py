@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sim.command import plain_command
+from sim.command import plain_command, set_option
 from sim.network.fidelity import NETWORKS
 
 if TYPE_CHECKING:
@@ -93,9 +93,7 @@ class Options:
 
 @plain_command
 @click.argument("topology", type=click.Path(path_type=Path))
-@click.option("--set", "changes", multiple=True, metavar="KEY=VALUE",
-              help="Change a value of the file, e.g. hosts[0].nics[0].rate=100Gbps (may be "
-                   "repeated).")
+@set_option("Change a value of the file, e.g. hosts[0].nics[0].rate=100Gbps")
 @click.option("--scenario", multiple=True, help="Run only this scenario (may be repeated).")
 @click.option("--explain", is_flag=True, help="Show the parts of each step's or collective's time.")
 @click.option("--json", metavar="FILE|-", help="Write the answer as JSON.")

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sim.command import plain_command
+from sim.command import plain_command, set_option
 
 if TYPE_CHECKING:
     from sim.cluster.cluster import Cluster
@@ -50,8 +50,7 @@ MOST_SHOWN = 16
               help="Beside --et: the traces of Kineto of the same steps, as in 'kineto.*.json'.")
 @click.option("--scenario", metavar="NAME",
               help="Scenario that gives stack, algorithm and routing; the first by default.")
-@click.option("--set", "changes", multiple=True, metavar="KEY=VALUE",
-              help="Change a value of the topology file (may be repeated).")
+@set_option("Change a value of the topology file")
 @click.option("--write", is_flag=True,
               help="Write the traces of a step of the file's workload, instead of reading some.")
 @click.option("--groups", type=PATH, metavar="FILE",

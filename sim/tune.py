@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sim.command import plain_command
+from sim.command import plain_command, set_option
 
 if TYPE_CHECKING:
     from sim.answer.nccl_tuning import Tuned
@@ -38,8 +38,7 @@ PATH = click.Path(path_type=Path)
 @click.option("--scenario", metavar="NAME",
               help="Scenario that gives stack and settings; the first by default.")
 @click.option("--stack", metavar="NAME", help="Host stack; the scenario's by default.")
-@click.option("--set", "changes", multiple=True, metavar="KEY=VALUE",
-              help="Change a value of the file (may be repeated).")
+@set_option("Change a value of the file")
 @click.option("--sizes", metavar="FROM:TO:FACTOR", help=f"Sizes to simulate.  [{SIZES}]")
 @click.option("--budget", metavar="TIME", help="Time for simulating sizes.  [60s]")
 @click.option("--measured", multiple=True, metavar="CHOICE=LOG",

@@ -173,15 +173,19 @@ def read_model(value: Any, info: ValidationInfo) -> Any:
     if not isinstance(value, str):
         raise Problem(f"found {show(value)}", found=value, allowed="the name of a model, the path "
                       "of a config.json or of a traced model, or a mapping of a transformer's keys")
-    traced = value.lower().endswith(SUFFIXES)
-    if "/" not in value and not value.endswith(".json") and not traced:
+    if not is_model_path(value):
         return value
     path = Path((info.context or {}).get("folder", "."), value)
     try:
-        return read_model_file(path) if traced else _read(path)
+        return read_model_file(path) if value.lower().endswith(SUFFIXES) else _read(path)
     except TopologyError as error:
         where = f"{path}:{error.line}: {error.key}:" if error.line else f"{path}"
         raise Problem(f"{where} {error.says}", found=value, allowed=error.allowed) from None
+
+
+def is_model_path(value: str) -> bool:
+    """Whether ``workload.model`` is the path of a file, rather than the name of a model."""
+    return "/" in value or value.lower().endswith((".json", *SUFFIXES))
 
 
 def _read(path: Path) -> TransformerKeys:

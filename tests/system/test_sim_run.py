@@ -331,6 +331,21 @@ def test_a_value_is_set_as_if_it_stood_in_the_file(small, tmp_path, change, same
     assert rate_of(small, "--set", change)["scenarios"] == rate_of(other)["scenarios"]
 
 
+def test_a_path_that_is_set_begins_where_the_command_runs(small, tmp_path, monkeypatch):
+    """The shell completes it from there; a path in the file begins at the file's folder."""
+    config = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 2, "vocab_size": 512,
+              "n_positions": 128}
+    (here := tmp_path / "elsewhere").mkdir()
+    (here / "config.json").write_text(json.dumps(config))
+    (here / "vgg16").write_text("")
+    monkeypatch.chdir(here)
+    tokens = ("--set", "workload.sequence=128")
+    assert rate_of(small, *tokens, "--set", "workload.model=config.json")["scenarios"]
+    assert rate_of(small, "--set", "workload.model=vgg16")["scenarios"]
+    missing = run(small, "--set", "workload.model=other.json", "--quiet")
+    assert (missing.exit_code, "other.json" in missing.stderr) == (2, True)
+
+
 def test_several_values_are_set_in_order(small):
     document = rate_of(small, "--set", "seed=2", "--set", "seed=3")
     assert (document["seed"], document["file"]["set"]) == (3, ["seed=2", "seed=3"])
