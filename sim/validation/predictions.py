@@ -274,6 +274,15 @@ right.
 `docs/inside/simulator.md` says where the spread of P10 to P90 comes from.
 """
 
+FIRST = """\
+## Figures that nobody here had used
+
+These were predicted once with the defaults of their day and then put into the table, whatever came
+out; cases keep what was said then (`first`), as speeds over publication. What was built afterwards
+may have been found by them, so only these lines are blind.
+
+"""
+
 
 def print_rows(rows: Sequence[Prediction], console: Console, *, covered: bool,
                refit: bool) -> None:
@@ -333,6 +342,24 @@ def summary_lines(rows: Sequence[Prediction], *, covered: bool = True,
     return lines
 
 
+def first_lines(rows: Sequence[Prediction]) -> list[str]:
+    """Say how good predictions of figures were before anybody here had used them."""
+    lines = []
+    for what, sized in (("training", False), ("collectives", True)):
+        some = [(row.source, row.figure.first) for row in rows
+                if row.figure.first is not None and (row.figure.size is not None) == sized]
+        if not some:
+            continue
+        ratios = [first for _, first in some if first is not None]
+        held = mean(low <= 1 <= high for _, low, high in ratios)
+        lines.append(
+            f"{len(some)} of {what}, from {len({source for source, _ in some})} sources: median "
+            f"error {percent(median(abs(ratio - 1) for ratio, _, _ in ratios), decimals=1)}; "
+            f"{percent(mean(ratio > 1 for ratio, _, _ in ratios))} too fast; P10 to P90 held "
+            f"{percent(held)} of them.")
+    return lines
+
+
 def write_page(rows: Sequence[Prediction], path: Path) -> None:
     """Write the page, and its plot under the same name with .png."""
     plot = path.with_suffix(".png")
@@ -345,6 +372,9 @@ def page(rows: Sequence[Prediction], plot: str) -> str:
     parts = [INTRODUCTION, "".join(f"- {line}\n" for line in summary_lines(rows)),
              f"![Prediction over measurement of every row]({plot})\n", _table(rows)]
     parts.append(REMARKS)
+    first = first_lines(rows)
+    if first:
+        parts.append(FIRST + "".join(f"- {line}\n" for line in first))
     misses = [row for row in rows if missed(row)]
     if misses:
         parts.append("## Why rows miss\n\n" + "".join(

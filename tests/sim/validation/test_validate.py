@@ -20,6 +20,7 @@ from sim.validation.fidelities import CASES, compare, summary_line
 from sim.validation.predictions import (
     Prediction,
     Summary,
+    first_lines,
     in_words,
     marks,
     missed,
@@ -112,6 +113,23 @@ def test_a_collective_is_predicted_in_its_own_quantity(tmp_path):
     cluster = Cluster(case.topology)
     for figure in case.figures:
         assert predict(cluster, figure) == pytest.approx(figure.value, rel=0.01)
+
+
+def test_the_page_keeps_what_was_first_predicted():
+    """Two figures of a source, one of them held by its first interval."""
+    figures = [{"scenario": "ring", "size": "1MiB", "busbw": "1GB/s", "first": first}
+               for first in ([1.5, 1.2, 2.0], [0.9, 0.8, 1.1])]
+    case = load_case(ROOT / "made-up.yaml", data=yaml.safe_dump(case_of(figures=figures)).encode())
+    rows = [Prediction("a", "b", number, figure, 1.0, 1.0, 1.0)
+            for number, figure in enumerate(case.figures)]
+    assert first_lines(rows) == ["2 of collectives, from 1 sources: median error 30.0 %; 50 % too "
+                                 "fast; P10 to P90 held 50 % of them."]
+
+
+def test_a_first_prediction_that_is_no_ratio_is_refused(tmp_path):
+    figure = {"scenario": "ring", "size": "1MiB", "busbw": "1GB/s", "first": [0.0, 1.0, 2.0]}
+    with pytest.raises(TopologyError, match="first"):
+        load_case(write(tmp_path, case_of(figures=[figure])))
 
 
 @pytest.mark.parametrize(("figure", "says"), [
