@@ -15,8 +15,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from lab.c_programs import HEADERS, SANITIZED, build, kept_folder, library, locked
 from tests.support import ROOT
-from tests.support.c_programs import SANITIZED, build, kept_folder, library, locked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,7 +45,7 @@ def client(flags: Sequence[str] = SANITIZED) -> Path:
     return _made("client", [SOURCES / "plugin.c", *sorted(SOURCES.glob("client*.c"))],
                  [*flags, "-Wl,--no-as-needed", "-ldl"],
                  more=[*SOURCES.glob("*.h"), CNET / "nccl" / "abi.h",
-                       ROOT / "bench" / "c" / "bench.h"])
+                       HEADERS / "bench.h"])
 
 
 def tcp_ref(flags: Sequence[str] = SANITIZED, broken: str = "SOUND") -> Path:
