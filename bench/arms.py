@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.subject import BenchError
-from tests.support import c_programs
+from lab import c_programs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -65,7 +65,8 @@ def build(name: str) -> Path:
         if program.stack:
             sources.append(c_programs.library(RELEASE))
         out = BUILT / name
-        newest = max(path.stat().st_mtime for path in (*sources, *SOURCES.glob("*.h")))
+        headers = (*SOURCES.glob("*.h"), *c_programs.HEADERS.glob("*.h"))
+        newest = max(path.stat().st_mtime for path in (*sources, *headers))
         if out.exists() and out.stat().st_mtime > newest:
             return out
         BUILT.mkdir(parents=True, exist_ok=True)

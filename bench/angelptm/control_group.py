@@ -11,7 +11,7 @@ from pathlib import Path
 from bench.angelptm.peer import environment, installed, last_line
 from bench.arms import ROOT
 from bench.subject import BenchError, PeerError
-from tests.support.control_groups import control_group
+from lab.control_groups import control_group
 
 SCRIPT = ROOT / "bench" / "angelptm" / "capacity.py"
 LIMIT_BYTES, LAYER = 1536 << 20, 1024 ** 2

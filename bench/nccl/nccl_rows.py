@@ -1,6 +1,6 @@
 """Speed of the NCCL plugin against kernel TCP as NCCL's own Socket transport uses it.
 
-The client of tests/cnet/nccl/client drives every plugin: it posts, polls and yields as NCCL's
+The client of lab/nccl_client drives every plugin: it posts, polls and yields as NCCL's
 progress thread does, with 4 MiB messages, 8 in flight, one CPU for each end. The reference
 (tcp_ref.h there) runs at the best of its settings. Needs root.
 """
@@ -16,9 +16,9 @@ from bench.arms import RELEASE, Bench, Sample, alone, build, gbps, one_way
 from bench.comparison import ArmRow, compare
 from bench.rows import by_id
 from bench.stack import emulated as machine
+from lab import nccl_pair
 from lab.offloads import SEGMENTATION
 from lab.veth import veth_pair
-from tests.support import nccl_pair
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,6 +1,6 @@
 """Scenes under the NCCL client: HARP's plugin, and kernel TCP as NCCL uses it.
 
-The client of tests/cnet/nccl/client sends messages of 512 KiB, 8 of them under way, as NCCL's
+The client of lab/nccl_client sends messages of 512 KiB, 8 of them under way, as NCCL's
 progress thread does. HARP's plugin fuses both NICs (HARP_RAILS). The TCP reference cuts each
 message over four sockets: between the hosts' addresses on loopback, which the kernel hashes over
 both ports, or between the addresses of one NIC, as NCCL does.
@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, TextIO
 from bench.tccl.goodput import Run, Sample, bins_of, lateness
 from bench.tccl.scenes import PORT
 from bench.tccl.two_ports import HOST_ADDRESSES, RATE_BPS, Lab
+from lab import nccl_pair
 from lab.dual_tor import MTU, PORTS
 from lab.impairments import ETHERNET_BYTES
-from tests.support import nccl_pair
 
 if TYPE_CHECKING:
     from bench.tccl.scenes import Scene

@@ -117,7 +117,7 @@ NCCL = tuple(
     Scene(f"NCCL client, TCP {way}", tuple(
         moment._replace(what=f"NCCL: {moment.what}; TCP {way}") for moment in PULLED.moments),
         PULLED.end_s, tcp) for way, tcp in (("hashed", "tcp"), ("by NIC 1", "tcp-nic")))
-"""The same under the client of tests/cnet/nccl/client, in the lab. TCP's sockets are hashed over
+"""The same under the client of lab/nccl_client, in the lab. TCP's sockets are hashed over
 both ports, or have the address of NIC 1, as NCCL's own have."""
 TWO_PORTS = (*HASHED, DEGRADED, PULLED)
 """Aggregation of two ports."""

@@ -14,8 +14,8 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from lab.c_programs import SANITIZED, build, library
 from tests.support import ROOT
-from tests.support.c_programs import SANITIZED, build, library
 from tests.support.planted_bugs import plant
 
 if TYPE_CHECKING:

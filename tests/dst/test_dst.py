@@ -6,8 +6,8 @@ import subprocess
 
 import pytest
 
+from lab.c_programs import SANITIZED
 from tests.dst.dst_programs import FAST, build_dst, build_engines, run_dst
-from tests.support.c_programs import SANITIZED
 from tests.support.levels import long_except
 from tests.support.planted_bugs import IN_ENGINES, IN_SESSIONS, IN_TCP
 

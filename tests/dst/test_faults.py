@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from lab.c_programs import SANITIZED, build, run
 from tests.dst.dst_programs import driver_sources
 from tests.support import ROOT
-from tests.support.c_programs import SANITIZED, build, run
 
 
 @pytest.mark.long

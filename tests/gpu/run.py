@@ -25,9 +25,10 @@ import tempfile
 import time
 from pathlib import Path
 
+from lab import nccl_pair
 from lab.namespace import why_unusable
 from tests.gpu import launch
-from tests.support import ROOT, nccl_pair
+from tests.support import ROOT
 
 HAS_TORCH = "import torch"
 HAS_CUDA = "import torch; raise SystemExit(0 if torch.cuda.is_available() else 3)"

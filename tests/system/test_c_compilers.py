@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lab.c_programs import STRICT
 from tests.support import ROOT
-from tests.support.c_programs import STRICT
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,8 +11,8 @@ from pathlib import Path
 import networkx
 import pytest
 
+from lab.c_programs import STRICT, library
 from tests.support import ROOT
-from tests.support.c_programs import STRICT, library
 
 CNET = ROOT / "cnet"
 # A folder of cnet, and whose functions it may call beside its own.

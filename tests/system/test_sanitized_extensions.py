@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from lab.c_programs import SANITIZED, library
 from tests.support import ROOT
-from tests.support.c_programs import SANITIZED, library
 from tests.support.levels import long
 
 FLAGS = [*SANITIZED, "-fPIC"]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lab import vm
-from tests.support.c_programs import build, library
+from lab.c_programs import build, library
 
 if TYPE_CHECKING:
     from pathlib import Path

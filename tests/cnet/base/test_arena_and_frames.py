@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from lab.c_programs import SANITIZED, build, library, run
+from lab.control_groups import control_group
 from tests.support import PATIENCE_S, ROOT
-from tests.support.c_programs import SANITIZED, build, library, run
-from tests.support.control_groups import control_group
 
 HUGE_PAGES = Path("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages")
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lab.c_programs import build
+from lab.control_groups import control_group
 from tests.support import PATIENCE_S
-from tests.support.c_programs import build
-from tests.support.control_groups import control_group
 
 if TYPE_CHECKING:
     from pathlib import Path

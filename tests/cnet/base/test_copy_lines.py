@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.c_programs import SANITIZED, build, run
+from lab.c_programs import SANITIZED, build, run
 
 
 @pytest.mark.parametrize("flags", [SANITIZED, ["-O2"]], ids=["sanitized", "optimised"])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import subprocess
 
+from lab.c_programs import build, run
 from tests.support import ROOT
-from tests.support.c_programs import build, run
 
 
 def test_calls_of_newer_headers_become_calls_of_old_functions(tmp_path):

@@ -1,6 +1,6 @@
 """CPUs of a NUMA node, and an engine's thread on them."""
 
-from tests.support.c_programs import build, library, run
+from lab.c_programs import build, library, run
 
 
 def test_an_engines_thread_runs_on_its_cards_node(tmp_path):

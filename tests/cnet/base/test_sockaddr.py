@@ -1,6 +1,6 @@
 """Addresses for socket calls: IPv4, IPv6 and link-local ones, there and back."""
 
-from tests.support.c_programs import build, library, run
+from lab.c_programs import build, library, run
 
 
 def test_addresses_for_socket_calls(tmp_path):

@@ -5,8 +5,8 @@ Both tests must also see through: each deliberate mistake in the header is one t
 
 import pytest
 
+from lab.c_programs import SANITIZED, build, run
 from tests.support import ROOT
-from tests.support.c_programs import SANITIZED, build, run
 
 HEADER = ROOT / "cnet" / "base" / "spsc.h"
 THREADS = ["-O1", "-fsanitize=thread", "-D_GNU_SOURCE"]

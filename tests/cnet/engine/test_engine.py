@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from lab.c_programs import SANITIZED, build, library, run
 from tests.support import PATIENCE_S
-from tests.support.c_programs import SANITIZED, build, library, run
 
 THREADS = ["-O1", "-fsanitize=thread", "-Wno-tsan", "-fno-omit-frame-pointer"]
 WRAPPED = ["malloc", "calloc", "realloc", "aligned_alloc", "free", "pthread_mutex_lock"]

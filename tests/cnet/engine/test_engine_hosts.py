@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lab.c_programs import build, library
 from lab.namespace import why_unusable
 from lab.veth import End, veth_pair
 from tests.support import PATIENCE_S
-from tests.support.c_programs import build, library
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,10 +10,10 @@ import pytest
 
 from harp._cnet import ffi, lib
 from harp.net import Completion, Engine, Handle, Port, Timeout
+from lab.c_programs import build, library, run
 from lab.namespace import why_unusable
 from lab.veth import Net
 from tests.support import PATIENCE_S
-from tests.support.c_programs import build, library, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

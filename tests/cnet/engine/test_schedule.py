@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.c_programs import SANITIZED, build, run
+from lab.c_programs import SANITIZED, build, run
 
 SOURCES = ["tests/cnet/engine/test_schedule.c", "cnet/base/timer_heap.c", "cnet/engine/schedule.c"]
 THREADS = ["-O1", "-fsanitize=thread", "-Wno-tsan"]

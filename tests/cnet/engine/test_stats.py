@@ -1,6 +1,6 @@
 """An engine's counters and flight recorder, read from outside."""
 
-from tests.support.c_programs import SANITIZED, build, library, run
+from lab.c_programs import SANITIZED, build, library, run
 
 THREADS = ["-O1", "-fsanitize=thread", "-Wno-tsan"]
 

@@ -13,9 +13,9 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from lab.c_programs import SANITIZED, STRICT, build
 from tests.dst.dst_programs import session_sources
 from tests.support import ROOT
-from tests.support.c_programs import SANITIZED, STRICT, build
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -2,6 +2,7 @@
 
 import pytest
 
+from lab.c_programs import run
 from tests.cnet.fuzz.fuzz_programs import (
     TARGETS,
     build_fuzzer,
@@ -11,7 +12,6 @@ from tests.cnet.fuzz.fuzz_programs import (
     has_libfuzzer,
 )
 from tests.support import ROOT
-from tests.support.c_programs import run
 from tests.support.levels import long
 
 RUNS = {"wire": 8_000_000, "session": 80_000}

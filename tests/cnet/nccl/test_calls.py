@@ -7,8 +7,8 @@ import subprocess
 
 import pytest
 
+from lab.c_programs import SANITIZED, build, library
 from tests.cnet.nccl.test_transfer import SOURCES
-from tests.support.c_programs import SANITIZED, build, library
 
 RACES = ["-O1", "-fsanitize=thread", "-Wno-tsan"]
 

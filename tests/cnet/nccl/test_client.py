@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lab.namespace import why_unusable
+from lab.nccl_pair import SOURCES, client, run_pair, tcp_ref
 from lab.veth import veth_pair
 from tests.support import PATIENCE_S
 from tests.support.levels import long_except
-from tests.support.nccl_pair import SOURCES, client, run_pair, tcp_ref
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from lab.c_programs import build
 from tests.cnet.nccl.test_plugin import ask
 from tests.support import PATIENCE_S
-from tests.support.c_programs import build
 
 if TYPE_CHECKING:
     from pathlib import Path

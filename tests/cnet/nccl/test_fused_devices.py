@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from lab.c_programs import build, library, run
+from lab.nccl_pair import client, harp, run_pair
 from lab.veth import End, Net
 from tests.cnet.nccl.test_plugin import INVALID_USAGE, add_links, ask, names, root_only, warnings
 from tests.cnet.nccl.test_transfer import SOURCES
-from tests.support.c_programs import build, library, run
 from tests.support.levels import long_except
-from tests.support.nccl_pair import client, harp, run_pair
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

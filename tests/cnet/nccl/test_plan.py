@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from lab.c_programs import build, library, run
 from lab.namespace import Namespace, why_unusable
+from lab.nccl_pair import Pair, client, harp, run_pair
 from lab.veth import End, Net, veth_pair
 from tests.cnet.nccl.test_plugin import add_links, ask, warnings
-from tests.support.c_programs import build, library, run
-from tests.support.nccl_pair import Pair, client, harp, run_pair
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,6 +1,6 @@
 """HARP's NCCL plugin seen from outside: settings, devices, ports, symbols.
 
-Whether it moves data as NCCL expects is tried by the client of tests/cnet/nccl/client.
+Whether it moves data as NCCL expects is tried by the client of lab/nccl_client.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from lab.namespace import Namespace, why_unusable
+from lab.nccl_pair import harp
 from lab.veth import Net, veth_pair
 from tests.support import PATIENCE_S, ROOT
-from tests.support.nccl_pair import harp
 
 PLAIN = ("-O2",)
 SAYS = ROOT / "tests" / "support" / "plugin_says.py"

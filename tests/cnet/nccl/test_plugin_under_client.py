@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lab.namespace import why_unusable
+from lab.nccl_pair import Ended, Pair, client, harp, run_pair
 from lab.veth import veth_pair
 from tests.support.levels import long, long_except
-from tests.support.nccl_pair import Ended, Pair, client, harp, run_pair
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from lab.namespace import why_unusable
+from lab.nccl_pair import Ended, Pair, client, harp, run_pair
 from lab.veth import veth_pair
 from tests.cnet.nccl.test_plugin import INVALID_USAGE, ask, warnings
 from tests.support.levels import long_except
-from tests.support.nccl_pair import Ended, Pair, client, harp, run_pair
 
 root_only = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 QUICK = ("fifo", "lifo", "tags", "smaller", "many", "in-flight")

@@ -10,8 +10,8 @@ import subprocess
 
 import pytest
 
+from lab.c_programs import build, library
 from tests.support import ROOT
-from tests.support.c_programs import build, library
 
 SOURCES = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "cnet" / "nccl").glob("*.c"))]
 

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lab.c_programs import build, library
 from lab.namespace import why_unusable
+from lab.nccl_pair import Ended, client, harp, run_pair
 from lab.veth import End, Net, veth_pair
 from tests.cnet.nccl.test_plugin import INVALID_USAGE, ask, warnings
 from tests.cnet.nccl.test_transfer import SOURCES
 from tests.support import PATIENCE_S
-from tests.support.c_programs import build, library
 from tests.support.levels import long, long_except
-from tests.support.nccl_pair import Ended, client, harp, run_pair
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

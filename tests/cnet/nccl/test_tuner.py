@@ -16,13 +16,13 @@ import numpy as np
 import pytest
 
 from harp.collectives.tuning import Tuning
+from lab.c_programs import SANITIZED, build, library, run
+from lab.nccl_pair import harp
 from sim.answer.collective_bench import parse_sizes
 from sim.answer.nccl_tuning import tune
 from sim.cluster.cluster import Cluster
 from sim.schema import load
 from tests.support import PATIENCE_S, ROOT
-from tests.support.c_programs import SANITIZED, build, library, run
-from tests.support.nccl_pair import harp
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

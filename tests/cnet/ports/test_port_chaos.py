@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from tests.support.c_programs import build, library, run
+from lab.c_programs import build, library, run
 
 # As struct harp_chaos has them.
 FIELDS = ("seed", "drop", "burst", "burst_length", "delay", "jitter", "reorder", "reorder_delay",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.c_programs import SANITIZED, build, library, run
+from lab.c_programs import SANITIZED, build, library, run
 
 THREADS = ["-O1", "-fsanitize=thread", "-Wno-tsan"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.support.c_programs import build, library, run
+from lab.c_programs import build, library, run
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -4,10 +4,10 @@ import subprocess
 
 import pytest
 
+from lab.c_programs import build, library, run
 from lab.namespace import why_unusable
 from lab.veth import Net, veth_pair
 from tests.support import PATIENCE_S
-from tests.support.c_programs import build, library, run
 
 LOOPBACK = {"ipv4": ("127.0.0.1", "-", "127.0.0.1", "-"), "ipv6": ("::1", "-", "::1", "-")}
 root = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())

@@ -8,8 +8,8 @@ import struct
 import subprocess
 from typing import TYPE_CHECKING
 
+from lab.c_programs import build, library
 from tests.support import PATIENCE_S
-from tests.support.c_programs import build, library
 
 if TYPE_CHECKING:
     from pathlib import Path

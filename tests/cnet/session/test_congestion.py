@@ -6,8 +6,8 @@ import re
 
 import pytest
 
+from lab.c_programs import SANITIZED, build, library, run
 from tests.dst.dst_programs import FAST
-from tests.support.c_programs import SANITIZED, build, library, run
 from tests.support.levels import long, long_except
 from tests.support.planted_bugs import REVERSE_IGNORED, plant
 

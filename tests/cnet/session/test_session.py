@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from lab.c_programs import build, library, run
 from tests.dst.dst_programs import FAST
-from tests.support.c_programs import build, library, run
 from tests.support.planted_bugs import CREDIT_LOST, IN_REVERSE, plant
 
 PAIR = "tests/cnet/session/session_pair.c"

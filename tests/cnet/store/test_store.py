@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.c_programs import SANITIZED, build, run
+from lab.c_programs import SANITIZED, build, run
 
 SOURCES = ["tests/cnet/store/test_store.c", "cnet/store/page_file.c", "cnet/store/page_pool.c",
            "cnet/store/ring_io.c", "cnet/store/thread_io.c", "cnet/base/cgroup.c",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.c_programs import SANITIZED, build, run
+from lab.c_programs import SANITIZED, build, run
 from tests.support.levels import long_except
 
 SOURCES = ["tests/cnet/table/test_table.c", *(f"cnet/table/table{part}.c" for part in (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.c_programs import build, run
+from lab.c_programs import build, run
 
 
 def test_event_heap(tmp_path):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.c_programs import SANITIZED, build, run
+from lab.c_programs import SANITIZED, build, run
 
 SOURCES = [f"cnet/virtual/tcp_{name}.c" for name in ("bbr", "cc", "cubic", "dctcp", "growth")]
 

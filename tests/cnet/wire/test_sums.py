@@ -1,6 +1,6 @@
 """SipHash and the keys derived by it, CRCs, and the payloads that they are of."""
 
-from tests.support.c_programs import build, library, run
+from lab.c_programs import build, library, run
 
 
 def test_siphash_and_keys(tmp_path):

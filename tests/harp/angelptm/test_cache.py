@@ -12,8 +12,8 @@ from harp._cnet import ffi
 from harp.angelptm.cache import Cache
 from harp.angelptm.pages import Layout
 from harp.angelptm.plan import DISK, HOST, Capacities
+from lab.control_groups import control_group
 from tests.support import PATIENCE_S, ROOT
-from tests.support.control_groups import control_group
 
 OPEN = """
 from harp._cnet import ffi, lib

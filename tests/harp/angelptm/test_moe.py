@@ -21,8 +21,8 @@ import torch
 
 from harp.angelptm import moe
 from harp.angelptm.moe import MoE
-from tests.harp.lightcc.test_torch import found, start
 from tests.support.levels import long_except
+from tests.support.torch_ranks import answers_of, start
 
 RANK = Path(__file__).with_name("moe_rank.py")
 
@@ -30,7 +30,7 @@ RANK = Path(__file__).with_name("moe_rank.py")
 @pytest.mark.parametrize("ranks", long_except([1, 2, 4], 4))
 def test_outputs_and_gradients_are_those_of_the_unsplit_layer(ranks):
     """Of 40 cases: ranks without tokens, all to one expert, any hosts, algorithms, capacities."""
-    assert found(start("", ranks, RANK)) == ["right"] * ranks
+    assert answers_of(start(RANK, "", ranks)) == ["right"] * ranks
 
 
 @given(st.integers(1, 3), st.integers(1, 4), st.integers(1, 4), st.data())

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 from pathlib import Path
 
 import pytest
 
-from tests.harp.lightcc.test_torch import start
-from tests.support import PATIENCE_S, ROOT
 from tests.support.levels import long_except
+from tests.support.torch_ranks import PATIENCE_S, start
 
 RANK = Path(__file__).with_name("failing_rank.py")
 RANKS = 3
@@ -32,9 +30,8 @@ SENTENCES = {
 
 @pytest.mark.parametrize("backend", long_except(["lightcc", "gloo"]))
 def test_all_ranks_name_the_one_at_fault(tmp_path, backend):
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    ranks = start(json.dumps({"backend": backend, "folder": str(tmp_path), "only": []}), RANKS,
-                  program=RANK, PYTHONPATH=path)
+    ranks = start(RANK, json.dumps({"backend": backend, "folder": str(tmp_path), "only": []}),
+                  RANKS)
     for rank in ranks[:-1]:
         out, error = rank.communicate(timeout=PATIENCE_S)
         assert rank.returncode == 0, error

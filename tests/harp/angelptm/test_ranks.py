@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -20,9 +19,8 @@ from tests.harp.angelptm.models import (
     seeded,
     train,
 )
-from tests.harp.lightcc.test_torch import found, start
-from tests.support import PATIENCE_S, ROOT
 from tests.support.levels import long, long_except
+from tests.support.torch_ranks import PATIENCE_S, answers_of, start
 
 RANK = Path(__file__).with_name("rank.py")
 STEPS = 4
@@ -39,13 +37,12 @@ def begin(ranks, backend, ways, **common):
     asked = {"backend": backend, "ways": {
         name: {"steps": STEPS, **common, **(how if "config" in how else {"config": how})}
         for name, how in ways.items()}}
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    return start(json.dumps(asked), ranks, program=RANK, PYTHONPATH=path)
+    return start(RANK, json.dumps(asked), ranks)
 
 
 def run(ranks, backend, ways, **common):
     """Train in each way; gives what each rank found."""
-    return found(begin(ranks, backend, ways, **common))
+    return answers_of(begin(ranks, backend, ways, **common))
 
 
 def of_stage(stage, **more):

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from harp.cli.stats_files import forget, snapshots
 from harp.cli.top import Rates, picture, top
-from tests.support.c_programs import build, library
+from lab.c_programs import build, library
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from harp.lightcc.peers import Peers
 from harp.lightcc.pieces import PIECE_BYTES, PLACE, REDUCE, SEND, address, cut, table
 from harp.lightcc.program import Program
 from harp.lightcc.store import StoreServer
+from lab.c_programs import SANITIZED, build, library, run
 from tests.harp.lightcc.test_group import (
     PATIENCE_S,
     MemoryStore,
@@ -28,7 +29,6 @@ from tests.harp.lightcc.test_group import (
     vectors,
 )
 from tests.harp.lightcc.test_places import processes
-from tests.support.c_programs import SANITIZED, build, library, run
 
 ELEMENTS = 300_001
 """Length of a vector that gives each rank long pieces."""

@@ -2,60 +2,36 @@
 
 from __future__ import annotations
 
-import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support import ROOT
 from tests.support.levels import long, long_except
+from tests.support.torch_ranks import PATIENCE_S, answers_of, start
 
 torch = pytest.importorskip("torch")
 
 TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2])
 RANK = Path(__file__).with_name("torch_rank.py")
-PATIENCE_S = 600
 NOTICED_S = 180
 """A tenth of the time after which torch gives up: a dead rank was noticed, not waited for."""
-
-
-def start(what, ranks, program=RANK, **variables):
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    return [subprocess.Popen(
-        [sys.executable, "-W", "ignore", program, what], text=True, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
-             "RANK": str(rank), "WORLD_SIZE": str(ranks), "PYTHONPATH": str(ROOT),
-             "OMP_NUM_THREADS": "1", **variables})
-        for rank in range(ranks)]
-
-
-def found(started):
-    answers = []
-    for process in started:
-        out, error = process.communicate(timeout=PATIENCE_S)
-        assert process.returncode == 0, error
-        answers.append(json.loads(out.splitlines()[-1]))
-    return answers
 
 
 @pytest.mark.parametrize(("ranks", "port"), long_except(
     [(3, "udp"), (3, "tcp"), (4, "auto")], (3, "udp"), (3, "tcp")))
 def test_collectives_are_right(ranks, port):
-    assert found(start("collectives", ranks, HARP_PORT=port)) == ["right"] * ranks
+    assert answers_of(start(RANK, "collectives", ranks, HARP_PORT=port)) == ["right"] * ranks
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("threads", long_except([1, 4], 4))
 def test_threads_that_spin_for_the_same_cores_are_reported_once(threads):
     said = []
-    for process in start("ddp", 2, OMP_NUM_THREADS=str(threads)):
-        said.append(process.communicate(timeout=PATIENCE_S)[1])
+    for process in start(RANK, "ddp", 2, OMP_NUM_THREADS=str(threads)):
+        said.append(process.communicate(PATIENCE_S)[1])
         assert process.returncode == 0
     lines = [line for line in "".join(said).splitlines() if "OMP_NUM_THREADS" in line]
     assert len(lines) == (threads > 1)
@@ -63,7 +39,7 @@ def test_threads_that_spin_for_the_same_cores_are_reported_once(threads):
 
 
 def test_ddp_trains_as_one_process_with_the_whole_batch_does():
-    one, other = found(start("ddp", 2))
+    one, other = answers_of(start(RANK, "ddp", 2))
     assert one == other
 
 
@@ -71,15 +47,15 @@ def test_ddp_trains_as_one_process_with_the_whole_batch_does():
     [("0011", "reduce_scatter"), ("0011", "all_reduce"), ("0101", ""), ("0123", ""), ("0000", ""),
      ("0011", "unsorted")], ("0011", "reduce_scatter")))
 def test_the_hook_over_gloo_trains_as_plain_ddp_does(hosts, within):
-    answers = found(start("any_backend", 4, BACKEND="gloo", HOSTS=hosts, WITHIN=within))
+    answers = answers_of(start(RANK, "any_backend", 4, BACKEND="gloo", HOSTS=hosts, WITHIN=within))
     assert all(answer == answers[0] for answer in answers)  # bit for bit
 
 
 @pytest.mark.parametrize("fp16", long_except(["0", "1"], "1"))
 def test_the_hook_over_gloo_loses_no_gradients_between_hosts(fp16):
-    answers = found(start("any_backend_sparse", 4, BACKEND="gloo", LIGHT_TOPK_ALLREDUCE="1",
-                          LIGHT_TOPK_THRESHOLD="100", LIGHT_TOPK_RATIO="0.05",
-                          LIGHT_TOPK_FP16=fp16))
+    answers = answers_of(start(
+        RANK, "any_backend_sparse", 4, BACKEND="gloo", LIGHT_TOPK_ALLREDUCE="1",
+        LIGHT_TOPK_THRESHOLD="100", LIGHT_TOPK_RATIO="0.05", LIGHT_TOPK_FP16=fp16))
     for answer in answers:
         assert answer["came"] == answers[0]["came"]
         assert answer["left"] > 0
@@ -88,8 +64,8 @@ def test_the_hook_over_gloo_loses_no_gradients_between_hosts(fp16):
 
 @long
 def test_the_hook_over_gloo_loses_nothing_in_few_bits_between_hosts():
-    answers = found(start("any_backend_sparse", 4, BACKEND="gloo", LIGHT_BITS="8",
-                          LIGHT_SMALL_THRESHOLD="100"))
+    answers = answers_of(start(RANK, "any_backend_sparse", 4, BACKEND="gloo", LIGHT_BITS="8",
+                               LIGHT_SMALL_THRESHOLD="100"))
     for answer in answers:
         assert answer["came"] == answers[0]["came"]
         assert answer["left"] > 0
@@ -99,8 +75,8 @@ def test_the_hook_over_gloo_loses_nothing_in_few_bits_between_hosts():
 @pytest.mark.parametrize("how", long_except(["raises", "before", "killed"], "killed"))
 def test_a_rank_whose_part_of_the_hook_fails_is_named_at_all_ranks_of_any_backend(how):
     """Long before gloo's timeout of half an hour."""
-    started = start("any_backend_fails", 4, BACKEND="gloo", HOW=how)
-    answers = found(started[:3] if how == "killed" else started)
+    started = start(RANK, "any_backend_fails", 4, BACKEND="gloo", HOW=how)
+    answers = answers_of(started[:3] if how == "killed" else started)
     if how == "before":  # there it is what was raised
         assert "rank 3" not in answers.pop()[0]
     started[3].communicate(timeout=PATIENCE_S)
@@ -114,27 +90,28 @@ def test_a_rank_whose_part_of_the_hook_fails_is_named_at_all_ranks_of_any_backen
 @long
 @pytest.mark.parametrize("backend", ["", "cpu:gloo,cuda:gloo"])
 def test_the_hook_takes_groups_with_a_backend_for_each_kind_of_device(backend):
-    answers = found(start("any_backend", 4, BACKEND=backend, WITHIN="all_reduce"))
+    answers = answers_of(start(RANK, "any_backend", 4, BACKEND=backend, WITHIN="all_reduce"))
     assert all(answer == answers[0] for answer in answers)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("backend", long_except(["gloo", "lightcc"], "gloo"))
 def test_the_hook_averages_what_no_sum_would_hold(backend):
-    assert found(start("large", 4, BACKEND=backend)) == ["right"] * 4
+    assert answers_of(start(RANK, "large", 4, BACKEND=backend)) == ["right"] * 4
 
 
 def test_hosts_with_different_numbers_of_ranks_are_refused_at_all_ranks():
-    answers = found(start("refused", 3, BACKEND="gloo", HOSTS="001"))
+    answers = answers_of(start(RANK, "refused", 3, BACKEND="gloo", HOSTS="001"))
     assert answers[0].startswith("the hosts have 2, 1 ranks; a bucket is divided among the ranks")
     assert answers == [answers[0]] * 3
 
 
 @pytest.mark.parametrize("two_d", long_except(["0", "1"], "1"))
 def test_the_hook_trains_with_the_largest_gradients_and_the_rest_later(two_d):
-    answers = found(start("sparse", 4, LIGHT_TOPK_ALLREDUCE="1", LIGHT_TOPK_THRESHOLD="100",
-                          LIGHT_TOPK_RATIO="0.2", LIGHT_TOPK_FP16="1", LIGHT_2D_ALLREDUCE=two_d,
-                          LIGHT_INTRA_SIZE="2"))
+    answers = answers_of(start(
+        RANK, "sparse", 4, LIGHT_TOPK_ALLREDUCE="1", LIGHT_TOPK_THRESHOLD="100",
+        LIGHT_TOPK_RATIO="0.2", LIGHT_TOPK_FP16="1", LIGHT_2D_ALLREDUCE=two_d,
+        LIGHT_INTRA_SIZE="2"))
     for answer in answers:
         assert answer["weights"] == answers[0]["weights"]
         assert answer["loss"] < answer["before"] / 3
@@ -142,8 +119,8 @@ def test_the_hook_trains_with_the_largest_gradients_and_the_rest_later(two_d):
 
 
 def test_the_hook_trains_in_few_bits():
-    answers = found(start("sparse", 4, LIGHT_BITS="4", LIGHT_SMALL_THRESHOLD="100",
-                          LIGHT_2D_ALLREDUCE="1", LIGHT_INTRA_SIZE="2"))
+    answers = answers_of(start(RANK, "sparse", 4, LIGHT_BITS="4", LIGHT_SMALL_THRESHOLD="100",
+                               LIGHT_2D_ALLREDUCE="1", LIGHT_INTRA_SIZE="2"))
     for answer in answers:
         assert answer["weights"] == answers[0]["weights"]
         assert answer["loss"] < answer["before"] / 3
@@ -151,7 +128,7 @@ def test_the_hook_trains_in_few_bits():
 
 
 def test_powersgd_runs_over_the_backend():
-    answers = found(start("powersgd", 2))
+    answers = answers_of(start(RANK, "powersgd", 2))
     for answer in answers:
         assert answer["weights"] == answers[0]["weights"]
         assert answer["loss"] < answer["before"] / 3
@@ -160,40 +137,40 @@ def test_powersgd_runs_over_the_backend():
 
 @long
 def test_powersgd_keeps_ranks_equal_however_many_buckets_there_are():
-    one, other = found(start("powersgd_of_many", 2))
+    one, other = answers_of(start(RANK, "powersgd_of_many", 2))
     assert one == other
 
 
 def test_callbacks_may_call_collectives_and_wait_for_them():
-    assert found(start("chained", 2)) == ["right"] * 2
+    assert answers_of(start(RANK, "chained", 2)) == ["right"] * 2
 
 
 @long
 def test_leaving_a_group_ends_the_calls_of_other_threads():
-    assert found(start("leaving", 2)) == ["right"] * 2
+    assert answers_of(start(RANK, "leaving", 2)) == ["right"] * 2
 
 
 @long
 def test_works_that_are_over_keep_no_tensors():
-    assert found(start("held", 2)) == [[], []]
+    assert answers_of(start(RANK, "held", 2)) == [[], []]
 
 
 @long
 def test_a_rank_missing_from_a_new_group_is_named_and_others_can_end():
-    *said, _ = found(start("late_group", 3))
+    *said, _ = answers_of(start(RANK, "late_group", 3))
     assert said == ["the group was not made within 2 s: rank 2 did not come"] * 2
 
 
 @long
 def test_a_child_of_fork_gets_the_error_that_the_group_is_not_its_own():
-    for said in found(start("forked", 2)):
+    for said in answers_of(start(RANK, "forked", 2)):
         assert len(said) == 4
         assert all(one.startswith("this process is a child of fork") for one in said)
 
 
 def test_a_killed_rank_is_an_error_at_every_other_rank_and_they_go_on_without_it(tmp_path):
-    *others, last = start("killed", 3, AGAIN=str(tmp_path / "again"))
-    answers = found(others)
+    *others, last = start(RANK, "killed", 3, AGAIN=str(tmp_path / "again"))
+    answers = answers_of(others)
     last.communicate(timeout=PATIENCE_S)
     assert last.returncode == 9
     for answer in answers:
@@ -204,7 +181,7 @@ def test_a_killed_rank_is_an_error_at_every_other_rank_and_they_go_on_without_it
 
 
 def test_shapes_that_differ_are_the_same_error_at_every_rank():
-    one, *others = found(start("different", 3))
+    one, *others = answers_of(start(RANK, "different", 3))
     assert "rank 0 calls allreduce of 9 float32" in one
     assert set(others) == {one}
 

@@ -16,8 +16,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tests.harp.lightcc.test_torch import PATIENCE_S, start
 from tests.support.levels import long_except
+from tests.support.torch_ranks import PATIENCE_S, start
 
 RANK = Path(__file__).with_name("torch_failure_rank.py")
 RANKS = 3
@@ -37,7 +37,7 @@ SENTENCES = {
 
 @pytest.mark.parametrize("way", long_except(SENTENCES, "killed"))
 def test_survivors_of_a_failure_say_why_and_live(way):
-    ranks = start(way, RANKS, program=RANK)
+    ranks = start(RANK, way, RANKS)
     for survivor in ranks[:-1]:
         out, error = survivor.communicate(timeout=PATIENCE_S)
         assert survivor.returncode == 0, error

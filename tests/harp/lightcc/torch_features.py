@@ -483,7 +483,8 @@ def run(rank, names, folder):
 
 def run_all(names):
     with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.spawn(run, (names, Path(folder)), RANKS)
+        torch.multiprocessing.start_processes(run, (names, Path(folder)), RANKS,
+                                              start_method="fork")  # each import takes seconds
         ranks = [json.loads((Path(folder) / f"found{rank}").read_text()) for rank in range(RANKS)]
     return {name: next((rank[name] for rank in ranks if rank[name] != "right"), "right")
             for name in names}

@@ -10,9 +10,9 @@ import pytest
 
 from harp.net import Engine
 from lab.namespace import why_unusable
+from lab.nccl_pair import client, harp, run_pair
 from lab.veth import End, veth_pair
 from tests.support import PATIENCE_S
-from tests.support.nccl_pair import client, harp, run_pair
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

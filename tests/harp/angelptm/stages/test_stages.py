@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import os
-import socket
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -21,10 +17,9 @@ from harp.angelptm.stages import program
 from harp.angelptm.stages.stage import stage_module
 from tests.harp.angelptm.stages.models import WIDTH, WORDS, batch, loss_of, made
 from tests.support.levels import long_except
+from tests.support.torch_ranks import answers_of, start
 
-ROOT = Path(__file__).parents[4]
 RANK = Path(__file__).with_name("stage_rank.py")
-PATIENCE_S = 600
 
 CASES = [
     (2, "lightcc", [("gpt", "operators", 2, "1f1b", 4), ("t5", "operators", 2, "gpipe", 3),
@@ -40,20 +35,7 @@ CASES = [
 
 @pytest.mark.parametrize(("ranks", "backend", "cases"), long_except(CASES, CASES[0]))
 def test_ranks_have_the_gradients_of_the_whole_model(ranks, backend, cases):
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    started = [subprocess.Popen(
-        [sys.executable, "-W", "ignore", RANK, backend, json.dumps(cases)], text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        env={**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
-             "RANK": str(rank), "WORLD_SIZE": str(ranks), "PYTHONPATH": str(ROOT),
-             "OMP_NUM_THREADS": "1"})
-        for rank in range(ranks)]
-    answers = []
-    for process in started:
-        out, error = process.communicate(timeout=PATIENCE_S)
-        assert process.returncode == 0, error
-        answers.append(json.loads(out.splitlines()[-1]))
+    answers = answers_of(start(RANK, json.dumps(cases), ranks, BACKEND=backend))
     for case, found in zip(cases, zip(*answers, strict=True), strict=True):
         assert all(one["gaps"] == found[0]["gaps"] for one in found)
         names = {each for each, _ in made(case[0]).named_parameters()}

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.levels import long, long_except
+from tests.support.torch_ranks import PATIENCE_S, answers_of, start
 
 pytest.importorskip("torch")
 
 RANK = Path(__file__).with_name("horovod_rank.py")
-PATIENCE_S = 600
 NOTICED_S = 180
 """A tenth of the time after which torch gives up: a dead rank was noticed, not waited for."""
 
@@ -35,6 +35,15 @@ def answers(ended):
         rank, _, text = line.partition("] ")
         found[int(rank[1:])] = text
     return [json.loads(found[rank]) for rank in sorted(found)]
+
+
+@pytest.fixture
+def job(tmp_path):
+    """Run a function of horovod_rank.py at ranks that meet by a file; give what each found."""
+    def run_ranks(ranks, what, **variables):
+        return answers_of(start(RANK, what, ranks, HARP_STORE=f"file:{tmp_path / 'store'}",
+                                **variables))
+    return run_ranks
 
 
 @pytest.mark.parametrize(("ranks", "port"), long_except([(2, "udp"), (3, "auto")], (2, "udp")))
@@ -58,13 +67,12 @@ def test_a_timeline_that_cannot_be_written_is_named():
 
 @pytest.mark.parametrize(("ranks", "fused"), long_except(
     [(1, True), (2, False), (2, True), (3, True)], (2, True)))
-def test_tensors_of_a_group_are_gathered_and_scattered_together(ranks, fused):
-    assert answers(run(ranks, RANK, "grouped",
-                       HOROVOD_FUSION_THRESHOLD=str(fused << 20))) == ["right"] * ranks
+def test_tensors_of_a_group_are_gathered_and_scattered_together(job, ranks, fused):
+    assert job(ranks, "grouped", HOROVOD_FUSION_THRESHOLD=str(fused << 20)) == ["right"] * ranks
 
 
-def test_a_group_that_does_not_go_together_fails_whole_at_all_ranks():
-    first, *others = answers(run(3, RANK, "group_mistakes"))
+def test_a_group_that_does_not_go_together_fails_whole_at_all_ranks(job):
+    first, *others = job(3, "group_mistakes")
     assert "grouped_allgather.a.1: rank 0 calls allgather of 2x1 float32" in first[0]
     assert "grouped_reducescatter.b.0: rank 0 calls reducescatter of 2 float32, avg" in first[1]
     assert "in a group of 2, rank 1 calls allreduce of 2 float32, avg, in a group of 3" in first[2]
@@ -72,15 +80,15 @@ def test_a_group_that_does_not_go_together_fails_whole_at_all_ranks():
     assert others == [first, first]
 
 
-def test_a_distributed_optimizer_trains_as_one_process_with_the_whole_batch_does():
-    one, other = answers(run(2, RANK, "training"))
+def test_a_distributed_optimizer_trains_as_one_process_with_the_whole_batch_does(job):
+    one, other = job(2, "training")
     assert one == other
     assert one["adam"] == [10.0] * 4
 
 
 @long
-def test_an_optimizer_sums_or_averages_over_its_set_of_ranks_and_refuses_adasum():
-    first, middle, last = answers(run(3, RANK, "optimizers"))
+def test_an_optimizer_sums_or_averages_over_its_set_of_ranks_and_refuses_adasum(job):
+    first, middle, last = job(3, "optimizers")
     assert first == last
     assert middle["set"] != first["set"]  # it is not in the set
     for case in ("sum", "listed", "refused"):
@@ -91,8 +99,8 @@ def test_an_optimizer_sums_or_averages_over_its_set_of_ranks_and_refuses_adasum(
     assert handle == "handle N is not known; each is synchronized once"
 
 
-def test_normalization_and_sparse_gradients_are_those_of_all_ranks():
-    one, other = answers(run(2, RANK, "layers"))
+def test_normalization_and_sparse_gradients_are_those_of_all_ranks(job):
+    one, other = job(2, "layers")
     assert one == other
     assert len(one) == 4
     for text, wanted in zip(one, ("optimizer.step() called without optimizer.skip_synchronize()",
@@ -105,8 +113,8 @@ def test_normalization_and_sparse_gradients_are_those_of_all_ranks():
     {"LIGHT_TOPK_ALLREDUCE": "1", "LIGHT_TOPK_THRESHOLD": "100", "LIGHT_TOPK_RATIO": "0.2",
      "LIGHT_TOPK_FP16": "1"}, {"LIGHT_BITS": "4", "LIGHT_SMALL_THRESHOLD": "100"}],
     {"LIGHT_BITS": "4", "LIGHT_SMALL_THRESHOLD": "100"}), ids=["top-k", "few bits"])
-def test_light_settings_hold_for_the_optimizers_gradients(light):
-    one, other = answers(run(2, RANK, "sparse", **light))
+def test_light_settings_hold_for_the_optimizers_gradients(job, light):
+    one, other = job(2, "sparse", **light)
     assert one["weights"] == other["weights"]
     for rank in (one, other):
         before, after = rank["losses"]
@@ -127,8 +135,8 @@ def test_autotune_begins_with_what_the_variables_say(tmp_path):
     assert first.startswith("4096,0.002,False,100,")
 
 
-def test_mistakes_are_one_sentence_at_all_ranks_and_the_group_lives_on():
-    first, *others = answers(run(3, RANK, "mistakes"))
+def test_mistakes_are_one_sentence_at_all_ranks_and_the_group_lives_on(job):
+    first, *others = job(3, "mistakes")
     assert "rank 0 calls allreduce of 2 float32, avg, rank 1 calls allreduce of 3" in first[0]
     assert "float64" in first[1]
     assert "root 0, rank 1" in first[2]
@@ -140,8 +148,8 @@ def test_mistakes_are_one_sentence_at_all_ranks_and_the_group_lives_on():
 
 
 @long
-def test_sets_of_ranks_work_at_once_and_who_has_no_data_joins():
-    assert answers(run(3, RANK, "sets")) == [[2, 3.0]] * 3
+def test_sets_of_ranks_work_at_once_and_who_has_no_data_joins(job):
+    assert job(3, "sets") == [[2, 3.0]] * 3
 
 
 def test_a_dead_rank_is_named_at_every_other_rank():
@@ -183,19 +191,8 @@ def test_ranks_come_and_go_with_the_slots_that_a_script_finds(tmp_path):
 
 
 @long
-def test_ranks_find_each_other_by_a_file(tmp_path):
-    started = [subprocess.Popen(
-        [sys.executable, "-W", "ignore", RANK, "collectives"], text=True,
-        stdout=subprocess.PIPE,
-        env={**os.environ, "HARP_STORE": f"file:{tmp_path / 'store'}", "RANK": str(rank),
-             "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}) for rank in range(2)]
-    said = [process.communicate(timeout=PATIENCE_S)[0] for process in started]
-    assert [json.loads(text.splitlines()[-1]) for text in said] == ["right"] * 2
-
-
-@long
-def test_a_group_that_is_lost_is_made_anew_by_the_same_processes():
-    one, other = answers(run(2, RANK, "elastic"))
+def test_a_group_that_is_lost_is_made_anew_by_the_same_processes(job):
+    one, other = job(2, "elastic")
     assert one["resets"] == other["resets"] == [2]
     assert one["log"] == other["log"] == [2] * 36
     assert one["weights"] == other["weights"]

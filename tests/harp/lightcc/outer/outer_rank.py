@@ -7,7 +7,6 @@ Each function is a check and runs at every rank. Prints a line of JSON: by check
 """
 
 import json
-import os
 import sys
 import tempfile
 import traceback
@@ -356,10 +355,10 @@ def outcome(name, rank, folder):
     return "right"
 
 
-def main(rank, port, names, folder):
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+def main(rank, names, folder):
     torch.set_num_threads(1)
-    dist.init_process_group("lightcc", rank=rank, world_size=RANKS, timeout=timedelta(seconds=60))
+    dist.init_process_group("lightcc", init_method=f"file://{folder}/store", rank=rank,
+                            world_size=RANKS, timeout=timedelta(seconds=60))
     found = {}
     for name in names:
         found[name] = outcome(name, rank, Path(folder))
@@ -370,12 +369,9 @@ def main(rank, port, names, folder):
 
 
 if __name__ == "__main__":
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
     with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.spawn(main, (port, sys.argv[1:] or list(CHECKS), folder), RANKS)
+        torch.multiprocessing.start_processes(
+            main, (sys.argv[1:] or list(CHECKS), folder), RANKS, start_method="fork")
         found = [json.loads(Path(folder, f"rank{rank}.json").read_text()) for rank in range(RANKS)]
     print(json.dumps({name: next((one[name] for one in found if one.get(name) != "right"
                                   and name in one), "right" if name in found[0] else "not run")

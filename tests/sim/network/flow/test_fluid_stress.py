@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from lab.c_programs import SANITIZED, build, run
 from tests.support import ROOT
-from tests.support.c_programs import SANITIZED, build, run
 
 ENGINE = [f"sim/network/flow/{name}.c" for name in ("fluid", "fluid_solve", "streams", "time_heap")]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from lab.c_programs import SANITIZED, build, run
 from tests.support import ROOT
-from tests.support.c_programs import SANITIZED, build, run
 
 
 def test_events_come_in_order(tmp_path):

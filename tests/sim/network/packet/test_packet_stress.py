@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from lab.c_programs import SANITIZED, build, library, run
 from tests.support import ROOT
-from tests.support.c_programs import SANITIZED, build, library, run
 
 PACKET = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "sim/network/packet").glob("*.c"))
 

@@ -18,7 +18,7 @@
  * a pause, as nccl-tests launches them.
  */
 #define _GNU_SOURCE
-#include "../../../../bench/c/bench.h"
+#include "bench.h"
 #include "client.h"
 
 #include <sys/socket.h>

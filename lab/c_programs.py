@@ -1,6 +1,6 @@
-"""Compile the C test programs of the tests and run them.
+"""Compile the C programs of tests and of bench, and run them.
 
-A program passes if it exits with 0. Every one is compiled with AddressSanitizer and
+A test program passes if it exits with 0. Every one is compiled with AddressSanitizer and
 UndefinedBehaviorSanitizer unless the test asks for something else, with warnings as errors.
 """
 
@@ -16,13 +16,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.support import PATIENCE_S, ROOT
-
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+ROOT = Path(__file__).resolve().parent.parent
+PATIENCE_S = 600
+"""Longest run of a compiler or of a program."""
+HEADERS = ROOT / "lab" / "c"
+"""Headers that programs of several folders include."""
 STRICT = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-g", "-I", str(ROOT / "cnet"),
-          "-I", str(ROOT / "tests" / "support")]
+          "-I", str(HEADERS)]
 SANITIZED = ["-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all",
              "-fno-omit-frame-pointer"]
 
@@ -39,7 +42,7 @@ def build(out: Path, sources: Sequence[str], flags: Sequence[str] = SANITIZED,
     if any(not Path(word).is_relative_to(ROOT)
            for word in [*flags, str(root), *map(str, places)] if word.startswith("/")):
         return _compile_program(out, places, flags, root)
-    headers = [path for folder in ("cnet", "sim", "tests", "bench")
+    headers = [path for folder in ("cnet", "lab", "sim", "tests", "bench")
                for path in sorted((ROOT / folder).rglob("*.h"))]
     folder = kept_folder("programs", [*flags, *map(str, places)], [*places, *headers], most=300)
     with locked(folder):

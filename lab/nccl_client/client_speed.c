@@ -4,7 +4,7 @@
  * as it may, asks about the oldest request only, and yields when nothing moved.
  */
 #define _GNU_SOURCE
-#include "../../../../bench/c/bench.h"
+#include "bench.h"
 #include "client.h"
 
 #include <sys/socket.h>

@@ -1,4 +1,4 @@
-"""Builds the client and the plugins of tests/cnet/nccl/client, and runs two ranks of the client.
+"""Build the client and the plugins of lab/nccl_client, and run two ranks of the client.
 
     with veth_pair() as (a, b):
         run_pair(client(), tcp_ref(), ["fifo", "tags"], spaces=(a.space, b.space))
@@ -15,8 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tests.support import ROOT
-from tests.support.c_programs import SANITIZED, build, kept_folder, library, locked
+from lab.c_programs import HEADERS, ROOT, SANITIZED, build, kept_folder, library, locked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
     from lab.namespace import Namespace
 
-SOURCES = ROOT / "tests" / "cnet" / "nccl" / "client"
+SOURCES = ROOT / "lab" / "nccl_client"
 CNET = ROOT / "cnet"
 SHARED = ("-fPIC", "-shared", "-Wl,-z,defs")
 
@@ -41,11 +40,11 @@ def _made(name: str, sources: Sequence[Path], flags: Sequence[str],
 
 
 def client(flags: Sequence[str] = SANITIZED) -> Path:
-    """Build the client of tests/cnet/nccl/client."""
+    """Build the client of lab/nccl_client."""
     return _made("client", [SOURCES / "plugin.c", *sorted(SOURCES.glob("client*.c"))],
                  [*flags, "-Wl,--no-as-needed", "-ldl"],
                  more=[*SOURCES.glob("*.h"), CNET / "nccl" / "abi.h",
-                       ROOT / "bench" / "c" / "bench.h"])
+                       HEADERS / "bench.h"])
 
 
 def tcp_ref(flags: Sequence[str] = SANITIZED, broken: str = "SOUND") -> Path:
