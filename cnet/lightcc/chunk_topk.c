@@ -197,6 +197,7 @@ static uint8_t *write_chunk(float *values, const struct harp_chunk_rule *rule,
         peak = magnitude > peak ? magnitude : peak;
     }
     float scale = float_of(peak);
+    bool is_finite = isfinite(scale);
     if (rule->bits < 32) {
         memcpy(message, &scale, sizeof scale);
         writer.to += sizeof scale;
@@ -206,8 +207,10 @@ static uint8_t *write_chunk(float *values, const struct harp_chunk_rule *rule,
         uint32_t level = level_of(*value, scale, rule->bits);
         put_bits(&writer, places[i], wide);
         put_bits(&writer, level, rule->bits);
-        *value -= value_of(level, scale, rule->bits);
+        *value = is_finite ? *value - value_of(level, scale, rule->bits) : 0;
     }
+    for (uint32_t i = 0; !is_finite && i < rule->chunk; i++)
+        values[i] = isfinite(values[i]) ? values[i] : 0;
     end_bits(&writer);
     return writer.to;
 }
