@@ -235,8 +235,8 @@ void harp_chunk_take(float *error, size_t n, const struct harp_chunk_rule *rule,
     }
 }
 
-void harp_chunk_add(float *total, size_t n, const struct harp_chunk_rule *rule,
-                    const uint8_t *message)
+void harp_chunk_add(float *total, float *weights, size_t n, const struct harp_chunk_rule *rule,
+                    const uint8_t *message, float weight)
 {
     uint32_t wide = index_bits(rule);
     size_t bytes = bytes_of_chunk(rule);
@@ -250,8 +250,11 @@ void harp_chunk_add(float *total, size_t n, const struct harp_chunk_rule *rule,
         for (uint32_t i = 0; i < rule->keep; i++) {
             size_t place = first + get_bits(&reader, wide);
             float value = value_of(get_bits(&reader, rule->bits), scale, rule->bits);
-            if (place < n)
-                total[place] += value;
+            if (place >= n)
+                continue;
+            total[place] += weight * value;
+            if (weights)
+                weights[place] += weight;
         }
     }
 }
