@@ -197,6 +197,7 @@ static uint8_t *write_chunk(float *values, const struct harp_chunk_rule *rule,
         peak = magnitude > peak ? magnitude : peak;
     }
     float scale = float_of(peak);
+    bool is_finite = isfinite(scale);
     if (rule->bits < 32) {
         memcpy(message, &scale, sizeof scale);
         writer.to += sizeof scale;
@@ -206,8 +207,10 @@ static uint8_t *write_chunk(float *values, const struct harp_chunk_rule *rule,
         uint32_t level = level_of(*value, scale, rule->bits);
         put_bits(&writer, places[i], wide);
         put_bits(&writer, level, rule->bits);
-        *value -= value_of(level, scale, rule->bits);
+        *value = is_finite ? *value - value_of(level, scale, rule->bits) : 0;
     }
+    for (uint32_t i = 0; !is_finite && i < rule->chunk; i++)
+        values[i] = isfinite(values[i]) ? values[i] : 0;
     end_bits(&writer);
     return writer.to;
 }
@@ -232,8 +235,8 @@ void harp_chunk_take(float *error, size_t n, const struct harp_chunk_rule *rule,
     }
 }
 
-void harp_chunk_add(float *total, size_t n, const struct harp_chunk_rule *rule,
-                    const uint8_t *message)
+void harp_chunk_add(float *total, float *weights, size_t n, const struct harp_chunk_rule *rule,
+                    const uint8_t *message, float weight)
 {
     uint32_t wide = index_bits(rule);
     size_t bytes = bytes_of_chunk(rule);
@@ -247,8 +250,11 @@ void harp_chunk_add(float *total, size_t n, const struct harp_chunk_rule *rule,
         for (uint32_t i = 0; i < rule->keep; i++) {
             size_t place = first + get_bits(&reader, wide);
             float value = value_of(get_bits(&reader, rule->bits), scale, rule->bits);
-            if (place < n)
-                total[place] += value;
+            if (place >= n)
+                continue;
+            total[place] += weight * value;
+            if (weights)
+                weights[place] += weight;
         }
     }
 }

@@ -7,7 +7,8 @@
  * stream ends with a whole byte. The vector counts as filled up with zeros to whole chunks, so all
  * messages have the same size.
  *
- * Of equals the first ones are taken; a NaN is larger than all else, so that it is seen.
+ * Of equals the first ones are taken; a NaN is larger than all else, so that it is seen. What is
+ * not finite is never kept.
  *
  * SparseLoCo (arXiv 2508.15706) sends 64 values of each chunk of 4,096.
  */
@@ -34,9 +35,10 @@ size_t harp_chunk_bytes(size_t n, const struct harp_chunk_rule *rule);
 void harp_chunk_take(float *error, size_t n, const struct harp_chunk_rule *rule, uint8_t *message,
                      uint32_t *scratch);
 
-/* Add what a message of `n` values says. Places that the vector does not have are passed over. */
-void harp_chunk_add(float *total, size_t n, const struct harp_chunk_rule *rule,
-                    const uint8_t *message);
+/* Add what a message of `n` values says, times `weight`, and to `weights` at its places the weight;
+ * NULL: to none. Places that the vector does not have are passed over. */
+void harp_chunk_add(float *total, float *weights, size_t n, const struct harp_chunk_rule *rule,
+                    const uint8_t *message, float weight);
 /* cdef: end */
 
 #endif

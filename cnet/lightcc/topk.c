@@ -181,8 +181,9 @@ static void write_pairs(const float *values, float *error, uint32_t first, const
         else
             memcpy(pair, &wide.value[i], sizeof wide.value[i]);
         memcpy(pair + pair_bytes - sizeof index, &index, sizeof index);
+        bool is_finite = harp_magnitude(&values[indices[i]]) < INFINITE;
         if (error)
-            error[indices[i]] = values[indices[i]] - wide.value[i];
+            error[indices[i]] = is_finite ? values[indices[i]] - wide.value[i] : 0;
     }
 }
 
@@ -212,6 +213,14 @@ static size_t keep_selected(const float *block, uint32_t *indices, size_t found,
     return taken;
 }
 
+/* Clear what is not finite and was not sent, where more was not finite than is sent. */
+static void forget_infinite(float *error, size_t n)
+{
+    for (size_t i = 0; error && i < n; i++)
+        if (harp_magnitude(&error[i]) >= INFINITE)
+            error[i] = 0;
+}
+
 void harp_topk_select(const float *values, float *error, size_t n, uint8_t *pairs, size_t kept,
                       size_t pair_bytes)
 {
@@ -232,6 +241,8 @@ void harp_topk_select(const float *values, float *error, size_t n, uint8_t *pair
         pairs += found * pair_bytes;
         kept -= found;
     }
+    if (selection.least >= INFINITE)
+        forget_infinite(error, n);
 }
 
 /* The magnitude that only a part of the largest `kept` reach, by a sample; 0: there are too few. */
@@ -279,6 +290,8 @@ void harp_topk_sample(const float *values, float *error, size_t n, uint8_t *pair
         pairs += found * pair_bytes;
         kept -= found;
     }
+    if (!kept)
+        forget_infinite(error, n);
     write_nothing(pairs, kept, pair_bytes);
 }
 

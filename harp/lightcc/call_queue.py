@@ -111,6 +111,10 @@ class CallQueue:
                 self._mover.hurry()
         return call.future
 
+    def fail(self, why: str) -> str:
+        """Fail the group before another call begins; gives the sentence."""
+        return self._fail_group(why, FAILED)
+
     def close(self) -> None:
         """Run the calls that were made, and take no more."""
         with self._order:

@@ -29,7 +29,7 @@ from harp._cnet import ffi, lib
 from harp.collectives.few_bits import BITS, CHUNK, Parts, message_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -54,6 +54,30 @@ def add(total: Floats, message: Bytes, bits: int) -> None:
 
 def _floats(values: Floats) -> Any:
     return ffi.from_buffer("float[]", values)
+
+
+def follow(group: Group, call: Future[None] | None, what: str,
+           step: Callable[[], None]) -> Future[None]:
+    """Take a step after a call, where that does not fail; what is over when both are.
+
+    Where the step fails so does the group, so that no rank takes for a sum what is none. Without a
+    call it is taken at once.
+    """
+    over: Future[None] = Future()
+
+    def take_step(call: Future[None] | None) -> None:
+        why = None if call is None else call.exception()
+        if why is None:
+            why = group.attempt(what, step)
+        if why is None:
+            over.set_result(None)
+        else:
+            over.set_exception(why)
+    if call is None:
+        take_step(None)
+    else:
+        call.add_done_callback(take_step)
+    return over
 
 
 class FewBits:
@@ -130,14 +154,13 @@ class FewBits:
         data = [vector.view(np.uint8), *self._rooms]
         if error is not None:
             data.append(error.view(np.uint8))
+        first = None
         if self._intra > 1:
-            self._within_host(f"{words}, shards", [
-                vector[shard].view(np.uint8) for shard in self._shards], self._within, data,
-            ).add_done_callback(lambda call: self._encode(call, vector, error))
-        else:
-            self._encode(None, vector, error)
-        self._between_hosts(f"{words}, parts", self._sent, self._came, data).add_done_callback(
-            lambda call: self._add_up(call, vector, error, average=average))
+            first = self._within_host(f"{words}, shards", [
+                vector[shard].view(np.uint8) for shard in self._shards], self._within, data)
+        follow(self._group, first, "encode its shard", lambda: self._encode(vector, error))
+        follow(self._group, self._between_hosts(f"{words}, parts", self._sent, self._came, data),
+               "add up its part", lambda: self._add_up(vector, error, average=average))
         sums = [self._sum_of(self._place, host) for host in range(len(self._sent))]
         last = self._between_hosts(f"{words}, sums", [sums[self._host]] * len(sums), sums,
                                    data)
@@ -146,9 +169,7 @@ class FewBits:
                     for rank in range(self._group.ranks)]
             last = self._within_host(f"{words}, all sums", [self._sums[self._place]] * self._intra,
                                      rows, data)
-        over: Future[None] = Future()
-        last.add_done_callback(lambda call: self._decode(vector, call, over))
-        return over
+        return follow(self._group, last, "decode sums", lambda: self._decode(vector))
 
     def _within_host(self, words: str, outs: list[Bytes], ins: list[Bytes],
                      data: list[Bytes]) -> Future[None]:
@@ -173,11 +194,9 @@ class FewBits:
         first, last = self._ends[shard][host:host + 2]
         return self._sums[shard][first:last]
 
-    def _encode(self, call: Future[None] | None, vector: Floats, error: Floats | None) -> None:
+    def _encode(self, vector: Floats, error: Floats | None) -> None:
         """Write this rank's shard, the sum over its host, in few bits."""
-        if call is not None:
-            if call.exception() is not None:
-                return
+        if self._intra > 1:
             total = vector[self._shards[self._place]]
             total[:] = 0
             for row in self._within:  # those of this host, in the order of ranks
@@ -187,11 +206,8 @@ class FewBits:
             take(vector[part], None if error is None else error[self._of_own(part)], message,
                  self._bits, self._next_seed())
 
-    def _add_up(self, call: Future[None], vector: Floats, error: Floats | None, *,
-                average: bool) -> None:
+    def _add_up(self, vector: Floats, error: Floats | None, *, average: bool) -> None:
         """Make the sum of this rank's part from all hosts' messages, in few bits."""
-        if call.exception() is not None:
-            return
         ranks, own = self._ranks, self._parts[self._place][self._host]
         total = vector[own]
         total[:] = 0
@@ -208,15 +224,11 @@ class FewBits:
         """Give a part of the vector as one of the error."""
         return slice(part.start - self.own.start, part.stop - self.own.start)
 
-    def _decode(self, vector: Floats, call: Future[None], over: Future[None]) -> None:
-        if (why := call.exception()) is not None:
-            over.set_exception(why)
-            return
+    def _decode(self, vector: Floats) -> None:
         vector[:] = 0
         for shard, parts in enumerate(self._parts):
             for host, part in enumerate(parts):
                 add(vector[part], self._sum_of(shard, host), self._bits)
-        over.set_result(None)
 
     def _next_seed(self) -> int:
         """Give another seed for each message of each rank and call, the same in every run."""

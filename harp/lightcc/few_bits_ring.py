@@ -7,16 +7,17 @@ that are a host each. What is lost is kept by the rank that encoded it, as in
 
 from __future__ import annotations
 
-from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from harp.collectives.few_bits import BITS, Parts
 from harp.collectives.few_bits_ring import part_sent
-from harp.lightcc.few_bits import add, take
+from harp.lightcc.few_bits import add, follow, take
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from numpy.typing import NDArray
 
     from harp.lightcc.group import Group
@@ -57,17 +58,15 @@ class FewBitsRing:
         for what, given in (("vector", vector), ("error", error)):
             if given is not None and len(given) != self.elements:
                 raise ValueError(f"the {what} has {len(given)} elements, not {self.elements}")
+        follow(self._group, None, "encode its vector", lambda: self._encode(vector, error))
+        last: Future[None] | None = None
+        for hop in range(2 * (self._group.ranks - 1)):
+            last = self._begin_hop(hop, vector, error, average=average)
+        return follow(self._group, last, "decode sums", lambda: self._decode(vector))
+
+    def _encode(self, vector: Floats, error: Floats | None) -> None:
         for part, message in zip(self._parts, self._own, strict=True):
             take(vector[part], None if error is None else error[part], message, self._bits)
-        ranks, over = self._group.ranks, Future[None]()
-        last: Future[None] | None = None
-        for hop in range(2 * (ranks - 1)):
-            last = self._begin_hop(hop, vector, error, average=average)
-        if last is None:
-            self._decode(vector, None, over)
-        else:
-            last.add_done_callback(lambda call: self._decode(vector, call, over))
-        return over
 
     def _begin_hop(self, hop: int, vector: Floats, error: Floats | None, *,
                    average: bool) -> Future[None]:
@@ -87,14 +86,12 @@ class FewBitsRing:
         call = self._group.exchange(words, outs, ins, data)
         if adds:
             divisor = ranks if average and hop == ranks - 2 else 1
-            call.add_done_callback(lambda call: self._add(call, expected, vector, error, divisor))
+            return follow(self._group, call, "add up a part",
+                          lambda: self._add(expected, vector, error, divisor))
         return call
 
-    def _add(self, call: Future[None], part: int, vector: Floats, error: Floats | None,
-             divisor: int) -> None:
+    def _add(self, part: int, vector: Floats, error: Floats | None, divisor: int) -> None:
         """Add what came to this rank's message of a part, and encode the sum, or the mean."""
-        if call.exception() is not None:
-            return
         total = vector[self._parts[part]]
         total[:] = 0
         add(total, self._own[part], self._bits)
@@ -106,11 +103,7 @@ class FewBitsRing:
         if error is not None and lost is not None:
             error[self._parts[part]] += lost * np.float32(divisor)
 
-    def _decode(self, vector: Floats, call: Future[None] | None, over: Future[None]) -> None:
-        if call is not None and (why := call.exception()) is not None:
-            over.set_exception(why)
-            return
+    def _decode(self, vector: Floats) -> None:
         vector[:] = 0
         for part, message in zip(self._parts, self._own, strict=True):
             add(vector[part], message, self._bits)
-        over.set_result(None)

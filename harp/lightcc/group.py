@@ -477,6 +477,18 @@ class Group:
         with contextlib.suppress(RuntimeError):  # it is closed
             self._failure.report_soon(why, SYMPTOM if is_symptom else FAILED)
 
+    def attempt(self, what: str, step: Callable[[], None]) -> GroupError | None:
+        """Take a step between two calls; where it fails so does the group, before the second.
+
+        For callbacks of calls, whose errors nobody else would see. Gives the failure.
+        """
+        try:
+            step()
+        except Exception as error:  # whatever it is, all ranks must hear of it
+            return GroupError(self._queue.fail(f"rank {self.rank} could not {what}: "
+                                               f"{type(error).__name__}: {error}"))
+        return None
+
     def abort(self, why: str = "the group was aborted") -> None:
         """Fail the group at all ranks."""
         self._failure.report_soon(f"{why} by rank {self.rank}")

@@ -201,7 +201,7 @@ class GradientState:
     def finish(self, average: torch.Tensor, memory: BucketMemory) -> None:
         """Forget what must not last until the next step."""
         if memory.velocity is not None:
-            memory.velocity[average != 0] = 0
+            memory.velocity[(average != 0) | ~memory.velocity.isfinite()] = 0
         if not self.sparsity.feedback:
             memory.error.zero_()
 

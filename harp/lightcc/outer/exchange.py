@@ -49,17 +49,18 @@ def begin_few_bits_mean(vector: torch.Tensor, error: torch.Tensor, policy: Outer
 
 def begin_sparse_mean(error: torch.Tensor, policy: OuterPolicy,
                       group: dist.ProcessGroup | None) -> Exchange:
-    """Begin the mean of the largest values of ``error``, where what is not sent stays."""
+    """Begin the mean of the largest values of ``error``, where what is not sent stays.
+
+    Each is a mean over the islands that sent it.
+    """
     message = sparse.take(error, policy)
     ranks = dist.get_world_size(group)
     messages = message.new_empty(ranks * len(message))
     work = dist.all_gather_into_tensor(messages, message, group=group, async_op=True)
 
     def finish() -> torch.Tensor:
-        total = torch.zeros_like(error)
-        for one in messages.chunk(ranks):
-            sparse.add(one, total, policy)
-        return total.div_(ranks)
+        found = sparse.mean(messages.chunk(ranks), [1.0] * ranks, len(error), policy)
+        return found.to(error.device)
     return Exchange(work, finish)
 
 
@@ -84,10 +85,7 @@ def sparse_mean_of_peers(error: torch.Tensor, policy: OuterPolicy, peers: Peers,
     def finish() -> torch.Tensor | None:
         if came is None:
             return None
-        total = torch.zeros_like(error)
-        for one, weight in zip(*came, strict=True):
-            said = torch.zeros_like(error)
-            sparse.add(torch.from_numpy(one.copy()), said, policy)
-            total.add_(said, alpha=float(weight))
-        return total
+        messages, weights = came
+        return sparse.mean((torch.from_numpy(one.copy()) for one in messages), weights.tolist(),
+                           len(error), policy)
     return Exchange(None, finish)

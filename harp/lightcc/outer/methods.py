@@ -318,8 +318,8 @@ class StreamingDiLoCo(Outer):
 class SparseLoCo(Outer):
     """The largest values of the difference, in few bits; the rest is kept for the next round.
 
-    What is kept fades by ``decay`` a round, and stands in for outer momentum. Defaults are the
-    paper's (arXiv 2508.15706).
+    What is kept fades by ``decay`` a round, and stands in for outer momentum. An element's mean is
+    over the islands that sent it. Defaults are the paper's (arXiv 2508.15706).
     """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, every: int,

@@ -14,6 +14,8 @@ import torch
 from harp._cnet import ffi, lib
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from harp.lightcc.outer_policy import OuterPolicy
 
 
@@ -32,12 +34,28 @@ def take(error: torch.Tensor, policy: OuterPolicy) -> torch.Tensor:
     return message.to(error.device)
 
 
-def add(message: torch.Tensor, total: torch.Tensor, policy: OuterPolicy) -> None:
-    """Add what a message says to ``total``, a flat float32 vector."""
-    here = _on_host(total)
-    lib.harp_chunk_add(_floats(here), len(here), _rule(policy), _bytes(message.cpu()))
-    if here is not total:
-        total.copy_(here)
+def add(message: torch.Tensor, total: torch.Tensor, policy: OuterPolicy,
+        weights: torch.Tensor | None = None, weight: float = 1.0) -> None:
+    """Add what a message says, times ``weight``, to ``total``, a flat float32 vector on the host.
+
+    ``weights``, as long, gets the weight at the message's places.
+    """
+    lib.harp_chunk_add(_floats(total), ffi.NULL if weights is None else _floats(weights),
+                       len(total), _rule(policy), _bytes(message.cpu()), weight)
+
+
+def mean(messages: Iterable[torch.Tensor], weights: Iterable[float], elements: int,
+         policy: OuterPolicy) -> torch.Tensor:
+    """Give the weighted mean of ``elements`` values, each over the messages that have it.
+
+    So do the method's authors (github.com/one-covenant/SparseLoCo: a mean that leaves out those
+    that did not send an element), where the paper's formula divides by the number of all.
+    """
+    total, sent = torch.zeros(elements), torch.zeros(elements)
+    for message, weight in zip(messages, weights, strict=True):
+        add(message, total, policy, sent, weight)
+    sent[sent == 0] = 1
+    return total.div_(sent)
 
 
 def _on_host(vector: torch.Tensor) -> torch.Tensor:

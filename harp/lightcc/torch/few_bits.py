@@ -71,6 +71,15 @@ class BitsState:
 def average_in_few_bits(state: BitsState,
                         bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Average a bucket over the ranks of the state's group."""
+    try:
+        return _begin_average(state, bucket)
+    except Exception as error:
+        state.group.fail(error)  # others wait for this rank's part
+        raise
+
+
+def _begin_average(state: BitsState,
+                   bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     gradients, kept = bucket.buffer(), state.kept(bucket)
     state.end_bucket(bucket)
     if kept is None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import threading
 
 import numpy as np
 import pytest
 
 from harp.collectives.registry import make_plan
+from harp.lightcc import few_bits, few_bits_ring
 from harp.lightcc.few_bits import BITS, CHUNK, FewBits, add, message_bytes, take
 from harp.lightcc.few_bits_ring import FewBitsRing
 from tests.harp.lightcc.every_kernel import kernel_names, kernels
@@ -186,6 +188,36 @@ def test_a_call_on_the_same_vector_waits_for_its_sum():
         of_all(future for rank, one, own in zip(group, made, data, strict=True)
                for future in (one.allreduce(own), rank.allreduce(own.view(np.uint8), "float32")))
     np.testing.assert_allclose(data[0], 18, rtol=1e-5)
+
+
+STEPS = {"encode": ("take", 1), "encode the sum": ("take", 4), "add": ("add", 1),
+         "decode": ("add", 5)}
+"""By step of rank 1 among three: the function that it calls, and from which call on that fails."""
+
+
+@pytest.mark.parametrize("algorithm", [FewBits, FewBitsRing])
+@pytest.mark.parametrize("step", STEPS)
+def test_a_step_that_fails_at_a_rank_fails_the_sum_at_all_ranks(algorithm, step, monkeypatch):
+    """As by a lack of memory: no rank may take for a sum what the others sent for want of one."""
+    home = {FewBits: few_bits, FewBitsRing: few_bits_ring}[algorithm]
+    function, from_call = STEPS[step]
+    works, calls = getattr(home, function), []
+    with group_of(3) as group:
+        data = [np.ones(5000, "<f4") for _ in group]
+
+        def fail(*given):
+            if np.shares_memory(given[0], data[1]):
+                calls.append(given)
+                if len(calls) >= from_call:
+                    raise MemoryError("no memory")
+            return works(*given)
+        monkeypatch.setattr(home, function, fail)
+        futures = [algorithm(rank, 5000, 8).allreduce(own)
+                   for rank, own in zip(group, data, strict=True)]
+        said = [str(future.exception(60)) for future in futures]
+    assert re.fullmatch("rank 1 could not .*: MemoryError: no memory", said[1])
+    if step != "decode":  # by then the others have what they need
+        assert said == [said[1]] * 3
 
 
 @pytest.mark.parametrize(("algorithm", "words"), [

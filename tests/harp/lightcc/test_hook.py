@@ -76,7 +76,7 @@ class Ranks:
         made = [own.clone() for own in gradients]
         averages = list(self._pool.map(
             lambda state, own: average_gradients(state, Bucket(own)).wait(), self.states, made))
-        assert all(torch.equal(averages[0], other) for other in averages)
+        assert len({average.numpy().tobytes() for average in averages}) == 1
         return averages[0]
 
     def left(self):
@@ -204,6 +204,25 @@ def test_averages_in_few_bits_are_near_and_better_with_what_was_kept(monkeypatch
             came = sum(ranks.step(gradients) for _ in range(20)) / 20
             off.append(float((came - sum(gradients) / 3).abs().max()))
     assert off[0] < off[1] / 5
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("way", ["8 bits", "2 bits", "2D, 4 bits", "top-k", "2D, top-k",
+                                 "momentum"])
+def test_gradients_that_are_not_finite_are_seen_and_forgotten(monkeypatch, way, value):
+    """As with a GradScaler, which passes over such a step, and goes on with the next."""
+    if "bits" in way:
+        in_few_bits(monkeypatch, int(way.split()[-2]), two_d="2D" in way)
+    else:
+        light(monkeypatch, two_d="2D" in way)
+    with Ranks(4, Sparsity(momentum=0.5 if way == "momentum" else 0)) as ranks:
+        ranks.step(zeros(4))
+        ranks.step(random(4, 1))
+        overflown = random(4, 2)
+        overflown[2][:ELEMENTS // 2] = value
+        assert not torch.isfinite(ranks.step(overflown)).all()
+        assert torch.isfinite(ranks.left()).all()
+        assert torch.isfinite(ranks.step(random(4, 3))).all()
 
 
 def test_momentum_is_refused_in_few_bits(monkeypatch):

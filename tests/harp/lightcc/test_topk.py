@@ -125,6 +125,23 @@ def test_a_nan_is_sent_first():
     assert select(np.array([1e30, np.nan, np.inf], "<f4"), 1)["index"].tolist() == [1]
 
 
+@pytest.mark.parametrize("selects", [select, sample])
+@pytest.mark.parametrize("value_bytes", [2, 4])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("count", [1, 5000])
+def test_an_overflow_is_over_when_its_step_is(selects, value_bytes, value, count):
+    """What is not finite is sent first and never kept, also where more of it is than is sent."""
+    random = np.random.default_rng(8)
+    error = random.normal(size=100_000).astype("<f4")
+    values = random.normal(size=100_000).astype("<f4")
+    values[random.choice(100_000, count, replace=False)] = value
+    with np.errstate(over="ignore", invalid="ignore"):
+        assert not np.isfinite(selects(values, 1000, value_bytes, error)["value"]).all()
+    assert np.isfinite(error).all()
+    again = selects(random.normal(size=100_000).astype("<f4"), 1000, value_bytes, error)
+    assert np.isfinite(again["value"]).all()
+
+
 @pytest.mark.parametrize("shift", [0, 2, 4, 6])
 def test_values_are_narrowed_as_numpy_does_wherever_pairs_lie(shift):
     random = np.random.default_rng(5)

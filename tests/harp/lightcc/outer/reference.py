@@ -83,13 +83,13 @@ def streaming(islands, steps, parts, every, delay, local_share, lr, momentum):
 
 
 def sparseloco(islands, steps, elements, every, lr, decay, keep, chunk):
-    """The largest ``keep`` of each chunk, values as they are."""
+    """The largest ``keep`` of each chunk, values as they are; a mean over those who sent it."""
     anchor = start(elements)
     own, kept = [anchor] * islands, [np.zeros(elements)] * islands
     for step in range(1, steps + 1):
         own = [inner_step(one, i, step) for i, one in enumerate(own)]
         if step % every == 0:
-            total = np.zeros(elements)
+            total, senders = np.zeros(elements), np.zeros(elements)
             for i, one in enumerate(own):
                 error = decay * kept[i] + anchor - one
                 sent = np.zeros(elements)
@@ -97,8 +97,9 @@ def sparseloco(islands, steps, elements, every, lr, decay, keep, chunk):
                     part = error[first:first + chunk]
                     largest = first + np.argsort(-np.abs(part), kind="stable")[:keep]
                     sent[largest] = error[largest]
+                    senders[largest] += 1
                 kept[i] = error - sent
                 total += sent
-            anchor = anchor - lr * total / islands
+            anchor = anchor - lr * total / np.maximum(senders, 1)
             own = [anchor] * islands
     return own, kept

@@ -113,10 +113,26 @@ def test_the_places_are_those_of_a_stable_sort(kind, keep, chunk):
         np.testing.assert_array_equal(bits.view(np.float32), row[wanted])
 
 
-def test_a_value_that_is_no_number_is_seen():
+@pytest.mark.parametrize("bits", [2, 4, 8, 32])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("count", [1, 7])
+def test_values_that_are_not_finite_are_seen_and_not_kept(bits, value, count):
+    """Also where a chunk has more of them than are sent."""
     error, total = vector(640), torch.zeros(640)
-    error[100] = float("nan")
-    sparse.add(sparse.take(error, policy(2)), total, policy(2))
-    assert torch.isnan(total[64:128]).any()
+    error[100:100 + count] = value
+    sparse.add(sparse.take(error, policy(bits)), total, policy(bits))
+    assert not torch.isfinite(total[64:128]).all()
     assert torch.isfinite(total[:64]).all()
     assert torch.isfinite(total[128:]).all()
+    assert torch.isfinite(error).all()
+
+
+def test_an_element_s_mean_is_by_weight_over_the_messages_that_have_it():
+    rule, rows = policy(32, keep=2, chunk=8), torch.zeros(3, 8)
+    rows[0, [1, 4]] = torch.tensor([2.0, -1.0])
+    rows[1, [1, 6]] = torch.tensor([5.0, 7.0])
+    rows[2, [4, 6]] = torch.tensor([3.0, -1.0])
+    messages = [sparse.take(row, rule) for row in rows]
+    found = sparse.mean(messages, [1.0, 3.0, 0.0], 8, rule)
+    assert found.tolist() == [0, (2 + 3 * 5) / 4, 0, 0, -1, 0, 7, 0]
+    assert sparse.mean(messages[2:], [0.0], 8, rule).tolist() == [0] * 8
