@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from bench.comparison import Arms
 
-STEPS = 200
+STEPS = 1000
 """Steps of a round; `bench.ttf.torch_loops.ROUND`, which only a process with torch can read."""
 
 

@@ -1,14 +1,11 @@
-"""TTF's dynamic tables beside torch's dense ones and torchrec's managed collision.
+"""TTF's dynamic tables beside torch's dense ones, and tables of TFRA and torchrec (peers.py).
 
 Ids are Zipf's with exponent 1.05, over 10 M rows of 32 floats; both sides have all rows from the
-start. The row torchrec is left out where torchrec is not installed. Tables need up to 9 GB. Needs
-root.
+start. Tables need up to 9 GB. Needs root.
 """
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import subprocess
 import sys
 import time
@@ -26,6 +23,7 @@ from bench.arms import ROOT, Sample
 from bench.comparison import ArmRow
 from bench.rows import by_id
 from bench.subject import BenchError
+from bench.ttf.peers import peer
 from harp.ttf.embedding import (
     SGD,
     Adam,
@@ -48,6 +46,7 @@ BAGS, IDS = 4096, 16
 FEATURES, MANY_BAGS, MANY_ROWS = 100, 256, 10_000
 GROWN = 2_000_000
 """Rows of the row memory."""
+TFRA_ROWS, TORCHREC_ROWS = 1_000_000, 200_000
 
 
 def zipf_ids(n: int, rows: int, seed: int) -> torch.Tensor:
@@ -258,36 +257,41 @@ def wide_deep(bench: Bench) -> Iterator[Arms]:
 @contextmanager
 def torchrec(bench: Bench) -> Iterator[Arms]:
     """TorchRec's managed collision, which remaps ids into a table of fixed size."""
-    needed("torchrec")
-    from torchrec.modules.mc_modules import DistanceLFU_EvictionPolicy, MCHManagedCollisionModule
-    from torchrec.sparse.jagged_tensor import JaggedTensor
-    rows = 200_000
-    ids = [zipf_ids(BAGS * IDS, rows, seed) for seed in range(10)]
-    remap = MCHManagedCollisionModule(
-        zch_size=rows, device=torch.device("cpu"), eviction_interval=5,
-        eviction_policy=DistanceLFU_EvictionPolicy())
-    dense = nn.Embedding(rows, DIM)
+    ids = [zipf_ids(BAGS * IDS, TORCHREC_ROWS, seed) for seed in range(10)]
     ours = DynamicEmbedding(DIM)
-    filled(ours, rows)
-
-    def theirs(batch: torch.Tensor) -> None:
-        lengths = torch.ones(len(batch), dtype=torch.int32)
-        dense(remap({"f": JaggedTensor(values=batch, lengths=lengths)})["f"].values())
-
-    with torch.no_grad():
+    filled(ours, TORCHREC_ROWS)
+    with (torch.no_grad(),
+          peer("torchrec", torch.stack(ids).numpy(), TORCHREC_ROWS, DIM) as ask):
         own = rate(ours, [far(batch) for batch in ids], BAGS * IDS * 1e-6)
-        other = rate(theirs, ids, BAGS * IDS * 1e-6)
         yield {"dynamic": lambda: own(bench.seconds),
-               "managed collision": lambda: other(bench.seconds)}
+               "managed collision": lambda: Sample(1e-6 * ask("find", bench.seconds))}
 
 
-def needed(name: str) -> None:
-    """Import a peer. BenchError with its own error if that fails."""
-    try:
-        importlib.import_module(name)
-    except (ImportError, OSError, RuntimeError) as error:
-        said = str(error).splitlines()
-        raise BenchError(f"{name} cannot be imported: {said[0] if said else error!r}") from None
+def inserts(seconds: float) -> Sample:
+    """Insert half a million rows into an empty table, batch by batch, again and again."""
+    n, at_once, spent, times = 1 << 19, BAGS * IDS, 0.0, 0
+    heads, values = np.zeros(n, dtype=HEAD), np.full((at_once, DIM), 0.01, dtype=np.float32)
+    heads["key"] = far(torch.arange(n)).numpy()
+    while spent < seconds:
+        table = DynamicEmbedding(DIM).table
+        begun = time.perf_counter()
+        for at in range(0, n, at_once):
+            table.write(heads[at:at + at_once], values)
+        spent, times = spent + time.perf_counter() - begun, times + 1
+    return Sample(1e-6 * n * times / spent)
+
+
+@contextmanager
+def tfra(bench: Bench) -> Iterator[Arms]:
+    """The dynamic embedding variable of TensorFlow Recommenders Addons."""
+    ids = [zipf_ids(BAGS * IDS, TFRA_ROWS, seed) for seed in range(10)]
+    ours = DynamicEmbedding(DIM)
+    filled(ours, TFRA_ROWS)
+    with torch.no_grad(), peer("tfra", torch.stack(ids).numpy(), TFRA_ROWS, DIM) as ask:
+        own = rate(ours, [far(batch) for batch in ids], BAGS * IDS * 1e-6)
+        yield {"find": lambda: own(bench.seconds), "insert": lambda: inserts(bench.seconds),
+               "TFRA find": lambda: Sample(1e-6 * ask("find", bench.seconds)),
+               "TFRA insert": lambda: Sample(1e-6 * ask("insert", bench.seconds))}
 
 
 ROWS_BY_ID = by_id((
@@ -301,6 +305,10 @@ ROWS_BY_ID = by_id((
            against=("key, row, state",), target=1.3, lower=True),
     ArmRow("wide-deep", "training step of Wide & Deep, 26 features", wide_deep, "dynamic",
            unit="steps/s", against=("eager", "torch.compile"), target=1.43),
+    ArmRow("tfra-find", "look up, 1 M rows of 32, Zipf 1.05", tfra, "find", unit="M ids/s",
+           against=("TFRA find",), target=2.0),
+    ArmRow("tfra-insert", "insert 524,288 rows of 32", tfra, "insert", unit="M ids/s",
+           against=("TFRA insert",), target=2.0),
     ArmRow("torchrec", "remap and look up, 200,000 rows", torchrec, "dynamic", unit="M ids/s",
            against=("managed collision",), target=2.0),
 ))

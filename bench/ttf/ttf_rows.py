@@ -5,19 +5,10 @@ The modules of this folder say what their rows measure. Tables need up to 9 GB. 
 
 from __future__ import annotations
 
-import importlib.util
-
-from bench.comparison import ArmRow, compare
+from bench.comparison import compare
 from bench.ttf import amp_rows, compile_rows, disk_rows, embedding_rows, infer_rows, spread_rows
 
 ROWS = {**embedding_rows.ROWS_BY_ID, **disk_rows.ROWS_BY_ID, **spread_rows.ROWS, **amp_rows.ROWS,
         **compile_rows.ROWS, **infer_rows.ROWS}
 
-
-def available() -> dict[str, ArmRow]:
-    """Leave the row torchrec out where torchrec is not installed."""
-    found = importlib.util.find_spec("torchrec")
-    return {name: row for name, row in ROWS.items() if found or name != "torchrec"}
-
-
-SUBJECT = compare(__doc__, ROWS, known=available)
+SUBJECT = compare(__doc__, ROWS)

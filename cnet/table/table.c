@@ -173,6 +173,16 @@ int64_t harp_embedding_read(const struct harp_embedding *table, uint32_t shard, 
     return failed ? failed : (int64_t)n;
 }
 
+int harp_embedding_reserve(struct harp_embedding *table, uint64_t rows)
+{
+    if (!table->cold)
+        return 0;
+    table_cold_lock(table);
+    int failed = table_cold_reserve(table, rows);
+    table_cold_unlock(table);
+    return failed;
+}
+
 static int write_record(struct harp_embedding *table, const struct harp_record *record,
                         const float *values)
 {

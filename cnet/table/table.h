@@ -130,6 +130,9 @@ uint64_t harp_embedding_remove(struct harp_embedding *table, const int64_t *keys
  * removed. */
 int64_t harp_embedding_read(const struct harp_embedding *table, uint32_t shard, uint32_t at,
                             uint64_t n, struct harp_record *heads, float *values);
+/* Have room on disk for `rows` that are written from now on, so that none of them meets a full one.
+ * Returns 0, or -errno and no row is changed. Without a cap there is nothing to do. */
+int harp_embedding_reserve(struct harp_embedding *table, uint64_t rows);
 /* Write whole records, inserting those that are not there; they count as unchanged. */
 int harp_embedding_write(struct harp_embedding *table, const struct harp_record *heads,
                          const float *values, uint64_t n);

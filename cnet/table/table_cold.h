@@ -105,6 +105,8 @@ void table_cold_forget(struct table_cold *cold, uint32_t place);
 int table_cold_round(struct harp_embedding *table, uint64_t inserts);
 /* Read the pages of `reads` into the buffer. */
 int table_cold_read_pages(struct table_cold *cold);
+/* Have empty pages for `rows` that come to memory, under both locks. Returns 0 or -errno. */
+int table_cold_reserve(struct harp_embedding *table, uint64_t rows);
 /* Leave each page of what is wanted once in `reads`. */
 void table_cold_pages_of_wanted(struct table_cold *cold);
 

@@ -126,13 +126,13 @@ static uint8_t *write_buffer(const struct table_cold *cold)
     return cold->buffer + cold->round * cold->page_bytes;
 }
 
-static int add_pages(struct table_cold *cold)
+static int add_pages(struct table_cold *cold, uint64_t more)
 {
-    uint32_t more = cold->pages / 8 + 16, pages = cold->pages + more;
-    if ((uint64_t)pages * cold->per_page >= TABLE_COLD) {
+    if ((cold->pages + more) * cold->per_page >= TABLE_COLD) {
         snprintf(table_why(), HARP_STORE_WHY_BYTES, "a table has at most 2^31 rows on disk");
         return -ENOSPC;
     }
+    uint32_t pages = cold->pages + (uint32_t)more;
     uint32_t *empty = realloc(cold->empty, pages * sizeof *empty);
     if (empty)
         cold->empty = empty;
@@ -141,7 +141,7 @@ static int add_pages(struct table_cold *cold)
         cold->live = live;
     if (!empty || !live)
         return -ENOMEM;
-    int failed = harp_page_file_grow(cold->file, more, table_why());
+    int failed = harp_page_file_grow(cold->file, (uint32_t)more, table_why());
     if (failed)
         return failed;
     for (uint32_t page = pages; page-- > cold->pages;) {
@@ -152,6 +152,18 @@ static int add_pages(struct table_cold *cold)
     return 0;
 }
 
+/* Each row that comes sends one away, in whole pages. Rows that come with it, from a page with few
+ * others, leave that page empty, but only after the write: hence the pages of a round beside. */
+int table_cold_reserve(struct harp_embedding *table, uint64_t rows)
+{
+    struct table_cold *cold = table->cold;
+    uint64_t resident = table_cold_resident(table);
+    if (resident + rows <= cold->most)
+        return 0;
+    uint64_t pages = (resident + rows - cold->most) / cold->per_page + 1 + cold->round;
+    return pages <= cold->empties ? 0 : add_pages(cold, pages - cold->empties);
+}
+
 /* Copy the rows that go to pages, which are taken from the empty ones. */
 static int fill_pages(struct harp_embedding *table)
 {
@@ -160,7 +172,7 @@ static int fill_pages(struct harp_embedding *table)
     for (uint32_t i = 0; i < cold->victims_n; i++) {
         uint8_t *page = write_buffer(cold) + i / cold->per_page * cold->page_bytes;
         if (i % cold->per_page == 0) {
-            int failed = cold->empties ? 0 : add_pages(cold);
+            int failed = cold->empties ? 0 : add_pages(cold, cold->pages / 8 + 16);
             if (failed)
                 return failed;
             cold->writes[cold->writes_n++] = cold->empty[--cold->empties];

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+
+import numpy as np
 import pytest
 import torch
 
-from bench.subject import BenchError
+from bench.subject import BenchError, PeerError
+from bench.ttf import peers
 from bench.ttf.compile_rows import Reports
 from bench.ttf.recompiles import REPORTS
+from bench.ttf.ttf_rows import SUBJECT
 
 
 @pytest.mark.parametrize("report", REPORTS)
@@ -48,3 +53,32 @@ def test_shares_are_of_the_default_and_of_the_best_setting():
 def test_a_wrong_result_is_no_measurement():
     with pytest.raises(BenchError, match="report 0"):
         Answers(runs(found=1.01)).shares()
+
+
+def test_rows_of_peers_are_there_whatever_is_installed():
+    assert SUBJECT.known is None
+    assert {"tfra-find", "tfra-insert", "torchrec"} <= SUBJECT.rows.keys()
+
+
+def ask(monkeypatch, tmp_path, program):
+    (tmp_path / "peer_loops.py").write_text(program)
+    monkeypatch.setattr(peers, "__file__", str(tmp_path / "peers.py"))
+    monkeypatch.setattr(peers, "installed", lambda _: sys.executable)
+    with peers.peer("tfra", np.zeros((1, 2), np.int64), 5, 32) as asked:
+        return asked("find", 0.25)
+
+
+def test_a_peer_that_cannot_be_imported_is_an_error_of_the_peer(monkeypatch, tmp_path):
+    with pytest.raises(PeerError, match=r"^ModuleNotFoundError: No module named 'nowhere_at_all'$"):
+        ask(monkeypatch, tmp_path, "import nowhere_at_all")
+
+
+def test_a_peer_answers_with_ids_and_seconds(monkeypatch, tmp_path):
+    program = """
+import sys
+assert sys.argv[1::2] == ["tfra", "5"] and sys.argv[4] == "32"
+print("ready", flush=True)
+assert input() == '{"do": "find", "seconds": 0.25}'
+print('{"seconds": 2.0, "ids": 6}', flush=True)
+"""
+    assert ask(monkeypatch, tmp_path, program) == 3.0

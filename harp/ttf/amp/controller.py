@@ -179,10 +179,10 @@ class Controller:
         (self.scaler.scale(loss) if half else loss).backward()
         if half:
             self._unscale()
-        mean, votes = on_its_way.arrive()
+        run = on_its_way.arrive(norm_of(self._parameters))
         if voted:
-            self._count(votes)
-        return Run(mean, norm_of(self._parameters))
+            self._count(run.votes)
+        return run
 
     def _unscale(self) -> None:
         """Divide gradients by the scale; tables divide theirs in their step."""

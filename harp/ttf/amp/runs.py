@@ -8,6 +8,7 @@ So every rank has the same figures in the same step, and no parameter or hook is
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from torch import nn
+
+
+LEAST_SQUARES = 1e-20
+"""Of a smaller norm's squares some are no normal numbers of float32."""
 
 
 @dataclass(frozen=True)
@@ -52,13 +57,21 @@ class Loss:
                 torch.tensor(votes, dtype=torch.float32, device=loss.device)])
             self._work = dist.all_reduce(self._message, group=group, async_op=True)
 
-    def arrive(self) -> tuple[float, tuple[float, ...]]:
-        """Give the mean loss and the sums of votes."""
-        if self._ranks == 1:
-            return float(self._loss), self._votes
-        self._work.wait()
-        loss, *sums = self._message.tolist()
-        return loss / self._ranks, tuple(sums)
+    def arrive(self, norm: torch.Tensor | float) -> Run:
+        """Give the run whose gradients have this norm.
+
+        Of a device, loss and norm are read together: the host waits once.
+        """
+        message = self._loss.reshape(1)
+        if self._ranks > 1:
+            self._work.wait()
+            message = self._message
+        if isinstance(norm, torch.Tensor):
+            *known, size = torch.cat([message.float(), norm.float().reshape(1)]).tolist()
+        else:
+            known, size = message.tolist(), norm
+        votes = tuple(known[1:]) if self._ranks > 1 else self._votes
+        return Run(known[0] / self._ranks, size, votes)
 
 
 class Before:
@@ -108,9 +121,22 @@ def gradients(parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
     return [parameter.grad for parameter in parameters if parameter.grad is not None]
 
 
-def norm_of(parameters: Iterable[torch.Tensor]) -> float:
-    """Give the norm of all gradients: not finite if one of them is not."""
-    return float(get_total_norm(gradients(parameters)))
+def norm_of(parameters: Iterable[torch.Tensor]) -> torch.Tensor | float:
+    """Give the norm of all gradients: not finite if one of them is not; of a device, there.
+
+    On the host it is one product of vectors for each gradient, which reads them at the speed of
+    memory, and again in double precision where squares do not fit in float32.
+    """
+    found, squares = gradients(parameters), 0.0
+    if not all(gradient.is_cpu for gradient in found):
+        return get_total_norm(found)
+    for gradient in found:
+        flat = gradient.reshape(-1)
+        squares += float(torch.dot(flat, flat)) if flat.dtype is torch.float32 else math.inf
+    if LEAST_SQUARES < squares < math.inf:
+        return math.sqrt(squares)
+    return math.hypot(*(float(torch.linalg.vector_norm(gradient, dtype=torch.float64))
+                        for gradient in found))
 
 
 def distance(half: list[torch.Tensor], full: list[torch.Tensor]) -> float:

@@ -300,7 +300,8 @@ def _part(found: dict[str, memoryview], name: str, about: dict[str, Any]) -> _Pa
 def load(model: nn.Module, folder: str | Path) -> str:
     """Make a model's dynamic tables those of the last checkpoint, and return its id.
 
-    All files are checked first: CheckpointError, and then no table is changed.
+    All files are checked first, and room on disk is had for all rows: CheckpointError or
+    StoreError, and then no table is changed.
     """
     follower = Follower(model, folder)
     follower.poll()
@@ -324,7 +325,7 @@ class Follower:
             yield
 
     def poll(self) -> int:
-        """Apply what is new, and count the checkpoints. CheckpointError: nothing is changed.
+        """Apply what is new, and count the checkpoints. CheckpointError, StoreError: as it was.
 
         Readers go on meanwhile: each row is as it was before or after.
         """
@@ -333,6 +334,8 @@ class Follower:
         known = len(self.at) if ids[:len(self.at)] == self.at else 0
         fresh = [[_open(self._folder / name, self._tables) for name in files]
                  for files in found["files"][known:]]
+        for name, module in self._tables.items():
+            self._reserve(module.table, [part[name] for parts in fresh for part in parts])
         for number, parts in enumerate(fresh, known):
             for name, module in self._tables.items():
                 self._apply(module.table, [part[name] for part in parts], full=number == 0)
@@ -342,6 +345,19 @@ class Follower:
                 module.table.gone = []
                 module.table.saved_as = ids[-1]
         return len(fresh)
+
+    def _reserve(self, table: Table, parts: list[_Part]) -> None:
+        """Have room on disk for the rows that come, before any is changed.
+
+        A page has a third of its rows at least (cnet/table/table_cold.h), so a row that many
+        deltas have takes three places at most.
+        """
+        if table.memory_bytes is None:
+            return
+        keys = np.concatenate([np.empty(0, np.int64),
+                               *(part.arrays["keys"] for part in parts)])
+        keys = keys[self._mine(keys)]
+        table.reserve(min(len(keys), 3 * len(np.unique(keys))))
 
     def _mine(self, keys: np.ndarray) -> np.ndarray:
         if self._exchange is None:

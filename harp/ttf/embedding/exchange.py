@@ -17,7 +17,7 @@ Every rank makes the same calls in the same order, as with all collectives.
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -54,16 +54,15 @@ class _Route:
     received: np.ndarray
     ids: torch.Tensor
     """Received ids, by sender and feature."""
-    work: Any = field(default=None)
+    works: list[Any]
 
     def wait(self) -> None:
-        """Wait for the ids, and let go of the call.
+        """Wait for the ids, and let go of the calls.
 
         gloo ends the process at its exit where a call outlives its group.
         """
-        if self.work is not None:
-            self.work.wait()
-            self.work = None
+        while self.works:
+            self.works.pop().wait()
 
 
 class Exchange:
@@ -75,6 +74,7 @@ class Exchange:
             raise RuntimeError("Exchange: call torch.distributed.init_process_group() first")
         self.group, self.average = group, average
         self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
+        self._by_gloo = dist.get_backend(group) == "gloo"
         self._tickets: OrderedDict[int, _Route] = OrderedDict()
         self._ahead: dict[int, _Route] = {}
         self._numbers = count()
@@ -155,8 +155,28 @@ class Exchange:
 
     def _send(self, values: torch.Tensor, sent: np.ndarray, received: np.ndarray) -> torch.Tensor:
         got = values.new_empty(int(received.sum()))
-        dist.all_to_all_single(got, values, received.tolist(), sent.tolist(), group=self.group)
+        for work in self._all_to_all(got, values, received, sent):
+            work.wait()
         return got
+
+    def _all_to_all(self, got: torch.Tensor, values: torch.Tensor, received: np.ndarray,
+                    sent: np.ndarray) -> list[Any]:
+        """Begin to send each rank its part, and give the works to wait for.
+
+        By gloo a rank asks its peers for their parts before it sends its own. Its all-to-all sends
+        first what a peer has asked for already, and asks behind that on the same connection, so
+        one direction of a line stood still while the other was used.
+        """
+        if not self._by_gloo:
+            return [dist.all_to_all_single(got, values, received.tolist(), sent.tolist(),
+                                           group=self.group, async_op=True)]
+        into, out = got.split(received.tolist()), values.split(sent.tolist())
+        into[self.rank].copy_(out[self.rank])
+        others = [(self.rank + step) % self.ranks for step in range(1, self.ranks)]
+        return [begin(part[rank], group=self.group, **{name: rank})
+                for begin, part, name in ((dist.irecv, into, "group_src"),
+                                          (dist.isend, out, "group_dst"))
+                for rank in others if part[rank].numel()]
 
     def _route(self, known: FeatureSet, keys: Sequence[torch.Tensor]) -> _Route:
         """Number ids, and send each distinct one to its owner."""
@@ -178,9 +198,8 @@ class Exchange:
         leaving = torch.from_numpy(np.concatenate(
             [distinct[feature][part] for parts in by_owner for feature, part in enumerate(parts)]))
         ids = torch.empty(int(received.sum()), dtype=torch.int64)
-        work = dist.all_to_all_single(ids, leaving, received.sum(1).tolist(), sent.sum(1).tolist(),
-                                      group=self.group, async_op=True)
-        return _Route(list(keys), places, by_owner, distinct, sent, received, ids, work)
+        works = self._all_to_all(ids, leaving, received.sum(1), sent.sum(1))
+        return _Route(list(keys), places, by_owner, distinct, sent, received, ids, works)
 
 
 def _segments(known: FeatureSet, route: _Route, values: torch.Tensor, gap: int = 0) -> np.ndarray:

@@ -161,6 +161,10 @@ class Table:
                 yield heads[:n], floats[:n]
                 at += n
 
+    def reserve(self, rows: int) -> None:
+        """Have room on disk for as many rows as are to be written. StoreError."""
+        _check(lib.harp_embedding_reserve(self.at, rows))
+
     def write(self, heads: np.ndarray, values: np.ndarray) -> None:
         """Write whole records, which count as unchanged."""
         heads = np.ascontiguousarray(heads, dtype=HEAD)

@@ -127,3 +127,39 @@ def test_eviction_knows_rows_on_disk():
     rows = module.table.rows
     assert module.evict(most=500) == rows - 500
     assert module.table.rows == 500
+
+
+FULL_FOR_A_LOAD = """
+import sys
+import torch
+from harp.angelptm.cache import StoreError
+from harp.ttf.embedding import TableOptimizer
+from harp.ttf.embedding.checkpoint import load, save
+from tests.harp.ttf.embedding.test_checkpoint import contents
+from tests.harp.ttf.embedding.test_disk import capped, made, train
+model = torch.nn.ModuleDict({"memory": made(), "disk": capped(folder=sys.argv[1])})
+other = torch.nn.ModuleDict({"memory": made(), "disk": made()})
+for module in model.values():
+    train(module, 20)
+train(other["memory"], 5, first=1)
+other["disk"](torch.arange(-9000, 3000)).sin().sum().backward()
+TableOptimizer(other["disk"]).step()
+save(other, sys.argv[2])
+before = contents(model)
+assert len(before["disk"][2]) > 2000
+try:
+    load(model, sys.argv[2])
+except StoreError as error:
+    print(error)
+assert contents(model) == before
+"""
+
+
+def test_a_load_that_meets_a_full_disk_changes_no_table(tmp_path):
+    mounted = ('mkdir "$2/small" && mount -t tmpfs -o size=1m none "$2/small" && '
+               'exec "$0" -c "$1" "$2/small" "$2/saved"')
+    done = subprocess.run(["unshare", "--mount", "sh", "-c", mounted, sys.executable,
+                           FULL_FOR_A_LOAD, str(tmp_path)], capture_output=True, text=True,
+                          check=False, timeout=PATIENCE_S)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("cannot be had on disk: No space left on device\n")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from harp.ttf.embedding import exchange
 from harp.ttf.embedding.checkpoint import load
 from harp.ttf.embedding.exchange import Exchange
 from tests.harp.ttf.embedding.exchange_rank import STEPS, made, train
@@ -66,3 +67,46 @@ def test_without_a_group_it_says_what_to_call():
     assert not torch.distributed.is_initialized()
     with pytest.raises(RuntimeError, match=r"call torch.distributed.init_process_group\(\) first"):
         Exchange()
+
+
+class Network:
+    """What a rank of three asks torch.distributed for, in order; nothing travels."""
+
+    def __init__(self):
+        self.calls = []
+
+    def is_initialized(self):
+        return True
+
+    def get_rank(self, _):
+        return 1
+
+    def get_world_size(self, _):
+        return 3
+
+    def get_backend(self, _):
+        return "gloo"
+
+    def irecv(self, part, *, group, group_src):
+        del group
+        self.calls.append(("asks", group_src))
+        part.fill_(group_src)
+        return self
+
+    def isend(self, part, *, group, group_dst):
+        del group
+        self.calls.append(("sends", group_dst, part.tolist()))
+        return self
+
+    def wait(self):
+        pass
+
+
+def test_a_rank_asks_all_for_their_parts_before_it_sends(monkeypatch):
+    """Behind its own part on a connection, its peer would wait for the permission to send."""
+    network = Network()
+    monkeypatch.setattr(exchange, "dist", network)
+    got = Exchange()._send(torch.tensor([4.0, 5.0, 6.0, 7.0]), np.array([1, 3, 0]),
+                           np.array([2, 3, 1]))
+    assert got.tolist() == [0, 0, 5, 6, 7, 2]
+    assert network.calls == [("asks", 2), ("asks", 0), ("sends", 0, [4.0])]
