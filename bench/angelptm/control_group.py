@@ -8,7 +8,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from bench.angelptm.peer import environment, installed, last_line
+from bench.angelptm.peer import clear_stale_locks, environment, installed, last_line
 from bench.arms import ROOT
 from bench.subject import BenchError, PeerError
 from lab.control_groups import control_group
@@ -24,6 +24,7 @@ TRIAL_S = 300.0
 def trains(name: str, layers: int, before: list[str]) -> str:
     """Train a model in a process of its own; gives what went wrong, or nothing."""
     python = sys.executable if name == "harp" else installed()
+    clear_stale_locks()
     try:
         done = subprocess.run([*before, python, SCRIPT, name, str(layers)], text=True, cwd=ROOT,
                               capture_output=True, check=False, timeout=TRIAL_S,

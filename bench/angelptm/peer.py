@@ -7,6 +7,7 @@ What does not run is a `PeerError` with the last line of what it said.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -34,6 +35,7 @@ INSTALL_S, PATIENCE_S = 1800.0, 900.0
 
 
 def _run(command: Sequence[str | Path | float], seconds: float) -> subprocess.CompletedProcess[str]:
+    clear_stale_locks()
     try:
         return subprocess.run([str(word) for word in command], text=True, capture_output=True,
                               check=False, timeout=seconds, cwd=ROOT, env=environment())
@@ -47,6 +49,20 @@ def environment() -> dict[str, str]:
     return kept | {"PATH": f"{PYTHON.parent}:/usr/bin:/bin", "HOME": str(Path.home()),
                    "CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu",
                    "TORCH_EXTENSIONS_DIR": str(FOLDER / "kernels")}
+
+
+def clear_stale_locks() -> None:
+    """Remove the locks of compilations whose process was killed: the next one waits for ever else.
+
+    torch.utils.file_baton has the file open as long as it holds the lock.
+    """
+    found = {str(lock.resolve()): lock for lock in FOLDER.glob("kernels/**/lock")}
+    if found:
+        for opened in Path("/proc").glob("[0-9]*/fd/*"):
+            with contextlib.suppress(OSError):  # its process has ended, or is another user's
+                found.pop(str(opened.readlink()), None)
+    for lock in found.values():
+        lock.unlink(missing_ok=True)
 
 
 def last_line(said: str) -> str:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import click
 import pytest
 from rich.progress import Progress
+from torch.utils.file_baton import FileBaton
 
 from bench.angelptm import control_group, peer
 from bench.arms import Bench, Sample
@@ -51,6 +52,20 @@ def test_an_environment_that_cannot_be_made_is_the_peers_error(monkeypatch, tmp_
     with pytest.raises(PeerError, match=r"^ERROR: No matching distribution found$"):
         peer.installed()
     peer.installed.cache_clear()
+
+
+def test_a_lock_without_its_process_is_removed_and_a_held_one_stays(monkeypatch, tmp_path):
+    """DeepSpeed's compilation waits for ever for the lock of one that was killed."""
+    monkeypatch.setattr(peer, "FOLDER", tmp_path)
+    stale, held = (tmp_path / "kernels" / name / "lock" for name in ("async_io", "cpu_adam"))
+    for lock in (stale, held):
+        lock.parent.mkdir(parents=True)
+    stale.touch()
+    baton = FileBaton(str(held))
+    assert baton.try_acquire()
+    peer.clear_stale_locks()
+    assert (stale.exists(), held.exists()) == (False, True)
+    baton.release()
 
 
 @pytest.mark.parametrize("most", [1, 5, 77, 192])
