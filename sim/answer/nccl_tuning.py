@@ -2,8 +2,8 @@
 
 At each size of a grid every algorithm and protocol of NCCL runs with NCCL's number of channels and
 with fewer. A choice counts if it is `LEAST_GAIN` times faster than NCCL's own at that size. At
-other sizes the table has no row, so that NCCL keeps what the simulator does not model (NVLS,
-CollNet, PAT). Between two sizes with different choices the limit is searched by halving.
+other sizes the table has no row, so that NCCL keeps what the simulator does not model
+(CollNet, PAT). Between two sizes with different choices the limit is searched by halving.
 
 `make_table` also makes a table of measured times.
 """

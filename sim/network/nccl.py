@@ -2,8 +2,9 @@
 
 NCCL predicts latency + bytes / rate for each algorithm and protocol and takes the least
 (ncclTopoTuneModel and ncclTopoGetAlgoTime). All figures are those of src/graph/tuning.cc and
-search.cc, NVIDIA/nccl 2.19 to 2.23. The model knows rings and trees; on NVSwitch with SHARP, and
-with one GPU a host for all-gather, NCCL has others, which are left out.
+search.cc, NVIDIA/nccl 2.19 to 2.23. The model knows rings, trees and NVLink SHARP
+(`sim.network.nvls`, by the table of 2.30); with one GPU a host NCCL has another all-gather, which
+is left out.
 
 The rate that NCCL assumes is not the one that the simulator finds: NCCL reads a NIC's rate from its
 driver, and takes a virtual one that gives none for 10 Gb/s.
@@ -20,6 +21,7 @@ import numpy as np
 
 from harp.collectives.protocol import LL128, PROTOCOLS, Protocol
 from harp.collectives.registry import make_plan
+from sim.network.nvls import EFFICIENCY, HOP_US, NVLS, nvls_plan
 from sim.schema.nccl_defaults import channel_count, is_hopper, rings_of
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from sim.schema.hosts import HostGroup
     from sim.schema.scenario_keys import Scenario
 
-PLANS = {"allreduce": ("tree", "ring"), "reduce-scatter": ("reduce-scatter",),
+PLANS = {"allreduce": ("tree", "ring", "nvls"), "reduce-scatter": ("reduce-scatter",),
          "allgather": ("allgather",)}
 """Plans that NCCL chooses between for each collective that it tunes."""
 NCCL_NAMES = {"allreduce": "AllReduce", "reduce-scatter": "ReduceScatter",
@@ -65,6 +67,11 @@ _UNKNOWN_BPS = 10e9
 _NVLINK_BPS = 160e9
 """Of one NVLink of Volta to Hopper (SM70_NVLINK_BW and the like in src/graph/topo.h); in a host the
 search finds a ring for each."""
+_NVLS_NET_US = 20.9
+"""Latency of a step of NVLSTree between hosts (hwLatencies)."""
+_NVLS_TREE_MOST = {0.85: (57.7, 45.5), 0.74: (96.0, 80.0)}
+"""GB/s of a channel of NVLSTree on two hosts, and on more (perChMaxNVLSTreeBws)."""
+_NVLS_CHANNELS = 16
 _PLATEAU = (1.9, 1.4, 1.4)
 """By how much a ring's latency grows beyond short messages, by generation."""
 
@@ -77,11 +84,13 @@ class Choice(NamedTuple):
     predicted_s: float
     channels: int = 0
     """0: as many as NCCL takes by itself."""
+    efficiency: float = 0.0
+    """Of NVLink SHARP, where it is the choice."""
 
     @property
     def algorithm(self) -> str:
         """NCCL's name of the plan."""
-        return "Tree" if self.plan == "tree" else "Ring"
+        return {"tree": "Tree", "nvls": "NVLS", "nvls-tree": "NVLSTree"}.get(self.plan, "Ring")
 
     @property
     def name(self) -> str:
@@ -107,6 +116,10 @@ class View:
     channels: int
     ll128: bool
     """Whether NCCL trusts LL128 here."""
+    nvls: float = 0.0
+    """Share of a ring's rate that NVLink SHARP reaches inside a host; 0 where there is none."""
+    inner: float = 0.0
+    """GB/s of a GPU's NVLink each way."""
 
     @classmethod
     def of(cls, cluster: Cluster, scenario: Scenario, gpus: NDArray[np.int64]) -> View:
@@ -126,9 +139,25 @@ class View:
             bps /= rings
         trusted = generation == 2 or re.search(r"\b(V100|A100|A800|A30)\b", model) is not None
         near = hosts == 1 or topology.vpc is None
+        switch = _sharp(cluster, group, gpus)
         return cls(len(gpus), hosts, generation, nvlink, rings,
                    _listed(bps / 8e9, generation) if hosts > 1 else bps / 8e9,
-                   channel_count(topology, scenario), trusted and nvlink and near)
+                   channel_count(topology, scenario), trusted and nvlink and near, switch,
+                   group.nvlink.rate / 8e9 if group.nvlink is not None else 0.0)
+
+
+def _sharp(cluster: Cluster, group: HostGroup, gpus: NDArray[np.int64]) -> float:
+    """What NVLink SHARP reaches between these GPUs; 0 where NCCL does not use it.
+
+    It needs NVSwitches of Hopper or later and more than one GPU a host; between hosts NCCL took
+    trees where eight GPUs share a NIC (GKE's A3: sim/validation/cases), so a NIC for each is asked.
+    """
+    counts = np.unique(cluster.host[gpus], return_counts=True)[1]
+    if not is_hopper(group) or group.nvlink is None or counts.min() < 2 or np.ptp(counts):
+        return 0.0
+    if len(counts) > 1 and len(np.unique(cluster.endpoint[gpus])) < len(gpus):
+        return 0.0
+    return EFFICIENCY["blackwell" if re.search(r"\bG?B\d{2,3}", group.gpus.model) else "hopper"]
 
 
 def _listed(rate: float, generation: int) -> float:
@@ -175,8 +204,12 @@ def _generation(group: HostGroup) -> int:
 def choices(view: View, collective: str, nbytes: int, plans: Sequence[str] = ()) -> list[Choice]:
     """Choices of NCCL for a collective of `PLANS`, or for these ``plans`` of it."""
     return [Choice(plan, protocol, predict_s(view, collective, plan, column, nbytes))
-            for plan in plans or PLANS[collective] for column, protocol in enumerate(PROTOCOLS)
-            if protocol is not LL128 or view.ll128]
+            for plan in plans or PLANS[collective] if plan != "nvls"
+            for column, protocol in enumerate(PROTOCOLS)
+            if protocol is not LL128 or view.ll128] + [
+                Choice("nvls" if view.hosts == 1 else "nvls-tree", NVLS,
+                       predict_nvls_s(view, nbytes), efficiency=view.nvls)
+                for plan in plans or PLANS[collective] if plan == "nvls" and view.nvls]
 
 
 def choose(view: View, collective: str, nbytes: int, plans: Sequence[str] = ()) -> Choice:
@@ -187,7 +220,7 @@ def choose(view: View, collective: str, nbytes: int, plans: Sequence[str] = ()) 
 def tuned_choice(view: View, collective: str, nbytes: int, tuning: Tuning) -> Choice:
     """NCCL's choice with this tuning table: the first usable row, or its own choice.
 
-    Rows with NVLS, CollNet or PAT are skipped: these are not modelled.
+    Rows with CollNet or PAT are skipped: these are not modelled.
     """
     can = {(choice.algorithm, choice.protocol.name): choice
            for choice in choices(view, collective, nbytes)}
@@ -203,9 +236,28 @@ def chosen_plan(choice: Choice, ranks: int, nbytes: int, *, unit_bytes: int, gro
 
     Trees are in one chunk, since the protocol's window cuts what they carry.
     """
+    if choice.protocol is NVLS:
+        return nvls_plan(ranks, group, nbytes, unit_bytes, choice.efficiency)
     wire = choice.protocol.wire_bytes(nbytes, unit_bytes)
     return make_plan(choice.plan, ranks=ranks, unit_bytes=unit_bytes, group=group, nbytes=wire,
                      chunk_bytes=max(wire, 1))
+
+
+def predict_nvls_s(view: View, nbytes: int) -> float:
+    """Seconds that NVLS takes in a host, or NVLSTree between several.
+
+    NCCL's model takes less for the switch than its bytes cost (see `sim.network.nvls`), and here
+    the bytes count, so that two or three GPUs keep their ring.
+    """
+    local = view.ranks // view.hosts
+    rate = view.inner * view.nvls * local / (local + 1)
+    if view.hosts == 1:
+        return HOP_US * 1e-6 + nbytes / (rate * 1e9)
+    bus = view.rings * view.speed * (2 if view.hosts == 2 else 1)
+    most = _NVLS_CHANNELS * _NVLS_TREE_MOST[view.nvls][min(view.hosts, 3) - 2]
+    rate = min(rate, min(bus, most) * view.ranks / (2 * (view.ranks - 1)))
+    steps = 2 * (view.hosts.bit_length() - 1)
+    return (HOP_US + steps * _NVLS_NET_US) * 1e-6 + nbytes / (rate * 1e9)
 
 
 def predict_s(view: View, collective: str, plan: str, column: int, nbytes: int) -> float:
@@ -232,6 +284,8 @@ def _rate(view: View, algorithm: str, column: int) -> float:
     if algorithm == "tree":
         if view.hosts == 2:
             rate = view.rings * _doubled(view.speed, view.generation)
+            if view.nvlink and view.inner:  # the search gives no more than the links inside
+                rate = min(rate, view.inner)
         rate = min(rate * 0.92, view.rings * _TREE_MOST[view.generation][scale])
     if column == 0:
         share = 0.5 if algorithm == "ring" else 1 / 3.8

@@ -149,6 +149,7 @@ class Transport:
         """Rates that links deliver at present; dynamic bonds follow them."""
         self._waits: dict[bytes, str] = {}
         self._policies, self._bonds = self._bond_of_nics()
+        self._rails = len(np.unique(cluster.endpoint[cluster.host == cluster.host[0]]))
         topology = cluster.topology
         vpc = topology.vpc
         headers = stack.headers.value
@@ -397,8 +398,14 @@ class Transport:
         return known[key]
 
     def _endpoint(self, gpu: Ints, channel: Ints) -> Ints:
-        cluster = self.cluster
-        return np.asarray(cluster.endpoint[gpu] + channel % cluster.own_nics[gpu])
+        """The NIC of each GPU on a channel; of a GPU with several the next one each time.
+
+        Rings begin at another GPU on each channel, so a GPU comes to send on every ``rails``-th
+        channel only: without the step after each common multiple it would stay with one NIC.
+        """
+        own = self.cluster.own_nics[gpu]
+        turn = channel + channel // np.lcm(own, self._rails)
+        return np.asarray(self.cluster.endpoint[gpu] + turn % own)
 
     def announce_plan(self, plan: Plan, placement: Sequence[Ints]) -> None:
         """Announce a plan before anything runs, so that its paths are planned with all others.

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from sim.records.results import Cause, CollectiveReport, CollectiveRow
 
 
-NOT_MODELLED = ("NCCL chooses here between rings and trees. NVLS, CollNet and PAT, which it may "
-                "prefer on NVSwitch, with SHARP or with one GPU on each host, are not modelled.")
+NOT_MODELLED = ("NCCL chooses here between rings, trees and NVLS. CollNet and PAT, which it may "
+                "prefer with SHARP or with one GPU on each host, are not modelled.")
 """Limits of the simulated choice of NCCL."""
 _REDUCE = ("allreduce", "reducescatter", "reduce")
 _FIXED_WIDTH = 48

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from sim.answer.settings_search import Found, Point
 
 
-NOT_TUNED = ("NCCL itself chooses at sizes without a row. NVLS, CollNet and PAT, which NCCL may "
-             "prefer on NVSwitch, with SHARP or with one GPU on each host, are not modelled; rows "
-             "replace them.")
+NOT_TUNED = ("NCCL itself chooses at sizes without a row. CollNet and PAT, which NCCL may "
+             "prefer with SHARP or with one GPU on each host, are not modelled; rows replace "
+             "them.")
 
 
 def print_tuned(tuned: Tuned, *, console: Console | None = None) -> None:

@@ -171,7 +171,7 @@ class HostGroup(Model):
     """The GPU fabric inside the host, or none where GPUs meet over PCIe only."""
     pcie: Link | None = None
     """The path between a GPU and a NIC; where not given, PCIe 3.0 x16 (12GB/s, 1us), doubled for
-    each generation that the fastest NIC needs."""
+    each generation that the fastest NIC needs, or a GPU's share of all NICs."""
     nics: Annotated[tuple[Nic, ...], Field(min_length=1, max_length=64)]
     """Network cards."""
     cores: Annotated[Count, Field(le=4096)] = 32
@@ -215,7 +215,8 @@ class HostGroup(Model):
         if self.pcie is not None:
             return self.pcie
         # 16 lanes carry 12 to 13 GB/s of payload in generation 3; a port of 100 Gb/s is one of it.
-        fastest = max(nic.rate for nic in self.nics)
+        share = sum(nic.rate * nic.count for nic in self.nics) / self.gpus.count
+        fastest = max(share, *(nic.rate for nic in self.nics))
         generations = max(0, math.ceil(math.log2(fastest / 100e9)))
         return Link.model_construct(rate=PCIE3_BPS * 2**generations, latency=1e-6)
 

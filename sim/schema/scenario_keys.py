@@ -57,9 +57,10 @@ class Workload(Model):
     (fp32, tf32) or 2 B (bf16, fp16, and fp8, whose gradients are bf16)."""
     accumulation: Annotated[Count, Field(le=65536)] = 1
     """Micro-steps of a step, each of ``batch`` samples; only the last one's gradients are sent."""
-    recompute: Literal["none", "selective", "full"] = "none"
+    recompute: Literal["none", "selective", "ops", "full"] = "none"
     """What the backward pass computes again instead of keeping it: nothing, the scores of
-    attention, or each block."""
+    attention, all but every second matrix product and attention (torchtitan's selective "op"), or
+    each block."""
     flash: Flag = True
     """Whether attention keeps no scores for the backward pass, as FlashAttention and PyTorch's own
     kernels; matters to memory only."""

@@ -119,7 +119,9 @@ def backward_flops(recipe: Recipe, layer: Layer) -> int:
     """FLOPs of a layer's backward pass, with what it computes again.
 
     Selective recomputation is that of attention's scores, softmax and context; full recomputation
-    that of whole blocks (Korthikanti et al. 2022, section 5; Chen et al. 2016).
+    that of whole blocks (Korthikanti et al. 2022, section 5; Chen et al. 2016). By operators, every
+    second matrix product is computed again (torchtitan's selective "op":
+    torchtitan/models/llama/parallelize_llama.py of December 2024).
     """
     again = _computes_again(recipe, layer)
     return layer.backward_flops + (layer.forward_flops if again else 0)
@@ -127,7 +129,8 @@ def backward_flops(recipe: Recipe, layer: Layer) -> int:
 
 def _computes_again(recipe: Recipe, layer: Layer) -> bool:
     return (recipe.recompute == "full" and block_of(layer) != "") or (
-        recipe.recompute == "selective" and layer.name.endswith(SCORES))
+        recipe.recompute == "selective" and layer.name.endswith(SCORES)) or (
+        recipe.recompute == "ops" and layer.name in recipe.model.every_second)
 
 
 def _bucket_names(recipe: Recipe, buckets: Buckets) -> tuple[str, ...]:

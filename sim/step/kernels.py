@@ -90,7 +90,7 @@ def _of_bytes(recipe: Recipe, kept: int, scores: int, *, again: bool = True) -> 
     """Times for ``kept`` bytes; ``again``: of what full recomputation computes again."""
     rate = REACHED * recipe.moved
     forward, backward = (KEPT[way] * kept + SCORES[way] * scores for way in (0, 1))
-    if recipe.recompute == "full" and again:
+    if recipe.recompute in ("full", "ops") and again:
         backward += forward
     elif recipe.recompute == "selective":
         backward += SCORES[0] * scores

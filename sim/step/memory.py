@@ -95,8 +95,10 @@ def _activations(recipe: Recipe, stage: Model, number: int) -> int | None:
     if recipe.recompute == "full":
         each = wide * samples * shape.width // (layout.tensor if layout.sequence else 1)
         kept = blocks * each
+    elif recipe.recompute == "ops":  # of two products one
+        kept = whole // 2
     kept = round(kept * _in_flight(layout, recipe.accumulation, number))
-    if recipe.recompute == "full":
+    if recipe.recompute in ("full", "ops"):
         kept += whole // max(blocks, 1)
     if any(layer.name in ("lm_head", "head") for layer in stage.layers):
         kept += 4 * samples * shape.vocabulary // layout.tensor
@@ -115,7 +117,7 @@ def _traced_activations(recipe: Recipe, stage: Model, number: int) -> int | None
             if not between:  # blocks differ, and nobody counted what goes into each
                 return None
             largest, whole = max(largest, whole), between
-        kept += whole
+        kept += whole // 2 if block and recipe.recompute == "ops" else whole
     split = layout.tensor * layout.context
     return round(kept * _in_flight(layout, recipe.accumulation, number) / split) + largest // split
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
+from sim.workloads.layers import SCORES
+
 if TYPE_CHECKING:
     from sim.workloads.layers import Layer, Tensor
     from sim.workloads.transformer import Transformer
@@ -74,6 +76,19 @@ class Model:
     def blocks(self) -> int:
         """Number of blocks."""
         return len({block_of(layer) for layer in self.layers} - {""})
+
+    @cached_property
+    def every_second(self) -> frozenset[str]:
+        """Names of every second matrix product of each block, attention's scores not counted."""
+        at: dict[str, int] = {}
+        found = set()
+        for layer in self.layers:
+            block = block_of(layer)
+            if block and layer.forward_flops and not layer.name.endswith(("norm", SCORES)):
+                at[block] = at.get(block, 0) + 1
+                if at[block] % 2 == 0:
+                    found.add(layer.name)
+        return frozenset(found)
 
     @cached_property
     def mixtures(self) -> int:

@@ -10,6 +10,7 @@ import pytest
 from sim.answer.scenario import run_scenario
 from sim.cluster.cluster import Cluster
 from sim.schema import TopologyError, load
+from sim.schema.hosts import PCIE3_BPS
 from sim.schema.parameters import PLAIN_VALUES, StackSet, load_stack
 from tests.support.cluster_files import cluster, topology, write
 
@@ -170,6 +171,13 @@ def test_a_gpu_takes_the_nearest_nic(tmp_path, nics, affinity, taken, each):
     made = cluster(tmp_path, gpus=4, nic={"count": nics}, host={"affinity": affinity})
     assert made.endpoint.tolist() == [*taken, *(nics + nic for nic in taken)]
     assert set(made.own_nics.tolist()) == {each}
+
+
+@pytest.mark.parametrize(("gpus", "nics", "generation"), [(8, 4, 0), (8, 16, 1), (8, 32, 2)])
+def test_a_gpus_lanes_are_as_fast_as_its_share_of_the_nics(tmp_path, gpus, nics, generation):
+    made = cluster(tmp_path, gpus=gpus, nic={"count": nics, "rate": "100Gbps"},
+                   host={"pcie": None})
+    assert made.topology.hosts[0].pcie_link.rate == PCIE3_BPS * 2**generation
 
 
 def test_a_nic_behind_the_same_switch_is_nearer_than_one_of_the_same_node(tmp_path):

@@ -15,6 +15,7 @@ from sim.answer.collective_bench import Timer, measure
 from sim.cluster.placement import choose_gpus, place
 from sim.network.interface import Site
 from sim.network.nccl import View, choose, chosen_plan, predict_s
+from sim.network.nvls import nvls_plan
 from sim.network.transport import Style, Transport
 from sim.run import main
 from sim.schema.parameters import load_stack
@@ -106,6 +107,53 @@ def test_trees_through_hosts_reach_what_nccls_table_gives_them(tmp_path, model, 
     assert row.busbw / 1e9 == pytest.approx(gigabytes, rel=0.01)
 
 
+def switched(folder, model="H100", **given):
+    """Hosts of GPUs on NVSwitches, with links that cost no time but bytes."""
+    count = given.setdefault("gpus", 8)
+    return cluster(folder, host={
+        "gpus": {"count": count, "model": model, "effective": "1TFLOPS"},
+        "nvlink": {"rate": "360GB/s", "latency": "0s"}},
+        nic={"count": count, "rate": "400Gbps"}, scenario={"channels": "auto"}, **given)
+
+
+def nvidias(built, size=8 << 30):
+    return measure(built, "allreduce", [size], scenario=built.topology.scenarios[0],
+                   algorithms=["nccl"]).rows[0]
+
+
+@pytest.mark.parametrize(("model", "gpus", "share"), [
+    ("H100", 8, 0.85), ("H20", 5, 0.85), ("B200", 8, 0.74)])
+def test_the_switch_adds_and_a_link_carries_each_byte_once_and_a_shard(tmp_path, model, gpus,
+                                                                       share):
+    """S + S / n each way, at the share of a ring's rate that NCCL's table has."""
+    row = nvidias(switched(tmp_path, model, hosts=1, gpus=gpus))
+    assert row.choice == "nvls Simple"
+    assert row.algbw / 1e9 == pytest.approx(share * 360 / (1 + 1 / gpus), rel=0.01)
+
+
+@pytest.mark.parametrize(("model", "gpus"), [("A100", 8), ("H100", 2), ("H100", 3)])
+def test_without_sharp_or_with_few_gpus_a_ring_is_faster(tmp_path, model, gpus):
+    assert nvidias(switched(tmp_path, model, hosts=1, gpus=gpus)).choice.startswith("ring")
+
+
+@pytest.mark.parametrize(("hosts", "gigabytes"), [(2, 0.85 * 360 / 1.125), (4, 200.0)])
+def test_between_hosts_each_gpu_sends_its_shard_over_its_own_nic(tmp_path, hosts, gigabytes):
+    """Two hosts: the switches bound it; four: a NIC of 50 GB/s carries an eighth, twice."""
+    row = nvidias(switched(tmp_path, hosts=hosts))
+    assert row.choice == "nvlstree Simple"
+    assert row.algbw / 1e9 == pytest.approx(gigabytes, rel=0.02)
+
+
+def test_the_switches_of_thousands_of_gpus_are_one_flow_a_channel(tmp_path):
+    """Every edge passes on what came to its rank before it, and nothing else."""
+    phase = next(nvls_plan(4096, 8, 1 << 30, 4, 0.85).phases())
+    feeds = phase.feeds
+    assert (phase.dst[feeds.source] == phase.src[feeds.target]).all()
+    assert (feeds.level[feeds.source] < feeds.level[feeds.target]).all()
+    fed = np.isin(np.arange(len(phase.src)), feeds.target)
+    assert (fed == (feeds.level > 0)).all()
+
+
 @pytest.mark.parametrize(("hosts", "gpus", "stack"), [(1, 8, "ideal"), (2, 1, "ideal"),
                                                       (2, 8, "kernel-tcp")])
 def test_other_trees_are_not_held_back(tmp_path, hosts, gpus, stack):
@@ -153,7 +201,7 @@ def test_the_bench_prints_nccls_pick_beside_the_others(tmp_path):
     shown = CliRunner().invoke(main, arguments[:-2]).output
     assert "chooses" in shown
     assert "tree LL" in shown
-    assert "NVLS, CollNet and PAT" in " ".join(shown.split())
+    assert "CollNet and PAT" in " ".join(shown.split())
 
 
 @pytest.mark.parametrize("collective", ["reduce-scatter", "allgather", "broadcast", "alltoall"])

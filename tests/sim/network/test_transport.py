@@ -371,6 +371,16 @@ def test_each_nic_has_its_own_bond(tmp_path):
     assert rates(made, [2], [0]) == pytest.approx([B / 2])
 
 
+def test_all_nics_of_a_gpu_carry_a_ring(tmp_path):
+    """Two NICs of 12.5 GB/s each: channels begin at a GPU again with its other NIC."""
+    built = cluster(tmp_path, hosts=2, gpus=8, nic={"count": 16, "rate": "100Gbps"}, host={
+        "gpus": {"count": 8, "model": "A100", "effective": "1TFLOPS"},
+        "nvlink": {"rate": "900GB/s", "latency": "0s"}}, scenario={"channels": "auto"})
+    row = measure(built, "allreduce", [1 << 30], scenario=built.topology.scenarios[0],
+                  algorithms=["ring"]).rows[0]
+    assert row.busbw / 1e9 == pytest.approx(200.0, rel=0.02)
+
+
 def test_dual_tor_bonds_use_both_tors(tmp_path):
     made = transport(tmp_path, hosts=4, nic={"ports": 2, "bond": "dynamic", "rate": "50Gbps"},
                      fabric={"template": "dual-tor", "pairs": 2, "spines": 2, "rate": "100Gbps"})

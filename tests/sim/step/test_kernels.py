@@ -57,7 +57,8 @@ def test_unfused_attention_moves_its_scores(tmp_path):
 
 
 @pytest.mark.parametrize(("recompute", "flash", "moved"), [
-    ("full", True, 38 * WIDTH), ("full", False, 38 * WIDTH + 13 * HEADS * TOKENS),
+    ("full", True, 38 * WIDTH), ("ops", True, 38 * WIDTH),
+    ("full", False, 38 * WIDTH + 13 * HEADS * TOKENS),
     ("selective", False, 13 * HEADS * TOKENS), ("selective", True, 0)])
 def test_recomputed_blocks_are_moved_again(tmp_path, recompute, flash, moved):
     def beside_s(again):

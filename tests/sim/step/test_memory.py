@@ -52,6 +52,11 @@ def test_full_recomputation_keeps_inputs_and_works_on_one_block():
         LAYERS * 2 * SBH + SBH * 34, rel=1e-3)
 
 
+def test_recomputation_by_operators_keeps_half_and_works_on_one_block():
+    assert activations(recompute="ops") == pytest.approx(
+        LAYERS * SBH * 34 / 2 + SBH * 34, rel=1e-3)
+
+
 @pytest.mark.parametrize(("stages", "interleave", "micro", "layers"), [
     (4, 1, 16, LAYERS), (4, 2, 16, LAYERS * (1 + 3 / 8)), (4, 1, 2, LAYERS / 2)])
 def test_the_first_stage_of_a_pipeline_keeps_as_many_micro_steps_as_stages(

@@ -111,6 +111,14 @@ def test_recomputation_costs_its_forward_pass(tmp_path):
     assert compute_s("selective") / plain == pytest.approx((whole + scores) / whole)
 
 
+def test_by_operators_every_second_product_is_computed_again():
+    """Of Llama's seven the key, the output and the network's second: as torchtitan counts."""
+    again = get_model("llama3-8b", 64).every_second
+    assert {name.split(".", 2)[2] for name in again} == {
+        "attention.key", "attention.output", "mlp.up"}
+    assert len(again) == 3 * 32
+
+
 def test_blocks_that_are_computed_again_add_up_again(tmp_path):
     """Six allreduces of activations a block instead of four."""
     plain, again = (sent(tmp_path, "nvlink_out", hosts=1, gpus=4, scenario={"tensor": 4},
