@@ -319,9 +319,11 @@ static void report_watch(struct end *end, struct watch *watch)
     double rtt_ms = watch->count ? (double)watch->smoothed_ns[watch->count / 2] / 1e6 : 0;
     double sent = info.counters.data_sent ? (double)info.counters.data_sent : 1;
     printf("{\"rtt_inflation_ms\": %.4f, \"rtt_ms\": %.4f, \"again_share\": %.5f, \"lost\": %llu, "
-           "\"spurious\": %llu, \"frames\": %llu, \"segment\": %u, \"window\": %llu}\n",
+           "\"spurious\": %llu, \"deaths\": %llu, \"frames\": %llu, \"segment\": %u, \"window\": "
+           "%llu}\n",
            rtt_ms - (double)path.least_ns / 1e6, rtt_ms, (double)info.counters.data_again / sent,
            (unsigned long long)info.counters.lost, (unsigned long long)info.counters.spurious,
+           (unsigned long long)info.counters.paths_died,
            (unsigned long long)info.counters.data_sent, info.segment,
            (unsigned long long)path.window_bytes);
 }

@@ -9,6 +9,7 @@
 #define QUARTERS_KEPT 4096 /* and remembered */
 #define FORGOTTEN 1024     /* the share of lateness that each packet forgets */
 #define MOST_BACKOFF 10
+#define MOST_SILENCES 8
 
 void harp_loss_init(struct harp_loss *loss, uint64_t first)
 {
@@ -46,10 +47,23 @@ void harp_loss_delivered(struct harp_loss *loss, const struct harp_sent *sent, u
 
 void harp_loss_news(struct harp_loss *loss, bool in_flight, uint64_t now_ns)
 {
-    loss->backoff = 0;
+    loss->backoff = loss->silences = 0;
     loss->probed = false;
     loss->waiting_ns = in_flight ? now_ns : HARP_NEVER;
     loss->timeout_ns = loss->waiting_ns;
+}
+
+void harp_loss_heard(struct harp_loss *loss, const struct harp_rtt *rtt,
+                     const struct harp_loss_limits *limits, uint64_t before_ns, uint64_t now_ns)
+{
+    if (loss->waiting_ns == HARP_NEVER)
+        return;
+    uint64_t silent_ns = now_ns - harp_max(before_ns, loss->waiting_ns);
+    if (silent_ns <= harp_loss_rto_ns(rtt, limits) / 2 || loss->silences == MOST_SILENCES)
+        return;
+    loss->silences++;
+    loss->waiting_ns = loss->timeout_ns = now_ns;
+    loss->backoff = 0;
 }
 
 static uint64_t reorder_window_ns(const struct harp_loss *loss, const struct harp_rtt *rtt)
@@ -100,17 +114,36 @@ static uint64_t probe_after_ns(const struct harp_rtt *rtt, const struct harp_los
     return harp_min(2 * harp_rtt_smoothed_ns(rtt) + rtt->var_x4_ns + host_ns, rto_ns);
 }
 
+/* Whether the peer was heard after it should have answered on this path, and in the timeout that
+ * ends at `at_ns`. */
+static bool is_heard_elsewhere(const struct harp_loss *loss, const struct harp_rtt *rtt,
+                               uint64_t rto_ns, uint64_t heard_ns, uint64_t at_ns)
+{
+    uint64_t due_ns = loss->waiting_ns + harp_rtt_smoothed_ns(rtt) + rtt->var_x4_ns;
+    return heard_ns >= harp_max(due_ns, at_ns - rto_ns);
+}
+
+/* When the path is out of use if nothing comes of it. */
+static uint64_t dead_at_ns(const struct harp_loss *loss, const struct harp_rtt *rtt,
+                           const struct harp_loss_limits *limits, uint64_t rto_ns,
+                           uint64_t heard_ns)
+{
+    uint64_t latest_ns = loss->waiting_ns + harp_max(limits->dead_ns, rto_ns * 3 / 2);
+    uint64_t missed_ns = loss->waiting_ns + DEAD_TIMEOUTS * rto_ns;
+    bool missed = is_heard_elsewhere(loss, rtt, rto_ns, heard_ns, missed_ns);
+    return missed ? harp_min(missed_ns, latest_ns) : latest_ns;
+}
+
 enum harp_alarm harp_loss_alarm(const struct harp_loss *loss, const struct harp_sent_ring *ring,
                                 const struct harp_rtt *rtt, const struct harp_loss_limits *limits,
-                                uint64_t *at_ns)
+                                uint64_t heard_ns, uint64_t *at_ns)
 {
     enum harp_alarm alarm = HARP_ALARM_NONE;
     *at_ns = HARP_NEVER;
     if (loss->waiting_ns == HARP_NEVER)
         return alarm;
     uint64_t rto_ns = harp_loss_rto_ns(rtt, limits);
-    uint64_t dead_ns = harp_min(DEAD_TIMEOUTS * rto_ns, harp_max(limits->dead_ns, rto_ns * 3 / 2));
-    *at_ns = loss->waiting_ns + dead_ns;
+    *at_ns = dead_at_ns(loss, rtt, limits, rto_ns, heard_ns);
     alarm = HARP_ALARM_DEAD;
     if (!ring->in_flight)
         return alarm;
@@ -118,7 +151,8 @@ enum harp_alarm harp_loss_alarm(const struct harp_loss *loss, const struct harp_
     uint64_t probe_at_ns = loss->last_sent_ns + probe_after_ns(rtt, limits, rto_ns);
     if (timeout_at_ns < *at_ns) {
         *at_ns = timeout_at_ns;
-        alarm = HARP_ALARM_TIMEOUT;
+        alarm = is_heard_elsewhere(loss, rtt, rto_ns, heard_ns, timeout_at_ns) ? HARP_ALARM_TIMEOUT
+                                                                               : HARP_ALARM_ASK;
     }
     if (!loss->probed && probe_at_ns < *at_ns) {
         *at_ns = probe_at_ns;

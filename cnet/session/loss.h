@@ -1,6 +1,6 @@
 /* Loss detection on a path: by time, never by a count of duplicates.
  *
- * Four alarms, from the mildest to the last:
+ * Five alarms, from the mildest to the last:
  *
  * - REORDER: RACK (RFC 8985). Packets of a path are sent in the order of their numbers. As soon as
  *   one is known to have arrived, all that were sent before it are overdue once the round-trip
@@ -8,11 +8,19 @@
  * - PROBE: tail-loss probe. Nothing after the last packets shows that they are lost; so after about
  *   two round trips of silence one of them is sent once more, and its ACK wakes RACK.
  * - TIMEOUT: retransmission timeout, doubled each time: all in flight on the path is lost.
- * - DEAD: no news for 3 timeouts, at the latest after `dead_ns`: the path is out of use.
+ * - ASK: the same time without a word from the peer on any path. That says nothing about this one:
+ *   a scheduler takes a host off its core for many timeouts. So nothing is given up; it is asked
+ *   again, as QUIC does by its PTO (RFC 9002, section 6.2).
+ * - DEAD: no news for 3 timeouts in which the peer was heard elsewhere, at the latest after
+ *   `dead_ns`: the path is out of use.
  *
  *   sent        2 srtt        1 RTO               3 RTO, or dead_ns
  *    |------------+-------------+-------------------+----------> silence on this path
- *               PROBE        TIMEOUT              DEAD
+ *               PROBE     TIMEOUT or ASK          DEAD
+ *
+ * A peer that comes back is heard on one path first, and so is all that came while this host was
+ * away itself. So when the peer is heard after half a timeout of silence, the time of all paths
+ * that wait begins anew; a few times at most, for a peer may rarely have anything to say.
  *
  * The window for reordering starts at a quarter of the least round-trip time and grows by a
  * quarter each time that a loss proves to have been none; and it is never less than 5/4 of how late
@@ -37,6 +45,7 @@ enum harp_alarm {
     HARP_ALARM_REORDER,
     HARP_ALARM_PROBE,
     HARP_ALARM_TIMEOUT,
+    HARP_ALARM_ASK,
     HARP_ALARM_DEAD,
 };
 
@@ -57,7 +66,8 @@ struct harp_loss {
     uint64_t late_ns;     /* by how much packets come late that others overtake */
     uint64_t rack_packet; /* that newest packet */
     uint32_t quarters;    /* window for reordering, in quarters of the least round trip */
-    uint32_t backoff;     /* TIMEOUTs since the last news */
+    uint32_t backoff;     /* TIMEOUTs and ASKs since then */
+    uint32_t silences;    /* of the peer, after which it began anew, since the last news */
     bool probed;          /* PROBE has gone off since the last news */
 };
 
@@ -68,6 +78,10 @@ void harp_loss_sent(struct harp_loss *loss, uint64_t now_ns);
 
 /* `sent` is known to have arrived, for the first time: news. */
 void harp_loss_delivered(struct harp_loss *loss, const struct harp_sent *sent, uint64_t now_ns);
+
+/* The peer is heard, for the first time since `before_ns`. */
+void harp_loss_heard(struct harp_loss *loss, const struct harp_rtt *rtt,
+                     const struct harp_loss_limits *limits, uint64_t before_ns, uint64_t now_ns);
 
 /* After a batch of deliveries: whether anything is still in flight, to be waited for. */
 void harp_loss_news(struct harp_loss *loss, bool in_flight, uint64_t now_ns);
@@ -84,12 +98,13 @@ void harp_loss_spurious(struct harp_loss *loss);
 /* The retransmission timeout without back-off. */
 uint64_t harp_loss_rto_ns(const struct harp_rtt *rtt, const struct harp_loss_limits *limits);
 
-/* Which alarm is next, and when; *at_ns is HARP_NEVER with HARP_ALARM_NONE. */
+/* Which alarm is next, and when, if the peer was last heard at `heard_ns`; *at_ns is HARP_NEVER
+ * with HARP_ALARM_NONE. */
 enum harp_alarm harp_loss_alarm(const struct harp_loss *loss, const struct harp_sent_ring *ring,
                                 const struct harp_rtt *rtt, const struct harp_loss_limits *limits,
-                                uint64_t *at_ns);
+                                uint64_t heard_ns, uint64_t *at_ns);
 
-/* The PROBE or TIMEOUT alarm was seen to. */
+/* The PROBE alarm was seen to, or TIMEOUT or ASK. */
 void harp_loss_probed(struct harp_loss *loss);
 void harp_loss_timed_out(struct harp_loss *loss, uint64_t now_ns);
 

@@ -1,12 +1,12 @@
 /* One path of a session: its packets in both directions, delay, window and state.
  *
- *              no news for 3 timeouts, or dead_ns
+ *              no news for 3 timeouts in which the peer is heard elsewhere, or dead_ns
  *      ALIVE ------------------------------------> DEAD: carries PROBE only, ever more rarely
  *        ^                                            |
  *        +------ any of its packets acknowledged -----+
  *
- * What was in flight on a path that dies is given up and travels on the others. A peer that is slow
- * or stalled acknowledges all the same, so it does not make a path look dead.
+ * What was in flight on a path that dies is given up and travels on the others. A peer that is off
+ * its core is silent on all paths, which makes none look dead before dead_ns (loss.h).
  */
 #ifndef HARP_PATH_H
 #define HARP_PATH_H

@@ -36,6 +36,26 @@ void harp_session_clock(struct harp_session *session, uint64_t now_ns)
     session->now_ns = now_ns;
 }
 
+/* Paths that wait for news begin anew if it was silent for long. */
+static void excuse_silence(struct harp_session *session)
+{
+    for (uint64_t set = session->awake; set;) {
+        struct harp_path *path = &session->paths[harp_session_next_path(&set)];
+        harp_loss_heard(&path->loss, &path->rtt, &session->config.loss, session->heard_ns,
+                        session->now_ns);
+    }
+}
+
+void harp_session_hears(struct harp_session *session)
+{
+    if (session->now_ns - session->heard_ns > session->config.loss.min_rto_ns / 2)
+        excuse_silence(session);
+    session->heard_ns = session->now_ns;
+    session->broken_ns = HARP_NEVER;
+    if (session->liveness)
+        session->liveness->heard_ns = session->now_ns + session->lapse_ns;
+}
+
 uint64_t harp_session_own_ns(const struct harp_session *session, uint64_t callers_ns)
 {
     uint64_t own_ns = callers_ns - session->lapse_ns;

@@ -153,13 +153,7 @@ struct harp_session {
 };
 
 /* The peer shows that it lives. */
-static inline void harp_session_hears(struct harp_session *session)
-{
-    session->heard_ns = session->now_ns;
-    session->broken_ns = HARP_NEVER;
-    if (session->liveness)
-        session->liveness->heard_ns = session->now_ns + session->lapse_ns;
-}
+void harp_session_hears(struct harp_session *session);
 
 /* A time of the caller's clock in ours, which never runs ahead. */
 uint64_t harp_session_own_ns(const struct harp_session *session, uint64_t callers_ns);

@@ -55,19 +55,43 @@ static void path_times_out(struct harp_session *session, struct harp_path *path)
     path->cc.ops->on_timeout(&path->cc, session->now_ns);
 }
 
+static enum harp_alarm next_alarm(const struct harp_session *session, const struct harp_path *path,
+                                  uint64_t *at_ns)
+{
+    return harp_loss_alarm(&path->loss, &path->sent, &path->rtt, &session->config.loss,
+                           session->heard_ns, at_ns);
+}
+
+/* Ask for news. Where nothing else is under way, another path is asked, too: its answer shows that
+ * the peer lives, and that this path is at fault. */
+static void ask_for_news(struct harp_session *session, struct harp_path *path,
+                         enum harp_probe probe)
+{
+    uint8_t number = (uint8_t)(path - session->paths);
+    uint8_t next = harp_session_pick_path(session, (uint8_t)((number + 1) % session->paths_n));
+    struct harp_path *other = &session->paths[next];
+    path->probe = probe;
+    if (other->dead || other->sent.in_flight || other->probe != HARP_PROBE_NONE)
+        return;
+    other->probe = HARP_PROBE_PLAIN;
+    harp_session_wake(session, next);
+}
+
 static void see_to_path(struct harp_session *session, struct harp_path *path)
 {
     while (!path->dead) {
         uint64_t at_ns;
-        enum harp_alarm alarm =
-            harp_loss_alarm(&path->loss, &path->sent, &path->rtt, &session->config.loss, &at_ns);
+        enum harp_alarm alarm = next_alarm(session, path, &at_ns);
         if (at_ns > session->now_ns)
             return;
         if (alarm == HARP_ALARM_REORDER) {
             harp_session_detect(session, path);
         } else if (alarm == HARP_ALARM_PROBE) {
-            path->probe = HARP_PROBE_TAIL;
+            ask_for_news(session, path, HARP_PROBE_TAIL);
             harp_loss_probed(&path->loss);
+        } else if (alarm == HARP_ALARM_ASK) {
+            ask_for_news(session, path, HARP_PROBE_PLAIN);
+            harp_loss_timed_out(&path->loss, session->now_ns);
         } else if (alarm == HARP_ALARM_TIMEOUT) {
             path_times_out(session, path);
         } else {
@@ -197,7 +221,7 @@ static uint64_t path_deadline_ns(struct harp_session *session, uint8_t number)
     struct harp_path *path = &session->paths[number];
     uint64_t at_ns = path->probe_at_ns;
     if (!path->dead)
-        harp_loss_alarm(&path->loss, &path->sent, &path->rtt, &session->config.loss, &at_ns);
+        next_alarm(session, path, &at_ns);
     if (path->ack_now)
         return session->now_ns;
     if (path->probe != HARP_PROBE_NONE && harp_sent_has_room(&path->sent))

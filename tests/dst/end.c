@@ -384,8 +384,11 @@ static uint64_t drive_strangers(struct dst_end *end, uint64_t now_ns)
     return wake_ns;
 }
 
+#define ASKED 32 /* times that a path asks a silent peer at most */
+
 /* No more is in flight than the other end's port holds, but for a few packets of each path that may
- * go all the same, and for what was given up and found again. */
+ * go all the same, for empty PROBEs that ask a silent peer, and for what was given up and found
+ * again. */
 static void check_far_buffer(const struct dst_end *end)
 {
     uint64_t holds_bytes = end->peer->config.holds_bytes, bytes = 0;
@@ -399,6 +402,7 @@ static void check_far_buffer(const struct dst_end *end)
         bytes += info.bytes_in_flight;
     }
     uint64_t beside = 4u * paths * (HARP_HEADER_BYTES + (uint64_t)end->config.segment);
+    beside += (uint64_t)ASKED * paths * HARP_HEADER_BYTES;
     DST_CHECK(bytes <= holds_bytes + beside, "more in flight than the other end's port holds",
               bytes, holds_bytes);
 }

@@ -12,13 +12,14 @@
 
 #define AHEAD 4                                /* messages under way */
 #define ROOM 64                                /* frames per call of harp_session_send */
-#define INBOX 4096                             /* frames that may wait at a host */
+#define INBOX 8192                             /* frames that may wait at a host */
 #define CLOCK_AHEAD_NS UINT64_C(1000000000000) /* of the receivers' clock */
 #define CROSS_APART_NS UINT64_C(100000000)
 
 struct bn_flight {
     struct harp_frame frame;
     bool marked;
+    uint64_t came_ns; /* to its host */
     struct cross_packet cross;
 };
 
@@ -53,7 +54,8 @@ struct world {
     uint64_t cross_wake_ns[BN_CROSS], cross_delivered; /* at from_ns */
     uint64_t cross_next_ns, cross_back_ns;             /* off their cores then, and until then */
     uint64_t placed[BN_FLOWS];                         /* frames at from_ns */
-    uint64_t said[BN_FLOWS]; /* lost packets at from_ns, as the sender counts */
+    uint64_t said[BN_FLOWS];  /* lost packets at from_ns, as the sender counts, */
+    uint64_t found[BN_FLOWS]; /* and those that were not */
     uint64_t data, again, lost, marked;
 };
 
@@ -256,12 +258,15 @@ static void wake_at(struct world *w, uint32_t number, uint64_t at_ns)
 }
 
 /* How long the frame has waited in its host, as far as its time stamp tells. */
-static uint64_t stamped_wait_ns(struct world *w, uint32_t number, const struct harp_frame *frame)
+static uint64_t stamped_wait_ns(struct world *w, uint32_t number, const struct bn_flight *flight)
 {
+    const struct harp_frame *frame = &flight->frame;
     bool odd = w->scene->odd_ns && !w->odd_done && w->now_ns >= w->scene->odd_at_ns &&
                !(number & 1) && frame->header.type == HARP_ACK;
     w->odd_done |= odd;
-    return odd ? w->scene->odd_ns : 0;
+    if (odd)
+        return w->scene->odd_ns;
+    return w->scene->sockets ? w->now_ns - flight->came_ns : 0;
 }
 
 static void take_frame(struct world *w, uint32_t number, uint64_t now_ns, uint32_t flight)
@@ -273,9 +278,9 @@ static void take_frame(struct world *w, uint32_t number, uint64_t now_ns, uint32
     if (!host->session) {
         host->session = virtual_session_accept(&host->config, own_ns, &frame->header, frame->body);
         assert(host->session);
-    } else if (harp_session_receive(host->session, own_ns, stamped_wait_ns(w, number, frame),
-                                    &frame->header, frame->body, w->flights[flight].marked,
-                                    &place) == HARP_PLACE) {
+    } else if (harp_session_receive(host->session, own_ns,
+                                    stamped_wait_ns(w, number, &w->flights[flight]), &frame->header,
+                                    frame->body, w->flights[flight].marked, &place) == HARP_PLACE) {
         harp_session_placed(host->session, true);
     }
     w->idle[w->idle_n++] = flight;
@@ -347,16 +352,33 @@ static uint64_t pay_for_frames(struct world *w, struct host *host, uint64_t now_
     return now_ns;
 }
 
+/* Take frames in; returns how many. From sockets, those that came on the path of the first. */
+static uint32_t take_inbox(struct world *w, uint32_t number, uint64_t now_ns)
+{
+    struct host *host = &w->hosts[number];
+    uint32_t taken = 0, left = 0;
+    uint8_t path = host->inbox_n ? w->flights[host->inbox[0]].frame.path : 0;
+    for (uint32_t i = 0; i < host->inbox_n; i++) {
+        uint32_t flight = host->inbox[i];
+        bool takes = !w->scene->sockets || (w->flights[flight].frame.path == path && taken < ROOM);
+        if (takes)
+            take_frame(w, number, now_ns, flight);
+        else
+            host->inbox[left++] = flight;
+        taken += takes;
+    }
+    host->inbox_n = left;
+    return taken;
+}
+
 /* One turn of the host's loop. */
 static void turn_host(struct world *w, uint32_t number, uint64_t now_ns)
 {
     struct host *host = &w->hosts[number];
     struct harp_frame frames[ROOM];
     size_t n;
-    for (uint32_t i = 0; i < host->inbox_n; i++)
-        take_frame(w, number, now_ns, host->inbox[i]);
-    now_ns = pay_for_frames(w, host, now_ns + w->scene->host.turn_ns, host->inbox_n);
-    host->inbox_n = 0;
+    uint32_t taken = take_inbox(w, number, now_ns);
+    now_ns = pay_for_frames(w, host, now_ns + w->scene->host.turn_ns, taken);
     if (!host->session)
         return;
     run_application(w, number);
@@ -371,7 +393,7 @@ static void turn_host(struct world *w, uint32_t number, uint64_t now_ns)
     uint64_t due_ns = world_clock_ns(w, number, harp_session_deadline_ns(host->session));
     if (host->rest_ns)
         due_ns = harp_min(due_ns, host->rest_ns);
-    uint64_t again_ns = n == ROOM ? now_ns : due_ns;
+    uint64_t again_ns = n == ROOM || host->inbox_n ? now_ns : due_ns;
     if (w->scene->shared_hosts) /* after those that wait for the core already */
         again_ns = harp_max(again_ns, now_ns + 1);
     wake_at(w, number, again_ns);
@@ -383,7 +405,7 @@ static void prepare_host(struct world *w, uint32_t number)
     struct host *host = &w->hosts[number];
     host->wake_ns = HARP_NEVER;
     struct harp_session_config *config = &host->config;
-    harp_session_defaults(config, s->segment ? s->segment : 1408, 1);
+    harp_session_defaults(config, s->segment ? s->segment : 1408, s->paths ? s->paths : 1);
     config->connection = number + 1;
     config->listener = 99;
     config->seed = s->seed + number;
@@ -405,21 +427,25 @@ static uint64_t count_placed(const struct world *w, uint32_t flow)
     return session ? harp_session_count(session)->placed : 0;
 }
 
-static uint64_t said_lost(const struct world *w, uint32_t flow)
+/* What the sender of a flow counts; zeros before it begins. */
+static struct harp_session_counters sender_counts(const struct world *w, uint32_t flow)
 {
     const struct harp_session *session = w->hosts[sender_of(w->scene, flow)].session;
-    return session ? harp_session_count(session)->lost : 0;
+    return session ? *harp_session_count(session) : (struct harp_session_counters){0};
 }
 
 static struct bn_result judge_world(struct world *w)
 {
     const struct bn_scene *s = w->scene;
     const struct bn_queue *queue = &w->queue;
-    double sum = 0, squares = 0, least = 1e300, said = 0;
+    double sum = 0, squares = 0, least = 1e300, said = 0, found = 0, died = 0;
     for (uint32_t f = 0; f < s->flows; f++) {
         double got = (double)(count_placed(w, f) - w->placed[f]);
         sum += got, squares += got * got, least = got < least ? got : least;
-        said += (double)said_lost(w, f) - (double)w->said[f];
+        const struct harp_session_counters counts = sender_counts(w, f);
+        said += (double)counts.lost - (double)w->said[f];
+        found += (double)(counts.spurious - w->found[f]);
+        died += (double)counts.paths_died;
     }
     double frame_bits = 8.0 * (HARP_HEADER_BYTES + w->hosts[0].config.segment);
     double line_bits = (double)s->rate_mbps / 1000 * (double)(s->to_ns - s->from_ns);
@@ -436,6 +462,8 @@ static struct bn_result judge_world(struct world *w)
         .again = (double)w->again / (double)(w->data + !w->data),
         .lost = (double)w->lost / (double)(w->data + !w->data),
         .said = said / (double)(w->data + !w->data),
+        .found = found / (double)(w->data + !w->data),
+        .died = died,
         .marked = (double)w->marked / (double)(w->data + !w->data)};
     return r;
 }
@@ -453,7 +481,8 @@ static void run_events(struct world *w)
             w->cross_delivered = cross_delivered(w);
             for (uint32_t f = 0; f < s->flows; f++) {
                 w->placed[f] = count_placed(w, f);
-                w->said[f] = said_lost(w, f);
+                w->said[f] = sender_counts(w, f).lost;
+                w->found[f] = sender_counts(w, f).spurious;
             }
         }
         if (number >= CROSS) {
@@ -463,7 +492,7 @@ static void run_events(struct world *w)
         struct host *host = &w->hosts[number];
         if (flight != NO_FLIGHT) {
             if (host->inbox_n < INBOX)
-                host->inbox[host->inbox_n++] = flight;
+                w->flights[flight].came_ns = w->now_ns, host->inbox[host->inbox_n++] = flight;
             else
                 w->idle[w->idle_n++] = flight;
             wake_at(w, number, w->now_ns);

@@ -66,6 +66,8 @@ struct bn_scene {
     uint64_t odd_at_ns;    /* one ACK's time of arrival, from then on, is wrong: too early ... */
     uint64_t odd_ns;       /* ... by this, as one that was stamped before the clock was set */
     struct bn_host host;
+    bool sockets; /* a turn takes what has come on one path, 64 frames at most, as from a socket;
+                     and the host knows how long each has waited there */
     uint32_t cross_flows; /* of TCP, which begin 100 ms apart, ... */
     bool cross_supers;    /* with segmentation offload: what is sent at once is dropped at once */
     enum tcp_cc_kind cross;
@@ -83,6 +85,7 @@ struct bn_scene {
     const struct harp_cc_ops *cc; /* NULL: the default */
     uint64_t fixed_bytes;         /* window with harp_cc_fixed */
     uint16_t segment;             /* 0: 1408 */
+    uint16_t paths;               /* of each connection, all through the bottleneck; 0: 1 */
     uint64_t seed;
 };
 
@@ -99,6 +102,8 @@ struct bn_result {
     double again; /* share of DATA that had travelled before */
     double lost;  /* share of DATA that the bottleneck dropped */
     double said;  /* and that the senders count as lost */
+    double found; /* and that they took for lost for a while */
+    double died;  /* deaths of paths, since the beginning */
     double marked;
 };
 

@@ -102,7 +102,7 @@ void test_shapers_of_robbed_hosts(void)
                                              .from_ns = 1000 * MS,
                                              .to_ns = 6000 * MS},
                            6);
-            DEMAND(r.use >= 0.8 && r.jain >= (flows == 2 ? 0.95 : 0.8) && r.lost == 0);
+            DEMAND(r.use >= 0.8 && r.jain >= (flows == 2 ? 0.95 : 0.75) && r.lost == 0);
             DEMAND(r.queue_ns <= 12 * MS);
         }
 }

@@ -27,8 +27,8 @@ def bottleneck(tmp_path_factory, request):
 
 
 SCENES = ["use", "late", "rtts", "deep", "shallow", "loss", "policer", "marks", "tiny", "noisy",
-          "stalls", "slow", "turns", "both", "shapers", "busy", "robbed", "clocks", "back",
-          "differ", "longer", "odd", "incast", "cubic", "bbr", "pausing", "left"]
+          "stalls", "slow", "turns", "crowded", "both", "shapers", "busy", "robbed", "clocks",
+          "back", "differ", "longer", "odd", "incast", "cubic", "bbr", "pausing", "left"]
 SANITIZED_QUICKLY = ("use", "deep", "rtts", "shallow")
 FAILED_ONCE = [("longer", 7), ("late", 4), ("tiny", 7)]
 
