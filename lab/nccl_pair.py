@@ -56,7 +56,7 @@ def tcp_ref(flags: Sequence[str] = SANITIZED, broken: str = "SOUND") -> Path:
 
 def harp(flags: Sequence[str] = SANITIZED) -> Path:
     """Build HARP's plugin; it takes the place of the compiled one that a wheel has."""
-    archive = library([*flags, "-fPIC"])
+    archive = library(list(dict.fromkeys([*flags, "-fPIC"])))
     sources = sorted((CNET / "nccl").glob("*.c"))
     exports = f"-Wl,--version-script={CNET / 'nccl' / 'exports.map'}"
     return _made("libnccl-net-harp.so", sources, [*flags, *SHARED, "-fvisibility=hidden", exports],

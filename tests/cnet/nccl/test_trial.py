@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lab.c_programs import build, library
+from lab.c_programs import PLAIN, build, library
 from lab.namespace import why_unusable
 from lab.nccl_pair import Ended, client, harp, run_pair
 from lab.veth import End, Net, veth_pair
@@ -119,7 +119,7 @@ def test_the_next_job_knows_the_findings_of_the_last(pair: tuple[End, End]) -> N
 
 def test_a_rank_with_many_peers_tries_a_few_at_a_time(tmp_path: Path) -> None:
     """What a trial needs, 8 MiB for both ends in this process and the file's lock, is bounded."""
-    hosts, flags = 24, ["-O2"]
+    hosts, flags = 24, PLAIN
     program = build(tmp_path / "many", ["tests/cnet/nccl/test_trial_many.c", *SOURCES,
                                         str(library(flags))], flags)
     with Net() as net:
