@@ -69,7 +69,7 @@ class Ended:
 
     codes: tuple[int, int]
     said: tuple[str, str]
-    told: tuple[str, str]
+    logs: tuple[str, str]
     """Their stderr, with the plugin's log."""
 
     @property
@@ -79,7 +79,7 @@ class Ended:
 
     def __str__(self) -> str:
         return "\n".join(f"-- rank {rank}, exit code {self.codes[rank]}\n{self.said[rank]}"
-                         f"{self.told[rank][-6000:]}" for rank in (0, 1))
+                         f"{self.logs[rank][-6000:]}" for rank in (0, 1))
 
 
 Both = tuple[Any, Any]
