@@ -44,7 +44,7 @@ def stamp() -> dict[str, str]:
 
 
 def when_measured(rows: Iterable[Result]) -> str:
-    """Say in a line when rows were measured, the newest first; "" if none has a stamp."""
+    """Describe in one line when rows were measured, newest first; "" if none has a stamp."""
     counted = Counter((row["stamp"]["date"], row["stamp"]["commit"], row["stamp"]["machine"])
                       for row in rows if "stamp" in row)
     return "\n".join(

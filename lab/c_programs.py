@@ -26,8 +26,12 @@ HEADERS = ROOT / "lab" / "c"
 """Headers that programs of several folders include."""
 STRICT = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-g", "-I", str(ROOT / "cnet"),
           "-I", str(HEADERS)]
+# Three sets of flags for most tests, since each is another archive of cnet to compile; they are fit
+# for plugins as well.
 SANITIZED = ["-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all",
-             "-fno-omit-frame-pointer"]
+             "-fno-omit-frame-pointer", "-fPIC"]
+RACES = ["-O1", "-fsanitize=thread", "-Wno-tsan", "-fPIC"]
+PLAIN = ["-O2", "-fPIC"]
 
 
 def build(out: Path, sources: Sequence[str], flags: Sequence[str] = SANITIZED,

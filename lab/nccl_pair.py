@@ -56,7 +56,7 @@ def tcp_ref(flags: Sequence[str] = SANITIZED, broken: str = "SOUND") -> Path:
 
 def harp(flags: Sequence[str] = SANITIZED) -> Path:
     """Build HARP's plugin; it takes the place of the compiled one that a wheel has."""
-    archive = library([*flags, "-fPIC"])
+    archive = library(list(dict.fromkeys([*flags, "-fPIC"])))
     sources = sorted((CNET / "nccl").glob("*.c"))
     exports = f"-Wl,--version-script={CNET / 'nccl' / 'exports.map'}"
     return _made("libnccl-net-harp.so", sources, [*flags, *SHARED, "-fvisibility=hidden", exports],
@@ -69,7 +69,7 @@ class Ended:
 
     codes: tuple[int, int]
     said: tuple[str, str]
-    told: tuple[str, str]
+    logs: tuple[str, str]
     """Their stderr, with the plugin's log."""
 
     @property
@@ -79,7 +79,7 @@ class Ended:
 
     def __str__(self) -> str:
         return "\n".join(f"-- rank {rank}, exit code {self.codes[rank]}\n{self.said[rank]}"
-                         f"{self.told[rank][-6000:]}" for rank in (0, 1))
+                         f"{self.logs[rank][-6000:]}" for rank in (0, 1))
 
 
 Both = tuple[Any, Any]

@@ -1,8 +1,8 @@
 """TCP of fidelity packet against the kernel of this machine.
 
 Flows that begin together send into a queue of 250 KB that is emptied at 100 Mb/s, in the model and
-over a veth pair with tbf. After 4 s, for 8 s: the rate by the line's, and the mean of the queue.
-At so low a rate the host's speed does not count. Root.
+over a veth pair with tbf. The figures are the share of the line's rate and the mean queue, from
+second 4 to second 12. The rate is low enough for the host's speed not to count. Needs root.
 """
 
 from __future__ import annotations

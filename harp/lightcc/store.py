@@ -54,7 +54,7 @@ class MemoryStore:
             return key in self._values
 
     def settle(self, key: str, value: bytes) -> bytes:
-        """Set a key unless it is set; give what it is then: one of many callers decides."""
+        """Set a key unless it is set, and return its value: the first caller decides for all."""
         with self._changed:
             self._changed.notify_all()
             return self._values.setdefault(key, value)

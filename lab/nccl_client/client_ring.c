@@ -248,7 +248,7 @@ static bool progress_lane(struct ring *ring, struct lane *lane)
     return moved;
 }
 
-static bool told_to_stop(const struct world *world)
+static bool stop_requested(const struct world *world)
 {
     char byte;
     return recv(world->meet, &byte, 1, MSG_DONTWAIT) > 0;
@@ -266,7 +266,7 @@ static void play_proxy(void *of)
         }
         if (!moved)
             sched_yield();
-        if (ring->world->rank != 0 && turn % STOP_TURNS == 0 && told_to_stop(ring->world))
+        if (ring->world->rank != 0 && turn % STOP_TURNS == 0 && stop_requested(ring->world))
             atomic_store(&ring->over, true);
     }
 }

@@ -63,7 +63,7 @@ static bool ask_done(struct stream *s)
     return true;
 }
 
-static bool told_to_stop(const struct world *world)
+static bool stop_requested(const struct world *world)
 {
     char byte;
     return recv(world->meet, &byte, 1, MSG_DONTWAIT) > 0;
@@ -101,7 +101,7 @@ static void move_streams(void *of)
                 return;
         if (!moved)
             sched_yield();
-        if (by_meeting && turn % 64 == 0 && told_to_stop(first->world))
+        if (by_meeting && turn % 64 == 0 && stop_requested(first->world))
             return;
     }
 }

@@ -63,15 +63,15 @@ class _Lines:
 
     def __init__(self, total: float, label: str) -> None:
         self._total, self._label = total, label
-        self._done, self._told = 0.0, 0
+        self._done, self._shown = 0.0, 0
         self._start_s = time.monotonic()
 
     def __call__(self, steps: float = 1, doing: str | None = None) -> None:
         del doing
         self._done += steps
         tenth = int(10 * self._done / self._total) if self._total else 10
-        if tenth > self._told and self._done:
-            self._told = tenth
+        if tenth > self._shown and self._done:
+            self._shown = tenth
             left_s = (time.monotonic() - self._start_s) * (self._total / self._done - 1)
             print(f"{self._label}: {self._done:.0f} of {self._total:.0f}, "
                   f"about {left_s:.0f} s left", file=sys.stderr, flush=True)

@@ -114,7 +114,7 @@ def _read(path: Path, model: type[AnySchema], what: str) -> AnySchema:
 
 
 def _kept(path: Path, made: Annotations) -> Plain | None:
-    """The topology file in the annotations, if they have one."""
+    """Return the topology file that the annotations hold, if they hold one."""
     found = {each.attribute: each.value for each in made.graph}
     version = found.get(MADE_FOR, VERSION)
     if version != VERSION:
@@ -324,7 +324,7 @@ class _Reader:
 
 
 def _rate(link: Link) -> float | None:
-    """Its bits/s, as a 32-bit float's decimal digits have them."""
+    """The rate in bits/s, rounded to the six digits that a 32-bit float is sure of."""
     rate = link.physical.bandwidth.bits_per_s
     return None if rate is None else float(f"{rate:.6g}")
 

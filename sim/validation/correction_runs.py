@@ -62,7 +62,7 @@ def made_of(hosts: int, leaves: int, rate: str, *, tcp: bool = False) -> tuple[s
 
 
 def permutation(hosts: int, leaves: int, seed: int) -> list[int]:
-    """A random one; of an odd seed nobody sends to its own leaf, so that the fabric is full."""
+    """A random permutation; with an odd seed no host sends to its own leaf: the fabric is full."""
     random, leaf = np.random.default_rng(seed), np.arange(hosts) // (hosts // leaves)
     own = leaf if seed % 2 else np.arange(hosts)
     while True:

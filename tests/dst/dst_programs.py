@@ -14,7 +14,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from lab.c_programs import SANITIZED, build, library
+from lab.c_programs import PLAIN, SANITIZED, build, library
 from tests.support import ROOT
 from tests.support.planted_bugs import plant
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.support.planted_bugs import Bug
-
-FAST = ["-O1"]
 
 SOCKETS = ["socket", "bind", "listen", "connect", "accept4", "getsockname", "setsockopt",
            "getsockopt", "shutdown", "close", "sendmsg", "recvmsg", "epoll_create1", "epoll_ctl",
@@ -63,8 +61,8 @@ def _build(out: Path, harness: Sequence[str], folders: Sequence[Path], flags: Se
     if any(file.endswith(".h") for file in changed):
         changed = [*cnet("virtual/*.c"), *driver_sources()]
     root = plant(bug, out.parent / "planted")
-    return build(out, [*harness, *sorted(set(changed)), str(library(FAST))],
-                 [*FAST, *include, *link], root)
+    return build(out, [*harness, *sorted(set(changed)), str(library(PLAIN))],
+                 [*PLAIN, *include, *link], root)
 
 
 def build_dst(out: Path, bug: Bug | None = None, flags: Sequence[str] = SANITIZED) -> Path:

@@ -95,13 +95,14 @@ class Rank:
         self._process.kill()
 
 
-def start(program: Path, what: str, ranks: int, **variables: str) -> list[Rank]:
+def start(program: Path, words: str | Sequence[str], ranks: int, **variables: str) -> list[Rank]:
     """Start ranks under torchrun's variables; as torchrun does, this process serves their store."""
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False,
                           timeout=timedelta(seconds=PATIENCE_S))
     job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "WORLD_SIZE": str(ranks),
            "TORCHELASTIC_USE_AGENT_STORE": "True", "OMP_NUM_THREADS": "1"}
-    return [Rank([str(program), what], {**os.environ, **job, "RANK": str(rank), **variables}, store)
+    command = [str(program), *([words] if isinstance(words, str) else words)]
+    return [Rank(command, {**os.environ, **job, "RANK": str(rank), **variables}, store)
             for rank in range(ranks)]
 
 

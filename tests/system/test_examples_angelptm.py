@@ -10,7 +10,7 @@ import pytest
 
 from lab.namespace import why_unusable
 from tests.support import PATIENCE_S, ROOT
-from tests.support.levels import long
+from tests.support.levels import long, long_except
 
 pytest.importorskip("torch")
 
@@ -31,7 +31,7 @@ def pipeline(*arguments):
          "2", *arguments], text=True, capture_output=True, check=False, timeout=PATIENCE_S)
 
 
-@pytest.mark.parametrize("script", ["gpt.py", "t5.py"])
+@pytest.mark.parametrize("script", long_except(["gpt.py", "t5.py"], "gpt.py"))
 def test_a_model_beyond_device_and_host_learns(tmp_path, script):
     done = run(*SMALL, "--steps", "4", "--disk", str(tmp_path), script=script)
     assert done.returncode == 0, done.stderr
@@ -85,6 +85,7 @@ def test_a_gpt_in_two_stages_learns():
     assert losses[-1] < losses[0]
 
 
+@long
 def test_a_schedule_that_does_not_exist_is_one_sentence():
     done = pipeline("--schedule", "interleave")
     assert done.returncode != 0

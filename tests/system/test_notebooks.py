@@ -15,11 +15,7 @@ import re
 import sys
 from typing import TYPE_CHECKING
 
-import nbformat
 import pytest
-from jupyter_client import KernelManager
-from nbclient import NotebookClient
-from PIL import Image
 
 from tests.support import ROOT
 from tests.support.levels import long_except
@@ -40,17 +36,25 @@ REFRESH = ("an answer has moved: read the prose again, then run "
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
-class OwnKernel(KernelManager):
-    """A kernel of this very interpreter, whatever kernels are installed for the user."""
+def read(path: Path) -> NotebookNode:
+    import nbformat  # every worker collects this file, and imports of notebooks take seconds
 
-    def format_kernel_cmd(self, extra_arguments: list[str] | None = None) -> list[str]:
-        return [sys.executable, "-m", "ipykernel_launcher", "-f", self.connection_file,
-                "--log-level=ERROR", *(extra_arguments or [])]
+    return nbformat.read(path, as_version=4)
 
 
 def executed(path: Path) -> NotebookNode:
     """Run a notebook in its own folder; returns it with new outputs and nothing volatile."""
-    notebook = nbformat.read(path, as_version=4)
+    from jupyter_client import KernelManager
+    from nbclient import NotebookClient
+
+    class OwnKernel(KernelManager):
+        """A kernel of this very interpreter, whatever kernels are installed for the user."""
+
+        def format_kernel_cmd(self, extra_arguments: list[str] | None = None) -> list[str]:
+            return [sys.executable, "-m", "ipykernel_launcher", "-f", self.connection_file,
+                    "--log-level=ERROR", *(extra_arguments or [])]
+
+    notebook = read(path)
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
@@ -68,6 +72,8 @@ def executed(path: Path) -> NotebookNode:
 
 def store(path: Path) -> None:
     """Run a notebook and write it with its outputs; pictures with 96 colours, to keep it small."""
+    import nbformat
+
     notebook = executed(path)
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
@@ -78,6 +84,8 @@ def store(path: Path) -> None:
 
 def smaller(png: str) -> str:
     """A picture (base64) with a palette instead of full colours."""
+    from PIL import Image
+
     image = Image.open(io.BytesIO(base64.b64decode(png))).convert("RGB")
     packed = io.BytesIO()
     image.quantize(96, dither=Image.Dither.NONE).save(packed, format="png", optimize=True)
@@ -102,7 +110,7 @@ def test_notebook_runs_and_says_what_is_stored(name, tmp_path, monkeypatch):
     for variable in ("JUPYTER_RUNTIME_DIR", "IPYTHONDIR"):  # The user's own settings stay out.
         monkeypatch.setenv(variable, str(tmp_path / variable))
     path = NOTEBOOKS / f"{name}.ipynb"
-    stored, fresh = nbformat.read(path, as_version=4), executed(path)
+    stored, fresh = read(path), executed(path)
     for cell in fresh.cells:
         for output in cell.get("outputs", []):
             assert output.output_type != "error"
@@ -115,8 +123,10 @@ def test_notebook_runs_and_says_what_is_stored(name, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_stored_notebook_shows_pictures_and_is_small(name):
+    import nbformat
+
     path = NOTEBOOKS / f"{name}.ipynb"
-    notebook = nbformat.read(path, as_version=4)
+    notebook = read(path)
     nbformat.validate(notebook)
     assert sum(pictures(notebook)) >= 3
     assert path.stat().st_size < MOST_BYTES

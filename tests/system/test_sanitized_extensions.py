@@ -17,7 +17,6 @@ from lab.c_programs import SANITIZED, library
 from tests.support import ROOT
 from tests.support.levels import long
 
-FLAGS = [*SANITIZED, "-fPIC"]
 WARNINGS_OF_CFFI = ["-Wno-unused-parameter", "-Wno-missing-field-initializers",
                     "-Wno-cast-function-type", "-Wno-sign-compare"]
 SITE = """
@@ -30,7 +29,7 @@ sys.path.insert(0, {folder!r})
 def compiled(out, *sources, extra=()):
     include = sysconfig.get_path("include")
     command = [os.environ.get("CC", "cc"), "-std=c11", "-Wall", "-Wextra", "-Werror", "-g",
-               *extra, *FLAGS, "-shared", "-I", include, "-I", str(ROOT / "cnet"),
+               *extra, *SANITIZED, "-shared", "-I", include, "-I", str(ROOT / "cnet"),
                *map(str, sources), "-pthread", "-o", str(out)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)
     assert done.returncode == 0, done.stderr
@@ -60,7 +59,7 @@ def sanitized(tmp_path_factory):
                     str(binding), *map(str, headers())], check=True, capture_output=True)
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     compiled(package / f"_cnet{suffix}", binding,
-             ROOT / "cnet" / "nccl" / "settings.c", library(FLAGS), extra=WARNINGS_OF_CFFI)
+             ROOT / "cnet" / "nccl" / "settings.c", library(SANITIZED), extra=WARNINGS_OF_CFFI)
     compiled(package / f"_memory{suffix}", ROOT / "harp" / "memory.c")
     (folder / "sitecustomize.py").write_text(SITE.format(folder=str(folder)))
     return folder
@@ -83,6 +82,7 @@ def python(folder, *arguments):
                           check=False, timeout=1200, cwd=folder, env=environment)
 
 
+@long
 def test_the_sanitizer_would_see_an_error(sanitized):
     done = python(sanitized, "-c", "import harp._cnet as c; "
                                    "c.lib.harp_crc32c(c.ffi.new('uint8_t[4]'), 64)")

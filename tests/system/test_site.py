@@ -42,6 +42,7 @@ def test_every_page_of_the_manual_is_in_the_menu(site: Path) -> None:
     assert not missing
 
 
+@long
 def test_pages_of_the_api_show_docstrings(site: Path) -> None:
     text = (site / "docs" / "api" / "harp.net.html").read_text("utf-8")
     assert "harp.net.engine.Engine" in text
@@ -49,11 +50,13 @@ def test_pages_of_the_api_show_docstrings(site: Path) -> None:
     assert re.sub(r"[`'.]", "", first)[:30] in re.sub(r"<[^>]+>|[`'.]", "", text)
 
 
+@long
 def test_examples_of_docstrings_are_code(site: Path) -> None:
     text = (site / "docs" / "api" / "sim.schema.html").read_text("utf-8")
     assert '<span class="gp">&gt;&gt;&gt; </span>' in text
 
 
+@long
 def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
     loads = re.compile(r'<(?:script|img|iframe|link)[^>]+(?:src|href)="?https?://[^" >]+')
     foreign = {found for page in site.rglob("*.html")

@@ -178,7 +178,7 @@ class _Need:
 
 
 def in_flight(schedule: str, stages: int, ranks: int, microbatches: int) -> list[int]:
-    """Give the most microbatches of each stage that wait for their backward pass.
+    """Return how many microbatches of each stage wait at most for their backward pass.
 
     The orders are those of `torch.distributed.pipelining` (schedules.py of torch 2.13).
     """

@@ -89,11 +89,11 @@ def _meet(environment: Mapping[str, str],
           process_sets: Sequence[world.ProcessSet]) -> None:
     place = read_place(environment)
     if ELASTIC in environment:
-        place = _told_place(world.meeting_store(place, environment), place.rank)
+        place = _assigned_place(world.meeting_store(place, environment), place.rank)
     world.restart(place, process_sets, environment, _meeting)
 
 
-def _told_place(store: Store, number: int) -> Place:
+def _assigned_place(store: Store, number: int) -> Place:
     global _meeting  # noqa: PLW0603  (counts what this process lived through)
     while True:
         store.set(f"{here_key(_meeting)}{number}", b"")

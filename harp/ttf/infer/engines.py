@@ -91,7 +91,7 @@ class Eager:
     name = "eager"
 
     def build(self, source: Source) -> Any:
-        """Call the model."""
+        """Return a function that calls the model with new tensors."""
         places = pytree.tree_structure((source.args, source.kwargs))
         constant = [None if torch.is_tensor(leaf) else leaf
                     for leaf in pytree.tree_leaves((source.args, source.kwargs))]

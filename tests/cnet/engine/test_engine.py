@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from lab.c_programs import SANITIZED, build, library, run
+from lab.c_programs import PLAIN, RACES, SANITIZED, build, library, run
 from tests.support import PATIENCE_S
 
-THREADS = ["-O1", "-fsanitize=thread", "-Wno-tsan", "-fno-omit-frame-pointer"]
 WRAPPED = ["malloc", "calloc", "realloc", "aligned_alloc", "free", "pthread_mutex_lock"]
-QUIET = ["-O2", *(f"-Wl,--wrap={name}" for name in WRAPPED)]
+QUIET = [*PLAIN, *(f"-Wl,--wrap={name}" for name in WRAPPED)]
 
 
 def program(folder: Path, name: str, flags: list[str] = SANITIZED) -> Path:
@@ -61,13 +60,13 @@ def test_messages_arrive_although_the_network_fails_in_every_way(
 
 @pytest.mark.long
 def test_threads_share_nothing_but_rings(tmp_path: Path) -> None:
-    threads = program(tmp_path, "pair", THREADS)
+    threads = program(tmp_path, "pair", RACES)
     for arguments in (["udp", "thread", "posted"], ["udp", "inline", "streamed"],
                       ["mem", "thread", "drafts"], ["mem", "inline", "posted"]):
         run(threads, *arguments, "2", "200", "60000")
 
 
-@pytest.mark.parametrize("flags", [SANITIZED, THREADS], ids=["asan", "tsan"])
+@pytest.mark.parametrize("flags", [SANITIZED, RACES], ids=["asan", "tsan"])
 def test_who_drives_engines_sleeps_until_one_of_them_has_something_to_do(
         tmp_path: Path, flags: list[str]) -> None:
     run(program(tmp_path, "sleep", flags))
@@ -91,15 +90,15 @@ def test_a_wrong_secret_is_an_error_in_bounded_time(life: Path) -> None:
 
 @pytest.mark.long
 def test_an_idle_engine_uses_next_to_no_cpu(tmp_path: Path) -> None:
-    assert float(run(program(tmp_path, "life", ["-O2"]), "idle")) < 5
+    assert float(run(program(tmp_path, "life", PLAIN), "idle")) < 5
 
 
 def test_an_idle_thread_gives_its_cpu_to_others(tmp_path: Path) -> None:
-    assert float(run(program(tmp_path, "shared_cpu", ["-O2"]))) < 60
+    assert float(run(program(tmp_path, "shared_cpu", PLAIN))) < 60
 
 
 def test_a_helper_does_not_spin_while_the_application_is_stopped_in_a_turn(tmp_path):
-    used = float(run(program(tmp_path, "life", ["-O2"]), "held"))
+    used = float(run(program(tmp_path, "life", PLAIN), "held"))
     assert used < 15  # one that spins takes 30 and more
 
 
@@ -125,7 +124,7 @@ def test_a_connection_whose_peer_has_closed_can_still_be_accepted(tmp_path: Path
     run(program(tmp_path, "accept"))
 
 
-@pytest.mark.parametrize("flags", [SANITIZED, THREADS], ids=["asan", "tsan"])
+@pytest.mark.parametrize("flags", [SANITIZED, RACES], ids=["asan", "tsan"])
 def test_closing_an_end_drives_the_other_one_of_the_same_thread(
         tmp_path: Path, flags: list[str]) -> None:
     run(program(tmp_path, "drain", flags))
@@ -133,7 +132,7 @@ def test_closing_an_end_drives_the_other_one_of_the_same_thread(
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return program(tmp_path_factory.mktemp("engine"), "many", ["-O2"])
+    return program(tmp_path_factory.mktemp("engine"), "many", PLAIN)
 
 
 def test_a_turn_looks_at_no_connection_that_is_idle(many: Path) -> None:
@@ -153,7 +152,7 @@ def test_connections_that_share_a_port_take_turns(many: Path) -> None:
 
 
 def test_a_killed_peer_is_noticed_although_its_host_says_so_rarely(tmp_path: Path) -> None:
-    run(program(tmp_path, "killed", ["-O2"]))
+    run(program(tmp_path, "killed", PLAIN))
 
 
 def test_a_rail_whose_ring_stays_full_holds_up_no_connection(tmp_path: Path) -> None:
@@ -162,7 +161,7 @@ def test_a_rail_whose_ring_stays_full_holds_up_no_connection(tmp_path: Path) -> 
 
 def test_a_small_socket_buffer_overflows_for_no_peer_of_ours(tmp_path: Path) -> None:
     words = [] if os.geteuid() else ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--"]
-    run(Path("/usr/bin/env"), *words, str(program(tmp_path, "small_buffer", ["-O2"])))
+    run(Path("/usr/bin/env"), *words, str(program(tmp_path, "small_buffer", PLAIN)))
 
 
 def test_an_answer_and_its_acknowledgement_leave_in_one_datagram(tmp_path: Path) -> None:

@@ -2,12 +2,11 @@
 
 import pytest
 
-from lab.c_programs import SANITIZED, build, run
+from lab.c_programs import RACES, SANITIZED, build, run
 
 SOURCES = ["tests/cnet/engine/test_schedule.c", "cnet/base/timer_heap.c", "cnet/engine/schedule.c"]
-THREADS = ["-O1", "-fsanitize=thread", "-Wno-tsan"]
 
 
-@pytest.mark.parametrize("flags", [SANITIZED, THREADS], ids=["asan", "tsan"])
+@pytest.mark.parametrize("flags", [SANITIZED, RACES], ids=["asan", "tsan"])
 def test_schedule(tmp_path, flags):
     run(build(tmp_path / "schedule", SOURCES, flags))

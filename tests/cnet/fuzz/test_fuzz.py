@@ -36,6 +36,7 @@ def test_nothing_is_found(target, tmp_path):
     assert crash is None, f"keep {crash} in {corpus(target)}\n{crash.read_bytes()!r}"
 
 
+@long
 @needs_libfuzzer
 @pytest.mark.parametrize(("target", "source", "right", "wrong"), [
     ("wire", "wire/body.c", "if (length != ACK_BYTES + map_bytes)", "if (length < map_bytes)"),

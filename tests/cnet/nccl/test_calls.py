@@ -7,10 +7,8 @@ import subprocess
 
 import pytest
 
-from lab.c_programs import SANITIZED, build, library
+from lab.c_programs import PLAIN, RACES, SANITIZED, build, library
 from tests.cnet.nccl.test_transfer import SOURCES
-
-RACES = ["-O1", "-fsanitize=thread", "-Wno-tsan"]
 
 
 @pytest.fixture(scope="module")
@@ -56,4 +54,4 @@ def test_calls_over_tcp_race_with_no_engine(run, progress):
 
 def test_attempts_are_bounded(run):
     """None is given up before the last has begun, however slow the machine is."""
-    run(["-O2"], "many", HARP_TIMEOUT="600")
+    run(PLAIN, "many", HARP_TIMEOUT="600")

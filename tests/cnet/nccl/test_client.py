@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lab.c_programs import PLAIN
 from lab.namespace import why_unusable
 from lab.nccl_pair import SOURCES, client, run_pair, tcp_ref
 from lab.veth import veth_pair
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 
-PLAIN = ("-O2",)
 
 # Each deliberately broken kind of the reference (tcp_ref.h), the scenario that must notice it, and
 # what it must say.

@@ -211,7 +211,7 @@ def test_source_ports_on_the_wire_are_the_plans(tmp_path: Path, port: str) -> No
         ended, seen = run_ranks(tmp_path, content, (a, b), port, HARP_PATHS="3")
     answers = {(61000, 61400 + n) for n in range(3)}
     assert seen == {(61300 + n, 61000) for n in range(3)} | answers
-    assert "HARP_PLAN" not in ended.told[0] + ended.told[1]
+    assert "HARP_PLAN" not in ended.logs[0] + ended.logs[1]
 
 
 @root_only
@@ -226,8 +226,8 @@ def test_a_taken_source_port_is_one_line_and_the_rest_is_as_planned(tmp_path: Pa
         with other:
             other.bind((a.ipv4, 61300))
             ended, seen = run_ranks(tmp_path, content, (a, b), HARP_PATHS="2")
-        assert "leaves by another port than planned and is hashed" in ended.told[0]
-        assert "61300 cannot be had" in ended.told[0]
+        assert "leaves by another port than planned and is hashed" in ended.logs[0]
+        assert "61300 cannot be had" in ended.logs[0]
         assert {source for source, target in seen if target == 61000} == {61000, 61301}
 
 
@@ -235,8 +235,8 @@ def test_a_taken_source_port_is_one_line_and_the_rest_is_as_planned(tmp_path: Pa
 def test_a_peer_without_the_plan_is_one_line(tmp_path: Path) -> None:
     with veth_pair() as (a, b):
         ended, _ = run_ranks(tmp_path, plan(f"{a.ipv4}:61000", f"{b.ipv4}:61000"), (a, b))
-        count = ended.told[0].count("HARP_PLAN has no flow from")
-        assert count == 1, ended.told[0]
+        count = ended.logs[0].count("HARP_PLAN has no flow from")
+        assert count == 1, ended.logs[0]
 
 
 @root_only
@@ -264,7 +264,7 @@ def test_each_rail_of_a_connection_has_flows_of_its_own(tmp_path: Path) -> None:
             seen = [{ports for ports in tap.ports() if ports[1] == 61000}
                     for tap in (first, second)]
     assert seen == [{(61300, 61000)}, {(61301, 61000)}]
-    assert "HARP_PLAN" not in ended.told[0] + ended.told[1]
+    assert "HARP_PLAN" not in ended.logs[0] + ended.logs[1]
 
 
 @root_only

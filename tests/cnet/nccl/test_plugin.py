@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
+from lab.c_programs import PLAIN
 from lab.namespace import Namespace, why_unusable
 from lab.nccl_pair import harp
 from lab.veth import Net, veth_pair
 from tests.support import PATIENCE_S, ROOT
 
-PLAIN = ("-O2",)
 SAYS = ROOT / "tests" / "support" / "plugin_says.py"
 root_only = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 INVALID_USAGE, SYSTEM_ERROR = 5, 2

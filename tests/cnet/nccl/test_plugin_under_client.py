@@ -155,7 +155,7 @@ def test_statistics_show_what_a_comm_did_with_its_settings() -> None:
                 HARP_PATHS="3", HARP_MTU="1000")
     assert ended.good, str(ended)
     lines = re.findall(r"NET/HARP : (sent to|received from) [\d.]+:\d+ on v1: (\d+) frames sent, "
-                      r".* (\d+) placed, .*; segment (\d+), paths (\d+)", ended.told[0])
+                      r".* (\d+) placed, .*; segment (\d+), paths (\d+)", ended.logs[0])
     assert [words[0] for words in sorted(lines)] == ["received from", "sent to"], str(ended)
     for way, frames, placed, segment, paths in lines:
         assert int(frames if way == "sent to" else placed) > 0

@@ -77,7 +77,7 @@ def test_ranks_with_other_settings_meet(ports: tuple[str, str]) -> None:
     ended = run("fifo", "tags", settings=tuple({"HARP_PORT": port, "HARP_STATS": "1"}
                                                for port in ports))
     assert ended.good, str(ended)
-    for log in ended.told:
+    for log in ended.logs:
         assert re.search(r"(sent to|received from) tcp:10\.0\.1\.\d:\d+ on v1: ", log), str(ended)
 
 
@@ -126,7 +126,7 @@ def test_over_ipv6() -> None:
                          settings={"HARP_PORT": "tcp"},
                          options=("--limit", "120", "--bound", "20", "--verbose"))
         assert ended.good, str(ended)
-        assert "device 0 is v1, fd00:1::" in ended.told[0], str(ended)
+        assert "device 0 is v1, fd00:1::" in ended.logs[0], str(ended)
 
 
 def is_stopped(process: str) -> bool:

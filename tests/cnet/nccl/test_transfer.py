@@ -10,7 +10,7 @@ import subprocess
 
 import pytest
 
-from lab.c_programs import build, library
+from lab.c_programs import PLAIN, build, library
 from tests.support import ROOT
 
 SOURCES = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "cnet" / "nccl").glob("*.c"))]
@@ -48,6 +48,6 @@ def test_sends_that_are_ahead_find_their_buffers_over_tcp(program):
 def test_data_path_asks_for_no_memory_and_no_lock(tmp_path, port, progress):
     wrapped = ["malloc", "calloc", "realloc", "aligned_alloc", "free", "mmap", "munmap",
                "pthread_mutex_lock", "getrandom"]
-    flags = ["-O2", *(f"-Wl,--wrap={name}" for name in wrapped)]
-    run(build(tmp_path / "quiet", ["tests/cnet/nccl/test_quiet.c", *SOURCES, str(library(["-O2"]))],
+    flags = [*PLAIN, *(f"-Wl,--wrap={name}" for name in wrapped)]
+    run(build(tmp_path / "quiet", ["tests/cnet/nccl/test_quiet.c", *SOURCES, str(library(PLAIN))],
               flags), port, progress)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lab.c_programs import build, library
+from lab.c_programs import PLAIN, build, library
 from lab.namespace import why_unusable
 from lab.nccl_pair import Ended, client, harp, run_pair
 from lab.veth import End, Net, veth_pair
@@ -53,7 +53,7 @@ def run(ends: tuple[End, End], *scenarios: str, ports: tuple[str, str] = ("udp,t
 
 def choices(ended: Ended) -> list[tuple[str, str]]:
     """The choice of each trial at both ends, and its words about the other port."""
-    return [(found["port"], found["than"]) for log in ended.told for found in re.finditer(
+    return [(found["port"], found["than"]) for log in ended.logs for found in re.finditer(
         r"data to 10\.0\.\d\.\d over (?P<port>.*?), v1 \((?P<than>[^)]*)\)", log)]
 
 
@@ -101,7 +101,7 @@ def test_a_driver_that_binds_and_drops_everything_loses() -> None:
         with near_port.without_protocol(UDP), far_port.without_protocol(UDP):
             ended = run((near, far), "fifo", ports=("xdp,tcp", "xdp,tcp"))
     assert ended.good, str(ended)
-    assert "xdp: v1 queue 0" in ended.told[0], str(ended)
+    assert "xdp: v1 queue 0" in ended.logs[0], str(ended)
     assert re.search(r"data to 10\.0\.\d\.\d over kernel TCP, v\d \(xdp,tcp: xdp brings no "
                      r"message in time\)", str(ended)), str(ended)
 
@@ -119,7 +119,7 @@ def test_the_next_job_knows_the_findings_of_the_last(pair: tuple[End, End]) -> N
 
 def test_a_rank_with_many_peers_tries_a_few_at_a_time(tmp_path: Path) -> None:
     """What a trial needs, 8 MiB for both ends in this process and the file's lock, is bounded."""
-    hosts, flags = 24, ["-O2"]
+    hosts, flags = 24, PLAIN
     program = build(tmp_path / "many", ["tests/cnet/nccl/test_trial_many.c", *SOURCES,
                                         str(library(flags))], flags)
     with Net() as net:

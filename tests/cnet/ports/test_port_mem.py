@@ -2,12 +2,10 @@
 
 import pytest
 
-from lab.c_programs import SANITIZED, build, library, run
-
-THREADS = ["-O1", "-fsanitize=thread", "-Wno-tsan"]
+from lab.c_programs import RACES, SANITIZED, build, library, run
 
 
-@pytest.mark.parametrize(("flags", "arguments"), [(SANITIZED, []), (THREADS, ["threads"])],
+@pytest.mark.parametrize(("flags", "arguments"), [(SANITIZED, []), (RACES, ["threads"])],
                          ids=["asan", "tsan"])
 def test_datagrams_arrive_whole_and_ends_are_reported(tmp_path, flags, arguments):
     sources = ["tests/cnet/ports/test_port_mem.c", str(library(flags))]

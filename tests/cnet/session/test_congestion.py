@@ -6,8 +6,7 @@ import re
 
 import pytest
 
-from lab.c_programs import SANITIZED, build, library, run
-from tests.dst.dst_programs import FAST
+from lab.c_programs import PLAIN, SANITIZED, build, library, run
 from tests.support.levels import long, long_except
 from tests.support.planted_bugs import REVERSE_IGNORED, plant
 
@@ -21,7 +20,7 @@ MATHS = ["-Wl,--no-as-needed", "-lm"]
 @pytest.fixture(scope="module")
 def bottleneck(tmp_path_factory, request):
     """One seed shows a memory error as well as two do; figures need no sanitizers."""
-    flags = {"sanitized": SANITIZED, "plain": FAST}[request.param]
+    flags = {"sanitized": SANITIZED, "plain": PLAIN}[request.param]
     return build(tmp_path_factory.mktemp("bottleneck") / "bottleneck",
                  [*TESTS, str(library(flags))], [*flags, *MATHS])
 
@@ -45,8 +44,8 @@ def test_a_bottleneck_is_used_shared_and_not_flooded(bottleneck, scenes, seed):
 def test_ways_that_differ_need_the_queue_of_each(tmp_path):
     root = plant(REVERSE_IGNORED, tmp_path / "planted")
     program = build(tmp_path / "bottleneck",
-                    [*TESTS, "cnet/session/session_ack.c", str(library(FAST))],
-                    [*FAST, *MATHS], root)
+                    [*TESTS, "cnet/session/session_ack.c", str(library(PLAIN))],
+                    [*PLAIN, *MATHS], root)
     with pytest.raises(AssertionError, match="NOT MET"):
         run(program, "differ", "3")
 
@@ -54,8 +53,8 @@ def test_ways_that_differ_need_the_queue_of_each(tmp_path):
 @pytest.fixture(scope="module")
 def beside(tmp_path_factory):
     return build(tmp_path_factory.mktemp("beside") / "beside",
-                 ["tests/cnet/session/bottleneck_beside.c", *BOTTLENECK, str(library(FAST))],
-                 [*FAST, *MATHS])
+                 ["tests/cnet/session/bottleneck_beside.c", *BOTTLENECK, str(library(PLAIN))],
+                 [*PLAIN, *MATHS])
 
 
 @pytest.mark.parametrize("settings", ["mbps=1000 rtt_us=100 bdp=80 kind=cubic flows=1,4",

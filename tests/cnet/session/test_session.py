@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lab.c_programs import build, library, run
-from tests.dst.dst_programs import FAST
+from lab.c_programs import PLAIN, build, library, run
 from tests.support.planted_bugs import CREDIT_LOST, IN_REVERSE, plant
 
 PAIR = "tests/cnet/session/session_pair.c"
@@ -23,7 +22,7 @@ def test_two_sessions(name, tmp_path):
 def test_a_sender_that_does_not_ask_for_credit_is_found(tmp_path):
     program = build(tmp_path / "silent", ["tests/cnet/session/test_session_stream.c", PAIR,
                                           *(f"cnet/{edit.file}" for edit in CREDIT_LOST.edits),
-                                          str(library(FAST))], FAST,
+                                          str(library(PLAIN))], PLAIN,
                     plant(CREDIT_LOST, tmp_path / "planted"))
     with pytest.raises(AssertionError, match="has_arrived"):
         run(program)

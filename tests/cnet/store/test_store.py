@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from lab.c_programs import SANITIZED, build, run
+from lab.c_programs import RACES, SANITIZED, build, run
 
 SOURCES = ["tests/cnet/store/test_store.c", "cnet/store/page_file.c", "cnet/store/page_pool.c",
            "cnet/store/ring_io.c", "cnet/store/thread_io.c", "cnet/base/cgroup.c",
            "cnet/base/node_cpus.c"]
-THREADS = ["-O1", "-fsanitize=thread", "-Wno-tsan", "-pthread"]
 
 
 @pytest.mark.parametrize("io", ["ring", "threads"])
-@pytest.mark.parametrize("flags", [SANITIZED, THREADS], ids=["asan", "tsan"])
+@pytest.mark.parametrize("flags", [SANITIZED, RACES], ids=["asan", "tsan"])
 def test_pages_of_memory_and_on_disk(tmp_path, flags, io):
     run(build(tmp_path / "store", SOURCES, flags), str(tmp_path), io)

@@ -14,11 +14,15 @@ from harp.collectives.collective_plan import Plan, Stage
 from harp.collectives.ir import Buffer, LocalWork, Op, Transfers
 from harp.collectives.registry import make_plan, plan_names
 from tests.support.collectives_cases import divisors, plans
+from tests.support.levels import long_except
 
 
 @pytest.mark.parametrize("name", plan_names())
-def test_all_plans_are_right_for_1_to_64_ranks(name):
-    for ranks in range(1, 65):
+@pytest.mark.parametrize("counts", long_except(
+    [range(1, 25), range(25, 65)], range(1, 25)), ids=lambda counts: f"to_{counts.stop - 1}")
+def test_all_plans_are_right_for_1_to_64_ranks(name, counts):
+    """The work grows as the cube of the ranks."""
+    for ranks in counts:
         groups = divisors(ranks)
         # A tail that does not divide, and (alternating) fewer elements than ranks.
         for elements in (2 * ranks + 3, ranks // 2):

@@ -18,7 +18,7 @@ from harp.lightcc.peers import Peers
 from harp.lightcc.pieces import PIECE_BYTES, PLACE, REDUCE, SEND, address, cut, table
 from harp.lightcc.program import Program
 from harp.lightcc.store import StoreServer
-from lab.c_programs import SANITIZED, build, library, run
+from lab.c_programs import RACES, SANITIZED, build, library, run
 from tests.harp.lightcc.test_group import (
     PATIENCE_S,
     MemoryStore,
@@ -32,10 +32,9 @@ from tests.harp.lightcc.test_places import processes
 
 ELEMENTS = 300_001
 """Length of a vector that gives each rank long pieces."""
-THREADS = ["-O1", "-fsanitize=thread", "-Wno-tsan"]
 
 
-@pytest.mark.parametrize(("flags", "arguments"), [(SANITIZED, []), (THREADS, ["threads"])],
+@pytest.mark.parametrize(("flags", "arguments"), [(SANITIZED, []), (RACES, ["threads"])],
                          ids=["asan", "tsan"])
 def test_messages_between_ranks_of_a_host(tmp_path, flags, arguments):
     sources = ["tests/cnet/lightcc/test_direct.c", str(library(flags))]

@@ -14,6 +14,7 @@ from harp.lightcc.few_bits import BITS, CHUNK, FewBits, add, message_bytes, take
 from harp.lightcc.few_bits_ring import FewBitsRing
 from tests.harp.lightcc.every_kernel import kernel_names, kernels
 from tests.harp.lightcc.test_group import group_of, of_all
+from tests.support.levels import long_except
 
 LEAST = np.float32(2.0 ** -120)
 
@@ -118,10 +119,14 @@ def test_rounding_by_chance_is_right_on_average():
 
 # ---- The collective
 
-@pytest.mark.parametrize("bits", BITS)
-@pytest.mark.parametrize(("ranks", "elements", "intra"), [
-    (1, 300, 1), (2, 1, 1), (3, 5000, 1), (4, 2048, 1), (4, 5000, 2), (4, 1, 2), (6, 4097, 3),
-    (2, 3000, 2)])
+SHAPES = [(1, 300, 1), (2, 1, 1), (3, 5000, 1), (4, 2048, 1), (4, 5000, 2), (4, 1, 2), (6, 4097, 3),
+          (2, 3000, 2)]
+CASES = [(*shape, bits) for shape in SHAPES for bits in BITS]
+
+
+@pytest.mark.parametrize(("ranks", "elements", "intra", "bits"), long_except(
+    CASES, *((*shape, BITS[i % len(BITS)]) for i, shape in enumerate(SHAPES)),
+    *((4, 5000, 2, bits) for bits in BITS)))  # each shape, and each number of bits in 2D
 def test_all_ranks_have_the_same_and_what_is_lost_is_kept(ranks, elements, intra, bits):
     random = np.random.default_rng([ranks, bits])
     data = [random.normal(size=elements).astype("<f4") for _ in range(ranks)]

@@ -60,7 +60,7 @@ def _memory(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _memory_of(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Give memory that has what the source has, the target's own where that is possible."""
+    """Return memory with a copy of the source: the target's own memory where possible."""
     if target is source or not source.is_cpu:
         return _memory(source)
     memory = _memory(target)

@@ -438,7 +438,7 @@ def killed():
     """The last rank ends without a word in the middle of calls."""
     for at in range(1000):
         if hvd.rank() == hvd.size() - 1 and at == 20:
-            os._exit(0)  # no failure for the launcher, so that it leaves the others alone
+            os._exit(9)
         began = time.monotonic()
         try:
             hvd.allreduce(torch.ones(1000), name="data")

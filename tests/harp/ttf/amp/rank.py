@@ -1,13 +1,13 @@
 """A rank of test_ranks.py: trains under DDP over gloo, with trouble at rank 1 alone.
 
-    python -m tests.harp.ttf.amp.rank FILE RANK RANKS
-
-prints its decisions, and a sum over its parameters, as JSON.
+Under torchrun's variables `rank.py FILE` prints its decisions, and a sum over its parameters, as
+JSON.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 
 import torch
@@ -63,4 +63,4 @@ def main(file: str, rank: int, ranks: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    main(sys.argv[1], int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))

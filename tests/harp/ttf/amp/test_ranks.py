@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
+from pathlib import Path
 
 import pytest
 
-from tests.harp.ttf.amp.rank import OFFSETS, OVERFLOWS
-from tests.support import PATIENCE_S
-
 pytest.importorskip("torch")
+
+from tests.harp.ttf.amp.rank import OFFSETS, OVERFLOWS
+from tests.support.torch_ranks import answers_of, start
+
+RANK = Path(__file__).with_name("rank.py")
 
 
 def test_all_ranks_decide_alike_when_one_overflows_or_leaves_the_trend(tmp_path):
-    ranks = [subprocess.Popen([sys.executable, "-m", "tests.harp.ttf.amp.rank",
-                               str(tmp_path / "store"), str(rank), "2"],
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-             for rank in range(2)]
-    answers = []
-    for rank in ranks:
-        out, err = rank.communicate(timeout=PATIENCE_S)
-        assert rank.returncode == 0, err
-        answers.append(json.loads(out.splitlines()[-1]))
+    answers = answers_of(start(RANK, str(tmp_path / "store"), 2))
     assert answers[0] == answers[1]
     decisions = answers[0]["decisions"]
     again = {step: reason for step, (_, _, reason) in enumerate(decisions) if reason}

@@ -1,10 +1,11 @@
 """A rank of test_exchange.py: trains a divided table, saves it, or compares it with one alone.
 
-usage: exchange_rank.py BACKEND FOLDER RANK RANKS DO
+usage: exchange_rank.py BACKEND FOLDER DO, under torchrun's variables
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -72,8 +73,9 @@ def another_prefetch(model, rank, ranks):
 
 
 def main():
-    backend, folder, rank, ranks, do = sys.argv[1:]
-    rank, ranks, folder = int(rank), int(ranks), Path(folder)
+    backend, folder, do = sys.argv[1:]
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    folder = Path(folder)
     torch.set_num_threads(1)
     if backend == "lightcc":
         import harp.lightcc.torch.backend  # noqa: F401  # registers the name

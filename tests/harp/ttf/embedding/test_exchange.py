@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,21 +13,16 @@ from harp.ttf.embedding.checkpoint import load
 from harp.ttf.embedding.exchange import Exchange
 from tests.harp.ttf.embedding.exchange_rank import STEPS, made, train
 from tests.harp.ttf.embedding.test_checkpoint import contents
-from tests.support import PATIENCE_S, ROOT
 from tests.support.levels import long_except
+from tests.support.torch_ranks import start
+
+RANK = Path(__file__).with_name("exchange_rank.py")
 
 
 def run_ranks(backend, folder, ranks, do):
-    processes = [subprocess.Popen(
-        [sys.executable, "-m", "tests.harp.ttf.embedding.exchange_rank", backend, str(folder),
-         str(rank), str(ranks), do], cwd=ROOT, stderr=subprocess.PIPE, text=True)
-        for rank in range(ranks)]
-    try:
-        said = [process.communicate(timeout=PATIENCE_S)[1] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert [process.returncode for process in processes] == [0] * ranks, "\n".join(said)
+    started = start(RANK, [backend, str(folder), do], ranks)
+    said = [rank.communicate()[1] for rank in started]
+    assert [rank.returncode for rank in started] == [0] * ranks, "\n".join(said)
 
 
 def rows_of(model):
