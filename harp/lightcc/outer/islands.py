@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
 import harp.lightcc.torch  # noqa: F401  (registers the backend)
+from harp.lightcc.failure import name_ranks
 from harp.lightcc.launch import read_place
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from datetime import timedelta
 
 
@@ -52,3 +54,22 @@ def make_islands(size: int | None = None, *, within: str | None = None, between:
     outer = [dist.new_group(list(range(place, ranks, size)), backend=between, timeout=timeout)
              for place in range(size)]
     return Islands(outer[dist.get_rank() % size], inner[dist.get_rank() // size])
+
+
+def check_alike(described: Mapping[str, object], between: dist.ProcessGroup | None) -> None:
+    """Raise ValueError, at all ranks, where islands have made a method with other settings.
+
+    Messages of one size may mean other things, so nothing else would find that out.
+    """
+    said: list[Any] = [None] * dist.get_world_size(between)
+    dist.all_gather_object(said, dict(described), group=between)
+    differ = []
+    for name in described:
+        holders: dict[Any, list[int]] = {}
+        for rank, one in enumerate(said):
+            holders.setdefault(one.get(name), []).append(rank)
+        if len(holders) > 1:
+            differ.append(f"{name} is " + ", ".join(f"{value!r} at {name_ranks(ranks)}"
+                                                    for value, ranks in holders.items()))
+    if differ:
+        raise ValueError(f"islands do not agree: {'; '.join(differ)}")

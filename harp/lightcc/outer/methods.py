@@ -10,6 +10,7 @@ islands go on from there. With learning rate a and momentum m (Nesterov's, as in
 from __future__ import annotations
 
 import contextlib
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,7 +28,7 @@ from harp.lightcc.outer.exchange import (
 )
 from harp.lightcc.outer.few_bits import check_exchange
 from harp.lightcc.outer.fragment import Fragment, local_of
-from harp.lightcc.outer.islands import Islands
+from harp.lightcc.outer.islands import Islands, check_alike
 from harp.lightcc.outer_policy import OuterPolicy, split
 from harp.lightcc.tensors import flat_bytes
 
@@ -50,11 +51,12 @@ class Outer:
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, policy: OuterPolicy,
                  islands: Islands | None, peers: Peers | None = None, *, lr: float,
-                 momentum: float = 0.0, local_share: float = 0.0) -> None:
+                 momentum: float = 0.0, local_share: float = 0.0, decay: float = 1.0) -> None:
         self._check_place(policy, islands, peers)
         _check_range("lr", lr, 0, None)
         _check_range("momentum", momentum, 0, 1)
         _check_range("local_share", local_share, 0, 1)
+        _check_range("decay", decay, 0, 1)
         self.policy, self.optimizer = policy, optimizer
         self.lr, self.momentum, self.local_share = lr, momentum, local_share
         self.steps = 0
@@ -74,7 +76,7 @@ class Outer:
                          for one in self._fragments]
         self._errors = [torch.zeros_like(one.anchor) if policy.keeps_error else None
                         for one in self._fragments]
-        self._decay = 1.0
+        self._decay = decay
         self._under_way: dict[int, Exchange] = {}
         self._start_alike()
 
@@ -94,9 +96,14 @@ class Outer:
                              "delay=0")
 
     def _start_alike(self) -> None:
+        described = asdict(self.policy) | {
+            "lr": self.lr, "momentum": self.momentum, "local_share": self.local_share,
+            "decay": self._decay, "elements": sum(one.elements for one in self._fragments)}
         if self.peers is not None:
+            self.peers.check_alike(described)
             self._start_with(self.peers)
             return
+        check_alike(described, self._between)
         with torch.no_grad():
             first = dist.get_global_rank(self._between or dist.group.WORLD, 0)
             for fragment in self._fragments:
@@ -328,6 +335,4 @@ class SparseLoCo(Outer):
                  delay: int = 0, local_share: float = 0.0, peers: Peers | None = None) -> None:
         policy = OuterPolicy("sparseloco", every, fragments, delay, keep, chunk, bits)
         super().__init__(model, optimizer, policy, islands, peers, lr=lr,
-                         local_share=local_share)
-        _check_range("decay", decay, 0, 1)
-        self._decay = decay
+                         local_share=local_share, decay=decay)

@@ -16,6 +16,7 @@ The store is that of ``harp run --min-np`` by default.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
@@ -35,7 +36,7 @@ from harp.net.errors import HarpError
 
 if TYPE_CHECKING:
     import contextlib
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -86,6 +87,14 @@ class Peers:
         self._parts: Sequence[Bytes] = ()
 
     # ---- The state that peers have in common
+
+    def check_alike(self, described: Mapping[str, object]) -> None:
+        """Raise ValueError where a method's settings are not those of the peer that came first."""
+        first = json.loads(self._store.settle("settings", json.dumps(described).encode()))
+        differ = [f"{name} is {first.get(name)!r} at the first one and {here!r} here"
+                  for name, here in described.items() if first.get(name) != here]
+        if differ:
+            raise ValueError(f"peers do not agree: {'; '.join(differ)}")
 
     def start(self, parts: Sequence[Bytes], steps: Callable[[], int]) -> int | None:
         """Begin with the others, or take their state; gives the steps that they have made then.

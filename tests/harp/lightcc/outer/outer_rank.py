@@ -211,6 +211,16 @@ def few_bits_leave_all_ranks_equal_and_near(rank, _):
     assert came < 0.2 * gone, (came, gone)
 
 
+def islands_with_other_settings_are_named_at_all_ranks(rank, _):
+    """Messages of these have one size, and mean other things."""
+    odd = rank == 2
+    with pytest.raises(ValueError, match=r"^islands do not agree: keep is 64 at ranks 0, 1 and 3, "
+                                         r"56 at rank 2; bits is 2 at ranks 0, 1 and 3, 4 at rank "
+                                         r"2; lr is 1.0 at ranks 0, 1 and 3, 0.5 at rank 2$"):
+        run(lambda model, inner: SparseLoCo(model, inner, 2, keep=56 if odd else 64,
+                                            bits=4 if odd else 2, lr=0.5 if odd else 1.0), 2, rank)
+
+
 # ---- Islands
 
 

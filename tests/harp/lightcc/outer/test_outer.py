@@ -27,6 +27,7 @@ CHECKS = """
     islands_of_two_under_ddp_are_two_replicas islands_of_two_divide_what_is_sent
     fsdp2_within_islands_is_ddp_within_islands a_checkpoint_of_four_goes_on_with_two
     a_checkpoint_while_a_fragment_travels_has_it a_checkpoint_of_another_model_is_refused
+    islands_with_other_settings_are_named_at_all_ranks
 """
 
 

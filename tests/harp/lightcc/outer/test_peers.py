@@ -130,6 +130,14 @@ def test_every_method_has_peers_equal_after_a_round(make):
     leave(*two)
 
 
+def test_a_peer_with_other_settings_is_refused():
+    store, two = begin(lambda *of, **more: DiLoCo(*of, 3, **more), 2)
+    with pytest.raises(ValueError, match=r"^peers do not agree: every is 3 at the first one and 4 "
+                                         r"here; lr is 0.7 at the first one and 0.5 here$"):
+        Trained(lambda *of, **more: DiLoCo(*of, 4, lr=0.5, **more), 2, Peers(2, store=store))
+    leave(*two)
+
+
 def test_a_round_goes_on_by_weight_without_a_peer_that_left():
     _, three = begin(lambda *of, **more: LocalSGD(*of, 2, **more), 3, deadline_s=1.0)
     three[1].peers.weight = 3.0
