@@ -26,7 +26,6 @@ import torch
 import torch.distributed as dist
 from torch.nn.functional import embedding_bag
 
-from harp._cnet import ffi
 from harp.ttf.embedding import table as tables_in_c
 from harp.ttf.embedding.table import BAGS
 
@@ -203,19 +202,25 @@ class Exchange:
 
 
 def _segments(known: FeatureSet, route: _Route, values: torch.Tensor, gap: int = 0) -> np.ndarray:
-    """Give the ids that came, sender by sender and feature by feature, as bags of one id."""
-    made = np.zeros(route.received.size, dtype=BAGS)
-    key, value, at = route.ids.data_ptr(), values.data_ptr(), 0
-    for counts in route.received:
-        for table, n in zip(known.tables, counts.tolist(), strict=True):
-            segment = made[at]
-            segment["table"] = int(ffi.cast("uintptr_t", table.at))
-            segment["keys"], segment["rows"] = key, value
-            segment["count"] = segment["bags"] = n
-            segment["stride"] = table.dim
-            key, value, at = key + 8 * n, value + 4 * n * table.dim, at + 1
-        value += 4 * gap
-    return made
+    """Give the ids that came, in the order of calls and by sender, as bags of one id."""
+    dims = np.array([table.dim for table in known.tables], dtype=np.uint64)
+    counts = route.received.astype(np.uint64)
+    floats = counts * dims
+    made = np.zeros(counts.T.shape, dtype=BAGS)
+    made["table"] = np.array([[table.address] for table in known.tables], dtype=np.uint64)
+    made["stride"] = dims[:, None]
+    made["count"] = made["bags"] = counts.T
+    # Ids and rows lie by sender and feature; `gap` floats are behind each sender's rows.
+    made["keys"] = (np.uint64(route.ids.data_ptr()) + 8 * _begins(counts)).T
+    gaps = np.arange(len(counts), dtype=np.uint64)[:, None] * np.uint64(gap)
+    made["rows"] = (np.uint64(values.data_ptr()) + 4 * (_begins(floats) + gaps)).T
+    return made[known.order].reshape(-1)
+
+
+def _begins(sizes: np.ndarray) -> np.ndarray:
+    """Give where each of some parts begins, which lie one behind another."""
+    begins: np.ndarray = np.cumsum(sizes, dtype=np.uint64).reshape(sizes.shape) - sizes
+    return begins
 
 
 def _dense(known: FeatureSet, route: _Route, got: torch.Tensor) -> list[torch.Tensor]:
