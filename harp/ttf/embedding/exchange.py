@@ -5,8 +5,8 @@
     bag.prefetch(next_ids)                                 # ids travel while this batch is computed
 
 An id's owner follows from its hash. A look-up sends each distinct id once. A batch is four
-exchanges: counts, ids, rows, and gradients. Prefetching moves the first two beside compute; rows
-are read at the look-up itself, so results have the same bits.
+exchanges: counts, ids, rows, and gradients. Prefetching moves the first two beside compute, and
+reads of rows from disk; values are read at the look-up itself, so results have the same bits.
 
 Gradients are averaged over ranks, as DDP averages those of the dense part. Each message of
 gradients says whether its sender's are finite, so all ranks skip a step alike at no extra message.
@@ -16,8 +16,9 @@ Every rank makes the same calls in the same order, as with all collectives.
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -54,14 +55,17 @@ class _Route:
     ids: torch.Tensor
     """Received ids, by sender and feature."""
     works: list[Any]
+    waiting: threading.Lock = field(default_factory=threading.Lock)
 
     def wait(self) -> None:
-        """Wait for the ids, and let go of the calls.
+        """Wait for the ids, from any thread, and let go of the calls.
 
         gloo ends the process at its exit where a call outlives its group.
         """
-        while self.works:
-            self.works.pop().wait()
+        with self.waiting:
+            while self.works:
+                self.works[-1].wait()  # which stays if it fails, for the next one who waits
+                self.works.pop()
 
 
 class Exchange:
@@ -91,10 +95,18 @@ class Exchange:
         return bool(found.item())
 
     def prefetch(self, known: FeatureSet, keys: Sequence[torch.Tensor]) -> None:
-        """Send the ids of the look-up that comes next, and do not wait for them."""
+        """Send the ids of the look-up that comes next, and do not wait for them.
+
+        Where this rank's tables are larger than memory, rows of ids that come are read from disk.
+        """
         if known.number in self._ahead:
             raise RuntimeError("prefetch: the last one's look-up has not come yet")
-        self._ahead[known.number] = self._route(known, keys)
+        route = self._ahead[known.number] = self._route(known, keys)
+
+        def came() -> np.ndarray:
+            route.wait()
+            return _segments(known, route, torch.empty(0))
+        known.read_ahead(came)
 
     def look_up(self, known: FeatureSet, keys: Sequence[torch.Tensor],
                 offsets: Sequence[torch.Tensor], weights: Sequence[torch.Tensor],

@@ -34,7 +34,7 @@ from harp.ttf.embedding import table as tables_in_c
 from harp.ttf.embedding.table import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 
 _known: WeakValueDictionary[int, FeatureSet] = WeakValueDictionary()
@@ -94,9 +94,12 @@ class FeatureSet:
 
         A look-up waits for what it lacks. It also meets the disk's errors, which end this here.
         """
+        self.read_ahead(lambda: self.call(keys, [], [], torch.empty(0, self.width)))
+
+    def read_ahead(self, wanted: Callable[[], np.ndarray]) -> None:
+        """Have the rows of an array of BAGS read, in a thread that also makes the array."""
         if any(table.memory_bytes is not None for table in self.tables):
-            features = self.call(keys, [], [], torch.empty(0, self.width))
-            _reader().submit(_warm, features, list(keys), self)
+            _reader().submit(_warm, wanted, self)
 
 
 @cache
@@ -105,10 +108,10 @@ def _reader() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(1, "harp-embedding")
 
 
-def _warm(features: np.ndarray, keys: list[torch.Tensor], known: FeatureSet) -> None:
-    with suppress(OSError):
-        tables_in_c.warm(features)
-    del keys, known  # which `features` points to
+def _warm(wanted: Callable[[], np.ndarray], known: FeatureSet) -> None:
+    with suppress(OSError, RuntimeError):
+        tables_in_c.warm(wanted())
+    del wanted, known  # which have the ids and tables that the array points to
 
 
 def features_of_number(number: int) -> FeatureSet:
