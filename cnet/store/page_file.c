@@ -28,7 +28,7 @@ struct harp_page_file {
     size_t page_bytes;
     uint32_t pages_n, under_way;
     int fd;
-    bool direct;
+    bool direct, held;
     char folder[PATH_MAX];
     char line[160];
     struct page *pages;
@@ -170,6 +170,8 @@ static void submit_rest(struct harp_page_file *file, struct page *page)
     page->request.bytes = file->page_bytes - page->done;
     page->request.fd = file->fd;
     file->ops->submit(file->io, &page->request);
+    if (!file->held && file->ops->begin)
+        file->ops->begin(file->io);
 }
 
 /* Take one result. A kernel may move less than was asked for; the rest follows. */
@@ -215,6 +217,18 @@ void harp_page_file_read(struct harp_page_file *file, uint32_t page, uint8_t *me
 void harp_page_file_write(struct harp_page_file *file, uint32_t page, uint8_t *memory)
 {
     begin_page(file, page, memory, true);
+}
+
+void harp_page_file_hold(struct harp_page_file *file)
+{
+    file->held = true;
+}
+
+void harp_page_file_release(struct harp_page_file *file)
+{
+    file->held = false;
+    if (file->ops->begin)
+        file->ops->begin(file->io);
 }
 
 int harp_page_file_wait(struct harp_page_file *file, uint32_t page, char *why)

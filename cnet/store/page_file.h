@@ -9,7 +9,8 @@
  *
  * Reads and writes of different pages are under way at once, by io_uring (ring_io.c) or, where a
  * container forbids that, by threads with pread and pwrite (thread_io.c); `line` says which. A page
- * has at most one under way: begin and wait alternate for each page.
+ * has at most one under way: begin and wait alternate for each page. Each begins at once, which is
+ * a system call; between hold and release they gather, and begin together.
  *
  * An error (EIO, ENOSPC, a file that was truncated) is the result of that page's wait: -errno and a
  * sentence that names file and page. The page may be tried again.
@@ -47,6 +48,9 @@ int harp_page_file_fd(const struct harp_page_file *file);
 
 void harp_page_file_read(struct harp_page_file *file, uint32_t page, uint8_t *memory);
 void harp_page_file_write(struct harp_page_file *file, uint32_t page, uint8_t *memory);
+/* Let reads and writes gather until the release, or until a wait needs one of them. */
+void harp_page_file_hold(struct harp_page_file *file);
+void harp_page_file_release(struct harp_page_file *file);
 /* Wait for what was begun. Returns 0, or -errno with a sentence in `why`. */
 int harp_page_file_wait(struct harp_page_file *file, uint32_t page, char *why);
 /* cdef: end */

@@ -31,6 +31,8 @@ struct page_io_ops {
     const char *name;
     struct page_io *(*open)(void); /* NULL with errno */
     void (*submit)(struct page_io *io, struct page_request *request);
+    /* Have what was submitted begin; a reap does so, too. NULL where it begins at once. */
+    void (*begin)(struct page_io *io);
     /* Wait for any request; there is one. */
     struct page_request *(*reap)(struct page_io *io);
     void (*close)(struct page_io *io); /* nothing is under way */

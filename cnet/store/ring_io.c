@@ -20,6 +20,7 @@ struct page_io {
     struct io_uring_sqe *entries;
     size_t entries_bytes;
     struct io_uring_params params;
+    uint32_t submitted; /* entries that the kernel has not been handed yet */
 };
 
 static uint32_t *ring_word(const struct page_io *io, uint32_t offset)
@@ -77,14 +78,23 @@ static struct page_io *open_ring(void)
     return NULL;
 }
 
-static int enter_ring(const struct page_io *io, uint32_t submit, uint32_t wait)
+/* Hand over what was submitted, and wait for `wait` results. */
+static void enter_ring(struct page_io *io, uint32_t wait)
 {
     uint32_t flags = wait ? IORING_ENTER_GETEVENTS : 0;
-    return (int)syscall(SYS_io_uring_enter, io->fd, submit, wait, flags, NULL, 0);
+    int taken = (int)syscall(SYS_io_uring_enter, io->fd, io->submitted, wait, flags, NULL, 0);
+    assert(taken >= 0 || errno == EINTR || errno == EAGAIN || errno == EBUSY);
+    if (taken > 0)
+        io->submitted -= (uint32_t)taken;
 }
 
-/* There is room: no more requests are under way than the ring has entries, and each entry is handed
- * over at once. */
+static void begin_in_ring(struct page_io *io)
+{
+    while (io->submitted)
+        enter_ring(io, 0);
+}
+
+/* There is room: no more requests are under way than the ring has entries. */
 static void submit_to_ring(struct page_io *io, struct page_request *request)
 {
     const struct io_sqring_offsets *at = &io->params.sq_off;
@@ -100,18 +110,15 @@ static void submit_to_ring(struct page_io *io, struct page_request *request)
     };
     ring_word(io, at->array)[index] = index;
     __atomic_store_n(tail, *tail + 1, __ATOMIC_RELEASE);
-    while (enter_ring(io, 1, 0) < 0)
-        assert(errno == EINTR || errno == EAGAIN || errno == EBUSY);
+    io->submitted++;
 }
 
 static struct page_request *reap_from_ring(struct page_io *io)
 {
     const struct io_cqring_offsets *at = &io->params.cq_off;
     uint32_t *head = ring_word(io, at->head), *tail = ring_word(io, at->tail);
-    while (*head == __atomic_load_n(tail, __ATOMIC_ACQUIRE)) {
-        int failed = enter_ring(io, 0, 1);
-        assert(failed >= 0 || errno == EINTR || errno == EAGAIN || errno == EBUSY);
-    }
+    while (*head == __atomic_load_n(tail, __ATOMIC_ACQUIRE))
+        enter_ring(io, 1);
     const struct io_uring_cqe *cqes = (const void *)(io->rings + at->cqes);
     const struct io_uring_cqe *cqe = &cqes[*head & *ring_word(io, at->ring_mask)];
     struct page_request *request = (struct page_request *)(uintptr_t)cqe->user_data;
@@ -124,6 +131,7 @@ const struct page_io_ops page_io_ring = {
     .name = "io_uring",
     .open = open_ring,
     .submit = submit_to_ring,
+    .begin = begin_in_ring,
     .reap = reap_from_ring,
     .close = close_ring,
 };

@@ -111,12 +111,14 @@ int harp_embedding_warm(const struct harp_embedding_bags *features, uint64_t n);
 /* The first place where offsets are wrong (not 0 at first, falling, beyond `count`), or -1. */
 int64_t harp_embedding_bags_wrong(const int64_t *offsets, uint64_t bags, uint64_t count);
 
-/* Calls over several features take them at once. `threads`: of the crew, the caller included. */
+/* Calls over several features take them at once: those of a table side by side, and tables by
+ * ascending address. `threads`: of the crew, the caller included. */
 int harp_embedding_look_up(const struct harp_embedding_bags *features, uint64_t n,
                            uint32_t threads);
 /* -EDOM if a gradient is not finite: then nothing is inserted and nothing waits. */
 int harp_embedding_add(const struct harp_embedding_bags *features, uint64_t n, uint32_t threads);
-/* Make step steps[i] with what waits in tables[i], or none if a sum is not finite: -EDOM. */
+/* Make step steps[i] with what waits in tables[i], or none if a sum is not finite: -EDOM. Tables
+ * come by ascending address. */
 int harp_embedding_apply(struct harp_embedding *const *tables,
                          const struct harp_embedding_step *steps, uint64_t n, uint32_t threads);
 /* Forget what waits. */

@@ -99,7 +99,7 @@ size_t table_cold_bytes(const struct table_cold *cold)
            (cold->file ? harp_page_file_bytes(cold->file) : 0);
 }
 
-/* A walk over the ids of a table's features, block by block. */
+/* A walk over the ids of features, all of one table, block by block. */
 struct id_walk {
     struct harp_embedding *table;
     const struct harp_embedding_bags *features;
@@ -143,8 +143,6 @@ static bool walk_ids(struct id_walk *walk)
     struct table_block block;
     for (; walk->feature < walk->n; walk->feature++, walk->at = 0) {
         const struct harp_embedding_bags *bags = &walk->features[walk->feature];
-        if (bags->table != walk->table)
-            continue;
         while (walk->at < bags->count) {
             uint64_t left = bags->count - walk->at;
             uint32_t n = left < TABLE_BLOCK ? (uint32_t)left : TABLE_BLOCK;
@@ -230,76 +228,71 @@ static void end_table(struct harp_embedding *table)
         pthread_mutex_unlock(&cold->io);
 }
 
-/* The capped table with the lowest number from `from` on, or NULL. All threads lock in this order.
- * Tables are every `stride` bytes. */
-static struct harp_embedding *next_capped(const void *tables, size_t stride, uint64_t n,
-                                          uint64_t from)
+/* Where the features of the table of features[i] end. All threads lock tables by address. */
+static uint64_t end_of_table(const struct harp_embedding_bags *features, uint64_t n, uint64_t i)
 {
-    struct harp_embedding *next = NULL;
-    for (uint64_t i = 0; i < n; i++) {
-        struct harp_embedding *table;
-        memcpy(&table, (const uint8_t *)tables + i * stride, sizeof(void *));
-        if (table->cold && table->number >= from && (!next || table->number < next->number))
-            next = table;
-    }
-    return next;
+    const struct harp_embedding *table = features[i].table;
+    while (i < n && features[i].table == table)
+        i++;
+    assert(i == n || features[i].table > table);
+    return i;
 }
 
 void table_cold_end(const struct harp_embedding_bags *features, uint64_t n)
 {
-    struct harp_embedding *table;
-    for (uint64_t from = 0; (table = next_capped(&features->table, sizeof *features, n, from));
-         from = (uint64_t)table->number + 1)
-        end_table(table);
+    for (uint64_t i = 0; i < n; i = end_of_table(features, n, i))
+        if (features[i].table->cold)
+            end_table(features[i].table);
 }
 
 int table_cold_begin(const struct harp_embedding_bags *features, uint64_t n, bool insert)
 {
-    struct harp_embedding *table;
-    int failed = 0;
-    for (uint64_t from = 0;
-         !failed && (table = next_capped(&features->table, sizeof *features, n, from));
-         from = (uint64_t)table->number + 1) {
-        failed = begin_table(table, features, n, insert);
-        for (uint64_t to = table->number, at = 0; failed && at < to; at++) {
-            struct harp_embedding *locked = next_capped(&features->table, sizeof *features, n, at);
-            if (locked->number >= to)
-                break;
-            end_table(locked);
-            at = locked->number;
-        }
+    for (uint64_t i = 0, end; i < n; i = end) {
+        end = end_of_table(features, n, i);
+        if (!features[i].table->cold)
+            continue;
+        int failed = begin_table(features[i].table, features + i, end - i, insert);
+        if (!failed)
+            continue;
+        table_cold_end(features, i);
+        return failed;
     }
-    return failed;
+    return 0;
 }
 
 int harp_embedding_warm(const struct harp_embedding_bags *features, uint64_t n)
 {
-    struct harp_embedding *table;
     int failed = 0;
-    for (uint64_t from = 0;
-         !failed && (table = next_capped(&features->table, sizeof *features, n, from));
-         from = (uint64_t)table->number + 1) {
-        failed = begin_table(table, features, n, false);
+    for (uint64_t i = 0, end; i < n && !failed; i = end) {
+        end = end_of_table(features, n, i);
+        if (!features[i].table->cold)
+            continue;
+        failed = begin_table(features[i].table, features + i, end - i, false);
         if (!failed)
-            end_table(table);
+            end_table(features[i].table);
     }
     return failed;
 }
 
+static bool is_first_of_capped(struct harp_embedding *const *tables, uint64_t i)
+{
+    return tables[i]->cold && (!i || tables[i] != tables[i - 1]);
+}
+
 void table_cold_lock_rows(struct harp_embedding *const *tables, uint64_t n)
 {
-    struct harp_embedding *table;
-    for (uint64_t from = 0; (table = next_capped(tables, sizeof *tables, n, from));
-         from = (uint64_t)table->number + 1)
-        pthread_mutex_lock(&table->cold->rows);
+    for (uint64_t i = 0; i < n; i++) {
+        assert(!i || tables[i] >= tables[i - 1]);
+        if (is_first_of_capped(tables, i))
+            pthread_mutex_lock(&tables[i]->cold->rows);
+    }
 }
 
 void table_cold_unlock_rows(struct harp_embedding *const *tables, uint64_t n)
 {
-    struct harp_embedding *table;
-    for (uint64_t from = 0; (table = next_capped(tables, sizeof *tables, n, from));
-         from = (uint64_t)table->number + 1)
-        pthread_mutex_unlock(&table->cold->rows);
+    for (uint64_t i = 0; i < n; i++)
+        if (is_first_of_capped(tables, i))
+            pthread_mutex_unlock(&tables[i]->cold->rows);
 }
 
 void table_cold_lock(const struct harp_embedding *table)

@@ -230,8 +230,10 @@ static uint8_t *read_buffer(const struct table_cold *cold, uint32_t i)
 /* Begin to read pages, as many as are under way at once. Returns how many were begun so far. */
 static uint32_t begin_reads(struct table_cold *cold, uint32_t begun, uint32_t done)
 {
+    harp_page_file_hold(cold->file);
     for (; begun < cold->reads_n && begun < done + WINDOW; begun++)
         harp_page_file_read(cold->file, cold->reads[begun], read_buffer(cold, begun));
+    harp_page_file_release(cold->file);
     return begun;
 }
 
@@ -241,7 +243,8 @@ int table_cold_read_pages(struct table_cold *cold)
     int failed = 0;
     cold->pages_read += cold->reads_n;
     for (uint32_t i = 0; i < cold->reads_n; i++) {
-        begun = begin_reads(cold, begun, i);
+        if (i % TURN == 0)
+            begun = begin_reads(cold, begun, i);
         failed = wait_page(cold, cold->reads[i], failed);
     }
     return failed;
@@ -339,9 +342,11 @@ static int move_rows(struct harp_embedding *table)
     struct table_cold *cold = table->cold;
     uint32_t at = 0, done = 0;
     cold->pages_read += cold->reads_n;
+    harp_page_file_hold(cold->file);
     for (uint32_t i = 0; i < cold->writes_n; i++)
         harp_page_file_write(cold->file, cold->writes[i],
                              write_buffer(cold) + i * cold->page_bytes);
+    harp_page_file_release(cold->file);
     uint32_t begun = begin_reads(cold, 0, 0);
     int failed = end_writes(table);
     while (done < cold->reads_n && !failed) {

@@ -5,8 +5,8 @@
     bag.prefetch(next_ids)                                 # ids travel while this batch is computed
 
 An id's owner follows from its hash. A look-up sends each distinct id once. A batch is four
-exchanges: counts, ids, rows, and gradients. Prefetching moves the first two beside compute; rows
-are read at the look-up itself, so results have the same bits.
+exchanges: counts, ids, rows, and gradients. Prefetching moves the first two beside compute, and
+reads of rows from disk; values are read at the look-up itself, so results have the same bits.
 
 Gradients are averaged over ranks, as DDP averages those of the dense part. Each message of
 gradients says whether its sender's are finite, so all ranks skip a step alike at no extra message.
@@ -16,8 +16,9 @@ Every rank makes the same calls in the same order, as with all collectives.
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,6 @@ import torch
 import torch.distributed as dist
 from torch.nn.functional import embedding_bag
 
-from harp._cnet import ffi
 from harp.ttf.embedding import table as tables_in_c
 from harp.ttf.embedding.table import BAGS
 
@@ -55,14 +55,17 @@ class _Route:
     ids: torch.Tensor
     """Received ids, by sender and feature."""
     works: list[Any]
+    waiting: threading.Lock = field(default_factory=threading.Lock)
 
     def wait(self) -> None:
-        """Wait for the ids, and let go of the calls.
+        """Wait for the ids, from any thread, and let go of the calls.
 
         gloo ends the process at its exit where a call outlives its group.
         """
-        while self.works:
-            self.works.pop().wait()
+        with self.waiting:
+            while self.works:
+                self.works[-1].wait()  # which stays if it fails, for the next one who waits
+                self.works.pop()
 
 
 class Exchange:
@@ -92,10 +95,18 @@ class Exchange:
         return bool(found.item())
 
     def prefetch(self, known: FeatureSet, keys: Sequence[torch.Tensor]) -> None:
-        """Send the ids of the look-up that comes next, and do not wait for them."""
+        """Send the ids of the look-up that comes next, and do not wait for them.
+
+        Where this rank's tables are larger than memory, rows of ids that come are read from disk.
+        """
         if known.number in self._ahead:
             raise RuntimeError("prefetch: the last one's look-up has not come yet")
-        self._ahead[known.number] = self._route(known, keys)
+        route = self._ahead[known.number] = self._route(known, keys)
+
+        def came() -> np.ndarray:
+            route.wait()
+            return _segments(known, route, torch.empty(0))
+        known.read_ahead(came)
 
     def look_up(self, known: FeatureSet, keys: Sequence[torch.Tensor],
                 offsets: Sequence[torch.Tensor], weights: Sequence[torch.Tensor],
@@ -203,19 +214,25 @@ class Exchange:
 
 
 def _segments(known: FeatureSet, route: _Route, values: torch.Tensor, gap: int = 0) -> np.ndarray:
-    """Give the ids that came, sender by sender and feature by feature, as bags of one id."""
-    made = np.zeros(route.received.size, dtype=BAGS)
-    key, value, at = route.ids.data_ptr(), values.data_ptr(), 0
-    for counts in route.received:
-        for table, n in zip(known.tables, counts.tolist(), strict=True):
-            segment = made[at]
-            segment["table"] = int(ffi.cast("uintptr_t", table.at))
-            segment["keys"], segment["rows"] = key, value
-            segment["count"] = segment["bags"] = n
-            segment["stride"] = table.dim
-            key, value, at = key + 8 * n, value + 4 * n * table.dim, at + 1
-        value += 4 * gap
-    return made
+    """Give the ids that came, in the order of calls and by sender, as bags of one id."""
+    dims = np.array([table.dim for table in known.tables], dtype=np.uint64)
+    counts = route.received.astype(np.uint64)
+    floats = counts * dims
+    made = np.zeros(counts.T.shape, dtype=BAGS)
+    made["table"] = np.array([[table.address] for table in known.tables], dtype=np.uint64)
+    made["stride"] = dims[:, None]
+    made["count"] = made["bags"] = counts.T
+    # Ids and rows lie by sender and feature; `gap` floats are behind each sender's rows.
+    made["keys"] = (np.uint64(route.ids.data_ptr()) + 8 * _begins(counts)).T
+    gaps = np.arange(len(counts), dtype=np.uint64)[:, None] * np.uint64(gap)
+    made["rows"] = (np.uint64(values.data_ptr()) + 4 * (_begins(floats) + gaps)).T
+    return made[known.order].reshape(-1)
+
+
+def _begins(sizes: np.ndarray) -> np.ndarray:
+    """Give where each of some parts begins, which lie one behind another."""
+    begins: np.ndarray = np.cumsum(sizes, dtype=np.uint64).reshape(sizes.shape) - sizes
+    return begins
 
 
 def _dense(known: FeatureSet, route: _Route, got: torch.Tensor) -> list[torch.Tensor]:

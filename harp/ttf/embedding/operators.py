@@ -34,7 +34,7 @@ from harp.ttf.embedding import table as tables_in_c
 from harp.ttf.embedding.table import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 
 _known: WeakValueDictionary[int, FeatureSet] = WeakValueDictionary()
@@ -51,9 +51,12 @@ class FeatureSet:
         self.tables, self.exchange = list(tables), exchange
         self.means, self.paddings = list(means), list(paddings)
         self.begins = [0, *accumulate(table.dim for table in tables)]
-        self._places = np.array(self.begins[:-1], dtype=np.uint64) * 4
         self.width = self.begins[-1]
-        self._template = tables_in_c.features_of(tables, means, paddings)
+        self.order = sorted(range(len(tables)), key=lambda place: tables[place].address)
+        """Of the features in calls of C: by the address of their table."""
+        self._mixed = self.order != list(range(len(tables)))
+        self._places = np.array(self._in_order(self.begins[:-1]), dtype=np.uint64) * 4
+        self._template = tables_in_c.features_of(*map(self._in_order, (tables, means, paddings)))
         self.number = next(_numbers) if number is None else number
         _known[self.number] = self
 
@@ -64,12 +67,17 @@ class FeatureSet:
                                  shards=1) for table in self.tables],
                           self.means, self.paddings, None, -1 - self.number)
 
+    def _in_order(self, given: Sequence[Any]) -> Sequence[Any]:
+        return [given[place] for place in self.order] if self._mixed else given
+
     def call(self, keys: Sequence[torch.Tensor], offsets: Sequence[torch.Tensor],
              weights: Sequence[torch.Tensor], rows: torch.Tensor) -> np.ndarray:
         """Fill in the C structs of a call, whose tensors the caller keeps alive.
 
         No ``offsets`` or ``weights`` at all mean that no feature has any.
         """
+        keys = self._in_order(keys)
+        offsets, weights = (given and self._in_order(given) for given in (offsets, weights))
         made = self._template.copy()
         made["keys"] = [ids.data_ptr() for ids in keys]
         made["count"] = [ids.numel() for ids in keys]
@@ -81,15 +89,17 @@ class FeatureSet:
         made["bags"], made["stride"] = len(rows), self.width
         return made
 
-
     def warm(self, keys: Sequence[torch.Tensor]) -> None:
         """Have rows of tables with a cap read from disk, in a thread.
 
         A look-up waits for what it lacks. It also meets the disk's errors, which end this here.
         """
+        self.read_ahead(lambda: self.call(keys, [], [], torch.empty(0, self.width)))
+
+    def read_ahead(self, wanted: Callable[[], np.ndarray]) -> None:
+        """Have the rows of an array of BAGS read, in a thread that also makes the array."""
         if any(table.memory_bytes is not None for table in self.tables):
-            features = self.call(keys, [], [], torch.empty(0, self.width))
-            _reader().submit(_warm, features, list(keys), self)
+            _reader().submit(_warm, wanted, self)
 
 
 @cache
@@ -98,10 +108,10 @@ def _reader() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(1, "harp-embedding")
 
 
-def _warm(features: np.ndarray, keys: list[torch.Tensor], known: FeatureSet) -> None:
-    with suppress(OSError):
-        tables_in_c.warm(features)
-    del keys, known  # which `features` points to
+def _warm(wanted: Callable[[], np.ndarray], known: FeatureSet) -> None:
+    with suppress(OSError, RuntimeError):
+        tables_in_c.warm(wanted())
+    del wanted, known  # which have the ids and tables that the array points to
 
 
 def features_of_number(number: int) -> FeatureSet:

@@ -81,6 +81,8 @@ class Table:
         if opened == ffi.NULL:
             raise MemoryError(f"no memory for a table of {self.shards} shards")
         self.at = ffi.gc(opened, lib.harp_embedding_close)
+        self.address = int(ffi.cast("uintptr_t", opened))
+        """Calls over several tables have them in this order, in which all threads lock them."""
         self.memory_bytes, self.folder = memory_bytes, folder
         if memory_bytes is not None:
             self._cap(memory_bytes, folder or tempfile.gettempdir())
@@ -213,6 +215,7 @@ def add(features: np.ndarray, threads: int) -> bool:
 
 def apply(tables: Sequence[tuple[Table, Settings]], scale: float) -> None:
     """Make a step of each table. FloatingPointError, with nothing changed."""
+    tables = sorted(tables, key=lambda pair: pair[0].address)
     steps = ffi.new("struct harp_embedding_step[]", [
         {"optimizer": how.optimizer, "scale": scale, **how.step(table.steps + 1)}
         for table, how in tables])
@@ -251,9 +254,9 @@ def wrong_offset(offsets: int, bags: int, count: int) -> int:
 
 def features_of(tables: Sequence[Table], means: Sequence[bool],
                 paddings: Sequence[int | None]) -> np.ndarray:
-    """Make the array of BAGS that calls fill in."""
+    """Make the array of BAGS that calls fill in, of tables in the order of their addresses."""
     made = np.zeros(len(tables), dtype=BAGS)
-    made["table"] = [int(ffi.cast("uintptr_t", table.at)) for table in tables]
+    made["table"] = [table.address for table in tables]
     made["mean"] = means
     made["padding"] = [padding or 0 for padding in paddings]
     made["padded"] = [padding is not None for padding in paddings]

@@ -6,8 +6,10 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -20,6 +22,22 @@ enum { PAGE = 64 << 10, PAGES = 100, SLOTS = 4 };
 static char why[HARP_STORE_WHY_BYTES];
 static const char *folder;
 static enum harp_page_io io;
+
+static uint32_t ring_calls; /* of io_uring_enter */
+
+long __real_syscall(long number, ...);
+/* The linker puts this in the place of syscall(). */
+long __wrap_syscall(long number, ...)
+{
+    long words[6];
+    va_list given;
+    va_start(given, number);
+    for (int i = 0; i < 6; i++)
+        words[i] = va_arg(given, long);
+    va_end(given);
+    ring_calls += number == SYS_io_uring_enter;
+    return __real_syscall(number, words[0], words[1], words[2], words[3], words[4], words[5]);
+}
 
 static struct harp_page_pool *open_pool(uint32_t pages)
 {
@@ -134,6 +152,30 @@ static void test_pages_come_back_from_disk(void)
     harp_page_pool_close(pool);
 }
 
+static void test_pages_that_gather_begin_by_one_call(void)
+{
+    enum { TOGETHER = 40 };
+    struct harp_page_pool *pool = open_pool(TOGETHER);
+    struct harp_page_file *file = open_file();
+    harp_page_file_hold(file);
+    for (uint32_t page = 0; page < TOGETHER; page++) {
+        memset(harp_page_bytes(pool, page), (int)page + 1, PAGE);
+        harp_page_file_write(file, page, harp_page_bytes(pool, page));
+    }
+    CHECK(!ring_calls, "%u calls before the release", ring_calls);
+    harp_page_file_release(file);
+    CHECK(ring_calls == (io == HARP_PAGE_IO_RING), "%u calls for %d pages", ring_calls, TOGETHER);
+    for (uint32_t page = 0; page < TOGETHER; page++)
+        CHECK(!harp_page_file_wait(file, page, why), "%s", why);
+    harp_page_file_hold(file);
+    harp_page_file_read(file, 7, harp_page_bytes(pool, 0));
+    CHECK(!harp_page_file_wait(file, 7, why), "a wait begins what it needs: %s", why);
+    CHECK(harp_page_bytes(pool, 0)[PAGE - 1] == 8, "page 7");
+    harp_page_file_release(file);
+    harp_page_file_close(file);
+    harp_page_pool_close(pool);
+}
+
 static void test_a_file_grows_and_keeps_its_pages(void)
 {
     struct harp_page_pool *pool = open_pool(2);
@@ -208,6 +250,7 @@ int main(int argc, char **argv)
     test_a_window_shows_pages_side_by_side();
     test_mistakes_end_the_process();
     test_memory_that_is_not_there_is_an_error();
+    test_pages_that_gather_begin_by_one_call();
     test_pages_come_back_from_disk();
     test_a_file_grows_and_keeps_its_pages();
     test_files_that_fail_are_named();

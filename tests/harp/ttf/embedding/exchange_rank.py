@@ -13,9 +13,16 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from harp.ttf.embedding import Adam, DynamicEmbeddingBag, EmbeddingCollection, TableOptimizer
+from harp.ttf.embedding import (
+    Adam,
+    DynamicEmbedding,
+    DynamicEmbeddingBag,
+    EmbeddingCollection,
+    TableOptimizer,
+)
 from harp.ttf.embedding.checkpoint import load, save
 from harp.ttf.embedding.exchange import Exchange
+from harp.ttf.embedding.operators import _reader
 from tests.support.leave import leave
 
 BATCH, STEPS = 24, 6
@@ -72,6 +79,24 @@ def another_prefetch(model, rank, ranks):
         model(batch(1, rank, ranks))
 
 
+def reads_ahead(rank):
+    """Rows of ids that are on their way come from disk before the look-up."""
+    module = DynamicEmbedding(8, exchange=Exchange(), memory_bytes=200 * 8 * 4, shards=1)
+    optimizer, table = TableOptimizer(module), module.table
+    for ids in torch.arange(rank, 4000).split(100):
+        module(ids).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert table.rows > 4 * table.resident
+    ids, before = torch.arange(100), table.pages_read
+    module.prefetch(ids)
+    _reader().submit(lambda: None).result()
+    ahead = table.pages_read
+    module(ids)
+    assert ahead > before
+    assert table.pages_read == ahead
+
+
 def main():
     backend, folder, do = sys.argv[1:]
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -82,7 +107,9 @@ def main():
     dist.init_process_group(backend, init_method=f"file://{folder}/meet-{do}", rank=rank,
                             world_size=ranks)
     model = made(Exchange())
-    if do == "save":
+    if do == "read ahead":
+        reads_ahead(rank)
+    elif do == "save":
         train(model, range(STEPS // 2), rank, ranks, prefetch=True)
         save(model, folder / "saved")
     else:

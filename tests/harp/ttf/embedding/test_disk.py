@@ -10,7 +10,13 @@ import pytest
 import torch
 
 from harp.angelptm.cache import StoreError
-from harp.ttf.embedding import Adam, DynamicEmbedding, TableOptimizer
+from harp.ttf.embedding import (
+    Adam,
+    DynamicEmbedding,
+    DynamicEmbeddingBag,
+    EmbeddingCollection,
+    TableOptimizer,
+)
 from harp.ttf.embedding.checkpoint import load, save
 from tests.support import PATIENCE_S
 
@@ -163,3 +169,28 @@ def test_a_load_that_meets_a_full_disk_changes_no_table(tmp_path):
                           check=False, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("cannot be had on disk: No space left on device\n")
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_features_in_any_order_have_their_own_rows(backwards):
+    """Calls over several tables have them in an order of their own (Table.address)."""
+    def collection(**settings):
+        bags = [DynamicEmbeddingBag(DIM, mode="sum", optimizer=Adam(lr=0.1), seed=seed, shards=2,
+                                    padding_idx=seed, **settings) for seed in range(4)]
+        bags.sort(key=lambda bag: bag.table.address, reverse=backwards)
+        return EmbeddingCollection({f"f{bag.table.seed}": bag for bag in bags})
+
+    ours = collection(memory_bytes=50 * 3 * DIM * 4)
+    whole = collection()
+    for step in range(10):
+        ids = {f"f{n}": torch.arange(n + 40 * step, n + 40 * step + 64).reshape(32, 2)
+               for n in range(4)}
+        for model in (ours, whole):
+            rows = model({name: ids[name] for name in model.bags})
+            sum((part * (n + 1)).cos().sum()
+                for n, (_, part) in enumerate(sorted(rows.items()))).backward()
+            TableOptimizer(model).step()
+    assert ours.bags["f2"].table.resident <= 128 < ours.bags["f2"].table.rows
+    for name, table in ids.items():
+        assert torch.equal(ours.bags[name](table), whole.bags[name](table))
+    assert not torch.equal(ours.bags["f1"](ids["f1"]), ours.bags["f2"](ids["f1"]))

@@ -57,6 +57,11 @@ def test_ranks_train_as_one_table_and_others_go_on(tmp_path, backend, saving, lo
         np.testing.assert_allclose(values, theirs[key], atol=2e-6)
 
 
+@pytest.mark.parametrize("backend", ["gloo", "lightcc"])
+def test_ranks_read_rows_on_disk_ahead(tmp_path, backend):
+    run_ranks(backend, tmp_path, 2, "read ahead")
+
+
 def test_without_a_group_it_says_what_to_call():
     assert not torch.distributed.is_initialized()
     with pytest.raises(RuntimeError, match=r"call torch.distributed.init_process_group\(\) first"):
