@@ -60,6 +60,13 @@ class Problem(ValueError):  # noqa: N818  (the user reads TopologyError)
                        names=self.names, at_key=self.at_key)
 
 
+def _come_back(kind: type[TopologyError], said: tuple[str, ...],
+               state: dict[str, Any]) -> TopologyError:
+    error = kind.__new__(kind, *said)
+    error.__dict__.update(state)
+    return error
+
+
 class TopologyError(ValueError):
     """A file that cannot be used; ``str`` gives the sentence for the user.
 
@@ -79,6 +86,10 @@ class TopologyError(ValueError):
         self.nearest = nearest(problem.found, problem.names)
         self.more = more
         super().__init__(self._sentence())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Come back whole from the process of a worker."""
+        return _come_back, (type(self), self.args, self.__dict__)
 
     def _sentence(self) -> str:
         where = f"{self.file}:{self.line}:{self.column}" if self.line else self.file

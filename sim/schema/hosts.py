@@ -131,7 +131,8 @@ class Nic(Model):
     """How the ports share the flows."""
     driver: Driver = "other"
     """Its kind, which decides NCCL's helper threads and sockets: AWS's ENA, Google's gVNIC (gve),
-    or any other. Where a file with a vpc does not give it, intervals draw all three."""
+    or any other, as a pod's or container's own interface (veth) is on any cloud: NCCL finds no
+    vendor there. Where a file with a vpc does not give it, intervals draw all three."""
     ring: Annotated[Count, Field(ge=16, le=32768)] = 1024
     """Frames that a process may have at a NIC at once, at fidelity packet; 1,024 is the default of
     Linux's mlx5 and ice drivers."""

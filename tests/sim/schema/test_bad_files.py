@@ -4,6 +4,7 @@ The first line of every file under ``bad/`` is the sentence that a user must rea
 name; ``...`` stands for lists that grow with what is shipped.
 """
 
+import pickle
 import re
 import subprocess
 import sys
@@ -142,3 +143,13 @@ def test_yaml_itself_agrees_that_most_bad_files_are_yaml():
             yaml.safe_load(path.read_text())
             parsed += 1
     assert parsed >= 80
+
+
+def test_a_refusal_comes_back_whole_from_a_worker(tmp_path):
+    """Cases run in processes of their own, and the user still gets the sentence."""
+    path = tmp_path / "t.yaml"
+    path.write_text(GOOD.replace("scenarios:", "scenario:"))
+    error = refusal(path)
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), again.line, again.key, again.found) == (
+        str(error), error.line, error.key, error.found)
