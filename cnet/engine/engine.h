@@ -40,7 +40,7 @@
 #include "session/session.h"
 
 /* cdef: begin */
-#define HARP_PORTS_MAX 8
+#define HARP_PORTS_MAX 16
 #define HARP_HANDLE_ADDRESSES 4
 #define HARP_SLEEP_ENGINES 4 /* for which a thread may sleep at once */
 

@@ -116,6 +116,8 @@ static void publish_connection(struct harp_connection *connection)
         harp_stats_put_connection(engine->stats.stats, connection->index, &row);
 }
 
+_Static_assert(HARP_PORTS_MAX <= HARP_STATS_PORTS, "each port has a row");
+
 void harp_engine_publish(struct harp_engine *engine, uint32_t most)
 {
     struct harp_stats *stats = engine->stats.stats;

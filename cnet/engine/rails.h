@@ -13,7 +13,7 @@
 
 #include "base/address.h"
 
-#define HARP_RAIL_ENDS 8                        /* ports, or addresses, at most */
+#define HARP_RAIL_ENDS 16                       /* ports, or addresses, at most */
 #define HARP_RAILS_MAX (2 * HARP_RAIL_ENDS - 1) /* each ends at one that no other rail has */
 
 struct harp_rail {

@@ -32,10 +32,10 @@
 #include "session/session.h"
 
 #define HARP_STATS_MAGIC UINT64_C(0x5354415450524148) /* "HARPSTAT" */
-#define HARP_STATS_LAYOUT 3
+#define HARP_STATS_LAYOUT 4
 
 /* cdef: begin */
-#define HARP_STATS_PORTS 8
+#define HARP_STATS_PORTS 16
 #define HARP_STATS_CONNECTIONS 256
 #define HARP_STATS_PATHS 8 /* of a connection, its first ones */
 #define HARP_STATS_NAME_BYTES 64

@@ -103,7 +103,7 @@ static void configure_engine(const struct device *device, uint32_t index, enum s
 /* Ports for ranks that have no xdp, behind those of xdp: what both ends have first is taken. */
 static void add_tcp_ports(const struct device *device, struct harp_engine_config *config)
 {
-    for (uint32_t i = 0; i < device->nics_n && config->ports_n < HARP_PORTS_MAX; i++)
+    for (uint32_t i = 0; i < device->nics_n; i++)
         configure_port(device->nics[i], PORT_TCP, 0, &config->ports[config->ports_n++]);
 }
 

@@ -13,11 +13,11 @@
 
 #define LIST_BYTES 400
 
-/* Add a NIC to a device; false if it has as many as an engine has ports. */
+/* Add a NIC to a device; false if it has as many as it may. */
 static bool add_nic(struct device *device, struct nic *nic)
 {
     size_t used = strlen(device->name);
-    if (device->nics_n == HARP_PORTS_MAX)
+    if (device->nics_n == PLUGIN_RAILS)
         return false;
     bool known = nic->speed_mbps && (device->speed_mbps || !device->nics_n);
     snprintf(device->name + used, sizeof device->name - used, "%s%s", used ? "+" : "", nic->name);
@@ -73,7 +73,7 @@ static enum nccl_result add_named(struct device *device, const char *name)
         return plugin_fail(NCCL_INVALID_USAGE, "HARP_RAILS names %s twice", name);
     if (!add_nic(device, nic))
         return plugin_fail(NCCL_INVALID_USAGE, "HARP_RAILS: a group has at most %d NICs",
-                           HARP_PORTS_MAX);
+                           PLUGIN_RAILS);
     return NCCL_SUCCESS;
 }
 

@@ -53,7 +53,8 @@
 #include "trial.h"
 
 #define PLUGIN_DEVICES 32
-#define PLUGIN_NAME_BYTES (HARP_PORTS_MAX * IF_NAMESIZE) /* "eth1+eth2" */
+#define PLUGIN_RAILS (HARP_PORTS_MAX / 2) /* NICs of a device; tcp may be on each, too */
+#define PLUGIN_NAME_BYTES (PLUGIN_RAILS * IF_NAMESIZE) /* "eth1+eth2" */
 #define PLUGIN_PARTS 4         /* devices that NCCL fuses to one, as many as all its versions can */
 #define PLUGIN_ENGINES 16      /* a device, at most */
 #define PLUGIN_PATH_BYTES 4096 /* of a file's name */
@@ -75,7 +76,7 @@ struct nic {
 /* A device as NCCL uses it: a NIC, or several that are fused (fused_devices.c). */
 struct device {
     char name[PLUGIN_NAME_BYTES];
-    struct nic *nics[HARP_PORTS_MAX];
+    struct nic *nics[PLUGIN_RAILS];
     uint32_t nics_n;
     uint32_t speed_mbps;     /* of all NICs; 0: unknown */
     int parts[PLUGIN_PARTS]; /* NCCL fused it of these devices; */

@@ -1,25 +1,30 @@
-/* Two threads answer each other over two engines each, and sleep in harp_engines_sleep whenever
+/* Two threads answer each other over four engines each, and sleep in harp_engines_sleep whenever
  * there is nothing to do. No helper drives (quiet_ns is for ever) and no sleep ends by itself, so
- * that this ends only if each message wakes who waits for it, whichever engine it comes by.
+ * that this ends only if each message wakes who waits for it, whichever engine it comes by. Who
+ * does not sleep looks thousands of times for a message.
  */
 #include <pthread.h>
 
 #include "check.h"
 #include "engine/engine.h"
-#include "ports/port_udp.h"
+#include "ports/port.h"
 
 #define FOR_EVER_NS UINT64_C(3600000000000)
 #define ROUNDS 200
-#define KINDS 2 /* mem, udp */
+#define LOOKS 64 /* for a message, on the average; timers make some */
+#define KINDS 4  /* mem, udp, udp with several sockets, tcp with several flows */
 
 struct side {
     struct harp_engine *engines[KINDS];
     struct harp_connection *connections[KINDS];
     bool answers;
+    uint64_t looks;
 };
 
 static int (*const open_port[KINDS])(struct harp_port **port, const struct harp_port_config *config,
-                                     char *why) = {harp_port_mem_open, harp_port_udp_open};
+                                     char *why) = {harp_port_mem_open, harp_port_udp_open,
+                                                   harp_port_udp_open, harp_port_tcp_open};
+static const uint16_t paths[KINDS] = {1, 1, 4, 4};
 
 static struct harp_engine *open_engine(int kind)
 {
@@ -32,7 +37,7 @@ static struct harp_engine *open_engine(int kind)
     config.frames = 256;
     config.ports_n = 1;
     config.ports[0].open = open_port[kind];
-    config.ports[0].config.locals = 1;
+    config.ports[0].config.locals = paths[kind];
     CHECK(harp_address_parse("127.0.0.1", &config.ports[0].config.local), "address");
     CHECK(harp_engine_open(&engine, &config, why) == 0, "%s", why);
     return engine;
@@ -46,6 +51,7 @@ static void connect_sides(struct side *sides, int kind)
     struct harp_completion done;
     char why[HARP_WHY_BYTES];
     harp_connection_defaults(&settings);
+    settings.paths = paths[kind];
     for (int s = 0; s < 2; s++)
         sides[s].engines[kind] = open_engine(kind);
     CHECK(harp_listen(sides[1].engines[kind], &settings, &listening, &handle, why) == 0, "%s", why);
@@ -70,6 +76,7 @@ static void await_message(struct side *side, int kind)
     for (;;) {
         bool moved = false;
         struct harp_completion done;
+        side->looks++;
         for (int k = 0; k < KINDS; k++)
             moved |= harp_engine_drive(side->engines[k]);
         while (harp_poll(side->connections[kind], &done, 1)) {
@@ -116,6 +123,9 @@ int main(void)
     CHECK(pthread_create(&answering, NULL, take_turns, &sides[1]) == 0, "no thread");
     take_turns(&sides[0]);
     pthread_join(answering, NULL);
+    for (int s = 0; s < 2; s++)
+        CHECK(sides[s].looks <= (uint64_t)LOOKS * ROUNDS, "%llu looks for %d messages",
+              (unsigned long long)sides[s].looks, ROUNDS);
     /* An engine does not sleep while a call waits to be driven. */
     send_word(&sides[0], 0);
     CHECK(harp_send(sides[0].connections[0], "x", 1, 0), "not sent");

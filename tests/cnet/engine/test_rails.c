@@ -68,7 +68,8 @@ static void the_longest_lists_fit(void)
     CHECK(harp_rails_match(locals, HARP_RAIL_ENDS, remotes, HARP_RAIL_ENDS, rails) ==
               HARP_RAIL_ENDS,
           "as many rails as NICs");
-    CHECK(harp_rails_match(locals, 1, remotes, HARP_RAIL_ENDS, rails) == HARP_RAIL_ENDS, "1 to 8");
+    CHECK(harp_rails_match(locals, 1, remotes, HARP_RAIL_ENDS, rails) == HARP_RAIL_ENDS,
+          "one to all");
 }
 
 int main(void)

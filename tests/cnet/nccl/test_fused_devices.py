@@ -53,6 +53,22 @@ def test_a_group_is_one_device_in_place_of_its_nics(space: Namespace) -> None:
 
 
 @root_only
+def test_each_nic_of_the_widest_group_has_tcp_beside_its_packets() -> None:
+    nics = [f"eth{i}" for i in range(8)]
+    with Net() as net:
+        space = net.namespace()
+        add_links(space, *nics, "eth8")
+        found = ask("listen", before=tuple(space.command()), HARP_PORT="udp,tcp",
+                    HARP_RAILS=",".join(nics))
+        said = " ".join(text for _, text in found["said"])
+        for nic in nics:
+            assert f"engine 1 of 1: udp: {nic} " in said
+            assert re.search(rf"engine 1 of 1: tcp:\S+ {nic},", said), said
+        found = ask(before=tuple(space.command()), HARP_RAILS=",".join([*nics, "eth8"]))
+        assert "a group has at most 8 NICs" in " ".join(warnings(found))
+
+
+@root_only
 @pytest.mark.parametrize(("rails", "says"), [
     ("eth0,eth9", r'HARP_RAILS names "eth9", which no device is: there are eth0 eth1 eth2'),
     ("eth0,eth1;eth1,eth2", "HARP_RAILS names eth1 twice"), ("eth0,eth0", "names eth0 twice")])

@@ -228,7 +228,7 @@ def test_errors_say_what_is_allowed():
         engine(progress="magic")
     with pytest.raises(ValueError, match="'nowhere' is no address"):
         harp.Engine("udp", address="nowhere")
-    with pytest.raises(ValueError, match="1 to 8 ports, not 0"):
+    with pytest.raises(ValueError, match="1 to 16 ports, not 0"):
         harp.Engine([])
     with pytest.raises(TypeError, match="set them in the Port"):
         harp.Engine(harp.Port("mem"), mtu=9000)
