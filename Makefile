@@ -7,9 +7,10 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 run: setup-run  ## set everything up and run the main job
 	$(PY) -m sim.run topologies/taco-vgg16-v100-25g.yaml
 
+# All tests of a file run in one worker, so that what they share is made once.
 test: setup  ## set everything up and run the tests, less the long ones
 	@$(PY) -c 'import harp'  # C parts that changed are built once, not by each worker
-	$(PY) -m pytest -n auto -m 'not long'
+	$(PY) -m pytest -n auto --dist loadfile -m 'not long'
 
 test-all: setup  ## all tests: soaks, long matrices and the emulated machine among them
 	@$(PY) -c 'import harp'

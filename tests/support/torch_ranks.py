@@ -18,8 +18,7 @@ from datetime import timedelta
 from multiprocessing import forkserver
 from typing import TYPE_CHECKING, Any
 
-import torch
-import torch.distributed as dist
+import pytest
 
 from tests.support import PATIENCE_S
 
@@ -28,8 +27,9 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from pathlib import Path
 
+torch = pytest.importorskip("torch")  # so do all that start ranks
 IMPORTED = ("torch", "torch.distributed", "torch.nn.parallel", "harp.lightcc.torch",
-            "harp.lightcc.horovod.torch", "harp.angelptm")
+            "harp.lightcc.horovod.torch", "harp.angelptm", __name__)
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(list(IMPORTED))
 
@@ -97,8 +97,8 @@ class Rank:
 
 def start(program: Path, words: str | Sequence[str], ranks: int, **variables: str) -> list[Rank]:
     """Start ranks under torchrun's variables; as torchrun does, this process serves their store."""
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False,
-                          timeout=timedelta(seconds=PATIENCE_S))
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False,
+                                       timeout=timedelta(seconds=PATIENCE_S))
     job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "WORLD_SIZE": str(ranks),
            "TORCHELASTIC_USE_AGENT_STORE": "True", "OMP_NUM_THREADS": "1"}
     command = [str(program), *([words] if isinstance(words, str) else words)]

@@ -1,6 +1,6 @@
 """A rank whose tensors are on the accelerator of tests.support.late_accelerator, over LightCC.
 
-    python -m tests.harp.lightcc.accelerator_rank NAME
+    accelerator_rank.py NAME
 
 Each function below is a check; torchrun's variables say who this rank is.
 """

@@ -30,7 +30,7 @@ from tests.harp.lightcc.checks import (
 )
 from tests.harp.lightcc.soak import soak_for
 from tests.harp.lightcc.test_group import group_of, of_all, raw
-from tests.support.levels import long
+from tests.support.levels import long, long_except
 
 SETTINGS = {
     "ring": {"LIGHT_SMALL_THRESHOLD": 0},
@@ -71,7 +71,7 @@ def check_all(group, plan, sizes):
 
 
 @pytest.mark.parametrize("plan", SETTINGS)
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("ranks", long_except([1, 2, 3, 4, 8], 1, 2, 3, 4))
 def test_collectives_are_those_of_numpy(ranks, plan, monkeypatch):
     with group_of(ranks, settings=settings_of(plan, monkeypatch)) as group:
         check_all(group, plan, [0, 1, 1001])

@@ -9,6 +9,7 @@ from itertools import pairwise
 import pytest
 
 from tests.harp.lightcc.test_group import PATIENCE_S
+from tests.support.levels import long_except
 
 torch = pytest.importorskip("torch")
 
@@ -174,7 +175,7 @@ def check_nothing_is_lost(before, after, atol):
     return first, left
 
 
-@pytest.mark.parametrize("fp16", [False, True])
+@pytest.mark.parametrize("fp16", long_except([False, True], True))
 @pytest.mark.parametrize("two_d", [False, True])
 @pytest.mark.parametrize(("before", "after"), [(4, 4), (4, 2), (2, 6), (3, 1)])
 def test_unsent_gradients_are_kept_when_the_number_of_ranks_changes(monkeypatch, two_d, fp16,

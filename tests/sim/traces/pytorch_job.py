@@ -1,10 +1,11 @@
 """A rank of a small job of DDP over gloo that records a step.
 
-    python -m tests.sim.traces.pytorch_job RANK FOLDER
+    pytorch_job.py FOLDER, under torchrun's variables
 """
 
 from __future__ import annotations
 
+import os
 import sys
 
 import torch
@@ -13,7 +14,7 @@ from torch.profiler import ExecutionTraceObserver, ProfilerActivity, profile, sc
 
 from tests.support.leave import leave
 
-rank, folder = int(sys.argv[1]), sys.argv[2]
+rank, folder = int(os.environ["RANK"]), sys.argv[1]
 torch.set_num_threads(1)
 dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
 layers = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 8))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,6 +14,7 @@ from sim.traces.chakra_format import COLL, COMP, read_trace
 from sim.traces.pytorch import Event, pieces, without
 from tests.support import ROOT
 from tests.support.cluster_files import ALPHA_S, RATE_BPS, topology, write
+from tests.support.torch_ranks import start
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,10 +47,8 @@ def replayed(folder: Path, ranks: int) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("job")
-    ranks = [subprocess.Popen([sys.executable, "-m", "tests.sim.traces.pytorch_job", str(rank),
-                               str(folder)], cwd=ROOT, stderr=subprocess.PIPE, text=True)
-             for rank in range(2)]
-    said = [rank.communicate(timeout=120)[1] for rank in ranks]
+    ranks = start(ROOT / "tests" / "sim" / "traces" / "pytorch_job.py", str(folder), 2)
+    said = [rank.communicate()[1] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0], said
     return folder
 
