@@ -62,15 +62,19 @@ static enum harp_alarm next_alarm(const struct harp_session *session, const stru
                            session->heard_ns, at_ns);
 }
 
-/* Ask for news. Where nothing else is under way, another path is asked, too: its answer shows that
- * the peer lives, and that this path is at fault. */
-static void ask_for_news(struct harp_session *session, struct harp_path *path,
-                         enum harp_probe probe)
+/* Ask for news by the youngest chunk once more: where a path has become narrow an empty PROBE would
+ * pass, and its fault would show late. But not where the far end's buffer may be full. Where
+ * nothing else is under way, another path is asked, too: its answer shows that the peer lives, and
+ * that this path is at fault. */
+static void ask_for_news(struct harp_session *session, struct harp_path *path)
 {
     uint8_t number = (uint8_t)(path - session->paths);
     uint8_t next = harp_session_pick_path(session, (uint8_t)((number + 1) % session->paths_n));
     struct harp_path *other = &session->paths[next];
-    path->probe = probe;
+    const struct harp_far_buffer *far = path->sent.far;
+    bool fits = !far || harp_far_buffer_has_room(far, path->sent.bytes_in_flight,
+                                                 HARP_HEADER_BYTES + (uint32_t)session->segment);
+    path->probe = fits ? HARP_PROBE_TAIL : HARP_PROBE_PLAIN;
     if (other->dead || other->sent.in_flight || other->probe != HARP_PROBE_NONE)
         return;
     other->probe = HARP_PROBE_PLAIN;
@@ -87,10 +91,10 @@ static void see_to_path(struct harp_session *session, struct harp_path *path)
         if (alarm == HARP_ALARM_REORDER) {
             harp_session_detect(session, path);
         } else if (alarm == HARP_ALARM_PROBE) {
-            ask_for_news(session, path, HARP_PROBE_TAIL);
+            ask_for_news(session, path);
             harp_loss_probed(&path->loss);
         } else if (alarm == HARP_ALARM_ASK) {
-            ask_for_news(session, path, HARP_PROBE_PLAIN);
+            ask_for_news(session, path);
             harp_loss_timed_out(&path->loss, session->now_ns);
         } else if (alarm == HARP_ALARM_TIMEOUT) {
             path_times_out(session, path);
