@@ -16,6 +16,7 @@ from harp.collectives.few_bits_ring import part_sent
 from harp.lightcc.few_bits import add, follow, take
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from concurrent.futures import Future
 
     from numpy.typing import NDArray
@@ -33,18 +34,23 @@ class FewBitsRing:
         group: its ranks all make one and call it alike; each sends to the next one.
         elements: of the vector.
         bits: of a value: 8, 4 or 2. Values are rounded to nearest.
+        among: the ranks of the ring, this one among them; all if not given. Others call at the same
+            time, for sums of their own.
         call: the call in words, for people whose ranks do not agree.
 
     """
 
-    def __init__(self, group: Group, elements: int, bits: int, call: str = "allreduce") -> None:
+    def __init__(self, group: Group, elements: int, bits: int,
+                 among: Sequence[int] | None = None, call: str = "allreduce") -> None:
         if bits not in BITS:
             raise ValueError(f"bits is {bits}; allowed are {', '.join(map(str, BITS))}")
         self._group, self._bits, self._call, self.elements = group, bits, call, elements
-        cut = Parts(elements, group.ranks, 1, bits)
+        self._ring = tuple(range(group.ranks)) if among is None else tuple(among)
+        self._place, ranks = self._ring.index(group.rank), len(self._ring)
+        cut = Parts(elements, ranks, 1, bits)
         self._parts = [slice(int(cut.start(0, part)), int(cut.start(0, part + 1)))
-                       for part in range(group.ranks)]
-        sizes = [int(cut.message(0, part)) for part in range(group.ranks)]
+                       for part in range(ranks)]
+        sizes = [int(cut.message(0, part)) for part in range(ranks)]
         self._own = [np.empty(size, np.uint8) for size in sizes]
         """By part: this rank's message, then what it has of the sum."""
         self._came = [np.empty(size, np.uint8) for size in sizes]
@@ -60,7 +66,7 @@ class FewBitsRing:
                 raise ValueError(f"the {what} has {len(given)} elements, not {self.elements}")
         follow(self._group, None, "encode its vector", lambda: self._encode(vector, error))
         last: Future[None] | None = None
-        for hop in range(2 * (self._group.ranks - 1)):
+        for hop in range(2 * (len(self._ring) - 1)):
             last = self._begin_hop(hop, vector, error, average=average)
         return follow(self._group, last, "decode sums", lambda: self._decode(vector))
 
@@ -71,13 +77,13 @@ class FewBitsRing:
     def _begin_hop(self, hop: int, vector: Floats, error: Floats | None, *,
                    average: bool) -> Future[None]:
         """Queue one; all name all the memory, so that each waits for the one before it."""
-        rank, ranks = self._group.rank, self._group.ranks
-        sent, expected = (int(part_sent(one, hop, ranks)) for one in (rank, rank - 1))
+        place, ranks = self._place, len(self._ring)
+        sent, expected = (int(part_sent(one, hop, ranks)) for one in (place, place - 1))
         adds = hop < ranks - 1
         nothing = np.empty(0, np.uint8)
-        outs, ins = [nothing] * ranks, [nothing] * ranks
-        outs[(rank + 1) % ranks] = self._own[sent]
-        ins[(rank - 1) % ranks] = (self._came if adds else self._own)[expected]
+        outs, ins = [nothing] * self._group.ranks, [nothing] * self._group.ranks
+        outs[self._ring[(place + 1) % ranks]] = self._own[sent]
+        ins[self._ring[place - 1]] = (self._came if adds else self._own)[expected]
         data = [vector.view(np.uint8), *self._own, *self._came]
         if error is not None:
             data.append(error.view(np.uint8))

@@ -43,6 +43,7 @@ from harp.lightcc.call_queue import CallQueue
 from harp.lightcc.elements import combination, divide, element_type, move
 from harp.lightcc.failure import FAILED, LEAVE_S, SYMPTOM, Failure, GroupError
 from harp.lightcc.few_bits import FewBits
+from harp.lightcc.few_bits_ring import FewBitsRing
 from harp.lightcc.mover import INLINE_DESCRIPTOR_BYTES, Mover
 from harp.lightcc.p2p import DATA, PointToPoint
 from harp.lightcc.peers import Peers
@@ -132,7 +133,7 @@ class Group:
                  settings: LightSettings | None = None) -> None:
         self.rank, self.ranks = rank, ranks
         self._programs: dict[Any, Program] = {}
-        self._few_bits: dict[Any, FewBits] = {}
+        self._few_bits: dict[Any, FewBits | FewBitsRing] = {}
         self.settings = settings or LightSettings.from_env(os.environ)
         self.timeout_s = timeout_s
         self._tuning = tuning_of(os.environ)
@@ -245,8 +246,11 @@ class Group:
         if key not in self._few_bits:
             if len(self._few_bits) >= PROGRAMS:
                 self._few_bits.clear()
-            self._few_bits[key] = FewBits(self, len(data) // 4, parameters["bits"],
-                                          intra=parameters.get("group", 1), among=among, call=call)
+            self._few_bits[key] = (
+                FewBitsRing(self, len(data) // 4, parameters["bits"], among, call)
+                if name == "ring-few-bits" else
+                FewBits(self, len(data) // 4, parameters["bits"],
+                        intra=parameters.get("group", 1), among=among, call=call))
         return self._few_bits[key].allreduce(data.view(np.float32), error.view(np.float32),
                                              average=reduction == "avg")
 

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 FP16_BYTES, FP32_BYTES = 2, 4
 _PLAN_OF_ROW = {"Tree": "tree", "Ring": "ring"}
 """NCCL's algorithms that have a plan here."""
+_FLAT_FEW_BITS = {"few-bits": "few-bits", "few-bits-ring": "ring-few-bits"}
+"""Plans in few bits in which each rank is a host, by the settings' name."""
 
 
 class PlanPath(NamedTuple):
@@ -76,7 +78,8 @@ def between_path(settings: LightSettings, hosts: int, bucket_bytes: int, part_by
     if choice.sparse:
         return _sparse_path(replace(choice, algorithm="sparse-flat"), hosts, FP32_BYTES)
     if choice.bits < WHOLE_BITS:
-        return PlanPath("few-bits", {"bits": choice.bits}, choice.why)
+        return PlanPath(_FLAT_FEW_BITS.get(choice.algorithm, "few-bits"), {"bits": choice.bits},
+                        choice.why)
     return allreduce_path(replace(settings, two_d=False), hosts, part_bytes, sparse=False,
                           tuning=tuning, hosts=hosts)
 
@@ -116,8 +119,8 @@ def _few_bits_path(choice: Choice, ranks: int, element_bytes: int) -> PlanPath |
         return None
     if choice.algorithm == "few-bits-2d" and ranks % group == 0:
         return PlanPath("2d-few-bits", {"group": group, "bits": choice.bits}, choice.why)
-    why = choice.why if choice.algorithm == "few-bits" else _no_groups(ranks, group)
-    return PlanPath("few-bits", {"bits": choice.bits}, why)
+    why = choice.why if choice.algorithm in _FLAT_FEW_BITS else _no_groups(ranks, group)
+    return PlanPath(_FLAT_FEW_BITS.get(choice.algorithm, "few-bits"), {"bits": choice.bits}, why)
 
 
 def _no_groups(ranks: int, group: int) -> str:

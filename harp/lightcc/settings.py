@@ -1,14 +1,15 @@
 """LightCC's settings, and the algorithm that they choose for a tensor.
 
 The variables and their defaults are those of Tencent's TACO Train documentation, but for
-LIGHT_BITS and LIGHT_SMALL_THRESHOLD; the precedence between them is published nowhere and is
-ours. For a tensor or fused buffer of n bytes:
+LIGHT_BITS, LIGHT_BITS_RING and LIGHT_SMALL_THRESHOLD; the precedence between them is published
+nowhere and is ours. For a tensor or fused buffer of n bytes:
 
 1. LIGHT_TOPK_ALLREDUCE and n >= LIGHT_TOPK_THRESHOLD: sparse, the share LIGHT_TOPK_RATIO of the
    elements with the largest magnitude, values as fp16 if LIGHT_TOPK_FP16; selected on the
    reduce-scattered shard if LIGHT_2D_ALLREDUCE, else on the whole tensor (flat);
 2. else LIGHT_BITS (ours) below 32 and n > LIGHT_SMALL_THRESHOLD, of gradients of float32: values
-   travel in 8, 4 or 2 bits; between groups of LIGHT_INTRA_SIZE alone if LIGHT_2D_ALLREDUCE;
+   travel in 8, 4 or 2 bits; between groups of LIGHT_INTRA_SIZE alone if LIGHT_2D_ALLREDUCE, around
+   a ring of all ranks if LIGHT_BITS_RING (ours);
 3. else LIGHT_2D_ALLREDUCE and n <= LIGHT_HIERARCHICAL_THRESHOLD: 2D in groups of LIGHT_INTRA_SIZE;
 4. else n <= LIGHT_SMALL_THRESHOLD (ours): recursive doubling up to 4 KiB, in the fewest steps, and
    recursive halving-doubling above, in twice as many that carry less;
@@ -33,8 +34,8 @@ from harp.nearest import nearest_name
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-Algorithm = Literal["sparse-2d", "sparse-flat", "few-bits-2d", "few-bits", "2d",
-                    "recursive-doubling", "halving-doubling", "ring"]
+Algorithm = Literal["sparse-2d", "sparse-flat", "few-bits-2d", "few-bits-ring",
+                    "few-bits", "2d", "recursive-doubling", "halving-doubling", "ring"]
 Raw = str | int | float
 
 WHOLE_BITS = 32
@@ -60,7 +61,7 @@ class Choice:
     fp16: bool = False
     """Whether the values of a sparse message travel as fp16."""
     bits: int = 32
-    """Bits of a value, for ``few-bits`` and ``few-bits-2d``."""
+    """Bits of a value, for ``few-bits``, ``few-bits-2d`` and ``few-bits-ring``."""
     why: str = ""
     """The setting that decided, for people."""
 
@@ -102,6 +103,8 @@ class LightSettings:
     """LIGHT_TOPK_FP16: send the selected values as fp16."""
     bits: int = 32
     """LIGHT_BITS: bits of a value of a gradient on the wire: 8, 4 or 2; 32: whole float32."""
+    bits_ring: bool = False
+    """LIGHT_BITS_RING: send few bits around a ring, in place of each rank to each other one."""
     small_bytes: int = 16 << 10
     """LIGHT_SMALL_THRESHOLD: the largest tensor for which steps count more than bytes."""
 
@@ -109,6 +112,9 @@ class LightSettings:
         """Refuse values that no variable could have."""
         for variable, (field, parse) in _VARIABLES.items():
             parse(variable, getattr(self, field))
+        if self.bits_ring and self.two_d:
+            raise ValueError("LIGHT_BITS_RING and LIGHT_2D_ALLREDUCE are both 1; few bits go "
+                             "around a ring of single ranks, or between groups of them.")
 
     @classmethod
     def from_env(cls, env: Mapping[str, Raw]) -> LightSettings:
@@ -157,6 +163,8 @@ class LightSettings:
         if self.two_d:
             return Choice("few-bits-2d", self.intra_size, bits=self.bits,
                           why=f"{why}; LIGHT_2D_ALLREDUCE is 1")
+        if self.bits_ring:
+            return Choice("few-bits-ring", bits=self.bits, why=f"{why}; LIGHT_BITS_RING is 1")
         return Choice("few-bits", bits=self.bits, why=why)
 
     def _why_no_other(self, nbytes: int, *, sparse: bool) -> str:
@@ -227,6 +235,7 @@ _VARIABLES: dict[str, tuple[str, Callable[[str, Raw], bool | int | float]]] = {
     "LIGHT_TOPK_THRESHOLD": ("topk_threshold_bytes", _parse_bytes),
     "LIGHT_TOPK_FP16": ("topk_fp16", _parse_flag),
     "LIGHT_BITS": ("bits", _parse_bits),
+    "LIGHT_BITS_RING": ("bits_ring", _parse_flag),
     "LIGHT_SMALL_THRESHOLD": ("small_bytes", _parse_bytes),
 }
 

@@ -168,6 +168,8 @@ class Light(Model):
     """1: send the values as fp16."""
     LIGHT_BITS: Literal[2, 4, 8, 32] | None = None
     """Bits in which a value of a large buffer of float32 travels; 32: whole."""
+    LIGHT_BITS_RING: Switch | None = None
+    """1: send these bits around a ring of all ranks, in place of each to each other one."""
     LIGHT_SMALL_THRESHOLD: Threshold | None = None
     """Largest buffer, in bytes, that goes by doublings where no other setting holds."""
 

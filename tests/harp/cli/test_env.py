@@ -211,6 +211,8 @@ def test_explain_names_all_that_lightcc_reads():
      "4194304 B: 2d-few-bits (groups of 8, 8 bits a value between them): LIGHT_BITS is 8; "
      "LIGHT_2D_ALLREDUCE is 1"),
     ({"LIGHT_BITS": "2"}, 4, "4M", "4194304 B: few-bits (2 bits a value): LIGHT_BITS is 2"),
+    ({"LIGHT_BITS": "2", "LIGHT_BITS_RING": "1"}, 4, "4M",
+     "4194304 B: ring-few-bits (2 bits a value): LIGHT_BITS is 2; LIGHT_BITS_RING is 1"),
 ])
 def test_explain_says_which_path_a_tensor_takes_and_why(settings, ranks, size, line):
     assert line in explained("--ranks", str(ranks), "--size", size, **settings)

@@ -70,6 +70,19 @@ def test_each_rank_sends_its_right_neighbour_what_the_plan_says(monkeypatch):
     assert sent == wanted
 
 
+def test_two_rings_of_one_group_sum_at_once():
+    rings = [(0, 2), (3, 1)]
+    inputs = vectors(4, 3000)
+    found = [one.copy() for one in inputs]
+    with group_of(4) as group:
+        of_all(FewBitsRing(rank, 3000, 8, ring).allreduce(own)
+               for rank, own in zip(group, found, strict=True)
+               for ring in rings if rank.rank in ring)
+    for one, other in rings:
+        assert found[one].tobytes() == found[other].tobytes()
+        np.testing.assert_allclose(found[one], inputs[one] + inputs[other], atol=0.2)
+
+
 def test_impossible_sizes_are_refused():
     with group_of(1) as group:
         with pytest.raises(ValueError, match="bits is 3; allowed are 8, 4, 2"):

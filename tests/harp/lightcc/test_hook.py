@@ -207,6 +207,21 @@ def test_averages_in_few_bits_are_near_and_better_with_what_was_kept(monkeypatch
     assert off[0] < off[1] / 5
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_averages_around_a_ring_lose_nothing(monkeypatch, ranks):
+    in_few_bits(monkeypatch, 4)
+    monkeypatch.setenv("LIGHT_BITS_RING", "1")
+    given = came = torch.zeros(ELEMENTS)
+    with Ranks(ranks) as made:
+        made.step(zeros(ranks))
+        for seed in range(3):
+            gradients = random(ranks, seed)
+            given = given + sum(gradients)
+            came = came + ranks * made.step(gradients)
+        assert made.groups[0].callbacks.program_group.failure is None
+        torch.testing.assert_close(came + made.left(), given, rtol=0, atol=1e-4)
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("way", ["8 bits", "2 bits", "2D, 4 bits", "top-k", "2D, top-k",
                                  "momentum"])

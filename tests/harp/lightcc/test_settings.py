@@ -109,6 +109,8 @@ def test_a_flag_may_be_a_number_or_text(one):
     ({"LIGHT_2D_ALLREDUCE": "yes"}, "LIGHT_2D_ALLREDUCE is 'yes'; allowed is 0 or 1"),
     ({"LIGHT_TOPK_FP16": 2}, "LIGHT_TOPK_FP16 is '2'; allowed is 0 or 1"),
     ({"LIGHT_BITS": 3}, "LIGHT_BITS is '3'; allowed is 8, 4 or 2, or 32 for float32"),
+    ({"LIGHT_BITS_RING": 1, "LIGHT_2D_ALLREDUCE": 1},
+     "LIGHT_BITS_RING and LIGHT_2D_ALLREDUCE are both 1"),
     ({"LIGHT_BITS": "int8"}, "LIGHT_BITS is 'int8'; allowed is 8, 4 or 2"),
     ({"LIGHT_INTRA_SIZE": 0}, "1 or more"),
     ({"LIGHT_INTRA_SIZE": 2.5}, "a whole number of ranks"),
@@ -167,8 +169,8 @@ def test_few_bits_travel_between_groups_alone():
     assert between_path(settings, 2, MIB, MIB // 4, sparse=False).plan == "ring"
 
 
-def test_the_names_are_seven_and_two_of_ours():
-    assert len(NAMES) == 9
+def test_the_names_are_seven_and_three_of_ours():
+    assert len(NAMES) == 10
     assert all(name.startswith("LIGHT_") for name in NAMES)
 
 

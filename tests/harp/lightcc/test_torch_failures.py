@@ -1,4 +1,4 @@
-"""Every way in which a collective can fail, for every caller that torch has.
+"""Every way in which a collective can fail, for every caller that torch has, and for ours.
 
 Each caller says at the survivors why the group failed, and the survivors' processes live. Before a
 failed future raised its error wherever C++ uses it, a rank that died by SIGKILL amid a backward
@@ -21,7 +21,7 @@ from tests.support.torch_ranks import PATIENCE_S, start
 
 RANK = Path(__file__).with_name("torch_failure_rank.py")
 RANKS = 3
-CALLERS = 12
+CALLERS = 17
 TIMED_OUT = "not over after 15 s, rank 2 did not come|no message .* within 15 s"
 GONE = "rank [12] is gone"
 """Rank 1 may be the one that is seen to go: in a pipeline rank 0 knows of no other."""

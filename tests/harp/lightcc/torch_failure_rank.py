@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from datetime import timedelta
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -25,6 +26,8 @@ from torch.distributed.tensor import DTensor, Partial, Replicate
 from torch.nn.parallel import DistributedDataParallel
 
 from harp.lightcc.hook import GradientState, average_gradients
+from harp.lightcc.outer import DiLoCo, Islands, SparseLoCo
+from harp.lightcc.torch.few_bits import BitsState, average_in_few_bits
 
 TIMEOUT_S = 15
 PATIENCE = timedelta(seconds=120)
@@ -83,6 +86,37 @@ def ddp_with_a_hook_of_its_own(group):
     return ddp(group, lambda model: model.register_comm_hook(None, average))
 
 
+def ddp_in_few_bits(group):
+    return ddp(group, lambda model: model.register_comm_hook(BitsState(8, group),
+                                                             average_in_few_bits))
+
+
+def outer_step(make, group):
+    net = nn.Linear(WIDTH, 1)
+    outer = make(net, torch.optim.SGD(net.parameters(), 0.1), 1, Islands(group))
+
+    def call():
+        net(torch.ones(2, WIDTH)).sum().backward()
+        outer.step()
+    return call
+
+
+def diloco(group):
+    return outer_step(DiLoCo, group)
+
+
+def diloco_in_few_bits(group):
+    return outer_step(partial(DiLoCo, bits=8), group)
+
+
+def diloco_around_a_ring(group):
+    return outer_step(partial(DiLoCo, bits=8, exchange="ring"), group)
+
+
+def sparseloco(group):
+    return outer_step(SparseLoCo, group)
+
+
 def fsdp2(group):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 1))
@@ -120,7 +154,9 @@ def compiled(group):
 
 
 CALLERS = [plain_call, async_work, future_wait, future_callback, collected_futures, ddp,
-           ddp_with_our_hook, ddp_with_a_hook_of_its_own, fsdp2, dtensor, pipelining, compiled]
+           ddp_with_our_hook, ddp_with_a_hook_of_its_own, ddp_in_few_bits, diloco,
+           diloco_in_few_bits, diloco_around_a_ring, sparseloco, fsdp2, dtensor, pipelining,
+           compiled]
 
 
 # ---- How the last rank fails, on the group of one caller ----

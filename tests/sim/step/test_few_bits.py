@@ -38,6 +38,14 @@ def test_two_exchanges_of_encoded_parts(tmp_path, hosts, bits):
     assert found == pytest.approx(wanted, rel=0.01)
 
 
+def test_a_ring_takes_as_many_latencies_as_that_of_floats(tmp_path):
+    """Where steps are as many, encoded parts save their bytes alone."""
+    wanted = 2 * 3 / 4 * (4 * N - N * (1 + 4 / 256)) / B
+    found = (step_s(tmp_path, 4, {"LIGHT_BITS": 32})
+             - step_s(tmp_path, 4, {"LIGHT_BITS": 8, "LIGHT_BITS_RING": 1}))
+    assert found == pytest.approx(wanted, rel=0.01)
+
+
 def test_between_hosts_alone_floats_stay_within(tmp_path):
     """Over NVLink GPUs of a host add up float32 first, and give each other sums in few bits."""
     light = {"LIGHT_2D_ALLREDUCE": 1, "LIGHT_INTRA_SIZE": 4}
