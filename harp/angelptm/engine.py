@@ -721,6 +721,7 @@ def initialize(model: torch.nn.Module, config: Mapping[str, Any] | str | Path | 
             raise ConfigError("the configuration has no optimizer, and none was given: "
                               "optimizer.type Adam or AdamW is possible")
         _refuse_meta(model)
+        refuse_experts(model, ranks.ranks if ranks else 1)
     if ranks:
         ranks.check_same(_to_agree_on(model, read, adam, groups))
     engine = Engine(model, read, groups, adam, ranks)
@@ -751,6 +752,16 @@ def _refuse_meta(model: torch.nn.Module) -> None:
         if one.is_meta:
             raise ConfigError(f"the model's tensor {name} is on the device meta and has no values: "
                               "make the model on the CPU")
+
+
+def refuse_experts(model: torch.nn.Module, ranks: int) -> None:
+    """Refuse experts that each rank has of its own: pages are shared, and would mix them up."""
+    from harp.angelptm.moe import MoE
+
+    for name, one in model.named_modules() if ranks > 1 else ():
+        if isinstance(one, MoE):
+            raise ConfigError(f"the layer {name} has experts that are spread over the {ranks} "
+                              "ranks: pages of several ranks hold the same model at each")
 
 
 def _as_groups(parameters: Any) -> list[dict[str, Any]]:
