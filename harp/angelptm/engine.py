@@ -343,6 +343,10 @@ class Engine(torch.nn.Module):
         """The number of ranks."""
         return self.layout.ranks
 
+    def get_lr(self) -> list[float]:
+        """Give the rate of each group."""
+        return [group["lr"] for group in self.optimizer.param_groups]
+
     def is_gradient_accumulation_boundary(self) -> bool:
         """Whether this micro-batch is the last of its step."""
         return (self._micro_steps + 1) % self.config.accumulation == 0
@@ -703,8 +707,8 @@ def initialize(model: torch.nn.Module, config: Mapping[str, Any] | str | Path | 
     Raises ConfigError for a wrong configuration, CapacityError for tiers that are too small, and
     RankError where ranks disagree.
     """
-    if more:
-        raise ConfigError(f"initialize: {', '.join(sorted(more))} has no effect here: leave it out")
+    if wrong := sorted(name for name, value in more.items() if value is not None):
+        raise ConfigError(f"initialize: {', '.join(wrong)} has no effect here: leave it out")
     given = config or config_params or getattr(args, "deepspeed_config", None)
     if given is None:
         raise ConfigError("initialize needs config=, an object or the path of a JSON file")
