@@ -77,7 +77,7 @@ def main():
         print(f"{elements / 1e6:.1f} M parameters, {elements * 16 >> 20} MiB of states over "
               f"{engine.world_size} ranks, here in {engine.describe()}")
     torch.manual_seed(engine.global_rank)
-    tokens = torch.randint(0, 1024, (given.batch, 257))
+    tokens = torch.randint(0, 1024, (given.batch, 257)).to(engine.device)
     for step in range(given.steps):
         begun = time.perf_counter()
         logits = engine(tokens[:, :-1])

@@ -110,7 +110,7 @@ def main():
         sys.exit(2)
     print(f"{elements / 1e6:.1f} M parameters, {elements * 16 >> 20} MiB of states in "
           f"{engine.describe()}")
-    tokens = torch.randint(1, WORDS, (given.batch, LENGTH))
+    tokens = torch.randint(1, WORDS, (given.batch, LENGTH)).to(engine.device)
     backwards = tokens.flip(1)
     said = F.pad(backwards[:, :-1], (1, 0))  # word 0 begins
     for step in range(given.steps):

@@ -7,6 +7,8 @@ A script for DeepSpeed runs with its import line changed (`docs/use/angelptm.md`
     pages       where parameters, gradients, masters and moments lie
     plan        which page moves when: a pure function
     paged       parameters as code outside of the engine sees them
+    window      parameters at addresses for good, on a CPU
+    accelerator pages on a device that has memory of its own
     cache       pages in their tiers, and moves between them
     worker      the thread that runs a plan
     steps       the first step is traced, the later ones follow a plan

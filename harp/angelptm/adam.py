@@ -7,9 +7,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harp._cnet import ffi, lib
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
 
 ELEMENTS: dict[str, int] = {name: getattr(lib, f"HARP_ELEMENT_{name.upper()}")
                             for name in ("float32", "bfloat16", "float16")}
@@ -52,3 +57,40 @@ def update(addresses: tuple[int, int, int, int, int], elements: int, element: st
     gradients, parameters = (ffi.cast("uint8_t *", address) for address in addresses[3:])
     lib.harp_adam_step(masters, means, squares, gradients, parameters, elements,
                        ELEMENTS[element], how)
+
+
+def update_part(pages: Sequence[int] | Sequence[torch.Tensor], begins: Sequence[int], elements: int,
+                element: str, how: Any) -> None:
+    """Make a step over a part of pages, which are addresses, or bytes of an accelerator.
+
+    They are masters, both moments, gradients and, where they are no masters, parameters; the part
+    begins in each at so many bytes.
+    """
+    if isinstance(pages[0], int):
+        addresses = [page + begin for page, begin in zip(pages, begins, strict=True)] + [0]
+        masters, means, squares, gradients, parameters = addresses[:5]
+        update((masters, means, squares, gradients, parameters), elements, element, how)
+        return
+    import torch
+    own = getattr(torch, element)
+    types = [torch.float32] * 3 + [own] * 2
+    _update_tensors([page[begin:begin + elements * dtype.itemsize].view(dtype)
+                     for page, begin, dtype in zip(pages, begins, types, strict=False)], how)
+
+
+def _update_tensors(tensors: Sequence[torch.Tensor], how: Any) -> None:
+    """Make a step on an accelerator.
+
+    Operations and their order are those of `cnet/lightcc/adam_loops.h`: so are the bits, where a
+    device rounds each operation.
+    """
+    masters, means, squares, gradients, *parameters = tensors
+    slope = gradients.float() * how.scale
+    if how.decay:
+        slope += masters * how.decay
+    means += (slope - means) * how.beta1_rest
+    squares.mul_(how.beta2).add_((slope * how.beta2_rest).mul_(slope))
+    below = squares.sqrt().div_(how.root_correction).add_(how.epsilon)
+    masters.mul_(how.keep).sub_((means * how.rate).div_(below))
+    for narrow in parameters:
+        narrow.copy_(masters)

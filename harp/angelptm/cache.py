@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import time
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,9 @@ from harp.angelptm.plan import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    import torch
 
     from harp.angelptm.pages import Layout
     from harp.angelptm.plan import Place
@@ -68,16 +71,23 @@ class Cache:
         self._pools: list[Any] = []
         # It stays as long as the process, since tensors may: what is hidden costs addresses only.
         self._window = self._made(lib.harp_page_window_open(shown, self._why))
-        for pages in (capacities.device, capacities.host):
-            self._pools.append(self._made(lib.harp_page_pool_open(size, pages, self._why))
-                               if pages else ffi.NULL)
+        self._pools.append(self._open_device(capacities.device))
+        self._pools.append(self._open_pool(capacities.host))
         if capacities.disk:
             self._file = self._made(lib.harp_page_file_open(
                 str(folder).encode(), size, capacities.disk, IO[io], self._why))
             log.info("pages on disk: %s", ffi.string(lib.harp_page_file_line(self._file)).decode())
         for page, (tier, slot) in enumerate(self.where):
             if tier < DISK:
-                self._take(page, (tier, slot))
+                self._take((tier, slot))
+                self._show(page, (tier, slot))
+
+    def _open_pool(self, pages: int) -> Any:
+        return self._made(lib.harp_page_pool_open(self.layout.page_bytes, pages, self._why)
+                          ) if pages else ffi.NULL
+
+    def _open_device(self, pages: int) -> Any:
+        return self._open_pool(pages)
 
     def _made(self, made: Any) -> Any:
         if made == ffi.NULL:
@@ -105,9 +115,11 @@ class Cache:
         """The address of the window's first byte."""
         return int(ffi.cast("uintptr_t", lib.harp_page_window_base(self._window)))
 
-    def _take(self, page: int, place: Place) -> None:
+    def _take(self, place: Place) -> None:
         lib.harp_page_take(self._pools[place[0]], place[1])
-        self._show(page, place)
+
+    def _give(self, place: Place) -> None:
+        lib.harp_page_give(self._pools[place[0]], place[1])
 
     def _show(self, page: int, place: Place) -> None:
         if place[0] == DEVICE and page < 2 * self.layout.shown:
@@ -122,37 +134,51 @@ class Cache:
 
     def address(self, page: int) -> int:
         """The address of a page's bytes, which are in memory."""
-        tier, slot = self.where[page]
-        self.settle((tier, slot))
-        return int(ffi.cast("uintptr_t", lib.harp_page_bytes(self._pools[tier], slot)))
+        self.settle(self.where[page])
+        return int(ffi.cast("uintptr_t", self._bytes_of(self.where[page])))
+
+    def _bytes_of(self, place: Place) -> Any:
+        return lib.harp_page_bytes(self._pools[place[0]], place[1])
+
+    @contextmanager
+    def opened(self, pages: Sequence[int], changed: Sequence[int], *, anywhere: bool = False,
+               ) -> Iterator[Sequence[int] | Sequence[torch.Tensor]]:
+        """Give addresses at which pages, which are in memory, can be read and changed."""
+        del changed, anywhere
+        yield [self.address(page) for page in pages]
+
+    def mark(self) -> None:
+        """Let moves that begin later wait for the operators of this thread so far."""
 
     def move(self, move: Move) -> None:
         """Make a move; one from or to the disk begins, and `settle` waits for its end."""
         self.settle(move.source)
         self.settle(move.target)
         assert self.where[move.page] == move.source
-        (source, source_slot), (target, target_slot) = move.source, move.target
-        if target < DISK:
-            lib.harp_page_take(self._pools[target], target_slot)
+        if move.target[0] < DISK:
+            self._take(move.target)
         if move.by_disk:
             self._begin(move)
-        elif source == NOWHERE:
+        elif move.source[0] == NOWHERE:
             self._fill(move)
         else:
             self._hide(move.page, move.source)
             if not move.empty:
-                lib.harp_page_copy(self._pools[target], target_slot, self._pools[source],
-                                   source_slot)
-            if source < DISK:
-                lib.harp_page_give(self._pools[source], source_slot)
+                self._copy(move)
+            if move.source[0] < DISK:
+                self._give(move.source)
             self._show(move.page, move.target)
         self.where[move.page] = move.target
+
+    def _copy(self, move: Move) -> None:
+        """Copy a page between device and host."""
+        (source, source_slot), (target, target_slot) = move.source, move.target
+        lib.harp_page_copy(self._pools[target], target_slot, self._pools[source], source_slot)
 
     def _fill(self, move: Move) -> None:
         """Gather a page, or clear one of gradients."""
         assert self._gather is not None
-        memory = lib.harp_page_bytes(self._pools[move.target[0]], move.target[1])
-        address = int(ffi.cast("uintptr_t", memory))
+        address = int(ffi.cast("uintptr_t", self._bytes_of(move.target)))
         if move.empty:
             ctypes.memset(address, 0, self.layout.page_bytes)
         else:
@@ -185,7 +211,7 @@ class Cache:
     def _begin(self, move: Move) -> None:
         page, slot = max(move.source, move.target), min(move.source, move.target)[1]
         begin = lib.harp_page_file_write if move.target == page else lib.harp_page_file_read
-        memory = lib.harp_page_bytes(self._pools[HOST], slot)
+        memory = self._bytes_of((HOST, slot))
         lib.harp_page_lend(self._pools[HOST], slot)
         begin(self._file, page[1], memory)
         self._busy[move.source] = self._busy[move.target] = move
@@ -233,6 +259,7 @@ class Demand(Space):
     def have(self, pages: Sequence[int], lowest: int) -> None:
         """Have pages in a tier or above it."""
         self._now += 1
+        self._cache.mark()
         self.bring(pages, lowest, [set(pages)])
         for page in pages:
             self._used[page] = self._now

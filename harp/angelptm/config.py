@@ -40,7 +40,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "zero_optimization.offload_param": OFFLOAD,
     "zero_optimization.offload_optimizer": OFFLOAD,
     "angelptm": ("device_bytes", "host_bytes", "disk_bytes", "disk_path", "page_bytes", "io",
-                 "update"),
+                 "update", "device"),
 }
 """Keys by the object that they are in."""
 
@@ -77,6 +77,8 @@ class Config:
     disk_path: str | None = None
     io: str = "auto"
     update: str = "sync"
+    device: str = "accelerator"
+    """Of training, where torch has one; or ``cpu``."""
 
 
 def read_config(given: Mapping[str, Any] | str | Path, ranks: int = 1) -> Config:
@@ -207,6 +209,8 @@ def _own_memory(own: Node) -> dict[str, Any]:
         found["io"] = node.one_of("auto", "io_uring", "threads")
     if (node := own.get("update")) is not None:
         found["update"] = node.one_of("sync", "async")
+    if (node := own.get("device")) is not None:
+        found["device"] = node.one_of("accelerator", "cpu")
     if (node := own.get("page_bytes")) is not None:
         found["page_bytes"] = node.whole(8192, 1 << 30)
         if found["page_bytes"] % 8192:

@@ -26,7 +26,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from harp._cnet import ffi
 from harp.angelptm import checkpoint
-from harp.angelptm.adam import Adam, update
+from harp.angelptm.accelerator import DeviceCache, Wholes, bring, find_device, room_bytes
+from harp.angelptm.adam import Adam, update_part
 from harp.angelptm.cache import Cache
 from harp.angelptm.checkpoint import CheckpointError
 from harp.angelptm.config import Config, ConfigError, Scaling, read_config
@@ -36,12 +37,14 @@ from harp.angelptm.plan import RESERVE, TIERS, Capacities, Sharing
 from harp.angelptm.ranks import RankError, Ranks, find_ranks
 from harp.angelptm.reduction import Reduction
 from harp.angelptm.steps import Steps
+from harp.angelptm.window import Window
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-Pages = frozenset[int]
-NOTHING: Pages = frozenset()
+Numbers = frozenset[int]
+"""Of pages or parameters."""
+NOTHING: Numbers = frozenset()
 OWN = -1
 
 
@@ -66,11 +69,12 @@ class Watch(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operator."""
         del types
-        if func._schema.is_mutable:
-            self._engine.refuse_write(func, args)
-        if not func.is_view:
-            self._engine.touch(args, kwargs)
-        return func(*args, **(kwargs or {}))
+        written = self._engine.written(func, args) if func._schema.is_mutable else NOTHING
+        self._engine.touch(args, kwargs, is_view=func.is_view)
+        result = func(*args, **(kwargs or {}))
+        if written:
+            self._engine.put_back(written)
+        return result
 
 
 class Optimizer(torch.optim.Optimizer):
@@ -125,11 +129,10 @@ class Engine(torch.nn.Module):
         many, own = (ranks.ranks, ranks.rank) if ranks else (1, 0)
         self.layout = Layout(tuple(one.numel() for one in self.parameters_in_pages),
                              self.dtype.itemsize, whole_page(config.page_bytes, many), many, own)
-        later = stays(self.layout, config)
-        sharing = Sharing(self.layout.shown, many, config.stage == 3) if ranks else None
+        self._number = {id(one): number for number, one in enumerate(self.parameters_in_pages)}
+        self.device = find_device(config.device, many)
         with self._alike():
-            self.cache = Cache(self.layout, capacities(self.layout, config, later),
-                               config.disk_path, config.io, sharing, later, self._gather)
+            self._make_cache(model)
         at_end = bool(config.clipping or config.scaling)
         self._at_end, self._late = at_end, config.update == "async"
         if ranks:
@@ -140,13 +143,14 @@ class Engine(torch.nn.Module):
             self.cache, self._update_chunk, at_end=at_end, late=self._late,
             reduction=self._reduction if ranks else None, agree=ranks.slowest if ranks else list)
         self._watch = Watch(self)
-        self._number = {id(one): number for number, one in enumerate(self.parameters_in_pages)}
-        self._pages: dict[int, Pages] = {}
+        self._pages: list[Numbers] = []
+        """Of each parameter."""
+        self._keys: dict[int, Numbers] = {}
+        """The parameter that has a memory."""
         self._chunk_parameters: dict[int, list[int]] = defaultdict(list)
         for number in range(len(self.parameters_in_pages)):
             for chunk in self.layout.chunks_of(number):
                 self._chunk_parameters[chunk].append(number)
-        self._gradients: list[torch.Tensor] = []
         self._here: set[int] = set()
         """Parameters whose gradient has come in this micro-batch."""
         self._new = self._old = Gradients()
@@ -160,6 +164,8 @@ class Engine(torch.nn.Module):
         self.global_steps = 0
         self.skipped_steps = 0
         self._square = 0.0
+        self._norms: list[torch.Tensor] = []
+        """Of the gradients of this step, for its square."""
         self._counts = [0] * len(self.parameters_in_pages)
         """Updates of each parameter: torch corrects the bias of each by its own."""
         self._persistent = set(model.state_dict())
@@ -170,39 +176,46 @@ class Engine(torch.nn.Module):
         if ranks:
             self._steps.rates = replace(self._steps.rates, network=self._reduction.measure())
         for tensor in [*model.buffers(), *_frozen(model, self._number)]:
-            if ranks:
-                ranks.broadcast(tensor.data)
-            if tensor.is_floating_point():
-                tensor.data = tensor.data.to(self.dtype)
+            self._put_beside_pages(tensor)
+
+    def _make_cache(self, model: torch.nn.Module) -> None:
+        layout, config, many = self.layout, self.config, self.layout.ranks
+        room = 0
+        if self.device.type != "cpu":
+            room = room_bytes(model, self._number, layout)
+        if config.device_bytes is not None:
+            config = replace(config, device_bytes=max(config.device_bytes - room, 0))
+        later = stays(layout, config)
+        sharing = Sharing(layout.shown, many, config.stage == 3) if many > 1 else None
+        given = (layout, capacities(layout, config, later), config.disk_path, config.io, sharing,
+                 later, self._gather)
+        self.cache: Cache
+        self.window: Window | Wholes
+        if self.device.type == "cpu":
+            self.cache = Cache(*given)
+            self.window = Window(self.cache, self.dtype)
+        else:
+            self.cache = cache = DeviceCache(self.device, *given)
+            self.window = Wholes(cache, self.dtype)
+
+    def _put_beside_pages(self, tensor: torch.Tensor) -> None:
+        if self._ranks:
+            self._ranks.broadcast(tensor.data)
+        dtype = self.dtype if tensor.is_floating_point() else tensor.dtype
+        bring(tensor, tensor.data.to(self.device, dtype))
 
     # The parts that operators see
 
-    def _view(self, offset: int, shape: torch.Size) -> torch.Tensor:
-        elements = shape.numel()
-        bytes_n = max(elements, 1) * self.dtype.itemsize
-        memory = ffi.buffer(ffi.cast("uint8_t *", self.cache.window + offset), bytes_n)
-        return torch.frombuffer(memory, dtype=self.dtype, count=max(elements, 1))[
-            :elements].view(shape)
-
     def _put_in_pages(self, number: int, parameter: torch.nn.Parameter) -> None:
-        first = parameter.data.detach()
-        view = self._view(self.layout.offset(number), parameter.shape)
+        first = parameter.data.detach().contiguous()
         pages = frozenset(self.layout.pages_of(number))
+        whole = self.window.make(parameter.shape)
         if self._ranks:
-            first = first.contiguous()
             self._ranks.broadcast(first)
-            self._write_own(number, first.view(-1))
-        else:
-            self._steps.look(pages)
-            view.copy_(first)
-            if self.layout.element_bytes != WIDE:
-                self._write(number, 0, first.float().contiguous().view(-1))
-        parameter.data = view
-        self._pages[view.untyped_storage().data_ptr()] = pages
-        gradient = self._view(self.layout.offset(number, gradient=True), parameter.shape)
-        self._gradients.append(gradient)
-        self._pages[gradient.untyped_storage().data_ptr()] = frozenset(
-            self.layout.pages_of(number, gradient=True))
+        self._write_own(number, first.cpu().view(-1))
+        bring(parameter, whole)
+        self._pages.append(pages)
+        self._keys[self.window.key(parameter.data)] = frozenset((number,))
         parameter.register_post_accumulate_grad_hook(self._put_gradient_away)
         put_in_class(parameter, self)
 
@@ -233,36 +246,46 @@ class Engine(torch.nn.Module):
             if kind == OWN:
                 width, page = layout.element_bytes, layout.page_of_chunk(chunk)
                 at = width * begin % layout.page_bytes
-            place = self._steps.address(page) + at
-            yield width * first, memoryview(ffi.buffer(ffi.cast("uint8_t *", place),
-                                                       width * (end - begin)))
+            with self._steps.opened(page) as address:
+                yield width * first, memoryview(ffi.buffer(ffi.cast("uint8_t *", address + at),
+                                                           width * (end - begin)))
 
-    def touch(self, args: Iterable[Any], kwargs: Mapping[str, Any] | None = None) -> None:
-        """Have the pages of arguments on the device."""
-        pages = self._pages_of(args)
+    def touch(self, args: Iterable[Any], kwargs: Mapping[str, Any] | None = None, *,
+              is_view: bool = False) -> None:
+        """Have parameters among the arguments on the device, or what a view of them takes."""
+        numbers = self._parameters_in(args)
         if kwargs:
-            pages |= self._pages_of(kwargs.values())
-        if pages:
-            self._use(pages)
+            numbers |= self._parameters_in(kwargs.values())
+        if numbers and is_view:
+            self.window.lend(numbers)
+        elif numbers:
+            self._use(NOTHING.union(*(self._pages[number] for number in numbers)))
+            self.window.have(numbers)
 
-    def _pages_of(self, values: Iterable[Any]) -> Pages:
-        pages = NOTHING
+    def put_back(self, numbers: Numbers) -> None:
+        """Write parameters that an operator has changed to their pages."""
+        self.window.put_back(numbers)
+
+    def _parameters_in(self, values: Iterable[Any]) -> Numbers:
+        numbers = NOTHING
         for value in values:
             if isinstance(value, torch.Tensor):
-                pages |= self._pages.get(value.untyped_storage().data_ptr(), NOTHING)
+                numbers |= self._keys.get(self.window.key(value), NOTHING)
             elif isinstance(value, list | tuple):
-                pages |= self._pages_of(value)
-        return pages
+                numbers |= self._parameters_in(value)
+        return numbers
 
-    def refuse_write(self, func: Any, args: Iterable[Any]) -> None:
-        """Refuse to write a parameter that is sharded over the ranks."""
-        written = [arg for arg, how in zip(args, func._schema.arguments, strict=False)
-                   if how.alias_info is not None and how.alias_info.is_write]
-        if self._ranks and self._outside and self._pages_of(written):
+    def written(self, func: Any, args: Iterable[Any]) -> Numbers:
+        """Give parameters that an operator writes. RankError if they are sharded over the ranks."""
+        numbers = self._parameters_in(
+            arg for arg, how in zip(args, func._schema.arguments, strict=False)
+            if how.alias_info is not None and how.alias_info.is_write)
+        if self._ranks and self._outside and numbers:
             raise RankError("a parameter cannot be written with several ranks, each of which keeps "
                             "a part of it: write it before initialize, or load a checkpoint")
+        return numbers
 
-    def _use(self, pages: Pages) -> None:
+    def _use(self, pages: Numbers) -> None:
         of_step = self._steps.in_step or (self.training and torch.is_grad_enabled())
         if of_step and not self._outside:
             self._steps.touch(pages)
@@ -319,6 +342,10 @@ class Engine(torch.nn.Module):
     def world_size(self) -> int:
         """The number of ranks."""
         return self.layout.ranks
+
+    def get_lr(self) -> list[float]:
+        """Give the rate of each group."""
+        return [group["lr"] for group in self.optimizer.param_groups]
 
     def is_gradient_accumulation_boundary(self) -> bool:
         """Whether this micro-batch is the last of its step."""
@@ -489,7 +516,7 @@ class Engine(torch.nn.Module):
                    for name, one in self.module.named_parameters(remove_duplicate=False)
                    if id(one) in self._number]
         for name, one in self._unpaged().items():
-            own = one.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+            own = one.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
             tensors.append((name, str(one.dtype).removeprefix("torch."), list(one.shape), len(own),
                             lambda own=own: [(0, own)] if self._is_first else []))
         return tensors
@@ -511,8 +538,7 @@ class Engine(torch.nn.Module):
         self._steps.close()
         for parameter in self.parameters_in_pages:
             take_out_of_class(parameter)
-            parameter.data = torch.empty(0, dtype=self.dtype)
-        self._gradients.clear()
+            parameter.data = torch.empty(0, dtype=self.dtype, device=self.device)
         self.cache.close()
         if self._ranks:
             self._ranks.close()
@@ -530,6 +556,7 @@ class Engine(torch.nn.Module):
 
     def _begin_step(self) -> None:
         self._square, new = 0.0, self._new
+        self._norms.clear()
         groups = self.optimizer.param_groups
         new.how = [Adam(group["lr"], group["betas"], group["eps"], group["weight_decay"],
                         group["decoupled"]) for group in groups]
@@ -541,6 +568,8 @@ class Engine(torch.nn.Module):
     def _settle_scale(self) -> bool:
         """Clip and unscale gradients; returns whether the step is skipped, for overflow."""
         scale = 1 / self._scaler.scale if self._scaler else 1.0
+        for norm in torch.stack(self._norms).tolist() if self._norms else ():
+            self._square += norm ** 2
         if self._scaler and self._scaler.hear(overflow=not math.isfinite(self._square)):
             return True
         norm = math.sqrt(self._square) * scale if math.isfinite(self._square) else math.inf
@@ -553,38 +582,36 @@ class Engine(torch.nn.Module):
 
     def _put_gradient_away(self, parameter: torch.Tensor) -> None:
         number = self._number[id(parameter)]
-        own = self._gradients[number]
         self._use(frozenset(self.layout.pages_of(number, gradient=True)))
         assert parameter.grad is not None
         assert self._behind.isdisjoint(self.layout.chunks_of(number)), "it would be lost"
-        if number in (self._here if self._ranks and self._reduction.each else self._new.arrived):
-            own.add_(parameter.grad)
-        else:
-            own.copy_(parameter.grad)
+        others = self._here if self._ranks and self._reduction.each else self._new.arrived
+        self.window.keep_gradient(number, parameter.grad, add=number in others)
         parameter.grad = None
         self._new.arrived.add(number)
         self._here.add(number)
         self._steps.wrote(number)
         if self._at_end and not self._ranks and self.is_gradient_accumulation_boundary():
-            self._square += float(torch.linalg.vector_norm(own, dtype=torch.float32)) ** 2
+            self._norms.append(self.window.norm(number))
 
     def _update_chunk(self, chunk: int) -> None:
         """Update the parameters of a chunk that have a gradient: any thread."""
         if self._old.skip:
             return
         layout, first = self.layout, chunk * self.layout.chunk
-        page = layout.page_of_chunk(chunk)
+        pages = layout.pages_to_update(chunk)
         in_page = (first * layout.element_bytes) % layout.page_bytes
-        shown, gradients = (self.cache.address(one) + in_page for one in (page,
-                                                                          layout.kept + page))
-        states = [self.cache.address(one) for one in layout.states_of(chunk)]
-        narrow = layout.element_bytes != WIDE
-        for begin, end, group, step in self._runs(chunk):
-            wide, own = WIDE * (begin - first), layout.element_bytes * (begin - first)
-            masters, means, squares = states if narrow else (shown, *states)
-            update((masters + wide, means + wide, squares + wide, gradients + own,
-                    shown + own if narrow else 0), end - begin, self.config.precision,
-                   self._old.how[group].at(step, self._old.scale))
+        narrow, width = layout.element_bytes != WIDE, layout.element_bytes
+        with self.cache.opened(pages, (pages[0], *pages[2:]), anywhere=True) as memory:
+            shown, gradients, *states = memory
+            ordered = [*states, gradients, shown] if narrow else [shown, *states, gradients]
+            for begin, end, group, step in self._runs(chunk):
+                own = in_page + width * (begin - first)
+                begins = [WIDE * (begin - first)] * len(states) + [own] * 2
+                if not narrow:
+                    begins = [own, *begins[:-1]]
+                update_part(ordered, begins, end - begin, self.config.precision,
+                            self._old.how[group].at(step, self._old.scale))
         self._behind.discard(chunk)
 
     def _runs(self, chunk: int) -> list[tuple[int, int, int, int]]:
@@ -680,8 +707,8 @@ def initialize(model: torch.nn.Module, config: Mapping[str, Any] | str | Path | 
     Raises ConfigError for a wrong configuration, CapacityError for tiers that are too small, and
     RankError where ranks disagree.
     """
-    if more:
-        raise ConfigError(f"initialize: {', '.join(sorted(more))} has no effect here: leave it out")
+    if wrong := sorted(name for name, value in more.items() if value is not None):
+        raise ConfigError(f"initialize: {', '.join(wrong)} has no effect here: leave it out")
     given = config or config_params or getattr(args, "deepspeed_config", None)
     if given is None:
         raise ConfigError("initialize needs config=, an object or the path of a JSON file")
@@ -698,6 +725,7 @@ def initialize(model: torch.nn.Module, config: Mapping[str, Any] | str | Path | 
             raise ConfigError("the configuration has no optimizer, and none was given: "
                               "optimizer.type Adam or AdamW is possible")
         _refuse_meta(model)
+        refuse_experts(model, ranks.ranks if ranks else 1)
     if ranks:
         ranks.check_same(_to_agree_on(model, read, adam, groups))
     engine = Engine(model, read, groups, adam, ranks)
@@ -728,6 +756,16 @@ def _refuse_meta(model: torch.nn.Module) -> None:
         if one.is_meta:
             raise ConfigError(f"the model's tensor {name} is on the device meta and has no values: "
                               "make the model on the CPU")
+
+
+def refuse_experts(model: torch.nn.Module, ranks: int) -> None:
+    """Refuse experts that each rank has of its own: pages are shared, and would mix them up."""
+    from harp.angelptm.moe import MoE
+
+    for name, one in model.named_modules() if ranks > 1 else ():
+        if isinstance(one, MoE):
+            raise ConfigError(f"the layer {name} has experts that are spread over the {ranks} "
+                              "ranks: pages of several ranks hold the same model at each")
 
 
 def _as_groups(parameters: Any) -> list[dict[str, Any]]:

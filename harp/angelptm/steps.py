@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from harp.angelptm.cache import Demand
@@ -28,7 +29,7 @@ from harp.angelptm.trace import Work, make_trace
 from harp.angelptm.worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from harp.angelptm.cache import Cache
     from harp.angelptm.plan import Job, Placement
@@ -137,11 +138,14 @@ class Steps:
         self._leave_plan()
         self._on_demand().have(sorted(pages), DEVICE)
 
-    def address(self, page: int) -> int:
+    @contextmanager
+    def opened(self, page: int) -> Iterator[int]:
         """Have a page in memory, for something that is no part of a step; give its address."""
         self._leave_plan()
         self._on_demand().have([page], HOST)
-        return self._cache.address(page)
+        with self._cache.opened([page], [page]) as (address,):
+            assert isinstance(address, int)
+            yield address
 
     def close(self) -> None:
         """End the worker's thread."""

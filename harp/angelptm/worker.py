@@ -50,6 +50,7 @@ class Worker:
 
     def wait(self, event: int) -> None:
         """Wait for the actions that an event needs; all before it are over."""
+        self._cache.mark()
         with self._turn:
             self._passed = event - 1
             self._turn.notify_all()
@@ -59,6 +60,7 @@ class Worker:
 
     def finish(self, events: int) -> None:
         """Wait for the end, when all events are over."""
+        self._cache.mark()
         with self._turn:
             self._passed = events
             self._turn.notify_all()
@@ -66,6 +68,7 @@ class Worker:
 
     def stop(self, passed: int) -> None:
         """Begin no action beyond ``passed`` events, so that all ranks stop at the same one."""
+        self._cache.mark()
         with self._turn:
             self._passed, self._stopped = passed, True
             self._turn.notify_all()

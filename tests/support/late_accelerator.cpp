@@ -2,7 +2,7 @@
 //
 // Its streams do what they were given only when somebody waits for it, so whoever reads memory
 // without having waited for what writes it sees what was there before: bytes of 0xAA where it is
-// new. Copies that do not block, and fills, are late so; every other operation waits for its stream
+// new, or was given back. Copies that do not block, and fills, are late so; every other operation waits for its stream
 // and runs on the CPU. Pinned memory is what the allocator below gave.
 
 #include <ATen/ATen.h>
@@ -20,6 +20,9 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
 
+#include <malloc.h>
+
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -49,23 +52,41 @@ std::set<const void *> pinned;
 c10::StreamId last_stream = 0;
 thread_local c10::StreamId current_stream = 0;
 
+// Holds the queues. What was run is forgotten after they are let go: a tensor's end may want
+// Python's lock, which a thread that waits for the queues can have.
+struct Hold {
+    static thread_local std::vector<std::function<void()>> over;
+    static thread_local int depth;
+    Hold() { running.lock(); depth++; }
+    ~Hold() {
+        std::vector<std::function<void()>> mine;
+        if (--depth == 0)
+            mine.swap(over);
+        running.unlock();
+    }
+};
+thread_local std::vector<std::function<void()>> Hold::over;
+thread_local int Hold::depth = 0;
+
 void run_until(c10::StreamId stream, size_t end) {
-    const std::lock_guard<std::recursive_mutex> hold(running);
+    const Hold hold;
+    const c10::impl::ExcludeDispatchKeyGuard no_python(c10::DispatchKeySet(
+        {c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot}));
     Queue &queue = queues[stream];
     while (queue.done < end) {
-        const std::function<void()> next = queue.work[queue.done++];
-        queue.work[queue.done - 1] = nullptr;
+        Hold::over.push_back(std::move(queue.work[queue.done++]));
+        const std::function<void()> next = Hold::over.back();
         next();
     }
 }
 
 void run_all(c10::StreamId stream) {
-    const std::lock_guard<std::recursive_mutex> hold(running);
+    const Hold hold;
     run_until(stream, queues[stream].work.size());
 }
 
 void add_work(c10::StreamId stream, std::function<void()> work) {
-    const std::lock_guard<std::recursive_mutex> hold(running);
+    const Hold hold;
     queues[stream].work.push_back(std::move(work));
 }
 
@@ -75,12 +96,18 @@ void *new_memory(size_t bytes) {
     return made;
 }
 
+void free_memory(void *memory) {
+    if (memory)
+        memset(memory, 0xAA, malloc_usable_size(memory));
+    free(memory);
+}
+
 struct DeviceMemory final : c10::Allocator {
     c10::DataPtr allocate(size_t bytes) override {
         void *made = new_memory(bytes);
-        return {made, made, &free, THE_DEVICE};
+        return {made, made, &free_memory, THE_DEVICE};
     }
-    c10::DeleterFnPtr raw_deleter() const override { return &free; }
+    c10::DeleterFnPtr raw_deleter() const override { return &free_memory; }
     void copy_data(void *into, const void *from, size_t bytes) const override {
         memcpy(into, from, bytes);
     }
@@ -88,7 +115,7 @@ struct DeviceMemory final : c10::Allocator {
 
 void free_pinned(void *memory) {
     {
-        const std::lock_guard<std::recursive_mutex> hold(running);
+        const Hold hold;
         pinned.erase(memory);
     }
     free(memory);
@@ -97,7 +124,7 @@ void free_pinned(void *memory) {
 struct PinnedMemory final : c10::Allocator {
     c10::DataPtr allocate(size_t bytes) override {
         void *made = new_memory(bytes);
-        const std::lock_guard<std::recursive_mutex> hold(running);
+        const Hold hold;
         pinned.insert(made);
         return {made, made, &free_pinned, c10::Device(c10::DeviceType::CPU)};
     }
@@ -124,7 +151,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     c10::Stream getStream(c10::Device) const override { return stream_of(current_stream); }
     c10::Stream getDefaultStream(c10::Device) const override { return stream_of(0); }
     c10::Stream getNewStream(c10::Device, int) const override {
-        const std::lock_guard<std::recursive_mutex> hold(running);
+        const Hold hold;
         return stream_of(++last_stream);
     }
     c10::Stream getStreamFromGlobalPool(c10::Device device, bool) const override {
@@ -137,7 +164,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     }
     void record(void **event, const c10::Stream &stream, const c10::DeviceIndex,
                 const c10::EventFlag) const override {
-        const std::lock_guard<std::recursive_mutex> hold(running);
+        const Hold hold;
         if (!*event)
             *event = new LateEvent;
         *static_cast<LateEvent *>(*event) = {stream.id(), queues[stream.id()].work.size()};
@@ -149,7 +176,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
         add_work(stream.id(), [at] { run_until(at.stream, at.end); });
     }
     bool queryEvent(void *event) const override {
-        const std::lock_guard<std::recursive_mutex> hold(running);
+        const Hold hold;
         const auto *at = static_cast<LateEvent *>(event);
         return !at || queues[at->stream].done >= at->end;
     }
@@ -161,7 +188,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
         delete static_cast<LateEvent *>(event);
     }
     bool queryStream(const c10::Stream &stream) const override {
-        const std::lock_guard<std::recursive_mutex> hold(running);
+        const Hold hold;
         return queues[stream.id()].done == queues[stream.id()].work.size();
     }
     void synchronizeStream(const c10::Stream &stream) const override { run_all(stream.id()); }
@@ -184,10 +211,17 @@ struct Hooks final : at::PrivateUse1HooksInterface {
     c10::DeviceIndex exchangeDevice(c10::DeviceIndex) const override { return 0; }
     c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex) const override { return 0; }
     bool isPinnedPtr(const void *data) const override {
-        const std::lock_guard<std::recursive_mutex> hold(running);
+        const Hold hold;
         return pinned.count(data) > 0;
     }
     c10::Allocator *getPinnedMemoryAllocator() const override { return &pinned_memory; }
+    void resizePrivateUse1Bytes(const c10::Storage &storage, size_t bytes) const override {
+        run_all(current_stream); // memory goes in the order of the stream
+        c10::DataPtr made = device_memory.allocate(bytes);
+        memcpy(made.get(), storage.data(), std::min(bytes, storage.nbytes()));
+        storage.set_data_ptr_noswap(std::move(made));
+        storage.set_nbytes(bytes);
+    }
 };
 
 // What operations are made of
@@ -198,7 +232,7 @@ at::Tensor on_host(const at::Tensor &tensor) {
 }
 
 bool is_pinned_memory(const at::Tensor &tensor) {
-    const std::lock_guard<std::recursive_mutex> hold(running);
+    const Hold hold;
     return pinned.count(tensor.storage().data()) > 0;
 }
 

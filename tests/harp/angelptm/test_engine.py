@@ -218,3 +218,11 @@ def test_a_model_without_values_is_refused_with_a_sentence():
         model = torch.nn.Linear(4, 4)
     with pytest.raises(ConfigError, match=r"tensor weight is on the device meta"):
         initialize(model=model, config=config())
+
+
+def test_a_script_asks_for_the_rate_and_passes_what_it_does_not_have():
+    with engine_of(seeded(), config(), training_data=None) as engine:
+        engine.optimizer.param_groups[0]["lr"] = 0.5
+        assert engine.get_lr() == [0.5]
+    with pytest.raises(ConfigError, match="initialize: training_data has no effect"):
+        initialize(model=seeded(), config=config(), training_data=[1])

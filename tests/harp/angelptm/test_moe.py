@@ -19,8 +19,10 @@ pytest.importorskip("torch")
 
 import torch
 
-from harp.angelptm import moe
+from harp.angelptm import ConfigError, moe
+from harp.angelptm.engine import refuse_experts
 from harp.angelptm.moe import MoE
+from tests.harp.angelptm.models import WIDTH, WORDS, batches, config, engine_of, seeded, train
 from tests.support.levels import long_except
 from tests.support.torch_ranks import answers_of, start
 
@@ -158,3 +160,35 @@ def test_the_loss_of_balance_is_one_where_all_are_used_alike():
     assert layer.balance.item() == pytest.approx(1)
     layer(torch.eye(4)[[0, 0, 0, 0]])
     assert layer.balance.item() == pytest.approx(4)
+
+
+def test_experts_of_several_ranks_are_refused_by_the_engine():
+    """Each rank has its own, and the engine would give all of them the first one's."""
+    model = torch.nn.Sequential(MoE(8, 4, 2, lambda number: torch.nn.Linear(8, 8)))
+    refuse_experts(model, 1)
+    with pytest.raises(ConfigError, match="the layer 0 has experts that are spread over the 2"):
+        refuse_experts(model, 2)
+
+
+class Words(torch.nn.Module):
+    """Words, a layer of experts, and a tied head."""
+
+    def __init__(self):
+        super().__init__()
+        self.words = torch.nn.Embedding(WORDS, WIDTH)
+        self.moe = MoE(WIDTH, 8, 2, lambda number: torch.nn.Sequential(
+            torch.nn.Linear(WIDTH, 128), torch.nn.GELU(), torch.nn.Linear(128, WIDTH)))
+
+    def forward(self, tokens):
+        x = self.words(tokens)
+        return torch.nn.functional.linear(x + self.moe(x), self.words.weight)
+
+
+def test_experts_train_in_pages_beyond_the_cap_of_the_device():
+    losses = []
+    for caps in ({}, {"device": 14, "host": 160}):
+        with engine_of(seeded(Words), config(**caps)) as engine:
+            losses.append(train(engine, batches(6)))
+            assert engine._steps.diverged == 0
+            assert len(engine.cache.where) > 100
+    assert losses[0] == losses[1]

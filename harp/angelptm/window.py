@@ -1,0 +1,62 @@
+"""Parameters and gradients at addresses for good, where their pages are shown: memory of a CPU.
+
+`harp.angelptm.accelerator.Wholes` has the same calls for a device whose memory cannot be mapped so.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from harp._cnet import ffi
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from harp.angelptm.cache import Cache
+
+
+class Window:
+    """The tensors of parameters and gradients."""
+
+    def __init__(self, cache: Cache, dtype: torch.dtype) -> None:
+        self._cache, self._dtype = cache, dtype
+        self._gradients: list[torch.Tensor] = []
+
+    @staticmethod
+    def key(tensor: torch.Tensor) -> int:
+        """Say which memory a tensor has; views have their parameter's."""
+        found: int = tensor.untyped_storage().data_ptr()
+        return found
+
+    def make(self, shape: torch.Size) -> torch.Tensor:
+        """Make the next parameter."""
+        number = len(self._gradients)
+        self._gradients.append(self._view(number, shape, gradient=True))
+        return self._view(number, shape, gradient=False)
+
+    def lend(self, numbers: Iterable[int]) -> None:
+        """Have memory for a view of these parameters."""
+
+    def have(self, numbers: Iterable[int]) -> None:
+        """Have these parameters for an operator; their pages are on the device."""
+
+    def put_back(self, numbers: Iterable[int]) -> None:
+        """Write parameters, which an operator has changed, to their pages."""
+
+    def keep_gradient(self, number: int, gradient: torch.Tensor, *, add: bool) -> None:
+        """Write a gradient to its pages, which are on the device, or add it."""
+        own = self._gradients[number]
+        (own.add_ if add else own.copy_)(gradient)
+
+    def norm(self, number: int) -> torch.Tensor:
+        """Give the norm of a gradient in its pages."""
+        return torch.linalg.vector_norm(self._gradients[number], dtype=torch.float32)
+
+    def _view(self, number: int, shape: torch.Size, *, gradient: bool) -> torch.Tensor:
+        address = self._cache.window + self._cache.layout.offset(number, gradient=gradient)
+        elements = max(shape.numel(), 1)
+        memory = ffi.buffer(ffi.cast("uint8_t *", address), elements * self._dtype.itemsize)
+        return torch.frombuffer(memory, dtype=self._dtype, count=elements)[
+            :shape.numel()].view(shape)
