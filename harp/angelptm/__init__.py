@@ -13,6 +13,7 @@ A script for DeepSpeed runs with its import line changed (`docs/use/angelptm.md`
     worker      the thread that runs a plan
     steps       the first step is traced, the later ones follow a plan
     engine      a model in pages, with DeepSpeed's calls
+    script      what else a script for DeepSpeed calls
     config      DeepSpeed's JSON keys
     ranks       gathers, reductions and errors of several ranks
     reduction   gradients of several ranks, page by page
@@ -40,21 +41,20 @@ if TYPE_CHECKING:
     from harp.angelptm.engine import Engine, initialize
     from harp.angelptm.paged import HiddenError
     from harp.angelptm.ranks import RankError
-    from harp.angelptm.ranks import join_job as init_distributed
+    from harp.angelptm.script import add_config_arguments, init_distributed, zero
     from harp.angelptm.stages import CutError, Link, Memory, pipeline
 
 _HOMES = {"ConfigError": "config", "Engine": "engine", "initialize": "engine",
-          "HiddenError": "paged", "RankError": "ranks", "join_job": "ranks",
+          "HiddenError": "paged", "RankError": "ranks", "add_config_arguments": "script",
+          "init_distributed": "script", "zero": "script",
           "CutError": "stages", "Link": "stages", "Memory": "stages", "pipeline": "stages"}
-_DEEPSPEED = {"init_distributed": "join_job"}
-"""Names that DeepSpeed has for ours."""
 
 __all__ = ["CapacityError", "ConfigError", "CutError", "Engine", "HiddenError", "Link", "Memory",
-           "RankError", "init_distributed", "initialize", "pipeline"]
+           "RankError", "add_config_arguments", "init_distributed", "initialize", "pipeline",
+           "zero"]
 
 
 def __getattr__(name: str) -> Any:
-    own = _DEEPSPEED.get(name, name)
-    if own not in _HOMES:
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[own]}"), own)
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections import defaultdict
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -164,6 +165,7 @@ class Engine(torch.nn.Module):
         self.global_steps = 0
         self.skipped_steps = 0
         self._square = 0.0
+        self._norm: float | None = None
         self._norms: list[torch.Tensor] = []
         """Of the gradients of this step, for its square."""
         self._counts = [0] * len(self.parameters_in_pages)
@@ -343,9 +345,29 @@ class Engine(torch.nn.Module):
         """The number of ranks."""
         return self.layout.ranks
 
+    @property
+    def local_rank(self) -> int:
+        """The number of this rank on its host, as the launcher says."""
+        return int(os.environ.get("LOCAL_RANK", self.global_rank))
+
     def get_lr(self) -> list[float]:
         """Give the rate of each group."""
         return [group["lr"] for group in self.optimizer.param_groups]
+
+    def get_global_grad_norm(self) -> float | None:
+        """Give the norm of the last step's gradients, before clipping.
+
+        None before the first step, and without clipping and loss scaling, where nobody needs it.
+        """
+        return self._norm
+
+    def gradient_accumulation_steps(self) -> int:
+        """Give the micro-batches of a step."""
+        return self.config.accumulation
+
+    def zero_optimization_stage(self) -> int:
+        """Give the stage, 0 to 3."""
+        return self.config.stage
 
     def is_gradient_accumulation_boundary(self) -> bool:
         """Whether this micro-batch is the last of its step."""
@@ -570,9 +592,10 @@ class Engine(torch.nn.Module):
         scale = 1 / self._scaler.scale if self._scaler else 1.0
         for norm in torch.stack(self._norms).tolist() if self._norms else ():
             self._square += norm ** 2
+        norm = math.sqrt(self._square) * scale if math.isfinite(self._square) else math.inf
+        self._norm = norm if self._at_end else None
         if self._scaler and self._scaler.hear(overflow=not math.isfinite(self._square)):
             return True
-        norm = math.sqrt(self._square) * scale if math.isfinite(self._square) else math.inf
         if self.config.clipping and norm > self.config.clipping:
             scale *= self.config.clipping / (norm + 1e-6)
         self._new.scale = scale

@@ -1,0 +1,79 @@
+"""What a script for DeepSpeed calls beside `initialize` and the engine's own functions.
+
+A model stands in the host's memory once while it is made, and goes into pages whole. So
+`zero.Init`, by which DeepSpeed divides each layer as it is made, has nothing to do here.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from harp.angelptm.config import ConfigError
+from harp.angelptm.paged import PagedParameter
+from harp.angelptm.ranks import BACKEND, join_job
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable, Iterator
+    from contextlib import AbstractContextManager
+
+HOST_BACKENDS = ("lightcc", "gloo", "mpi")
+"""Backends that carry the memory of hosts."""
+
+
+def init_distributed(dist_backend: str | None = None, **more: Any) -> None:
+    """Join the job that the environment describes, if it has several ranks.
+
+    Pages are the host's, so a backend of GPUs, as ``nccl``, becomes ``lightcc``; how else DeepSpeed
+    would find the ranks (``more``) has no effect.
+    """
+    del more
+    join_job(dist_backend if dist_backend in HOST_BACKENDS else BACKEND)
+
+
+def add_config_arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """Add the options that DeepSpeed's launcher and scripts know; `initialize` reads ``args``."""
+    group = parser.add_argument_group("DeepSpeed", "options of scripts for DeepSpeed")
+    group.add_argument("--deepspeed", action="store_true", help="has no effect: it is always on")
+    group.add_argument("--deepspeed_config", metavar="FILE", help="the configuration")
+    group.add_argument("--local_rank", type=int, default=-1, help="has no effect")
+    return parser
+
+
+class Zero:
+    """DeepSpeed's ``deepspeed.zero``."""
+
+    @staticmethod
+    def Init(*how: Any, **more: Any) -> AbstractContextManager[None]:  # noqa: N802 (DeepSpeed's)
+        """Let the model be made as it stands."""
+        del how, more
+        return nullcontext()
+
+    @staticmethod
+    @contextmanager
+    def GatheredParameters(params: torch.Tensor | Iterable[torch.Tensor],  # noqa: N802
+                           modifier_rank: int | None = None, fwd_module: Any = None,
+                           enabled: bool = True) -> Iterator[None]:
+        """Let code read and write parameters, as `Engine.watched` does.
+
+        Raises ConfigError where one of several ranks alone is to write them.
+        """
+        del fwd_module
+        given = [params] if isinstance(params, torch.Tensor) else list(params)
+        engines = {one.engine() for one in given if type(one) is PagedParameter} if enabled else ()
+        if engines and modifier_rank is not None and dist.is_initialized() \
+                and dist.get_world_size() > 1:
+            raise ConfigError(f"zero.GatheredParameters: modifier_rank={modifier_rank} would write "
+                              "at one rank only: leave it out, and write the same at all ranks")
+        with ExitStack() as stack:
+            for engine in engines:
+                if engine is not None:
+                    stack.enter_context(engine.watched())
+            yield
+
+
+zero = Zero()

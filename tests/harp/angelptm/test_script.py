@@ -1,0 +1,99 @@
+"""A script for DeepSpeed runs with its import line changed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+import harp.angelptm as deepspeed
+from harp.angelptm import ConfigError
+from tests.harp.angelptm.models import batches, config, engine_of, loss_of, seeded
+
+SCRIPT = '''
+import argparse, json, torch
+import harp.angelptm as deepspeed
+
+parser = deepspeed.add_config_arguments(argparse.ArgumentParser())
+parser.add_argument("--steps", type=int, default=6)
+args = parser.parse_args()
+deepspeed.init_distributed(dist_backend="nccl")
+torch.manual_seed(0)
+with deepspeed.zero.Init(config_dict_or_path=args.deepspeed_config):
+    model = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
+engine, optimizer, _, scheduler = deepspeed.initialize(
+    args=args, model=model, model_parameters=model.parameters(),
+    lr_scheduler=lambda it: torch.optim.lr_scheduler.LambdaLR(it, lambda n: 1 / (1 + n)))
+with deepspeed.zero.GatheredParameters(model[2].bias, modifier_rank=0):
+    if engine.global_rank == 0:
+        model[2].bias.data.fill_(0.5)
+x = torch.randn(4, 8)
+for step in range(args.steps * engine.gradient_accumulation_steps()):
+    loss = engine(x).square().mean()
+    engine.backward(loss)
+    boundary = engine.is_gradient_accumulation_boundary()
+    engine.step()
+    if boundary:
+        scheduler.step()
+engine.save_checkpoint("kept", client_state={"step": step})
+_, state = engine.load_checkpoint("kept")
+print(json.dumps([engine.local_rank, engine.get_lr()[0], engine.get_global_grad_norm(), float(loss),
+                  state["step"]]))
+'''
+
+
+def test_a_script_as_users_write_it(tmp_path):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "ds.json").write_text(json.dumps({
+        "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2,
+        "gradient_clipping": 1.0, "optimizer": {"type": "AdamW", "params": {"lr": 0.01}},
+        "zero_optimization": {"stage": 3}}))
+    options = ["--deepspeed", "--deepspeed_config", "ds.json", "--local_rank", "0"]
+    ran = subprocess.run([sys.executable, "train.py", *options], cwd=tmp_path, text=True,
+                         capture_output=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    rank, rate, norm, loss, step = json.loads(ran.stdout.splitlines()[-1])
+    assert (rank, step) == (0, 11)
+    assert rate == pytest.approx(0.01 / 7)
+    assert norm > 0
+    assert 0 < loss < 0.5
+
+
+@pytest.mark.parametrize("clipping", [0.5, 1e9])
+def test_the_norm_of_gradients_is_that_of_torch(clipping):
+    [batch] = batches(1)
+    plain = seeded()
+    loss_of(plain, batch).backward()
+    norm = torch.nn.utils.clip_grad_norm_(plain.parameters(), clipping)
+    with engine_of(seeded(), config(gradient_clipping=clipping)) as engine:
+        assert engine.get_global_grad_norm() is None
+        engine.backward(loss_of(engine, batch))
+        engine.step()
+        assert engine.get_global_grad_norm() == pytest.approx(float(norm), rel=1e-5)
+
+
+def test_parameters_are_written_where_they_are_gathered():
+    model = seeded()
+    with engine_of(model, config()):
+        with deepspeed.zero.GatheredParameters(list(model.parameters())):
+            model.scale.data.fill_(3.0)
+        assert float(model.scale) == 3.0
+        with deepspeed.zero.GatheredParameters(model.scale, enabled=False):
+            assert float(model.scale) == 3.0
+
+
+def test_one_rank_of_several_must_not_write_alone(monkeypatch):
+    model = seeded()
+    with engine_of(model, config()):
+        monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+        monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+        with pytest.raises(ConfigError, match="modifier_rank=0 would write at one rank only"), \
+                deepspeed.zero.GatheredParameters(model.scale, modifier_rank=0):
+            pass
+        monkeypatch.undo()
