@@ -34,6 +34,8 @@ void harp_loss_sent(struct harp_loss *loss, uint64_t now_ns)
 void harp_loss_delivered(struct harp_loss *loss, const struct harp_sent *sent, uint64_t now_ns)
 {
     uint64_t took_ns = now_ns - sent->time_ns;
+    if (harp_packet_before(sent->packet, loss->asked_packet))
+        loss->asked = false;
     if (harp_packet_before(sent->packet, loss->rack_packet)) {
         if (took_ns > loss->rack_rtt_ns)
             loss->late_ns = harp_max(loss->late_ns, took_ns - loss->rack_rtt_ns);
@@ -64,6 +66,22 @@ void harp_loss_heard(struct harp_loss *loss, const struct harp_rtt *rtt,
     loss->silences++;
     loss->waiting_ns = loss->timeout_ns = now_ns;
     loss->backoff = 0;
+}
+
+void harp_loss_asks(struct harp_loss *loss, uint64_t next)
+{
+    if (!loss->asked)
+        loss->asked_packet = next;
+    loss->asked = true;
+}
+
+bool harp_loss_is_persistent(struct harp_loss *loss, const struct harp_sent_ring *ring)
+{
+    uint64_t oldest = harp_sent_next_in_flight(ring, ring->tail);
+    if (!loss->asked || harp_packet_before(oldest, loss->asked_packet))
+        return false;
+    loss->asked = false;
+    return true;
 }
 
 static uint64_t reorder_window_ns(const struct harp_loss *loss, const struct harp_rtt *rtt)

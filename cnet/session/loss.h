@@ -18,6 +18,9 @@
  *    |------------+-------------+-------------------+----------> silence on this path
  *               PROBE     TIMEOUT or ASK          DEAD
  *
+ * If all that was in flight when it was first asked proves to be lost, the network swallowed a
+ * whole window, as a timeout would have said: persistent congestion (RFC 9002, section 7.6).
+ *
  * A peer that comes back is heard on one path first, and so is all that came while this host was
  * away itself. So when the peer is heard after half a timeout of silence, the time of all paths
  * that wait begins anew; a few times at most, for a peer may rarely have anything to say.
@@ -63,12 +66,14 @@ struct harp_loss {
     uint64_t waiting_ns;    /* since when we wait for news; HARP_NEVER if we do not */
     uint64_t timeout_ns;    /* from when the next TIMEOUT counts */
     uint64_t last_sent_ns;
-    uint64_t late_ns;     /* by how much packets come late that others overtake */
-    uint64_t rack_packet; /* that newest packet */
-    uint32_t quarters;    /* window for reordering, in quarters of the least round trip */
-    uint32_t backoff;     /* TIMEOUTs and ASKs since then */
-    uint32_t silences;    /* of the peer, after which it began anew, since the last news */
-    bool probed;          /* PROBE has gone off since the last news */
+    uint64_t late_ns;      /* by how much packets come late that others overtake */
+    uint64_t rack_packet;  /* that newest packet */
+    uint32_t quarters;     /* window for reordering, in quarters of the least round trip */
+    uint32_t backoff;      /* TIMEOUTs and ASKs since then */
+    uint32_t silences;     /* of the peer, after which it began anew, since the last news */
+    bool probed;           /* PROBE has gone off since the last news */
+    bool asked;            /* ASK has, and nothing sent before it has arrived since, */
+    uint64_t asked_packet; /* hence before this packet */
 };
 
 void harp_loss_init(struct harp_loss *loss, uint64_t first);
@@ -107,5 +112,12 @@ enum harp_alarm harp_loss_alarm(const struct harp_loss *loss, const struct harp_
 /* The PROBE alarm was seen to, or TIMEOUT or ASK. */
 void harp_loss_probed(struct harp_loss *loss);
 void harp_loss_timed_out(struct harp_loss *loss, uint64_t now_ns);
+
+/* ASK is about to be seen to; `next` is the number of the packet that will ask. */
+void harp_loss_asks(struct harp_loss *loss, uint64_t next);
+
+/* Packets were given up: whether nothing is left of what was in flight when ASK went off first, and
+ * none of it arrived. True once. */
+bool harp_loss_is_persistent(struct harp_loss *loss, const struct harp_sent_ring *ring);
 
 #endif

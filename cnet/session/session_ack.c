@@ -36,6 +36,7 @@ void harp_session_flush(struct harp_session *session, struct harp_path *path)
             give_up(session, path, sent, false);
     }
     path->timed_out = true;
+    path->loss.asked = false;
 }
 
 void harp_session_detect(struct harp_session *session, struct harp_path *path)
@@ -53,6 +54,8 @@ void harp_session_detect(struct harp_session *session, struct harp_path *path)
     }
     if (loss.bytes)
         path->cc.ops->on_loss(&path->cc, &loss);
+    if (loss.bytes && harp_loss_is_persistent(&path->loss, &path->sent))
+        path->cc.ops->on_timeout(&path->cc, session->now_ns);
 }
 
 /* A packet that was given up has arrived, or is in flight again: it counts as lost no more. */

@@ -94,6 +94,7 @@ static void see_to_path(struct harp_session *session, struct harp_path *path)
             ask_for_news(session, path);
             harp_loss_probed(&path->loss);
         } else if (alarm == HARP_ALARM_ASK) {
+            harp_loss_asks(&path->loss, path->sent.next);
             ask_for_news(session, path);
             harp_loss_timed_out(&path->loss, session->now_ns);
         } else if (alarm == HARP_ALARM_TIMEOUT) {
