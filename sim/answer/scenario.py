@@ -456,7 +456,7 @@ def recipe_of(cluster: Cluster, scenario: Scenario, workload: Workload, ranks: R
         fusion=rule, threshold_bytes=scenario.fusion.threshold_bytes(rule),
         cycle_s=scenario.fusion.cycle, layout=scenario.layout,
         accumulation=workload.accumulation, recompute=workload.recompute,
-        flash=workload.flash,
+        flash=workload.flash, kernels=workload.kernels,
         moved=float(cluster.moved[ranks.gpus].min()), precision=workload.precision,
         left_wide=max(group.gpus.left_wide(workload.precision)
                       for group in topology.hosts),

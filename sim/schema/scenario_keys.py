@@ -64,6 +64,10 @@ class Workload(Model):
     flash: Flag = True
     """Whether attention keeps no scores for the backward pass, as FlashAttention and PyTorch's own
     kernels; matters to memory only."""
+    kernels: Literal["eager", "fused"] = "eager"
+    """How norms, rotary positions and gates of Llama's kind are computed: operation by operation,
+    as PyTorch does by itself, or by one kernel each, as torch.compile, Megatron-LM and Transformer
+    Engine do."""
     sequence: Annotated[Count, Field(le=2**24)] | None = None
     """Tokens of a sample of text; of a model by name its usual ones where not given."""
 

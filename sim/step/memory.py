@@ -87,7 +87,7 @@ def _activations(recipe: Recipe, stage: Model, number: int) -> int | None:
     shape, layout, wide = recipe.model.shape, recipe.layout, recipe.gradient_bytes
     if shape is None:
         return _traced_activations(recipe, stage, number)
-    samples = recipe.batch * _tokens(recipe)
+    samples = recipe.batch * tokens_of(recipe)
     blocks, mixtures = stage.blocks, stage.mixtures
     whole = sum(block_bytes(recipe, experts=False)) * (blocks - mixtures) + (
         sum(block_bytes(recipe, experts=True)) * mixtures)
@@ -134,7 +134,7 @@ def kept_bytes(recipe: Recipe, layers: list[Layer], *, all_scores: bool = False)
             recipe.batch * wide * scores)
 
 
-def _tokens(recipe: Recipe) -> int:
+def tokens_of(recipe: Recipe) -> int:
     """Tokens of a sample that a rank has."""
     model, shape = recipe.model, recipe.model.shape
     assert shape is not None
@@ -156,7 +156,7 @@ def block_bytes(recipe: Recipe, *, experts: bool, all_scores: bool = False) -> t
     """
     shape, layout, wide = recipe.model.shape, recipe.layout, recipe.gradient_bytes
     assert shape is not None
-    width, tokens = shape.width, _tokens(recipe)
+    width, tokens = shape.width, tokens_of(recipe)
     # Inputs of norms, of attention and of the network; masks of dropout have a byte.
     whole = wide * (shape.norms + 2) * width + 2 * shape.dropout * width
     inner, mix = shape.inner, shape.experts

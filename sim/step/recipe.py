@@ -84,6 +84,8 @@ class Recipe:
     """How many times as long a product takes that the precision leaves in 16 bits."""
     flash: bool = True
     """Whether attention keeps no scores."""
+    kernels: str = "fused"
+    """Whether kernels that memory bounds are fused, or eager."""
     moved: float = math.inf
     """Bytes/s of a GPU's memory: the rate of kernels with few FLOPs."""
     paging: Paging | None = None

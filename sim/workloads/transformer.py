@@ -113,6 +113,11 @@ class Transformer:
         return self.kv_heads or self.heads
 
     @property
+    def is_rotary(self) -> bool:
+        """Whether queries and keys are turned by their positions, as nothing else tells these."""
+        return not (self.positions or self.buckets or self.patches)
+
+    @property
     def inner(self) -> int:
         """Width inside the feed-forward network."""
         return self.ffn or 4 * self.width

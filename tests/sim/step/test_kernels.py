@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from sim.answer.scenario import Run
+from sim.step.kernels import GATE, RMS_NORM, ROTARY
 from tests.support.cluster_files import cluster
 
 LAYERS, WIDTH, HEADS, TOKENS, BATCH = 4, 1024, 16, 512, 2
@@ -19,7 +23,7 @@ def compute_s(folder, gpus=1, sheet=None, scenario=None, **workload):
         "gpus": {"count": gpus, "model": "A100"} | (sheet or {}),
         "nvlink": {"rate": "1000TB/s", "latency": "0s"}}, workload={
         "model": MODEL, "sequence": TOKENS, "batch": BATCH, "framework": "free",
-        "precision": "bf16"} | workload)
+        "precision": "bf16", "kernels": "fused"} | workload)
     run = Run(made, made.topology.scenarios[0], gpus)
     network = made.topology.workload.network
     return run.go()[0].breakdown.compute_s, network.forward_flops + network.backward_flops
@@ -89,3 +93,78 @@ def test_shards_move_as_much_as_copies(tmp_path, parallel):
     one, _ = compute_s(tmp_path)
     seconds, _ = compute_s(tmp_path, gpus=4, scenario={"parallel": parallel})
     assert seconds == pytest.approx(one, rel=1e-6)
+
+
+# ---- Llama's parts, operation by operation
+
+
+VIEWS = {"slice", "expand", "unsqueeze", "detach", "view", "alias"}
+
+
+class Traffic(TorchDispatchMode):
+    """Counts the bytes that operations of torch read and write."""
+
+    bytes = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        if func.overloadpacket.__name__ not in VIEWS:
+            self.bytes += sum(one.numel() * one.element_size() for one in tree_leaves((args, out))
+                              if isinstance(one, torch.Tensor))
+        return out
+
+
+def rms_norm(x, weight):
+    wide = x.float()
+    return weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)).to(x.dtype)
+
+
+def rotary(x, cosine, sine):
+    half = x.shape[-1] // 2
+    left, right = x[..., :half], x[..., half:]
+    return x * cosine + torch.cat((-right, left), -1) * sine
+
+
+def gate(x, up):
+    return torch.nn.functional.silu(x) * up
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(("function", "fused", "counted"), [
+    (rms_norm, (2, 3), lambda wide: RMS_NORM[wide]),
+    (rotary, (2, 2), lambda wide: [each * wide for each in ROTARY]),
+    (gate, (3, 5), lambda wide: [each * wide for each in GATE])])
+def test_pytorch_moves_as_many_bytes_as_are_counted(function, fused, counted, dtype):
+    """``fused``: elements that one kernel moves for one of the result, forward and backward."""
+    rows, width, wide = 256, 128, dtype.itemsize
+    x = torch.randn(rows, width, dtype=dtype, requires_grad=True)
+    others = {rms_norm: [torch.ones(width, dtype=dtype, requires_grad=True)],
+              rotary: [torch.ones(1, width, dtype=dtype)] * 2,
+              gate: [torch.randn(rows, width, dtype=dtype, requires_grad=True)]}[function]
+    with Traffic() as forward:
+        result = function(x, *others)
+    gradient = torch.ones_like(result)
+    with Traffic() as backward:
+        result.backward(gradient)
+    for moved, own, more in zip((forward, backward), fused, counted(wide), strict=True):
+        assert moved.bytes / (rows * width) == pytest.approx(own * wide + more, rel=0.03)
+
+
+def test_eager_kernels_of_llama_take_their_bytes(tmp_path):
+    """Two norms, queries with half as many keys, and a gate a layer; `ops` moves them again."""
+    llama = {"layers": LAYERS, "width": WIDTH, "heads": HEADS, "kv_heads": HEADS // 2, "ffn": 3000,
+             "gated": True, "norm": "rms", "vocabulary": 1000}
+    forward = 32 * 2 * WIDTH + 16 * 1.5 * WIDTH + 4 * 3000
+    backward = 90 * 2 * WIDTH + 24 * 1.5 * WIDTH + 8 * 3000
+    for recompute, moved in (("none", forward + backward), ("ops", 2 * forward + backward)):
+        eager, fused = (compute_s(tmp_path, model=llama, kernels=kernels, recompute=recompute)[0]
+                        for kernels in ("eager", "fused"))
+        assert eager - fused == pytest.approx(
+            LAYERS * BATCH * TOKENS * moved / (0.8 * MEMORY), rel=1e-6)
+
+
+def test_layer_norm_and_learned_positions_are_one_kernel_each_in_eager_mode(tmp_path):
+    plain = MODEL | {"positions": 1024}
+    eager, fused = (compute_s(tmp_path, model=plain, kernels=kernels)[0]
+                    for kernels in ("eager", "fused"))
+    assert eager == fused
