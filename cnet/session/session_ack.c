@@ -52,10 +52,12 @@ void harp_session_detect(struct harp_session *session, struct harp_path *path)
         }
         give_up(session, path, sent, true);
     }
-    if (loss.bytes)
-        path->cc.ops->on_loss(&path->cc, &loss);
-    if (loss.bytes && harp_loss_is_persistent(&path->loss, &path->sent))
+    if (!loss.bytes)
+        return;
+    if (harp_loss_is_persistent(&path->loss, &path->sent))
         path->cc.ops->on_timeout(&path->cc, session->now_ns);
+    else
+        path->cc.ops->on_loss(&path->cc, &loss);
 }
 
 /* A packet that was given up has arrived, or is in flight again: it counts as lost no more. */
