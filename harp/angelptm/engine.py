@@ -34,7 +34,7 @@ from harp.angelptm.checkpoint import CheckpointError
 from harp.angelptm.config import Config, ConfigError, Scaling, read_config
 from harp.angelptm.paged import guard_outputs, put_in_class, take_out_of_class
 from harp.angelptm.pages import WIDE, Layout, whole_page
-from harp.angelptm.plan import RESERVE, TIERS, Capacities, Sharing
+from harp.angelptm.plan import RESERVE, TIERS, Capacities, CapacityError, Sharing
 from harp.angelptm.ranks import RankError, Ranks, find_ranks
 from harp.angelptm.reduction import Reduction
 from harp.angelptm.steps import Steps
@@ -211,6 +211,9 @@ class Engine(torch.nn.Module):
     def _put_in_pages(self, number: int, parameter: torch.nn.Parameter) -> None:
         first = parameter.data.detach().contiguous()
         pages = frozenset(self.layout.pages_of(number))
+        if len(pages) > (room := self.cache.capacities.device):
+            raise CapacityError(f"the device has room for {room} pages, and the parameter "
+                                f"{self._names()[number]} alone needs {len(pages)}")
         whole = self.window.make(parameter.shape)
         if self._ranks:
             self._ranks.broadcast(first)
