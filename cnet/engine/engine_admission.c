@@ -91,6 +91,7 @@ void harp_engine_session_config(struct harp_engine *engine,
         if (port->calls_kernel && from->paths > 1) { /* or, with other flows, that this one is */
             config->loss.min_rto_ns = TCP_RTO_LEAST_NS;
             config->loss.dead_ns = TCP_DEAD_NS;
+            config->loss.silences = 0; /* longer than a busy host is away */
         }
     }
     if (port->calls_kernel) {

@@ -9,7 +9,6 @@
 #define QUARTERS_KEPT 4096 /* and remembered */
 #define FORGOTTEN 1024     /* the share of lateness that each packet forgets */
 #define MOST_BACKOFF 10
-#define MOST_SILENCES 8
 
 void harp_loss_init(struct harp_loss *loss, uint64_t first)
 {
@@ -61,7 +60,7 @@ void harp_loss_heard(struct harp_loss *loss, const struct harp_rtt *rtt,
     if (loss->waiting_ns == HARP_NEVER)
         return;
     uint64_t silent_ns = now_ns - harp_max(before_ns, loss->waiting_ns);
-    if (silent_ns <= harp_loss_rto_ns(rtt, limits) / 2 || loss->silences == MOST_SILENCES)
+    if (silent_ns <= harp_loss_rto_ns(rtt, limits) / 2 || loss->silences >= limits->silences)
         return;
     loss->silences++;
     loss->waiting_ns = loss->timeout_ns = now_ns;

@@ -57,6 +57,7 @@ struct harp_loss_limits {
     uint64_t min_rto_ns;     /* floor of the retransmission timeout */
     uint64_t initial_rto_ns; /* timeout before the first sample */
     uint64_t dead_ns;        /* a silent path is out of use after this, at the latest */
+    uint32_t silences;       /* of the peer, after which the time begins anew, between two news */
 };
 
 struct harp_loss {

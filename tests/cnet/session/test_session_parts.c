@@ -110,7 +110,7 @@ static void test_rtt(void)
     assert(harp_rtt_least_ns(&rtt) == 1600);
 }
 
-static const struct harp_loss_limits limits = {20000, 1000000, 10000000, 50000000};
+static const struct harp_loss_limits limits = {20000, 1000000, 10000000, 50000000, 8};
 
 /* A path with a round trip of 100 us and ten packets in flight, from 7 on, that were sent at 0. */
 static void send_ten(struct harp_loss *loss, struct harp_sent_ring *ring, struct harp_rtt *rtt)
