@@ -52,7 +52,7 @@ def environment() -> dict[str, str]:
 
 
 def clear_stale_locks() -> None:
-    """Remove the locks of compilations whose process was killed: the next one waits for ever else.
+    """Remove locks that killed compilations have left: the next compilation would wait for ever.
 
     torch.utils.file_baton has the file open as long as it holds the lock.
     """

@@ -18,7 +18,7 @@
 /* Write the `kept` of largest magnitude, 1 to n, of values + error as pairs of `pair_bytes`, in the
  * order of their indices, and leave in `error` what the pairs do not carry. Of equals the first
  * ones are taken; a NaN is larger than all else, so that it is seen. What is not finite is never
- * kept: an overflow is over when its step is. `error` NULL: there is none. */
+ * kept, so an overflow does not outlast its step. Without error feedback `error` is NULL. */
 void harp_topk_select(const float *values, float *error, size_t n, uint8_t *pairs, size_t kept,
                       size_t pair_bytes);
 

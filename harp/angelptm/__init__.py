@@ -14,6 +14,7 @@ A script for DeepSpeed runs with its import line changed (`docs/use/angelptm.md`
     steps       the first step is traced, the later ones follow a plan
     engine      a model in pages, with DeepSpeed's calls
     script      what else a script for DeepSpeed calls
+    scaler      the scale of the loss in float16
     config      DeepSpeed's JSON keys
     ranks       gathers, reductions and errors of several ranks
     reduction   gradients of several ranks, page by page

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from harp.angelptm.plan import Move, Place
 
 BUFFERS = 4
-"""Pinned buffers through which pages go to the device: so many copies are under way."""
+"""Pinned buffers, hence copies to the device that are under way at once."""
 UPDATE_PAGES = 4
 """Pages that an update on the device needs beside those that it changes."""
 
@@ -52,7 +52,7 @@ class Buffer:
 
 
 class DeviceCache(Cache):
-    """Pages in their tiers, of which the first is an accelerator's memory."""
+    """Pages in their tiers; the first tier is an accelerator's memory."""
 
     def __init__(self, device: torch.device, layout: Layout, *given: Any) -> None:
         self.device, self._page_bytes = device, layout.page_bytes
@@ -181,7 +181,7 @@ class DeviceCache(Cache):
 
 
 class Wholes:
-    """Parameters on an accelerator, each of which has memory only while an operator uses it."""
+    """Parameters on an accelerator; a parameter has memory only while an operator uses it."""
 
     def __init__(self, cache: DeviceCache, dtype: torch.dtype) -> None:
         self._cache, self._dtype = cache, dtype
@@ -212,7 +212,7 @@ class Wholes:
         return whole
 
     def lend(self, numbers: Iterable[int]) -> None:
-        """Have memory for these parameters, too, without content: a view of none is refused."""
+        """Have memory for these parameters, too, without content, so that torch makes views."""
         for number in set(numbers) - self._here:
             self._here.add(number)
             whole = self._bytes[number]

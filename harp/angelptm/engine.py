@@ -31,12 +31,13 @@ from harp.angelptm.accelerator import DeviceCache, Wholes, bring, find_device, r
 from harp.angelptm.adam import Adam, update_part
 from harp.angelptm.cache import Cache
 from harp.angelptm.checkpoint import CheckpointError
-from harp.angelptm.config import Config, ConfigError, Scaling, read_config
+from harp.angelptm.config import Config, ConfigError, read_config
 from harp.angelptm.paged import guard_outputs, put_in_class, take_out_of_class
 from harp.angelptm.pages import WIDE, Layout, whole_page
 from harp.angelptm.plan import RESERVE, TIERS, Capacities, CapacityError, Sharing
 from harp.angelptm.ranks import RankError, Ranks, find_ranks
 from harp.angelptm.reduction import Reduction
+from harp.angelptm.scaler import Scaler
 from harp.angelptm.steps import Steps
 from harp.angelptm.window import Window
 
@@ -652,44 +653,6 @@ class Engine(torch.nn.Module):
             runs += [(begin, end, old.group_of[number], step)
                      for begin, end, where, _ in self.layout.ranges(number) if where == chunk]
         return runs
-
-
-class Scaler:
-    """The scale of the loss in float16: halved where gradients overflow, doubled after a while.
-
-    The rules are DeepSpeed's DynamicLossScaler: the first ``hysteresis`` - 1 overflows are skipped
-    with the scale as it is.
-    """
-
-    def __init__(self, how: Scaling) -> None:
-        self._how = how
-        self.scale = how.initial
-        self._left, self._good = how.hysteresis, 0
-
-    def state(self) -> list[float]:
-        """Return the state for a checkpoint."""
-        return [self.scale, self._left, self._good]
-
-    def restore(self, kept: list[float]) -> None:
-        """Go on from what was kept."""
-        self.scale, self._left, self._good = kept[0], int(kept[1]), int(kept[2])
-
-    def hear(self, *, overflow: bool) -> bool:
-        """Hear of a step; returns whether it overflowed."""
-        if self._how.fixed:
-            return overflow
-        if not overflow:
-            self._good += 1
-            if self._good % self._how.window == 0:
-                self._left = self._how.hysteresis
-                self.scale *= 2
-            return False
-        self._good = 0
-        if self._left == 1:
-            self.scale = max(self.scale / 2, self._how.least)
-        else:
-            self._left -= 1
-        return True
 
 
 def _trained(groups: Any) -> list[torch.nn.Parameter]:

@@ -10,7 +10,6 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
 
 from harp.angelptm.config import ConfigError
 from harp.angelptm.paged import PagedParameter
@@ -55,24 +54,23 @@ class Zero:
 
     @staticmethod
     @contextmanager
-    def GatheredParameters(params: torch.Tensor | Iterable[torch.Tensor],  # noqa: N802
-                           modifier_rank: int | None = None, fwd_module: Any = None,
-                           enabled: bool = True) -> Iterator[None]:
+    def GatheredParameters(  # noqa: N802 (DeepSpeed's)
+            params: torch.Tensor | Iterable[torch.Tensor], modifier_rank: int | None = None,
+            fwd_module: Any = None, enabled: bool = True) -> Iterator[None]:
         """Let code read and write parameters, as `Engine.watched` does.
 
         Raises ConfigError where one of several ranks alone is to write them.
         """
         del fwd_module
         given = [params] if isinstance(params, torch.Tensor) else list(params)
-        engines = {one.engine() for one in given if type(one) is PagedParameter} if enabled else ()
-        if engines and modifier_rank is not None and dist.is_initialized() \
-                and dist.get_world_size() > 1:
+        engines = {engine for one in given if enabled and type(one) is PagedParameter
+                   and (engine := one.engine()) is not None}
+        if modifier_rank is not None and any(engine.world_size > 1 for engine in engines):
             raise ConfigError(f"zero.GatheredParameters: modifier_rank={modifier_rank} would write "
                               "at one rank only: leave it out, and write the same at all ranks")
         with ExitStack() as stack:
             for engine in engines:
-                if engine is not None:
-                    stack.enter_context(engine.watched())
+                stack.enter_context(engine.watched())
             yield
 
 

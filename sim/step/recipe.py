@@ -77,7 +77,7 @@ class Recipe:
     accumulation: int = 1
     """Micro-steps of ``batch`` samples whose gradients add up before they are averaged."""
     recompute: str = "none"
-    """What the backward pass computes again: none, selective (scores of attention) or full."""
+    """What the backward pass computes again (`sim.schema.scenario_keys`)."""
     precision: str = "fp32"
     """Type of matrix products."""
     left_wide: float = 1.0

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from harp.ttf.amp.runs import norm_of  # noqa: E402
+from harp.ttf.amp.runs import norm_of
 
 
 def parameters(*gradients):
