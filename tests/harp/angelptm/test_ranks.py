@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -135,7 +136,7 @@ def test_a_rank_that_is_killed_while_saving_leaves_the_last_checkpoint(tmp_path)
     ranks[1].communicate()
     _, error = ranks[0].communicate(timeout=PATIENCE_S)
     assert ranks[0].returncode == 1
-    assert "RankError: rank 1 is gone" in error
+    assert re.search("RankError: .*rank 1 is gone", error)  # a call may name itself first
     with engine_of(seeded(seed=5), config(14, 160)) as engine:
         engine.load_checkpoint(tmp_path)
         assert engine.global_steps >= 1
