@@ -21,7 +21,7 @@ START_S = 600.0
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("-np", "--num-proc", "number", type=click.IntRange(1), metavar="N",
+@click.option("-np", "-n", "--num-proc", "number", type=click.IntRange(1), metavar="N",
               help="Ranks to start.  [the number of slots]")
 @click.option("-H", "--hosts", metavar="HOST:SLOTS,…", help="Hosts and their slots.  [this host]")
 @click.option("--hostfile", type=click.Path(path_type=Path, exists=True, dir_okay=False),
