@@ -44,6 +44,8 @@ class ExpertKeys(Model):
     """Width inside an expert."""
     shared: Number = 0
     """Width of a network that all tokens pass as well."""
+    shared_gate: Flag = False
+    """Whether a vector of the width weighs what that network gives, as in Qwen 2."""
     every: Count = 1
     """One layer in this many has a mixture, the last of each group."""
     first: Number = 0

@@ -28,7 +28,8 @@ def keys_of(config: Mapping[str, Any]) -> Keys:
     if kind not in FAMILIES:
         near = difflib.get_close_matches(kind, FAMILIES, n=1, cutoff=0.6)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"model_type {kind!r} is not known; allowed: {', '.join(FAMILIES)}{hint}")
+        raise ValueError(f"model_type {kind!r} is not known; allowed: {', '.join(FAMILIES)}{hint}; "
+                         "others go by the keys of a transformer (docs/use/own-model.md)")
     try:
         return {key: value for key, value in FAMILIES[kind](config).items() if value is not None}
     except KeyError as error:
@@ -58,6 +59,8 @@ def _llama(config: Mapping[str, Any]) -> Keys:
 
 
 def _windowed(config: Mapping[str, Any]) -> Keys:
+    """Mistral and Phi 3; Mistral 3 wraps a text model."""
+    config = config.get("text_config", config)
     return _decoder(config, window=config.get("sliding_window"))
 
 
@@ -79,8 +82,11 @@ def _qwen3(config: Mapping[str, Any]) -> Keys:
 def _sparse(config: Mapping[str, Any]) -> Keys:
     """Qwen's experts: in every ``decoder_sparse_step``-th layer."""
     shared = config.get("shared_expert_intermediate_size", 0)
-    return {"experts": {"count": config["num_experts"], "top_k": config["num_experts_per_tok"],
+    # The library's newer releases write the second name.
+    count = config.get("num_experts") or config["num_local_experts"]
+    return {"experts": {"count": count, "top_k": config["num_experts_per_tok"],
                         "ffn": config["moe_intermediate_size"], "shared": shared,
+                        "shared_gate": bool(shared),
                         "every": config.get("decoder_sparse_step", 1)}}
 
 
@@ -89,7 +95,7 @@ def _qwen2_moe(config: Mapping[str, Any]) -> Keys:
 
 
 def _qwen3_moe(config: Mapping[str, Any]) -> Keys:
-    return _qwen3(config) | _sparse(config)
+    return _qwen3(config) | {"head_width": config.get("head_dim")} | _sparse(config)
 
 
 def _deepseek(config: Mapping[str, Any]) -> Keys:
@@ -123,7 +129,9 @@ def _gemma2(config: Mapping[str, Any]) -> Keys:
 
 
 def _gemma3(config: Mapping[str, Any]) -> Keys:
-    config = config.get("text_config", config)
+    # The text model of a published file leaves out what equals the library's defaults.
+    config = {"num_attention_heads": 8, "num_key_value_heads": 4,
+              "vocab_size": 262_208} | config.get("text_config", config)
     return _gemma(config) | {"norms": 4, "qk_norm": True,
                              "window": config.get("sliding_window", 4096),
                              "full_every": config.get("sliding_window_pattern", 6)}
@@ -158,8 +166,8 @@ def _vit(config: Mapping[str, Any]) -> Keys:
 
 FAMILIES: dict[str, Callable[[Mapping[str, Any]], Keys]] = {
     "gpt2": _gpt2, "llama": _llama, "llama4": _llama4, "llama4_text": _llama4,
-    "mistral": _windowed, "mixtral": _mixtral, "qwen2": _qwen2, "qwen2_moe": _qwen2_moe,
-    "qwen3": _qwen3, "qwen3_moe": _qwen3_moe, "deepseek_v2": _deepseek, "deepseek_v3": _deepseek,
-    "gemma": _gemma, "gemma2": _gemma2, "gemma3": _gemma3, "gemma3_text": _gemma3, "bert": _bert,
-    "t5": _t5, "vit": _vit}
+    "mistral": _windowed, "mistral3": _windowed, "phi3": _windowed, "mixtral": _mixtral,
+    "qwen2": _qwen2, "qwen2_moe": _qwen2_moe, "qwen3": _qwen3, "qwen3_moe": _qwen3_moe,
+    "deepseek_v2": _deepseek, "deepseek_v3": _deepseek, "gemma": _gemma, "gemma2": _gemma2,
+    "gemma3": _gemma3, "gemma3_text": _gemma3, "bert": _bert, "t5": _t5, "vit": _vit}
 """Reader of each family by its ``model_type``."""

@@ -34,6 +34,8 @@ class Experts:
     ffn: int
     shared: int = 0
     """Width of the network that every token passes as well; 0: none."""
+    shared_gate: bool = False
+    """Whether a vector of the width weighs what that network gives, as in Qwen 2."""
     every: int = 1
     """One layer in this many has a mixture, the last of each group."""
     first: int = 0
@@ -290,3 +292,5 @@ def _mixture(shape: Transformer, name: str, tokens: int) -> Iterator[Layer]:
                 mix.count, mix.top_k)
     if mix.shared:
         yield from _network(shape, f"{name}.shared", mix.shared, tokens)
+        if mix.shared_gate:
+            yield nn.linear(f"{name}.shared.weight", width, 1, tokens, bias=False)

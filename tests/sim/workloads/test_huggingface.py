@@ -2,7 +2,11 @@
 
 Counts are those that Hugging Face prints beside a model's weights (safetensors metadata), or the
 authors' papers where so said. The configurations are numbers of the same pages, written by hand.
+Random shapes are held against the library itself, which makes the models without memory.
 """
+
+import json
+import random
 
 import pytest
 
@@ -58,10 +62,18 @@ CONFIGS = {
     "Qwen3-8B": config("qwen3", 36, 4096, 32, 151936, 12288, 8, 128),
     "Qwen3-30B-A3B": config("qwen3_moe", 48, 2048, 32, 151936, 6144, 4, 128, num_experts=128,
                             num_experts_per_tok=8, moe_intermediate_size=768),
+    "Qwen1.5-MoE-A2.7B": config("qwen2_moe", 24, 2048, 16, 151936, 5632, 16, num_experts=60,
+                                num_experts_per_tok=4, moe_intermediate_size=1408,
+                                shared_expert_intermediate_size=5632),
+    "Phi-3-mini-4k-instruct": config("phi3", 32, 3072, 32, 32064, 8192, 32, sliding_window=2047),
     "DeepSeek-V3": config("deepseek_v3", 61, 7168, 128, 129280, 18432, 128, **DEEPSEEK),
     "gemma-2b": config("gemma", 18, 2048, 8, 256000, 16384, 1, 256),
     "gemma-7b": config("gemma", 28, 3072, 16, 256000, 24576, 16, 256),
     "gemma-2-9b": config("gemma2", 42, 3584, 16, 256000, 14336, 8, 256),
+    # The published file leaves out heads and words, which equal the library's defaults.
+    "gemma-3-4b-it": {"model_type": "gemma3", "text_config": {
+        "model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240,
+        "num_hidden_layers": 34, "sliding_window": 1024}},
     "gemma-3-1b": config("gemma3_text", 26, 1152, 4, 262144, 6912, 1, 256),
     "bert-base-uncased": config("bert", 12, 768, 12, 30522, 3072, max_position_embeddings=512),
     "t5-small": t5(6, 512, 8, 64, 2048),
@@ -85,7 +97,9 @@ def model(name, tokens=2048):
     ("Llama-3.1-405B", 405_853_388_800), ("Mistral-7B-v0.1", 7_241_732_096),
     ("Mixtral-8x7B-v0.1", 46_702_792_704), ("Mixtral-8x22B-v0.1", 140_620_634_112),
     ("Qwen2-0.5B", 494_032_768), ("Qwen2-7B", 7_615_616_512), ("Qwen3-8B", 8_190_735_360),
-    ("Qwen3-30B-A3B", 30_532_122_624), ("gemma-2b", 2_506_172_416), ("gemma-7b", 8_537_680_896),
+    ("Qwen3-30B-A3B", 30_532_122_624), ("Qwen1.5-MoE-A2.7B", 14_315_784_192),
+    ("Phi-3-mini-4k-instruct", 3_821_079_552), ("gemma-3-4b-it", 3_880_263_168),
+    ("gemma-2b", 2_506_172_416), ("gemma-7b", 8_537_680_896),
     ("gemma-2-9b", 9_241_705_984), ("gemma-3-1b", 999_885_952),
     ("bert-base-uncased", 109_482_240), ("t5-small", 60_506_624), ("t5-base", 222_903_552),
     ("t5-3b", 2_851_598_336), ("t5-v1_1-base", 247_577_856),
@@ -114,7 +128,56 @@ def test_experts_leave_the_published_share_at_work(name, billions, active):
 
 def test_every_family_is_read():
     assert set(FAMILIES) - {kind["model_type"] for kind in CONFIGS.values()} == {
-        "deepseek_v2", "gemma3", "qwen2_moe"}
+        "deepseek_v2", "mistral3"}
+
+
+WRAPPED = {"llama4": "llama4_text", "gemma3": "gemma3_text", "mistral3": "mistral"}
+"""Text models inside families of several."""
+MORE = {"deepseek_v2": {"num_experts_per_tok": 2}, "phi3": {"pad_token_id": 0}}
+
+
+def random_fields(kind, choose):
+    """Fields of a small model of a family, for the library's own configuration class."""
+    heads, head, tied = choose((2, 4, 8)), choose((32, 64)), choose((True, False))
+    width, layers, inner = heads * head, choose((2, 3, 4)), choose((192, 256))
+    if kind == "gpt2":
+        return {"n_layer": layers, "n_embd": width, "n_head": heads, "vocab_size": 1000,
+                "n_positions": choose((64, 512)), "n_inner": choose((None, inner))}
+    if kind == "t5":
+        return {"num_layers": layers, "num_decoder_layers": choose((None, 4)), "d_model": width,
+                "num_heads": heads, "d_kv": 2 * head, "d_ff": inner, "vocab_size": 1000,
+                "feed_forward_proj": choose(("relu", "gated-gelu")), "tie_word_embeddings": tied}
+    fields = {"num_hidden_layers": layers, "hidden_size": width, "num_attention_heads": heads,
+              "intermediate_size": inner}
+    if kind == "vit":
+        return fields | {"id2label": {0: "cat", 1: "dog", 2: "cow"}}
+    if kind == "bert":
+        return fields | {"vocab_size": 1000}
+    if choose((True, False)):
+        fields |= {"head_dim": head, "hidden_size": 2 * width}
+    tied = tied or kind.startswith("gemma")
+    return fields | {"num_key_value_heads": choose((1, 2)), "vocab_size": choose((1000, 1024)),
+                     "tie_word_embeddings": tied} | MORE.get(kind, {})
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_random_shapes_have_the_librarys_parameters(kind):
+    """The file is what the library would save, which leaves fields out."""
+    import torch
+    import transformers
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    heads = {"t5": transformers.AutoModelForSeq2SeqLM, "bert": transformers.AutoModel,
+             "vit": transformers.AutoModelForImageClassification}
+    for seed in range(4):
+        text = CONFIG_MAPPING[WRAPPED.get(kind, kind)](
+            **random_fields(kind, random.Random(seed).choice))
+        whole = CONFIG_MAPPING[kind](text_config=text.to_dict()) if kind in WRAPPED else text
+        with torch.device("meta"):
+            theirs = heads.get(kind, transformers.AutoModelForCausalLM).from_config(text)
+        read = keys_of(json.loads(whole.to_json_string(use_diff=True)))
+        ours = build(TransformerKeys.model_validate(read).shape, 128)
+        assert ours.parameters == sum(each.numel() for each in theirs.parameters()), (seed, read)
 
 
 @pytest.mark.parametrize(("given", "says"), [
