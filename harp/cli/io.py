@@ -15,7 +15,7 @@ import secrets
 import stat
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TextIO, TypeVar
 
 import click
 
@@ -162,6 +162,15 @@ def _replace(path: Path, data: bytes, mode: int | None) -> None:
         raise
 
 
+def drop_output(stream: TextIO) -> None:
+    """Let what a stream holds and gets go nowhere, after it could not be written.
+
+    Python flushes its standard streams once more at exit; that would be a traceback.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
 def _write_stdout(data: bytes) -> None:
     try:
         sys.stdout.flush()
@@ -172,9 +181,7 @@ def _write_stdout(data: bytes) -> None:
             binary.write(data)
         sys.stdout.flush()
     except BrokenPipeError as error:
-        # Python flushes stdout once more at exit; without a reader that would be a traceback.
-        with contextlib.suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_output(sys.stdout)
         raise OutputError("cannot write to standard output: its reader has gone") from error
     except OSError as error:
         raise OutputError(f"cannot write to standard output: {_reason(error)}") from error
