@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, TextIO, TypeVar
 
 import click
 
+from harp import reading as files
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
@@ -49,7 +51,7 @@ def hex_bytes(text: str) -> bytes:
 
 def read_text(path: Path) -> str:
     """Read a text file; `InputError` if it cannot be read."""
-    return reading(path, lambda one: one.read_text("utf-8"))
+    return reading(path, files.read_text)
 
 
 def reading(path: Path, how: Callable[[Path], Read]) -> Read:

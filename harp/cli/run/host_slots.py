@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from harp.cli.io import InputError, read_text
 from harp.cli.run.processes import ending
 from harp.nearest import nearest_name
 
@@ -88,9 +89,9 @@ def _is_ipv6(text: str) -> bool:
 def read_hostfile(path: Path) -> list[tuple[str, int]]:
     """Read lines ``host slots=N`` or ``host:N``, the formats of Open MPI, MPICH and Horovod."""
     try:
-        lines = path.read_text("utf-8-sig").splitlines()
-    except UnicodeDecodeError:
-        raise click.UsageError(f"--hostfile {path} cannot be read: it is not text") from None
+        lines = read_text(path).splitlines()
+    except InputError as error:
+        raise click.UsageError(f"--hostfile {error.message}") from None
     hosts: dict[str, int] = {}
     for number, line in enumerate(lines, 1):
         words = line.partition("#")[0].split()

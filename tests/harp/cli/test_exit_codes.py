@@ -5,19 +5,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from harp.cli.main import COMMANDS
+from harp.reading import read_bytes
 from tests.support import PATIENCE_S
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-BAD_FILES = ["{missing}", "{folder}", "{junk}", "{binary}", "{empty}"]
+BAD_FILES = ["{missing}", "{folder}", "{junk}", "{binary}", "{empty}", "{fifo}", "{long}"]
 TAKES_FILE = ["decode", "diagnose", "plan", "env --plan", "probe --plan", "run -np 2 {} ",
-              "run -np 2 --hostfile {} true", "sim run", "sim validate"]
+              "run -np 2 --hostfile {} true", "sim run", "sim validate",
+              "sim run {good} --collective allreduce --sizes 8 --tuned"]
 """Where a file is read: at the end, or where the braces are."""
 
 WRONG = [
@@ -49,6 +48,10 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("files")
     named = {name: folder / name for name in ("missing", "folder", "junk", "binary", "empty")}
     named["folder"].mkdir()
+    named["fifo"] = folder / "fifo"  # to which nobody writes
+    os.mkfifo(named["fifo"])
+    named["long"] = folder / ("x" * 300)
+    named["good"] = Path("tests/data/good/small.yaml").absolute()
     named["junk"].write_text("{junk")
     named["binary"].write_bytes(b"\xff\xfe\0junk" * 9)
     named["empty"].write_text("")
@@ -81,6 +84,17 @@ def test_a_wrong_settings_file_is_exit_code_2(text: str | None, tmp_path: Path) 
     if text is not None:
         file.write_text(f"{text}\n")
     check_sentence(run_harp(["env"], HARP_CONF_FILE=str(file)))
+
+
+def test_a_settings_file_or_table_that_is_a_pipe_is_not_waited_for(files: dict[str, Path]) -> None:
+    assert run_harp(["env"], HARP_CONF_FILE=str(files["fifo"])).returncode == 0  # as an empty file
+    check_sentence(run_harp(["run", "-np", "1", "true"], HARP_TUNER=str(files["fifo"])))
+
+
+def test_a_file_without_end_is_not_read_for_ever() -> None:
+    assert read_bytes("/dev/null") == b""
+    with pytest.raises(OSError, match="File too large"):
+        read_bytes("/dev/zero", 1 << 20)
 
 
 def test_every_command_is_asked() -> None:

@@ -219,9 +219,9 @@ def without_a_reader():
     (lambda: os.open("/dev/full", os.O_WRONLY), "no space left on device")])
 def test_ranks_do_not_wait_for_an_output_that_is_gone(opened, why):
     output = opened()
-    ended = subprocess.run([*HARP, "-np", "2", "sh", "-c", "seq 100000; [ $RANK = 0 ] || sleep 500"],
-                           stdout=output, stderr=subprocess.PIPE, text=True, check=False,
-                           timeout=PATIENCE_S)
+    ended = subprocess.run([*HARP, "-np", "2", "sh", "-c",
+                            "seq 100000; [ $RANK = 0 ] || sleep 500"], stdout=output, text=True,
+                           stderr=subprocess.PIPE, check=False, timeout=PATIENCE_S)
     os.close(output)
     assert ended.returncode == 1
     assert ended.stderr == (f"error: what the ranks print cannot be written: {why}; they were "
