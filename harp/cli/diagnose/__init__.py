@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harp.cli.io import InputError, check_target, naming_address, read_text, write_text
+from harp.cli.options import Number, whole
 from harp.reading import read_bytes
 
 if TYPE_CHECKING:
@@ -37,9 +38,10 @@ def _parse_address(text: str, default: str = "") -> tuple[str, int]:
     """Split HOST:PORT or [IPV6]:PORT."""
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]") or default
-    if not host or not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
+    number = whole(port)
+    if not host or number is None or not 1 <= number <= 65535:
         raise click.UsageError(f"{text!r} is neither a file nor HOST:PORT, like node-1:9407")
-    return host, int(port)
+    return host, number
 
 
 @click.command()
@@ -49,7 +51,7 @@ def _parse_address(text: str, default: str = "") -> tuple[str, int]:
               help="Serve this host's counters to clients that hold the token.")
 @click.option("--token-file", metavar="FILE",
               help="File with the token, the same on all hosts; only its owner may read it.")
-@click.option("--seconds", type=click.FloatRange(0.5, 60), default=2.0, show_default=True,
+@click.option("--seconds", type=Number(0.5, 60), default=2.0, show_default=True,
               help="Time over which counters are compared.")
 @click.option("--map", "map_file", metavar="FILE",
               help="Map of harp probe, so that routers between the hosts can be named.")

@@ -28,6 +28,13 @@ WRONG = [
     "perf --handle 00", "perf no.such.host.invalid", "perf --local --faults xx",
     "perf --local --sizes 8:x", "perf --serve --control 99999", "perf --serve --address 9.9.9.9",
     "top --bogus", "top x", "top --export 127.0.0.1:1x", "top --export {missing}/x",
+    "top --interval nan --export {junk}", "top --interval inf --export {junk}",
+    "top --export " + "9" * 5000, "diagnose --snapshot {junk} --seconds nan",
+    "perf --local --seconds nan", "perf --local --sizes " + "9" * 5000,
+    "perf --local --cpu 99999999999999999999", "perf --local --cpu -7", "perf --local --mtu -5",
+    "perf a..b", "perf " + "a" * 300, "probe 127.0.0.1 --seconds nan",
+    "probe 127.0.0.1 --fingerprint --most-bps nan",
+    "run -np 100000000 true", "run -H localhost:100000000 true", "run -H a:" + "9" * 5000 + " true",
     "diagnose --snapshot {missing}/x", "diagnose node-1:99999", "diagnose --serve 1x",
     "decode {junk} --secret zz", "decode {junk} --secret 00",
     "setup --nics nosuch", "setup --nics a..b", "setup --mtu 1", "setup --undo --mtu 1500",
@@ -76,6 +83,13 @@ def test_wrong_input_is_exit_code_2(words: str, files: dict[str, Path]) -> None:
     before = sorted(files["folder"].parent.iterdir())
     check_sentence(run_harp(words.format(**files).split()))
     assert sorted(files["folder"].parent.iterdir()) == before
+
+
+def test_no_server_is_a_sentence_without_pythons_numbers() -> None:
+    done = run_harp(["perf", "127.0.0.1", "--control", "1"])
+    assert (done.returncode, done.stderr) == (1, (
+        "error: no server at 127.0.0.1, TCP port 1: Connection refused; run `harp perf --serve` "
+        "there\n"))
 
 
 @pytest.mark.parametrize("text", [None, "no line", "HARP_CONF_FILE=x", "HARP_PATHS=many"])
