@@ -28,6 +28,8 @@ SHOWN = 60
 """Characters of a wrong value that an error repeats."""
 
 
+LONGEST_WORD = 1000
+"""Characters of a word that an error repeats whole, such as a path."""
 MOST_BYTES = 1 << 30
 """Largest file that is read unless a caller has a limit of its own; the plan of an all-to-all
 between 2,048 ranks has half of that."""
@@ -57,6 +59,16 @@ def _open_at_once(path: str, flags: int) -> int:
     descriptor = os.open(path, flags | os.O_NONBLOCK)
     os.set_blocking(descriptor, True)
     return descriptor
+
+
+def printable(text: str) -> str:
+    """One line that no terminal acts on: blanks for line ends, escapes for control characters.
+
+    Of a word longer than any name both ends are there.
+    """
+    words = (word if len(word) <= LONGEST_WORD else f"{word[:SHOWN]}…{word[-SHOWN:]}"
+             for word in text.split())
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(words))
 
 
 class FileError(ValueError):

@@ -137,8 +137,8 @@ def main(topology: Path, **options: object) -> int:
     if ask.collective is not None:
         _time_collective(cluster, scenarios[0], ask)
         return 0
+    from harp.reading import printable
     from sim.answer.answer import answer
-    from sim.schema.errors import printable
 
     report = answer(cluster, scenarios, record=ask.records, draws=ask.draws, why=ask.asks_why,
                     search_idle=True, quiet=ask.quiet, fidelity=ask.fidelity, capture=capture)

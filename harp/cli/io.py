@@ -234,6 +234,15 @@ def _identity(target: str) -> str:
     return target
 
 
+def reason_of(error: OSError) -> str:
+    """Say in one sentence, for the user, what failed that no command foresaw.
+
+    An error without a file is one of standard output.
+    """
+    what = error.filename or "standard output"
+    return f"{what}: {error.strerror or error}"
+
+
 def _reason(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
 

@@ -111,5 +111,23 @@ def test_a_file_without_end_is_not_read_for_ever() -> None:
         read_bytes("/dev/zero", 1 << 20)
 
 
+def test_a_sentence_repeats_no_control_characters_and_no_endless_words() -> None:
+    done = run_harp(["sim", "\33[31m" + "x" * 9000])
+    check_sentence(done)
+    assert done.stderr[:-1].isprintable()
+    assert len(done.stderr) < 300
+
+
+@pytest.mark.parametrize("words", ["-m harp.cli.main check --json", "-m sim.compare {good} {good}",
+                                   "-m sim.run {good} --draws 0"])
+def test_a_full_disk_under_the_output_is_one_sentence(words: str, files: dict[str, Path]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([sys.executable, *words.format(**files).split()], stdout=full,
+                              stderr=subprocess.PIPE, text=True, check=False, timeout=PATIENCE_S)
+    assert (done.returncode, done.stderr.splitlines()[-1:]) == (
+        1, ["error: standard output: No space left on device"])
+    assert "Traceback" not in done.stderr
+
+
 def test_every_command_is_asked() -> None:
     assert set(COMMANDS) <= {words.split()[0] for words in WRONG}
