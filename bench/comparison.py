@@ -17,6 +17,7 @@ import click
 from bench.arms import Bench, Sample
 from bench.rows import Mistake, Result, Row
 from bench.subject import BenchError, PeerError, Subject
+from harp.cli.options import Number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -177,7 +178,7 @@ def compare(about: str | None, rows: Mapping[str, ArmRow], **more: Any) -> Subje
     """Return the subject of a table of arms."""
     return Subject(about or "", rows, measure, [
         click.Option(["--seconds"], default=1.0, show_default=True, help="Of each measurement.",
-                     type=click.FloatRange(0, 3600, min_open=True)),
+                     type=Number(0, 3600, min_open=True)),
         click.Option(["--rounds"], default=5, show_default=True, help="Measurements of each arm.",
                      type=click.IntRange(1, 3600)),
         click.Option(["--cpus"], callback=read_cpus, metavar="N,N",

@@ -1,4 +1,7 @@
-"""JSON that a person may have edited: what is wrong in it is one sentence that says where.
+"""Files that a person may have edited: what is wrong in one is one sentence that says where.
+
+`read_bytes` and `read_text` read a file that a user named: they end, whatever it is. `parse` reads
+JSON.
 
 >>> plan = parse('{"ranks": [{"rank": 0}, {"rank": -1}]}')
 >>> [rank["rank"].whole(0, 7) for rank in plan["ranks"].each()]
@@ -8,18 +11,64 @@ harp.reading.FileError: ranks[1].rank is -1: a whole number from 0 to 7 is possi
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import json
 import math
+import os
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from harp.nearest import nearest_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 SHOWN = 60
 """Characters of a wrong value that an error repeats."""
+
+
+LONGEST_WORD = 1000
+"""Characters of a word that an error repeats whole, such as a path."""
+MOST_BYTES = 1 << 30
+"""Largest file that is read unless a caller has a limit of its own; the plan of an all-to-all
+between 2,048 ranks has half of that."""
+
+
+def read_bytes(path: str | Path, most_bytes: int = MOST_BYTES) -> bytes:
+    """Read a file without waiting: a FIFO that nobody writes to is empty.
+
+    Raises OSError, EFBIG for a file, or a device without end, of more than ``most_bytes``.
+    """
+    with open(path, "rb", opener=_open_at_once) as stream:
+        data = stream.read(most_bytes + 1)
+    if len(data) > most_bytes:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
+    return data
+
+
+def read_text(path: str | Path) -> str:
+    """Read text of UTF-8, without the mark of some editors in front, as `read_bytes` does.
+
+    Raises OSError and UnicodeDecodeError.
+    """
+    return read_bytes(path).decode("utf-8-sig")
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    descriptor = os.open(path, flags | os.O_NONBLOCK)
+    os.set_blocking(descriptor, True)
+    return descriptor
+
+
+def printable(text: str) -> str:
+    """One line that no terminal acts on: blanks for line ends, escapes for control characters.
+
+    Of a word longer than any name both ends are there.
+    """
+    words = (word if len(word) <= LONGEST_WORD else f"{word[:SHOWN]}…{word[-SHOWN:]}"
+             for word in text.split())
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(words))
 
 
 class FileError(ValueError):

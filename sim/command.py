@@ -66,6 +66,11 @@ class PlainCommand(click.Command):
             sys.exit(130)
         except click.ClickException as error:
             _exit(error.format_message())
+        except OSError as error:
+            from harp.cli.io import drop_output, reason_of
+
+            drop_output(sys.stdout)
+            _exit(reason_of(error), 1)
         except Exception as error:
             from lab.namespace import LabError
             from sim.network.interface import NetworkError
@@ -77,8 +82,8 @@ class PlainCommand(click.Command):
         sys.exit(status if isinstance(status, int) else 0)
 
 
-def _exit(message: str) -> NoReturn:
-    from sim.schema.errors import printable
+def _exit(message: str, status: int = 2) -> NoReturn:
+    from harp.reading import printable
 
     click.echo(f"error: {printable(message)}", err=True)
-    raise SystemExit(2)
+    raise SystemExit(status)

@@ -137,8 +137,8 @@ def main(topology: Path, **options: object) -> int:
     if ask.collective is not None:
         _time_collective(cluster, scenarios[0], ask)
         return 0
+    from harp.reading import printable
     from sim.answer.answer import answer
-    from sim.schema.errors import printable
 
     report = answer(cluster, scenarios, record=ask.records, draws=ask.draws, why=ask.asks_why,
                     search_idle=True, quiet=ask.quiet, fidelity=ask.fidelity, capture=capture)
@@ -354,6 +354,7 @@ def _time_collective(cluster: Cluster, scenario: Scenario, ask: Options) -> None
 
 def _tuning(path: str, collective: str, cluster: Cluster) -> Tuning:
     """The table of --tuned, which must have rows for this cluster's communicator."""
+    from harp.cli.io import InputError, read_text
     from harp.collectives.tuning import Tuning, TuningError
     from sim.network.nccl import PLANS
 
@@ -361,10 +362,9 @@ def _tuning(path: str, collective: str, cluster: Cluster) -> Tuning:
         raise click.UsageError(f"--tuned does not work for {collective}: only NCCL's choices for "
                                f"{', '.join(PLANS)} are simulated")
     try:
-        tuning = Tuning.from_json(Path(path).read_text("utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise click.UsageError(f"--tuned {path} cannot be read: {reason}") from error
+        tuning = Tuning.from_json(read_text(Path(path)))
+    except InputError as error:
+        raise click.UsageError(f"--tuned {error.message}") from error
     except TuningError as error:
         raise click.UsageError(f"--tuned {path} is no tuning table: {error}") from error
     if not tuning.has(cluster.gpus, cluster.hosts):

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from harp.cli.options import Number
 from sim.command import plain_command, set_option
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ PATH = click.Path(path_type=Path)
                    "channels, paths, engines) and write env, tuning.json and report.md here; "
                    "continues an earlier search.")
 @click.option("--lossless", is_flag=True, help="For --settings: no top-k.")
-@click.option("--ratio", "ratios", multiple=True, type=click.FloatRange(0, 1, min_open=True),
+@click.option("--ratio", "ratios", multiple=True, type=Number(0, 1, min_open=True),
               help="For --settings: share of the elements that top-k sends (may be repeated).  "
                    "[0.01]")
 @click.option("--layouts", is_flag=True,

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import gzip
 import struct
+import zlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def problem_of(path: Path) -> str:
             return _walk(file)
     except EOFError:
         return "it is compressed and ends amid its content: it was copied or written in part"
-    except gzip.BadGzipFile:
+    except (gzip.BadGzipFile, zlib.error):
         return "it is compressed and damaged"
 
 

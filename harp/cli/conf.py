@@ -14,6 +14,7 @@ import click
 
 from harp._cnet import ffi, lib
 from harp.nearest import nearest_name
+from harp.reading import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -42,7 +43,7 @@ def settings() -> dict[str, str]:
     """Read the file, then the environment, which wins; empty values are ignored."""
     file = path()
     try:
-        text = file.read_text("utf-8-sig")
+        text = read_text(file)
     except FileNotFoundError:
         if os.environ.get("HARP_CONF_FILE"):
             raise click.UsageError(f"HARP_CONF_FILE {file} does not exist") from None

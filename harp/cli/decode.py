@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import stat
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -310,6 +311,12 @@ def line(frame: Frame) -> str:
             f"[tag {frame.tag}, crc {frame.crc}]").replace("  [", " [")
 
 
+def _is_kept(path: Path) -> bool:
+    """Whether it can be read again; what is neither file nor pipe fails by itself."""
+    mode = path.stat().st_mode
+    return not (stat.S_ISFIFO(mode) or stat.S_ISCHR(mode))
+
+
 def _document(frame: Frame) -> dict[str, Any]:
     layer = frame.layer
     fields = ("version", "path", "flags", "epoch", "length", "packet", "message", "offset", "size")
@@ -352,6 +359,9 @@ def decode(capture: Path, *, secret: str | None, port: int | None, bad: bool, su
     """
     logging.getLogger("scapy").setLevel(logging.ERROR)
     known = parse_secret(secret)
+    if not reading(capture, _is_kept):
+        raise InputError(f"{capture} is a pipe or a device, and a capture is read twice: copy it "
+                         "to a file")
     problem = reading(capture, problem_of)
     total = Summary()
 

@@ -15,9 +15,11 @@ import secrets
 import stat
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TextIO, TypeVar
 
 import click
+
+from harp import reading as files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -49,7 +51,7 @@ def hex_bytes(text: str) -> bytes:
 
 def read_text(path: Path) -> str:
     """Read a text file; `InputError` if it cannot be read."""
-    return reading(path, lambda one: one.read_text("utf-8"))
+    return reading(path, files.read_text)
 
 
 def reading(path: Path, how: Callable[[Path], Read]) -> Read:
@@ -162,6 +164,15 @@ def _replace(path: Path, data: bytes, mode: int | None) -> None:
         raise
 
 
+def drop_output(stream: TextIO) -> None:
+    """Let what a stream holds and gets go nowhere, after it could not be written.
+
+    Python flushes its standard streams once more at exit; that would be a traceback.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
 def _write_stdout(data: bytes) -> None:
     try:
         sys.stdout.flush()
@@ -172,9 +183,7 @@ def _write_stdout(data: bytes) -> None:
             binary.write(data)
         sys.stdout.flush()
     except BrokenPipeError as error:
-        # Python flushes stdout once more at exit; without a reader that would be a traceback.
-        with contextlib.suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_output(sys.stdout)
         raise OutputError("cannot write to standard output: its reader has gone") from error
     except OSError as error:
         raise OutputError(f"cannot write to standard output: {_reason(error)}") from error
@@ -223,6 +232,15 @@ def _identity(target: str) -> str:
     with contextlib.suppress(OSError, ValueError):
         return os.path.realpath(target)
     return target
+
+
+def reason_of(error: OSError) -> str:
+    """Say in one sentence, for the user, what failed that no command foresaw.
+
+    An error without a file is one of standard output.
+    """
+    what = error.filename or "standard output"
+    return f"{what}: {error.strerror or error}"
 
 
 def _reason(error: OSError) -> str:

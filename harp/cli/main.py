@@ -12,8 +12,10 @@ from typing import NoReturn
 
 import click
 
+from harp.cli.io import drop_output, reason_of
 from harp.nearest import nearest_name
 from harp.net.errors import HarpError
+from harp.reading import printable
 
 COMMANDS = {
     "check": "Report what this host can do for HARP, and what to change.",
@@ -84,14 +86,14 @@ def main() -> NoReturn:
         _print_error(str(error))
         sys.exit(1)
     except OSError as error:
-        _print_error(f"{error.filename}: {error.strerror}" if error.filename else
-             error.strerror or str(error))
+        drop_output(sys.stdout)
+        _print_error(reason_of(error))
         sys.exit(1)
     sys.exit(status if isinstance(status, int) else 0)
 
 
 def _print_error(message: str) -> None:
-    click.echo(f"error: {' '.join(message.split())}", err=True)
+    click.echo(f"error: {printable(message)}", err=True)
 
 
 if __name__ == "__main__":

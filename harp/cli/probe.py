@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harp.cli.io import STDOUT, check_target, write_text
+from harp.cli.options import Number
 
 if TYPE_CHECKING:
     from harp.net.trace import Trace
@@ -52,7 +53,7 @@ def _is_ipv4(text: str) -> bool:
 @click.option("--ports", default=PORTS, show_default=True, callback=_parse_ports,
               help="Source ports to probe.")
 @click.option("--source", metavar="ADDRESS", help="Source address.  [the route's]")
-@click.option("--seconds", default=10.0, show_default=True, type=click.FloatRange(0.5, 600),
+@click.option("--seconds", default=10.0, show_default=True, type=Number(0.5, 600),
               help="Longest time per target.")
 @click.option("--latency", is_flag=True,
               help="Measure round trips instead, by TCP connects to --port; harp plan orders ranks "
@@ -60,7 +61,7 @@ def _is_ipv4(text: str) -> bool:
 @click.option("--fingerprint", is_flag=True,
               help="Group ports into paths by delays that rise together while another job sends; "
               "for networks where no router answers.")
-@click.option("--most-bps", default=1e6, show_default=True, type=click.FloatRange(1e4, 1e12),
+@click.option("--most-bps", default=1e6, show_default=True, type=Number(1e4, 1e12),
               help="Bits per second that --fingerprint sends; 1e6 is 1 % of a 100 Mb/s link.")
 @click.option("--answer", metavar="ADDRESS", help="Answer another host's --fingerprint, at --port.")
 @click.option("--plan", metavar="PLAN", type=click.Path(path_type=Path),

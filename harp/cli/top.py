@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harp.cli.io import check_target, naming_address, write_text
+from harp.cli.options import Number, whole
 from harp.cli.stats_files import Snapshot, forget, snapshots
 from harp.net.errors import Reason
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 BAD = ("bad_short", "bad_version", "bad_tag", "bad_header", "strangers")
 """Engine counters of refused frames."""
 MOST_PORT = 65535
+MOST_INTERVAL_S = 1e6
 NARROW = 130
 """Terminal width below which the least important columns are left out."""
 
@@ -244,12 +246,13 @@ def _export(export: str, pids: Sequence[int], interval_s: float, *, once: bool,
     from harp.cli.prometheus import exposition, server
 
     address, _, port = export.rpartition(":")
-    if port.isascii() and port.isdigit():
-        if int(port) > MOST_PORT:
+    number = whole(port)
+    if number is not None:
+        if number > MOST_PORT:
             raise click.UsageError(f"--export {export}: a port is at most {MOST_PORT}")
         address = address.strip("[]") or "0.0.0.0"
-        with naming_address(address, int(port)):
-            made = server(address, int(port), lambda: _look(pids, keep=True))
+        with naming_address(address, number):
+            made = server(address, number, lambda: _look(pids, keep=True))
         with made:
             click.echo(f"serving metrics on port {made.server_port}, path /metrics")
             _until_interrupted(made.serve_forever)
@@ -290,7 +293,7 @@ def _until_interrupted(run: Callable[[], object]) -> None:
 @click.argument("pids", nargs=-1, type=int, metavar="[PROCESS]...")
 @click.option("--once", is_flag=True, help="Print totals since the start, and exit.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-@click.option("--interval", type=click.FloatRange(min=0.1), default=1.0, show_default=True,
+@click.option("--interval", type=Number(0.1, MOST_INTERVAL_S), default=1.0, show_default=True,
               metavar="SECONDS", help="Time between two samples.")
 @click.option("--events", type=click.IntRange(min=0), default=0, metavar="N",
               help="Also show the last N events that each engine recorded.")

@@ -12,11 +12,11 @@ names one (`harp.collectives.tuning`), then a threshold between few steps and fe
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harp.collectives.tuning import Tuning, TuningError
 from harp.lightcc.settings import WHOLE_BITS
+from harp.reading import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -90,7 +90,7 @@ def tuning_of(environment: Mapping[str, str]) -> Tuning | None:
     if not named:
         return None
     try:
-        return Tuning.from_json(Path(named).read_text("utf-8-sig"))
+        return Tuning.from_json(read_text(named))
     except UnicodeDecodeError:
         raise ValueError(f"HARP_TUNER {named}: it is not text") from None
     except (OSError, TuningError) as error:

@@ -20,6 +20,8 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from harp.reading import printable
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
 
@@ -121,11 +123,6 @@ def holds(value: object, part: str | int) -> bool:
     if isinstance(value, list):
         return isinstance(part, int) and 0 <= part < len(value)
     return isinstance(value, dict) and part in value
-
-
-def printable(text: str) -> str:
-    """One line that no terminal acts on: blanks for line ends, escapes for control characters."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(text.split()))
 
 
 def show(value: object) -> str:

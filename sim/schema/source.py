@@ -16,8 +16,8 @@ the new value are those of the file, with the argument in place of file and line
 
 from __future__ import annotations
 
+import errno
 import hashlib
-import os
 import re
 from copy import copy
 from dataclasses import dataclass, field
@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import yaml
 from pydantic import ValidationError
 
+from harp.reading import read_bytes
 from sim.schema.errors import Problem, TopologyError, holds, key_text, listing, problems, show
 
 if TYPE_CHECKING:
@@ -425,21 +426,12 @@ def read_input(path: FilePath, *, most_bytes: int, allowed: str) -> bytes:
     """
     file = str(path)
     try:
-        with open(path, "rb", opener=_open_at_once) as stream:
-            data = stream.read(most_bytes + 1)
+        return read_bytes(path, most_bytes)
     except IsADirectoryError:
         raise TopologyError(file, Problem("is a directory", allowed=allowed)) from None
     except (OSError, ValueError) as error:
+        if getattr(error, "errno", 0) == errno.EFBIG:
+            limit = f"at most {most_bytes >> 20} MiB"
+            raise TopologyError(file, Problem("the file is too large", allowed=limit)) from None
         reason = getattr(error, "strerror", None) or str(error)
         raise TopologyError(file, Problem(f"cannot be read: {reason}")) from None
-    if len(data) > most_bytes:
-        limit = f"at most {most_bytes >> 20} MiB"
-        raise TopologyError(file, Problem("the file is too large", allowed=limit))
-    return data
-
-
-def _open_at_once(path: str, flags: int) -> int:
-    """Open without waiting for the other end of a FIFO: one that nobody writes to is empty."""
-    descriptor = os.open(path, flags | os.O_NONBLOCK)
-    os.set_blocking(descriptor, True)
-    return descriptor

@@ -12,6 +12,7 @@ Each file uses only those above it. Only the first two touch the host.
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import socket
 import sys
@@ -20,7 +21,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harp.cli.io import InputError, check_target, naming_address, write_text
+from harp.cli.io import InputError, check_target, naming_address, read_text, write_text
+from harp.cli.options import Number, whole
+from harp.reading import read_bytes
 
 if TYPE_CHECKING:
     from harp.cli.diagnose.snapshot import Report
@@ -35,9 +38,10 @@ def _parse_address(text: str, default: str = "") -> tuple[str, int]:
     """Split HOST:PORT or [IPV6]:PORT."""
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]") or default
-    if not host or not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
+    number = whole(port)
+    if not host or number is None or not 1 <= number <= 65535:
         raise click.UsageError(f"{text!r} is neither a file nor HOST:PORT, like node-1:9407")
-    return host, int(port)
+    return host, number
 
 
 @click.command()
@@ -47,7 +51,7 @@ def _parse_address(text: str, default: str = "") -> tuple[str, int]:
               help="Serve this host's counters to clients that hold the token.")
 @click.option("--token-file", metavar="FILE",
               help="File with the token, the same on all hosts; only its owner may read it.")
-@click.option("--seconds", type=click.FloatRange(0.5, 60), default=2.0, show_default=True,
+@click.option("--seconds", type=Number(0.5, 60), default=2.0, show_default=True,
               help="Time over which counters are compared.")
 @click.option("--map", "map_file", metavar="FILE",
               help="Map of harp probe, so that routers between the hosts can be named.")
@@ -123,7 +127,7 @@ def _collect_reports(sources: tuple[str, ...], token_file: str | None,
     from harp.cli.diagnose.exchange import ask_all
     from harp.cli.diagnose.snapshot import MOMENTS
 
-    files = [source for source in sources if Path(source).exists()]
+    files = [source for source in sources if os.path.exists(source)]  # noqa: PTH110 - never raises
     hosts = [_parse_address(source) for source in sources if source not in files]
     read = [_read_file(file) for file in files]
     reports = [each for each in read if not isinstance(each, str)]
@@ -147,7 +151,7 @@ def _read_file(file: str) -> Report | str:
     from harp.cli.diagnose.snapshot import SnapshotError, from_json
 
     try:
-        return from_json(Path(file).read_bytes())
+        return from_json(read_bytes(file))
     except OSError as error:
         return f"{file} cannot be read: {error.strerror}"
     except SnapshotError as error:
@@ -201,9 +205,7 @@ def _routers(map_file: str) -> dict[tuple[str, str], tuple[str, ...]]:
     from harp.routing.path_plan import PlanError
 
     try:
-        ways = from_json(Path(map_file).read_text("utf-8"))
-    except OSError as error:
-        raise click.UsageError(f"{map_file} cannot be read: {error.strerror}") from error
+        ways = from_json(read_text(Path(map_file)))
     except PlanError as error:
         raise click.UsageError(f"{map_file}: {error}") from error
     return {(f"{way.source}:{port}", way.target):

@@ -29,6 +29,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from harp.cli.diagnose.snapshot import FORMAT, SnapshotError, from_json, take_report, to_json
+from harp.reading import read_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,7 +56,7 @@ class ExchangeError(Exception):
 def read_token(path: Path) -> bytes:
     """Read a token; ExchangeError if others may read the file, or the token is too short."""
     try:
-        token = path.read_bytes().strip()
+        token = read_bytes(path).strip()
         mode = path.stat().st_mode
     except OSError as error:
         raise ExchangeError(f"{path} cannot be read: {error.strerror}") from error

@@ -28,6 +28,7 @@ import numpy as np
 
 from harp.cli import conf
 from harp.cli.io import STDOUT, check_target, hex_bytes, write_text
+from harp.cli.options import Number, whole
 from harp.cli.perf import advise
 from harp.cli.perf.channel import Channel, Gone, Lines, Messages, RemoteError
 from harp.cli.perf.ends import (
@@ -99,10 +100,10 @@ def parse_sizes(text: str) -> list[int]:
 def _bytes(text: str, part: str) -> int:
     units = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
     unit = part[-3:] if part[-3:] in units else ""
-    number = part.removesuffix(unit) if unit else part
-    if not number.isdecimal():
+    number = whole(part.removesuffix(unit) if unit else part)
+    if number is None:
         raise click.UsageError(f"--sizes {text}: {part!r} is not a size; use 8, 64KiB or 1MiB")
-    size = int(number) * units.get(unit, 1)
+    size = number * units.get(unit, 1)
     if size > 1 << 30:
         raise click.UsageError(f"--sizes {text}: a message has at most 1 GiB")
     return size
@@ -203,16 +204,17 @@ def _read_address(_context: click.Context, _option: click.Parameter,
               help="Send from and receive into the engine's frames, without copies.")
 @click.option("--sizes", default="8:64MiB:8", show_default=True, metavar="FROM:TO:FACTOR",
               help="Message sizes in bytes, or one size.")
-@click.option("--seconds", type=click.FloatRange(0.001, 3600), default=0.5, show_default=True,
+@click.option("--seconds", type=Number(0.001, 3600), default=0.5, show_default=True,
               help="Approximate time to measure each size.")
 @click.option("--window", type=click.IntRange(1, 256),
               help="Messages in flight.  [64, fewer if they exceed 16 MiB]")
 @click.option("--tcp", metavar="SOCKETS", type=click.IntRange(1, SOCKETS_MAX),
               help="Also measure kernel TCP, over this many sockets, each with a thread.")
-@click.option("--mtu", type=int, default=0, help="Largest IP packet in bytes.  [the interface's]")
+@click.option("--mtu", type=click.IntRange(0, 65535), default=0,
+              help="Largest IP packet in bytes.  [the interface's]")
 @click.option("--faults", metavar="TEXT",
               help="Faults injected into what this end sends: drop=1%,delay=1ms.")
-@click.option("--cpu", type=int, default=-1,
+@click.option("--cpu", type=click.IntRange(-1, 65535), default=-1,
               help="CPU of the first engine here; the others use the following CPUs.")
 @click.option("--control", metavar="PORT", type=click.IntRange(0, 65535), default=CONTROL_PORT,
               show_default=True, help="TCP port of the control connection; --serve: 0 picks any.")
@@ -370,11 +372,12 @@ def _conversation(host: str, options: dict[str, Any]) -> Iterator[tuple[Channel,
     """Talk to the server on a host; gives the channel, and what this end's engines are."""
     try:
         made = socket.create_connection((host, options["control"]), timeout=10)
-    except socket.gaierror:
+    except (socket.gaierror, UnicodeError):  # no name that could be looked up
         raise click.UsageError(f"unknown host {host!r}") from None
     except OSError as error:
+        why = "no answer" if isinstance(error, TimeoutError) else error.strerror
         raise click.ClickException(f"no server at {host}, TCP port {options['control']}: "
-                                   f"{error}; run `harp perf --serve` there") from error
+                                   f"{why}; run `harp perf --serve` there") from error
     channel = Lines(made)
     try:
         yield channel, _asked(options, _plain(made.getsockname()[0]))

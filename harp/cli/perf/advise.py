@@ -97,7 +97,7 @@ def write_setting(target: str, line: str) -> None:
         click.echo(line, nl=False)
         return
     path = Path(target)
-    kept = read_text(path).removeprefix("\ufeff").splitlines() if path.exists() else []
+    kept = read_text(path).splitlines() if path.exists() else []
     others = [text for text in kept
               if text.partition("=")[0].strip() != "HARP_PORT" and not text.startswith(REMARK)]
     write_text(target, "".join(f"{text}\n" for text in others) + line)

@@ -16,6 +16,8 @@ from harp.cli.run.host_slots import FoundHosts, parse_hosts, read_hostfile
 from harp.cli.run.processes import Job, place_ranks
 from harp.nearest import did_you_mean
 
+MOST_RANKS = 65536
+"""Most of a job; each needs a process and two threads of this one."""
 START_S = 600.0
 """Time for --host-discovery-script to find enough slots; Horovod's --elastic-timeout."""
 
@@ -60,6 +62,8 @@ def run(context: click.Context, *, number: int | None, hosts: str | None, hostfi
     number = number or slots
     if number > slots:
         raise click.UsageError(f"-np is {number}, but the hosts have {slots} slots")
+    if number > MOST_RANKS:
+        raise click.UsageError(f"{number} ranks are more than a job can have, {MOST_RANKS}")
     ranks = place_ranks(given, number)
     if any(is_here(rank.host) for rank in ranks):
         _require_program(command[0])

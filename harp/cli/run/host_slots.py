@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from harp.cli.io import InputError, read_text
+from harp.cli.options import whole
 from harp.cli.run.processes import ending
 from harp.nearest import nearest_name
 
@@ -54,10 +56,11 @@ def parse_hosts(text: str) -> list[tuple[str, int]]:
 
 def _read_host(part: str) -> tuple[str, int]:
     host, slots = _divide(part)
-    if not slots.isdecimal() or int(slots) < 1 or not _is_name(host):
+    number = whole(slots)
+    if not number or not _is_name(host):
         raise ValueError(f"{part!r} is not a host; write HOST:SLOTS with at least one slot"
                          + "; the port of ssh is --ssh-port" * (host.count(":") == 1))
-    return host, int(slots)
+    return host, number
 
 
 def _divide(part: str) -> tuple[str, str]:
@@ -88,9 +91,9 @@ def _is_ipv6(text: str) -> bool:
 def read_hostfile(path: Path) -> list[tuple[str, int]]:
     """Read lines ``host slots=N`` or ``host:N``, the formats of Open MPI, MPICH and Horovod."""
     try:
-        lines = path.read_text("utf-8-sig").splitlines()
-    except UnicodeDecodeError:
-        raise click.UsageError(f"--hostfile {path} cannot be read: it is not text") from None
+        lines = read_text(path).splitlines()
+    except InputError as error:
+        raise click.UsageError(f"--hostfile {error.message}") from None
     hosts: dict[str, int] = {}
     for number, line in enumerate(lines, 1):
         words = line.partition("#")[0].split()
@@ -118,10 +121,10 @@ def _read_host_line(words: Sequence[str]) -> tuple[str, int]:
             near = nearest_name(name, ("slots", *OTHER_WORDS))
             hint = f"; did you mean {near}={value}?" if near else ""
             raise ValueError(f"{word!r} is unknown; write HOST slots=N{hint}")
-        if not value.isdecimal() or int(value) < 1:
+        slots = whole(value)
+        if not slots:
             raise ValueError(f"{word!r} is not a number of slots; write slots=N with N at "
                              "least 1")
-        slots = int(value)
     if slots is None:
         return _read_host(host)
     found = BRACKETED.fullmatch(host)

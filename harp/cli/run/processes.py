@@ -29,6 +29,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harp.cli.io import drop_output
 from harp.cli.run.here import is_here, is_loopback
 from harp.lightcc.horovod.rejoin import ELASTIC, changed_key, here_key, members_key
 from harp.lightcc.store import VARIABLE, StoreServer
@@ -41,6 +42,8 @@ GRACE_S = 5.0
 """Time between SIGTERM and SIGKILL."""
 CAUSE_S = 2.0
 """Time for a rank that another one reports as gone to end, so that it is named first."""
+UNHEARD = -1
+"""In the place of a rank's number: what ranks print cannot be written any more."""
 GONE = re.compile(rb"\brank (\d+) is gone\b")
 """LightCC's message at the remaining ranks (`harp.lightcc.peers`)."""
 CARRIED = ("HARP_", "HOROVOD_", "LIGHT_", "NCCL_", "OMP_", "PATH", "PYTHON", "LD_LIBRARY_PATH",
@@ -124,6 +127,8 @@ class Job:
         self._readers: dict[int, list[threading.Thread]] = {}
         self._said_gone: dict[int, int] = {}
         """The first rank that each rank reported as gone."""
+        self._unwritten: OSError | None = None
+        """Why what ranks print could not be written."""
 
     def start(self) -> None:
         """Start all. Raises OSError; `end` ends those that were started."""
@@ -161,14 +166,18 @@ class Job:
         self._readers[number] = readers
 
     def _copy(self, number: int, source: Any, target: Any) -> None:
+        """Write the lines of a rank as they are, and read on where they cannot be written."""
         for line in source:
             if found := GONE.search(line):
                 self._said_gone.setdefault(number, int(found[1]))
             with self._print:
-                target.write(f"[{number}] {line.decode(errors='replace')}")
-                if not line.endswith(b"\n"):
-                    target.write("\n")
-                target.flush()
+                try:
+                    target.buffer.write(b"[%d] %s" % (number, line.removesuffix(b"\n") + b"\n"))
+                    target.buffer.flush()
+                except OSError as error:
+                    drop_output(target)  # the others' lines too; a full pipe would stop a rank
+                    self._unwritten = self._unwritten or error
+                    self._events.put((UNHEARD, 0))
 
     def wait(self) -> tuple[int, str]:
         """Wait for the end. Gives the status, and a sentence about what went wrong or none."""
@@ -179,6 +188,10 @@ class Job:
                 self._fill_slots()
                 self._call_meeting()
                 continue
+            if self._unwritten:
+                self.end()
+                return 1, ("what the ranks print cannot be written: "
+                           f"{(self._unwritten.strerror or '').lower()}; they were ended")
             self._take_leave(number)
             if status == 0 or number in self._left:
                 continue
@@ -195,6 +208,9 @@ class Job:
             with self._print:
                 sys.stderr.write(f"{why}; {left} go on\n")
         self._finish_output()
+        if self._unwritten:
+            return 1, ("what the ranks printed could not be written: "
+                       f"{(self._unwritten.strerror or '').lower()}")
         return 0, ""
 
     def _take_leave(self, number: int) -> None:
@@ -213,7 +229,8 @@ class Job:
             while gone in self._live and (left := limit - time.monotonic()) > 0:
                 with contextlib.suppress(queue.Empty):
                     other, ended[other] = self._events.get(timeout=left)
-                    self._take_leave(other)
+                    if other != UNHEARD:
+                        self._take_leave(other)
             if gone is None or ended.get(gone, 0) == 0:
                 return number, ended[number]
             number = gone
@@ -317,7 +334,11 @@ def _start_there(ssh: Sequence[str], host: str, command: Sequence[str],
 
 def ending(status: int) -> str:
     """Name what `subprocess` gives as a process's status."""
-    return f"status {status}" if status > 0 else signal.Signals(-status).name
+    if status > 0:
+        return f"status {status}"
+    first = signal.SIGRTMIN  # Python has no names for those between the first and the last
+    return (f"SIGRTMIN+{-status - first}" if first < -status < signal.SIGRTMAX
+            else signal.Signals(-status).name)
 
 
 def end_group(process: subprocess.Popen[bytes], number: int) -> None:

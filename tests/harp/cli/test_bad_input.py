@@ -105,6 +105,11 @@ def capture(link=1, frames=2, order="<"):
     return file
 
 
+def damaged(data):
+    """The same with bytes in the middle that no compressor writes."""
+    return data[:12] + b"\xff" * 30 + data[42:]
+
+
 @pytest.mark.parametrize("order", ["<", ">"])
 def test_a_whole_capture_is_listed(tmp_path, order):
     for name, data in (("plain", capture(order=order)), ("gz", gzip.compress(capture(), mtime=0))):
@@ -123,6 +128,7 @@ def test_a_whole_capture_is_listed(tmp_path, order):
     (capture(link=127), 0, "its packets are of link type 127, in which no IP is looked for"),
     (capture(frames=1) + b"\xff" * 40, 1, "packet 2 is damaged: it states 4294967295 bytes"),
     (gzip.compress(capture(), mtime=0)[:-20], 0, "it is compressed and ends amid its content"),
+    (damaged(gzip.compress(capture(), mtime=0)), 0, "it is compressed and damaged"),
     (struct.pack("<IIIHHqI", 0x0A0D0D0A, 28, 0x1A2B3C4D, 1, 0, -1, 28) + b"\x06\0\0\0", 0,
      "it ends amid block 2"),
 ])

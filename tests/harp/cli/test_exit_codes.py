@@ -5,19 +5,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from harp.cli.main import COMMANDS
+from harp.reading import read_bytes
 from tests.support import PATIENCE_S
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-BAD_FILES = ["{missing}", "{folder}", "{junk}", "{binary}", "{empty}"]
+BAD_FILES = ["{missing}", "{folder}", "{junk}", "{binary}", "{empty}", "{fifo}", "{long}"]
 TAKES_FILE = ["decode", "diagnose", "plan", "env --plan", "probe --plan", "run -np 2 {} ",
-              "run -np 2 --hostfile {} true", "sim run", "sim validate"]
+              "run -np 2 --hostfile {} true", "sim run", "sim validate",
+              "sim run {good} --collective allreduce --sizes 8 --tuned"]
 """Where a file is read: at the end, or where the braces are."""
 
 WRONG = [
@@ -29,6 +28,13 @@ WRONG = [
     "perf --handle 00", "perf no.such.host.invalid", "perf --local --faults xx",
     "perf --local --sizes 8:x", "perf --serve --control 99999", "perf --serve --address 9.9.9.9",
     "top --bogus", "top x", "top --export 127.0.0.1:1x", "top --export {missing}/x",
+    "top --interval nan --export {junk}", "top --interval inf --export {junk}",
+    "top --export " + "9" * 5000, "diagnose --snapshot {junk} --seconds nan",
+    "perf --local --seconds nan", "perf --local --sizes " + "9" * 5000,
+    "perf --local --cpu 99999999999999999999", "perf --local --cpu -7", "perf --local --mtu -5",
+    "perf a..b", "perf " + "a" * 300, "probe 127.0.0.1 --seconds nan",
+    "probe 127.0.0.1 --fingerprint --most-bps nan",
+    "run -np 100000000 true", "run -H localhost:100000000 true", "run -H a:" + "9" * 5000 + " true",
     "diagnose --snapshot {missing}/x", "diagnose node-1:99999", "diagnose --serve 1x",
     "decode {junk} --secret zz", "decode {junk} --secret 00",
     "setup --nics nosuch", "setup --nics a..b", "setup --mtu 1", "setup --undo --mtu 1500",
@@ -49,6 +55,10 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("files")
     named = {name: folder / name for name in ("missing", "folder", "junk", "binary", "empty")}
     named["folder"].mkdir()
+    named["fifo"] = folder / "fifo"  # to which nobody writes
+    os.mkfifo(named["fifo"])
+    named["long"] = folder / ("x" * 300)
+    named["good"] = Path("tests/data/good/small.yaml").absolute()
     named["junk"].write_text("{junk")
     named["binary"].write_bytes(b"\xff\xfe\0junk" * 9)
     named["empty"].write_text("")
@@ -75,12 +85,48 @@ def test_wrong_input_is_exit_code_2(words: str, files: dict[str, Path]) -> None:
     assert sorted(files["folder"].parent.iterdir()) == before
 
 
+def test_no_server_is_a_sentence_without_pythons_numbers() -> None:
+    done = run_harp(["perf", "127.0.0.1", "--control", "1"])
+    assert (done.returncode, done.stderr) == (1, (
+        "error: no server at 127.0.0.1, TCP port 1: Connection refused; run `harp perf --serve` "
+        "there\n"))
+
+
 @pytest.mark.parametrize("text", [None, "no line", "HARP_CONF_FILE=x", "HARP_PATHS=many"])
 def test_a_wrong_settings_file_is_exit_code_2(text: str | None, tmp_path: Path) -> None:
     file = tmp_path / "harp.conf"
     if text is not None:
         file.write_text(f"{text}\n")
     check_sentence(run_harp(["env"], HARP_CONF_FILE=str(file)))
+
+
+def test_a_settings_file_or_table_that_is_a_pipe_is_not_waited_for(files: dict[str, Path]) -> None:
+    assert run_harp(["env"], HARP_CONF_FILE=str(files["fifo"])).returncode == 0  # as an empty file
+    check_sentence(run_harp(["run", "-np", "1", "true"], HARP_TUNER=str(files["fifo"])))
+
+
+def test_a_file_without_end_is_not_read_for_ever() -> None:
+    assert read_bytes("/dev/null") == b""
+    with pytest.raises(OSError, match="File too large"):
+        read_bytes("/dev/zero", 1 << 20)
+
+
+def test_a_sentence_repeats_no_control_characters_and_no_endless_words() -> None:
+    done = run_harp(["sim", "\33[31m" + "x" * 9000])
+    check_sentence(done)
+    assert done.stderr[:-1].isprintable()
+    assert len(done.stderr) < 300
+
+
+@pytest.mark.parametrize("words", ["-m harp.cli.main check --json", "-m sim.compare {good} {good}",
+                                   "-m sim.run {good} --draws 0"])
+def test_a_full_disk_under_the_output_is_one_sentence(words: str, files: dict[str, Path]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([sys.executable, *words.format(**files).split()], stdout=full,
+                              stderr=subprocess.PIPE, text=True, check=False, timeout=PATIENCE_S)
+    assert (done.returncode, done.stderr.splitlines()[-1:]) == (
+        1, ["error: standard output: No space left on device"])
+    assert "Traceback" not in done.stderr
 
 
 def test_every_command_is_asked() -> None:

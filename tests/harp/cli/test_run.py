@@ -199,6 +199,42 @@ def test_ranks_that_call_each_other_gone_are_no_riddle():
     assert " on localhost ended with status 3" in ended.stderr
 
 
+@pytest.mark.parametrize("number", [signal.SIGRTMIN + 1, signal.SIGRTMAX - 1, signal.SIGABRT])
+def test_a_rank_may_die_of_any_signal(number):
+    ended = run("-np", "2", "sh", "-c", f"[ $RANK = 0 ] || kill -{number} $$; sleep 500")
+    assert ended.returncode == 128 + number
+    name = (signal.Signals(number).name if number == signal.SIGABRT
+            else f"SIGRTMIN+{number - signal.SIGRTMIN}")
+    assert ended.stderr == f"error: rank 1 on localhost ended with {name}; the others were ended\n"
+
+
+def without_a_reader():
+    end, output = os.pipe()
+    os.close(end)
+    return output
+
+
+@pytest.mark.parametrize(("opened", "why"), [
+    (without_a_reader, "broken pipe"),
+    (lambda: os.open("/dev/full", os.O_WRONLY), "no space left on device")])
+def test_ranks_do_not_wait_for_an_output_that_is_gone(opened, why):
+    output = opened()
+    ended = subprocess.run([*HARP, "-np", "2", "sh", "-c",
+                            "seq 100000; [ $RANK = 0 ] || sleep 500"], stdout=output, text=True,
+                           stderr=subprocess.PIPE, check=False, timeout=PATIENCE_S)
+    os.close(output)
+    assert ended.returncode == 1
+    assert ended.stderr == (f"error: what the ranks print cannot be written: {why}; they were "
+                            "ended\n")
+
+
+def test_output_is_passed_on_byte_by_byte():
+    ended = subprocess.run([*HARP, "-np", "1", "printf", r"a\xff\xc3\xa4\r\0b"], check=False,
+                           capture_output=True, timeout=PATIENCE_S,
+                           env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert (ended.returncode, ended.stdout) == (0, b"[0] a\xff\xc3\xa4\r\0b\n"), ended.stderr
+
+
 def check_no_orphans(folder):
     for file in folder.iterdir():
         if text := file.read_text():
