@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harp.cli.main import COMMANDS
+from harp.cli.main import COMMANDS, main
 from tests.support import PATIENCE_S
 
 if TYPE_CHECKING:
@@ -55,23 +55,36 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return named
 
 
-def run_harp(words: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "harp.cli.main", *words], capture_output=True,
+def run_harp(words: list[str], **environment: str) -> tuple[int, str]:
+    """Run the command as a process; give its status and what it wrote to stderr."""
+    done = subprocess.run([sys.executable, "-m", "harp.cli.main", *words], capture_output=True,
                           text=True, check=False, timeout=PATIENCE_S,
                           env={**os.environ, **environment})
+    return done.returncode, done.stderr
 
 
-def check_sentence(done: subprocess.CompletedProcess[str]) -> None:
-    assert done.returncode == 2, done.stderr
-    assert done.stderr.startswith("error: ")
-    assert done.stderr.count("\n") == 1
-    assert not any(word in done.stderr for word in ("Traceback", "Errno", "fromhex", "codec"))
+def check_sentence(status: int, error: str) -> None:
+    assert status == 2, error
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+    assert not any(word in error for word in ("Traceback", "Errno", "fromhex", "codec"))
 
 
 @pytest.mark.parametrize("words", WRONG)
-def test_wrong_input_is_exit_code_2(words: str, files: dict[str, Path]) -> None:
+def test_wrong_input_is_exit_code_2(words: str, files: dict[str, Path],
+                                    monkeypatch: pytest.MonkeyPatch,
+                                    capfd: pytest.CaptureFixture[str]) -> None:
     before = sorted(files["folder"].parent.iterdir())
-    check_sentence(run_harp(words.format(**files).split()))
+    arguments = words.format(**files).split()
+    if arguments[0] == "sim":  # which runs a module as __main__, so that it must not be loaded
+        status, error = run_harp(arguments)
+    else:
+        monkeypatch.setattr(sys, "argv", ["harp", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert isinstance(ended.value.code, int)
+        status, error = ended.value.code, capfd.readouterr().err
+    check_sentence(status, error)
     assert sorted(files["folder"].parent.iterdir()) == before
 
 
@@ -80,7 +93,7 @@ def test_a_wrong_settings_file_is_exit_code_2(text: str | None, tmp_path: Path) 
     file = tmp_path / "harp.conf"
     if text is not None:
         file.write_text(f"{text}\n")
-    check_sentence(run_harp(["env"], HARP_CONF_FILE=str(file)))
+    check_sentence(*run_harp(["env"], HARP_CONF_FILE=str(file)))
 
 
 def test_every_command_is_asked() -> None:
