@@ -9,19 +9,9 @@ import pytest
 from harp.net import Engine, Port
 from lab.namespace import why_unusable
 from lab.veth import veth_pair
+from tests.support.free_ports import free_ports
 
 root_only = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
-
-
-def free_ports(count, address="127.0.0.1"):
-    """UDP ports that nobody has."""
-    taken = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(count)]
-    for one in taken:
-        one.bind((address, 0))
-    found = [one.getsockname()[1] for one in taken]
-    for one in taken:
-        one.close()
-    return found
 
 
 def own_ports(connection):

@@ -19,10 +19,14 @@ from tests.support.levels import long_except
 LEAST = np.float32(2.0 ** -120)
 
 
-@pytest.fixture(autouse=True, params=kernel_names())
-def _in_every_form(request):
+@pytest.fixture(autouse=True, params=long_except(kernel_names(), kernel_names()[-1]))
+def _form(request):
     with kernels(request.param):
         yield
+
+
+in_every_form = pytest.mark.parametrize("_form", kernel_names(), indirect=True)
+"""For tests of the loops; collectives over them take another form in `make test-all` only."""
 
 
 # ---- numpy's way
@@ -81,6 +85,7 @@ KINDS = {
 }
 
 
+@in_every_form
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("bits", BITS)
 @pytest.mark.parametrize("seed", [0, 77])
@@ -105,6 +110,7 @@ def test_messages_are_numpys_bit_for_bit(kind, bits, seed):
             np.testing.assert_array_equal(found, wanted_total)
 
 
+@in_every_form
 def test_rounding_by_chance_is_right_on_average():
     values = np.full(50 * CHUNK, 0.3, "<f4")
     values[::CHUNK] = 1

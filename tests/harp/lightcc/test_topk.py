@@ -10,16 +10,20 @@ from harp.collectives.execute import largest
 from harp.lightcc.settings import LightSettings
 from tests.harp.lightcc.every_kernel import kernel_names, kernels
 from tests.harp.lightcc.test_group import PATIENCE_S, group_of, of_all, raw
-from tests.support.levels import long
+from tests.support.levels import long, long_except
 
 PAIR = {4: np.dtype([("value", "<f4"), ("index", "<i4")]),
         2: np.dtype([("value", "<f2"), ("index", "<i4")])}
 
 
-@pytest.fixture(autouse=True, params=kernel_names())
-def _in_every_form(request):
+@pytest.fixture(autouse=True, params=long_except(kernel_names(), kernel_names()[-1]))
+def _form(request):
     with kernels(request.param):
         yield
+
+
+in_every_form = pytest.mark.parametrize("_form", kernel_names(), indirect=True)
+"""For tests of the loops; collectives over them take another form in `make test-all` only."""
 
 
 def select(values, kept, value_bytes=4, error=None):
@@ -42,6 +46,7 @@ KINDS = {
 }
 
 
+@in_every_form
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("n", "kept"), [
     (1, 1), (7, 3), (64, 64), (1000, 10), (1041, 1041), (100_003, 1000), (300_007, 3000),
@@ -66,6 +71,7 @@ def sample(values, kept, value_bytes=4, error=None):
     return sent
 
 
+@in_every_form
 @pytest.mark.parametrize("value_bytes", [2, 4])
 @pytest.mark.parametrize(("n", "kept"), [(200_000, 2000), (100_000, 10_000)])
 def test_a_sample_selects_almost_all_of_the_largest(n, kept, value_bytes):
@@ -84,6 +90,7 @@ def test_a_sample_selects_almost_all_of_the_largest(n, kept, value_bytes):
     assert astray <= 2
 
 
+@in_every_form
 @pytest.mark.parametrize("kind", KINDS)
 def test_values_below_a_sampled_threshold_are_not_lost(kind):
     """Also where the sample is blind for what the values are."""
@@ -97,11 +104,13 @@ def test_values_below_a_sampled_threshold_are_not_lost(kind):
     np.testing.assert_allclose(sent + error, wanted, rtol=1e-5, atol=0.5)
 
 
+@in_every_form
 def test_few_values_are_selected_exactly_instead_of_by_a_sample():
     values = np.random.default_rng(7).normal(size=3000).astype("<f4")
     np.testing.assert_array_equal(sample(values, 30), select(values, 30))
 
 
+@in_every_form
 @pytest.mark.parametrize("value_bytes", [2, 4])
 def test_unsent_values_stay_as_error_and_nothing_is_lost(value_bytes):
     random = np.random.default_rng(1)
@@ -115,6 +124,7 @@ def test_unsent_values_stay_as_error_and_nothing_is_lost(value_bytes):
     assert np.abs(error).max() < 20 * 1000
 
 
+@in_every_form
 def test_a_value_too_large_for_float16_is_sent_in_parts():
     error, values = np.zeros(3, "<f4"), np.array([1e5, 1, -2e5], "<f4")
     pairs = select(values, 2, 2, error)
@@ -122,10 +132,12 @@ def test_a_value_too_large_for_float16_is_sent_in_parts():
     np.testing.assert_array_equal(error, np.array([1e5 - 65504, 1, 65504 - 2e5], "<f4"))
 
 
+@in_every_form
 def test_a_nan_is_sent_first():
     assert select(np.array([1e30, np.nan, np.inf], "<f4"), 1)["index"].tolist() == [1]
 
 
+@in_every_form
 @pytest.mark.parametrize("selects", [select, sample])
 @pytest.mark.parametrize("value_bytes", [2, 4])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -143,6 +155,7 @@ def test_an_overflow_is_over_when_its_step_is(selects, value_bytes, value, count
     assert np.isfinite(again["value"]).all()
 
 
+@in_every_form
 @pytest.mark.parametrize("shift", [0, 2, 4, 6])
 def test_values_are_narrowed_as_numpy_does_wherever_pairs_lie(shift):
     random = np.random.default_rng(5)
@@ -157,6 +170,7 @@ def test_values_are_narrowed_as_numpy_does_wherever_pairs_lie(shift):
     np.testing.assert_array_equal(pairs["index"], np.arange(len(values)))
 
 
+@in_every_form
 @pytest.mark.parametrize("value_bytes", [2, 4])
 def test_pairs_are_added_up(value_bytes):
     random = np.random.default_rng(2)

@@ -13,6 +13,7 @@ import pytest
 from sim.schema.parameters import load_stack
 from tests.support import json_changes
 from tests.support.calibrate_runs import derived, refused, run, save
+from tests.support.free_ports import free_ports
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,8 +84,7 @@ def test_a_run_that_says_nothing_is_refused_in_one_sentence(tmp_path: Path, made
 
 @pytest.mark.skipif(shutil.which("iperf3") is None, reason="needs iperf3")
 def test_a_run_of_the_installed_iperf3_is_read(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        at = ["127.0.0.1", "-p", str(free.getsockname()[1])]
+    at = ["127.0.0.1", "-p", str(free_ports(1, socket.SOCK_STREAM)[0])]
     with subprocess.Popen(["iperf3", "-s", "-1", "--forceflush", "-B", *at],
                           stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None

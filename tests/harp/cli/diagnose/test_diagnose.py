@@ -75,10 +75,12 @@ def serving(host, token=TOKEN):
             thread.join()
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+@contextmanager
+def refusing():
+    """A port that is taken, so that nobody else gets it, and that refuses connections."""
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        yield deaf.getsockname()[1]
 
 
 def test_people_read_who_it_is_and_why(files):
@@ -184,8 +186,7 @@ def test_two_reports_of_one_host_are_refused(files):
 
 
 def test_hosts_are_asked_over_a_port(quick, token_file):
-    with serving("h0") as a, serving("h1") as b, serving("h2") as c:
-        gone = free_port()
+    with serving("h0") as a, serving("h1") as b, serving("h2") as c, refusing() as gone:
         done = invoke("--token-file", token_file,
                       *(f"127.0.0.1:{port}" for port in (a, b, c, gone)))
     assert f"no report: 127.0.0.1:{gone} cannot be reached: Connection refused" in done.output
