@@ -34,7 +34,9 @@ def describe(config: Config) -> Iterator[tuple[str, str]]:
     yield "optimizer", "the one that the script passes" if adam is None else (
         f"{'AdamW' if adam.decoupled else 'Adam'}, rate {adam.rate:g}, betas {adam.betas}, "
         f"epsilon {adam.epsilon:g}, decay {adam.decay:g}")
-    yield "updates", "beside the next step" if config.update == "async" else "in their step"
+    yield "updates", "in their step" if config.update != "async" else (
+        "beside the next step" if config.staleness == 1 else
+        f"beside the next {config.staleness} steps, each page once")
     yield "ZeRO stage", str(config.stage)
     yield "pages of", _bytes(config.page_bytes)
     yield "device", _bytes(config.device_bytes)
