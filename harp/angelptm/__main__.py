@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from harp.angelptm.accelerator import find_device
 from harp.angelptm.config import ConfigError, read_config
 from harp.cli.io import InputError
 
@@ -55,9 +56,10 @@ def main(file: str, ranks: int) -> None:
     """Check a configuration of DeepSpeed, and print what AngelPTM makes of it."""
     try:
         found = read_config(file, ranks)
+        device = find_device(found.device, ranks)
     except ConfigError as error:
         raise InputError(str(error)) from None
-    for name, value in describe(found):
+    for name, value in (("trains on", device), *describe(found)):
         click.echo(f"{name:<24} {value}")
 
 

@@ -171,8 +171,7 @@ class DeviceCache(Cache):
             buffer.event = self._arrived[slot] = self._copies.record_event()
 
     def _read(self, slot: int, buffer: Buffer) -> None:
-        """Copy a slot of the device to a buffer."""
-        buffer.wait()
+        """Copy a slot of the device to a buffer; copies before it are over by then."""
         with self._copies:
             self._copies.wait_event(self._used)
             buffer.bytes.copy_(self.memory[slot], non_blocking=True)
