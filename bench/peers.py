@@ -66,9 +66,9 @@ def installed(name: str, *calls: str) -> Path:
     python, stamp, required = folder / "bin" / "python", folder / "stamp", "\n".join(calls)
     if stamp.exists() and stamp.read_text("utf-8") == required:
         return python
-    commands: list[list[str | Path | float]] = [
-        [sys.executable, "-m", "venv", "--clear", folder],
-        *([python, "-m", "pip", "install", "-q", *words.split()] for words in calls)]
+    commands = [
+        [sys.executable, "-m", "venv", "--clear", str(folder)],
+        *([str(python), "-m", "pip", "install", "-q", *words.split()] for words in calls)]
     for command in commands:
         done = run(command, INSTALL_S, environment())
         if done.returncode:
