@@ -10,6 +10,7 @@ import json
 import os
 import selectors
 import subprocess
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -155,11 +156,22 @@ def gbps(got: dict[str, Any]) -> float:
 
 
 def read_line(process: subprocess.Popen[Any], patience_s: float) -> str:
-    """Read the next line of a program; empty if it ended or took too long."""
+    """Read the next line of a program; empty if it ended or took too long.
+
+    It is read byte by byte, past Python's buffer: lines that lay there would be ready for nobody
+    who waits for the pipe.
+    """
     assert process.stdout is not None
+    pipe, line, end_s = process.stdout.fileno(), b"", time.monotonic() + patience_s
     with selectors.DefaultSelector() as waits:
-        waits.register(process.stdout, selectors.EVENT_READ)
-        return str(process.stdout.readline()) if waits.select(patience_s) else ""
+        waits.register(pipe, selectors.EVENT_READ)
+        while not line.endswith(b"\n"):
+            if not waits.select(max(end_s - time.monotonic(), 0)):
+                return ""
+            if not (byte := os.read(pipe, 1)):
+                break
+            line += byte
+    return line.decode()
 
 
 def _failure(command: Sequence[str | Path], process: subprocess.Popen[Any]) -> BenchError:

@@ -8,8 +8,9 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from bench.angelptm.peer import clear_stale_locks, environment, installed, last_line
+from bench.angelptm.peer import clear_stale_locks, environment, installed
 from bench.arms import ROOT
+from bench.peers import last_line
 from bench.subject import BenchError, PeerError
 from lab.control_groups import control_group
 

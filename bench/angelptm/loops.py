@@ -163,7 +163,7 @@ def gpt_step(folder: str, clipping: float = 0.0, **caps: int | str) -> Callable[
     """A step of the example's GPT within these caps; the first ones are behind it."""
     torch.manual_seed(0)
     how: dict[str, Any] = {"optimizer": {"type": "AdamW"}, "gradient_clipping": clipping,
-                           "angelptm": caps}
+                           "angelptm": {**caps, "device": "cpu"}}
     if caps.get("host_bytes"):
         how["angelptm"]["disk_path"] = folder
     engine, *_ = initialize(model=example().GPT(LAYERS, WIDTH, WIDTH // 64), config=how)
@@ -214,7 +214,7 @@ def trains(layers: int) -> bool:
     try:
         engine, *_ = initialize(model=Layers(layers), config={
             "optimizer": {"type": "AdamW"}, "bf16": {"enabled": True},
-            "angelptm": {"device_bytes": CAP_BYTES, "host_bytes": CAP_BYTES}})
+            "angelptm": {"device_bytes": CAP_BYTES, "host_bytes": CAP_BYTES, "device": "cpu"}})
     except CapacityError:
         return False
     try:

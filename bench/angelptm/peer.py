@@ -1,54 +1,42 @@
-"""DeepSpeed in an environment of its own, build/deepspeed: the first row that needs it makes it.
+"""DeepSpeed in an environment of its own (`bench.peers`), with the project's torch.
 
-Its release is fixed, so that a row is the same later; torch is the project's. It is installed from
-the registry, and compiles its kernels when it first runs; row disk-ds needs Debian's libaio-dev.
-What does not run is a `PeerError` with the last line of what it said.
+It compiles its kernels when it first runs; row disk-ds needs Debian's libaio-dev.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
-
-from bench.arms import ROOT
+from bench import peers
 from bench.subject import PeerError
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Sequence
 
 SWEEP = {"block_size": ["1M", "8M"], "queue_depth": [32, 128], "sequential_requests": [False],
          "single_submit": [False], "io_parallel": [1, 2]}
 """The tuner's own settings, less those that two CPUs do not have and the slow variants."""
 RELEASE = "0.19.8"
-FOLDER = ROOT / "build" / "deepspeed"
-PYTHON = FOLDER / "bin" / "python"
-INSTALL_S, PATIENCE_S = 1800.0, 900.0
+NAME = "deepspeed"
+FOLDER = peers.folder_of(NAME)
+PATIENCE_S = 900.0
 
 
 def _run(command: Sequence[str | Path | float], seconds: float) -> subprocess.CompletedProcess[str]:
     clear_stale_locks()
-    try:
-        return subprocess.run([str(word) for word in command], text=True, capture_output=True,
-                              check=False, timeout=seconds, cwd=ROOT, env=environment())
-    except subprocess.TimeoutExpired:
-        raise PeerError(f"it was not ready after {seconds:.0f} s") from None
+    return peers.run(command, seconds, environment())
 
 
 def environment() -> dict[str, str]:
-    """Variables of DeepSpeed's processes: no GPU, kernels of its own, and its tools first."""
-    kept = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
-    return kept | {"PATH": f"{PYTHON.parent}:/usr/bin:/bin", "HOME": str(Path.home()),
-                   "CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu",
-                   "TORCH_EXTENSIONS_DIR": str(FOLDER / "kernels")}
+    """Variables of DeepSpeed's processes: kernels of its own, and its tools first."""
+    return peers.environment(PATH=f"{FOLDER / 'bin'}:/usr/bin:/bin", DS_ACCELERATOR="cpu",
+                             TORCH_EXTENSIONS_DIR=str(FOLDER / "kernels"))
 
 
 def clear_stale_locks() -> None:
@@ -65,25 +53,9 @@ def clear_stale_locks() -> None:
         lock.unlink(missing_ok=True)
 
 
-def last_line(said: str) -> str:
-    """Give the line that names an error: the last one, without the rank before it."""
-    lines = [re.sub(r"^\[rank\d+\]: ", "", line).strip() for line in said.splitlines()]
-    return next((line for line in reversed(lines) if line), "it said nothing")
-
-
-@cache
 def installed() -> Path:
     """Make the environment unless it is there, and give its Python."""
-    release = f"import deepspeed.git_version_info as own; assert own.version == '{RELEASE}'"
-    if PYTHON.exists() and not _run([PYTHON, "-c", release], PATIENCE_S).returncode:
-        return PYTHON
-    for command in ((sys.executable, "-m", "venv", "--clear", FOLDER),
-                    (PYTHON, "-m", "pip", "install", "-q", f"deepspeed=={RELEASE}", "ninja",
-                     f"torch=={torch.__version__.partition('+')[0]}")):
-        done = _run(command, INSTALL_S)
-        if done.returncode:
-            raise PeerError(last_line(done.stderr or done.stdout))
-    return PYTHON
+    return peers.installed(NAME, f"deepspeed=={RELEASE} ninja torch=={peers.TORCH}")
 
 
 @cache
@@ -101,7 +73,7 @@ def read_tuning(said: str, error: str = "") -> dict[str, object]:
     """Read the best setting that the tuner printed; a part of its keys has other names there."""
     found = re.search(r"\{\s*\"aio\".*\}", said, re.DOTALL)
     if found is None:
-        raise PeerError(last_line(error or said))
+        raise PeerError(peers.last_line(error or said))
     kept: dict[str, object] = {
         name: {"true": True, "false": False}.get(value, value) if isinstance(value, str) else value
         for name, value in json.loads(found[0])["aio"].items()}
@@ -116,4 +88,4 @@ def step_on_disk(folder: Path, seconds: float, *sizes: int) -> float:
     for line in done.stdout.splitlines():
         if line.startswith('{"seconds"'):
             return float(json.loads(line)["seconds"])
-    raise PeerError(last_line(done.stderr or done.stdout))
+    raise PeerError(peers.last_line(done.stderr or done.stdout))

@@ -1,73 +1,33 @@
-"""Peers of dynamic tables, each in an environment of its own: build/NAME, made when a row needs it.
-
-Their releases are fixed, so that a row is the same later. A peer that cannot be installed, or does
-not run, is a `PeerError` with the last line of what it said; its row names it.
-"""
+"""Peers of dynamic tables, each in an environment of its own (`bench.peers`)."""
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 import tempfile
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
-from bench.angelptm.peer import last_line
 from bench.arms import ROOT, read_line
+from bench.peers import TORCH, environment, installed, last_line
 from bench.subject import PeerError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-TORCH = torch.__version__.partition("+")[0]
 REQUIRED = {
-    "tfra": [["tensorflow-recommenders-addons==0.8.1"]],  # for TensorFlow 2.16
+    "tfra": ["tensorflow-recommenders-addons==0.8.1"],  # for TensorFlow 2.16
     # TorchRec itself asks for FBGEMM's kernels for GPUs, which lie in the place of those for CPUs;
     # 1.8.0 of these is for torch 2.13.
-    "torchrec": [["torchrec==1.9.2", "--no-deps"],
-                 [f"torch=={TORCH}", "fbgemm-gpu-cpu==1.8.0", "iopath", "numpy", "pyre-extensions",
-                  "tensordict", "torchmetrics", "tqdm"]],
+    "torchrec": ["torchrec==1.9.2 --no-deps",
+                 f"torch=={TORCH} fbgemm-gpu-cpu==1.8.0 iopath numpy pyre-extensions tensordict "
+                 "torchmetrics tqdm"],
 }
 """What pip is asked to install, call by call."""
-INSTALL_S, PATIENCE_S = 1800.0, 300.0
-
-
-def environment() -> dict[str, str]:
-    """Variables of a peer's processes: no GPU, and no path of this environment."""
-    kept = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
-    return kept | {"PATH": "/usr/bin:/bin", "HOME": str(Path.home()), "CUDA_VISIBLE_DEVICES": "",
-                   "TF_CPP_MIN_LOG_LEVEL": "2"}
-
-
-def _run(*command: str | Path) -> None:
-    try:
-        done = subprocess.run(command, text=True, capture_output=True, check=False,
-                              timeout=INSTALL_S, cwd=ROOT, env=environment())
-    except subprocess.TimeoutExpired:
-        raise PeerError(f"it was not installed after {INSTALL_S:.0f} s") from None
-    if done.returncode:
-        raise PeerError(last_line(done.stderr or done.stdout))
-
-
-@cache
-def installed(name: str) -> Path:
-    """Make a peer's environment unless it is there, and give its Python."""
-    folder = ROOT / "build" / name
-    python, stamp = folder / "bin" / "python", folder / "stamp"
-    required = "\n".join(map(" ".join, REQUIRED[name]))
-    if not (stamp.exists() and stamp.read_text("utf-8") == required):
-        _run(sys.executable, "-m", "venv", "--clear", folder)
-        for words in REQUIRED[name]:
-            _run(python, "-m", "pip", "install", "-q", *words)
-        stamp.write_text(required, encoding="utf-8")
-    return python
+PATIENCE_S = 300.0
 
 
 class Peer:
@@ -87,14 +47,14 @@ class Peer:
         return float(found["ids"] / found["seconds"])
 
     def _started(self) -> subprocess.Popen[str]:
-        python = installed(self._name)
+        python = installed(self._name, *REQUIRED[self._name])
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "ids.npy")
             np.save(path, self._batches)
             self._process = process = subprocess.Popen(
                 [python, Path(__file__).with_name("peer_loops.py"), self._name, path, *self._sizes],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                cwd=ROOT, env=environment())
+                cwd=ROOT, env=environment(TF_CPP_MIN_LOG_LEVEL="2"))
             self._line(process)  # "ready"
         return process
 

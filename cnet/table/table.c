@@ -183,6 +183,26 @@ int harp_embedding_reserve(struct harp_embedding *table, uint64_t rows)
     return failed;
 }
 
+void harp_embedding_swap(struct harp_embedding *table, struct harp_embedding *other)
+{
+    assert(table != other && table->how.shards == other->how.shards &&
+           !table->cold == !other->cold);
+    assert(table->shards[0].values.item_bytes == other->shards[0].values.item_bytes);
+    table_cold_lock(table);
+    table_cold_lock(other);
+    for (uint32_t i = 0; i < table->how.shards; i++) {
+        struct table_shard *one = &table->shards[i], *two = &other->shards[i], kept = *one;
+        *one = *two;
+        *two = kept;
+        two->counters = one->counters;
+        one->counters = kept.counters;
+    }
+    if (table->cold)
+        table_cold_swap(table->cold, other->cold);
+    table_cold_unlock(other);
+    table_cold_unlock(table);
+}
+
 static int write_record(struct harp_embedding *table, const struct harp_record *record,
                         const float *values)
 {

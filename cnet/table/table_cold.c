@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -70,6 +71,18 @@ int harp_embedding_cap(struct harp_embedding *table, const char *folder, uint64_
     for (uint32_t i = 0; i < table->how.shards; i++)
         table->shards[i].capped = true;
     return 0;
+}
+
+void table_cold_swap(struct table_cold *cold, struct table_cold *other)
+{
+    size_t locks = offsetof(struct table_cold, file); /* others may wait for them */
+    struct table_cold kept;
+    char *one = (char *)cold + locks, *two = (char *)other + locks,
+         *between = (char *)&kept + locks;
+    size_t bytes = sizeof kept - locks;
+    memcpy(between, one, bytes);
+    memcpy(one, two, bytes);
+    memcpy(two, between, bytes);
 }
 
 void table_cold_close(struct harp_embedding *table)

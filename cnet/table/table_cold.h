@@ -76,6 +76,8 @@ char *table_why(void);
 /* Rows of a table that are in memory. */
 uint64_t table_cold_resident(const struct harp_embedding *table);
 void table_cold_close(struct harp_embedding *table);
+/* Under the locks of both, which stay: swap what they have on disk. */
+void table_cold_swap(struct table_cold *cold, struct table_cold *other);
 size_t table_cold_bytes(const struct table_cold *cold);
 
 /* Lock the capped tables of features, with the rows of all ids in memory, and with room for those

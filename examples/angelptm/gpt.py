@@ -57,6 +57,8 @@ def main():
                         ("device-mib", 64), ("host-mib", 128)):
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--disk", default=tempfile.gettempdir(), help="a folder on the disk to use")
+    parser.add_argument("--device", default="accelerator", choices=("accelerator", "cpu"),
+                        help="cpu trains on the CPU where there is a GPU, as several ranks must")
     given = parser.parse_args()
     torch.manual_seed(0)
     model = GPT(given.layers, given.width, given.width // 64)
@@ -67,7 +69,8 @@ def main():
             "optimizer": {"type": "AdamW", "params": {"lr": 3e-4}},
             "zero_optimization": {"stage": 3, "offload_optimizer": {
                 "device": "nvme", "nvme_path": given.disk}},
-            "angelptm": {"device_bytes": given.device_mib << 20,
+            "angelptm": {"device": given.device,
+                         "device_bytes": given.device_mib << 20,
                          "host_bytes": given.host_mib << 20},
         })
     except (deepspeed.ConfigError, deepspeed.CapacityError, deepspeed.RankError, OSError) as error:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from harp.angelptm.accelerator import find_device
 from harp.angelptm.config import ConfigError, read_config
 from harp.cli.io import InputError
 
@@ -34,7 +35,9 @@ def describe(config: Config) -> Iterator[tuple[str, str]]:
     yield "optimizer", "the one that the script passes" if adam is None else (
         f"{'AdamW' if adam.decoupled else 'Adam'}, rate {adam.rate:g}, betas {adam.betas}, "
         f"epsilon {adam.epsilon:g}, decay {adam.decay:g}")
-    yield "updates", "beside the next step" if config.update == "async" else "in their step"
+    yield "updates", "in their step" if config.update != "async" else (
+        "beside the next step" if config.staleness == 1 else
+        f"beside the next {config.staleness} steps, each page once")
     yield "ZeRO stage", str(config.stage)
     yield "pages of", _bytes(config.page_bytes)
     yield "device", _bytes(config.device_bytes)
@@ -53,9 +56,10 @@ def main(file: str, ranks: int) -> None:
     """Check a configuration of DeepSpeed, and print what AngelPTM makes of it."""
     try:
         found = read_config(file, ranks)
+        device = find_device(found.device, ranks)
     except ConfigError as error:
         raise InputError(str(error)) from None
-    for name, value in describe(found):
+    for name, value in (("trains on", device), *describe(found)):
         click.echo(f"{name:<24} {value}")
 
 

@@ -25,7 +25,7 @@ from harp.angelptm.config import ConfigError
 from harp.angelptm.plan import DEVICE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
     from harp.angelptm.pages import Layout
     from harp.angelptm.plan import Move, Place
@@ -171,8 +171,7 @@ class DeviceCache(Cache):
             buffer.event = self._arrived[slot] = self._copies.record_event()
 
     def _read(self, slot: int, buffer: Buffer) -> None:
-        """Copy a slot of the device to a buffer."""
-        buffer.wait()
+        """Copy a slot of the device to a buffer; copies before it are over by then."""
         with self._copies:
             self._copies.wait_event(self._used)
             buffer.bytes.copy_(self.memory[slot], non_blocking=True)
@@ -231,7 +230,7 @@ class Wholes:
         self._filled &= wanted
         self.lend(wanted)
         for number in wanted - self._filled:
-            for page, at, begin, end in self._parts(number):
+            for page, at, begin, end in self._cache.layout.parts_of(number):
                 self._bytes[number][begin:end].copy_(
                     self._cache.arrived(page)[at:at + end - begin])
         self._filled = wanted
@@ -239,17 +238,18 @@ class Wholes:
     def put_back(self, numbers: Iterable[int]) -> None:
         """Write parameters, which an operator has changed, to their pages."""
         for number in numbers:
-            for page, at, begin, end in self._parts(number):
+            for page, at, begin, end in self._cache.layout.parts_of(number):
                 self._cache.arrived(page)[at:at + end - begin].copy_(
                     self._bytes[number][begin:end])
         self._cache.mark()
 
-    def keep_gradient(self, number: int, gradient: torch.Tensor, *, add: bool) -> None:
-        """Write a gradient to its pages, which are on the device, or add it."""
+    def keep_gradient(self, number: int, gradient: torch.Tensor, sums: Container[int]) -> None:
+        """Write a gradient to its pages, which are on the device, or add it to these sums."""
         flat, done = gradient.contiguous().view(-1), 0
-        for own in self._gradient(number):
+        pages = self._cache.layout.pages_of(number)
+        for page, own in zip(pages, self._gradient(number), strict=True):
             part = flat[done:done + len(own)]
-            (own.add_ if add else own.copy_)(part)
+            (own.add_ if page in sums else own.copy_)(part)
             done += len(own)
 
     def norm(self, number: int) -> torch.Tensor:
@@ -259,17 +259,7 @@ class Wholes:
 
     def _gradient(self, number: int) -> list[torch.Tensor]:
         return [self._cache.arrived(page)[at:at + end - begin].view(self._dtype)
-                for page, at, begin, end in self._parts(number, gradient=True)]
-
-    def _parts(self, number: int, *, gradient: bool = False) -> Iterator[tuple[int, int, int, int]]:
-        """Give the pages of a parameter, where it is there, and the bytes of it that are there."""
-        layout = self._cache.layout
-        offset = layout.offset(number, gradient=gradient)
-        stop = offset + layout.sizes[number] * layout.element_bytes
-        for page in layout.pages_of(number, gradient=gradient):
-            first = page * layout.page_bytes
-            begin, end = max(first, offset), min(first + layout.page_bytes, stop)
-            yield page, begin - first, begin - offset, end - offset
+                for page, at, begin, end in self._cache.layout.parts_of(number, gradient=True)]
 
 
 def find_device(wanted: str, ranks: int) -> torch.device:

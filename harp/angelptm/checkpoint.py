@@ -32,6 +32,9 @@ TYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16
 """Names of torch's types in the header."""
 
 
+READ_BYTES = 1 << 20
+
+
 class CheckpointError(OSError):
     """A checkpoint cannot be read; the message is one sentence."""
 
@@ -79,9 +82,15 @@ def _header(tensors: Tensors) -> bytes:
 
 
 def read_tensors(path: Path) -> dict[str, memoryview]:
-    """Give the bytes of each tensor of a file, which is mapped and not read. CheckpointError."""
+    """Give the bytes of each tensor of a file, which is mapped. CheckpointError.
+
+    All of it is read first, and forgotten: an I/O error of a mapping would end the process.
+    """
     try:
-        with path.open("rb") as file:
+        with path.open("rb", buffering=0) as file:
+            passing = bytearray(READ_BYTES)
+            while file.readinto(passing):
+                pass
             whole = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         begin = 8 + int.from_bytes(whole[:8], "little")
         header = json.loads(bytes(whole[8:begin]))

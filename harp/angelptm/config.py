@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MOST = 1 << 50
+MOST_STALE = 64
+"""Steps; a training that lacks more gradients is not the one that was asked for."""
 
 OFFLOAD = ("device", "nvme_path", "pin_memory", "buffer_count", "buffer_size", "fast_init",
            "max_in_cpu", "pipeline_read", "pipeline_write", "ratio")
@@ -40,7 +42,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "zero_optimization.offload_param": OFFLOAD,
     "zero_optimization.offload_optimizer": OFFLOAD,
     "angelptm": ("device_bytes", "host_bytes", "disk_bytes", "disk_path", "page_bytes", "io",
-                 "update", "device"),
+                 "update", "staleness", "device"),
 }
 """Keys by the object that they are in."""
 
@@ -77,6 +79,8 @@ class Config:
     disk_path: str | None = None
     io: str = "auto"
     update: str = "sync"
+    staleness: int = 1
+    """Most steps by which a late update is behind."""
     device: str = "accelerator"
     """Of training, where torch has one; or ``cpu``."""
 
@@ -112,7 +116,18 @@ def _read(root: Node, ranks: int) -> Config:
             raise FileError("fp16.enabled and bf16.enabled are both true: one is possible")
         assert half is not None
         config = replace(config, precision="float16", scaling=_scaling(half))
+    _check_staleness(root, config)
     return config
+
+
+def _check_staleness(root: Node, config: Config) -> None:
+    own = root.get("angelptm")
+    node = own.get("staleness") if own is not None else None
+    if node is not None and config.update != "async":
+        raise FileError("angelptm.staleness is of late updates: angelptm.update async has them")
+    if node is not None and config.staleness > 1 and (config.clipping or config.scaling):
+        # Gradients of several steps are one sum, and each of these steps has a scale of its own.
+        node.fail("with gradient_clipping or fp16 only 1")
 
 
 def _check_keys(node: Node, where: str) -> None:
@@ -209,6 +224,8 @@ def _own_memory(own: Node) -> dict[str, Any]:
         found["io"] = node.one_of("auto", "io_uring", "threads")
     if (node := own.get("update")) is not None:
         found["update"] = node.one_of("sync", "async")
+    if (node := own.get("staleness")) is not None:
+        found["staleness"] = node.whole(1, MOST_STALE)
     if (node := own.get("device")) is not None:
         found["device"] = node.one_of("accelerator", "cpu")
     if (node := own.get("page_bytes")) is not None:

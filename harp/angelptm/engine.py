@@ -32,6 +32,7 @@ from harp.angelptm.adam import Adam, update_part
 from harp.angelptm.cache import Cache
 from harp.angelptm.checkpoint import CheckpointError
 from harp.angelptm.config import Config, ConfigError, read_config
+from harp.angelptm.late import Waiting
 from harp.angelptm.paged import guard_outputs, put_in_class, take_out_of_class
 from harp.angelptm.pages import WIDE, Layout, whole_page
 from harp.angelptm.plan import RESERVE, TIERS, Capacities, CapacityError, Sharing
@@ -42,7 +43,7 @@ from harp.angelptm.steps import Steps
 from harp.angelptm.window import Window
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Container, Iterable, Iterator, Mapping
 
 Numbers = frozenset[int]
 """Of pages or parameters."""
@@ -114,7 +115,6 @@ class Gradients:
     group_of: dict[int, int] = field(default_factory=dict)
     scale: float = 1.0
     skip: bool = False
-    step: int = 0
 
 
 class Engine(torch.nn.Module):
@@ -136,13 +136,15 @@ class Engine(torch.nn.Module):
         with self._alike():
             self._make_cache(model)
         at_end = bool(config.clipping or config.scaling)
-        self._at_end, self._late = at_end, config.update == "async"
+        self._at_end = at_end
+        self._late = Waiting(self.layout, config.staleness) if config.update == "async" else None
         if ranks:
             self._reduction = Reduction(self.cache, ranks, self.dtype, each=config.stage > 1,
                                         norms=at_end)
         self.optimizer = Optimizer(groups, adam, self)
         self._steps = Steps(
-            self.cache, self._update_chunk, at_end=at_end, late=self._late,
+            self.cache, self._update_chunk, at_end=at_end,
+            late=self._late.most if self._late else 0,
             reduction=self._reduction if ranks else None, agree=ranks.slowest if ranks else list)
         self._watch = Watch(self)
         self._pages: list[Numbers] = []
@@ -156,9 +158,7 @@ class Engine(torch.nn.Module):
         self._here: set[int] = set()
         """Parameters whose gradient has come in this micro-batch."""
         self._new = self._old = Gradients()
-        """Of this step, and those that updates take: of this one or, if they are late, the last."""
-        self._behind: set[int] = set()
-        """Chunks that updates of the last step have not come to."""
+        """Of this step, and of the last one, which has the settings of late updates."""
         self.staleness = 0
         """Most steps that parameters were behind when an operator used them."""
         self._outside = False
@@ -295,9 +295,9 @@ class Engine(torch.nn.Module):
         of_step = self._steps.in_step or (self.training and torch.is_grad_enabled())
         if of_step and not self._outside:
             self._steps.touch(pages)
-            if any(not pages.isdisjoint(self.layout.shown_of(chunk))
-                   for chunk in tuple(self._behind)):
-                self.staleness = max(self.staleness, self.global_steps - self._old.step)
+            if self._late:
+                self.staleness = max(self.staleness, self._late.age(pages, self.global_steps))
+                assert self.staleness <= self._late.most
         else:
             self._steps.look(pages)
 
@@ -393,26 +393,31 @@ class Engine(torch.nn.Module):
         chunks = sorted({chunk for number in new.arrived
                          for chunk in self.layout.chunks_of(number)})
         new.skip = skip
+        due = chunks
         if self._late:
-            self._owe(chunks)
-        self._steps.end(chunks)
+            chunks, due = self._owe(self._late, chunks)
+        self._steps.end(chunks, due)
         if not skip and not self._late:
             self._update_rest(chunks)
             self._count()
         if self._ranks and not self._at_end:
-            self._reduction.end()
+            self._reduction.end(self._late.chunks() if self._late else ())
         self._new = Gradients()
         self.skipped_steps += skip
         self.global_steps += 1
 
-    def _owe(self, chunks: Iterable[int]) -> None:
-        """Have the last step's updates over, and leave this one's to the next step."""
+    def _owe(self, late: Waiting, chunks: Iterable[int]) -> tuple[list[int], list[int]]:
+        """Have this step's updates over, and leave its gradients to steps that come.
+
+        Returns the chunks whose gradients wait, and those that the next step updates.
+        """
         self._steps.complete()
-        assert not self._behind
-        self._old, self._new.step = self._new, self.global_steps
+        self._old = self._new
         if not self._new.skip:
-            self._behind = set(chunks)
+            late.add(self._new.arrived, self.global_steps)
             self._count()
+        owed = sorted({*chunks, *late.chunks()})
+        return owed, late.due(owed, self.global_steps + 1)
 
     def _count(self) -> None:
         for number in self._new.arrived:
@@ -588,8 +593,6 @@ class Engine(torch.nn.Module):
                         group["decoupled"]) for group in groups]
         new.group_of = {self._number[id(one)]: number for number, group in enumerate(groups)
                         for one in group["params"] if id(one) in self._number}
-        if not self._late:
-            self._old = new
 
     def _settle_scale(self) -> bool:
         """Clip and unscale gradients; returns whether the step is skipped, for overflow."""
@@ -611,9 +614,13 @@ class Engine(torch.nn.Module):
         number = self._number[id(parameter)]
         self._use(frozenset(self.layout.pages_of(number, gradient=True)))
         assert parameter.grad is not None
-        assert self._behind.isdisjoint(self.layout.chunks_of(number)), "it would be lost"
         others = self._here if self._ranks and self._reduction.each else self._new.arrived
-        self.window.keep_gradient(number, parameter.grad, add=number in others)
+        sums: Container[int] = ()
+        if number in others:
+            sums = self.layout.pages_of(number)
+        elif self._late and not self._ranks:
+            sums = self._late.pages_of(number)
+        self.window.keep_gradient(number, parameter.grad, sums)
         parameter.grad = None
         self._new.arrived.add(number)
         self._here.add(number)
@@ -623,7 +630,8 @@ class Engine(torch.nn.Module):
 
     def _update_chunk(self, chunk: int) -> None:
         """Update the parameters of a chunk that have a gradient: any thread."""
-        if self._old.skip:
+        runs = list(self._late_runs(self._late, chunk) if self._late else self._runs(chunk))
+        if not runs:
             return
         layout, first = self.layout, chunk * self.layout.chunk
         pages = layout.pages_to_update(chunk)
@@ -632,27 +640,36 @@ class Engine(torch.nn.Module):
         with self.cache.opened(pages, (pages[0], *pages[2:]), anywhere=True) as memory:
             shown, gradients, *states = memory
             ordered = [*states, gradients, shown] if narrow else [shown, *states, gradients]
-            for begin, end, group, step in self._runs(chunk):
+            for begin, end, how in runs:
                 own = in_page + width * (begin - first)
                 begins = [WIDE * (begin - first)] * len(states) + [own] * 2
                 if not narrow:
                     begins = [own, *begins[:-1]]
-                update_part(ordered, begins, end - begin, self.config.precision,
-                            self._old.how[group].at(step, self._old.scale))
-        self._behind.discard(chunk)
+                update_part(ordered, begins, end - begin, self.config.precision, how)
 
-    def _runs(self, chunk: int) -> list[tuple[int, int, int, int]]:
-        """Give the ranges of a chunk that have gradients, with their group and number of steps."""
-        runs: list[tuple[int, int, int, int]] = []
+    def _runs(self, chunk: int) -> Iterator[tuple[int, int, Any]]:
+        """Give the ranges of a chunk that have gradients, with Adam's constants of each."""
+        new = self._new
+        for number in () if new.skip else self._chunk_parameters[chunk]:
+            if number in new.arrived and (number, chunk) not in new.updated:
+                new.updated.add((number, chunk))
+                how = new.how[new.group_of[number]].at(self._counts[number] + 1, new.scale)
+                yield from self._ranges(number, chunk, how)
+
+    def _late_runs(self, late: Waiting, chunk: int) -> Iterator[tuple[int, int, Any]]:
+        """Give those whose gradients wait: as many steps as gradients, each by their mean."""
         old = self._old
-        for number in self._chunk_parameters[chunk]:
-            if number not in old.arrived or (number, chunk) in old.updated:
-                continue
-            old.updated.add((number, chunk))
-            step = self._counts[number] + (not self._late)
-            runs += [(begin, end, old.group_of[number], step)
-                     for begin, end, where, _ in self.layout.ranges(number) if where == chunk]
-        return runs
+        for number, gradients in late.take(chunk).items():
+            how, last = old.how[old.group_of[number]], self._counts[number]
+            for step in range(last - gradients + 1, last + 1):
+                yield from self._ranges(number, chunk, how.at(step, old.scale / gradients))
+        if self._ranks:
+            self._reduction.updated(chunk)
+
+    def _ranges(self, number: int, chunk: int, how: Any) -> Iterator[tuple[int, int, Any]]:
+        for begin, end, where, _ in self.layout.ranges(number):
+            if where == chunk:
+                yield begin, end, how
 
 
 def _trained(groups: Any) -> list[torch.nn.Parameter]:
@@ -731,7 +748,8 @@ def _to_agree_on(model: torch.nn.Module, config: Config, adam: Adam, groups: Any
             "angelptm.disk_bytes": config.disk_bytes, "a disk": config.disk_path is not None,
             "gradient_accumulation_steps": config.accumulation,
             "gradient_clipping": config.clipping, "precision": config.precision,
-            "loss scale": config.scaling, "angelptm.update": config.update, "optimizer": adam,
+            "loss scale": config.scaling, "angelptm.update": config.update,
+            "angelptm.staleness": config.staleness, "optimizer": adam,
             **{f"parameter {name}": f"{list(one.shape)}{'' if one.requires_grad else ', frozen'}"
                for name, one in model.named_parameters()},
             **{f"buffer {name}": list(one.shape) for name, one in model.named_buffers()},

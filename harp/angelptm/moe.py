@@ -1,7 +1,7 @@
 """A mixture of experts whose experts are spread over ranks of the backend ``lightcc``.
 
     layer = MoE(width, 64, 8, lambda number: FeedForward(width))
-    y = layer(x)                                # x: (…, width), float32, another one at each rank
+    y = layer(x)                                # x: (…, width), another one at each rank
     loss = loss + 0.01 * layer.balance
 
 A router gives each token its ``top_k`` experts with weights. A token travels to a host once
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from harp.lightcc.torch import LightGroup
 
 FLOAT_BYTES = 4
+TYPES = (torch.float32, torch.bfloat16)
+"""Of tokens, router and experts. Values travel, and are added up, in float32."""
 
 
 class MoE(nn.Module):
@@ -99,12 +101,13 @@ class MoE(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Send tokens to their experts, and add up what these say."""
-        if x.shape[-1] != self.width or x.dtype is not torch.float32 or not x.is_cpu:
+        if x.shape[-1] != self.width or x.dtype not in TYPES or not x.is_cpu:
             raise ValueError(f"tokens are of {tuple(x.shape)[-1:]} {x.dtype} on {x.device}; "
-                             f"allowed is ({self.width},) torch.float32 on the CPU")
+                             f"allowed is ({self.width},) torch.float32 or torch.bfloat16 on the "
+                             "CPU")
         tokens = x.reshape(-1, self.width)
         weights, chosen = self._route(tokens)
-        payload = torch.cat([tokens, weights, _as_floats(chosen)], dim=1)
+        payload = torch.cat([tokens.float(), weights, _as_floats(chosen)], dim=1)
         bounds = chunk_bounds(len(tokens), self._chunks)
         index, self.rows = self._sort(chosen.numpy(), bounds)
         ways = cache(self._way_of)
@@ -113,16 +116,16 @@ class MoE(nn.Module):
         coming = [trip.there(_Take.apply(payload[start:end], tokens_of))
                   for (start, end), tokens_of, trip in zip(bounds, index, trips, strict=True)]
         # Experts compute on a chunk while others travel.
-        returning = [trip.back(self._ask(moving))
+        returning = [trip.back(self._ask(moving, x.dtype))
                      for trip, moving in zip(trips, coming, strict=True)]
         return torch.cat([
             _Add.apply(end - start, index[number], None, _End.apply(*back))
             for number, ((start, end), back) in enumerate(zip(bounds, returning, strict=True))
-        ]).view(x.shape)
+        ]).view(x.shape).to(x.dtype)
 
     def _route(self, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Choose experts; those without room are -1. Weights of a token's choices add up to 1."""
-        shares = self.router(tokens).softmax(-1)
+        shares = self.router(tokens).float().softmax(-1)
         weights, chosen = shares.topk(self.top_k)
         experts = self.places.experts
         used = torch.bincount(chosen.flatten(), minlength=experts) / max(chosen.numel(), 1)
@@ -162,7 +165,7 @@ class MoE(nn.Module):
             return choose(make, blocks, self.places.hosts, self._rates)
         return "direct" if make is combine and self._way == "hierarchical" else self._way
 
-    def _ask(self, coming: _Moving) -> torch.Tensor:
+    def _ask(self, coming: _Moving, dtype: torch.dtype) -> torch.Tensor:
         """Let this rank's experts work on the tokens that came, and add up what they say."""
         rows = _End.apply(*coming)
         values, weights, numbers = rows.split([self.width, self.top_k, self.top_k], dim=1)
@@ -173,7 +176,7 @@ class MoE(nn.Module):
         counts = torch.bincount(expert[row, choice], minlength=len(self.experts)).tolist()
         parts = _Take.apply(values.contiguous(), row).split(counts)
         return _Add.apply(len(rows), row, weights[row, choice], *(
-            make(part) for make, part in zip(self.experts, parts, strict=True)))
+            make(part.to(dtype)).float() for make, part in zip(self.experts, parts, strict=True)))
 
 
 def _as_floats(numbers: torch.Tensor) -> torch.Tensor:

@@ -111,6 +111,16 @@ class Layout:
         end = begin + max(self.sizes[parameter], 1) * self.element_bytes
         return range(begin // self.page_bytes, -(-end // self.page_bytes))
 
+    def parts_of(self, parameter: int, *, gradient: bool = False,
+                 ) -> Iterator[tuple[int, int, int, int]]:
+        """Give the pages of a parameter, where it is there, and the bytes of it that are there."""
+        offset = self.offset(parameter, gradient=gradient)
+        stop = offset + self.sizes[parameter] * self.element_bytes
+        for page in self.pages_of(parameter, gradient=gradient):
+            first = page * self.page_bytes
+            begin, end = max(first, offset), min(first + self.page_bytes, stop)
+            yield page, begin - first, begin - offset, end - offset
+
     def ranges(self, parameter: int) -> Iterator[tuple[int, int, int, int]]:
         """Give a parameter's elements of this rank: begin, end and chunk in the own space.
 

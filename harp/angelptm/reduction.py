@@ -74,12 +74,20 @@ class Reduction:
             (self._reduces and (over or self._here[page] == self._members[page]))
             or (self.each and not self._here[page]))]
 
-    def end(self) -> float:
-        """End a step; gives the sum of the squares of this rank's part."""
+    def end(self, waiting: Iterable[int] = ()) -> float:
+        """End a step; gives the sum of the squares of this rank's part.
+
+        Gradients of the chunks that are ``waiting`` stay, and others are added to them.
+        """
         square = math.fsum(self._squares.values()) if self._is_finite() else math.inf
-        self._summed.clear()
+        self._summed.intersection_update(
+            page for chunk in waiting for page in self._cache.layout.shown_of(chunk))
         self._squares.clear()
         return square
+
+    def updated(self, chunk: int) -> None:
+        """Hear that an update took what waited."""
+        self._summed.difference_update(self._cache.layout.shown_of(chunk))
 
     def _is_finite(self) -> bool:
         return all(math.isfinite(square) for square in self._squares.values())

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from harp.angelptm.plan import Job, Placement
     from harp.angelptm.reduction import Reduction
 
+Plans = dict[tuple[int, ...], tuple["Plan", "Placement"]]
+"""By the tiers that pages begin in; each with the places of its first step."""
+
 log = logging.getLogger("harp.angelptm")
 
 PLANS = 2
@@ -45,19 +48,21 @@ class Steps:
     """Runs events and updates in their order. `update` updates a chunk, in any thread."""
 
     def __init__(self, cache: Cache, update: Callable[[int], None], *, at_end: bool,
-                 late: bool = False, reduction: Reduction | None = None,
+                 late: int = 0, reduction: Reduction | None = None,
                  agree: Callable[[list[float]], list[float]] = list) -> None:
         self._cache, self._update = cache, update
         self._reduction, self._agree = reduction, agree
         self._at_end = at_end
         """Whether no update may begin before the end: of clipping, or a scaled loss."""
         self._late = late
-        """Whether a step's updates are made in the next one."""
+        """In how many steps after its own a gradient is applied; 0: in its own."""
         self._owed: tuple[int, ...] = ()
-        """Chunks that the step before has left to this one."""
+        """Chunks that steps before have left to later ones."""
         self._worker = Worker(cache, self._do_job)
         self._trace: Trace | None = None
-        self._plans: dict[tuple[int, ...], tuple[Plan, Placement]] = {}
+        self._plans: Plans = {}
+        self._known: dict[tuple[int, ...], tuple[Trace, Plans]] = {}
+        """By the chunks that are updated: late updates take turns."""
         self._demand: Demand | None = None
         self._plan: Plan | None = None
         self._events: list[Event] = []
@@ -167,19 +172,28 @@ class Steps:
         self._owed = ()
         return planned
 
-    def end(self, chunks: Sequence[int]) -> None:
-        """End the step: all gradients are there, and these chunks are updated, or owed."""
+    def end(self, chunks: Sequence[int], due: Sequence[int]) -> None:
+        """End the step: all gradients are there, and these chunks are updated, or owed.
+
+        Steps like it, such as the next one, update those that are ``due``.
+        """
         planned = self.complete()
         if self._late and self._trace is not None:
             self._owed = tuple(chunks)
         elif self._late or not planned:
             self.update_now(chunks)
         self._events.append(Event(()))
-        trace = self._make_trace(chunks)
-        if trace != self._trace:
-            self._plans.clear()
-            self._trace = trace
+        self._learn(tuple(due))
         self._events, self._ends, self.sum = [], [], 0
+
+    def _learn(self, due: tuple[int, ...]) -> None:
+        """Make the trace of this step that of the next one."""
+        trace = self._make_trace(due)
+        if due not in self._known and len(self._known) >= max(self._late, 1):
+            self._known.clear()
+        if due not in self._known or self._known[due][0] != trace:
+            self._known[due] = trace, {}
+        self._trace, self._plans = self._known[due]
 
     @property
     def in_step(self) -> bool:
@@ -255,9 +269,9 @@ class Steps:
             updated += 1
         self._job_seconds = (time.perf_counter() - begun) / max(updated, 1)
 
-    def _make_trace(self, chunks: Iterable[int]) -> Trace:
+    def _make_trace(self, chunks: Sequence[int]) -> Trace:
         reduction = self._reduction
         work = Work(self._job_seconds, 1 / self.rates.network, self._at_end,
                     each=bool(reduction and reduction.each),
-                    sharing=self._cache.sharing if reduction else None, late=self._late)
+                    sharing=self._cache.sharing if reduction else None, late=bool(self._late))
         return make_trace(self._cache.layout, self._events, self._ends, chunks, work)

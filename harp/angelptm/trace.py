@@ -3,7 +3,7 @@
 An engine makes the trace of the step that it has just run (`harp.angelptm.steps`), the simulator
 that of a model which it has only a description of (`sim.step.paging`). A page of gradients may be
 reduced when the last of its gradients is there, and a chunk updated when all of its pages are.
-Late updates take the gradients of the step before: each is over before an event writes these anew.
+Late updates take gradients of steps before: each is over before an event writes these anew.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Work:
     sharing: Sharing | None = None
     """Of several ranks."""
     late: bool = False
-    """Whether updates are those of the step before."""
+    """Whether updates are by gradients of steps before."""
 
 
 def make_trace(layout: Layout, events: Sequence[Event], ends: Sequence[int],
-               chunks: Iterable[int], work: Work) -> Trace:
+               chunks: Sequence[int], work: Work) -> Trace:
     """Make the trace of a step.
 
     Args:
@@ -54,6 +54,8 @@ def make_trace(layout: Layout, events: Sequence[Event], ends: Sequence[int],
     if shared:
         return Trace(tuple(events), tuple(jobs), sharing=work.sharing)
     scratch = frozenset(range(layout.shown, 2 * layout.shown))
+    if work.late:  # the others hold sums that wait for a later step
+        scratch &= {layout.kept + layout.page_of_chunk(chunk) for chunk in chunks}
     return Trace(tuple(events), tuple(jobs), scratch)
 
 
@@ -80,7 +82,7 @@ def _updates(layout: Layout, events: Sequence[Event], ends: Sequence[int],
 
 def _late_updates(layout: Layout, events: Sequence[Event], ends: Sequence[int],
                   chunks: Iterable[int], work: Work) -> Iterator[Job]:
-    """Give the updates by the step before: each before its gradients are written again.
+    """Give the updates by steps before: each before its gradients are written again.
 
     They are spread over the events, so that pages of parameters come in between.
     """

@@ -12,7 +12,7 @@ import torch
 from harp._cnet import ffi
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Container, Iterable
 
     from harp.angelptm.cache import Cache
 
@@ -45,10 +45,17 @@ class Window:
     def put_back(self, numbers: Iterable[int]) -> None:
         """Write parameters, which an operator has changed, to their pages."""
 
-    def keep_gradient(self, number: int, gradient: torch.Tensor, *, add: bool) -> None:
-        """Write a gradient to its pages, which are on the device, or add it."""
-        own = self._gradients[number]
-        (own.add_ if add else own.copy_)(gradient)
+    def keep_gradient(self, number: int, gradient: torch.Tensor, sums: Container[int]) -> None:
+        """Write a gradient to its pages, which are on the device, or add it to these sums."""
+        own, parts = self._gradients[number], list(self._cache.layout.parts_of(number))
+        added = {page in sums for page, *_ in parts}
+        if len(added) == 1:
+            (own.add_ if added.pop() else own.copy_)(gradient)
+            return
+        own, gradient, width = own.view(-1), gradient.reshape(-1), own.element_size()
+        for page, _, begin, end in parts:
+            part = slice(begin // width, end // width)
+            (own[part].add_ if page in sums else own[part].copy_)(gradient[part])
 
     def norm(self, number: int) -> torch.Tensor:
         """Give the norm of a gradient in its pages."""

@@ -10,6 +10,7 @@ import pytest
 from rich.progress import Progress
 from torch.utils.file_baton import FileBaton
 
+from bench import peers
 from bench.angelptm import control_group, peer
 from bench.arms import Bench, Sample
 from bench.comparison import ArmRow, run_group
@@ -45,13 +46,32 @@ def test_a_row_with_another_peer_is_judged_by_that_one():
 
 def test_an_environment_that_cannot_be_made_is_the_peers_error(monkeypatch, tmp_path):
     """The registry's own sentence is what the row says."""
-    monkeypatch.setattr(peer, "PYTHON", tmp_path / "python")
-    monkeypatch.setattr(peer, "_run", lambda command, _: subprocess.CompletedProcess(
+    monkeypatch.setattr(peers, "folder_of", lambda name: tmp_path / name)
+    monkeypatch.setattr(peers, "run", lambda command, *_: subprocess.CompletedProcess(
         command, 1, "", "warning: slow\n[rank0]: ERROR: No matching distribution found\n\n"))
-    peer.installed.cache_clear()
     with pytest.raises(PeerError, match=r"^ERROR: No matching distribution found$"):
-        peer.installed()
-    peer.installed.cache_clear()
+        peers.installed("other", "other==1")
+
+
+def test_an_environment_is_made_once_for_what_it_has(monkeypatch, tmp_path):
+    """Another release, or one that was not made to its end, is made anew."""
+    asked = []
+
+    def run(command, seconds, variables):
+        asked.append([str(word) for word in command[1:]])
+        (tmp_path / "other").mkdir(exist_ok=True)
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(peers, "folder_of", lambda name: tmp_path / name)
+    monkeypatch.setattr(peers, "run", run)
+    make = peers.installed.__wrapped__
+    for release in ("1", "1", "2"):
+        assert make("other", f"other=={release} --no-deps", "more") == (
+            tmp_path / "other" / "bin" / "python")
+    venv = ["-m", "venv", "--clear", str(tmp_path / "other")]
+    assert asked == [words for release in "12" for words in (
+        venv, ["-m", "pip", "install", "-q", f"other=={release}", "--no-deps"],
+        ["-m", "pip", "install", "-q", "more"])]
 
 
 def test_a_lock_without_its_process_is_removed_and_a_held_one_stays(monkeypatch, tmp_path):

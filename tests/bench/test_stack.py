@@ -39,6 +39,17 @@ def row(**changes):
                      "against": ("x", "y"), "target": 1.3, **changes})
 
 
+def test_lines_that_a_program_writes_at_once_are_read_one_by_one():
+    with subprocess.Popen(["sh", "-c", "printf 'one\\ntwo\\nhalf'; read end; printf '\\nend\\n'"],
+                          stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert arms.read_line(process, PATIENCE_S) == "one\n"
+        assert arms.read_line(process, 0.0) == "two\n"
+        assert arms.read_line(process, 0.0) == ""  # half a line does not hold the reader up
+        assert process.communicate("\n")[0].splitlines() == ["", "end"]
+    with subprocess.Popen(["sh", "-c", "printf last"], stdout=subprocess.PIPE) as process:
+        assert [arms.read_line(process, PATIENCE_S) for _ in range(2)] == ["last", ""]
+
+
 def test_the_best_reference_counts_and_medians_are_compared():
     got = judge(row(), {"ours": measured(1.0, 6.0, 9.0), "x": measured(4.0), "y": measured(5.0)})
     assert (got["value"], got["reference"], got["reference_is"]) == (6.0, 5.0, "y")

@@ -2,8 +2,9 @@
 //
 // Its streams do what they were given only when somebody waits for it, so whoever reads memory
 // without having waited for what writes it sees what was there before: bytes of 0xAA where it is
-// new, or was given back. Copies that do not block, and fills, are late so; every other operation waits for its stream
-// and runs on the CPU. Pinned memory is what the allocator below gave.
+// new, or was given back. Copies within the device, those that do not block, and fills, are late so;
+// every other operation waits for its stream and runs on the CPU. Pinned memory is what the allocator
+// below gave.
 
 #include <ATen/ATen.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
@@ -255,9 +256,10 @@ at::Tensor copy_late(const at::Tensor &from, const at::Tensor &into, bool non_bl
         const at::NoGradGuard plain;
         on_host(into).copy_(on_host(from));
     });
+    bool late = true; // within the device it is so, whatever was asked for
     for (const at::Tensor &end : {from, into})
-        non_blocking &= !end.is_cpu() || is_pinned_memory(end);
-    if (!non_blocking)
+        late &= !end.is_cpu() || (non_blocking && is_pinned_memory(end));
+    if (!late)
         run_all(current_stream);
     return into;
 }

@@ -15,7 +15,7 @@ from tests.support.levels import long, long_except
 pytest.importorskip("torch")
 
 SMALL = ("--layers", "4", "--width", "256", "--batch", "1", "--device-mib", "24", "--host-mib",
-         "16")
+         "16", "--device", "cpu")
 
 
 def run(*arguments, script="gpt.py", before=()):

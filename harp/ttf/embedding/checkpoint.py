@@ -35,13 +35,14 @@ import json
 import os
 import threading
 import uuid
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from harp.angelptm.cache import StoreError
 from harp.angelptm.checkpoint import (
     CheckpointError,
     read_tensors,
@@ -54,6 +55,7 @@ from harp.ttf.embedding.table import DIRTY, HEAD, PART, owners
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from torch import nn
 
@@ -199,7 +201,7 @@ def save(model: nn.Module, folder: str | Path, *, delta: bool = False) -> str:
             _replace(folder / "latest.json", lambda path: write_text(path, json.dumps(manifest)))
 
     for write in (write_rank, write_latest):
-        _together(write, folder, exchange)
+        _together(write, f"{folder} cannot be saved to", exchange)
     for module in tables.values():
         module.table.saved()
         module.table.saved_as = number
@@ -220,19 +222,23 @@ def _tensors(tables: dict[str, DynamicEmbedding], *, delta: bool) -> Tensors:
     return sorted(tensors, key=lambda tensor: tensor[1] != "int64")  # so all of them are aligned
 
 
-def _together(act: Callable[[], None], folder: Path, exchange: Any) -> None:
-    """Act on all ranks, and raise CheckpointError on all of them if it failed on one."""
-    error: CheckpointError | None = None
+def _together(act: Callable[[], Any], what: str, exchange: Any) -> Any:
+    """Act on all ranks, and raise CheckpointError on all of them if it failed on one.
+
+    A rank that has no error of its own names the first rank that has one.
+    """
+    found, error = None, None
     try:
-        act()
-    except CheckpointError as failure:
+        found = act()
+    except (CheckpointError, StoreError, MemoryError) as failure:
         error = failure
     except OSError as failure:
-        error = CheckpointError(f"{folder} cannot be saved to: {failure.strerror}")
-    if exchange and exchange.any_failed(error is not None) and error is None:
-        error = CheckpointError(f"{folder}: another rank could not save")
+        error = CheckpointError(f"{what}: {failure.strerror}")
+    if exchange and (first := exchange.first_failure(None if error is None else str(error))):
+        error = error or CheckpointError(f"rank {first[0]}: {first[1]}")
     if error is not None:
         raise error
+    return found
 
 
 def _sweep(folder: Path, manifest: dict[str, Any]) -> None:
@@ -300,8 +306,9 @@ def _part(found: dict[str, memoryview], name: str, about: dict[str, Any]) -> _Pa
 def load(model: nn.Module, folder: str | Path) -> str:
     """Make a model's dynamic tables those of the last checkpoint, and return its id.
 
-    All files are checked first, and room on disk is had for all rows: CheckpointError or
-    StoreError, and then no table is changed.
+    Tables are filled aside, with room on disk for all rows, and then take the place of those that
+    are there: CheckpointError, StoreError or MemoryError, and then no table is changed. With tables
+    that are divided over ranks, all ranks call it, and all of them raise what one does.
     """
     follower = Follower(model, folder)
     follower.poll()
@@ -325,26 +332,54 @@ class Follower:
             yield
 
     def poll(self) -> int:
-        """Apply what is new, and count the checkpoints. CheckpointError, StoreError: as it was.
+        """Apply what is new, and count the checkpoints. CheckpointError, StoreError, MemoryError.
 
-        Readers go on meanwhile: each row is as it was before or after.
+        A full checkpoint takes the place of what is there as a whole, or nothing is changed. Where
+        deltas meet an error of the tables' own disk, some of their rows are there; the next call
+        applies these deltas again. Readers go on meanwhile: each row is as it was before or after.
         """
-        found = _latest(self._folder)
+        unread = f"{self._folder} cannot be read"
+        found = _together(lambda: _latest(self._folder), unread, self._exchange)
+        if self._exchange:  # a save may end between two ranks' looks
+            found = json.loads(self._exchange.agree(json.dumps(found)))
         ids: list[str] = found["ids"]
         known = len(self.at) if ids[:len(self.at)] == self.at else 0
-        fresh = [[_open(self._folder / name, self._tables) for name in files]
-                 for files in found["files"][known:]]
+        if known == len(ids):
+            return 0
+        fresh = _together(lambda: self._opened(found["files"][known:]), unread, self._exchange)
+        if known:
+            _together(lambda: self._change(fresh), unread, self._exchange)
+        else:
+            made = _together(lambda: self._filled(fresh), unread, self._exchange)
+            with self._lock:
+                for name, module in self._tables.items():
+                    module.table.take(made[name])
+        self.at = ids
+        for module in self._tables.values():
+            module.table.gone = []
+            module.table.saved_as = ids[-1]
+        return len(fresh)
+
+    def _opened(self, files: list[list[str]]) -> list[list[dict[str, _Part]]]:
+        return [[_open(self._folder / name, self._tables) for name in names] for names in files]
+
+    def _filled(self, fresh: list[list[dict[str, _Part]]]) -> dict[str, Table]:
+        """Make tables that have what checkpoints say."""
+        made = {}
+        for name, module in self._tables.items():
+            made[name] = module.table.aside()
+            self._reserve(made[name], [part[name] for parts in fresh for part in parts])
+            for parts in fresh:
+                self._apply(made[name], [part[name] for part in parts], PART, nullcontext())
+        return made
+
+    def _change(self, fresh: list[list[dict[str, _Part]]]) -> None:
+        """Change the tables by deltas, between their readers."""
         for name, module in self._tables.items():
             self._reserve(module.table, [part[name] for parts in fresh for part in parts])
-        for number, parts in enumerate(fresh, known):
+        for parts in fresh:
             for name, module in self._tables.items():
-                self._apply(module.table, [part[name] for part in parts], full=number == 0)
-        if fresh:
-            self.at = ids
-            for module in self._tables.values():
-                module.table.gone = []
-                module.table.saved_as = ids[-1]
-        return len(fresh)
+                self._apply(module.table, [part[name] for part in parts], SLICE, self._lock)
 
     def _reserve(self, table: Table, parts: list[_Part]) -> None:
         """Have room on disk for the rows that come, before any is changed.
@@ -365,19 +400,16 @@ class Follower:
         mine: np.ndarray = owners(keys, self._exchange.ranks) == self._exchange.rank
         return mine
 
-    def _apply(self, table: Table, parts: list[_Part], *, full: bool) -> None:
-        gone = [part.arrays["gone"] for part in parts]
-        if full:
-            kept = np.concatenate([part.arrays["keys"] for part in parts])
-            gone = [heads["key"][~np.isin(heads["key"], kept)] for heads, _ in
-                    table.read(values=False)]
-        for keys in gone:
+    def _apply(self, table: Table, parts: list[_Part], rows: int,
+               lock: AbstractContextManager[Any]) -> None:
+        for part in parts:
+            keys = part.arrays["gone"]
             for at in range(0, len(keys), SLICE):
-                with self._lock:
+                with lock:
                     table.remove(keys[at:at + SLICE])
         for part in parts:
-            for heads, values in part.records(self._mine, SLICE if self.at else PART):
-                with self._lock:
+            for heads, values in part.records(self._mine, rows):
+                with lock:
                     table.write(heads, values)
-        with self._lock:
+        with lock:
             table.steps, table.clock = parts[0].about["steps"], parts[0].about["clock"]

@@ -88,11 +88,16 @@ class Exchange:
         dist.broadcast_object_list(texts, group=self.group, group_src=0)
         return texts[0]
 
-    def any_failed(self, failed: bool) -> bool:
-        """Say whether it failed on any rank."""
-        found = torch.tensor([int(failed)])
-        dist.all_reduce(found, group=self.group)
-        return bool(found.item())
+    def first_failure(self, why: str | None) -> tuple[int, str] | None:
+        """Give the first rank that something failed on, and its reason, given this rank's."""
+        found = torch.tensor([self.ranks if why is None else self.rank])
+        dist.all_reduce(found, op=dist.ReduceOp.MIN, group=self.group)
+        first = int(found.item())
+        if first == self.ranks:
+            return None
+        reason = [why]
+        dist.broadcast_object_list(reason, group=self.group, group_src=first)
+        return first, str(reason[0])
 
     def prefetch(self, known: FeatureSet, keys: Sequence[torch.Tensor]) -> None:
         """Send the ids of the look-up that comes next, and do not wait for them.

@@ -64,6 +64,7 @@ class Table:
             if not isinstance(value, int) or not least <= value <= most:
                 raise ValueError(f"{name}={value!r}: an integer from {least} to {most}")
         self.dim, self.optimizer, self.seed, self.bound = dim, optimizer, seed, bound
+        self._admission = admit, expect
         self.floats = dim + optimizer.floats(dim)
         self.shards = shards or min(cpus(), 16)
         self.steps = 0
@@ -175,6 +176,18 @@ class Table:
         _check(lib.harp_embedding_write(self.at, ffi.from_buffer("struct harp_record[]", heads),
                                         ffi.from_buffer("float[]", values), len(heads)),
                f"no memory for {len(heads)} more rows")
+
+    def aside(self) -> Table:
+        """Make an empty table with the same settings. StoreError."""
+        admit, expect = self._admission
+        return Table(self.dim, self.optimizer, seed=self.seed, bound=self.bound, admit=admit,
+                     expect=expect, shards=self.shards, memory_bytes=self.memory_bytes,
+                     folder=self.folder)
+
+    def take(self, other: Table) -> None:
+        """Take all records of a table that was made aside, and give it those of this one."""
+        lib.harp_embedding_swap(self.at, other.at)
+        self.steps, self.clock = other.steps, other.clock
 
     def saved(self) -> None:
         """Count all records as unchanged, and forget removed keys."""

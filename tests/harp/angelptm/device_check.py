@@ -7,13 +7,19 @@ may, and its memory is 0xAA before it is written and after it is given back: who
 has other losses.
 """
 
+import ctypes
+import json
 import sys
 import tempfile
+from pathlib import Path
 
 import torch
+from click.testing import CliRunner
 
+from harp.angelptm.__main__ import main
 from harp.angelptm.accelerator import DeviceCache
-from harp.angelptm.plan import DEVICE, DISK, HOST
+from harp.angelptm.pages import WIDE, Layout
+from harp.angelptm.plan import DEVICE, DISK, HOST, Capacities, Move
 from tests.harp.angelptm.models import PAGE, Tied, batches, config, engine_of, loss_of, seeded
 from tests.support import late_accelerator
 
@@ -99,9 +105,15 @@ def accumulation():
     same({DEVICE, HOST}, gradient_accumulation_steps=2)
 
 
+def tests_of_the_cpu_train_there():
+    """They give no device, and hold on machines with an accelerator."""
+    with engine_of(seeded(Tied), config()) as engine:
+        assert engine.device.type == "cpu"
+
+
 def a_write_outside_of_a_step_stays():
     """And a checkpoint has what was written."""
-    how = config(14 + ROOM, 160)
+    how = config(14 + ROOM, 160, angelptm={"device": "accelerator"})
     with engine_of(seeded(Tied), how) as engine, tempfile.TemporaryDirectory() as folder:
         last = engine.module.layers[3][1].weight
         with torch.no_grad():
@@ -113,6 +125,105 @@ def a_write_outside_of_a_step_stays():
             last.zero_()
         engine.load_checkpoint(folder)
         assert torch.equal(last.detach().cpu(), torch.full(last.shape, 0.25))
+
+
+def the_command_names_it():
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "ds.json")
+        for given, says in ((None, "late:0"), ("cpu", "cpu")):
+            file.write_text(json.dumps({"angelptm": {"device": given} if given else {}}))
+            done = CliRunner().invoke(main, [str(file)])
+            assert ["trains", "on", says] in map(str.split, done.stdout.splitlines())
+        file.write_text("{}")
+        done = CliRunner().invoke(main, [str(file), "--ranks", "2"])
+        assert done.exit_code == 2
+        assert "pages of several ranks are not possible on an accelerator" in done.stderr
+
+
+class Pages:
+    """A cache of six pages on the device, each of whose bytes is one number, and others."""
+
+    def __init__(self):
+        layout = Layout((4 * PAGE // WIDE,), WIDE, PAGE)
+        self.cache = DeviceCache(LATE, layout, Capacities(6, 20))
+        self.free = next(slot for slot in range(20) if (HOST, slot) not in self.cache.where)
+
+    def slow(self, into, given):
+        """Have an operator write that has not run when this returns: copies must wait for it."""
+        into.copy_(given)
+        self.cache.mark()
+
+    def of(self, value):
+        return torch.full((PAGE,), value, dtype=torch.uint8).to(LATE)
+
+    def out(self, page, *, empty=False):
+        """Move a page to the host."""
+        there = self.cache.where[page]
+        self.cache.move(Move(page, there, (HOST, self.free), -1, empty))
+        return there
+
+    def take_in(self, page, value, slot):
+        """Move a page of these bytes from the host to a slot."""
+        place = self.cache.where[page]
+        ctypes.memset(self.cache.address(page), value, PAGE)
+        self.cache.move(Move(page, place, slot, -1, empty=False))
+        self.free = place[1]
+
+
+def reads_ends_first():
+    """An operator that reads a page is over before another page takes its slot."""
+    pages = Pages()
+    pages.slow(pages.cache.arrived(0), pages.of(1))
+    read = pages.of(0)
+    pages.slow(read, pages.cache.arrived(0))
+    pages.take_in(8, 2, pages.out(0, empty=True))
+    pages.cache._copies.synchronize()
+    assert (read.cpu() == 1).all()
+
+
+def written_page_leaves_whole():
+    """An operator that writes a page is over before the page goes to the host."""
+    pages = Pages()
+    pages.slow(pages.cache.arrived(0), pages.of(1))
+    pages.out(0)
+    assert bytes_at(pages.cache.address(0)) == {1}
+
+
+def update_waits():
+    """An operator that writes a page is over before an update changes it, here or on the host."""
+    for anywhere in (True, False):
+        pages = Pages()
+        pages.slow(pages.cache.arrived(0), pages.of(1))
+        with pages.cache.opened([0, 1], [0], anywhere=anywhere) as (first, _):
+            if anywhere:
+                first.add_(1)
+            else:
+                assert bytes_at(first) == {1}
+                ctypes.memset(first, 2, PAGE)
+        assert (pages.cache.arrived(0).cpu() == 2).all()
+
+
+def operator_waits():
+    """And an operator waits for the page that comes, and for an update that has only begun."""
+    pages = Pages()
+    pages.take_in(8, 2, pages.out(0, empty=True))
+    assert (pages.cache.arrived(8).cpu() == 2).all()
+    with pages.cache.opened([8, 1], [8], anywhere=True) as (first, _):
+        first.fill_(3)
+    assert (pages.cache.arrived(8).cpu() == 3).all()
+
+
+def buffer_waits():
+    """A buffer is filled again when its copy is over."""
+    pages = Pages()
+    for page in range(6):
+        pages.take_in(8 + page, 10 + page, pages.out(page, empty=True))
+    for page in range(6):
+        assert (pages.cache.arrived(8 + page).cpu() == 10 + page).all()
+
+
+def bytes_at(address):
+    return set(ctypes.string_at(address, PAGE))
 
 
 if __name__ == "__main__":

@@ -56,8 +56,8 @@ def loss_of(model, tokens):
 
 
 def config(device=None, host=None, page=PAGE, **more):
-    """A configuration with caps in pages."""
-    memory = {"page_bytes": page, **more.pop("angelptm", {})}
+    """A configuration with caps in pages, on the CPU wherever the tests run."""
+    memory = {"page_bytes": page, "device": "cpu", **more.pop("angelptm", {})}
     if device is not None:
         memory |= {"device_bytes": device * page, "host_bytes": host * page}
     return {"optimizer": {"type": "AdamW", "params": {"lr": RATE}}, "angelptm": memory, **more}

@@ -24,17 +24,17 @@ def make_expert(number):
     return expert
 
 
-def drawn(case, rank, tokens, *, to_one):
+def drawn(case, rank, tokens, *, to_one, dtype):
     generator = torch.Generator().manual_seed(1000 * case + rank)
     x = torch.randn(tokens, WIDTH, generator=generator)
     if to_one:
         x = x.abs() + 1  # the router's first rows are larger by far
-    return x.requires_grad_(), torch.randn(tokens, WIDTH, generator=generator)
+    return x.to(dtype).requires_grad_(), torch.randn(tokens, WIDTH, generator=generator)
 
 
 def unsplit(router, experts, x, top_k, capacity_factor):
     """All in one place, token by token in the words of the papers."""
-    shares = (x @ router.T).softmax(-1)
+    shares = nn.functional.linear(x, router).float().softmax(-1)
     weights, chosen = shares.topk(top_k)
     used = torch.stack([(chosen == e).sum() for e in range(len(experts))]) / max(chosen.numel(), 1)
     balance = len(experts) * (used * shares.mean(0)).sum() if len(x) else shares.sum()
@@ -50,19 +50,22 @@ def unsplit(router, experts, x, top_k, capacity_factor):
     else:
         kept = torch.ones_like(chosen, dtype=torch.bool)
     weights = weights / weights.sum(-1, keepdim=True)
-    y = torch.zeros_like(x)
+    y = torch.zeros_like(x, dtype=torch.float32)
     for number, expert in enumerate(experts):
         token, choice = ((chosen == number) & kept).nonzero(as_tuple=True)
         if len(token):
-            y = y.index_add(0, token, expert(x[token]) * weights[token, choice, None])
-    return y, balance
+            y = y.index_add(0, token, expert(x[token]).float() * weights[token, choice, None])
+    return y.to(x.dtype), balance
 
 
 def close(found, wanted):
-    torch.testing.assert_close(found, wanted, rtol=2e-5, atol=2e-5)
+    if found.dtype is torch.float32:
+        torch.testing.assert_close(found, wanted, rtol=2e-5, atol=2e-5)
+    elif wanted.numel():  # gradients are summed in another order, and each sum is rounded
+        torch.testing.assert_close(found, wanted, rtol=0, atol=0.02 * float(wanted.abs().max()))
 
 
-def check_case(case, rank, ranks):
+def check_case(case, rank, ranks, dtype=torch.float32):
     draw = random.Random(case)
     experts = ranks * draw.choice([1, 2, 4])
     top_k = draw.randint(1, min(experts, 5))
@@ -79,14 +82,15 @@ def check_case(case, rank, ranks):
         router[0] += 10
     with torch.no_grad():
         layer.router.weight.copy_(router)
-    x, goal = drawn(case, rank, sizes[rank], to_one=to_one)
+    layer, router = layer.to(dtype), router.to(dtype)
+    x, goal = drawn(case, rank, sizes[rank], to_one=to_one, dtype=dtype)
     y = layer(x)
     ((y * goal).sum() + 0.3 * layer.balance).backward()
 
-    whole = [make_expert(number) for number in range(experts)]
+    whole = [make_expert(number).to(dtype) for number in range(experts)]
     router.requires_grad_()
     for other in range(ranks):
-        x_of, goal_of = drawn(case, other, sizes[other], to_one=to_one)
+        x_of, goal_of = drawn(case, other, sizes[other], to_one=to_one, dtype=dtype)
         wanted, balance = unsplit(router, whole, x_of, top_k, capacity)
         ((wanted * goal_of).sum() + 0.3 * balance).backward()
         if other == rank:
@@ -94,9 +98,10 @@ def check_case(case, rank, ranks):
             close(layer.balance, balance)
             close(x.grad, x_of.grad)
     summed = layer.router.weight.grad.clone()
+    summed = summed.float()
     if ranks > 1:
         dist.all_reduce(summed)
-    close(summed, router.grad)
+    close(summed.to(dtype), router.grad)
     first = rank * experts // ranks
     for own, of_whole in zip(layer.experts, whole[first:], strict=False):
         for one, two in zip(own.parameters(), of_whole.parameters(), strict=True):
@@ -112,6 +117,8 @@ def main():
         dist.init_process_group("lightcc")
     for case in range(40):
         check_case(case, rank, ranks)
+    for case in range(12):
+        check_case(case, rank, ranks, torch.bfloat16)
     print(json.dumps("right"))
     if ranks > 1:
         dist.destroy_process_group()

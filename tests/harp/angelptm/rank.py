@@ -39,14 +39,15 @@ def parts(number):
     return [tokens[rank::ranks] for tokens in batches(number)]
 
 
-def by_engine(config, steps, load=None, save=None, at=0, for_ever=False, branch=()):
+def by_engine(config, steps, load=None, save=None, at=0, for_ever=False, branch=(),
+              same=False):
     """Train in pages; rank 0 alone has the right values at the beginning."""
     passes = count()
     model = seeded(seed=dist.get_rank(), branch=lambda: next(passes) in branch)
     with engine_of(model, config) as engine:
         if load:
             engine.load_checkpoint(load)
-        data = parts(steps)[engine.global_steps:]
+        data = (parts(1) * steps if same else parts(steps))[engine.global_steps:]
         losses = train(engine, data[:at])
         if save:
             engine.save_checkpoint(save, "saved")

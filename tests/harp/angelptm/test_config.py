@@ -68,6 +68,10 @@ WRONG = [
     ({"angelptm": {"page_bytes": 12288}}, "angelptm.page_bytes is 12288: a multiple of 8192"),
     ({"angelptm": {"update": "asink"}}, "angelptm.update is \"asink\".*did you mean async"),
     ({"angelptm": {"update": True}}, "angelptm.update is true: "),
+    ({"angelptm": {"update": "async", "staleness": 0}}, "angelptm.staleness is 0: a whole number"),
+    ({"angelptm": {"staleness": 2}}, "angelptm.staleness is of late updates: angelptm.update asy"),
+    ({"angelptm": {"update": "async", "staleness": 2}, "gradient_clipping": 1},
+     "angelptm.staleness is 2: with gradient_clipping or fp16 only 1 is possible"),
     ({"angelptm": {"io": "uring"}}, "angelptm.io is \"uring\".*did you mean io_uring"),
 ]
 

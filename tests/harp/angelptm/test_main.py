@@ -39,11 +39,12 @@ def test_a_configuration_is_described(tmp_path):
         "train_batch_size": 32, "train_micro_batch_size_per_gpu": 4, "fp16": {"enabled": True},
         "gradient_clipping": 0.5, "optimizer": {"type": "AdamW"},
         "zero_optimization": {"stage": 2, "offload_optimizer": {
-            "device": "nvme", "nvme_path": "/disk"}}, "angelptm": {"device_bytes": 1 << 30}}))
+            "device": "nvme", "nvme_path": "/disk"}},
+        "angelptm": {"device_bytes": 1 << 30, "device": "cpu"}}))
     done = check(file, "--ranks", 2)
     assert done.exit_code == 0
     for text in ("micro-batches of a step  4", "loss scale 65536", "AdamW, rate 0.001",
-                 "1,024.0 MiB", "/disk, io auto", "0.5"):
+                 "trains on                cpu", "1,024.0 MiB", "/disk, io auto", "0.5"):
         assert text in done.stdout
 
 

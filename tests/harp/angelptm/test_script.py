@@ -50,7 +50,7 @@ def test_a_script_as_users_write_it(tmp_path):
     (tmp_path / "ds.json").write_text(json.dumps({
         "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2,
         "gradient_clipping": 1.0, "optimizer": {"type": "AdamW", "params": {"lr": 0.01}},
-        "zero_optimization": {"stage": 3}}))
+        "zero_optimization": {"stage": 3}, "angelptm": {"device": "cpu"}}))
     options = ["--deepspeed", "--deepspeed_config", "ds.json", "--local_rank", "0"]
     ran = subprocess.run([sys.executable, "train.py", *options], cwd=tmp_path, text=True,
                          capture_output=True, check=False)

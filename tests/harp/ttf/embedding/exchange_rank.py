@@ -13,6 +13,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from harp.angelptm.cache import StoreError
+from harp.angelptm.checkpoint import CheckpointError
 from harp.ttf.embedding import (
     Adam,
     DynamicEmbedding,
@@ -23,6 +25,8 @@ from harp.ttf.embedding import (
 from harp.ttf.embedding.checkpoint import load, save
 from harp.ttf.embedding.exchange import Exchange
 from harp.ttf.embedding.operators import _reader
+from harp.ttf.embedding.table import Table
+from tests.harp.ttf.embedding.test_checkpoint import contents
 from tests.support.leave import leave
 
 BATCH, STEPS = 24, 6
@@ -97,6 +101,25 @@ def reads_ahead(rank):
     assert table.pages_read == ahead
 
 
+def refuses(model, folder, rank, ranks):
+    """One rank cannot load: no rank does, and each names it; then all can."""
+    train(model, range(1), rank, ranks)
+    before = contents(model)
+    with pytest.MonkeyPatch.context() as patch:
+        if rank == 1:
+            patch.setattr(Table, "write", cannot)
+        with pytest.raises((StoreError, CheckpointError),
+                           match="^its disk is gone" if rank == 1 else "^rank 1: its disk is gone"):
+            load(model, folder)
+    assert contents(model) == before
+    load(model, folder)
+    assert contents(model) != before
+
+
+def cannot(*given):
+    raise StoreError("its disk is gone")
+
+
 def main():
     backend, folder, do = sys.argv[1:]
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -109,6 +132,8 @@ def main():
     model = made(Exchange())
     if do == "read ahead":
         reads_ahead(rank)
+    elif do == "refuse":
+        refuses(model, folder / "saved", rank, ranks)
     elif do == "save":
         train(model, range(STEPS // 2), rank, ranks, prefetch=True)
         save(model, folder / "saved")

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
+import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
 
+from harp.angelptm.cache import StoreError
 from harp.angelptm.checkpoint import CheckpointError
 from harp.ttf.embedding import (
     SGD,
@@ -23,6 +28,7 @@ from harp.ttf.embedding import (
     TableOptimizer,
 )
 from harp.ttf.embedding.checkpoint import TIMES, Follower, load, save
+from harp.ttf.embedding.table import Table
 from tests.support import PATIENCE_S, ROOT
 from tests.support.killed_saver import kill_after_saves
 
@@ -261,6 +267,83 @@ def test_a_disk_that_is_full_leaves_the_last_checkpoint_and_what_changed(tmp_pat
     said, rest = done.stdout.splitlines()
     assert "cannot be saved: No space left on device; the last checkpoint is as it was" in said
     assert rest == "1 2"
+
+
+@pytest.mark.parametrize("error", [StoreError("rows: Input/output error"), MemoryError("none")])
+def test_an_error_in_the_middle_of_a_load_changes_nothing(tmp_path, monkeypatch, error):
+    """The disk under the tables fails behind the first of their records."""
+    model = made()
+    train(model, 0)
+    save(model, tmp_path)
+    train(model, 1)
+    save(model, tmp_path, delta=True)
+    train(model, 2)
+    before, changed = contents(model), model.bags["a"].changed().tolist()
+    write, written = Table.write, []
+
+    def fails(table, heads, values):
+        written.append(len(heads))
+        if len(written) == 3:
+            raise error
+        write(table, heads, values)
+
+    monkeypatch.setattr(Table, "write", fails)
+    with pytest.raises(type(error), match=str(error)):
+        load(model, tmp_path)
+    assert written[0] > 0
+    assert contents(model) == before
+    assert model.bags["a"].changed().tolist() == changed
+    monkeypatch.undo()
+    other = made()
+    load(other, tmp_path)
+    load(model, tmp_path)
+    assert contents(model) == contents(other) != before
+
+
+def test_a_file_that_cannot_be_read_is_a_sentence(tmp_path, monkeypatch):
+    """It is read before it is mapped: the kernel ends a process whose mapping cannot be read."""
+    class Broken(io.FileIO):
+        def readinto(self, into):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    model = made()
+    train(model, 0)
+    save(model, tmp_path)
+    before, opened = contents(model), Path.open
+    monkeypatch.setattr(Path, "open", lambda path, *how, **more: Broken(path) if (
+        path.suffix == ".safetensors") else opened(path, *how, **more))
+    with pytest.raises(CheckpointError, match=r"no file of a checkpoint: .*Input/output error"):
+        load(model, tmp_path)
+    assert contents(model) == before
+
+
+def test_a_load_of_a_table_on_disk_takes_its_place(tmp_path):
+    """Rows in memory and on disk change places, and admission goes on where it was."""
+    def capped():
+        return DynamicEmbedding(8, optimizer=Adam(lr=0.1), memory_bytes=100 * 24 * 4, shards=2,
+                                folder=str(tmp_path), admit=2)
+
+    def step(module, first):
+        optimizer = TableOptimizer(module)
+        for ids in 2 * torch.arange(first, first + 5000).split(500):
+            module(ids).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    model, other = capped(), capped()
+    step(model, 0)
+    save(model, tmp_path / "saved")
+    step(other, 500)
+    other(torch.tensor([-7])).sum().backward()
+    TableOptimizer(other).step()
+    load(other, tmp_path / "saved")
+    assert contents(other) == contents(model)
+    assert 0 < other.table.resident < other.table.rows == 5000
+    for module in (model, other):
+        module.table.drop()
+        module(torch.tensor([-7])).sum().backward()
+        TableOptimizer(module).step()
+    assert (model.table.rows, other.table.rows) == (5000, 5001)
 
 
 def test_old_files_go_with_the_next_full_checkpoint_but_one(tmp_path):

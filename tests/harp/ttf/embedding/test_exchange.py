@@ -62,6 +62,12 @@ def test_ranks_read_rows_on_disk_ahead(tmp_path, backend):
     run_ranks(backend, tmp_path, 2, "read ahead")
 
 
+@pytest.mark.parametrize("backend", ["gloo", "lightcc"])
+def test_a_rank_that_cannot_load_is_named_by_all_and_none_does(tmp_path, backend):
+    run_ranks(backend, tmp_path, 1, "save")
+    run_ranks(backend, tmp_path, 3, "refuse")
+
+
 def test_without_a_group_it_says_what_to_call():
     assert not torch.distributed.is_initialized()
     with pytest.raises(RuntimeError, match=r"call torch.distributed.init_process_group\(\) first"):
