@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -288,6 +288,8 @@ class _Planner(Space):
         self.time = 0
         self.dead = set(trace.scratch).difference(
             *(job.pages for job in trace.jobs if job.late))
+        self.waiting = Counter(page for job in trace.jobs for page in job.pages)
+        """Of each page, the jobs that are to come: one of two chunks has two."""
         self.last_event: dict[int, int] = {}
         self.actions: list[Move | Job] = []
         self.touched: dict[Place, int] = {}
@@ -341,7 +343,8 @@ class _Planner(Space):
                     self.ready[page] = len(self.actions)
                 self.touched.update(dict.fromkeys(
                     (self.where[page] for page in item.pages), len(self.actions)))
-                self.dead |= now & self.trace.scratch
+                self.waiting.subtract(now)
+                self.dead |= {page for page in now & self.trace.scratch if not self.waiting[page]}
                 self.drop(item.drops)
             if self.held[DISK] and len(self.free[HOST]) < (reserve := self._reserve()):
                 self.make_room(HOST, reserve, keep)

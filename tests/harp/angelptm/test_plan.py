@@ -300,6 +300,15 @@ def test_loads_begin_before_they_are_needed():
     assert plan(trace, capacities, placement, rates).ahead > 0
 
 
+def test_a_gradient_of_two_updates_is_of_use_until_the_second():
+    """A page of 16-bit gradients has two chunks, whose late updates may lie apart."""
+    trace = Trace((Event((0,)), Event((1,)), Event((0,)), Event((2,)), Event(())), (
+        Job((2, 3), -1, 0, before=3), Job((2, 4), 1, 1, before=3)), frozenset({2}))
+    capacities, placement = Capacities(2, 6), ((DEVICE, 0), (HOST, 0), (DEVICE, 1), (HOST, 1),
+                                               (HOST, 2))
+    play(plan_ahead(trace, capacities, placement, 0), trace, capacities, placement)
+
+
 def test_gradients_that_are_of_no_use_are_not_copied():
     trace = Trace((Event((0,)), Event((1,)), Event((2,))), (Job((0, 1), 1, 0),), frozenset({1}))
     capacities = Capacities(1, 3)
