@@ -35,7 +35,7 @@ REQUIRED = {
                  [f"torch=={TORCH}", "fbgemm-gpu-cpu==1.8.0", "iopath", "numpy", "pyre-extensions",
                   "tensordict", "torchmetrics", "tqdm"]],
 }
-"""What pip is asked to install, call by call."""
+"""Packages for pip to install, one list for each call."""
 INSTALL_S, PATIENCE_S = 1800.0, 300.0
 
 
