@@ -135,7 +135,7 @@ def example() -> Any:
 MOVES: dict[str, int] = {}
 """Reads and writes of a step with the optimizer on disk."""
 RATES: dict[str, float] = {}
-"""What the engine with its optimizer on disk has measured."""
+"""Measurements of the engine with its optimizer on disk."""
 
 
 def batch() -> torch.Tensor:

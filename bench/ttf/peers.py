@@ -26,7 +26,7 @@ REQUIRED = {
                  f"torch=={TORCH} fbgemm-gpu-cpu==1.8.0 iopath numpy pyre-extensions tensordict "
                  "torchmetrics tqdm"],
 }
-"""What pip is asked to install, call by call."""
+"""Packages for pip to install, one text for each call."""
 PATIENCE_S = 300.0
 
 

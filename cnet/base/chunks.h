@@ -34,7 +34,7 @@ struct harp_chunks {
     bool clear;     /* the ring was cleared once; since then its bits go as `low` passes them */
 };
 
-/* How many chunks a message of `size` bytes has: one at least, for an empty one is sent too. */
+/* Number of chunks of a message of `size` bytes; 1 for an empty message, which is sent too. */
 static inline uint32_t harp_chunks_of(uint32_t size, uint16_t segment)
 {
     return size > segment ? (size - 1) / segment + 1 : 1;

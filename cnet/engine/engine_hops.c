@@ -185,7 +185,7 @@ int harp_engine_make_hops(struct harp_engine *engine, const struct harp_handle *
 
 /* ---- Addresses that handles and ACCEPT advertise ---- */
 
-/* How many ports before this one have addresses of its family. */
+/* Number of ports before this one that have addresses of its family. */
 static uint32_t turn_in_family(const struct harp_engine *engine, uint32_t port)
 {
     uint32_t turn = 0;

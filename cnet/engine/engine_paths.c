@@ -223,7 +223,7 @@ void harp_engine_way_of_ours(struct harp_connection *connection, uint8_t path)
  * is on its way to it still comes.
  */
 
-/* Which of the paths between its port and its address this one is. */
+/* Number of this path among those between its port and its address. */
 static uint32_t turn_of_path(const struct harp_connection *connection, uint32_t path)
 {
     const struct harp_hop *hop = &connection->hops[path];

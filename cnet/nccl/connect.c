@@ -151,7 +151,7 @@ static void abandon_attempt(struct attempt *attempt)
     unlink_attempt(attempt);
 }
 
-/* Which flows of the plan the connection takes, if there is one. */
+/* Choose the flows of the plan that the connection takes, if there is a plan. */
 static void take_planned_flows(const struct device *device, const struct harp_handle *handle,
                                struct harp_connection_config *config)
 {

@@ -13,7 +13,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* How many of the host's CPUs this rank may count on. */
+/* Number of the host's CPUs that this rank may count on. */
 struct cores {
     uint32_t cpus; /* that this process may use: its affinity, and the quota of its control group */
     uint32_t ranks; /* of this host that share them, as the launcher's environment says */

@@ -93,7 +93,7 @@ static void read_rates(struct json_reader *json, struct rank_read *rank)
     }
 }
 
-/* Which of this host's NICs has the address, or -1. */
+/* Number of this host's NIC that has the address, or -1. */
 static int find_nic(const struct plan_place *place, const struct harp_address *address)
 {
     for (uint32_t i = 0; i < place->addresses_n; i++)

@@ -93,7 +93,7 @@ static bool get_address(const struct rtattr *attribute, struct harp_address *add
     return true;
 }
 
-/* What to do with each message of an answer: true ends the search. */
+/* Handler of each message of an answer; true ends the search. */
 typedef bool (*look)(const struct nlmsghdr *message, void *context);
 
 /* Send a question and look through the answer. -ENOENT if `look` liked none of it. */
@@ -160,7 +160,7 @@ void harp_netlink_close(struct harp_netlink *netlink)
     netlink->request = netlink->monitor = -1;
 }
 
-/* Which XDP program an IFLA_XDP says is attached; the driver's, if there are two. */
+/* Read the attached XDP program from an IFLA_XDP; the driver's, if there are two. */
 static void read_xdp(const struct rtattr *nest, struct harp_link *link)
 {
     struct attributes in;

@@ -52,7 +52,7 @@ static int smaller_of(int a, int b)
     return a < b ? a : b;
 }
 
-/* How many letters must change to make one word of the other (Levenshtein). */
+/* Number of letters that must change to turn one word into the other (Levenshtein). */
 static int edit_distance(const char *a, const char *b)
 {
     int row[WORD + 1], n = (int)strlen(b);

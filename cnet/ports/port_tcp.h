@@ -176,7 +176,7 @@ int tcp_flow_connect(struct tcp_port *tcp, uint32_t number);
 void tcp_flow_break(struct tcp_port *tcp, uint32_t number, int error);
 void tcp_flow_mark(struct tcp_port *tcp, const struct tcp_flow *flow);
 void tcp_flow_list(struct tcp_port *tcp, uint32_t number); /* it may have something to read */
-/* What epoll says of sockets; newcomers; flows that are due to connect again. */
+/* Handle epoll's events, new connections, and flows that are due to connect again. */
 void tcp_look(struct tcp_port *tcp);
 void tcp_connect_again(struct tcp_port *tcp);
 /* Whether a source port can be had for a flow: -errno if not. */

@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <sys/epoll.h>
 
-/* Which sockets have something. With one it is cheaper to try. */
+/* Find the sockets that can be read. A single socket is cheaper to try. */
 static void poll_sockets(struct udp_port *udp)
 {
     struct epoll_event events[UDP_LOCALS_MAX];

@@ -34,7 +34,7 @@ static inline void harp_stamp_clock_read(struct harp_stamp_clock *clock, uint64_
     clock->set_ns = steady_ns;
 }
 
-/* How long ago a packet came that bears the stamp `real_ns`; 0 if that is unknown. */
+/* Time since the arrival of a packet that bears the stamp `real_ns`; 0 if that is unknown. */
 static inline uint32_t harp_stamp_age_ns(const struct harp_stamp_clock *clock, uint64_t real_ns)
 {
     uint64_t age_ns = clock->steady_ns - (real_ns - clock->ahead_ns);

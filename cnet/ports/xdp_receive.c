@@ -82,7 +82,7 @@ static bool read_headers(const uint8_t *packet, uint32_t bytes, uint32_t total, 
     return true;
 }
 
-/* How many descriptors the packet has that begins `ahead`; 0 if they are not all there. */
+/* Number of descriptors of the packet that begins `ahead`; 0 if some are not there yet. */
 static uint32_t count_parts(const struct harp_ring *rx, uint32_t ahead, uint32_t ready)
 {
     for (uint32_t parts = 1; ahead + parts <= ready; parts++)

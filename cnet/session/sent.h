@@ -98,7 +98,7 @@ void harp_sent_lost(struct harp_sent_ring *ring, struct harp_sent *sent);
 /* Wait for a LOST packet again. */
 void harp_sent_found(struct harp_sent_ring *ring, struct harp_sent *sent);
 
-/* What is in flight counts in this buffer from now on. */
+/* Count bytes in flight in this buffer from now on. */
 void harp_sent_lands_in(struct harp_sent_ring *ring, struct harp_far_buffer *far);
 
 /* Free ACKED slots at the tail, and LOST ones that were sent before `before_ns`. */

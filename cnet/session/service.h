@@ -43,7 +43,7 @@ static inline void harp_service_add(struct harp_service *service, uint64_t now_n
     }
 }
 
-/* How long `bytes` take; 0 while nothing is known. */
+/* Time that `bytes` take; 0 while nothing is known. */
 static inline uint64_t harp_service_ns(const struct harp_service *service, uint64_t bytes)
 {
     return service->bytes ? bytes * service->busy_ns / service->bytes : 0;

@@ -1,4 +1,4 @@
-"""How the loss is scaled in float16, so that small gradients do not vanish."""
+"""Scale of the loss in float16, which keeps small gradients from vanishing."""
 
 from __future__ import annotations
 

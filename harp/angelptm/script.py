@@ -1,4 +1,4 @@
-"""What a script for DeepSpeed calls beside `initialize` and the engine's own functions.
+"""Functions that a script for DeepSpeed calls beside `initialize` and the engine's own functions.
 
 A model stands in the host's memory once while it is made, and goes into pages whole. So
 `zero.Init`, by which DeepSpeed divides each layer as it is made, has nothing to do here.

@@ -34,7 +34,7 @@ LAUNCHERS = {"openmpi": "{host} slots={slots}", "mpich": "{host}:{slots}",
              "torchrun": "{host} --node-rank={node} --nproc-per-node={slots}"}
 """The line of each host: hostfiles of mpirun, and torchrun's options on each host."""
 PROTOCOLS = {"udp": hashes.UDP, "tcp": hashes.TCP}
-"""What flows of a plan may be, and IP's number of it, which switches hash."""
+"""Protocols of planned flows, and the number of each in an IP header, which switches hash."""
 SETTINGS = ("HARP_PORT", "HARP_PATHS", "HARP_ENGINES", "NCCL_CROSS_NIC")
 """Names that a plan may set in a shell."""
 

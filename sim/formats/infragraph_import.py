@@ -54,7 +54,7 @@ NVLINK_BPS = {1: 80e9 * 8, 2: 150e9 * 8, 3: 300e9 * 8, 4: 450e9 * 8, 5: 900e9 * 
 """Each way of a GPU, by generation: half of the totals of NVIDIA's data sheets of P100, V100, A100,
 H100 and B200 (160, 300, 600, 900 and 1,800 GB/s). Published."""
 BOND = "lacp-3+4"
-"""How ports of a NIC share its flows where no annotation says it. Assumed."""
+"""Sharing of flows by the ports of a NIC without an annotation. Assumed."""
 _GENERATION = re.compile(r"nvlink[ _-]?v?([1-5])\b", re.IGNORECASE)
 _NVLINK = re.compile(r"nvl|xpu[ _-]?fabric|xgmi", re.IGNORECASE)
 _WRONG = re.compile(r"[^A-Za-z0-9._+-]")

@@ -40,7 +40,7 @@ PLANS = {"allreduce": ("tree", "ring", "nvls"), "reduce-scatter": ("reduce-scatt
 """Plans that NCCL chooses between for each collective that it tunes."""
 NCCL_NAMES = {"allreduce": "AllReduce", "reduce-scatter": "ReduceScatter",
               "allgather": "AllGather"}
-"""How NCCL calls them."""
+"""Their names in NCCL."""
 
 
 # Latencies in us, by protocol in the order of PROTOCOLS; rates in GB/s.

@@ -12,7 +12,7 @@ from sim.schema.offload_keys import Disk
 from sim.schema.units import ComputeRate, PositiveBytes, PositiveShare, Rate, Seconds
 
 Bond = Literal["none", "lacp-2+3", "lacp-3+4", "dynamic"]
-"""How a NIC's ports share its flows; the numbers are the layers whose headers are hashed."""
+"""Sharing of a NIC's flows by its ports; the numbers are the layers with hashed headers."""
 Driver = Literal["ena", "gve", "other"]
 """Linux's driver of a NIC; NCCL gives AWS's ENA and Google's gVNIC more sockets than others."""
 

@@ -23,8 +23,8 @@ Alpha = Annotated[float, Strict(), Field(ge=2**-7, le=2**7)]
 
 PAUSE_FRAME_BYTES = 84
 PAUSE_RESPONSE_BYTES = 3840
-"""What may leave a port that takes 60 quanta of 512 bits to obey a PAUSE frame (IEEE 802.1Qbb,
-annex O). Published."""
+"""Bytes that may leave a port that takes 60 quanta of 512 bits to obey a PAUSE frame (IEEE
+802.1Qbb, annex O). Published."""
 
 
 class Pfc(Model):

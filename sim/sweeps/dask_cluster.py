@@ -24,7 +24,7 @@ Answer = TypeVar("Answer")
 Shared = TypeVar("Shared")
 
 TIMEOUT_S = 10
-"""How long a scheduler may take to answer."""
+"""Longest time in which a scheduler must answer."""
 
 
 def check_dask() -> None:

@@ -137,7 +137,7 @@ def spread_tables(name: str, rows: int, width: int, lookups: int) -> Layer:
 
 
 SCORES = ".scores"
-"""How names of layers end that multiply queries, keys and values, without parameters."""
+"""Endings of the names of layers without parameters that multiply queries, keys and values."""
 
 
 def attention(name: str, width: int, tokens: int, *, fused: bool = False,

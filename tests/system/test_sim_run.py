@@ -36,6 +36,11 @@ def run(*arguments):
     return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
+def run_once(*arguments):
+    """Run it without the 64 further simulations of its intervals."""
+    return run(*arguments, "--draws", "0")
+
+
 def python(*arguments, **environment):
     return subprocess.run([sys.executable, *map(str, arguments)], capture_output=True, text=True,
                           check=False, env=os.environ | environment)
@@ -55,18 +60,18 @@ def test_the_table(small):
 
 def test_one_scenario(small):
     names = [row["name"] for row in json.loads(
-        run(small, "--scenario", "two", "--json", "-").stdout)["scenarios"]]
+        run_once(small, "--scenario", "two", "--json", "-").stdout)["scenarios"]]
     assert names == ["two"]
-    both = run(small, "--scenario", "two", "--scenario", "one", "--quiet", "--json", "-")
+    both = run_once(small, "--scenario", "two", "--scenario", "one", "--quiet", "--json", "-")
     assert [row["name"] for row in json.loads(both.stdout)["scenarios"]] == ["one", "one", "two"]
 
 
 def test_explain_adds_up_to_the_step(small):
-    document = json.loads(run(small, "--json", "-").stdout)
+    document = json.loads(run_once(small, "--json", "-").stdout)
     for row in document["scenarios"]:
         assert sum(row["breakdown_ms"].values()) == pytest.approx(row["step_ms"], rel=1e-6)
         assert row["images_per_s"] == pytest.approx(128e3 * row["gpus"] / row["step_ms"], rel=1e-6)
-    explained = run(small, "--explain").stdout
+    explained = run_once(small, "--explain").stdout
     assert "compute" in explained
     assert "selection" in explained
 
@@ -88,7 +93,7 @@ def test_every_output_opens(small, tmp_path):
 
 @pytest.mark.parametrize("option", ["--json", "--csv"])
 def test_standard_output_holds_the_answer_alone(small, option):
-    result = run(small, option, "-")
+    result = run_once(small, option, "-")
     assert result.exit_code == 0
     assert "one" in result.stderr
     if option == "--json":
@@ -98,21 +103,21 @@ def test_standard_output_holds_the_answer_alone(small, option):
 
 
 def test_quiet_says_nothing(small, tmp_path):
-    result = run(small, "--quiet", "--json", tmp_path / "a.json")
+    result = run_once(small, "--quiet", "--json", tmp_path / "a.json")
     assert (result.stdout, result.stderr) == ("", "")
 
 
 def test_strict(tmp_path):
     path = write(tmp_path, topology(hosts=2, gpus=2, scenarios=SCENARIOS, expect=EXPECT))
-    assert run(path).exit_code == 0
-    failed = run(path, "--strict", "--quiet")
+    assert run_once(path).exit_code == 0
+    failed = run_once(path, "--strict", "--quiet")
     assert failed.exit_code == 1
     assert failed.stderr.startswith("one, 4 GPUs: ")
     assert "allowed: 5.0%" in failed.stderr
-    figure = json.loads(run(path, "--json", "-").stdout)["scenarios"][1]["images_per_s"]
+    figure = json.loads(run_once(path, "--json", "-").stdout)["scenarios"][1]["images_per_s"]
     path = write(tmp_path, topology(hosts=2, gpus=2, scenarios=SCENARIOS,
                                     expect=[EXPECT[0] | {"images_per_s": figure}]))
-    assert run(path, "--strict").exit_code == 0
+    assert run_once(path, "--strict").exit_code == 0
 
 
 @long
@@ -133,7 +138,7 @@ def test_the_same_file_and_seed_give_the_same_bytes(tmp_path):
 
 
 def test_no_progress_bar_where_nobody_watches(small):
-    done = python("-m", "sim.run", small)
+    done = python("-m", "sim.run", small, "--draws", "2")
     assert done.returncode == 0
     assert done.stderr == ""
     assert "\x1b" not in done.stdout
@@ -143,7 +148,7 @@ def test_no_progress_bar_where_nobody_watches(small):
 
 
 def test_collective_prints_nccl_tests_columns(small):
-    result = run(small, "--collective", "allreduce", "--sizes", "8:1MiB:32")
+    result = run_once(small, "--collective", "allreduce", "--sizes", "8:1MiB:32")
     assert result.exit_code == 0
     for word in ("size", "count", "time", "algbw", "busbw", "ring", "tree", "halving-doubling",
                  "2d"):
@@ -154,7 +159,7 @@ def test_collective_prints_nccl_tests_columns(small):
 
 @pytest.mark.parametrize("name", COLLECTIVES)
 def test_every_collective_and_algorithm(small, name):
-    result = run(small, "--collective", name, "--sizes", "1MiB", "--json", "-", "--quiet")
+    result = run_once(small, "--collective", name, "--sizes", "1MiB", "--json", "-", "--quiet")
     rows = json.loads(result.stdout)["rows"]
     assert [row["algorithm"] for row in rows if not row["choice"]] == list(ALGORITHMS[name])
     assert all(row["time_us"] > 0 for row in rows)
@@ -162,7 +167,8 @@ def test_every_collective_and_algorithm(small, name):
 
 def test_collective_takes_the_stack_and_the_scenarios_style(small):
     def microseconds(*options):
-        result = run(small, "--collective", "broadcast", "--sizes", "8", "--csv", "-", *options)
+        result = run_once(small, "--collective", "broadcast", "--sizes", "8", "--csv", "-",
+                          *options)
         (row,) = csv.DictReader(io.StringIO(result.stdout))
         return row
 
@@ -299,7 +305,7 @@ def test_help_needs_no_simulator():
 
 def test_the_plot_shows_something_on_every_panel(small, tmp_path):
     """Not one colour from edge to edge in any quarter of the picture."""
-    run(small, "--plot", tmp_path / "a.png", "--quiet")
+    run_once(small, "--plot", tmp_path / "a.png", "--quiet")
     picture = matplotlib.image.imread(tmp_path / "a.png")[..., :3]
     for half in np.array_split(picture, 2, axis=0):
         for quarter in np.array_split(half, 2, axis=1):
@@ -310,7 +316,7 @@ def test_the_plot_shows_something_on_every_panel(small, tmp_path):
 
 
 def rate_of(*options):
-    result = run(*options, "--quiet", "--json", "-")
+    result = run_once(*options, "--quiet", "--json", "-")
     assert result.exit_code == 0, result.stderr
     return json.loads(result.stdout)
 
@@ -328,7 +334,7 @@ def rate_of(*options):
 def test_a_value_is_set_as_if_it_stood_in_the_file(small, tmp_path, change, same_as):
     other = write(tmp_path, topology(hosts=2, gpus=2, **{"scenarios": SCENARIOS} | same_as),
                   "other.yaml")
-    set_, written = (rate_of(path, *options, "--draws", "0")["scenarios"]
+    set_, written = (rate_of(path, *options)["scenarios"]
                      for path, options in ((small, ("--set", change)), (other, ())))
     assert set_ == written
 

@@ -11,6 +11,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from unittest.mock import patch
 
 import networkx as nx
 import numpy as np
@@ -46,10 +47,17 @@ class MemoryStore:
 
 @contextlib.contextmanager
 def group_of(ranks, timeout_s=PATIENCE_S, settings=None):
-    store = MemoryStore()
+    """Make a group; ``timeout_s`` is that of its calls, and not of the connections before them."""
+    store, connect = MemoryStore(), Peers.connect
+
+    async def connect_patiently(self):
+        self._timeout_s = PATIENCE_S
+        await connect(self)
+        self._timeout_s = timeout_s
     with ThreadPoolExecutor(ranks) as pool:
-        made = list(pool.map(lambda rank: Group(rank, ranks, store, timeout_s, settings),
-                             range(ranks)))
+        with patch.object(Peers, "connect", connect_patiently):
+            made = list(pool.map(lambda rank: Group(rank, ranks, store, timeout_s, settings),
+                                 range(ranks)))
         try:
             yield made
         finally:
