@@ -165,8 +165,7 @@ static void refuse_version(struct harp_engine *engine, uint8_t port,
     struct harp_listening *listening = listening_of(engine, header->connection);
     struct harp_frame notice;
     if (!listening || !harp_open_tag(&listening->hello, frame, 0) ||
-        !harp_listener_refuse(&listening->listener, header, frame, harp_arrival_bytes(arrival),
-                              &notice))
+        !harp_listener_refuse(&listening->listener, header, frame, arrival->length, &notice))
         return;
     harp_recorder_add(engine->recorder, engine->now_ns, HARP_RECORD_VERSION, 0, header->version,
                       HARP_VERSION);

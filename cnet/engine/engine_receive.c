@@ -1,24 +1,35 @@
 #include <assert.h>
 #include <string.h>
 
+#include "base/copy_lines.h"
 #include "engine/engine_state.h"
-#include "engine/parts.h"
+#include "wire/crc32c.h"
 #include "wire/seal.h"
 
 #define GROUP 64 /* frames of one connection whose tags are checked together */
 
-/* The parts of a datagram in a row: in `scratch` if there are several. Control frames only. */
-static const uint8_t *join_parts(struct harp_engine *engine, const struct harp_arrival *arrival)
+/* Copy the payload to its place and return whether its CRC holds, in one pass: what was written may
+ * be wrong if it does not. */
+static bool copy_payload(const struct harp_arrival *arrival, const struct harp_header *header,
+                         uint8_t *to)
 {
-    if (!arrival->more)
-        return arrival->bytes;
-    size_t bytes = 0;
-    for (uint32_t i = 0; i <= arrival->more; i++) {
-        assert(bytes + arrival[i].length <= sizeof engine->scratch);
-        memcpy(engine->scratch + bytes, arrival[i].bytes, arrival[i].length);
-        bytes += arrival[i].length;
-    }
-    return engine->scratch;
+    const uint8_t *from = arrival->bytes + HARP_HEADER_BYTES;
+    if (!harp_payload_unchecked(arrival->bytes))
+        return harp_open_crc(arrival->bytes, harp_crc32c_copy(to, from, header->length));
+    memcpy(to, from, header->length);
+    return true;
+}
+
+/* The same to memory that somebody polls: nothing is written unless the CRC holds, and then line by
+ * line (copy_lines.h). */
+static bool copy_payload_lines(const struct harp_arrival *arrival, const struct harp_header *header,
+                               uint8_t *to)
+{
+    const uint8_t *from = arrival->bytes + HARP_HEADER_BYTES;
+    if (!harp_open_payload(arrival->bytes, from, header->length))
+        return false;
+    harp_copy_lines(to, from, header->length);
+    return true;
 }
 
 /* A frame that holds a streamed chunk is the application's now. */
@@ -44,8 +55,7 @@ static bool lend_arrival(struct harp_engine *engine, struct harp_connection *con
 {
     const uint8_t *bytes = arrival->bytes + HARP_HEADER_BYTES;
     uint32_t frame = arrival->frame;
-    bool whole = !arrival->more && !arrival->shared;
-    if (frame != HARP_NO_FRAME && whole) {
+    if (frame != HARP_NO_FRAME && !arrival->shared) {
         if (!harp_open_payload(arrival->bytes, bytes, header->length))
             return false;
         arrival->kept = true;
@@ -55,7 +65,7 @@ static bool lend_arrival(struct harp_engine *engine, struct harp_connection *con
             return false;
         harp_frames_move(&engine->frames, frame, HARP_FRAME_FILL, HARP_FRAME_ARRIVED);
         uint8_t *copy = harp_frame_at(&engine->frames, frame);
-        if (!harp_parts_copy(arrival, copy)) {
+        if (!copy_payload(arrival, header, copy)) {
             harp_frames_move(&engine->frames, frame, HARP_FRAME_ARRIVED, HARP_FRAME_FREE);
             return false;
         }
@@ -76,7 +86,7 @@ static bool reassemble_chunk(struct harp_engine *engine, struct harp_connection 
     engine->owner[*frame] = connection->index;
     uint8_t *bytes = harp_frame_at(&engine->frames, *frame);
     if (where->within + header->length > engine->frames.frame_bytes ||
-        !harp_parts_copy(arrival, bytes + where->within))
+        !copy_payload(arrival, header, bytes + where->within))
         return false;
     if (!where->completes)
         return true;
@@ -132,8 +142,8 @@ static void place_payload(struct harp_engine *engine, struct harp_connection *co
                     harp_open_payload(arrival->bytes, arrival->payload, header->length);
         else
             holds = where->eager < 0 && is_read_early(connection, header)
-                        ? harp_parts_copy_lines(arrival, to)
-                        : harp_parts_copy(arrival, to);
+                        ? copy_payload_lines(arrival, header, to)
+                        : copy_payload(arrival, header, to);
     }
     harp_session_placed(connection->session, holds);
 }
@@ -144,9 +154,8 @@ static void take_frame(struct harp_engine *engine, uint8_t port, struct harp_con
 {
     const uint8_t *body = NULL;
     if (header->type != HARP_DATA && header->length) {
-        const uint8_t *frame = join_parts(engine, arrival);
-        body = frame + HARP_HEADER_BYTES;
-        if (!harp_open_payload(frame, body, header->length))
+        body = arrival->bytes + HARP_HEADER_BYTES;
+        if (!harp_open_payload(arrival->bytes, body, header->length))
             return;
     }
     if (header->type != HARP_ACK && header->path < connection->config.paths)
@@ -222,14 +231,13 @@ static void sort_frame(struct harp_engine *engine, uint8_t port, struct group *g
 {
     struct harp_arrival *arrival = &engine->arrivals[i];
     struct harp_header *header = &engine->headers[i];
-    enum harp_wire_error error =
-        arrival->length < HARP_HEADER_BYTES
-            ? HARP_WIRE_SHORT
-            : harp_header_decode(arrival->bytes, harp_arrival_bytes(arrival), header);
+    enum harp_wire_error error = arrival->length < HARP_HEADER_BYTES
+                                     ? HARP_WIRE_SHORT
+                                     : harp_header_decode(arrival->bytes, arrival->length, header);
     if (arrival->shared && !harp_header_joins(header))
         error = HARP_WIRE_TYPE;
     if (error == HARP_WIRE_VERSION || (error == HARP_WIRE_OK && is_hello(header->type))) {
-        harp_engine_take_hello(engine, port, arrival, header, join_parts(engine, arrival));
+        harp_engine_take_hello(engine, port, arrival, header, arrival->bytes);
         return;
     }
     if (error != HARP_WIRE_OK) {
@@ -271,10 +279,9 @@ static void take_joined(struct harp_engine *engine, uint8_t port, struct group *
 static void take_all(struct harp_engine *engine, uint8_t port, size_t count)
 {
     struct group group = {.n = 0};
-    for (size_t i = 0; i < count; i += 1u + engine->arrivals[i].more) {
+    for (size_t i = 0; i < count; i++) {
         const struct harp_arrival *arrival = &engine->arrivals[i];
-        if (!arrival->more &&
-            harp_wire_first_frame(arrival->bytes, arrival->length) < arrival->length)
+        if (harp_wire_first_frame(arrival->bytes, arrival->length) < arrival->length)
             take_joined(engine, port, &group, i);
         else
             sort_frame(engine, port, &group, i);

@@ -9,7 +9,6 @@
  *   engine_turn.c       one turn: notices of ports, commands, who is due, what is not urgent
  *   engine_stats.c      what others may see: counters, rows, the recorder's dump
  *   engine_receive.c    arrivals: which connection, tag, payload to its place
- *   parts.c             payload that came in several buffers, to its place
  *   engine_hello.c      arrivals of the handshake, for which there may be no connection yet
  *   engine_paths.c      paths move: to follow the peer, a plan, or the queues that engines own
  *   engine_send.c       what sessions send, into slots and frames of ports
@@ -229,7 +228,6 @@ struct harp_engine {
     struct harp_frame out[HARP_BATCH];
     struct harp_tagged tagged;
     bool joinable[HARP_PORTS_MAX]; /* further frames may follow in the port's last datagram */
-    uint8_t scratch[1 << 16];      /* a control frame's body in parts */
 };
 
 /* engine_core.c */
@@ -423,14 +421,6 @@ static inline struct harp_address harp_engine_hop_local(const struct harp_engine
 {
     const struct harp_port *port = engine->ports[hop->port];
     return port->ops->hop_local ? *port->ops->hop_local(port, hop->hop) : port->locals[hop->local];
-}
-
-static inline size_t harp_arrival_bytes(const struct harp_arrival *arrival)
-{
-    size_t bytes = 0;
-    for (uint32_t i = 0; i <= arrival->more; i++)
-        bytes += arrival[i].length;
-    return bytes;
 }
 
 /* engine_core.c. Random bytes are for the control plane. */

@@ -152,6 +152,8 @@ uint32_t harp_perf_run(struct harp_connection *connection, struct harp_engine *e
         hand_over(connection, perf);
         busy += harp_engine_drive(engine);
         busy += take_completions(connection, perf) > 0;
+        if (!most_ns)
+            break;
         if (turn % TURNS)
             continue;
         if (!busy)

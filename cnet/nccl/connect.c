@@ -25,7 +25,6 @@
 #define HANDLE_LAYOUT 6                   /* of the handle and of what follows a connect */
 #define ATTEMPTS 4096
 #define ELSEWHERE_NS UINT64_C(10000000000) /* to wait for another rank's trial, at most */
-#define TRIALS 4                           /* at a time (trial.h) */
 /* Between two looks at listeners that nobody has come to: a rank may have hundreds. */
 #define SWEEP_NS UINT64_C(1000000)
 
@@ -443,10 +442,12 @@ static void unlist_newcomer(struct listed_newcomer **at)
 static struct harp_connection *serve_newcomers(struct comm *listening, bool wanted)
 {
     struct harp_connection *connection = NULL;
+    listening->serves = false;
     for (struct harp_connection *made; (made = accept_connected(listening));)
         list_newcomer(listening, made);
     for (struct listed_newcomer **at = &listening->newcomers; *at && !connection;) {
         enum newcomer_state state = newcomer_step((*at)->newcomer);
+        listening->serves |= state == NEWCOMER_RUNS;
         if (state == NEWCOMER_DATA && wanted)
             connection = newcomer_take((*at)->newcomer);
         if (state == NEWCOMER_OVER || connection)
@@ -532,7 +533,7 @@ void connect_sweep(void)
     }
     bool all = now_ns - plugin.swept_ns >= SWEEP_NS;
     for (struct comm *at = plugin.listening; at; at = at->next)
-        if (at->life == plugin.life && at->expects_openings && (all || at->newcomers))
+        if (at->life == plugin.life && at->expects_openings && (all || at->serves))
             serve_newcomers(at, false);
     if (all)
         plugin.swept_ns = plugin_now_ns();

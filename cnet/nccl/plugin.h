@@ -129,6 +129,7 @@ struct comm {
     uint64_t until_ns;                  /* lingering so long at most */
     struct listed_newcomer *newcomers;  /* listening: connections that are not accepted yet */
     bool expects_openings;              /* listening: its handle has two kinds of ports (trial.h) */
+    bool serves;                        /* listening: a trial is under way here */
 
     uint32_t free_n;
     uint8_t free[NCCL_REQUESTS]; /* stack */

@@ -1,6 +1,7 @@
 #include "trial.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "engine/perf.h"
 #include "plugin.h"
@@ -19,6 +20,7 @@
 #define GRACE_NS UINT64_C(250000000)   /* for the second port to be ready, once the first is */
 #define BUSY_NS UINT64_C(1000000000)   /* for an answer to come from a peer that is there */
 #define ANSWER_NS UINT64_C(5000000000) /* for any to answer; then the connection proper tries */
+#define GUEST_NS UINT64_C(5000000000)  /* a place is held so long at most: its host may be gone */
 
 /* A connection by one of the ports. */
 struct lane {
@@ -125,9 +127,9 @@ static void begin_run(struct trial *trial, struct lane *lane, bool gives, uint32
 }
 
 /* Whether the run is over, and well. */
-static bool go_on_running(struct trial *trial, struct lane *lane)
+static bool go_on_running(struct trial *trial, struct lane *lane, uint64_t slice_ns)
 {
-    uint32_t state = harp_perf_run(lane->connection, trial->engine, &lane->run, SLICE_NS);
+    uint32_t state = harp_perf_run(lane->connection, trial->engine, &lane->run, slice_ns);
     lane->running = state == HARP_PERF_MORE;
     if (state != HARP_PERF_MORE && state != HARP_PERF_DONE)
         lose_lane(lane);
@@ -150,7 +152,7 @@ static void warm_lane(struct trial *trial, struct lane *lane)
         return;
     if (!lane->running)
         begin_run(trial, lane, false, 1);
-    if (lane->running && go_on_running(trial, lane))
+    if (lane->running && go_on_running(trial, lane, 0)) /* a turn: others may wait for us */
         lane->state = LANE_READY;
 }
 
@@ -216,7 +218,7 @@ static void measure_lane(struct trial *trial)
     struct lane *lane = &trial->lanes[trial->lane];
     if (!lane->running)
         begin_run(trial, lane, trial->gives, lane->messages);
-    if (lane->running && go_on_running(trial, lane))
+    if (lane->running && go_on_running(trial, lane, SLICE_NS))
         count_run(trial, lane);
     else if (lane->running && plugin_now_ns() - lane->run.begin_ns > RUN_MOST_NS)
         lose_lane(lane);
@@ -258,11 +260,18 @@ void trial_end(struct trial *trial)
 
 /* ---- The listening end ---- */
 
+/* Hosts whose trials this rank serves now. Both connections of a trial come from one of them. */
+static struct guest {
+    struct harp_address host;
+    uint64_t until_ns; /* the place is free then */
+} guests[TRIALS];
+
 struct newcomer {
     struct harp_engine *engine;
     struct harp_connection *connection; /* NULL: it was taken */
+    struct harp_address host;           /* of a trial */
     struct opening opening;
-    bool posted, running, is_data;
+    bool posted, waits, running, is_data; /* waits: for a place among the guests */
     struct harp_perf run;
     uint8_t *memory; /* NULL: no trial so far */
 };
@@ -275,8 +284,37 @@ struct newcomer *newcomer_new(struct harp_engine *engine, struct harp_connection
     return newcomer;
 }
 
+static bool is_guest(const struct guest *guest, const struct harp_address *host)
+{
+    return memcmp(guest->host.ip, host->ip, sizeof host->ip) == 0;
+}
+
+/* Take a place among the guests, unless others have all of them. */
+static bool become_guest(struct newcomer *newcomer)
+{
+    struct guest *place = NULL;
+    struct harp_path_info info;
+    struct harp_address local;
+    uint64_t now_ns = plugin_now_ns();
+    if (!newcomer->host.family &&
+        !harp_connection_path(newcomer->connection, 0, &info, &local, &newcomer->host))
+        return false;
+    for (uint32_t i = 0; i < TRIALS; i++) {
+        if (guests[i].until_ns <= now_ns)
+            place = &guests[i];
+        else if (is_guest(&guests[i], &newcomer->host))
+            return true;
+    }
+    if (place)
+        *place = (struct guest){.host = newcomer->host, .until_ns = now_ns + GUEST_NS};
+    return place;
+}
+
 void newcomer_end(struct newcomer *newcomer)
 {
+    for (uint32_t i = 0; newcomer->memory && i < TRIALS; i++)
+        if (is_guest(&guests[i], &newcomer->host))
+            guests[i].until_ns = 0;
     if (newcomer->connection)
         harp_connection_close(newcomer->connection);
     free(newcomer->memory);
@@ -299,22 +337,27 @@ static enum newcomer_state take_opening(struct newcomer *newcomer)
     bool known = opening->kind == OPENING_TAKE || opening->kind == OPENING_GIVE;
     if (!known || opening->messages - 1 >= MOST_MESSAGES)
         return NEWCOMER_OVER;
+    newcomer->waits = !newcomer->memory && !become_guest(newcomer);
+    if (newcomer->waits)
+        return NEWCOMER_WAITS;
     if (!newcomer->memory && !(newcomer->memory = make_memory()))
         return NEWCOMER_OVER;
     set_run(&newcomer->run, opening->kind == OPENING_TAKE ? HARP_PERF_RECEIVE : HARP_PERF_SEND,
             opening->messages, newcomer->memory);
     newcomer->running = true;
-    return NEWCOMER_WAITS;
+    return NEWCOMER_RUNS;
 }
 
 static enum newcomer_state await_opening(struct newcomer *newcomer)
 {
     struct harp_completion done;
+    if (newcomer->waits)
+        return take_opening(newcomer);
     if (!newcomer->posted)
         newcomer->posted =
             harp_receive(newcomer->connection, &newcomer->opening, sizeof newcomer->opening, 0);
     if (!harp_poll(newcomer->connection, &done, 1))
-        return NEWCOMER_WAITS;
+        return newcomer->memory ? NEWCOMER_RUNS : NEWCOMER_WAITS;
     if (done.type != HARP_COMPLETION_RECEIVED || done.size != sizeof newcomer->opening)
         return NEWCOMER_OVER;
     newcomer->posted = false;
@@ -330,5 +373,5 @@ enum newcomer_state newcomer_step(struct newcomer *newcomer)
     uint32_t state =
         harp_perf_run(newcomer->connection, newcomer->engine, &newcomer->run, SLICE_NS);
     newcomer->running = state == HARP_PERF_MORE;
-    return state == HARP_PERF_MORE || state == HARP_PERF_DONE ? NEWCOMER_WAITS : NEWCOMER_OVER;
+    return state == HARP_PERF_MORE || state == HARP_PERF_DONE ? NEWCOMER_RUNS : NEWCOMER_OVER;
 }

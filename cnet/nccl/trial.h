@@ -13,8 +13,9 @@
  * and drop all that it gets. Zero copy is no promise of speed: on a cloud's
  * card a user measured it at a third of copy mode (docs/use/deploy.md).
  *
- * A rank with hundreds of peers tries a few hosts at a time (connect.c): each trial has 4 MiB of
- * messages at either end, and those that run at once share the NIC that they measure.
+ * A rank with hundreds of peers tries a few hosts at a time (connect.c), and serves the trials of a
+ * few: each has 4 MiB of messages for each of its connections, and those that run at once share the
+ * NIC that they measure. A host that is not served yet waits with its first message.
  *
  * Openings are for handles that offer both kinds of ports, so other connections pay nothing. Both
  * ends work in slices of a millisecond, in whatever call NCCL makes next (serve_newcomers of
@@ -32,6 +33,8 @@ struct opening {
     uint32_t kind;
     uint32_t messages; /* TAKE, GIVE */
 };
+
+#define TRIALS 4 /* at a time, at either end */
 
 struct trial;
 
@@ -67,7 +70,8 @@ struct newcomer *newcomer_new(struct harp_engine *engine, struct harp_connection
 void newcomer_end(struct newcomer *newcomer); /* closes its connection, unless it was taken */
 
 enum newcomer_state {
-    NEWCOMER_WAITS, /* or is a trial under way */
+    NEWCOMER_WAITS, /* for its opening, or until other hosts' trials are over */
+    NEWCOMER_RUNS,  /* a trial that is under way */
     NEWCOMER_OVER,  /* it ended, or broke the rules: end it */
     NEWCOMER_DATA,  /* NCCL may have it: newcomer_take, and end what is left */
 };

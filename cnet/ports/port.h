@@ -46,16 +46,15 @@
  * many arrivals. About three super-packets at an MTU of 1500. */
 #define HARP_BATCH 128
 
-/* A datagram that came, or a part of one: then the others follow it in the array. */
+/* A datagram that came. */
 struct harp_arrival {
     uint8_t *bytes; /* of the UDP payload */
     uint32_t length;
-    const uint8_t *payload;          /* NULL: behind the header; else it lies there, of one part */
+    const uint8_t *payload;          /* NULL: behind the header; else it lies there */
     uint32_t frame;                  /* of the engine's pool, ARRIVED; or HARP_NO_FRAME */
     const struct harp_address *from; /* valid until release */
     uint32_t waited_ns;              /* since it came to this host; 0 if that is unknown */
     uint16_t local;                  /* at which of the port's own addresses */
-    uint8_t more;                    /* parts that follow */
     bool marked;                     /* by a switch that is congested (ECN) */
     bool stray;                      /* it did not come to the queue that the port owns */
     bool kept;   /* set by the engine: the frame is LENT now, and release passes over it */
@@ -126,7 +125,7 @@ struct harp_port {
 struct harp_port_ops {
     const char *name;
 
-    /* Up to `room` datagrams or parts that have come; a datagram's parts come together. */
+    /* Up to `room` datagrams that have come. */
     size_t (*receive)(struct harp_port *port, uint64_t now_ns, struct harp_arrival *arrivals,
                       size_t room);
 

@@ -18,7 +18,6 @@ enum {
     TEND_NS = 10 * 1000 * 1000,
     STARVED_NS = 50 * 1000, /* a card says that it has sent in its own time, and wakes nobody */
     ETHERNET_TAGGED = ETHERNET_BYTES + VLAN_TAG_BYTES,
-    PAYLOAD_MAX = 65535 - IP6_UDP_BYTES,
 };
 
 /* The link is another than it was, or gone. Then routes through it are gone, too, and what is sent
@@ -175,7 +174,7 @@ static void give_back(struct harp_xdp *xdp)
         else if (xdp->holds[i] == XDP_SENT)
             harp_frames_move(xdp->frames, i, state,
                              state == HARP_FRAME_SENDING ? HARP_FRAME_KEPT : HARP_FRAME_FREE);
-        else if (xdp->holds[i] != XDP_NOTHING)
+        else if (xdp->holds[i] == XDP_SLOT)
             harp_frames_move(xdp->frames, i, HARP_FRAME_DRAFT, HARP_FRAME_FREE);
     }
 }
@@ -195,8 +194,6 @@ static void xdp_close(struct harp_port *port)
     if (xdp->epoll >= 0)
         close(xdp->epoll);
     free(xdp->holds);
-    free(xdp->slots);
-    free(xdp->busy);
     free(xdp->slots_free);
     free(xdp->pending);
     free(xdp->hops);
@@ -270,29 +267,30 @@ static uint32_t power_of_two(uint32_t least)
     return power;
 }
 
-/* How the pool's frames are shared out, and how much fits into a datagram. */
+/* How the pool's frames are shared out, and how much fits into a datagram: a frame at most, since
+ * drivers of clouds have no zero copy for packets of several. */
 static int share_out(struct harp_xdp *xdp, const struct harp_port_config *config,
-                     struct harp_xdp_socket_config *socket, uint32_t *slot_frames, char *why)
+                     struct harp_xdp_socket_config *socket, uint32_t *slots, char *why)
 {
     const struct harp_frames *frames = config->frames;
     bool v4 = harp_address_is_ipv4(&config->local);
     uint32_t mtu = config->mtu && config->mtu < xdp->link.mtu ? config->mtu : xdp->link.mtu;
-    uint32_t single = frames->frame_bytes - HARP_XDP_KERNEL_ROOM - HARP_XDP_HEADROOM;
     uint32_t headers = v4 ? IP4_UDP_BYTES : IP6_UDP_BYTES;
     uint32_t payload = mtu > headers ? mtu - headers : 0;
+    uint32_t single =
+        frames->frame_bytes - HARP_XDP_KERNEL_ROOM - HARP_XDP_HEADROOM - ETHERNET_TAGGED - headers;
     uint32_t free = frames->in_state[HARP_FRAME_FREE];
     uint32_t most = config->frames_max ? config->frames_max : free / 2;
     xdp->fill_most = most < FILL_MAX ? most : FILL_MAX;
-    xdp->port.payload_max = payload < PAYLOAD_MAX ? payload : PAYLOAD_MAX;
-    uint32_t each = (XDP_SLOT_OFFSET + xdp->port.payload_max) / frames->frame_bytes + 1;
-    *slot_frames = free > xdp->fill_most ? (free - xdp->fill_most) / 2 : 0;
-    if (*slot_frames > XDP_SLOTS_MAX * each)
-        *slot_frames = XDP_SLOTS_MAX * each;
-    if (xdp->fill_most < FILL_MIN || *slot_frames < XDP_BATCH * each) {
+    xdp->port.payload_max = payload < single ? payload : single;
+    *slots = free > xdp->fill_most ? (free - xdp->fill_most) / 2 : 0;
+    if (*slots > XDP_SLOTS_MAX)
+        *slots = XDP_SLOTS_MAX;
+    if (xdp->fill_most < FILL_MIN || *slots < XDP_BATCH) {
         snprintf(why, HARP_WHY_BYTES,
-                 "the xdp port needs %d frames to receive into and twice %u free besides; the pool "
+                 "the xdp port needs %d frames to receive into and twice %d free besides; the pool "
                  "has %u free, and %u may be used to receive",
-                 FILL_MIN, XDP_BATCH * each, free, xdp->fill_most);
+                 FILL_MIN, XDP_BATCH, free, xdp->fill_most);
         return -ENOBUFS;
     }
     *socket = (struct harp_xdp_socket_config){.interface = xdp->link.index,
@@ -301,10 +299,9 @@ static int share_out(struct harp_xdp *xdp, const struct harp_port_config *config
                                               .copy_only = config->copy_only,
                                               .zero_copy_only = config->zero_copy_only,
                                               .busy_poll_us = config->busy_poll_us,
-                                              .several = mtu + ETHERNET_TAGGED > single,
                                               .fill = power_of_two(2 * xdp->fill_most),
                                               .rx = power_of_two(xdp->fill_most),
-                                              .tx = power_of_two(4 * *slot_frames),
+                                              .tx = power_of_two(4 * *slots),
                                               .frames = frames,
                                               .name = xdp->link.name};
     return 0;
@@ -318,10 +315,9 @@ static void write_line(struct harp_xdp *xdp, bool copy_only)
         snprintf(why, sizeof why, " (as it was asked for)");
     else if (!socket->zero_copy)
         snprintf(why, sizeof why, " (zero copy: %s)", strerror(-socket->not_zero_copy));
-    snprintf(xdp->port.line, sizeof xdp->port.line, "xdp: %s queue %u%s, %s%s%s%s", xdp->link.name,
+    snprintf(xdp->port.line, sizeof xdp->port.line, "xdp: %s queue %u%s, %s%s%s", xdp->link.name,
              socket->queue, xdp->nic.first ? "" : " (shared)",
              socket->zero_copy ? "zero copy" : "copy mode", why,
-             socket->several ? ", frames in several buffers" : "",
              socket->busy_poll ? ", busy polling" : "");
 }
 
@@ -330,13 +326,12 @@ static int allocate_port(struct harp_xdp *xdp, const struct harp_port_config *co
     uint32_t frames = config->frames->count;
     xdp->locals = calloc(XDP_LOCALS_MAX, sizeof *xdp->locals);
     xdp->local_of = calloc(1 << 16, sizeof *xdp->local_of);
-    xdp->holds = malloc(frames * sizeof *xdp->holds);
+    xdp->holds = calloc(frames, sizeof *xdp->holds);
     xdp->epoll = epoll_create1(EPOLL_CLOEXEC);
     if (!xdp->locals || !xdp->local_of || !xdp->holds || xdp->epoll < 0) {
         snprintf(why, HARP_WHY_BYTES, "no memory for an xdp port");
         return -ENOMEM;
     }
-    memset(xdp->holds, 0xff, frames * sizeof *xdp->holds);
     xdp->port.locals = xdp->locals;
     return 0;
 }
@@ -355,10 +350,10 @@ static int steer_locals(struct harp_xdp *xdp, char *why)
 static int open_all(struct harp_xdp *xdp, struct harp_port_config *config, char *why)
 {
     struct harp_xdp_socket_config socket;
-    uint32_t slot_frames = 0;
+    uint32_t slots = 0;
     int error = find_interface(xdp, config, why);
     if (error == 0)
-        error = share_out(xdp, config, &socket, &slot_frames, why);
+        error = share_out(xdp, config, &socket, &slots, why);
     if (error == 0)
         error = allocate_port(xdp, config, why);
     if (error == 0)
@@ -369,18 +364,12 @@ static int open_all(struct harp_xdp *xdp, struct harp_port_config *config, char 
         error = harp_xdp_socket_open(&xdp->socket, &socket, why);
     if (error < 0)
         return error;
-    uint32_t headers = harp_address_is_ipv4(&config->local) ? IP4_UDP_BYTES : IP6_UDP_BYTES;
-    uint32_t single = config->frames->frame_bytes - HARP_XDP_KERNEL_ROOM - HARP_XDP_HEADROOM -
-                      ETHERNET_TAGGED - headers;
-    if (!xdp->socket.several && xdp->port.payload_max > single)
-        xdp->port.payload_max = single;
     if (!xdp->socket.zero_copy && !config->frames_max && xdp->fill_most > FILL_COPY)
         xdp->fill_most = FILL_COPY;
     xdp->outstanding_most = xdp->socket.tx.count / 2;
-    error = harp_xdp_send_open(xdp, slot_frames);
+    error = harp_xdp_send_open(xdp, slots);
     if (error < 0)
-        snprintf(why, HARP_WHY_BYTES,
-                 "the frame pool has too few adjacent frames for the xdp port");
+        snprintf(why, HARP_WHY_BYTES, "the frame pool has too few frames for the xdp port");
     harp_xdp_refill(xdp);
     if (error == 0)
         error = steer_locals(xdp, why);

@@ -17,10 +17,8 @@
  *
  *     XDP_FILL  state FILL: in the fill ring, or in the card's hands
  *     XDP_SENT  state SENDING or LEAVING: handed over by send_frame, not completed
- *     slot      state DRAFT from opening to closing: memory that `slot` gives out. Runs of adjacent
- *               frames, each long enough for the largest datagram, so that one of several frames is
- *               contiguous to its writer. A slot is free, or written, or sent and not completed;
- *               `busy` counts its frames that are not completed.
+ *     XDP_SLOT  state DRAFT from opening to closing: memory that `slot` gives out. A slot is free,
+ * or written, or sent and not completed.
  */
 #ifndef HARP_XDP_PORT_H
 #define HARP_XDP_PORT_H
@@ -41,9 +39,10 @@ enum {
     XDP_BATCH = 64, /* datagrams for which it must have memory, each way */
     XDP_ARRIVALS = 2 * HARP_BATCH,
     XDP_NOTICES = 32,
-    XDP_NOTHING = 0xffff, /* values of `holds`; smaller ones are slots */
-    XDP_FILL = 0xfffe,
-    XDP_SENT = 0xfffd,
+    XDP_NOTHING = 0, /* values of `holds` */
+    XDP_FILL,
+    XDP_SENT,
+    XDP_SLOT,
     XDP_SLOTS_MAX = 512,
     XDP_EVENTS = 16,            /* of epoll, at once */
     XDP_EVENT_SOCKET = 1 << 16, /* numbers below are those of locals */
@@ -74,13 +73,11 @@ struct harp_xdp {
     struct harp_xdp_socket socket;
     struct harp_frames *frames;
 
-    uint16_t *holds;               /* by frame */
+    uint8_t *holds;                /* by frame */
     uint32_t fill_held, fill_most; /* frames to receive into: now, at most */
 
-    uint32_t *slots; /* by slot: its first frame */
-    uint8_t *busy;
-    uint16_t *slots_free; /* stack */
-    uint32_t slots_free_n, slots_n, slot_frames;
+    uint32_t *slots_free; /* stack of frames */
+    uint32_t slots_free_n;
     struct harp_xdp_pending *pending;
     uint32_t pending_n;
     uint32_t outstanding; /* descriptors given out or sent, and not completed */
@@ -123,7 +120,7 @@ void harp_xdp_release(struct harp_port *port, struct harp_arrival *arrivals, siz
 void harp_xdp_refill(struct harp_xdp *xdp);
 
 /* Sending. */
-int harp_xdp_send_open(struct harp_xdp *xdp, uint32_t frames);
+int harp_xdp_send_open(struct harp_xdp *xdp, uint32_t slots);
 size_t harp_xdp_room(struct harp_port *port, int hop);
 uint8_t *harp_xdp_slot(struct harp_port *port, int hop, uint32_t bytes);
 uint8_t *harp_xdp_lengthen(struct harp_port *port, int hop, uint32_t bytes, uint32_t most);

@@ -9,7 +9,6 @@ enum {
     FILL_AT_ONCE = 256,
     POLL_NS = 5000,
     WAITED_MOST_NS = 1000 * 1000 * 1000,
-    PARTS_MAX = 32, /* frames of one packet; the kernel has 18 */
 };
 
 /* The UDP payload of a packet. */
@@ -53,8 +52,7 @@ static bool read_ip6(const uint8_t *ip, uint32_t bytes, struct inside *in)
     return true;
 }
 
-/* Read the headers of a packet of `total` bytes; the first part has `bytes`. */
-static bool read_headers(const uint8_t *packet, uint32_t bytes, uint32_t total, struct inside *in)
+static bool read_headers(const uint8_t *packet, uint32_t bytes, struct inside *in)
 {
     *in = (struct inside){.offset = ETHERNET_BYTES};
     in->from.family = in->to.family = HARP_INET;
@@ -66,9 +64,9 @@ static bool read_headers(const uint8_t *packet, uint32_t bytes, uint32_t total, 
         type = load_big16(packet + 12 + VLAN_TAG_BYTES);
     }
     const uint8_t *ip = packet + in->offset;
-    uint32_t behind = total - in->offset;
     if (bytes < in->offset + (type == 0x0800 ? IP4_BYTES : IP6_BYTES) + UDP_BYTES)
         return false;
+    uint32_t behind = bytes - in->offset;
     if (type == 0x0800 ? !read_ip4(ip, behind, in) : type != 0x86dd || !read_ip6(ip, behind, in))
         return false;
     const uint8_t *udp = packet + in->offset;
@@ -80,15 +78,6 @@ static bool read_headers(const uint8_t *packet, uint32_t bytes, uint32_t total, 
     in->offset += UDP_BYTES;
     in->bytes = udp_bytes - UDP_BYTES;
     return true;
-}
-
-/* Number of descriptors of the packet that begins `ahead`; 0 if some are not there yet. */
-static uint32_t count_parts(const struct harp_ring *rx, uint32_t ahead, uint32_t ready)
-{
-    for (uint32_t parts = 1; ahead + parts <= ready; parts++)
-        if (!(harp_ring_desc(rx, ahead + parts - 1)->options & HARP_XDP_MORE))
-            return parts;
-    return 0;
 }
 
 static void fill_one(struct harp_xdp *xdp, uint32_t ahead, uint32_t frame)
@@ -117,49 +106,31 @@ static uint32_t waited_ns(const struct harp_xdp *xdp, const uint8_t *packet)
     return waited < WAITED_MOST_NS ? (uint32_t)waited : 0;
 }
 
-/* Make arrivals of a packet of `parts` descriptors; how many. Parts with nothing of the datagram in
- * them (a card may pad) go straight back. */
-static uint32_t make_arrivals(struct harp_xdp *xdp, uint32_t ahead, uint32_t parts,
-                              struct harp_arrival *arrivals, struct harp_address *from)
+/* Make an arrival of a packet; false if it is none of ours, whose frame goes back. */
+static bool make_arrival(struct harp_xdp *xdp, const struct xdp_desc *desc,
+                         struct harp_arrival *arrival, struct harp_address *from)
 {
-    const struct xdp_desc *first = harp_ring_desc(&xdp->socket.rx, ahead);
-    const uint8_t *packet = xdp->frames->base + first->addr;
-    uint32_t total = 0, made = 0;
+    const uint8_t *packet = xdp->frames->base + desc->addr;
+    uint32_t frame = take_frame_back(xdp, desc);
     struct inside in;
-    for (uint32_t i = 0; i < parts; i++)
-        total += harp_ring_desc(&xdp->socket.rx, ahead + i)->len;
-    bool good = read_headers(packet, first->len, total, &in);
+    bool good = read_headers(packet, desc->len, &in);
     uint16_t local = good ? xdp->local_of[htons(in.to.port)] : 0;
-    good = local > 0 && harp_address_same(&in.to, &xdp->locals[local - 1]);
-    uint32_t waited = good ? waited_ns(xdp, packet) : 0;
-    uint32_t left = good ? in.bytes : 0, skip = good ? in.offset : 0;
-    for (uint32_t i = 0; i < parts; i++) {
-        const struct xdp_desc *desc = harp_ring_desc(&xdp->socket.rx, ahead + i);
-        uint32_t frame = take_frame_back(xdp, desc), bytes = desc->len - skip;
-        bytes = bytes < left ? bytes : left;
-        if (!good || (i > 0 && bytes == 0)) {
-            harp_frames_move(xdp->frames, frame, HARP_FRAME_ARRIVED, HARP_FRAME_FREE);
-            continue;
-        }
-        arrivals[made++] = (struct harp_arrival){.bytes = xdp->frames->base + desc->addr + skip,
-                                                 .length = bytes,
-                                                 .frame = frame,
-                                                 .from = from,
-                                                 .local = local - 1,
-                                                 .waited_ns = waited,
-                                                 .marked = in.marked};
-        left -= bytes;
-        skip = 0;
+    if (local == 0 || !harp_address_same(&in.to, &xdp->locals[local - 1])) {
+        harp_frames_move(xdp->frames, frame, HARP_FRAME_ARRIVED, HARP_FRAME_FREE);
+        return false;
     }
-    for (uint32_t i = 0; i < made; i++)
-        arrivals[i].more = (uint8_t)(made - 1 - i);
-    if (good) {
-        *from = in.from;
-        xdp->port.counters.received++;
-        xdp->port.counters.received_bytes += in.bytes;
-        xdp->port.counters.received_copied += !xdp->socket.zero_copy;
-    }
-    return made;
+    *from = in.from;
+    *arrival = (struct harp_arrival){.bytes = xdp->frames->base + desc->addr + in.offset,
+                                     .length = in.bytes,
+                                     .frame = frame,
+                                     .from = from,
+                                     .local = local - 1,
+                                     .waited_ns = waited_ns(xdp, packet),
+                                     .marked = in.marked};
+    xdp->port.counters.received++;
+    xdp->port.counters.received_bytes += in.bytes;
+    xdp->port.counters.received_copied += !xdp->socket.zero_copy;
+    return true;
 }
 
 /* Nothing is there. Busy polling more often than a card has something would only cost calls. */
@@ -179,14 +150,9 @@ size_t harp_xdp_receive_ring(struct harp_xdp *xdp, struct harp_arrival *arrivals
         harp_xdp_refill(xdp); /* instead of those that the application was lent */
     if (xdp->unsent)
         harp_xdp_kick(xdp);
-    while (seen < ready && made < room) {
-        uint32_t parts = count_parts(&xdp->socket.rx, seen, ready);
-        assert(parts <= PARTS_MAX);
-        if (parts == 0 || made + parts > room)
-            break;
-        made += make_arrivals(xdp, seen, parts, arrivals + made, &xdp->from[made]);
-        seen += parts;
-    }
+    for (; seen < ready && made < room; seen++)
+        made += make_arrival(xdp, harp_ring_desc(&xdp->socket.rx, seen), &arrivals[made],
+                             &xdp->from[made]);
     if (seen > 0)
         harp_ring_consume(&xdp->socket.rx, seen);
     else

@@ -63,64 +63,22 @@ static uint32_t write_headers(const struct harp_xdp_hop *hop, uint8_t *datagram,
     return XDP_HEADERS_MAX;
 }
 
-/* Runs of adjacent frames, each a slot; frames that are in none go back. Returns how many. */
-static uint32_t find_runs(struct harp_xdp *xdp, const uint32_t *taken, uint32_t count)
+int harp_xdp_send_open(struct harp_xdp *xdp, uint32_t slots)
 {
-    uint32_t n = 0, i = 0;
-    while (i < count) {
-        uint32_t run = 1;
-        while (run < xdp->slot_frames && i + run < count && taken[i + run] == taken[i] + run)
-            run++;
-        if (run == xdp->slot_frames) {
-            for (uint32_t k = 0; k < run; k++)
-                xdp->holds[taken[i] + k] = (uint16_t)n;
-            xdp->slots[n++] = taken[i];
-        } else {
-            for (uint32_t k = 0; k < run; k++)
-                harp_frames_move(xdp->frames, taken[i + k], HARP_FRAME_DRAFT, HARP_FRAME_FREE);
-        }
-        i += run;
-    }
-    return n;
-}
-
-static int by_number(const void *a, const void *b)
-{
-    uint32_t left = *(const uint32_t *)a, right = *(const uint32_t *)b;
-    return left < right ? -1 : left > right;
-}
-
-int harp_xdp_send_open(struct harp_xdp *xdp, uint32_t frames)
-{
-    uint32_t frame_bytes = xdp->frames->frame_bytes;
-    uint32_t most = XDP_SLOT_OFFSET + xdp->port.payload_max;
-    xdp->slot_frames = (most + frame_bytes - 1) / frame_bytes;
-    uint32_t wanted = frames / xdp->slot_frames;
-    wanted = wanted < XDP_SLOTS_MAX ? wanted : XDP_SLOTS_MAX;
-    uint32_t *taken = malloc((size_t)wanted * xdp->slot_frames * sizeof *taken + 1);
-    xdp->slots = calloc(wanted + 1, sizeof *xdp->slots);
-    xdp->busy = calloc(wanted + 1, sizeof *xdp->busy);
-    xdp->slots_free = calloc(wanted + 1, sizeof *xdp->slots_free);
+    xdp->slots_free = calloc(slots, sizeof *xdp->slots_free);
     xdp->pending = calloc(xdp->outstanding_most, sizeof *xdp->pending);
-    if (!taken || !xdp->slots || !xdp->busy || !xdp->slots_free || !xdp->pending) {
-        free(taken);
+    if (!xdp->slots_free || !xdp->pending)
         return -ENOMEM;
-    }
-    uint32_t count =
-        harp_frames_take(xdp->frames, HARP_FRAME_DRAFT, taken, wanted * xdp->slot_frames);
-    qsort(taken, count, sizeof *taken, by_number);
-    xdp->slots_n = find_runs(xdp, taken, count);
-    free(taken);
-    for (uint32_t i = 0; i < xdp->slots_n; i++)
-        xdp->slots_free[i] = (uint16_t)(xdp->slots_n - 1 - i);
-    xdp->slots_free_n = xdp->slots_n;
-    return xdp->slots_n >= XDP_BATCH ? 0 : -ENOBUFS;
+    xdp->slots_free_n = harp_frames_take(xdp->frames, HARP_FRAME_DRAFT, xdp->slots_free, slots);
+    for (uint32_t i = 0; i < xdp->slots_free_n; i++)
+        xdp->holds[xdp->slots_free[i]] = XDP_SLOT;
+    return xdp->slots_free_n >= XDP_BATCH ? 0 : -ENOBUFS;
 }
 
 /* A frame is the engine's again. */
 static void complete_frame(struct harp_xdp *xdp, uint32_t frame)
 {
-    uint16_t held = xdp->holds[frame];
+    uint8_t held = xdp->holds[frame];
     if (held == XDP_SENT) {
         bool kept = xdp->frames->state[frame] == HARP_FRAME_SENDING;
         xdp->holds[frame] = XDP_NOTHING;
@@ -128,9 +86,8 @@ static void complete_frame(struct harp_xdp *xdp, uint32_t frame)
                          kept ? HARP_FRAME_KEPT : HARP_FRAME_FREE);
         return;
     }
-    assert(held < xdp->slots_n && xdp->busy[held] > 0);
-    if (--xdp->busy[held] == 0)
-        xdp->slots_free[xdp->slots_free_n++] = held;
+    assert(held == XDP_SLOT);
+    xdp->slots_free[xdp->slots_free_n++] = frame;
 }
 
 bool harp_xdp_reap(struct harp_xdp *xdp)
@@ -149,35 +106,27 @@ bool harp_xdp_reap(struct harp_xdp *xdp)
     return true;
 }
 
-static uint32_t frames_of(const struct harp_xdp *xdp, uint32_t bytes)
-{
-    return (XDP_SLOT_OFFSET + bytes + xdp->frames->frame_bytes - 1) / xdp->frames->frame_bytes;
-}
-
 size_t harp_xdp_room(struct harp_port *port, int hop)
 {
     (void)hop; /* all leave by one ring */
     struct harp_xdp *xdp = harp_xdp_of(port);
     harp_xdp_reap(xdp);
-    uint32_t descs = (xdp->outstanding_most - xdp->outstanding) / xdp->slot_frames;
+    uint32_t descs = xdp->outstanding_most - xdp->outstanding;
     return descs < xdp->slots_free_n ? descs : xdp->slots_free_n;
 }
 
 uint8_t *harp_xdp_slot(struct harp_port *port, int hop, uint32_t bytes)
 {
     struct harp_xdp *xdp = harp_xdp_of(port);
-    uint32_t frames = frames_of(xdp, bytes);
     assert(bytes <= port->payload_max && hop >= 0 && (uint32_t)hop < xdp->hops_n);
-    if (xdp->slots_free_n == 0 || xdp->outstanding + frames > xdp->outstanding_most)
+    if (xdp->slots_free_n == 0 || xdp->outstanding >= xdp->outstanding_most)
         if (harp_xdp_room(port, hop) == 0)
             return NULL;
-    uint16_t slot = xdp->slots_free[--xdp->slots_free_n];
-    assert(xdp->busy[slot] == 0);
-    xdp->busy[slot] = (uint8_t)frames;
-    xdp->outstanding += frames;
+    uint32_t frame = xdp->slots_free[--xdp->slots_free_n];
+    xdp->outstanding++;
     xdp->pending[xdp->pending_n++] = (struct harp_xdp_pending){
-        .frame = xdp->slots[slot], .offset = XDP_SLOT_OFFSET, .bytes = bytes, .hop = hop};
-    return harp_frame_at(xdp->frames, xdp->slots[slot]) + XDP_SLOT_OFFSET;
+        .frame = frame, .offset = XDP_SLOT_OFFSET, .bytes = bytes, .hop = hop};
+    return harp_frame_at(xdp->frames, frame) + XDP_SLOT_OFFSET;
 }
 
 /* Hops of several connections may lead to one address. */
@@ -218,37 +167,24 @@ bool harp_xdp_send_frame(struct harp_port *port, int hop, uint32_t frame, uint32
     return true;
 }
 
-/* Write a datagram's descriptors behind `ahead` others; how many. */
-static uint32_t write_descriptors(struct harp_xdp *xdp, const struct harp_xdp_pending *one,
-                                  const struct harp_xdp_hop *hop, uint32_t ahead)
+/* Write a datagram's descriptor behind `ahead` others. */
+static void write_descriptor(struct harp_xdp *xdp, const struct harp_xdp_pending *one,
+                             const struct harp_xdp_hop *hop, uint32_t ahead)
 {
-    uint32_t frame_bytes = xdp->frames->frame_bytes, descs = 0;
-    uint64_t at = (uint64_t)one->frame * frame_bytes + one->offset;
+    uint64_t at = (uint64_t)one->frame * xdp->frames->frame_bytes + one->offset;
     uint32_t headers = write_headers(hop, xdp->frames->base + at, one->bytes);
-    uint32_t left = headers + one->bytes;
-    at -= headers;
-    while (left > 0) {
-        uint32_t here = frame_bytes - (uint32_t)(at % frame_bytes);
-        here = here < left ? here : left;
-        left -= here;
-        *harp_ring_desc(&xdp->socket.tx, ahead + descs++) =
-            (struct xdp_desc){.addr = at, .len = here, .options = left ? HARP_XDP_MORE : 0};
-        at += here;
-    }
-    return descs;
+    *harp_ring_desc(&xdp->socket.tx, ahead) =
+        (struct xdp_desc){.addr = at - headers, .len = headers + one->bytes};
 }
 
 /* By the kernel's socket; it has copied everything when it returns. */
 static void send_slowly(struct harp_xdp *xdp, const struct harp_xdp_pending *one,
                         const struct harp_xdp_hop *hop)
 {
-    uint32_t frames =
-        (one->offset + one->bytes + xdp->frames->frame_bytes - 1) / xdp->frames->frame_bytes;
     harp_xdp_kernel_send(xdp, hop, harp_frame_at(xdp->frames, one->frame) + one->offset,
                          one->bytes);
-    for (uint32_t i = 0; i < frames; i++)
-        complete_frame(xdp, one->frame + i);
-    xdp->outstanding -= frames;
+    complete_frame(xdp, one->frame);
+    xdp->outstanding--;
 }
 
 /* The card takes nothing for a reason that may pass without anybody telling of it. */
@@ -289,7 +225,7 @@ void harp_xdp_flush(struct harp_port *port, uint64_t now_ns)
         /* The kernel does not see what leaves directly. One datagram that it sends itself lets it
          * ask whether a neighbour that it has not heard of for long is still there. */
         if (hop->direct && !hop->stale)
-            descs += write_descriptors(xdp, one, hop, descs);
+            write_descriptor(xdp, one, hop, descs++);
         else
             send_slowly(xdp, one, hop);
         hop->stale = false;

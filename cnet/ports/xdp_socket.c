@@ -12,8 +12,7 @@
 
 /* Newer than some headers that this is compiled with; a kernel that does not know them says so. */
 enum {
-    USE_SEVERAL = 1 << 4, /* XDP_USE_SG, 6.6 */
-    MAX_TX_BUDGET = 9,    /* XDP_MAX_TX_SKB_BUDGET, 6.17: packets sent a call in copy mode */
+    MAX_TX_BUDGET = 9, /* XDP_MAX_TX_SKB_BUDGET, 6.17: packets sent a call in copy mode */
 };
 
 enum {
@@ -117,21 +116,17 @@ static int bind_queue(struct harp_xdp_socket *xsk, const struct harp_xdp_socket_
     struct sockaddr_xdp to = {
         .sxdp_family = AF_XDP, .sxdp_ifindex = config->interface, .sxdp_queue_id = queue};
     xsk->queue = queue;
-    /* Packets of several frames are worth more than zero copy; old kernels have neither. */
-    for (int several = config->several; several >= 0; several--)
-        for (int copy = config->copy_only; copy <= !config->zero_copy_only; copy++) {
-            to.sxdp_flags = (uint16_t)(XDP_USE_NEED_WAKEUP | (several ? USE_SEVERAL : 0) |
-                                       (copy ? XDP_COPY : XDP_ZEROCOPY));
-            if (bind(xsk->fd, (struct sockaddr *)&to, sizeof to) == 0) {
-                xsk->zero_copy = !copy;
-                xsk->several = several;
-                return 0;
-            }
-            if (errno == EBUSY || errno == ENODEV || errno == ENETDOWN)
-                return -errno;
-            if (!copy)
-                xsk->not_zero_copy = -errno;
+    for (int copy = config->copy_only; copy <= !config->zero_copy_only; copy++) {
+        to.sxdp_flags = (uint16_t)(XDP_USE_NEED_WAKEUP | (copy ? XDP_COPY : XDP_ZEROCOPY));
+        if (bind(xsk->fd, (struct sockaddr *)&to, sizeof to) == 0) {
+            xsk->zero_copy = !copy;
+            return 0;
         }
+        if (errno == EBUSY || errno == ENODEV || errno == ENETDOWN)
+            return -errno;
+        if (!copy)
+            xsk->not_zero_copy = -errno;
+    }
     return -errno;
 }
 

@@ -11,8 +11,7 @@
  * `consumer`; the producer acquires that before it writes over them. `mine` is this side's counter
  * as it will be released next, `theirs` the other side's as it was acquired last.
  *
- * A descriptor names bytes by their offset from the pool's base. A packet that needs several frames
- * has several descriptors, all but the last with HARP_XDP_MORE.
+ * A descriptor names bytes by their offset from the pool's base, and a packet has one.
  *
  * Owner: one engine. Data path: harp_ring_*, harp_xdp_socket_send and _wake.
  */
@@ -24,7 +23,6 @@
 
 #include "base/frames.h"
 
-#define HARP_XDP_MORE (1u << 0) /* XDP_PKT_CONTD of kernels from 6.6 on */
 #define HARP_XDP_HEADROOM                                                                          \
     42 /* before a packet, besides the kernel's 256 bytes: room for virtio's                       \
           header, and the payload behind an IPv4 datagram's 44 bytes of                            \
@@ -43,9 +41,9 @@ struct harp_ring {
 struct harp_xdp_socket {
     int fd;
     uint32_t interface, queue;
-    bool busy_poll;          /* the kernel does a driver's work in this thread */
-    bool zero_copy, several; /* packets of several frames can be sent and received */
-    int not_zero_copy;       /* why it is not: -errno, 0 if it was not tried */
+    bool busy_poll; /* the kernel does a driver's work in this thread */
+    bool zero_copy;
+    int not_zero_copy; /* why it is not: -errno, 0 if it was not tried */
     struct harp_ring fill, rx, tx, completion;
 };
 
@@ -54,7 +52,6 @@ struct harp_xdp_socket_config {
     int queue; /* -1: the first that is free */
     bool copy_only, zero_copy_only;
     uint32_t busy_poll_us;
-    bool several; /* ask for packets of several frames */
     /* Entries, powers of two; completion has as many as tx. What is in a ring is at most half of
      * it, for the kernel hands frames back before it says that it has taken them out of the ring,
      * and rx takes all that fill holds. */

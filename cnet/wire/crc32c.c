@@ -75,25 +75,15 @@ void harp_crc32c_use(size_t index)
     atomic_store_explicit(&chosen, &routines[index], memory_order_relaxed);
 }
 
-uint32_t harp_crc32c_more(uint32_t crc, const uint8_t *bytes, size_t length)
-{
-    return ~atomic_load_explicit(&chosen, memory_order_relaxed)->crc(~crc, bytes, length);
-}
-
-uint32_t harp_crc32c_copy_more(uint32_t crc, uint8_t *to, const uint8_t *from, size_t length)
-{
-    assert(length == 0 || to + length <= from || from + length <= to);
-    return ~atomic_load_explicit(&chosen, memory_order_relaxed)->copy(~crc, to, from, length);
-}
-
 uint32_t harp_crc32c(const uint8_t *bytes, size_t length)
 {
-    return harp_crc32c_more(0, bytes, length);
+    return ~atomic_load_explicit(&chosen, memory_order_relaxed)->crc(~0u, bytes, length);
 }
 
 uint32_t harp_crc32c_copy(uint8_t *to, const uint8_t *from, size_t length)
 {
-    return harp_crc32c_copy_more(0, to, from, length);
+    assert(length == 0 || to + length <= from || from + length <= to);
+    return ~atomic_load_explicit(&chosen, memory_order_relaxed)->copy(~0u, to, from, length);
 }
 
 /* Below this, the other core has a line sooner from this one's cache than from memory. */

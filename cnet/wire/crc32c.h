@@ -35,11 +35,6 @@ uint32_t harp_crc32c(const uint8_t *bytes, size_t length);
 /* Copy `length` bytes and return their CRC32C. The two places do not overlap. */
 uint32_t harp_crc32c_copy(uint8_t *to, const uint8_t *from, size_t length);
 
-/* Continue a CRC32C: `crc` is that of the bytes before (0 if there were none), the result covers
- * these bytes too. The second function also copies them. */
-uint32_t harp_crc32c_more(uint32_t crc, const uint8_t *bytes, size_t length);
-uint32_t harp_crc32c_copy_more(uint32_t crc, uint8_t *to, const uint8_t *from, size_t length);
-
 /* The same for a place that another core will read: long copies bypass this core's caches, since
  * the other one would have to fetch every line from them. Alignment of `to` to 64 helps. */
 uint32_t harp_crc32c_copy_nontemporal(uint8_t *to, const uint8_t *from, size_t length);

@@ -49,7 +49,7 @@ def kernel() -> Iterator[Finding]:
     release = platform.release()
     match = re.match(r"(\d+)\.(\d+)", release)
     version = (int(match[1]), int(match[2])) if match else (0, 0)
-    needs = [((5, 11), "the xdp port"), ((6, 6), "xdp with an MTU above 3780"),
+    needs = [((5, 11), "the xdp port"),
              ((6, 17), "sending more than 32 packets a call in xdp's copy mode")]
     lacks = [f"{what} needs {first}.{second}" for (first, second), what in needs
              if version < (first, second)]

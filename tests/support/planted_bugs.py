@@ -189,15 +189,16 @@ IN_ENGINES = {
         "        return; /* it never had any */\n    return;\n"),
     "SHARED_LENT": bug(
         "a frame is lent once for each of the frames that came in it", "engine/engine_receive.c",
-        "bool whole = !arrival->more && !arrival->shared;", "bool whole = !arrival->more;"),
+        "frame != HARP_NO_FRAME && !arrival->shared", "frame != HARP_NO_FRAME"),
     "READ_EARLY": bug(
         "the message after the one that nobody reads early is copied as it",
         "engine/engine_receive.c",
         "&connection->unread, header->message -", "&connection->unread, header->message - 1 -"),
-    "UNCHECKED": Bug("what is read early is copied before its CRC has held", (
-        Edit("engine/parts.c", "    if (!crc_holds(arrival))\n        return false;\n", ""),
-        Edit("engine/parts.c", "    harp_copy_lines(to, line, held);\n    return true;",
-             "    harp_copy_lines(to, line, held);\n    return crc_holds(arrival);"))),
+    "UNCHECKED": bug(
+        "what is read early is copied before its CRC has held", "engine/engine_receive.c",
+        "        return false;\n    harp_copy_lines(to, from, header->length);\n    return true;",
+        "        return harp_copy_lines(to, from, header->length), false;\n"
+        "    harp_copy_lines(to, from, header->length);\n    return true;"),
     "RUN_CUT": bug(
         "a connection that goes hides those behind it in the table", "engine/connection_table.c",
         "table->slots[i].id; i = (i + 1)", "false && table->slots[i].id; i = (i + 1)"),

@@ -143,6 +143,32 @@ def test_a_rank_with_many_peers_tries_a_few_at_a_time(tmp_path: Path) -> None:
     assert more["descriptors"] < 12
 
 
+@pytest.mark.parametrize("hosts", [64, pytest.param(256, marks=long)])
+def test_a_rank_serves_the_trials_of_a_few_hosts_at_a_time(tmp_path: Path, hosts: int) -> None:
+    flags = PLAIN
+    program = build(tmp_path / "crowd", ["tests/cnet/nccl/test_trial_crowd.c", *SOURCES,
+                                         str(library(flags))], flags)
+    with Net() as net:
+        here = net.namespace()
+        links = [(f"p{host}", f"q{host}", f"10.8.{host}.1/24") for host in range(hosts)]
+        for name, far, address in [*links, ("rank", "far", "10.7.0.1/24")]:
+            here.run("ip", "link", "add", name, "type", "veth", "peer", "name", far)
+            here.run("ip", "addr", "add", address, "dev", name)
+            for end in (name, far):
+                here.run("ip", "link", "set", end, "up")
+        with here.entered():
+            done = subprocess.run([program, str(hosts)], check=False, capture_output=True,
+                                  text=True, timeout=2 * PATIENCE_S, env={
+                                      **os.environ,
+                                      "HARP_PORT": "udp,tcp", "HARP_PROGRESS": "threads",
+                                      "HARP_ENGINES": "1", "HARP_CONF_FILE": "/dev/null"})
+    assert done.returncode == 0, done.stdout + done.stderr
+    made = json.loads(done.stdout)
+    assert made["trials"] > hosts / 2  # on a machine that all hosts share some may come too late
+    assert made["mib"] < 50 + hosts  # of that 0.5 MiB a host stay
+    assert made["descriptors"] < 50 + 2 * hosts
+
+
 @pytest.mark.parametrize("ports", [
     pytest.param(ports, marks=() if ports in QUICK_PORTS else long)
     for ports in (("udp,tcp", "tcp"), ("tcp", "udp,tcp"), ("udp,tcp", "udp"), ("udp", "udp,tcp"),

@@ -49,7 +49,7 @@ static void test_sizes(void)
             if (number % 40 == 39)
                 next[from] += 40 * (LOCALS - 1);
             assert(in[i].length == length_of(number, most));
-            assert(in[i].frame == HARP_NO_FRAME && !in[i].more && !in[i].marked && !in[i].stray);
+            assert(in[i].frame == HARP_NO_FRAME && !in[i].marked && !in[i].stray);
             assert(harp_address_same(in[i].from, &a.port->locals[from]));
             check_datagram(in[i].bytes, in[i].length, number);
         }

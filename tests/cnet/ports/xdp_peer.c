@@ -8,7 +8,7 @@
  *     send HOP COUNT BYTES          -> sent COUNT        datagrams that carry a pattern
  *     frames HOP COUNT BYTES        -> sent COUNT        the same from frames of the pool
  *     lengthened HOP COUNT BYTES    -> sent COUNT        the same, each begun with 8 bytes
- *     receive COUNT MS              -> received COUNT strays N marked N parts N kept N from ...
+ *     receive COUNT MS              -> received COUNT strays N marked N kept N from ...
  *     turns COUNT MS                -> received COUNT calls N    COUNT receives and nothing else,
  *                                      at a time that stands still MS after the last arrival
  *     keep COUNT | give             -> done              LENT: the next COUNT frames; none any more
@@ -37,7 +37,7 @@
 #include "frame_names.h"
 #include "ports/port.h"
 
-enum { DATAGRAM_MAX = 65536, KEPT_MAX = 4096 };
+enum { KEPT_MAX = 4096 };
 
 static struct harp_arena arena;
 static struct harp_frames frames;
@@ -46,7 +46,6 @@ static uint32_t number, kept[KEPT_MAX], kept_n, to_keep;
 static uint64_t waited_ns; /* the longest of an arrival */
 static uint64_t still_ns;  /* the time, if it stands still; else 0 */
 static uint64_t last_arrival_ns;
-static uint8_t whole[DATAGRAM_MAX];
 
 static uint64_t now_ns(void)
 {
@@ -99,38 +98,28 @@ static void check_pattern(const uint8_t *from, uint32_t bytes)
 }
 
 /* One turn without sending. */
-static uint32_t take_arrivals(uint32_t *strays, uint32_t *marked, uint32_t *parts, char *from)
+static uint32_t take_arrivals(uint32_t *strays, uint32_t *marked, char *from)
 {
     struct harp_arrival arrivals[HARP_BATCH];
     size_t count = port->ops->receive(port, now_ns(), arrivals, HARP_BATCH);
-    uint32_t datagrams = 0, bytes = 0;
     for (size_t i = 0; i < count; i++) {
         struct harp_arrival *one = &arrivals[i];
-        assert(bytes + one->length <= sizeof whole);
-        memcpy(whole + bytes, one->bytes, one->length);
-        bytes += one->length;
-        *parts += 1;
+        check_pattern(one->bytes, one->length);
         waited_ns = one->waited_ns > waited_ns ? one->waited_ns : waited_ns;
         if (one->frame != HARP_NO_FRAME && kept_n < to_keep) {
             harp_frames_move(&frames, one->frame, HARP_FRAME_ARRIVED, HARP_FRAME_LENT);
             kept[kept_n++] = one->frame;
             one->kept = true;
         }
-        if (one->more)
-            continue;
-        check_pattern(whole, bytes);
         assert(one->local < port->locals_n);
         harp_address_format(one->from, from, 64);
         *strays += one->stray;
         *marked += one->marked;
-        datagrams++;
-        bytes = 0;
     }
-    assert(bytes == 0);
     if (count > 0)
         last_arrival_ns = now_ns();
     port->ops->release(port, arrivals, count);
-    return datagrams;
+    return (uint32_t)count;
 }
 
 static void wait_until(uint64_t end_ns)
@@ -149,18 +138,18 @@ static void wait_until(uint64_t end_ns)
 
 static void receive_datagrams(uint32_t count, uint64_t end_ns)
 {
-    uint32_t got = 0, strays = 0, marked = 0, parts = 0;
+    uint32_t got = 0, strays = 0, marked = 0;
     char from[64] = "";
     waited_ns = 0;
     do {
-        uint32_t now = take_arrivals(&strays, &marked, &parts, from);
+        uint32_t now = take_arrivals(&strays, &marked, from);
         got += now;
         port->ops->tend(port, now_ns());
         if (now == 0 && got < count)
             wait_until(end_ns);
     } while (got < count && now_ns() < end_ns);
-    printf("received %u strays %u marked %u parts %u kept %u from %s waited_ns=%lu\n", got, strays,
-           marked, parts, kept_n, *from ? from : "nobody", waited_ns);
+    printf("received %u strays %u marked %u kept %u from %s waited_ns=%lu\n", got, strays, marked,
+           kept_n, *from ? from : "nobody", waited_ns);
 }
 
 static void take_turns(uint32_t count, uint32_t ms)
@@ -170,7 +159,7 @@ static void take_turns(uint32_t count, uint32_t ms)
     char from[64];
     still_ns = last_arrival_ns + ms * UINT64_C(1000000);
     for (uint32_t i = 0; i < count; i++)
-        got += take_arrivals(&unused, &unused, &unused, from);
+        got += take_arrivals(&unused, &unused, from);
     still_ns = 0;
     printf("received %u calls %lu\n", got, port->counters.receive_calls - calls);
 }

@@ -117,25 +117,6 @@ static void test_choice(void)
     published_values();
 }
 
-/* However the bytes are cut, copied or not. */
-static void in_parts(const uint8_t *bytes)
-{
-    for (int turn = 0; turn < 200; turn++) {
-        uint8_t *copy = malloc(ROOM);
-        size_t length = random_below(ROOM), at = 0;
-        uint32_t crc = 0, copied = 0;
-        while (at < length) {
-            size_t part = 1 + random_below((uint32_t)(length - at));
-            crc = harp_crc32c_more(crc, bytes + at, part);
-            copied = harp_crc32c_copy_more(copied, copy + at, bytes + at, part);
-            at += part;
-        }
-        assert(crc == harp_crc32c(bytes, length) && copied == crc);
-        assert(memcmp(copy, bytes, length) == 0);
-        free(copy);
-    }
-}
-
 int main(void)
 {
     uint8_t *bytes = random_bytes(ROOM);
@@ -146,7 +127,6 @@ int main(void)
         published_values();
         small_lengths_and_alignments(bytes);
         random_sizes(bytes);
-        in_parts(bytes);
     }
     test_choice();
     free(bytes);

@@ -13,10 +13,6 @@ def test_crc32c(tmp_path):
     assert names[0] == "table"
 
 
-def test_parts(tmp_path):
-    run(build(tmp_path / "parts", ["tests/cnet/engine/test_parts.c", str(library())]))
-
-
 def test_seal(tmp_path):
     run(build(tmp_path / "seal", [
         "tests/cnet/wire/test_seal.c", str(library())]))

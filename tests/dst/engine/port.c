@@ -42,7 +42,6 @@ struct dst_port {
     uint32_t written_n, busy_n;
     /* the last burst */
     struct dst_flight *burst[BURST];
-    uint8_t *part[BURST];
     struct harp_address from[BURST];
     uint32_t burst_n;
     bool forged;
@@ -140,41 +139,18 @@ static bool arrive_in_frame(struct dst_port *port, struct harp_arrival *arrival)
     return true;
 }
 
-/* In two parts that are no neighbours; the header is in the first. */
-static size_t split_arrival(struct dst_port *port, struct harp_arrival *arrivals)
-{
-    uint32_t first =
-        HARP_HEADER_BYTES +
-        (uint32_t)virtual_below(&port->side->random, arrivals->length - HARP_HEADER_BYTES);
-    arrivals[1] = arrivals[0];
-    arrivals[1].length -= first;
-    arrivals[1].bytes = malloc(arrivals[1].length);
-    memcpy(arrivals[1].bytes, arrivals[0].bytes + first, arrivals[1].length);
-    arrivals[0].length = first;
-    arrivals[0].more = 1;
-    port->part[port->burst_n] = arrivals[1].bytes;
-    return 2;
-}
-
-static size_t make_arrivals(struct dst_port *port, struct dst_flight *flight,
-                            struct harp_arrival *arrivals)
+static bool make_arrival(struct dst_port *port, struct dst_flight *flight,
+                         struct harp_arrival *arrival)
 {
     struct harp_address *from = &port->from[port->burst_n];
     *from = dst_address(!port->side->number, flight->path, flight->from);
-    arrivals[0] = (struct harp_arrival){.bytes = flight->bytes,
-                                        .length = flight->bytes_n,
-                                        .frame = HARP_NO_FRAME,
-                                        .from = from,
-                                        .local = port->side->number ? 0 : flight->path};
-    port->part[port->burst_n] = NULL;
-    size_t n = 1;
-    if (port->card.pool && !arrive_in_frame(port, &arrivals[0]))
-        n = 0;
-    else if (!port->card.pool && flight->bytes_n > HARP_HEADER_BYTES && brings_one_frame(flight) &&
-             virtual_chance(&port->side->random, port->card.parts))
-        n = split_arrival(port, arrivals);
+    *arrival = (struct harp_arrival){.bytes = flight->bytes,
+                                     .length = flight->bytes_n,
+                                     .frame = HARP_NO_FRAME,
+                                     .from = from,
+                                     .local = port->side->number ? 0 : flight->path};
     port->burst[port->burst_n++] = flight;
-    return n;
+    return !port->card.pool || arrive_in_frame(port, arrival);
 }
 
 static size_t port_receive(struct harp_port *harp, uint64_t now_ns, struct harp_arrival *arrivals,
@@ -187,7 +163,7 @@ static size_t port_receive(struct harp_port *harp, uint64_t now_ns, struct harp_
     uint32_t taken = 0;
     port->burst_n = 0;
     port->forged = false;
-    while (taken < port->queue_n && n + 2 <= room && !port->forged) {
+    while (taken < port->queue_n && n < room && !port->forged) {
         struct dst_flight *flight = port->queue[taken];
         /* Of several frames in a spoilt datagram the others hold, and may change something. */
         bool forged = flight->forged && brings_one_frame(flight);
@@ -199,7 +175,7 @@ static size_t port_receive(struct harp_port *harp, uint64_t now_ns, struct harp_
         } else {
             port->side->heard_bytes[flight->from != 0] += flight->bytes_n;
         }
-        n += make_arrivals(port, flight, arrivals + n);
+        n += make_arrival(port, flight, &arrivals[n]);
         taken++;
     }
     port->queue_n -= taken;
@@ -220,10 +196,8 @@ static void port_release(struct harp_port *harp, struct harp_arrival *arrivals, 
             harp_frames_move(port->frames, arrivals[i].frame, HARP_FRAME_ARRIVED, HARP_FRAME_FILL);
             port->fill[port->fill_n++] = arrivals[i].frame;
         }
-    for (uint32_t i = 0; i < port->burst_n; i++) {
+    for (uint32_t i = 0; i < port->burst_n; i++)
         free(port->burst[i]);
-        free(port->part[i]);
-    }
     top_up(port);
 }
 

@@ -1,8 +1,7 @@
 /* A port of the simulated network, with the troubles of a card.
  *
  *   slot, send_frame -> written -- flush --> link        busy until completion: at once, late,
- * never link -> queue (full: dropped) -- receive --> arrivals in frames of the pool, or in own
- * memory, in one part or several
+ * never link -> queue (full: dropped) -- receive --> arrivals in frames of the pool, or elsewhere
  *
  * A frame of the pool that is being sent is looked at again when it completes: no byte of it may
  * have changed. A frame that nobody sealed comes alone in its burst, and what it could change is
@@ -30,7 +29,6 @@ struct dst_card {
     uint32_t ring;        /* datagrams on their way out, at most */
     uint64_t complete_ns; /* longest time until a completion */
     uint32_t missing;     /* permille of frames whose completion does not come before the close */
-    uint32_t parts;       /* permille of arrivals in several parts */
     uint64_t full_from_ns, full_to_ns; /* no room to send */
 };
 

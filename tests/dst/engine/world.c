@@ -63,7 +63,6 @@ static void draw_card(struct world *w, struct dst_card *card, uint16_t segment)
     if (draw_chance(w, 300))
         card->complete_ns = draw_below(w, 20 * DST_MS);
     card->missing = dst_rate(&w->random, 300, 100);
-    card->parts = dst_rate(&w->random, 300, 300);
     if (draw_chance(w, 200)) {
         card->full_from_ns = w->now_ns + draw_below(w, 20 * DST_MS);
         card->full_to_ns = card->full_from_ns + draw_below(w, 80 * DST_MS);

@@ -3,8 +3,8 @@
  *
  *   PLAIN    no faults
  *   FAULTS   those of the network (../world.h), and those of a card and its host: full rings, late
- *            and missing completions, few frames, arrivals in parts, stalled applications, clocks
- *            that jump; all heal, and then all messages must come through in bounded time
+ *            and missing completions, few frames, stalled applications, clocks that jump; all heal,
+ *            and then all messages must come through in bounded time
  *   RESTART  the listening end is killed in the middle and comes again at the same address, with a
  *            new listener: the old connection ends in bounded time, a new one works
  *   LET_GO   an application lets go of its connection in the middle: from then on the engine
