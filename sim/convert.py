@@ -125,11 +125,10 @@ def _json(value: dict[str, Any]) -> str:
 
 
 def _write(files: dict[Path, str]) -> None:
-    """Write all files, after all of them were made."""
-    from harp.cli.io import write_text
+    """Write all files, or none of them."""
+    from harp.cli.io import write_files
 
-    for path, text in files.items():
-        write_text(str(path), text)
+    write_files({str(path): text.encode() for path, text in files.items()})
 
 
 if __name__ == "__main__":

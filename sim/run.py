@@ -241,7 +241,7 @@ def _chosen(topology: Topology, only: Sequence[str]) -> list[Scenario]:
 
 def _write(report: Report, ask: Options, cluster: Cluster, topology: Path) -> None:
     """Write the outputs after all of them are made."""
-    from harp.cli.io import write_bytes
+    from harp.cli.io import write_files
 
     made: list[tuple[str, bytes]] = []
     for option, target in ask.targets.items():
@@ -267,8 +267,7 @@ def _write(report: Report, ask: Options, cluster: Cluster, topology: Path) -> No
             from sim.report.trace import report_trace
 
             made.append((target, report_trace(report).encode()))
-    for target, content in made:
-        write_bytes(target, content)
+    write_files(dict(made))
 
 
 def _print(report: Report, ask: Options) -> None:

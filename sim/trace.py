@@ -255,19 +255,11 @@ def _convert(prefix: Path, et: str | None, kineto: str | None, *, quiet: bool) -
 
 def _write_files(prefix: Path, files: dict[str, bytes]) -> None:
     """Write all files or none."""
-    from harp.cli.io import OutputError, check_folder, make_folder, write_bytes
+    from harp.cli.io import check_folder, make_folder, write_files
 
     check_folder(prefix.parent, [Path(path).name for path in files])
     make_folder(prefix.parent)
-    written: list[str] = []
-    try:
-        for path, content in files.items():
-            write_bytes(path, content)
-            written.append(path)
-    except OutputError:
-        for path in written:  # a part of a job's traces is of no use
-            Path(path).unlink(missing_ok=True)
-        raise
+    write_files(files)
 
 
 def _scenario(topology: Topology, name: str | None) -> Scenario:

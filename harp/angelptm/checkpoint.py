@@ -22,14 +22,19 @@ import os
 import shutil
 from typing import TYPE_CHECKING, Any
 
+from harp.reading import FileError, Node, read_bytes
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
 TYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16",
          "int64": "I64", "int32": "I32", "uint32": "U32", "int16": "I16", "int8": "I8",
          "uint8": "U8", "bool": "BOOL"}
 """Names of torch's types in the header."""
+MOST_STEPS = 1 << 62
+SCALER_NUMBERS = 3
+"""What a scaler keeps (`harp.angelptm.scaler`)."""
 
 
 READ_BYTES = 1 << 20
@@ -96,13 +101,44 @@ def read_tensors(path: Path) -> dict[str, memoryview]:
         header = json.loads(bytes(whole[8:begin]))
         found = {name: whole[begin + about["data_offsets"][0]:begin + about["data_offsets"][1]]
                  for name, about in header.items() if name != "__metadata__"}
-    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
-        raise CheckpointError(f"{path} is no file of a checkpoint: {error}") from None
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
+        raise CheckpointError(f"{path} is no file of a checkpoint: it does not begin with a header "
+                              "of safetensors") from None
     for name, data in found.items():
         begin, end = header[name]["data_offsets"]
         if len(data) != end - begin:
             raise CheckpointError(f"{path} ends before tensor {name}: it was truncated")
     return found
+
+
+def read_state(path: Path, names: Sequence[str], groups: int) -> dict[str, Any]:
+    """Give what a checkpoint keeps beside tensors. CheckpointError.
+
+    It has a count for each of the parameters ``names``, and ``groups`` groups of the optimizer.
+    """
+    try:
+        # What a script added may be infinite, which RFC 8259 has no word for and Python writes.
+        state = Node(json.loads(read_bytes(path)), "")
+        for count in (*map(state.__getitem__, ("global_steps", "skipped_steps")),
+                      *map(state["counts"].__getitem__, names)):
+            count.whole(0, MOST_STEPS)
+        found = [dict(group.items()) for group in state["groups"].each()]
+        if len(found) != groups:
+            raise FileError(f"groups has {len(found)} entries, and the optimizer {groups}")
+        scaler = state["scaler"]
+        if not scaler.is_none() and len([one.number() for one in scaler.each()]) != SCALER_NUMBERS:
+            scaler.fail(f"a list of {SCALER_NUMBERS} numbers")
+        state["client_state"].items()
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
+    except FileError as error:
+        raise CheckpointError(f"{path}: {error}") from None
+    except (ValueError, RecursionError):
+        raise CheckpointError(f"{path} is no JSON") from None
+    kept: dict[str, Any] = state.plain()
+    return kept
 
 
 def fresh_folder(folder: Path, tag: str) -> Path:
@@ -137,6 +173,8 @@ def find(folder: Path, tag: str | None) -> Path:
         tag = tag or (folder / "latest").read_text("utf-8").strip()
     except OSError as error:
         raise CheckpointError(f"{folder} has no checkpoint: latest: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise CheckpointError(f"{folder} has no checkpoint: latest is not text") from None
     for name in (tag, f"{tag}.old"):  # it was killed between two renames
         if (folder / name / "state.json").exists():
             return folder / name

@@ -495,12 +495,15 @@ class Engine(torch.nn.Module):
         """Give the tensors of a checkpoint, which are those of this model."""
         model, states = (checkpoint.read_tensors(folder / f"{name}.safetensors")
                          for name in ("model", "optimizer"))
-        kept = json.loads((folder / "state.json").read_text("utf-8"))
-        wanted = [(model, name, number) for number, name in enumerate(self._names())]
-        wanted += [(states, f"{name}.{kind}", number) for number, name in enumerate(self._names())
+        names = self._names()
+        kept = checkpoint.read_state(folder / "state.json", names, len(self.optimizer.param_groups))
+        wide = [WIDE * size for size in self.layout.sizes]
+        wanted = [(model, name, size) for name, size in zip(names, wide, strict=True)]
+        wanted += [(states, f"{name}.{kind}", size) for name, size in zip(names, wide, strict=True)
                    for kind in ("mean", "square")]
-        for tensors, name, number in wanted:
-            if len(tensors.get(name, b"")) != WIDE * self.layout.sizes[number]:
+        wanted += [(model, name, one.nbytes) for name, one in self._unpaged().items()]
+        for tensors, name, size in wanted:
+            if len(tensors.get(name, b"")) != size:
                 raise CheckpointError(f"{folder}: tensor {name} is missing or of another size")
         return model, states, kept
 

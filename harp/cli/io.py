@@ -135,18 +135,68 @@ def write_bytes(target: str, data: bytes, mode: int | None = None) -> None:
         _write_stdout(data)
         return
     check_target(target)
-    try:
+    with _naming_target(target):
         before = _mode(Path(target))
         if before is None or stat.S_ISREG(before):
             # A link stays a link: what it points to is replaced.
             _replace(Path(os.path.realpath(target)), data, before if mode is None else mode)
         else:
             Path(target).write_bytes(data)
+
+
+def write_files(contents: Mapping[str, bytes]) -> None:
+    """Replace the content of all targets, or of none where one has no room.
+
+    What is no file, such as standard output, is written after all files.
+    """
+    fresh: list[tuple[str, Path, Path]] = []
+    others = [target for target in contents if not _is_file(target)]
+    try:
+        for target in (one for one in contents if one not in others):
+            path = Path(os.path.realpath(target))
+            with _naming_target(target):
+                fresh.append((target, _write_beside(path, contents[target], _mode(path)), path))
+        for target, temporary, path in fresh:
+            with _naming_target(target):
+                os.replace(temporary, path)  # noqa: PTH105 - as in `_replace`
+    except BaseException:
+        for _, temporary, _ in fresh:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+        raise
+    for target in others:
+        write_bytes(target, contents[target])
+
+
+def _is_file(target: str) -> bool:
+    """Whether a target is a file, or will be; raises `OutputError` where it cannot be."""
+    if target == STDOUT:
+        return False
+    check_target(target)
+    mode = _mode(Path(target))
+    return mode is None or stat.S_ISREG(mode)
+
+
+@contextlib.contextmanager
+def _naming_target(target: str) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise OutputError(f"cannot write {target!r}: {_reason(error)}") from error
 
 
 def _replace(path: Path, data: bytes, mode: int | None) -> None:
+    temporary = _write_beside(path, data, mode)
+    try:
+        os.replace(temporary, path)  # noqa: PTH105 - the call that tests stand in for
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def _write_beside(path: Path, data: bytes, mode: int | None) -> Path:
+    """Write a file that can take the place of ``path``, and flush it."""
     temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
     # Mode 0666 lets the user's umask decide, as for any file; an existing file keeps its mode.
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
@@ -157,11 +207,11 @@ def _replace(path: Path, data: bytes, mode: int | None) -> None:
             os.fsync(file.fileno())
             if mode is not None:
                 os.fchmod(file.fileno(), stat.S_IMODE(mode))
-        os.replace(temporary, path)  # noqa: PTH105 - the call that tests stand in for
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
+    return temporary
 
 
 def drop_output(stream: TextIO) -> None:

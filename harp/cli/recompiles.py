@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from harp.cli.options import starting
 from harp.ttf.compiler.recompiles import LIMIT, Compile, read_trace
 
 if TYPE_CHECKING:
@@ -33,11 +34,9 @@ def recompiles(command: tuple[str, ...], *, as_json: bool) -> int:
     command prints goes to stderr. The status is the command's.
     """
     with tempfile.TemporaryDirectory(prefix="harp-recompiles-") as folder:
-        try:
+        with starting(command[0]):
             status = subprocess.run(command, check=False, stdout=sys.stderr.fileno(),
                                     env={**os.environ, "TORCH_TRACE": folder}).returncode
-        except OSError as error:
-            raise click.UsageError(f"{command[0]}: {error.strerror}") from None
         found = read_trace(Path(folder))
     if as_json:
         click.echo(json.dumps([{**asdict(each), "remedy": each.remedy} for each in found],

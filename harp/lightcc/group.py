@@ -335,7 +335,17 @@ class Group:
         return self._repeat_on(("broadcast", root), data, None,
                                lambda: self._broadcast_program(data, root))
 
+    def check_rank(self, what: str, rank: int) -> None:
+        """Raise ValueError unless the group has this rank; ``what`` it is stands in the sentence.
+
+        Numbers from outside would wrap around, and another rank would be taken without a word.
+        """
+        if not 0 <= rank < self.ranks:
+            raise ValueError(f"the {what} is rank {rank}: the group has ranks 0 to "
+                             f"{self.ranks - 1}")
+
     def _broadcast_program(self, data: Bytes, root: int) -> Program:
+        self.check_rank("root of a broadcast", root)
         is_small = len(data) <= INLINE_DESCRIPTOR_BYTES
         pieces = (small_broadcast(data, self.rank, self.ranks, root) if is_small else
                   plan_pieces("broadcast", self.ranks, self.rank, len(data), 1, root=root)
@@ -532,11 +542,20 @@ class Group:
 
     def send(self, data: Bytes, peer: int, tag: int = 0) -> Future[None]:
         """Send a message; the future is done when ``data`` may change."""
+        self._check_peer("receiver", peer)
         return self._on_loop(self._send_message(data, peer, tag))
 
     def receive(self, data: Bytes, peer: int | None, tag: int = 0) -> Future[int]:
         """Receive the next message of a tag from ``peer``, or from any; gives the peer."""
+        if peer is not None:
+            self._check_peer("sender", peer)
         return self._on_loop(self._receive_message(data, peer, tag))
+
+    def _check_peer(self, what: str, peer: int) -> None:
+        self.check_rank(f"{what} of a message", peer)
+        if peer == self.rank:
+            raise ValueError(f"the {what} of a message is rank {peer} itself: another rank is "
+                             "possible")
 
     def message(self, peer: int, tag: int) -> Future[Bytes]:
         """Give the next message of a tag from ``peer``, of whatever size, whenever it comes."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -40,6 +41,10 @@ def bytes_of(tensor: torch.Tensor) -> tuple[Bytes, Callable[[], None]]:
                          "CPU and on CUDA GPUs")
     if tensor.is_sparse:
         raise ValueError("the backend lightcc has only allreduce for sparse tensors")
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        layout = "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
+        raise ValueError(f"a tensor of layout {layout}: the backend lightcc takes strided "
+                         "tensors, and for allreduce sparse ones (COO)")
     whole = tensor.detach()
     if whole.is_contiguous():
         return flat_bytes(whole), nothing
@@ -49,14 +54,17 @@ def bytes_of(tensor: torch.Tensor) -> tuple[Bytes, Callable[[], None]]:
 
 def lies_flat(tensor: torch.Tensor) -> bool:
     """Whether all of it lies in the host's memory as it is seen, one element after the other."""
-    return (tensor.is_cpu and tensor.layout is torch.strided and tensor.is_contiguous()
-            and not tensor.is_conj() and not tensor.is_neg())
+    return (tensor.is_cpu and tensor.layout is torch.strided and not tensor.is_nested
+            and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg())
 
 
 def flat_bytes(whole: torch.Tensor) -> Bytes:
     """Give the memory of a contiguous tensor."""
     if not whole.numel():
         return NO_BYTES
+    if is_traceable_wrapper_subclass(whole):
+        raise ValueError(f"a {type(whole).__name__} holds other tensors: the backend lightcc takes "
+                         "these, as to_local() of a DTensor gives them")
     # torch calls one element contiguous whatever its stride is, and views only stride 1 as bytes.
     found: Bytes = whole.detach().as_strided((whole.numel(),), (1,)).view(torch.uint8).numpy()
     return found

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from harp.cli import conf
+from harp.cli.options import starting
 from harp.cli.run.here import LOOPBACK, addresses_of, free_port, is_here, own_address
 from harp.cli.run.host_slots import FoundHosts, parse_hosts, read_hostfile
 from harp.cli.run.processes import Job, place_ranks
@@ -78,9 +79,10 @@ def run(context: click.Context, *, number: int | None, hosts: str | None, hostfi
     for ending in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(ending, _interrupt)
     try:
-        job.start()
+        with starting(command[0]):
+            job.start()
         status, why = job.wait()
-    except (KeyboardInterrupt, OSError):
+    except (KeyboardInterrupt, OSError, click.UsageError):
         job.end()
         raise
     finally:
@@ -112,10 +114,17 @@ def _require_program(name: str) -> None:
                                f"interpreter, e.g. python {name}")
     if "/" in name:
         raise click.UsageError(f"there is no program {name!r}")
-    programs = {path.name for folder in os.get_exec_path() if Path(folder).is_dir()
-                for path in Path(folder).iterdir()}
+    programs = {one for folder in os.get_exec_path() for one in _names_in(folder)}
     hint = did_you_mean(name, programs) or f"; for a program in this directory use ./{name}"
     raise click.UsageError(f"there is no program {name!r} in PATH{hint}")
+
+
+def _names_in(folder: str) -> list[str]:
+    """Names of a folder of PATH, which need not be there, nor be readable."""
+    try:
+        return [path.name for path in Path(folder).iterdir()]
+    except OSError:
+        return []
 
 
 def _find_hosts(script: Path, slots: int) -> FoundHosts:

@@ -278,6 +278,7 @@ class LightGroup(dist.ProcessGroup):
     @_group_call(First.BOTH)
     def reduce(self, tensors: Tensors, opts: Any) -> LightWork:
         """Reduce tensors; only the root's change."""
+        self._group.check_rank("root of a reduce", opts.rootRank)
         if opts.rootRank == self.rank():
             return self.allreduce(tensors, opts)
         copies = [tensor.clone() for tensor in tensors]
@@ -307,9 +308,9 @@ class LightGroup(dist.ProcessGroup):
         data, finish = bytes_of(output)
         given, _ = bytes_of(own)
         part = len(data) // self.size()
-        if len(given) * self.size() != len(data):
-            raise ValueError(f"all_gather_into_tensor: {self.size()} parts of {len(given)} B do "
-                             f"not fill {len(data)} B")
+        if len(given) * self.size() != len(data) or own.dtype != output.dtype:
+            raise ValueError(f"all_gather_into_tensor: {self.size()} parts of {own.numel()} "
+                             f"{dtype_of(own)} do not fill {output.numel()} {dtype_of(output)}")
         data[self.rank() * part:(self.rank() + 1) * part] = given
         return LightWork([self._group.allgather(data)], [output], finish)
 
@@ -391,6 +392,7 @@ class LightGroup(dist.ProcessGroup):
     @_group_call(First.WRITTEN)
     def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> LightWork:
         """Give the root the tensors of all."""
+        self._group.check_rank("root of a gather", opts.rootRank)
         outs, ins, finish = [NO_BYTES] * self.size(), [NO_BYTES] * self.size(), nothing
         outs[opts.rootRank] = bytes_of(inputs[0])[0]
         if self.rank() == opts.rootRank:
@@ -401,6 +403,7 @@ class LightGroup(dist.ProcessGroup):
     @_group_call(First.WRITTEN)
     def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> LightWork:
         """Give each rank a tensor of the root's."""
+        self._group.check_rank("root of a scatter", opts.rootRank)
         ins = [NO_BYTES] * self.size()
         ins[opts.rootRank], finish = bytes_of(outputs[0])
         outs = ([bytes_of(tensor)[0] for tensor in inputs[0]] if self.rank() == opts.rootRank

@@ -50,6 +50,7 @@ from harp.angelptm.checkpoint import (
     write_tensors,
     write_text,
 )
+from harp.reading import FileError, check_format, parse, read_bytes
 from harp.ttf.embedding.modules import DynamicEmbedding
 from harp.ttf.embedding.table import DIRTY, HEAD, PART, owners
 
@@ -129,15 +130,19 @@ def _latest(folder: Path) -> dict[str, Any]:
     """Read latest.json. CheckpointError."""
     path = folder / "latest.json"
     try:
-        found = json.loads(path.read_text("utf-8"))
+        latest = parse(read_bytes(path))
+        check_format(latest, FORMAT)
+        ids = [one.text() for one in latest["ids"].each()]
+        files = [[one.text() for one in group.each()] for group in latest["files"].each()]
+        before = [[one.text() for one in group.each()] for group in latest["before"].each()]
+        if not ids or len(ids) != len(files):
+            raise FileError(f"it has {len(ids)} ids and {len(files)} lists of files")
     except OSError as error:
         raise CheckpointError(f"{folder} has no checkpoint: latest.json: {error.strerror}"
                               ) from None
-    except ValueError:
-        raise CheckpointError(f"{path} is no JSON") from None
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
-        raise CheckpointError(f"{path} is not of format {FORMAT}")
-    return found
+    except FileError as error:
+        raise CheckpointError(f"{path}: {error}") from None
+    return {"format": FORMAT, "ids": ids, "files": files, "before": before}
 
 
 def _replace(path: Path, write: Callable[[Path], None]) -> None:
@@ -277,8 +282,8 @@ def _open(path: Path, tables: dict[str, DynamicEmbedding]) -> dict[str, _Part]:
     try:
         about = json.loads(bytes(found["about"]))["tables"]
         parts = {name: _part(found, name, about[name]) for name in about}
-    except (KeyError, ValueError, TypeError) as error:
-        raise CheckpointError(f"{path} is no file of dynamic tables: {error}") from None
+    except (KeyError, ValueError, TypeError, AttributeError, RecursionError):
+        raise CheckpointError(f"{path} is no file of dynamic tables") from None
     for name, module in tables.items():
         if name not in parts:
             raise CheckpointError(f"{path} has no table {name!r}; it has {', '.join(parts)}")

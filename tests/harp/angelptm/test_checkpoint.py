@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -80,4 +82,43 @@ def test_a_file_that_is_no_checkpoint_is_one_sentence(tmp_path):
             engine.load_checkpoint(tmp_path)
         file.write_bytes(b"")
         with pytest.raises(CheckpointError, match="is no file of a checkpoint"):
+            engine.load_checkpoint(tmp_path)
+
+
+def nested(state):
+    return "[" * 100_000
+
+
+@pytest.mark.parametrize(("change", "sentence"), [
+    (lambda state: "{", "state.json is no JSON"), (nested, "state.json is no JSON"),
+    (lambda state: "\udcff", "state.json is no JSON"),
+    (lambda state: {**state, "counts": {}}, r"state.json: \S+ is missing in counts"),
+    (lambda state: {**state, "global_steps": -1}, "state.json: global_steps is -1"),
+    (lambda state: {**state, "groups": []}, "groups has 0 entries, and the optimizer 1"),
+    (lambda state: {**state, "scaler": [1]}, "scaler is .1.: a list of 3 numbers is possible"),
+    (lambda state: {name: one for name, one in state.items() if name != "client_state"},
+     "state.json: client_state is missing")])
+def test_a_state_that_is_not_whole_is_refused_before_anything_is_loaded(tmp_path, change, sentence):
+    with engine_of(seeded(), config()) as engine:
+        engine.save_checkpoint(tmp_path, "one", {"best": float("inf")})
+        train(engine, batches(1))
+        expected = parameters_of(engine)
+        file = tmp_path / "one" / "state.json"
+        whole = file.read_text()
+        changed = change(json.loads(whole))
+        text = changed if isinstance(changed, str) else json.dumps(changed)
+        file.write_bytes(text.encode("utf-8", "surrogateescape"))
+        with pytest.raises(CheckpointError, match=sentence):
+            engine.load_checkpoint(tmp_path)
+        assert all(map(torch.equal, parameters_of(engine), expected))
+        assert engine.global_steps == 1
+        file.write_text(whole)
+        assert engine.load_checkpoint(tmp_path)[1] == {"best": float("inf")}
+
+
+def test_latest_that_is_no_text_is_one_sentence(tmp_path):
+    with engine_of(seeded(), config()) as engine:
+        engine.save_checkpoint(tmp_path)
+        (tmp_path / "latest").write_bytes(b"\xff")
+        with pytest.raises(CheckpointError, match="has no checkpoint: latest is not text"):
             engine.load_checkpoint(tmp_path)

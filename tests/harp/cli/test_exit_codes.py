@@ -41,6 +41,7 @@ WRONG = [
     "setup --dry-run --queues 0",
     "probe", "probe --ports x 10.0.0.1", "probe bogus",
     "plan", "plan {junk} -o {missing}/x",
+    "run -np 2 {script}", "run -np 2 {lost}", "recompiles {script}", "recompiles {lost}",
     "run", "run -np 0 true", "run -np 2 nosuchprogram", "run -np 2 -H a:0 true",
     "run -np 3 -H localhost:2 true", "run --address no.such.invalid -np 2 true",
     "recompiles", "recompiles --bogus",
@@ -57,6 +58,10 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     named["folder"].mkdir()
     named["fifo"] = folder / "fifo"  # to which nobody writes
     os.mkfifo(named["fifo"])
+    for name, line in (("script", "true"), ("lost", "#!/no/such/interpreter")):
+        named[name] = folder / name
+        named[name].write_text(f"{line}\n")
+        named[name].chmod(0o755)
     named["long"] = folder / ("x" * 300)
     named["good"] = Path("tests/data/good/small.yaml").absolute()
     named["junk"].write_text("{junk")
@@ -96,6 +101,12 @@ def test_wrong_input_is_exit_code_2(words: str, files: dict[str, Path],
         status, error = ended.value.code, capfd.readouterr().err
     check_sentence(status, error)
     assert sorted(files["folder"].parent.iterdir()) == before
+
+
+def test_the_interpreter_that_is_missing_is_what_is_said(files: dict[str, Path]) -> None:
+    assert "the interpreter in its first line is not there" in run_harp(
+        ["run", "-np", "1", str(files["lost"])])[1]
+    assert "the first line of a script is #!" in run_harp(["recompiles", str(files["script"])])[1]
 
 
 @pytest.mark.parametrize("text", [None, "no line", "HARP_CONF_FILE=x", "HARP_PATHS=many"])

@@ -57,6 +57,30 @@ def test_a_failure_leaves_the_old_file_and_no_other(
     assert target.read_text() == "old"
 
 
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_of_several_files_all_are_written_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                  call: str) -> None:
+    there, new = tmp_path / "there", tmp_path / "new"
+    there.write_text("old")
+    kept, calls = getattr(output.os, call), []
+
+    def fail(*given: object) -> None:
+        calls.append(given)
+        if len(calls) == (2 if call == "fsync" else 1):
+            raise OSError(28, "No space left on device")
+        kept(*given)
+
+    files = {str(there): b"1", str(new): b"2", os.devnull: b"3"}
+    with monkeypatch.context() as patch:
+        patch.setattr(output.os, call, fail)
+        with pytest.raises(OutputError, match="no space left on device"):
+            output.write_files(files)
+    assert [path.name for path in tmp_path.iterdir()] == ["there"]
+    assert there.read_text() == "old"
+    output.write_files(files)
+    assert (there.read_text(), new.read_text()) == ("1", "2")
+
+
 def test_a_file_is_written_and_replaced(tmp_path: Path) -> None:
     target = tmp_path / "a.json"
     for text in ("first, ä\n", "second\n"):

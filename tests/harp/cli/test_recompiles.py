@@ -98,7 +98,8 @@ def test_the_status_is_the_commands(tmp_path):
 def test_a_command_that_is_not_there_is_one_sentence(tmp_path):
     done = harp("--", "no-such-program", cwd=tmp_path)
     assert done.returncode == 2
-    assert done.stderr == "error: no-such-program: No such file or directory\n"
+    assert done.stderr == ("error: 'no-such-program' cannot be started: no such file or "
+                           "directory\n")
 
 
 def test_a_trace_that_ends_within_a_line_loses_that_line_alone():

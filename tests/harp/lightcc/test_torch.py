@@ -187,6 +187,25 @@ def test_shapes_that_differ_are_the_same_error_at_every_rank():
     assert set(others) == {one}
 
 
+def test_a_call_that_is_wrong_at_one_rank_is_a_sentence_there_and_the_group_lives():
+    ranks = "the group has ranks 0 to 1"
+    local = "a DTensor holds other tensors: the backend lightcc takes these, as to_local()"
+    for rank, answer in enumerate(answers_of(start(RANK, "mistakes", 2))):
+        wanted = [f"the root of a broadcast is rank 2: {ranks}",
+                  f"the root of a broadcast is rank -1: {ranks}",
+                  f"the root of a broadcast is rank 2: {ranks}",
+                  *(f"the root of a {call} is rank 2: {ranks}"
+                    for call in ("reduce", "gather", "scatter")),
+                  f"the receiver of a message is rank 2: {ranks}",
+                  f"the sender of a message is rank 2: {ranks}",
+                  f"the sender of a message is rank {rank} itself",
+                  "all_gather_into_tensor: 2 parts of 2 float32 do not fill 2 float64",
+                  "a tensor of layout sparse_csr", "a tensor of layout nested", local, local]
+        assert [said[:len(want)] for said, want in zip(answer["said"], wanted, strict=True)
+                ] == wanted
+        assert answer["sum"] == [2.0, 2.0]
+
+
 BY_NAME = """
 import torch, torch.distributed as dist
 dist.init_process_group("lightcc", rank=0, world_size=1, store=dist.HashStore())

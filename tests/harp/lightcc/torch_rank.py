@@ -491,6 +491,36 @@ def different(rank, ranks):
     return "it was not noticed"
 
 
+def sentence_of(call):
+    try:
+        call()
+    except ValueError as error:
+        return str(error)
+    return "it was not noticed"
+
+
+def mistakes(rank, ranks):
+    """Calls that a rank can know to be wrong; the group goes on after each."""
+    from torch.distributed.tensor import DeviceMesh, DTensor, Replicate
+
+    one, mesh = torch.ones(2), DeviceMesh("cpu", list(range(ranks)))
+    parts = [torch.zeros(2) for _ in range(ranks)]
+    calls = (
+        lambda: dist.broadcast(one, ranks), lambda: dist.broadcast(one, -1),
+        lambda: dist.broadcast(torch.ones(4, 4).t(), ranks), lambda: dist.reduce(one, ranks),
+        lambda: dist.gather(one, None, ranks), lambda: dist.scatter(one, None, ranks),
+        lambda: dist.send(one, ranks), lambda: dist.recv(one, ranks),
+        lambda: dist.recv(one, rank),
+        lambda: dist.all_gather_into_tensor(torch.zeros(ranks, dtype=torch.float64), one),
+        lambda: dist.all_reduce(torch.eye(3).to_sparse_csr()),
+        lambda: dist.all_reduce(torch.nested.nested_tensor([one, one])),
+        lambda: dist.all_reduce(DTensor.from_local(one, mesh, [Replicate()])),
+        lambda: dist.all_gather(parts, DTensor.from_local(one, mesh, [Replicate()])))
+    said = [sentence_of(call) for call in calls]
+    dist.all_reduce(one)
+    return {"said": said, "sum": one.tolist()}
+
+
 if __name__ == "__main__":
     dist.init_process_group(os.environ.get("BACKEND", "lightcc") or None)
     found = globals()[sys.argv[1]](dist.get_rank(), dist.get_world_size())

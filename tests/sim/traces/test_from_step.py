@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -152,21 +154,19 @@ def test_a_full_disk_leaves_no_part_of_a_job(tmp_path: Path,
     from harp.cli import io
 
     source = write(tmp_path, topology(hosts=4))
-    written_before: list[str] = []
-    real = io.write_bytes
+    flushed: list[int] = []
 
-    def full(target: str, data: bytes, mode: int | None = None) -> None:
-        if len(written_before) == 2:
-            raise io.OutputError(f"cannot write '{target}': no space left on device")
-        written_before.append(target)
-        real(target, data, mode)
+    def full(descriptor: int) -> None:
+        if len(flushed) == 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        flushed.append(descriptor)
 
-    monkeypatch.setattr(io, "write_bytes", full)
+    monkeypatch.setattr(io.os, "fsync", full)
     found = CliRunner().invoke(main, [str(tmp_path / "t"), "--topology", str(source), "--write"])
     assert found.exit_code in (1, 2)
     assert "no space left" in found.output
-    assert not list(tmp_path.glob("*.et"))
-    assert len(written_before) == 2
+    assert list(tmp_path.iterdir()) == [source]
+    assert len(flushed) == 2
 
 
 def test_the_step_of_one_gpu_has_no_collectives(tmp_path: Path) -> None:

@@ -182,7 +182,7 @@ def test_a_process_that_is_killed_leaves_the_last_checkpoint(tmp_path):
         assert contents(model) == contents(expected)
 
 
-def damaged(folder, what):
+def damaged(folder, what):  # noqa: PLR0911 - a return for each
     """Damage a checkpoint, and say which sentence follows."""
     file = next(folder.glob("*.safetensors"))
     if what == "truncated":
@@ -190,21 +190,29 @@ def damaged(folder, what):
         return "ends before tensor .*: it was truncated"
     if what == "foreign":
         file.write_bytes(b"\x10\0\0\0\0\0\0\0" + b"{}".ljust(16))
-        return "is no file of dynamic tables: 'about'"
+        return "is no file of dynamic tables"
     if what == "missing":
         file.unlink()
-        return "is no file of a checkpoint: .*No such file"
+        return "cannot be read: No such file"
     if what == "no JSON":
         (folder / "latest.json").write_text("{")
-        return "latest.json is no JSON"
+        return "latest.json: it is no JSON: line 1, column 2"
+    if what == "nested":
+        (folder / "latest.json").write_text("[" * 100_000)
+        return "latest.json: it is no JSON of ours: it is nested too deeply"
+    if what == "half":
+        latest = json.loads((folder / "latest.json").read_text())
+        (folder / "latest.json").write_text(json.dumps({**latest, "files": []}))
+        return "latest.json: it has 1 ids and 0 lists of files"
     if what == "another format":
         (folder / "latest.json").write_text('{"format": "x"}')
-        return "latest.json is not of format harp.ttf.embedding/1"
+        return "latest.json: its format is 'x' and this HARP reads 'harp.ttf.embedding/1'"
     (folder / "latest.json").unlink()
     return "has no checkpoint: latest.json: No such file"
 
 
-@pytest.mark.parametrize("what", ["truncated", "foreign", "missing", "no JSON", "another format",
+@pytest.mark.parametrize("what", ["truncated", "foreign", "missing", "no JSON", "nested", "half",
+                                  "another format",
                                   "no manifest"])
 def test_a_damaged_checkpoint_is_one_sentence_and_changes_nothing(tmp_path, what):
     model = made()

