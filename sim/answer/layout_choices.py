@@ -1,7 +1,8 @@
 """Layouts of a model over a scenario's GPUs: those that are possible, fit, and might be fast.
 
 `choices` goes through degrees of tensor, pipeline, context and expert parallelism, shards, sizes of
-micro-steps and recomputation, with as many samples a step in each. What the topology file would
+micro-steps and recomputation, with as many samples a step in each. Of kernels only the fused ones
+are tried, since no step is faster without. What the topology file would
 refuse is left out, by its own checks, and so is what needs more memory than a GPU has
 (`sim.step.memory`). Of the rest each has a `least_s`: no step of it can be shorter, since
 
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 
 LARGEST_BATCH = 16
 """Samples of the largest micro-step that is tried."""
+KERNELS = "fused"
+"""Kernels of every choice."""
 SURE = 0.95
 """Of what the network takes at least: a micro-step that stands for others, and lasts as long within
 some percent, may be too short (`sim.step.graph`)."""
@@ -54,6 +57,7 @@ class Choice:
     batch: int
     accumulation: int
     recompute: str
+    kernels: str
     memory: int
     """Bytes on the fullest GPU."""
     least_s: float
@@ -65,7 +69,7 @@ class Choice:
     def workload(self) -> dict[str, Any]:
         """Keys of the workload that it sets."""
         return {"batch": self.batch, "accumulation": self.accumulation,
-                "recompute": self.recompute}
+                "recompute": self.recompute, "kernels": self.kernels}
 
     @property
     def parallel(self) -> dict[str, Any]:
@@ -127,7 +131,7 @@ def choices(cluster: Cluster, scenario: Scenario, samples: int) -> tuple[list[Ch
     """Of what shards do not change."""
     for layout, batch, accumulation, recompute in _possible(topology, scenario, gpus, samples):
         recipe = replace(base, layout=layout, batch=batch, accumulation=accumulation,
-                         recompute=recompute)
+                         recompute=recompute, kernels=KERNELS)
         memory = count(recipe, Groups(layout, island, ranks.host_group)).total
         if limit is not None and memory > limit:
             too_large += 1
@@ -136,7 +140,7 @@ def choices(cluster: Cluster, scenario: Scenario, samples: int) -> tuple[list[Ch
             if alike not in least:
                 least[alike] = _on_gpu_s(cluster, recipe, gpus)
             hosts = island // layout.pipeline // ranks.host_group
-            found.append(Choice(layout, batch, accumulation, recompute, memory,
+            found.append(Choice(layout, batch, accumulation, recompute, KERNELS, memory,
                                 max(least[alike], _network_s(cluster, recipe, hosts))))
     if not found:
         raise topology.error(Problem(
@@ -172,7 +176,7 @@ def _possible(topology: Topology, scenario: Scenario, gpus: int,
 
 def recomputations(workload: Workload) -> tuple[str, ...]:
     """Choices of recomputation; flash attention never keeps what `selective` would drop."""
-    return ("none", "full") if workload.flash else ("none", "selective", "full")
+    return ("none", "ops", "full") if workload.flash else ("none", "selective", "ops", "full")
 
 
 def _with(scenario: Scenario, layout: Parallel) -> Scenario:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING, Literal
 
-from sim.answer.layout_choices import LARGEST_BATCH, Choice, recomputations
+from sim.answer.layout_choices import KERNELS, LARGEST_BATCH, Choice, recomputations
 from sim.answer.scenario import Settings, recipe_of
 from sim.cluster.placement import rank_gpus
 from sim.schema.errors import Problem
@@ -55,7 +55,8 @@ def choices(cluster: Cluster, scenario: Scenario, samples: int) -> tuple[list[Ch
     given = {"update": offload.update} if "update" in offload.model_fields_set else {}
     found, too_large = [], 0
     for batch, recompute in product(_batches(each), recomputations(topology.workload)):
-        recipe = replace(base, batch=batch, accumulation=each // batch, recompute=recompute)
+        recipe = replace(base, batch=batch, accumulation=each // batch, recompute=recompute,
+                         kernels=KERNELS)
         memory = count(recipe, Groups(recipe.layout, gpus, ranks.host_group))
         beside = (memory.activations or 0) + memory.buffers
         least_s = plan_pass(replace(recipe, layout=Parallel()), flops).compute_s * (each // batch)
@@ -64,8 +65,8 @@ def choices(cluster: Cluster, scenario: Scenario, samples: int) -> tuple[list[Ch
                 too_large += 1
                 continue
             place = given | {"to": to, "page": _mib(page), "device": _mib(device)}
-            found.append(Choice(scenario.layout, batch, each // batch, recompute, beside + device,
-                                least_s, place))
+            found.append(Choice(scenario.layout, batch, each // batch, recompute, KERNELS,
+                                beside + device, least_s, place))
     if not found:
         raise topology.error(Problem(
             "activations and buffers of one sample leave no room for pages on a GPU",

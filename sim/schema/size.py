@@ -1,8 +1,9 @@
 """Limits on the size of a simulation, checked before anything is built.
 
 A few sizes decide what a simulation takes in memory and time, and each has one limit. At a limit an
-answer takes some seconds and less than 2 GB; beyond it the user gets a sentence instead. How long
-a simulation goes on is unknown beforehand: `sim.answer.scenario` counts events while it runs.
+answer takes some seconds, or of experts a minute, and less than 2 GB; beyond it the user gets a
+sentence instead. How long a simulation goes on is unknown beforehand: `sim.answer.scenario` counts
+events while it runs.
 """
 
 from collections.abc import Iterator
@@ -19,10 +20,11 @@ MOST_NEXT_HOPS = 1 << 28
 """Links between switches times leaves: routing asks of each link which leaves it leads to."""
 MOST_FLOWS = 1 << 20
 """Flows at once in one collective: an all-to-all over 1,024 GPUs."""
-MOST_EXCHANGED = 1 << 23
+MOST_EXCHANGED = 1 << 26
+"""Flows of all exchanges of experts in the steps of a scenario, a microsecond each: those of a
+dozen layers over 1,024 GPUs take a minute."""
 MOST_LISTED = 128
 """GPUs of a plan that lists the tokens of each for each host: some 100 MB of rows."""
-"""Flows of all exchanges of experts in the steps of a scenario, a microsecond each."""
 
 
 def check_resources(topology: Topology) -> Iterator[Problem]:
@@ -95,12 +97,16 @@ def check_flows(topology: Topology) -> Iterator[Problem]:
 def _too_many(topology: Topology, scenario: Scenario, job: str | None,
               gpus: int) -> Problem | None:
     hosts = _hosts_in_use(topology, job, gpus)
-    exchanges = _exchanges(topology, job)
-    peers = hosts if scenario.alltoall == "hierarchical" else gpus
-    exchanged = gpus * (peers - 1) if exchanges else 0
+    layout = scenario.layout
+    exchanges = -(-_exchanges(topology, job) // layout.pipeline)
+    stage = gpus // layout.pipeline
+    spread = min(layout.expert or stage, stage)
+    peers = -(-hosts * spread // gpus) if scenario.alltoall == "hierarchical" else spread
+    # Groups of experts that meet on the first host are simulated, others do the same.
+    exchanged = max(spread, min(stage, -(-gpus // hosts))) * (peers - 1) if exchanges else 0
     sockets = connection(topology, scenario).sockets
     channels = channel_count(topology, scenario)
-    pairs = peer_channels(gpus, channels)
+    pairs = peer_channels(spread, channels)
     flows = max(channels * _averaging(scenario, hosts, gpus, sockets),
                 pairs * exchanged * (sockets if hosts > 1 else 1))
     key = "channels" if channels * sockets > 1 else "gpus"
@@ -108,9 +114,8 @@ def _too_many(topology: Topology, scenario: Scenario, job: str | None,
         return Problem(f"{flows:,} flows at once in a collective of {gpus:,} GPUs", path=(key,),
                        allowed=f"at most {MOST_FLOWS:,}, with fewer GPUs, channels or sockets, or "
                        "in a hierarchical all-to-all")
-    listed = min(gpus, scenario.layout.expert or gpus)
-    if exchanges and scenario.alltoall in {"once-per-host", "chosen"} and listed > MOST_LISTED:
-        return Problem(f"experts on {listed:,} GPUs", path=("alltoall",), found=scenario.alltoall,
+    if exchanges and scenario.alltoall in {"once-per-host", "chosen"} and spread > MOST_LISTED:
+        return Problem(f"experts on {spread:,} GPUs", path=("alltoall",), found=scenario.alltoall,
                        allowed=f"at most {MOST_LISTED:,} GPUs for it, or direct or hierarchical")
     whole = exchanges * exchanged * pairs * scenario.steps
     if whole > MOST_EXCHANGED:

@@ -58,10 +58,11 @@ def scenario(**keys):
      "scenarios[0].gpus", MOST_FLOWS),
     ({"hosts": 1024, "gpus": 8, "jobs": [{"name": "j", "workload": MOE, "hosts": [
         f"h-{number}" for number in range(1024)]}]}, "scenarios[0].gpus", MOST_FLOWS),
-    ({"hosts": 64, "gpus": 8, "workload": MOE}, "scenarios[0].alltoall", MOST_EXCHANGED),
+    ({"hosts": 64, "gpus": 8, "workload": MOE, "scenario": {"steps": 6}}, "scenarios[0].alltoall",
+     MOST_EXCHANGED),
     ({"hosts": 17, "gpus": 8, "workload": MOE, "scenario": {"alltoall": "once-per-host"}},
      "scenarios[0].alltoall", MOST_LISTED),
-    ({"hosts": 8, "gpus": 8, "workload": MOE, "scenario": {"steps": 100}},
+    ({"hosts": 8, "gpus": 8, "workload": MOE, "scenario": {"steps": 1000}},
      "scenarios[0].alltoall", MOST_EXCHANGED),
 ])
 def test_too_large_a_simulation_is_refused_before_it_is_built(tmp_path, given, key, limit):
@@ -76,6 +77,8 @@ def test_too_large_a_simulation_is_refused_before_it_is_built(tmp_path, given, k
     {"hosts": 16384, "gpus": 8},
     {"hosts": 65536},
     {"hosts": 128, "gpus": 8, "workload": MOE, "scenario": {"alltoall": "hierarchical"}},
+    {"hosts": 128, "gpus": 8, "workload": MOE},
+    {"hosts": 512, "gpus": 8, "workload": MOE, "scenario": {"parallel": {"expert": 64}}},
     {"hosts": 1024, "gpus": 8, "workload": MOE, "scenario": {"gpus": [8, 256]}},
     {"hosts": 16384, "fabric": clos3(16, 32, 16, 256)},
 ])

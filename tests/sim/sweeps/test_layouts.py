@@ -75,6 +75,15 @@ def test_no_layout_is_faster_than_its_bound_and_memory_is_what_the_run_counts(si
         assert row.row["memory_bytes"] == row.choice.memory
 
 
+@pytest.mark.parametrize(("flash", "recomputed"), [
+    (True, {"none", "ops", "full"}), (False, {"none", "selective", "ops", "full"})])
+def test_all_recomputations_are_tried_and_of_kernels_the_faster_ones(tmp_path, flash, recomputed):
+    made = load(cluster_file(tmp_path, flash=flash, kernels="eager"))
+    found, _ = choices(Cluster(made), made.scenarios[0], 8)
+    assert {choice.workload["recompute"] for choice in found} == recomputed
+    assert {choice.workload["kernels"] for choice in found} == {"fused"}
+
+
 def test_layouts_that_do_not_fit_are_left_out(tmp_path):
     made = load(cluster_file(tmp_path, memory="1250MiB"))
     found, too_large = choices(Cluster(made), made.scenarios[0], 8)
