@@ -144,7 +144,7 @@ def _draws(file: _File, case: Case, draws: int) -> list[list[float]]:
     """Each draw's predictions of all figures."""
     chance = random.Random(file.path.stem)
     found = []
-    for draw in choose_draws(case.topology, draws):
+    for draw in choose_draws(case.topology, draws, alone=True):
         changes = {key: chance.choice(values) for key, values in case.open.items()}
         drawn = load_case(file.path, changes, file.data) if changes else case
         cluster = uncover(Cluster(drawn.topology), draw.hidden)
