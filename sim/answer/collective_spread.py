@@ -80,7 +80,8 @@ class Question:
     def unknowns(self) -> list[Unknown]:
         """The figures that decide an interval."""
         frameworks = {*shipped("frameworks"), *self.cluster.topology.frameworks}
-        return [unknown for unknown in unknowns(self.own.topology, fitted=self.refits)
+        return [unknown for unknown in unknowns(self.own.topology, fitted=self.refits,
+                                            alone=True)
                 if unknown.name.rpartition(".")[0] not in frameworks]
 
     @property
@@ -123,7 +124,7 @@ def answer(question: Question, draws: int | None = None, *, why: bool = False,
     task = _Task(question, refit, fit_slopes(question.cluster) if refit else {})
     rows = report.rows
     if draws:
-        chosen = choose_draws(question.own.topology, draws, fitted=refit)
+        chosen = choose_draws(question.own.topology, draws, fitted=refit, alone=True)
         rows = _with_intervals(rows, [times for times in map_shared(_times, task, chosen)
                                       if times is not None])
     if why:

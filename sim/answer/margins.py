@@ -31,5 +31,5 @@ class Margin(NamedTuple):
 
 TRAINING = Margin(0.113, 0.0)
 """Of samples/s of training steps."""
-COLLECTIVES = Margin(0.305, 0.031)
+COLLECTIVES = Margin(0.490, 0.028)
 """Of bandwidths of collectives; of times the ends swap."""

@@ -41,6 +41,8 @@ class Timer:
                  background: tuple[Background, ...] = (), seed: int | None = None,
                  explain: bool = False) -> None:
         style = Style.of(scenario, cluster.topology, stack.name)
+        self._launch_s = (stack.launch.value if stack.launch is not None and fidelity != "lab"
+                          else 0.0)
         self._site = Site(cluster, stack, style, seed, names_limits=explain,
                           background=background, alone=True)
         self._placement, self._fidelity, self._explain = placement, fidelity, explain
@@ -64,11 +66,15 @@ class Timer:
     @property
     def limits(self) -> tuple[Limit, ...]:
         """Causes of the last run's time, the longest first; nothing unless it is explained."""
-        return mean_path([tuple(Limit(cause(span), span.end_s - span.start_s)
-                                for span in self._spans)])
+        launch = [Limit("launch", self._launch_s)] if self._launch_s else []
+        return mean_path([(*launch, *(Limit(cause(span), span.end_s - span.start_s)
+                                      for span in self._spans))])
 
     def seconds(self, plan: Plan, protocol: Protocol = SIMPLE, channels: int = 0) -> float:
-        """Time of one run of ``plan``, on the first ``channels``, or on all where 0."""
+        """Time of one run of ``plan``, on the first ``channels``, or on all where 0.
+
+        The launch is part of it, but of real runs (fidelity lab), which launch nothing.
+        """
         if self._site.background:
             self._spent = self.effort
             self.close()
@@ -78,7 +84,7 @@ class Timer:
         start_s = self.env.now
         self._spans.clear()
         self._run(plan, protocol, channels)
-        return float(self.env.now - start_s)
+        return self._launch_s + float(self.env.now - start_s)
 
     def close(self) -> None:
         """Let go of the network."""

@@ -168,12 +168,17 @@ class Draw:
     hidden: Hidden = AS_TOLD
 
 
-def unknowns(topology: Topology, *, fitted: bool = False) -> list[Unknown]:
+ALONE = "launch"
+"""The parameter that decides nothing but the time of a collective that runs alone."""
+
+
+def unknowns(topology: Topology, *, fitted: bool = False, alone: bool = False) -> list[Unknown]:
     """Parameters with an interval of the sets that the scenarios use, named by their first set.
 
     Args:
         topology: the file.
         fitted: leave out those that are fitted to the file's rows.
+        alone: take those, too, that decide a collective that runs alone; they come last.
     """
     left_out = {expect.fits for expect in topology.expect} if fitted else set()
     found: dict[str, Unknown] = {}
@@ -182,7 +187,7 @@ def unknowns(topology: Topology, *, fitted: bool = False) -> list[Unknown]:
                    if isinstance(owner, HostStack) else
                    givers(owner.name, topology.frameworks, "frameworks", FrameworkSet))
         for parameter, figure in owner:
-            if not isinstance(figure, Parameter):
+            if not isinstance(figure, Parameter) or (parameter == ALONE and not alone):
                 continue
             low, high = figure.interval
             names = [f"{of}.{parameter}" for of in sources[parameter]]
@@ -190,12 +195,13 @@ def unknowns(topology: Topology, *, fitted: bool = False) -> list[Unknown]:
                 found[names[-1]] = Unknown(names[-1], low, figure.value, high, figure.confidence)
     if topology.reached is not None:
         found[REACHED] = Unknown(REACHED, *topology.reached, "assumed")
-    return list(found.values())
+    return sorted(found.values(), key=lambda unknown: unknown.name.endswith(f".{ALONE}"))
 
 
-def choose_draws(topology: Topology, draws: int, *, fitted: bool = False) -> list[Draw]:
+def choose_draws(topology: Topology, draws: int, *, fitted: bool = False,
+                 alone: bool = False) -> list[Draw]:
     """Draws of all that is unknown of a file; arguments as of `unknowns`."""
-    open_, first = unknowns(topology, fitted=fitted), dimensions(topology)
+    open_, first = unknowns(topology, fitted=fitted, alone=alone), dimensions(topology)
     # The least primes fill their dimensions most evenly, which a choice of few needs most.
     points = halton(draws, first + len(open_), topology.seed)
     return [Draw({unknown.name: unknown.quantile(share)

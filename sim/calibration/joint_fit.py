@@ -266,7 +266,8 @@ def _deviation(rows: Sequence[FittedRow]) -> Deviation:
 def _explained(row: Row) -> float:
     """Variance of a row's logarithm by draws of all parameters but the deviation itself."""
     topology = row.cluster.topology
-    open_ = [unknown for unknown in unknowns(topology) if unknown.name != f"{STACK}.deviation"]
+    open_ = [unknown for unknown in unknowns(topology, alone=True)
+             if unknown.name != f"{STACK}.deviation"]
     logs = [math.log(predict(row.cluster, row.figure, Settings(
         {unknown.name: unknown.quantile(share)
          for unknown, share in zip(open_, point.tolist(), strict=True)})))

@@ -23,6 +23,7 @@ from harp.collectives.protocol import LL128, PROTOCOLS, Protocol
 from harp.collectives.registry import make_plan
 from sim.network.nvls import EFFICIENCY, HOP_US, NVLS, nvls_plan
 from sim.schema.nccl_defaults import channel_count, is_hopper, rings_of
+from sim.schema.parameters import StackSet, derives_from
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from harp.collectives.tuning import Tuning
     from sim.cluster.cluster import Cluster
     from sim.schema.hosts import HostGroup
+    from sim.schema.model import Topology
     from sim.schema.scenario_keys import Scenario
 
 PLANS = {"allreduce": ("tree", "ring", "nvls"), "reduce-scatter": ("reduce-scatter",),
@@ -61,8 +63,6 @@ _TREE_FACTOR = (
     (1, 1, 1, 1, .9, .8, .7, .7, .7, .7, .6, .5, .4, .4, .5, .6, .7, .8, .9, 1, 1, 1, 1),
     (1, 1, 1, 1, 1, .9, .8, .8, .8, .7, .6, .6, .6, .6, .6, .6, .8, .9, .9, .9, .9, 1, 1),
     (.9, .9, .9, .9, .9, .9, .9, .8, .7, .6, .6, .5, .5, .5, .5, .6, .7, .8, .7, .7, .8, .9, .9))
-_TREE_NIC = (12.5, 25.0, 50.0)
-"""NICs of NVIDIA's own hosts of each generation (DGX-1, DGX A100, DGX H100), GB/s."""
 _UNKNOWN_BPS = 10e9
 _NVLINK_BPS = 160e9
 """Of one NVLink of Volta to Hopper (SM70_NVLINK_BW and the like in src/graph/topo.h); in a host the
@@ -72,8 +72,27 @@ _NVLS_NET_US = 20.9
 _NVLS_TREE_MOST = {0.85: (57.7, 45.5), 0.74: (96.0, 80.0)}
 """GB/s of a channel of NVLSTree on two hosts, and on more (perChMaxNVLSTreeBws)."""
 _NVLS_CHANNELS = 16
+HOPPER = 2
+"""Generation of Hopper and later."""
 _PLATEAU = (1.9, 1.4, 1.4)
 """By how much a ring's latency grows beyond short messages, by generation."""
+
+
+class Enabled(NamedTuple):
+    """What a plugin's settings leave of NCCL's choices, by the names of its log."""
+
+    algorithms: tuple[str, ...]
+    protocols: tuple[str, ...]
+
+
+_ENABLED = {
+    "efa": Enabled(("Ring", "Tree", "NVLS", "NVLSTree"), ("Simple",)),
+    "tcpx": Enabled(("Ring",), ("Simple",)),
+    "tcpxo": Enabled(("Ring", "Tree"), ("LL128", "Simple")),
+}
+"""By stack. aws-ofi-nccl sets NCCL_PROTO=simple where a device may write out of order, as on all
+instances before p5; for TCPX and TCPXO Google's guides set NCCL_ALGO, NCCL_PROTO and
+NCCL_NVLS_ENABLE=0 (A3 High; nccl-env-profile-ll128.sh of A3 Mega)."""
 
 
 class Choice(NamedTuple):
@@ -120,6 +139,8 @@ class View:
     """Share of a ring's rate that NVLink SHARP reaches inside a host; 0 where there is none."""
     inner: float = 0.0
     """GB/s of a GPU's NVLink each way."""
+    enabled: Enabled | None = None
+    """None: all."""
 
     @classmethod
     def of(cls, cluster: Cluster, scenario: Scenario, gpus: NDArray[np.int64]) -> View:
@@ -143,7 +164,16 @@ class View:
         return cls(len(gpus), hosts, generation, nvlink, rings,
                    _listed(bps / 8e9, generation) if hosts > 1 else bps / 8e9,
                    channel_count(topology, scenario), trusted and nvlink and near, switch,
-                   group.nvlink.rate / 8e9 if group.nvlink is not None else 0.0)
+                   group.nvlink.rate / 8e9 if group.nvlink is not None else 0.0,
+                   _enabled(topology, scenario.stack, generation) if hosts > 1 else None)
+
+
+def _enabled(topology: Topology, stack: str, generation: int) -> Enabled | None:
+    """What the plugin of a stack leaves of NCCL's choices; None: all."""
+    for name, enabled in _ENABLED.items():
+        if derives_from(stack, name, topology.stacks, "stacks", StackSet):
+            return None if name == "efa" and generation == HOPPER else enabled
+    return None
 
 
 def _sharp(cluster: Cluster, group: HostGroup, gpus: NDArray[np.int64]) -> float:
@@ -179,10 +209,11 @@ def tree_bytes_per_s(cluster: Cluster, gpus: NDArray[np.int64]) -> float:
     """Bytes of an all-reduce that trees through whole hosts get done in a second, at most.
 
     Bytes alone would let two hosts send an all-reduce at the rate of their NICs. NCCL's own figures
-    (_TREE_MOST, per NIC, of NVIDIA's hosts) say 82 % of that for hosts of V100, 52 % of A100 and
-    46 % of H100: channels reduce and copy, and a GPU's path carries both ways. Hosts with slower
-    NICs reach the same share of them: assumed, after two hosts of 8 x 100 Gb/s that reach 75 and
-    100 of 188 GB/s on the bus (NVIDIA/nccl issue 495, NVIDIA/nccl-tests issue 169).
+    (_TREE_MOST, of each channel that the search finds, one a NIC) say 82 % of that for NVIDIA's
+    hosts of V100, 52 % of A100 and 46 % of H100: channels reduce and copy, and a GPU's path carries
+    both ways. Slower NICs are themselves the limit: p4de's, of 100 Gb/s, reach 78 of 94 GB/s on the
+    bus. The search gives no tree more than the links inside a host (see `_rate`). Versions before
+    2.8 reach less (NVIDIA/nccl issue 495: 75 GB/s by 2.7, of 177).
     """
     hosts, ranks = len(np.unique(cluster.host[gpus])), len(gpus)
     if hosts in (1, ranks):
@@ -190,26 +221,38 @@ def tree_bytes_per_s(cluster: Cluster, gpus: NDArray[np.int64]) -> float:
     topology = cluster.topology
     groups = [group for group in topology.hosts for _ in range(group.count)]
     group = groups[cluster.host[gpus[0]]]
-    generation = _generation(group)
-    share = min(1.0, min(nic.rate for nic in group.nics) / 8e9 / _TREE_NIC[generation])
-    bus = rings_of(topology) * _TREE_MOST[generation][min(hosts, 3) - 1] * share
+    bus = rings_of(topology) * _TREE_MOST[_generation(group)][min(hosts, 3) - 1]
+    if group.nvlink is not None:
+        bus = min(bus, group.nvlink.rate / 8e9)
     return float(bus * 1e9 * ranks / (2 * (ranks - 1)))
+
+
+def tree_share(nbytes: int, protocol: Protocol) -> float:
+    """Share of its rate that a tree reaches with ``nbytes`` of data, by NCCL's own table."""
+    column = PROTOCOLS.index(protocol) if protocol in PROTOCOLS else -1
+    log_size = max(nbytes >> 6, 1).bit_length() - 1
+    return _TREE_FACTOR[column][log_size] if log_size < len(_TREE_FACTOR[column]) else 1.0
 
 
 def _generation(group: HostGroup) -> int:
     """0: Volta and older, 1: Ampere, 2: Hopper and later; by the name of the GPU."""
-    return 2 if is_hopper(group) else int(bool(re.search(r"\bA\d{2,3}", group.gpus.model)))
+    return HOPPER if is_hopper(group) else int(bool(re.search(r"\bA\d{2,3}", group.gpus.model)))
 
 
 def choices(view: View, collective: str, nbytes: int, plans: Sequence[str] = ()) -> list[Choice]:
     """Choices of NCCL for a collective of `PLANS`, or for these ``plans`` of it."""
-    return [Choice(plan, protocol, predict_s(view, collective, plan, column, nbytes))
+    every = [Choice(plan, protocol, predict_s(view, collective, plan, column, nbytes))
             for plan in plans or PLANS[collective] if plan != "nvls"
             for column, protocol in enumerate(PROTOCOLS)
             if protocol is not LL128 or view.ll128] + [
                 Choice("nvls" if view.hosts == 1 else "nvls-tree", NVLS,
                        predict_nvls_s(view, nbytes), efficiency=view.nvls)
                 for plan in plans or PLANS[collective] if plan == "nvls" and view.nvls]
+    if view.enabled is None:
+        return every
+    algorithms, protocols = view.enabled
+    return [choice for choice in every if choice.protocol.name in protocols
+            and (plans or choice.algorithm in algorithms)]
 
 
 def choose(view: View, collective: str, nbytes: int, plans: Sequence[str] = ()) -> Choice:
@@ -264,9 +307,7 @@ def predict_s(view: View, collective: str, plan: str, column: int, nbytes: int) 
     """Seconds that NCCL expects of a plan with the protocol in ``column`` of `PROTOCOLS`."""
     rate = _rate(view, "tree" if plan == "tree" else "ring", column)
     if plan == "tree":
-        log_size = max(nbytes >> 6, 1).bit_length() - 1
-        if log_size < len(_TREE_FACTOR[column]):
-            rate *= _TREE_FACTOR[column][log_size]
+        rate *= tree_share(nbytes, PROTOCOLS[column])
         latency_us, ratio = _tree_us(view, column), 0.5
     else:
         steps = (view.ranks - 1) * (2 if collective == "allreduce" else 1)

@@ -38,11 +38,20 @@ if TYPE_CHECKING:
 EFFICIENCY = {"hopper": 0.85, "blackwell": 0.74}
 """Share of a ring's rate inside a host."""
 HOP_US = 25.0
-"""Latency of NVLS over NVLink by NCCL's table (hwLatencies, the same file): in and out."""
-NVLS = Protocol("Simple", 1.0, Window(8, 1 << 20, channel_bytes=128 << 10), HOP_US / 2 / 3.4)
+"""Latency of NVLS over NVLink by NCCL's table (hwLatencies, the same file): in and out, with the
+launch of the kernel, for which the table has nothing beside it."""
+LAUNCH_US = 10.0
+"""The part that is the launch, as stack ``rdma`` has it."""
+NVLS = Protocol("Simple", 1.0, Window(8, 1 << 20, channel_bytes=128 << 10),
+                (HOP_US - LAUNCH_US) / 2 / 3.4)
 """Simple's signals with NVLS's chunks (NCCL_NVLS_CHUNKSIZE, 128 KiB, one of each of eight shards
 at a time) and two hops in a host."""
 _INSIDE, _BETWEEN = 0, 1
+_CHANNELS = {EFFICIENCY["hopper"]: 16, EFFICIENCY["blackwell"]: 32}
+"""Of NVLS (src/transport/nvls.cc, 2.27)."""
+_CHUNKS = ((128 << 10, 64), (64 << 10, 8), (32 << 10, 2), (16 << 10, 0))
+"""Chunks, and how many of them on each channel and shard a collective has at least
+(computeCollChunkInfo, src/enqueue.cc)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +78,17 @@ def _meetings(edges: Edges) -> tuple[Ints, Ints]:
     return source[before], target[before]
 
 
+def filling(nbytes: int, group: int, efficiency: float) -> float:
+    """Factor on the bytes inside a host: a pipeline that fills and empties.
+
+    A chunk of each shard on each channel makes a loop. While the first one comes in nothing goes
+    out, and while the last one goes out nothing comes in, so n loops take the time of n + 1.
+    """
+    lanes = _CHANNELS[efficiency] * group
+    chunk = next(chunk for chunk, least in _CHUNKS if nbytes >= least * lanes * chunk)
+    return 1.0 + 1.0 / max(1, -(-nbytes // (lanes * chunk)))
+
+
 @lru_cache(maxsize=256)
 def nvls_plan(ranks: int, group: int, nbytes: int, unit_bytes: int, efficiency: float) -> Plan:
     """All-reduce of ``nbytes`` over ``ranks``, ``group`` of them a host, host after host."""
@@ -85,6 +105,8 @@ def nvls_plan(ranks: int, group: int, nbytes: int, unit_bytes: int, efficiency: 
     part = np.repeat([_INSIDE, _BETWEEN, _INSIDE], [ranks, outer, ranks])
     op = np.full(len(src), Op.COPY, np.int8)
     inside = nbytes * (1 + 1 / group) / 2 / efficiency
+    if machines == 1:
+        inside *= filling(nbytes, group, efficiency)
     units = np.array([inside, nbytes / (2 * group)]) // unit_bytes
     stage = SwitchStream("NVLS", Edges(src.astype(np.int32), dst.astype(np.int32),
                                        start.astype(np.int64), op, part),

@@ -123,6 +123,9 @@ class StackSet(Model):
     deviation: PositiveFactorParameter | None = None
     """Factor on the time of everything between hosts: the difference between clusters that no other
     figure explains; 1 where not given."""
+    launch: TimeParameter | None = None
+    """Seconds that a collective takes beside its messages where it runs alone, for the launch and
+    the end of its kernel; none where not given. In a training step it is hidden."""
 
 
 class FrameworkSet(Model):
@@ -176,6 +179,7 @@ class HostStack(Model):
     cores: CoreCountParameter | None = None
     headers: SizeParameter
     deviation: PositiveFactorParameter | None = None
+    launch: TimeParameter | None = None
 
 
 class FrameworkCosts(Model):
@@ -287,8 +291,8 @@ def derives_from(name: str, ancestor: str, overrides: Mapping[str, AnySet], kind
     return wanted is not None
 
 
-_OPTIONAL = ("base", "description", "cores", "deviation", "contention", "copy_per_element",
-             "kernel_delay")
+_OPTIONAL = ("base", "description", "cores", "deviation", "launch", "contention",
+             "copy_per_element", "kernel_delay")
 
 
 def _one(name: str, overrides: Mapping[str, AnySet], kind: Kind, model: type[AnySet],

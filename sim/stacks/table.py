@@ -37,6 +37,7 @@ MEANINGS = {
         "cores": "cores of a host that all its processes together get; all where not given",
         "headers": "bytes per packet on the wire beyond the payload, layers 1 to 4",
         "deviation": "factor on all of it, the difference between clusters; drawn only",
+        "launch": "of a collective that runs alone: launch and end of its kernel",
     },
     "frameworks": {
         "per_tensor": "serial coordination per collective launched",

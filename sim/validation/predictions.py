@@ -144,7 +144,7 @@ def _draws(file: _File, case: Case, draws: int) -> list[list[float]]:
     """Each draw's predictions of all figures."""
     chance = random.Random(file.path.stem)
     found = []
-    for draw in choose_draws(case.topology, draws):
+    for draw in choose_draws(case.topology, draws, alone=True):
         changes = {key: chance.choice(values) for key, values in case.open.items()}
         drawn = load_case(file.path, changes, file.data) if changes else case
         cluster = uncover(Cluster(drawn.topology), draw.hidden)
@@ -266,10 +266,15 @@ has 3.9. TCP's own start and buffers are no cause there: connections of a benchm
 through in 0.1 ms. They count between regions. The cost of a byte for a thread and the time of a hop
 differ between hosts by a factor of two and three, and one figure stands for all.
 
-Trees through whole hosts stay at what NCCL's own table gives them, half of the bound that bytes
-set; hosts without NVLink at what their bridges and the link between their sockets carry. Where a
-source does not name its network, or calls its figure an anomaly itself, only the interval can be
-right.
+Below a MiB it is hops and the launch of a kernel: 10 us on most hosts, 40 on some, which no source
+explains. LL saves a third to a half of RDMA's hop. Of EFA one figure stands for devices whose hop
+takes 20 us (g7e, p6) and 60 (p3dn, p4d). GPUDirect-TCPX and TCPXO pay for messages as TCP does, not
+for bytes; nobody publishes how much.
+
+Trees through whole hosts stay at what NCCL's own table gives them, a ceiling of each channel and a
+share of it up to 256 MiB; NCCL 2.7 reached half of that. Hosts without NVLink stay at what their
+bridges and the link between their sockets carry. Where a source does not name its network, or
+calls its figure an anomaly itself, only the interval can be right.
 
 `docs/inside/simulator.md` says where the spread of P10 to P90 comes from.
 """

@@ -16,7 +16,7 @@ ALPHA_S = 10e-6
 RATE_BPS = 100e9
 
 IDEAL = {"base": "rdma", "cost_per_message": "0s", "start_latency": f"{ALPHA_S}s",
-         "flow_rate": "1000Tbps", "headers": "0B", "threads": 32, "deviation": 1.0}
+         "flow_rate": "1000Tbps", "headers": "0B", "threads": 32, "deviation": 1.0, "launch": "0s"}
 """A stack reduced to a latency: the textbook's alpha and beta."""
 FREE = {"base": "horovod", "per_tensor": "0s", "per_rank": "0s", "step_overhead": "0s",
         "overlap": 1.0, "slowdown": 1.0, "jitter": 0, "contention": 0,

@@ -32,7 +32,8 @@ from harp.collectives.protocol import SIMPLE
 from sim.network.corrections import find_corrections
 from sim.network.flow.pipeline import EdgeTimes, phase_times
 from sim.network.flow.windows import FAR_S, Windows
-from sim.network.message_paths import joined
+from sim.network.message_paths import joined, quicker_s
+from sim.network.nccl import tree_share
 from sim.network.transport import edges_on_channels
 
 if TYPE_CHECKING:
@@ -230,14 +231,15 @@ class FlowCommunicator:
     def _time(self, phase: Phase, laid: Laid, protocol: Protocol, tree_bytes: int) -> Timed:
         """Time of a phase beside its flows: found once for each step that has it again.
 
-        A tree lasts at least as long as trees through whole hosts need for its bytes.
+        A tree lasts at least as long as trees through whole hosts need for so many bytes.
         """
         known = self._timed.setdefault(phase, {})
         key = (self.transport.links.key, protocol, laid.key)
         if key not in known:
             found = self._find_times(phase, laid, protocol)
             if tree_bytes and found.prepared.tree_most < math.inf:
-                share = laid.amount / tree_bytes
+                share = laid.amount / tree_bytes * tree_share(round(tree_bytes / protocol.wire),
+                                                              protocol)
                 found = found._replace(ceilings=np.minimum(found.ceilings,
                                                            found.prepared.tree_most * share))
             known[key] = found
@@ -257,7 +259,8 @@ class FlowCommunicator:
             nbytes = piece[laid.edges.group] * laid.edges.share
             times = times._replace(alpha_s=times.alpha_s + prepared.stages.forwarding_s(nbytes))
         if protocol.inner != 1.0:
-            alpha_s = np.where(prepared.inner, protocol.inner, 1.0) * times.alpha_s
+            alpha_s = np.where(prepared.inner, protocol.inner * times.alpha_s,
+                               quicker_s(times.alpha_s, protocol))
             times = times._replace(alpha_s=alpha_s)
         if phase.feeds is None or cut is None:
             return Timed(laid, state, prepared, float(times.alpha_s.max(initial=0.0)), 0.0,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from harp.collectives.protocol import SIMPLE
+from sim.network.message_paths import quicker_s
 from sim.network.packet.world import Stage
 from sim.network.packet_routes import find_routes
 from sim.network.transport import edges_on_channels
@@ -54,8 +55,8 @@ class Key(NamedTuple):
     channel: int
     copy: int
     """Number among the channels between these GPUs on the same channel of NCCL."""
-    inner: float
-    """The protocol's share of the latency inside a host."""
+    protocol: Protocol
+    """It decides the latency."""
 
 
 class PacketCommunicator:
@@ -155,17 +156,17 @@ class PacketCommunicator:
             target = np.tile(phase.feeds.target, copies) + offset
         return Stage(np.tile(phase.src, copies) + first * ranks,
                      np.tile(phase.dst, copies) + first * ranks,
-                     self._take_channels(src, dst, channel, taken, protocol.inner), share,
+                     self._take_channels(src, dst, channel, taken, protocol), share,
                      pieces, lag, source, target, messages)
 
     def _take_channels(self, src: Ints, dst: Ints, channel: Ints, taken: dict[int, Key],
-                       inner: float) -> Ints:
+                       protocol: Protocol) -> Ints:
         """Channels for these edges: idle ones, or those that this run has, or new ones."""
         have: dict[Key, int] = {key: number for number, key in taken.items()}
         count: dict[tuple[int, int, int], int] = defaultdict(int)
         keys: list[Key] = []
         for pair in zip(src.tolist(), dst.tolist(), channel.tolist(), strict=True):
-            keys.append(Key(*pair, count[pair], inner))  # a pair that both trees use has two
+            keys.append(Key(*pair, count[pair], protocol))  # a pair that both trees use has two
             count[pair] += 1
         missing = [key for key in keys if key not in have and not self._idle[key]]
         self._open(missing)
@@ -190,13 +191,14 @@ class PacketCommunicator:
                 self._routed[number], self._paths[number] = key, len(routes[at])
             else:
                 chain, delay_s = self.timed.inside(key.src, key.dst)
-                number = world.add_pipe(chain, delay_s * key.inner)
+                number = world.add_pipe(chain, delay_s * key.protocol.inner)
             self._idle[key].append(number)
 
     def _connect(self, key: Key, routes: Sequence[Route]) -> int:
         src, dst, channel = key[:3]
         world = self.timed.world
         delay_s, message_s = self.transport.message_costs_s(src, dst)
+        delay_s = float(quicker_s(np.asarray(delay_s), key.protocol))
         add = world.add_connection if self.timed.tcp is None else partial(
             world.add_tcp, tcp=self.timed.tcp)
         number = add(

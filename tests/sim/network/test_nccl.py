@@ -14,8 +14,9 @@ from harp.collectives.registry import make_plan
 from sim.answer.collective_bench import Timer, measure
 from sim.cluster.placement import choose_gpus, place
 from sim.network.interface import Site
+from sim.network.message_paths import quicker_s
 from sim.network.nccl import View, choose, chosen_plan, predict_s
-from sim.network.nvls import nvls_plan
+from sim.network.nvls import filling, nvls_plan
 from sim.network.transport import Style, Transport
 from sim.run import main
 from sim.schema.parameters import load_stack
@@ -93,18 +94,66 @@ def test_ll128_is_chosen_where_nccl_trusts_it(tmp_path, model, more, trusted):
     assert (LL128 in chosen) == trusted
 
 
-@pytest.mark.parametrize(("model", "nics", "hosts", "gigabytes"), [
-    ("V100", 4, 2, 74.0), ("V100", 4, 4, 40.0), ("A100", 8, 2, 94.4), ("H100", 8, 2, 82.8)])
-def test_trees_through_hosts_reach_what_nccls_table_gives_them(tmp_path, model, nics, hosts,
-                                                               gigabytes):
-    """18.5, 10, 23.6 / 2 and 41.4 / 4 GB/s on the bus for each NIC of 100 Gb/s."""
+def tree_gigabytes(folder, model, nic, hosts=2, nvlink="900GB/s", size=1 << 30):
+    """GB/s on the bus of a tree, where links cost no time but bytes."""
     gpus = {"count": 8, "model": model, "effective": "1TFLOPS"}
-    built = cluster(tmp_path, hosts=hosts, gpus=8, nic={"count": nics, "rate": "100Gbps"},
-                    host={"gpus": gpus, "nvlink": {"rate": "900GB/s", "latency": "0s"}},
-                    scenario={"channels": "auto"})
-    row = measure(built, "allreduce", [1 << 30], scenario=built.topology.scenarios[0],
-                  algorithms=["tree"]).rows[0]
-    assert row.busbw / 1e9 == pytest.approx(gigabytes, rel=0.01)
+    built = cluster(folder, hosts=hosts, gpus=8, nic=nic, scenario={"channels": "auto"},
+                    host={"gpus": gpus, "nvlink": {"rate": nvlink, "latency": "0s"}})
+    return measure(built, "allreduce", [size], scenario=built.topology.scenarios[0],
+                   algorithms=["tree"]).rows[0].busbw / 1e9
+
+
+@pytest.mark.parametrize(("model", "nic", "hosts", "gigabytes"), [
+    ("V100", {"count": 4, "rate": "100Gbps"}, 2, 74.0),
+    ("V100", {"count": 4, "rate": "100Gbps"}, 4, 40.0),
+    ("A100", {"count": 4, "rate": "100Gbps"}, 2, 94.4),
+    ("H100", {"count": 8, "rate": "200Gbps"}, 2, 331.2)])
+def test_trees_through_hosts_reach_what_nccls_table_gives_them(tmp_path, model, nic, hosts,
+                                                               gigabytes):
+    """18.5, 10, 23.6 and 41.4 GB/s on the bus for each NIC, of whatever rate."""
+    assert tree_gigabytes(tmp_path, model, nic, hosts) == pytest.approx(gigabytes, rel=0.01)
+
+
+def test_a_tree_is_no_faster_than_the_links_inside_a_host(tmp_path):
+    nic = {"count": 8, "rate": "200Gbps"}
+    assert tree_gigabytes(tmp_path, "A100", nic, nvlink="150GB/s") == pytest.approx(150, rel=0.01)
+
+
+def test_a_tree_of_some_mebibytes_reaches_the_share_of_nccls_table(tmp_path):
+    """Of Simple 0.7 at 32 MiB (treeCorrectionFactor)."""
+    nic = {"count": 4, "rate": "200Gbps"}
+    assert tree_gigabytes(tmp_path, "A100", nic, size=32 << 20) == pytest.approx(0.7 * 94.4,
+                                                                                 rel=0.05)
+
+
+@pytest.mark.parametrize(("stack", "model", "choices"), [
+    ("efa", "A100", {"Ring Simple", "Tree Simple"}), ("tcpx", "H100", {"Ring Simple"}),
+    ("tcpxo", "H100", {"Ring LL128", "Ring Simple", "Tree LL128", "Tree Simple"})])
+def test_a_plugins_settings_leave_fewer_choices(tmp_path, stack, model, choices):
+    """AWS's plugin before p5, and Google's guides to A3 High and A3 Mega."""
+    built = switched(tmp_path, model, hosts=2)
+    scenario = built.topology.scenarios[0].model_copy(update={"stack": stack})
+    view = View.of(built, scenario, np.arange(built.gpus))
+    found = {choose(view, "allreduce", 1 << power) for power in range(3, 34)}
+    assert {f"{choice.algorithm} {choice.protocol.name}" for choice in found} <= choices
+
+
+def test_hosts_of_p5_have_all_choices(tmp_path):
+    built = switched(tmp_path, hosts=2)
+    scenario = built.topology.scenarios[0].model_copy(update={"stack": "efa"})
+    view = View.of(built, scenario, np.arange(built.gpus))
+    assert choose(view, "allreduce", 8).protocol is LL
+    assert choose(view, "allreduce", 8 << 30).algorithm == "NVLSTree"
+
+
+def test_a_switch_fills_once(tmp_path):
+    """64 MiB are eight loops of 64 KiB on 16 channels for each of eight shards."""
+    assert filling(64 << 20, 8, 0.85) == pytest.approx(9 / 8)
+    assert filling(64 << 10, 8, 0.85) == 2
+    assert filling(16 << 30, 8, 0.85) == pytest.approx(1, abs=0.01)
+    built = switched(tmp_path, hosts=1)
+    assert nvidias(built, 64 << 20).busbw / nvidias(built, 8 << 30).busbw == pytest.approx(
+        8 / 9, rel=0.02)
 
 
 def switched(folder, model="H100", **given):
@@ -176,6 +225,17 @@ def test_ll_saves_latency_inside_a_host(tmp_path):
     plan, made = make_plan("ring", ranks=8, nbytes=32), timer(cluster(tmp_path, hosts=1, gpus=8))
     slow, fast = (made.seconds(plan, protocol) for protocol in (SIMPLE, LL))
     assert fast / slow == pytest.approx(0.6 / 3.4, rel=1e-3)
+
+
+def test_ll_saves_latency_between_hosts(tmp_path):
+    """4.6 us a hop by NCCL's own table."""
+    plan, made = make_plan("ring", ranks=2, nbytes=8), timer(cluster(tmp_path, hosts=2, gpus=1))
+    slow_s, fast_s = (made.seconds(plan, protocol) for protocol in (SIMPLE, LL))
+    assert slow_s - fast_s == pytest.approx(2 * 4.6e-6, rel=0.01)
+
+
+def test_no_protocol_saves_more_than_half_of_a_hop():
+    assert quicker_s(np.array([2e-6, 40e-6]), LL) == pytest.approx([1e-6, 35.4e-6])
 
 
 def test_a_protocol_pays_for_its_flags(tmp_path):

@@ -37,7 +37,7 @@ def test_short_messages_leave_sockets_idle(tmp_path, nbytes, sockets):
     """A step of half the bytes is two messages, each cut into parts of 64 KiB or more."""
     free = {"base": "kernel-tcp", "cost_per_byte": "0s", "cost_per_packet": "0s",
             "cost_per_message": "0s", "start_latency": "0s", "flow_rate": "1000Tbps",
-            "memory_per_byte": 0, "headers": "0B", "deviation": 1.0}
+            "memory_per_byte": 0, "headers": "0B", "deviation": 1.0, "launch": "0s"}
     built = cluster(tmp_path, nic={"driver": "ena"}, stacks={"free": free},
                     vpc={"vnics": 1, "flow_rate": "1Gbps"}, scenario={"stack": "free"})
     row = measure(built, "allreduce", [nbytes], scenario=built.topology.scenarios[0],
