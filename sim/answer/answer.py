@@ -157,7 +157,7 @@ def _notes(topology: Topology, fidelity: str) -> list[str]:
         notes.append("The figures under expect come from another cluster or workload (fitted_on: "
                      f"{topology.fitted_on}; here {topology.fingerprint}): no row is compared with "
                      "them, and parameters fitted there are assumptions here.")
-    keys = [] if fidelity == "packet" else packet_keys(topology.plain)
+    keys = [] if fidelity in ("packet", "steady") else packet_keys(topology.plain)
     if LAB_TOO in keys:
         keys.remove(LAB_TOO)
         if fidelity != "lab":

@@ -1,8 +1,9 @@
 """Factory of networks by the name of their fidelity.
 
 `flow` shares rates as a fluid: thousands of hosts in seconds. `packet` moves every frame through
-every queue, between real sessions. `lab` runs real stacks over real kernels, at a scale and by the
-wall clock. A topology that a fidelity cannot carry is a TopologyError at the key in question.
+every queue, between real sessions, and `steady` does so for all collectives but those that repeat
+themselves. `lab` runs real stacks over real kernels, at a scale and by the wall clock. A topology
+that a fidelity cannot carry is a TopologyError at the key in question.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 NETWORKS = {"flow": "sim.network.flow.flow_network:FlowNetwork",
             "packet": "sim.network.packet.packet_network:PacketNetwork",
+            "steady": "sim.network.packet.packet_network:SteadyNetwork",
             "lab": "sim.network.lab.lab_network:LabNetwork"}
 """Module and class of each fidelity's network, imported when it is needed."""
 

@@ -83,7 +83,8 @@ def test_one_plan_runs_at_every_fidelity_and_over_real_connections(tmp_path, nam
     made = cluster(tmp_path, gpus=2, rate_bps=1e9, fabric=LEAF_SPINE, lab={"scale": "1/10"},
                    scenario={"stack": "harp"})
     taken_s = {fidelity: times_s(made, fidelity, plan) for fidelity in NETWORKS}
-    assert set(taken_s) == {"flow", "packet", "lab"}
+    assert set(taken_s) == {"flow", "packet", "steady", "lab"}
+    assert taken_s["steady"] == taken_s["packet"]
     assert taken_s["packet"][1] == pytest.approx(taken_s["flow"][1], rel=0.25)
     assert taken_s["lab"][1] > 0.7 * taken_s["flow"][1]
     inputs = np.random.default_rng(2).integers(-99, 99, (RANKS, NBYTES // 4)).astype("<i4")

@@ -16,12 +16,13 @@ import numpy as np
 
 from harp.collectives.protocol import SIMPLE
 from sim.network.message_paths import quicker_s
+from sim.network.packet.repeats import Took
 from sim.network.packet.world import Stage
 from sim.network.packet_routes import find_routes
 from sim.network.transport import edges_on_channels
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
+    from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
 
     import simpy
     from numpy.typing import NDArray
@@ -30,13 +31,15 @@ if TYPE_CHECKING:
     from harp.collectives.ir import LocalCost, Phase
     from harp.collectives.protocol import Protocol
     from sim.network.limits import LimitWatch
+    from sim.network.packet.repeats import Repeats, Uses
     from sim.network.packet.timed_world import TimedWorld
-    from sim.network.packet.world import World
+    from sim.network.packet.world import End, World
     from sim.network.packet_routes import Route, Way
     from sim.network.transport import Transport
     from sim.records.timeline import Timeline
 
     Ints = NDArray[np.int64]
+    Limits = list[tuple[float, str]]
 
 
 BATCH = 8
@@ -59,6 +62,23 @@ class Key(NamedTuple):
     """It decides the latency."""
 
 
+class Transfer:
+    """Phases that run together.
+
+    Args:
+        phases: one after the other, rank by rank.
+        ranks: of the plan.
+        placement: for each channel the GPU of each rank.
+        protocol: cuts pieces.
+    """
+
+    def __init__(self, phases: Sequence[Phase], ranks: int, placement: Sequence[Ints],
+                 protocol: Protocol) -> None:
+        self.ranks, self.placement, self.protocol = ranks, placement, protocol
+        self.parts = [part for phase in phases for part in in_batches(phase)]
+        self.is_large = sum(len(part.src) for part in self.parts) > MOST_AT_ONCE
+
+
 class PacketCommunicator:
     """The GPUs of one job as ranks, and their connections.
 
@@ -66,11 +86,14 @@ class PacketCommunicator:
         transport: routes and costs of messages.
         timed: the network under simpy.
         limits: names the limits of transfers; None: no names.
+        repeats: knows the collectives that repeat themselves; None: all are simulated.
     """
 
     def __init__(self, transport: Transport, timed: TimedWorld,
-                 limits: LimitWatch | None) -> None:
+                 limits: LimitWatch | None, repeats: Repeats | None = None) -> None:
         self.transport, self.timed, self._limits = transport, timed, limits
+        self._repeats = repeats
+        self._uses: dict[int, Uses] = {}
         self._idle: dict[Key, list[int]] = defaultdict(list)
         self._routed: dict[int, Key] = {}
         self._paths: dict[int, int] = {}
@@ -85,15 +108,16 @@ class PacketCommunicator:
             protocol: Protocol = SIMPLE) -> Generator[simpy.Event, None, None]:
         """Run a plan, as the protocol says: phases between local work at once, piece by piece."""
         together: list[Phase] = []
+        move = partial(self._run_phases, plan=plan, placement=placement, line=line, label=label,
+                       protocol=protocol)
         for phase in plan.phases():
             if phase.local is None:
                 together.append(phase)
                 continue
-            yield from self._run_phases(together, plan.ranks, placement, line, label,
-                                        protocol)
+            yield from move(together)
             together = []
             yield from line.wait(local_s(phase.local), "selection", f"{label} {phase.label}")
-        yield from self._run_phases(together, plan.ranks, placement, line, label, protocol)
+        yield from move(together)
 
     def announce(self, plan: Plan, placement: Sequence[Ints]) -> None:
         """See `sim.network.interface.Communicator`."""
@@ -113,33 +137,74 @@ class PacketCommunicator:
             world.set_routes(number, [_add_way(world, route.there) for route in paths],
                              [_add_way(world, route.back) for route in paths])
 
-    def _run_phases(self, phases: Sequence[Phase], ranks: int, placement: Sequence[Ints],
+    def _run_phases(self, phases: Sequence[Phase], *, plan: Plan, placement: Sequence[Ints],
                     line: Timeline, label: str,
                     protocol: Protocol) -> Generator[simpy.Event, None, None]:
         if not phases:
             return
         start_s = self.env.now
+        transfer = Transfer(phases, plan.ranks, placement, protocol)
+        if self._repeats is None:
+            limits = yield from self._move(transfer)
+        else:
+            names = tuple(phase.label for phase in phases)
+            key = plan, names, protocol, tuple(gpus.tobytes() for gpus in placement)
+            limits = yield from self._move_or_repeat(key, transfer, self._repeats)
+        line.transfer(f"{label} {' + '.join(phase.label for phase in phases)}".strip(), start_s,
+                      limits)
+
+    def _move(self, transfer: Transfer,
+              use: Callable[[Uses], None] | None = None) -> Generator[simpy.Event, None, Limits]:
+        """Simulate; returns the limits for `Timeline.transfer`."""
+        start_s = self.env.now
         limits = self._limits.begin(start_s) if self._limits else None
         taken: dict[int, Key] = {}
-        parts = [part for phase in phases for part in in_batches(phase)]
-        nbytes = sum(int(phase.bytes_per_edge.sum()) for phase in phases)
-        stages = self._stages(parts, ranks, placement, taken, protocol)
-        yield self.timed.run(ranks * len(placement), len(parts), stages, nbytes)
+        parts = transfer.parts
+        nbytes = sum(int(part.bytes_per_edge.sum()) for part in parts)
+        stages = self._stages(transfer, taken)
+        if use is not None:
+            use(None if transfer.is_large else self._used_by(taken))
+        yield self.timed.run(transfer.ranks * len(transfer.placement), len(parts), stages, nbytes)
+        self._give_back(taken)
+        return limits(self.env.now) if limits else []
+
+    def _move_or_repeat(self, key: Hashable, transfer: Transfer,
+                        repeats: Repeats) -> Generator[simpy.Event, None, Limits]:
+        """Simulate, or take the time that it took before."""
+        start_s = self.env.now
+        batch, number = yield from repeats.join(key)
+        if batch.is_known:
+            took = batch.kind.mean(number)
+            yield self.env.timeout(took.seconds)
+            limits = [(start_s, took.limit)] if took.limit is not None else []
+        else:
+            limits = yield from self._move(transfer, partial(repeats.use, batch))
+            took = Took(self.env.now - start_s, limits[-1][1] if limits else None)
+        repeats.end(batch, number, took)
+        return limits
+
+    def _used_by(self, channels: Iterable[int]) -> Uses:
+        """What channels use; None: any path of the fabric."""
+        found: set[Hashable] = set()
+        for number in channels:
+            uses = self._uses[number]
+            if uses is None:
+                return None
+            found |= uses
+        return frozenset(found)
+
+    def _give_back(self, taken: dict[int, Key]) -> None:
         for number, key in taken.items():
             self._idle[key].append(number)
-        line.transfer(f"{label} {' + '.join(phase.label for phase in phases)}".strip(), start_s,
-                      limits(self.env.now) if limits else ())
 
-    def _stages(self, parts: Sequence[Phase], ranks: int, placement: Sequence[Ints],
-                taken: dict[int, Key], protocol: Protocol) -> Iterator[Stage]:
+    def _stages(self, transfer: Transfer, taken: dict[int, Key]) -> Iterator[Stage]:
         """Stages in order; those of a large all-to-all, one by one, as the run comes to them."""
-        if sum(len(part.src) for part in parts) > MOST_AT_ONCE:
-            return (self._stage(part, ranks, placement, taken, protocol) for part in parts)
-        return iter([self._stage(part, ranks, placement, taken, protocol) for part in parts])
+        made = (self._stage(part, transfer, taken) for part in transfer.parts)
+        return made if transfer.is_large else iter(list(made))
 
-    def _stage(self, phase: Phase, ranks: int, placement: Sequence[Ints],
-               taken: dict[int, Key], protocol: Protocol) -> Stage:
+    def _stage(self, phase: Phase, transfer: Transfer, taken: dict[int, Key]) -> Stage:
         """One phase on all its channels; ranks are numbered channel after channel."""
+        placement, protocol, ranks = transfer.placement, transfer.protocol, transfer.ranks
         src, dst, channel = edges_on_channels(phase, placement)
         edges, copies = len(phase.src), len(placement)
         nbytes = np.tile(phase.bytes_per_edge, copies)
@@ -192,6 +257,7 @@ class PacketCommunicator:
             else:
                 chain, delay_s = self.timed.inside(key.src, key.dst)
                 number = world.add_pipe(chain, delay_s * key.protocol.inner)
+                self._uses[number] = self.timed.servers(chain)
             self._idle[key].append(number)
 
     def _connect(self, key: Key, routes: Sequence[Route]) -> int:
@@ -201,15 +267,29 @@ class PacketCommunicator:
         delay_s = float(quicker_s(np.asarray(delay_s), key.protocol))
         add = world.add_connection if self.timed.tcp is None else partial(
             world.add_tcp, tcp=self.timed.tcp)
+        ends = (self.timed.end(src, channel, sends=True),
+                self.timed.end(dst, channel, sends=False))
         number = add(
-            self.timed.end(src, channel, sends=True),
-            self.timed.end(dst, channel, sends=False),
+            *ends,
             [_add_way(world, route.there) for route in routes],
             [_add_way(world, route.back) for route in routes], delay_s=delay_s,
             message_s=message_s)
         for path, route in enumerate(routes):
             world.name_path(number, path, route.ips, route.ports)
+        self._uses[number] = self._used_between(ends, routes)
         return number
+
+    def _used_between(self, ends: Sequence[End], routes: Sequence[Route]) -> Uses:
+        """Servers, processes, links and switches; None: any path."""
+        ways = [way for route in routes for way in (route.there, route.back)]
+        if any(way.to >= 0 for way in ways):
+            return None
+        chains = [chain for end in ends for chain in end[1:]]
+        links = sorted({link for way in ways for link in way.links})
+        servers: frozenset[Hashable] = frozenset().union(*map(self.timed.servers, chains))
+        return (servers | {("process", end.process) for end in ends}
+                | {("link", link) for link in links}
+                | {("switch", switch) for switch in self.timed.switches(links)})
 
 
 def in_batches(phase: Phase) -> list[Phase]:

@@ -11,6 +11,7 @@ from sim.network.limits import LimitWatch
 from sim.network.packet import assumptions
 from sim.network.packet.packet_communicator import PacketCommunicator
 from sim.network.packet.packet_refusals import refuse_unknown
+from sim.network.packet.repeats import Repeats
 from sim.network.packet.tcp_carrier import TcpCarrier
 from sim.network.packet.timed_world import TimedWorld
 from sim.network.transport import Transport
@@ -28,9 +29,15 @@ if TYPE_CHECKING:
 
 
 class PacketNetwork:
-    """See `sim.network.interface.Network`."""
+    """See `sim.network.interface.Network`.
 
-    def __init__(self, env: simpy.Environment, site: Site) -> None:
+    Args:
+        env: the simpy environment.
+        site: what it simulates.
+        repeats: whether collectives that repeat themselves may take the times of those before.
+    """
+
+    def __init__(self, env: simpy.Environment, site: Site, *, repeats: bool = False) -> None:
         refuse_unknown(site)
         self.transport = Transport(site.cluster, site.stack, site.style, site.seed)
         self.timed = TimedWorld(env, self.transport, records_use=site.records_use)
@@ -39,6 +46,7 @@ class PacketNetwork:
         self._communicators: list[PacketCommunicator] = []
         self._background = BackgroundTraffic(env, self.transport, site.background,
                                              TcpCarrier(self.transport, self.timed))
+        self._repeats = Repeats(env, self.timed.stand) if repeats and is_steady(site) else None
         self._tell_paths()
         self._notes: list[str] = []
         self._captures = site.capture is not None
@@ -55,7 +63,7 @@ class PacketNetwork:
 
     def communicator(self) -> PacketCommunicator:
         """Make one for a job."""
-        made = PacketCommunicator(self.transport, self.timed, self._limits)
+        made = PacketCommunicator(self.transport, self.timed, self._limits, self._repeats)
         self._communicators.append(made)
         return made
 
@@ -116,7 +124,8 @@ class PacketNetwork:
     @property
     def notes(self) -> list[str]:
         """Flows that ``routing: plan`` cannot steer, and the end of an incomplete capture."""
-        return [*self.transport.plan.notes, *self._notes]
+        repeats = self._repeats.notes if self._repeats is not None else []
+        return [*self.transport.plan.notes, *self._notes, *repeats]
 
     def usage(self, step_s: tuple[float, float]) -> LinkUse | None:
         """Utilisation of the busiest resources during one step."""
@@ -131,3 +140,17 @@ class PacketNetwork:
         if self._captures and not self.timed.world.end_capture():
             self._notes.append(f"The capture ends after {assumptions.CAPTURE_BYTES >> 20} MiB.")
         self._captures = False
+
+
+class SteadyNetwork(PacketNetwork):
+    """Fidelity `steady`: packets, but for what repeats itself (`sim.network.packet.repeats`)."""
+
+    def __init__(self, env: simpy.Environment, site: Site) -> None:
+        super().__init__(env, site, repeats=True)
+
+
+def is_steady(site: Site) -> bool:
+    """Whether only what collectives do changes the network, and nobody looks at its packets."""
+    topology = site.cluster.topology
+    return not (site.background or topology.faults or site.records_use or site.capture
+                or (topology.vpc is not None and topology.vpc.burst is not None))

@@ -81,11 +81,13 @@ class TimedWorld:
         self._caps = _caps(cluster)
         self._servers: dict[int, int] = {}
         self._chains: dict[tuple[tuple[int, float], ...], int] = {}
+        self._stops: dict[int, frozenset[int]] = {}
         self._processes: dict[int, int] = {}
         self._runs: dict[int, tuple[simpy.Event, Iterator[Stage]]] = {}
         self._rings = [nic.ring for group in cluster.topology.hosts for _ in range(group.count)
                        for nic in group.nics for _ in range(nic.count)]
         self._version = 0
+        self._stood_ns = 0
         self.usage = Usage(cluster, self._capacity, self.world, records=records_use)
         self._add_links()
 
@@ -156,6 +158,16 @@ class TimedWorld:
         """Descriptors of the GPU's NIC, of the first one where it has several."""
         return self._rings[int(self.transport.cluster.endpoint[gpu])]
 
+    def servers(self, chain: int) -> frozenset[int]:
+        """Servers of a chain."""
+        return self._stops[chain]
+
+    def switches(self, links: list[int]) -> list[int]:
+        """Switches at either end of links."""
+        fabric = self.transport.links.whole
+        ends = np.concatenate([fabric.link_src[links], fabric.link_dst[links]])
+        return [int(switch) for switch in np.unique(ends) if switch < len(fabric.switches)]
+
     def inside(self, src: int, dst: int) -> tuple[int, float]:
         """Chain and latency between two GPUs of one host."""
         rows: Rows = []
@@ -173,6 +185,7 @@ class TimedWorld:
         key = tuple(stops)
         if key not in self._chains:
             self._chains[key] = self.world.add_chain(*zip(*stops, strict=True))
+            self._stops[self._chains[key]] = frozenset(server for server, _ in stops)
         return self._chains[key]
 
     def _server(self, resource: int, cost: float) -> int:
@@ -219,8 +232,16 @@ class TimedWorld:
         """Number of open runs."""
         return len(self._runs)
 
+    def stand(self, seconds: float) -> None:
+        """Take this time, in which no run was open, out of the network's: its clock stood."""
+        self._stood_ns += round(seconds / NS)
+
     def _now_ns(self) -> int:
-        return max(round(self.env.now / NS), self.world.now_ns)
+        return max(round(self.env.now / NS) - self._stood_ns, self.world.now_ns)
+
+    def _seconds(self, network_ns: int) -> float:
+        """The time of simpy's clock at a time of the network's."""
+        return (network_ns + self._stood_ns) * NS
 
     def _advance(self) -> None:
         """Bring the network up to simpy's clock."""
@@ -248,7 +269,7 @@ class TimedWorld:
 
     def _complete(self, done: simpy.Event) -> None:
         """Fire when simpy's clock is where the network's is."""
-        ahead_s = self.world.now_ns * NS - self.env.now
+        ahead_s = self._seconds(self.world.now_ns) - self.env.now
         if ahead_s > 0:
             self.env.timeout(ahead_s).callbacks.append(lambda _: _fire(done))
         else:
@@ -261,7 +282,7 @@ class TimedWorld:
         if not self._runs or next_ns == NO_LIMIT:
             return
         version = self._version
-        wait_s = max(next_ns * NS - self.env.now, 0.0)
+        wait_s = max(self._seconds(next_ns) - self.env.now, 0.0)
         self.env.timeout(wait_s).callbacks.append(lambda _: self._tick(version))
 
     def _tick(self, version: int) -> None:
@@ -269,7 +290,7 @@ class TimedWorld:
             return
         next_s = self.env.peek()
         until_ns = (NO_LIMIT if math.isinf(next_s)
-                    else max(math.floor(next_s / NS), self._now_ns()))
+                    else max(math.floor(next_s / NS) - self._stood_ns, self._now_ns()))
         if self.usage.records:
             self._go(self.usage.limit(until_ns))
             self.usage.sample()
