@@ -49,6 +49,8 @@ lacking() {
         echo "tshark: without it the test of the Wireshark dissector is skipped"
     command -v systemd-analyze >/dev/null ||
         echo "systemd: without it the unit of deploy/ is not checked"
+    command -v buildah >/dev/null && command -v debootstrap >/dev/null ||
+        echo "buildah debootstrap: without them the images of deploy/ are not built by a test"
     [ -e "$(clang -print-file-name=libclang_rt.fuzzer-x86_64.a 2>/dev/null)" ] ||
         echo "clang libclang-rt-dev: without them only the stored inputs of the fuzzers are tried"
     command -v qemu-system-x86_64 >/dev/null && command -v busybox >/dev/null ||
@@ -59,7 +61,7 @@ need=$(missing)
 if [ -n "$need$(lacking)" ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     packages="python3 python3-venv python3-dev gcc libc6-dev"
     [ "$stage" = run ] ||
-        packages="$packages tshark qemu-system-x86 busybox-static clang libclang-rt-dev strace iproute2 ethtool systemd iperf3 chromium chromium-driver"
+        packages="$packages tshark qemu-system-x86 busybox-static clang libclang-rt-dev strace iproute2 ethtool systemd iperf3 chromium chromium-driver buildah debootstrap"
     echo "setup: installing $packages"
     export DEBIAN_FRONTEND=noninteractive
     apt-get -qq update
