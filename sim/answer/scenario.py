@@ -21,7 +21,7 @@ from sim.answer.clock import MOST_EVENTS, Clock, TooLongError
 from sim.answer.cost import cost_of
 from sim.answer.memory_fit import too_large
 from sim.answer.timer import Timer
-from sim.cluster.placement import rank_gpus
+from sim.cluster.placement import place, rank_gpus
 from sim.network.fidelity import make_network, wall_clock
 from sim.network.interface import CutOffError, Site, TooLargeError
 from sim.network.nccl import View
@@ -461,7 +461,9 @@ def recipe_of(cluster: Cluster, scenario: Scenario, workload: Workload, ranks: R
         left_wide=max(group.gpus.left_wide(workload.precision)
                       for group in topology.hosts),
         streams=scenario.streams, alltoall=scenario.alltoall, rates=_rates_of(topology),
-        placement=ranks.placement)
+        placement=ranks.placement,
+        place=lambda some: place(cluster, ranks.gpus[some], len(ranks.placement.rings),
+                                 affinity=scenario.affinity))
 
 
 def _rates_of(topology: Topology) -> Rates:

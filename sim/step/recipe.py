@@ -19,6 +19,11 @@ from sim.network.nccl import choose, chosen_plan
 from sim.schema.parallel_keys import Parallel
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy as np
+    from numpy.typing import NDArray
+
     from harp.collectives.collective_plan import Plan
     from harp.collectives.protocol import Protocol
     from harp.lightcc.settings import LightSettings
@@ -28,6 +33,8 @@ if TYPE_CHECKING:
     from sim.step.groups import Group, Groups
     from sim.step.paging import Paging
     from sim.workloads.model import Model
+
+    Ints = NDArray[np.int64]
 
 ALLTOALL_PLANS = {"direct": "alltoall", "hierarchical": "hierarchical-alltoall"}
 """Plan of each way in which experts exchange activations."""
@@ -92,6 +99,8 @@ class Recipe:
     """Where states are in pages beyond the GPU's memory: what the step waits for."""
     placement: Placement | None = None
     """Where ranks lie; None for a job of one GPU."""
+    place: Callable[[Ints], Placement] | None = None
+    """Lays some of the ranks, which are a communicator of their own."""
 
 
 def choose_plan(recipe: Recipe, groups: Groups, elements: int,

@@ -175,7 +175,7 @@ class Job:
         """When each collective of the step ended."""
         self._waited = {number for done in self.graph for number in done.after}
         self._exchange_track = f"{track}/alltoall"
-        self._placed: dict[tuple[str, Group], list[list[Ints]]] = {}
+        self._placed: dict[tuple[str, Group], list[Sequence[Ints]]] = {}
 
     def record(self, span: Span) -> None:
         """Take a span of the network's timeline."""
@@ -320,13 +320,17 @@ class Job:
 
     # ---- communication
 
-    def _members(self, plan: str, group: Group) -> list[list[Ints]]:
+    def _members(self, plan: str, group: Group) -> list[Sequence[Ints]]:
         """GPUs of each rank of the groups that are simulated, on each channel."""
         if (plan, group) not in self._placed:
-            placement = self.placement(plan)
-            self._placed[plan, group] = [[gpus[ranks] for gpus in placement]
-                                         for ranks in self._ranks(group)]
+            self._placed[plan, group] = [self._place(plan, ranks) for ranks in self._ranks(group)]
         return self._placed[plan, group]
+
+    def _place(self, plan: str, ranks: Ints) -> Sequence[Ints]:
+        """Lay a group, whose rings and channels run over its own GPUs only."""
+        if self.recipe.place is None or len(ranks) == self.groups.ranks:
+            return self.placement(plan)
+        return self.recipe.place(ranks).of(plan)
 
     def _ranks(self, group: Group) -> list[Ints]:
         return [np.asarray(ranks) for ranks in self.groups.of(group)]
@@ -344,8 +348,7 @@ class Job:
         line = Timeline(self.env, self.record, self._exchange_track)
         chosen = activation_plan(self.recipe, self.groups, COLLECTIVES[operation.kind],
                                  operation.size, operation.group)
-        # Rings are placed as other plans are: their ranks are those of one group.
-        yield from self._run_groups(chosen, self._members("2d", operation.group), line,
+        yield from self._run_groups(chosen, self._members(chosen.plan.name, operation.group), line,
                                     operation.name)
 
     def _send(self, operation: Operation) -> Process:

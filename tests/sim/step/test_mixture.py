@@ -49,6 +49,22 @@ def parameters(model=SHAPE):
     return words * width + layers * (12 * width**2 + 4 * width) + 2 * width
 
 
+# ---- groups
+
+@pytest.mark.parametrize("channels", [1, 4])
+@pytest.mark.parametrize("split", [{"tensor": 4}, {"tensor": 2}, {"shard": "hsdp"}])
+def test_copies_stay_on_their_rail(tmp_path, split, channels):
+    """Each copy of a share is on the same GPUs of all hosts, so no byte crosses a spine."""
+    steps_s = []
+    for rate in ("1Mbps", "100Gbps"):
+        fabric = {"template": "rail", "hosts_per_leaf": 4, "spines": 1, "rate": rate,
+                  "latency": "0s"}
+        job, _ = run(tmp_path, gpus=4, hosts=4, nic={"count": 4}, fabric=fabric,
+                     scenario={"channels": channels, "parallel": split}, **workload())
+        steps_s.append(job.steps_s)
+    assert steps_s[0] == steps_s[1]
+
+
 # ---- accumulation and recomputation
 
 @pytest.mark.parametrize("micro", [1, 2, 3, 8])
