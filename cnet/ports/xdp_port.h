@@ -17,8 +17,8 @@
  *
  *     XDP_FILL  state FILL: in the fill ring, or in the card's hands
  *     XDP_SENT  state SENDING or LEAVING: handed over by send_frame, not completed
- *     XDP_SLOT  state DRAFT from opening to closing: memory that `slot` gives out. A slot is free,
- * or written, or sent and not completed.
+ *     XDP_SLOT  state DRAFT from opening to closing: memory that `slot` gives out, which is free,
+ *               written, or sent and not completed
  */
 #ifndef HARP_XDP_PORT_H
 #define HARP_XDP_PORT_H
