@@ -268,7 +268,7 @@ static void send_to_link(struct dst_port *port, struct busy *busy)
         healed ? harp_min(port->card.complete_ns, HEALED_NS) : port->card.complete_ns;
     busy->done_ns = now_of(port) + virtual_below(&side->random, most_ns + 1);
     if (!busy->slot && !healed && virtual_chance(&side->random, port->card.missing) &&
-        port->busy_n < port->card.ring / 4)
+        port->busy_n < port->card.ring / DST_RING_MISSING)
         busy->done_ns = HARP_NEVER;
     if (busy->path == DST_NOWHERE || (side->number == 1 && !dst_side_established(side))) {
         bool stranger = busy->path == DST_NOWHERE;

@@ -21,6 +21,8 @@
 #define DST_NOWHERE 255 /* the path to a stranger */
 #define DST_PORT_BASE 5000
 
+enum { DST_RING_MISSING = 4 }; /* at most one in so many of the ring is missing */
+
 struct dst_card {
     bool pool;            /* receives into frames of the pool, and sends frames */
     uint32_t payload_max; /* UDP payload */

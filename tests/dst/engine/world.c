@@ -75,6 +75,8 @@ static uint32_t draw_frames(struct world *w, const struct dst_side *side)
     uint32_t each = side->wanted.stream_frames + side->wanted.draft_frames;
     /* A half-open connection has its frames reserved, too. */
     uint32_t least = side->card.fill + each * (w->kind == DST_FLOOD ? HALF_OPEN_MOST + 1 : 1);
+    if (side->card.missing)
+        least += side->card.ring / DST_RING_MISSING; /* which the card never gives back */
     return least + 1 + (uint32_t)draw_below(w, draw_chance(w, 500) ? 64 : 2048);
 }
 
