@@ -46,7 +46,8 @@ class PacketNetwork:
         self._communicators: list[PacketCommunicator] = []
         self._background = BackgroundTraffic(env, self.transport, site.background,
                                              TcpCarrier(self.transport, self.timed))
-        self._repeats = Repeats(env, self.timed.stand) if repeats and is_steady(site) else None
+        self._repeats = Repeats(env, self.timed.stand, lambda: self.timed.world.counts().lost) if (
+            repeats and is_steady(site)) else None
         self._tell_paths()
         self._notes: list[str] = []
         self._captures = site.capture is not None

@@ -8,8 +8,8 @@ a kind that is always alone scatter around a mean. The first `FIRST` are simulat
 before the network has worked for `WARM_S`, and more until the standard error of the mean of the
 last `EVERY` is at most `ERROR` of it. From then on a batch takes that mean, but for each
 `EVERY`-th, which is simulated and counts for it, so that a change is seen. Where
-packets collide or are lost times scatter more, and more is simulated, up to all. A kind that was
-not alone once is always simulated.
+packets collide times scatter more, and more is simulated. All is simulated once a packet was lost,
+since losses fall otherwise where times are shifted, and of a kind that was not alone once.
 
 The network's clock stands while nothing but such batches is under way, so that sessions are not
 idle for longer than they would be. The idea is that of memoization in Long et al., NSDI 2026
@@ -97,10 +97,12 @@ class Repeats:
     Args:
         env: the simpy environment.
         stand: lets the network's clock stand for these seconds, which were the last.
+        lost: gives the packets that were lost so far.
     """
 
-    def __init__(self, env: simpy.Environment, stand: Callable[[float], None]) -> None:
-        self._env, self._stand = env, stand
+    def __init__(self, env: simpy.Environment, stand: Callable[[float], None],
+                 lost: Callable[[], int]) -> None:
+        self._env, self._stand, self._lost = env, stand, lost
         self._kinds: dict[tuple[Hashable, ...], Kind] = {}
         self._gathering: Batch | None = None
         self._open: list[Batch] = []
@@ -130,7 +132,7 @@ class Repeats:
         kind.met += 1
         self._open.append(batch)
         self._compare(batch)
-        batch.is_known = self._worked_s >= WARM_S and kind.is_known
+        batch.is_known = self._worked_s >= WARM_S and kind.is_known and not self._lost()
         self._met += len(batch.keys)
         if batch.is_known:
             self._known += len(batch.keys)
