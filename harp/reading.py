@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 SHOWN = 60
 """Characters of a wrong value that an error repeats."""
-
-
 LONGEST_WORD = 1000
 """Characters of a word that an error repeats whole, such as a path."""
 MOST_BYTES = 1 << 30
 """Largest file that is read unless a caller has a limit of its own; the plan of an all-to-all
 between 2,048 ranks has half of that."""
+PART_BYTES = 1 << 20
+"""Bytes that a file is read by."""
 
 
 def read_bytes(path: str | Path, most_bytes: int = MOST_BYTES) -> bytes:
@@ -40,11 +40,13 @@ def read_bytes(path: str | Path, most_bytes: int = MOST_BYTES) -> bytes:
 
     Raises OSError, EFBIG for a file, or a device without end, of more than ``most_bytes``.
     """
+    data = bytearray()
     with open(path, "rb", opener=_open_at_once) as stream:
-        data = stream.read(most_bytes + 1)
-    if len(data) > most_bytes:
-        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
-    return data
+        while part := stream.read(PART_BYTES):  # to ask for all at once takes as much memory
+            data += part
+            if len(data) > most_bytes:
+                raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
+    return bytes(data)
 
 
 def read_text(path: str | Path) -> str:

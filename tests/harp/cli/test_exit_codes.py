@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -126,6 +127,14 @@ def test_a_file_without_end_is_not_read_for_ever() -> None:
     assert read_bytes("/dev/null") == b""
     with pytest.raises(OSError, match="File too large"):
         read_bytes("/dev/zero", 1 << 20)
+
+
+def test_a_small_file_takes_little_memory(files: dict[str, Path]) -> None:
+    tracemalloc.start()
+    read_bytes(files["junk"])
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 10 << 20
 
 
 def test_a_sentence_repeats_no_control_characters_and_no_endless_words() -> None:
