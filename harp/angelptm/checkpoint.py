@@ -34,10 +34,9 @@ TYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16
 """Names of torch's types in the header."""
 MOST_STEPS = 1 << 62
 SCALER_NUMBERS = 3
-"""What a scaler keeps (`harp.angelptm.scaler`)."""
-
-
+"""Numbers of a scaler's state (`harp.angelptm.scaler`)."""
 READ_BYTES = 1 << 20
+"""Bytes that a file is read by before it is mapped."""
 
 
 class CheckpointError(OSError):

@@ -219,8 +219,8 @@ def drop_output(stream: TextIO) -> None:
 
     Python flushes its standard streams once more at exit; that would be a traceback.
     """
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    with contextlib.suppress(OSError, ValueError), Path(os.devnull).open("wb") as nowhere:
+        os.dup2(nowhere.fileno(), stream.fileno())
 
 
 def _write_stdout(data: bytes) -> None:

@@ -42,7 +42,7 @@ GRACE_S = 5.0
 """Time between SIGTERM and SIGKILL."""
 CAUSE_S = 2.0
 """Time for a rank that another one reports as gone to end, so that it is named first."""
-UNHEARD = -1
+OUTPUT_GONE = -1
 """In the place of a rank's number: what ranks print cannot be written any more."""
 GONE = re.compile(rb"\brank (\d+) is gone\b")
 """LightCC's message at the remaining ranks (`harp.lightcc.peers`)."""
@@ -177,7 +177,7 @@ class Job:
                 except OSError as error:
                     drop_output(target)  # the others' lines too; a full pipe would stop a rank
                     self._unwritten = self._unwritten or error
-                    self._events.put((UNHEARD, 0))
+                    self._events.put((OUTPUT_GONE, 0))
 
     def wait(self) -> tuple[int, str]:
         """Wait for the end. Gives the status, and a sentence about what went wrong or none."""
@@ -190,8 +190,7 @@ class Job:
                 continue
             if self._unwritten:
                 self.end()
-                return 1, ("what the ranks print cannot be written: "
-                           f"{(self._unwritten.strerror or '').lower()}; they were ended")
+                return 1, f"{self._why_unwritten(self._unwritten)}; they were ended"
             self._take_leave(number)
             if status == 0 or number in self._left:
                 continue
@@ -209,9 +208,12 @@ class Job:
                 sys.stderr.write(f"{why}; {left} go on\n")
         self._finish_output()
         if self._unwritten:
-            return 1, ("what the ranks printed could not be written: "
-                       f"{(self._unwritten.strerror or '').lower()}")
+            return 1, self._why_unwritten(self._unwritten)
         return 0, ""
+
+    @staticmethod
+    def _why_unwritten(error: OSError) -> str:
+        return f"the output of the ranks cannot be written: {(error.strerror or '').lower()}"
 
     def _take_leave(self, number: int) -> None:
         end_group(self._live.pop(number), signal.SIGKILL)  # what it left behind
@@ -229,7 +231,7 @@ class Job:
             while gone in self._live and (left := limit - time.monotonic()) > 0:
                 with contextlib.suppress(queue.Empty):
                     other, ended[other] = self._events.get(timeout=left)
-                    if other != UNHEARD:
+                    if other != OUTPUT_GONE:
                         self._take_leave(other)
             if gone is None or ended.get(gone, 0) == 0:
                 return number, ended[number]

@@ -224,7 +224,7 @@ def test_ranks_do_not_wait_for_an_output_that_is_gone(opened, why):
                            stderr=subprocess.PIPE, check=False, timeout=PATIENCE_S)
     os.close(output)
     assert ended.returncode == 1
-    assert ended.stderr == (f"error: what the ranks print cannot be written: {why}; they were "
+    assert ended.stderr == (f"error: the output of the ranks cannot be written: {why}; they were "
                             "ended\n")
 
 
