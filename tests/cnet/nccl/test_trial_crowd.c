@@ -6,7 +6,6 @@
  * how many descriptors the rank took meanwhile, and how many trials had a result.
  */
 #define _GNU_SOURCE
-#include <dirent.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -17,6 +16,7 @@
 #include <unistd.h>
 
 #include "check.h"
+#include "descriptors.h"
 #include "nccl/abi.h"
 
 #define GOOD(call) CHECK((call) == NCCL_SUCCESS, "%s failed", #call)
@@ -123,17 +123,6 @@ static long read_mib(const char *name)
             kib = atol(line + strlen(name) + 1);
     fclose(from);
     return kib >> 10;
-}
-
-static int count_descriptors(void)
-{
-    int n = 0;
-    DIR *folder = opendir("/proc/self/fd");
-    CHECK(folder, "there is no /proc/self/fd");
-    while (readdir(folder))
-        n++;
-    closedir(folder);
-    return n;
 }
 
 static bool accept_host(struct host *host)

@@ -5,7 +5,6 @@
  * many comms to each host. Prints their number, the time, and how much more memory and how many
  * more descriptors there were on the way than in the end.
  */
-#include <dirent.h>
 #include <malloc.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -14,6 +13,7 @@
 #include <time.h>
 
 #include "check.h"
+#include "descriptors.h"
 #include "nccl/abi.h"
 
 #define GOOD(call) CHECK((call) == NCCL_SUCCESS, "%s failed", #call)
@@ -45,17 +45,6 @@ static long count_allocated_mib(void)
 {
     struct mallinfo2 of = mallinfo2();
     return (long)((of.uordblks + of.hblkhd) >> 20);
-}
-
-static int count_descriptors(void)
-{
-    int n = 0;
-    DIR *folder = opendir("/proc/self/fd");
-    CHECK(folder, "there is no /proc/self/fd");
-    while (readdir(folder))
-        n++;
-    closedir(folder);
-    return n;
 }
 
 static bool go_on(struct end *end)
