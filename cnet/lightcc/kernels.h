@@ -33,7 +33,7 @@ static inline uint32_t harp_magnitude(const float *value)
     return bits & UINT32_C(0x7FFFFFFF);
 }
 
-/* Rule by which values of a chunk become levels (few_bits.h). */
+/* Rule that turns the values of a chunk into levels (few_bits.h). */
 struct harp_rounding {
     float inverse; /* of the scale */
     float scale;

@@ -260,7 +260,7 @@ void trial_end(struct trial *trial)
 
 /* ---- The listening end ---- */
 
-/* Hosts whose trials this rank serves now. Both connections of a trial come from one of them. */
+/* Hosts that this rank runs trials with now. A trial has two connections, both from one host. */
 static struct guest {
     struct harp_address host;
     uint64_t until_ns; /* the place is free then */

@@ -106,7 +106,7 @@ static uint32_t waited_ns(const struct harp_xdp *xdp, const uint8_t *packet)
     return waited < WAITED_MOST_NS ? (uint32_t)waited : 0;
 }
 
-/* Make an arrival of a packet; false if it is none of ours, whose frame goes back. */
+/* Make an arrival of a packet. A packet to another address is false, and its frame is free. */
 static bool make_arrival(struct harp_xdp *xdp, const struct xdp_desc *desc,
                          struct harp_arrival *arrival, struct harp_address *from)
 {

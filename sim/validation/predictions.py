@@ -267,9 +267,9 @@ through in 0.1 ms. They count between regions. The cost of a byte for a thread a
 differ between hosts by a factor of two and three, and one figure stands for all.
 
 Below a MiB it is hops and the launch of a kernel: 10 us on most hosts, 40 on some, which no source
-explains. LL saves a third to a half of RDMA's hop. Of EFA one figure stands for devices whose hop
-takes 20 us (g7e, p6) and 60 (p3dn, p4d). GPUDirect-TCPX and TCPXO pay for messages as TCP does, not
-for bytes; nobody publishes how much.
+explains. LL saves a third to a half of RDMA's hop. One figure stands for all devices of EFA,
+although a hop takes 20 us on some (g7e, p6) and 60 on others (p3dn, p4d). GPUDirect-TCPX and TCPXO
+pay for messages as TCP does, not for bytes; nobody publishes how much.
 
 Trees through whole hosts stay at what NCCL's own table gives them, a ceiling of each channel and a
 share of it up to 256 MiB; NCCL 2.7 reached half of that. Hosts without NVLink stay at what their
