@@ -36,7 +36,7 @@ arm() { # bulk data from here to the peer namespace
 ping -c 1 -w 10 10.0.0.2 >ping
 """
 # With all that QEMU can emulate Linux 5.10 does not bring up its second CPU.
-CPU = "Haswell,-erms"
+CPU = "Haswell,-erms,-pclmulqdq"
 
 
 @pytest.fixture(scope="session")
