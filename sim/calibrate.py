@@ -70,20 +70,19 @@ def _hold(path: Path, *, as_json: bool) -> bool:
 
 
 def _hold_published(*, as_json: bool) -> bool:
-    """Fit kernel-tcp to published measurements; whether a shipped value is stale."""
+    """Fit stacks to published measurements; whether a shipped value is stale."""
     from sim.calibration import joint_fit
 
-    fit = joint_fit.fit_published()
+    fits = joint_fit.fit_published()
     if as_json:
-        _print_json(joint_fit.fit_json(fit))
+        _print_json(joint_fit.fits_json(fits))
     else:
-        joint_fit.print_fit(fit)
-    stale = [parameter.name for parameter in fit.parameters if parameter.stale]
-    if fit.deviation is not None and fit.deviation.stale:
-        stale.append("deviation")
+        for fit in fits:
+            joint_fit.print_fit(fit)
+    stale = [name for fit in fits for name in fit.stale]
     if stale:
-        click.echo(f"error: Stale: {', '.join(stale)} of {joint_fit.STACK}; write the fitted "
-                   "values into its file.", err=True)
+        click.echo(f"error: Stale: {', '.join(stale)}; write the fitted values into the stacks' "
+                   "files.", err=True)
     return bool(stale)
 
 

@@ -1,10 +1,10 @@
-"""Fit kernel-tcp jointly to all published measurements that are marked for it, and leave each out.
+"""Fit stacks jointly to the published measurements that are marked for it, and leave each out.
 
-A case (`sim.validation.case`) marks figures with ``fits: true``. The parameters of `FITTED` are
-chosen together so that the sum of the absolute logarithms of prediction over measurement is
-smallest: half of the rows come out too fast and half too slow, and a row that the model does not
-understand pulls no more than any other. They stand on a lattice of 3 % steps, which is far finer
-than what the rows agree on.
+A case (`sim.validation.case`) marks figures with ``fits: true``; they are of the stack of their
+scenario. The parameters of a stack (`FITTED`) are chosen together so that the sum of the absolute
+logarithms of prediction over measurement is smallest: half of the rows come out too fast and half
+too slow, and a row that the model does not understand pulls no more than any other. They stand on a
+lattice of 3 % steps, which is far finer than what the rows agree on.
 
 *Left out*, a row is predicted by the fit to all rows of other sources, since the rows of one source
 share its hosts. A parameter's interval is what single sources would need: from each of them the
@@ -15,10 +15,6 @@ What is left is ``deviation``, a random effect of the source: rows left out miss
 draws of all parameters explain, and the variance that is missing (of logarithms, each source
 counting once) is its own. Its interval is that of draws (`sim.answer.uncertainty`): a triangle of
 this variance. Its size follows only from rows of the fit that are left out.
-
-Show the joint fit to published measurements: its parameters, and each row left out.
-
-Predict published figures by the fit that never saw their source.
 """
 
 from __future__ import annotations
@@ -48,8 +44,12 @@ if TYPE_CHECKING:
     from sim.validation.predictions import Prediction
 
 
-STACK = "kernel-tcp"
-FITTED = ("cost_per_byte", "memory_per_byte", "start_latency")
+FITTED = {
+    "kernel-tcp": ("cost_per_byte", "memory_per_byte", "start_latency"),
+    "tcpx": ("cost_per_message",),
+    "tcpxo": ("cost_per_message",),
+}
+"""Parameters by stack."""
 STEP = 1.03
 """Ratio of neighbouring values."""
 STRIDES = (8, 4, 2, 1)
@@ -64,7 +64,6 @@ TRIANGLE = 6.0
 """Square of a triangle's half base over its variance."""
 
 Point = tuple[int, ...]
-ORIGIN = (0,) * len(FITTED)
 
 
 @dataclass(frozen=True)
@@ -75,6 +74,12 @@ class Row:
     source: str
     figure: Figure
     cluster: Cluster
+
+    @property
+    def stack(self) -> str:
+        """Stack of the figure's scenario."""
+        return next(each.stack for each in self.cluster.topology.scenarios
+                    if each.name == self.figure.scenario)
 
 
 @dataclass(frozen=True)
@@ -128,22 +133,38 @@ class Deviation:
 
 @dataclass(frozen=True)
 class PublishedFit:
-    """The answer of ``python -m sim.calibrate --published``."""
+    """What ``python -m sim.calibrate --published`` says of a stack."""
 
+    stack: str
     parameters: tuple[FittedParameter, ...]
     rows: tuple[FittedRow, ...]
     deviation: Deviation | None = None
-    """None where it was not asked for."""
+    """None where it was not asked for, or the stack's is of another origin."""
+
+    @property
+    def stale(self) -> list[str]:
+        """Names of what is shipped with another value than the fit's, behind their stack's."""
+        found = [each.name for each in self.parameters if each.stale]
+        if self.deviation is not None and self.deviation.stale:
+            found.append("deviation")
+        return [f"{self.stack}.{name}" for name in found]
 
 
-def fit_published(paths: Sequence[Path] | None = None, *, bounds: bool = True) -> PublishedFit:
-    """Fit to the marked figures of these cases (all by default).
+def fit_published(paths: Sequence[Path] | None = None, *,
+                  bounds: bool = True) -> list[PublishedFit]:
+    """Fit each stack to the marked figures of these cases (all by default).
 
     Args:
         paths: the cases.
         bounds: also find the parameters' intervals (fits to each source alone) and the deviation.
     """
-    search = Search(marked_rows(case_files() if paths is None else paths))
+    rows = marked_rows(case_files() if paths is None else paths)
+    by_stack = {stack: [row for row in rows if row.stack == stack] for stack in FITTED}
+    return [_fit_stack(stack, some, bounds=bounds) for stack, some in by_stack.items() if some]
+
+
+def _fit_stack(stack: str, marked: Sequence[Row], *, bounds: bool) -> PublishedFit:
+    search = Search(stack, marked)
     best = search.fit(range(len(search.rows)))
     rows, alone = [], []
     for source, own in search.by_source().items():
@@ -153,8 +174,8 @@ def fit_published(paths: Sequence[Path] | None = None, *, bounds: bool = True) -
                            search.prediction(number, left_out)) for number in own]
         if bounds:
             alone.append(search.fit(own, best, search.axes_of(own, best)))
-    return PublishedFit(tuple(_parameters(search, [best, *alone])), tuple(rows),
-                        _deviation(rows) if bounds else None)
+    return PublishedFit(stack, tuple(_parameters(search, [best, *alone])), tuple(rows),
+                        _deviation(stack, rows) if bounds else None)
 
 
 def marked_rows(paths: Sequence[Path]) -> list[Row]:
@@ -172,15 +193,16 @@ def marked_rows(paths: Sequence[Path]) -> list[Row]:
 class Search:
     """Descends on a lattice of parameter values, and remembers each row's prediction at a point."""
 
-    def __init__(self, rows: Sequence[Row]) -> None:
-        self.rows = rows
-        shipped = load_stack(STACK)
-        self.origin = [float(getattr(shipped, name).value) for name in FITTED]
+    def __init__(self, stack: str, rows: Sequence[Row]) -> None:
+        self.stack, self.rows, self.names = stack, rows, FITTED[stack]
+        shipped = load_stack(stack)
+        self.shipped = [float(getattr(shipped, name).value) for name in self.names]
+        self.origin: Point = (0,) * len(self.names)
         self._known: dict[tuple[int, Point], float] = {}
 
     def values(self, point: Point) -> list[float]:
         """Parameter values at a point; the shipped ones at the origin."""
-        return [value * STEP**steps for value, steps in zip(self.origin, point, strict=True)]
+        return [value * STEP**steps for value, steps in zip(self.shipped, point, strict=True)]
 
     def prediction(self, number: int, point: Point) -> float:
         """The simulator's answer to a row at a point."""
@@ -189,8 +211,8 @@ class Search:
 
     def _predict(self, rows: Collection[int], point: Point) -> None:
         missing = [number for number in sorted(set(rows)) if (number, point) not in self._known]
-        figures = {f"{STACK}.{name}": value
-                   for name, value in zip(FITTED, self.values(point), strict=True)}
+        figures = {f"{self.stack}.{name}": value
+                   for name, value in zip(self.names, self.values(point), strict=True)}
         for number in missing:
             row = self.rows[number]
             self._known[number, point] = predict(row.cluster, row.figure, Settings(figures))
@@ -201,10 +223,15 @@ class Search:
         return sum(abs(math.log(self._known[number, point] / self.rows[number].figure.value))
                    for number in rows)
 
-    def fit(self, rows: Collection[int], start: Point = ORIGIN,
-            axes: Collection[int] = tuple(range(len(FITTED)))) -> Point:
-        """Point of the lattice that fits ``rows`` best, found downhill from ``start``."""
-        best, least = start, self.loss(rows, start)
+    def fit(self, rows: Collection[int], start: Point | None = None,
+            axes: Collection[int] | None = None) -> Point:
+        """Point of the lattice that fits ``rows`` best, found downhill from ``start``.
+
+        Without arguments: from what is shipped, along all axes.
+        """
+        best = self.origin if start is None else start
+        axes = range(len(self.names)) if axes is None else axes
+        least = self.loss(rows, best)
         for stride in STRIDES:
             moved = True
             while moved:
@@ -221,7 +248,7 @@ class Search:
         """Axes along which a quarter of the parameter moves some row by `LEAST_CHANGE`."""
         self._predict(rows, point)
         moved = []
-        for axis in range(len(FITTED)):
+        for axis in range(len(self.names)):
             near = _moved(point, axis, STRIDES[0])
             self._predict(rows, near)
             if any(abs(math.log(self._known[number, near] / self._known[number, point]))
@@ -244,30 +271,31 @@ def _moved(point: Point, axis: int, change: int) -> Point:
 def _parameters(search: Search, points: Sequence[Point]) -> list[FittedParameter]:
     """Each parameter at the first point, and within which bounds the others lie."""
     found = []
-    for number, name in enumerate(FITTED):
+    for number, name in enumerate(search.names):
         values = [search.values(point)[number] for point in points]
-        found.append(FittedParameter(name, search.origin[number], values[0], min(values),
+        found.append(FittedParameter(name, search.shipped[number], values[0], min(values),
                                      max(values)))
     return found
 
 
-def _deviation(rows: Sequence[FittedRow]) -> Deviation:
+def _deviation(stack: str, rows: Sequence[FittedRow]) -> Deviation | None:
     """Deviation of a source that the fit never saw; see the module's manual."""
+    shipped = load_stack(stack).deviation
+    if shipped is None or shipped.confidence != "fitted":
+        return None
     by_source: dict[str, list[float]] = {}
     for row in rows:
-        missing = math.log(row.left_out / row.row.figure.value) ** 2 - _explained(row.row)
+        missing = math.log(row.left_out / row.row.figure.value) ** 2 - _explained(stack, row.row)
         by_source.setdefault(row.row.source, []).append(missing)
     variance = max(0.0, mean(mean(some) for some in by_source.values()))
-    shipped = load_stack(STACK).deviation
-    return Deviation(1.0 if shipped is None else shipped.interval[1],
-                     math.exp(math.sqrt(TRIANGLE * variance)))
+    return Deviation(shipped.interval[1], math.exp(math.sqrt(TRIANGLE * variance)))
 
 
-def _explained(row: Row) -> float:
+def _explained(stack: str, row: Row) -> float:
     """Variance of a row's logarithm by draws of all parameters but the deviation itself."""
     topology = row.cluster.topology
     open_ = [unknown for unknown in unknowns(topology, alone=True)
-             if unknown.name != f"{STACK}.deviation"]
+             if unknown.name != f"{stack}.deviation"]
     logs = [math.log(predict(row.cluster, row.figure, Settings(
         {unknown.name: unknown.quantile(share)
          for unknown, share in zip(open_, point.tolist(), strict=True)})))
@@ -275,7 +303,7 @@ def _explained(row: Row) -> float:
     return pvariance(logs)
 
 
-VERSION = 1
+VERSION = 2
 
 
 def print_fit(fit: PublishedFit, console: Console | None = None) -> None:
@@ -289,14 +317,14 @@ def print_fit(fit: PublishedFit, console: Console | None = None) -> None:
 
     figures, rows = fit.parameters, fit.rows
     show(console, grid([
-        column("parameter", [f"{STACK}.{each.name}" for each in figures], align="left"),
+        column("parameter", [f"{fit.stack}.{each.name}" for each in figures], align="left"),
         column("shipped", [_short(each.name, each.shipped) for each in figures]),
         column("fitted", [_short(each.name, each.value) for each in figures]),
         column("interval", [f"{_short(each.name, each.low)}..{_short(each.name, each.high)}"
                             for each in figures]),
     ]))
     if fit.deviation is not None:
-        show(console, Text(f"{STACK}.deviation: 1, within {1 / fit.deviation.value:.2f} to "
+        show(console, Text(f"{fit.stack}.deviation: 1, within {1 / fit.deviation.value:.2f} to "
                            f"{fit.deviation.value:.2f} (shipped: {fit.deviation.shipped:.2f})."))
     show(console, grid([
         column("case", [row.row.case for row in rows], align="left"),
@@ -327,11 +355,14 @@ def _short(name: str, value: float) -> str:
     return quantity(name, float(f"{value:.3g}"))
 
 
-def fit_json(fit: PublishedFit) -> dict[str, Any]:
+def fits_json(fits: Sequence[PublishedFit]) -> dict[str, Any]:
     """Return plain data for ``--json``; docs/use/calibrate.md lists every key."""
+    return {"version": VERSION, "stacks": [_fit_json(fit) for fit in fits]}
+
+
+def _fit_json(fit: PublishedFit) -> dict[str, Any]:
     return {
-        "version": VERSION,
-        "stack": STACK,
+        "stack": fit.stack,
         "parameters": [{
             "name": each.name, "shipped": rounded(each.shipped), "fitted": rounded(each.value),
             "low": rounded(each.low), "high": rounded(each.high), "stale": each.stale,
@@ -352,6 +383,6 @@ def left_out(rows: Sequence[Prediction]) -> list[Prediction]:
     """Give fitted rows the prediction of the fit that never saw their source."""
     if not any(row.figure.fits for row in rows):
         return list(rows)
-    fit = fit_published(bounds=False)
-    found = {(row.row.case, row.row.figure): row.left_out for row in fit.rows}
+    found = {(row.row.case, row.row.figure): row.left_out
+             for fit in fit_published(bounds=False) for row in fit.rows}
     return [row.moved_to(found[row.case, row.figure]) if row.figure.fits else row for row in rows]

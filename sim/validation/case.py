@@ -69,7 +69,7 @@ class Figure(Model):
     within: PositiveShare = 0.25
     """Largest relative error that counts as agreement."""
     fits: Flag = False
-    """Whether the parameters of kernel-tcp are fitted to it."""
+    """Whether parameters of its scenario's stack are fitted to it."""
     first: tuple[Ratio, Ratio, Ratio] | None = None
     """What was predicted before anybody here had used the figure, by the defaults and shipped
     margins of that day: prediction, P10 and P90 over publication, all as speeds. It stays."""

@@ -226,9 +226,9 @@ case in `sim/validation/cases` and every published row of `topologies/` is simul
 shipped parameters. P10 and P90 come from draws of every uncertain parameter and of what the source
 leaves out, widened by what the rows of *all other* sources miss them by (a margin for training
 and one for collectives, `sim/answer/margins.py`): no interval here knows its own source.
-`kernel-tcp` is fitted to the rows marked *left out*; the prediction of such a row comes from the
-fit to all other sources (`python -m sim.calibrate --published`). No other row was used for any fit;
-the shipped margins, which a new cluster gets, are those of all rows.
+`kernel-tcp`, `tcpx` and `tcpxo` are fitted to the rows marked *left out*; the prediction of such a
+row comes from the fit to all other sources (`python -m sim.calibrate --published`). No other row
+was used for any fit; the shipped margins, which a new cluster gets, are those of all rows.
 
 To add a case, copy a file of `sim/validation/cases`, give the cluster, the figures and their
 source, and run the command: a row that is off by more than a quarter needs a `note` with a reason.
@@ -269,7 +269,8 @@ differ between hosts by a factor of two and three, and one figure stands for all
 Below a MiB it is hops and the launch of a kernel: 10 us on most hosts, 40 on some, which no source
 explains. LL saves a third to a half of RDMA's hop. One figure stands for all devices of EFA,
 although a hop takes 20 us on some (g7e, p6) and 60 on others (p3dn, p4d). GPUDirect-TCPX and TCPXO
-pay for messages as TCP does, not for bytes; nobody publishes how much.
+pay for messages, not for bytes: each has one cost of a message, fitted to two tables, which for
+TCPXO contradict each other threefold.
 
 Trees through whole hosts stay at what NCCL's own table gives them, a ceiling of each channel and a
 share of it up to 256 MiB; NCCL 2.7 reached half of that. Hosts without NVLink stay at what their

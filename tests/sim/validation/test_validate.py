@@ -165,7 +165,7 @@ def test_a_row_is_left_out_with_all_of_its_source(tmp_path):
     """Two sources that contradict each other: each is predicted by the other's figures alone."""
     slow = synthetic(tmp_path, "slow", "slow", "0.8GB/s")
     fast = synthetic(tmp_path, "fast", "fast", "1.6GB/s")
-    fit = fit_published([slow, fast])
+    fit = fit_published([slow, fast])[0]
     for row in fit.rows:
         other = 1.6e9 if row.row.source == "slow" else 0.8e9
         assert row.left_out / 8 == pytest.approx(other, rel=0.05), row.row.case
@@ -179,10 +179,10 @@ def test_a_row_is_left_out_with_all_of_its_source(tmp_path):
 def test_deviation_covers_errors_that_parameters_do_not_explain(tmp_path):
     """Sources that agree leave none; those that differ sixteenfold more than their parameters."""
     same = [synthetic(tmp_path, name, name, "1.2GB/s") for name in ("a", "b")]
-    assert fit_published(same).deviation.value == pytest.approx(1.0)
+    assert fit_published(same)[0].deviation.value == pytest.approx(1.0)
     apart = [synthetic(tmp_path, "slow", "slow", "0.2GB/s"),
              synthetic(tmp_path, "fast", "fast", "3.2GB/s")]
-    found = fit_published(apart).deviation
+    found = fit_published(apart)[0].deviation
     # Each is missed sixteenfold, and a triangle of that variance reaches further by sqrt(6).
     assert 0.8 * math.sqrt(6) * math.log(16) < math.log(found.value) < math.sqrt(6) * math.log(17)
     assert found.stale
@@ -190,7 +190,7 @@ def test_deviation_covers_errors_that_parameters_do_not_explain(tmp_path):
 
 @pytest.mark.long
 def test_the_shipped_deviation_is_of_the_rows_of_the_fit():
-    deviation = fit_published().deviation
+    deviation = fit_published()[0].deviation
     assert not deviation.stale
     shipped = load_stack("kernel-tcp").deviation
     assert shipped.interval == pytest.approx((1 / deviation.shipped, deviation.shipped), rel=0.01)
@@ -203,7 +203,7 @@ def test_a_left_out_prediction_does_not_depend_on_what_was_measured(tmp_path):
     found = []
     for value in ("0.8GB/s", "1.2GB/s"):
         slow = synthetic(tmp_path, "slow", "slow", value)
-        search = Search(marked_rows([slow, fast]))
+        search = Search("kernel-tcp", marked_rows([slow, fast]))
         found.append(search.prediction(0, search.fit([1])))
     assert found[0] == found[1]
 
@@ -211,9 +211,9 @@ def test_a_left_out_prediction_does_not_depend_on_what_was_measured(tmp_path):
 def test_the_fit_gives_back_what_made_the_rows(tmp_path):
     path = synthetic(tmp_path, "one", "one", "1.29GB/s")
     row = marked_rows([path])[0]
-    search = Search([row])
+    search = Search("kernel-tcp", [row])
     best = search.fit([0])
-    assert len(best) == len(FITTED)
+    assert len(best) == len(FITTED["kernel-tcp"])
     assert search.prediction(0, best) == pytest.approx(row.figure.value, rel=0.03)
 
 
