@@ -1,5 +1,7 @@
 """Networks under the collectives: paths of messages, and the fidelities that move their bytes.
 
+Where to look:
+
     interface.py      what a training step knows of any network
     fidelity.py       makes a network by the name of its fidelity: flow/, packet/, lab/
     transport.py      which resources a message uses, and what it costs there by its host stack

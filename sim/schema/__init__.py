@@ -1,5 +1,7 @@
 """The topology file: its model, its loader, and errors that point at a line and a column.
 
+Where to look:
+
     load.py          the way in: source, then form, then sense
     source.py        YAML as nodes that remember line and column; --set
     model.py         the whole file; its keys are in hosts.py and *_keys.py
