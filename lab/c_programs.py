@@ -96,19 +96,29 @@ def library(flags: Sequence[str] = SANITIZED) -> Path:
 
     It lies in build/, named after the sources' contents; ``build`` takes it as a source.
     """
-    sources = sorted(path for path in (ROOT / "cnet").glob("*/*.[ch]")
-                     if path.parent.name != "nccl")
-    folder = kept_folder("cnet", flags, sources, most=12)
-    archive = folder / "libcnet.a"
+    return _kept_archive("cnet", flags, sorted(
+        path for path in (ROOT / "cnet").glob("*/*.[ch]") if path.parent.name != "nccl"))
+
+
+def plugin_library(flags: Sequence[str] = SANITIZED) -> Path:
+    """Compile the NCCL plugin as such an archive; it needs that of `library` behind it."""
+    headers = (path for path in (ROOT / "cnet").glob("*/*.h") if path.parent.name != "nccl")
+    return _kept_archive("plugin", [*flags, "-fvisibility=hidden"], sorted(
+        [*headers, *(ROOT / "cnet" / "nccl").glob("*.[ch]")]))
+
+
+def _kept_archive(kind: str, flags: Sequence[str], files: Sequence[Path]) -> Path:
+    folder = kept_folder(kind, flags, files, most=12)
+    archive = folder / f"lib{kind}.a"
     with locked(folder):
         if not archive.exists():
-            _compile_archive([path for path in sources if path.suffix == ".c"], folder, flags)
+            _compile_archive([path for path in files if path.suffix == ".c"], archive, flags)
     return archive
 
 
-def _compile_archive(sources: Sequence[Path], folder: Path, flags: Sequence[str]) -> None:
+def _compile_archive(sources: Sequence[Path], archive: Path, flags: Sequence[str]) -> None:
     def one(source: Path) -> Path:
-        out = folder / f"{source.stem}.o"
+        out = archive.with_name(f"{source.stem}.o")
         command = [os.environ.get("CC", "cc"), *STRICT, *flags, "-c", str(source), "-o", str(out)]
         done = subprocess.run(command, capture_output=True, text=True, check=False,
                               timeout=PATIENCE_S)
@@ -117,9 +127,9 @@ def _compile_archive(sources: Sequence[Path], folder: Path, flags: Sequence[str]
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         objects = [str(path) for path in pool.map(one, sources)]
-    whole = folder / "whole.a"
+    whole = archive.with_name("whole.a")
     subprocess.run(["ar", "rcs", str(whole), *objects], check=True)
-    whole.rename(folder / "libcnet.a")
+    whole.rename(archive)
 
 
 def run(program: Path, *arguments: str) -> str:

@@ -15,7 +15,16 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lab.c_programs import HEADERS, ROOT, SANITIZED, build, kept_folder, library, locked
+from lab.c_programs import (
+    HEADERS,
+    ROOT,
+    SANITIZED,
+    build,
+    kept_folder,
+    library,
+    locked,
+    plugin_library,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -56,11 +65,11 @@ def tcp_ref(flags: Sequence[str] = SANITIZED, broken: str = "SOUND") -> Path:
 
 def harp(flags: Sequence[str] = SANITIZED) -> Path:
     """Build HARP's plugin; it takes the place of the compiled one that a wheel has."""
-    archive = library(list(dict.fromkeys([*flags, "-fPIC"])))
-    sources = sorted((CNET / "nccl").glob("*.c"))
-    exports = f"-Wl,--version-script={CNET / 'nccl' / 'exports.map'}"
-    return _made("libnccl-net-harp.so", sources, [*flags, *SHARED, "-fvisibility=hidden", exports],
-                 [archive], sorted((CNET / "nccl").glob("*.h")))
+    independent = list(dict.fromkeys([*flags, "-fPIC"]))
+    exports = CNET / "nccl" / "exports.map"
+    whole = f"-Wl,--whole-archive,{plugin_library(independent)},--no-whole-archive"
+    return _made("libnccl-net-harp.so", [], [*flags, *SHARED, f"-Wl,--version-script={exports}",
+                                             whole], [library(independent)], [exports])
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,14 @@
  *   harp_bench send --handle HANDLE [options]         one line of JSON when the receiver has enough
  *   harp_bench pairs --engines 1|2 [options]          both ends in each engine, an engine a CPU
  *
- * The sender has `flight` messages of `size` bytes under way, which it takes from `memory` bytes,
- * one after the other; the receiver posts as many, or with --stream is lent frames. With --drafts
- * the sender's messages lie in the engine's frames. With --both each end does both on the one
- * connection, and the receiving end counts the bytes of both directions. With --ping the receiving
- * end sends a message, the other sends it back, and so on. The first 8 bytes of a message are its
- * number, and it is checked. The engine is driven by the thread that uses it: one CPU an end. With
- * --thread it has its own, and bulk data's ends sleep while they have nothing to do.
+ * The sender keeps `flight` messages of `size` bytes under way and takes them one after the other
+ * from `memory` bytes. The receiver posts as many buffers, or with --stream borrows frames. With
+ * --drafts the sender's messages lie in the engine's frames. With --both each end sends and
+ * receives on the one connection, and the receiving end counts the bytes of both directions. With
+ * --ping the receiving end sends a message, the other sends it back, and so on. The first 8 bytes
+ * of a message are its number, which the receiver checks. The thread that uses an engine drives it,
+ * so each end takes one CPU. With --thread the engine has a thread of its own, and the ends of bulk
+ * data sleep while they have nothing to do.
  *
  * bench.h says when the receiver's clock runs.
  */

@@ -23,7 +23,7 @@ STREAM_BYTES = 8 << 20
 KERNELS = {"select": "selection_per_element", "scatter": "scatter_per_element",
            "cast": "cast_per_element"}
 ELEMENTS = 4 << 20
-"""As many as a rank of two hosts of two selects among in a step of lightcc.yaml."""
+"""Elements among which a rank selects in a step of lightcc.yaml, on two hosts of two ranks."""
 SECONDS = 0.2
 """Of each measurement of a kernel."""
 
@@ -33,7 +33,7 @@ def calibrate(ask: Ask, topology: Topology, training: Mapping[str, Any], element
     """Measure, and give the changes of the file.
 
     Args:
-        ask: has all ranks do something, and gives their answers.
+        ask: makes all ranks run a command, and gives their answers.
         topology: lightcc.yaml; a stack of the name of each backend, and a framework ``host``.
         training: what ``do="train"`` needs beside backend and hook.
         elements: gradients of a rank.

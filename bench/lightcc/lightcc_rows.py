@@ -1,7 +1,7 @@
 """Speed of LightCC against gloo, MPI and oneCCL, and of DDP steps against the simulator.
 
-Ranks are processes of this machine that live through all rounds, each with a group of LightCC and
-one of gloo, so that both move the same memory in turn (torch_rank.py). MPI's ranks are other
+Ranks are processes of this machine that live through all rounds. Each is in a group of LightCC and
+in one of gloo, which move the same memory in turn (torch_rank.py). MPI's ranks are other
 processes (mpi_rank.py): mpi4py with an Open MPI or MPICH on the PATH or beside the interpreter;
 oneccl.py describes oneCCL's. Rows of a missing library are left out. Rows of training run
 lightcc.yaml, which the simulator reads as well: two namespaces of two ranks each, DDP, layers that

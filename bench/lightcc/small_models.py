@@ -1,8 +1,8 @@
 """Small models and their data: a CNN on scikit-learn's digits, transformers on text.
 
-The text is that of this repository's pages. Figures are those of data that are held back from
-training. Losses have label smoothing: so the least one is above zero, and a share of it means
-something. Needs scikit-learn and torch.
+The text is this repository's pages. Figures are of data that were held back from training. Label
+smoothing keeps the least possible loss above zero, so that losses can be compared by their ratio.
+Needs scikit-learn and torch.
 """
 
 from __future__ import annotations

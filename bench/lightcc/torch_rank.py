@@ -1,9 +1,9 @@
 """A rank of LightCC and gloo: it reads commands from stdin, a line of JSON each, and answers each.
 
-All collectives that are compared are in the same processes, so that they are run in turn and have
-the same memory. Variables are torchrun's. A command is ``{"do": NAME, ...}``, and every rank must
-get the same ones; the answer has the seconds that the work took, how often it was done, and the
-CPU seconds that this rank spent.
+The same processes run all collectives that are compared, in turn and on the same memory. The
+environment is torchrun's. A command is ``{"do": NAME, ...}``, and every rank must get the same
+commands; the answer has the seconds that the work took, its repetitions, and the CPU seconds of
+this rank.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ STEPS = dict(zip(MODELS, (800, 500), strict=True))
 
 
 def train(model: str, arm: str, seed: int, share: float) -> dict[str, Any]:
-    """Train by one arm; gives the losses, and loss and accuracy on what was held back."""
+    """Train by one arm; gives the losses, and loss and accuracy on data that were held back."""
     task, steps = TASKS[model], int(STEPS[model] * share)
     torch.manual_seed(seed)
     net = DistributedDataParallel(task.model())
@@ -49,7 +49,7 @@ def train(model: str, arm: str, seed: int, share: float) -> dict[str, Any]:
 
 
 def main(file: str, share: float, seeds: list[int], models: list[str]) -> None:
-    """Train all arms of these models; rank 0 writes what came out."""
+    """Train all arms of these models; rank 0 writes the results."""
     torch.set_num_threads(1)
     dist.init_process_group("lightcc")
     found = {name: [train(name, arm, seed, share) for seed in seeds for arm in ARMS]

@@ -1,9 +1,9 @@
-"""Row disk: a table four times as large as its memory, beside what no table could be faster than.
+"""Row disk: a table four times as large as its memory, beside a lower bound of any table's time.
 
-The reference is the larger of two: the step of the same table in memory, and random reads of as
-many pages as a step with the cap reads, from a file of as many bytes, 64 at once. Batches do not
-repeat, for the rows of a few batches would fit. The file is in HARP_BENCH_DISK, or else in the
-folder for temporary files.
+The bound is the larger of two times: the step of the same table in memory, and random reads of as
+many pages as a step with the cap reads, 64 at once, from a file of the same size. Batches do not
+repeat, because the rows of a few batches would fit into memory. The file lies in HARP_BENCH_DISK,
+by default in the folder for temporary files.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 ROWS, TIMES = 2_000_000, 4
 """Rows, and the table's bytes over the cap."""
 WARM = 60
-"""Steps until the rows in memory are those that are used most."""
+"""Steps after which memory holds the rows that are used most."""
 AT_ONCE = 1024
 
 

@@ -1,9 +1,9 @@
-"""A peer's table of ids, in the peer's own environment: commands on stdin, in JSON.
+"""Another library's table of ids, in that library's environment: commands on stdin, in JSON.
 
-``python peer_loops.py PEER IDS ROWS DIM`` reads batches of ids from a file of numpy, all below
-ROWS, and makes a table that has these. ``{"do": "find", "seconds": s}`` looks up batch after batch,
-and ``{"do": "insert", "seconds": s}`` inserts new ids into an empty table; the answer has seconds
-and ids. It imports nothing of this project.
+``python peer_loops.py PEER IDS ROWS DIM`` reads batches of ids below ROWS from IDS, a file of
+numpy, and makes a table with all ids below ROWS. ``{"do": "find", "seconds": s}`` looks up batch
+after batch, and ``{"do": "insert", "seconds": s}`` inserts new ids into an empty table; the answer
+has the seconds and the number of ids. The program imports nothing of this project.
 """
 
 from __future__ import annotations

@@ -6,12 +6,12 @@
  *     PING     sends one, waits until it is back; takes samples   PONG
  *     PONG     sends each one back                                PING
  *
- * The first 8 bytes of a message are its number in the run, and it is checked. Whoever runs this
- * drives the engine too, so it belongs to HARP_PROGRESS_INLINE. `memory` holds `window` messages
- * each way (2 * window * size bytes); with `drafts` the ones that are sent lie in frames instead.
+ * The first 8 bytes of a message are its number in the run, which the receiver checks. The calling
+ * thread drives the engine too, so the engine needs HARP_PROGRESS_INLINE. `memory` holds `window`
+ * messages each way (2 * window * size bytes); with `drafts` those to send lie in frames instead.
  *
- * harp_perf_run works for `most_ns` and is called again until it has not returned MORE: so a signal
- * is seen in between. The two ends agree about runs by another way.
+ * Each call of harp_perf_run works for `most_ns`, so that the caller can handle signals in between,
+ * and returns MORE until the run is over. How the two ends agree on a run is the caller's matter.
  */
 #ifndef HARP_PERF_H
 #define HARP_PERF_H
@@ -32,7 +32,7 @@ struct harp_perf {
     /* The request. */
     uint32_t role;
     uint32_t size;
-    uint32_t window; /* 1 to 256; with PING 2 or more, as news of arrival may come late */
+    uint32_t window; /* 1 to 256; with PING 2 or more, as completions may come late */
     bool streamed, drafts;
     uint64_t messages;
     uint8_t *memory;

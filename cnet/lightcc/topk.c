@@ -1,9 +1,9 @@
-/* The least magnitude that is kept is found by Floyd and Rivest, "Expected time bounds for
- * selection" (CACM 1975): a sample says between which two magnitudes it almost surely lies, one
- * pass over the values gathers those between and counts those above, and among the few that were
- * gathered it is found digit by digit. A second pass takes what is as large. Where the sample was
- * wrong, or too many are alike, all values are gone through digit by digit: slower, with the same
- * result. */
+/* The threshold, which is the least magnitude that is kept, is found as by Floyd and Rivest,
+ * "Expected time bounds for selection" (CACM 1975). A sample gives two magnitudes between which the
+ * threshold almost surely lies. One pass gathers the values between these two and counts the larger
+ * ones; a search by digits finds the threshold among the few that were gathered. A second pass
+ * takes all values from the threshold up. If the sample was wrong, or too many values are equal,
+ * the search by digits goes over all values: slower, with the same result. */
 #include "topk.h"
 
 #include <assert.h>
@@ -20,9 +20,9 @@
 #define SAMPLES_MAX 65536
 #define BLOCK 1024 /* elements that stay in the cache from one step to the next */
 
-/* Of the float32 in `words` whose magnitude has `prefix` above `shift` + `width` bits, find the
- * digit of the one that is the `*rank`-th largest, and make *rank its place among those with this
- * digit. */
+/* One step of the search by digits. Only magnitudes that begin with `prefix` (their bits from
+ * `shift` + `width` up) count. Return the next `width` bits of the `*rank`-th largest of them, and
+ * set *rank to its place among those that share these bits. */
 static uint32_t find_digit(const float *words, size_t n, uint32_t prefix, uint32_t shift,
                            uint32_t width, size_t *rank)
 {
@@ -130,7 +130,7 @@ static struct gathered gather_within(const float *values, float *error, size_t n
     return gathered;
 }
 
-/* The selection: magnitudes above `least`, and the first `equals` that are equal to it. */
+/* The selected values: all with a magnitude above `least`, and the first `equals` that equal it. */
 struct selection {
     uint32_t least;
     size_t equals;

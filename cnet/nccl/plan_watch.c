@@ -1,9 +1,9 @@
 /* The thread that reads the plan of this rank, and delivers each new revision of its file.
  *
- * A file is asked for by name, which works for links that Kubernetes turns to another file and for
- * network file systems, where inotify says nothing. The thread sleeps but for one call of the
- * kernel each time, and never waits for `plugin.lock`: the caller that ends the plugin holds the
- * lock and waits for the thread.
+ * The thread looks at the file by its name, five times a second. That also finds a symbolic link
+ * that Kubernetes points at another file, and changes on network file systems, of which inotify
+ * reports neither. It costs one system call each time. The thread never waits for `plugin.lock`,
+ * because the caller that ends the plugin holds that lock while it waits for the thread.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -19,7 +19,7 @@
 
 #define LOOK_EVERY_MS 200
 
-/* Differences between two contents of a file. */
+/* Differs if the content of the file does. */
 struct file_state {
     dev_t device;
     ino_t inode;

@@ -3,9 +3,9 @@
  *     stage  | rest of a frame | whole frame | whole frame | part of one |
  *                                ^ handed out as they lie there
  *
- * A frame with a long payload goes to its place as soon as its header is there: what the stage has
- * of it is copied, and the next call reads the rest straight into the application's memory and the
- * next header into the stage. So payload in bulk is copied once, by the kernel.
+ * A long payload goes to its place in the application's memory as soon as its header is there: the
+ * part in the stage is copied, and the next call reads the rest straight to its place, and the next
+ * header into the stage. So the kernel's copy is the only one of nearly all payload in bulk.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -24,13 +24,13 @@ static const uint8_t *staged_header(const struct tcp_flow *flow)
     return flow->stage + flow->stage_from;
 }
 
-/* Of the frame that goes to its place. */
+/* Header of the frame whose payload goes straight to its place. */
 static uint8_t *placed_header(struct tcp_flow *flow)
 {
     return flow->headers[flow->header_at];
 }
 
-/* Of other versions one frame alone is understood, to be answered with the versions of this end. */
+/* Frames of this version, and FIRST of any other, which this end answers with its versions. */
 static bool is_frame(enum harp_wire_error error, const struct harp_header *header, size_t bytes)
 {
     bool other = error == HARP_WIRE_VERSION && header->type == HARP_FIRST;

@@ -11,8 +11,9 @@
  * nothing is left behind in a file system. Any process that shares the card may answer: the first
  * one may end.
  *
- * Both ends look at whom they speak with (SO_PEERCRED): only the same user, or root, gets
- * descriptors or is believed; and what came must be the program that is attached, with its maps.
+ * Each end checks the credentials of the other (SO_PEERCRED): it gives descriptors to the same user
+ * and to root only, and takes them from no other. The asking end also checks that it got the
+ * program that is attached, with its maps.
  *
  * Owner: one port; control plane.
  */

@@ -13,7 +13,7 @@ enum {
     CODE_MAX = 80,
     JUMPS_MAX = 24,
     MAPS_MAX = 8,
-    /* Where things stand in a packet, from the Ethernet header on, which is one without a tag. */
+    /* Offsets in a packet from its Ethernet header on, which has no VLAN tag here. */
     ETHERTYPE = 12,
     TAG = 14,
     TAG_BYTES = 4,

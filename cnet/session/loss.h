@@ -25,13 +25,13 @@
  * away itself. So when the peer is heard after half a timeout of silence, the time of all paths
  * that wait begins anew; a few times at most, for a peer may rarely have anything to say.
  *
- * The window for reordering starts at a quarter of the least round-trip time and grows by a
- * quarter each time that a loss proves to have been none; and it is never less than 5/4 of how late
- * packets came that others had overtaken, be they given up or not (as Linux measures reordering by
- * SACK, tcp_check_sack_reordering), of which each later packet forgets a 1024th. Where packets are
- * sprayed, so few are taken for lost while the window is learnt. It is two least round trips at
- * most, or the smoothed one and 4 rttvar: what overtakes in a queue does so by no more than delays
- * vary (RFC 6298).
+ * The window for reordering starts at a quarter of the least round-trip time and grows by a quarter
+ * with each loss that proves to be none. It is also at least 5/4 of the lateness of overtaken
+ * packets, whether these had been given up or not (Linux measures reordering by SACK in the same
+ * way, tcp_check_sack_reordering); each later packet lowers that lateness by a 1024th. So where
+ * packets are sprayed, few count as lost while the window grows. Its limit is two least round trips
+ * or, if longer, the smoothed one plus 4 rttvar: packets overtake one another in a queue by no more
+ * than delays vary (RFC 6298).
  *
  * `dead_ns` must not undercut the path's own delay: where 1.5 timeouts are longer, those count.
  *

@@ -1,8 +1,8 @@
 /* Reassembly: chunks with some fragments still missing.
  *
- * A small table by message and chunk. No ACK reports a single fragment, and it sends
- * a lost chunk again with all of its fragments. So where there is no place, an older entry is
- * forgotten, which costs a round trip at most.
+ * A small table by message and chunk. ACKs report whole chunks only, and the sender repeats a lost
+ * chunk with all of its fragments. So a full table may forget an older entry, which costs a round
+ * trip at most.
  *
  *     (free)   -- fragment ------------------------------------------> FILLING
  *     FILLING  -- fragment ------------------------------------------> FILLING
@@ -27,8 +27,8 @@ struct harp_reassembly_entry {
     uint32_t message;
     uint32_t size; /* of the message */
     uint32_t chunk;
-    uint8_t fragments; /* into which a whole chunk is cut; 1: it comes in one frame after all */
-    bool marked;       /* one of them came with a congestion mark */
+    uint8_t fragments; /* of a whole chunk; 1: the chunk now comes in one frame */
+    bool marked;       /* a fragment came with a congestion mark */
 };
 
 struct harp_reassembly {
@@ -39,9 +39,9 @@ struct harp_reassembly {
 /* The entry of a chunk, or -1. */
 int harp_reassembly_find(const struct harp_reassembly *table, uint32_t message, uint32_t chunk);
 
-/* The same, for the chunk of this header, which has number `chunk` in its message; if there is none
- * it is made, at the cost of another where there is no room. What an entry has of another way of
- * cutting is forgotten. */
+/* The entry of this header's chunk, which has number `chunk` in its message. A missing one is made,
+ * in place of another if the table is full. Fragments of another size, from before the path's frame
+ * size changed, are forgotten. */
 int harp_reassembly_begin(struct harp_reassembly *table, const struct harp_header *header,
                           uint32_t chunk, uint8_t fragments);
 

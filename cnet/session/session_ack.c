@@ -2,14 +2,15 @@
 
 #include "session/session_state.h"
 
-/* The ACKs' wait on the way back is left out of the delay, up to this number of its targets,
- * or the least round trip. A way back that takes longer for good is a longer path, and who fills a
- * buffer there holds up our news: then the controller had better see it. */
+/* Congestion control sees a path's delay without the queue that its ACKs meet on the way back
+ * (reverse.h), up to this number of delay targets, or the least round trip. A longer wait counts:
+ * if it lasts, the path itself has become longer, and a full buffer there delays our ACKs. */
 #define REVERSE_TARGETS 4
 
-/* Where the peer sends no data ACKs rarely wait, and a shorter queue there is none: it is what the
- * bounds of reverse.h leave open. Sixteen flows into 200 kB have a Jain index of 0.82 with it and
- * 0.94 without; a quarter of the target and an eighth do alike, a sixteenth is too little. */
+/* A reverse queue shorter than a quarter of the target counts as none: if the peer sends no data,
+ * its ACKs rarely wait, and so short a value is the error of reverse.h's bounds. Sixteen flows into
+ * 200 kB have a Jain index of 0.82 without this rule and 0.94 with it; a quarter of the target and
+ * an eighth are equally good, a sixteenth is too small. */
 #define REVERSE_LEAST_OF_TARGET 4
 
 /* The packet has not been acknowledged in time: its chunk travels again, under a new number. */

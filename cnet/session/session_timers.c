@@ -1,9 +1,11 @@
-/* Timers of a session: a path's loss alarms, its death after timeouts (path.h) and the probes of a
+/* Timers of a session: the loss alarms of each path, the retransmission timeout among them (loss.h
+ * says when they go off, rtt.h how long the timeout is); the death of a path and the probes of a
  * dead one; probes for credit, keep-alive, and the end of a session after dead_ns of silence.
  * session_ack.c declares a path alive again. */
 #include "session/session_state.h"
 
-/* Out of use: what was in flight travels elsewhere, and the path is probed, ever more rarely. */
+/* Take a path out of use: its chunks in flight go to other paths, and probes follow, each after a
+ * longer time than the one before. */
 static void path_dies(struct harp_session *session, struct harp_path *path)
 {
     harp_session_flush(session, path);

@@ -3,20 +3,20 @@
 N hosts of one rank, and a vector cut into a part for each, as in `harp.collectives.few_bits`:
 
 1. each rank encodes all parts of its own;
-2. part j starts at the rank at position j. In N - 1 hops each rank sends what it has of a part to
-   its right neighbour, who adds its own message of that part to the one that came, in float32, and
-   encodes the sum;
-3. the whole sums go on around the ring, as they are, and all ranks decode them.
+2. part j starts at the rank at position j. In each of N - 1 hops a rank sends its sum of a part to
+   its right neighbour, which adds its own encoded part to it, in float32, and encodes the result;
+3. the complete sums travel once more around the ring, unchanged, and all ranks decode them.
 
-Each host sends 2 (N - 1) / N of an encoded vector, as in the direct exchange, but over a ring in
-which the hosts of a site are neighbours a line between two sites carries that once each way, where
-the direct exchange has every pair of hosts on it. The ring pays with 2 (N - 1) delays in place of
-2, and with values that are rounded at each hop. `harp.lightcc.outer_policy` chooses.
+Each host sends 2 (N - 1) / N of an encoded vector, as in the direct exchange. The gain is on a line
+between two sites: if the hosts of a site are neighbours in the ring, that line carries these bytes
+once each way, while the direct exchange sends them over it for every pair of hosts. The price is
+2 (N - 1) delays instead of 2, and values that are rounded at each hop. `harp.lightcc.outer_policy`
+chooses between the two.
 
 Sources: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
 JPDC 2009, for the ring; Jaghouar et al., "INTELLECT-1 technical report" (arXiv 2412.01152), for one
-of int8 that adds up in float32. That one adds its own values as they are; here they are encoded
-once, so that all that is added up is a message and a plan has one kind of work for it.
+of int8 that adds up in float32. There a rank adds its own values before encoding them; here it
+encodes them first, so that a plan needs only one kind of work: adding up two messages.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ HarpError
 ├── OpenError         (OSError)          an engine, port or connection cannot be made; ``errno``
 ├── EndedError        (ConnectionError)  a connection is over; ``reason``
 │   ├── Closed                           an end closed it
-│   ├── PeerGone                         nothing is heard from the other end
+│   ├── PeerGone                         the other end is silent, or its process has ended
 │   └── Broken                           the ends are incompatible: protocol, size, version, MTU
 ├── Timeout           (TimeoutError)     nothing happened in the given time; try again
 └── Forked            (RuntimeError)     it belongs to the parent of this process
@@ -57,7 +57,7 @@ class EndedError(HarpError, ConnectionError):
         self.reason = reason
 
 
-class Closed(EndedError):  # noqa: N818  (as are the others: said in a word)
+class Closed(EndedError):  # noqa: N818  (one word, like the others)
     """An end closed the connection: this one, or the other (``reason`` DONE or UNDER_WAY)."""
 
 

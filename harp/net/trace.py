@@ -40,7 +40,7 @@ limit answers within a second, which is four waits."""
 SILENT = 2
 """Silent routers in a row that end the path, if the target is silent too."""
 CHECKED = 4
-"""Ports that are asked a second time, to see whether a flow stays on its way."""
+"""Ports that are asked a second time, to see whether a flow stays on its path."""
 
 
 @dataclass

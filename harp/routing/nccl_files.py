@@ -36,7 +36,7 @@ class Net:
 
     mbps: int
     latency_us: float | None = None
-    """None: NCCL's own figures, of 2.7 to 14 us by protocol; a given one takes the place of all."""
+    """None: NCCL's own figures, 2.7 to 14 us by protocol; a latency here replaces them all."""
 
 
 def with_nets(dump: str, nets: Mapping[str, Net]) -> str:

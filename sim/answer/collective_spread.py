@@ -1,10 +1,10 @@
 """Intervals of collectives, and their causes: P10, P50 and P90 of each row's time over draws.
 
-A draw is that of training (`sim.answer.uncertainty`): a value of every uncertain figure of the host
-stack, what is unknown of connections, and other source ports. What the file fits to its rows of
-training is fitted again in each draw, if the stack has it and the fits hold. Frameworks take no
-part in a collective. What clusters differ by beside all that widens P10 and P90
-(`sim.answer.margins`), and the answer always lies between them.
+Each draw chooses, as in training (`sim.answer.uncertainty`), a value of every uncertain figure of
+the host stack, the unknown properties of connections, and other source ports. Figures that the file
+fits to its rows of training are fitted again in each draw, if the stack has them and the fits hold.
+Frameworks take no part in a collective. A margin for all other differences between clusters widens
+P10 and P90 (`sim.answer.margins`), and the answer always lies between them.
 """
 
 from __future__ import annotations

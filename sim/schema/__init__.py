@@ -1,4 +1,15 @@
-"""The topology file: its model, its loader, and errors that point at a line and a column."""
+"""The topology file: its model, its loader, and errors that point at a line and a column.
+
+Where to look:
+
+    load.py          the way in: source, then form, then sense
+    source.py        YAML as nodes that remember line and column; --set
+    model.py         the whole file; its keys are in hosts.py and *_keys.py
+    base.py          what all keys share: an unknown or mistyped key is refused with the nearest one
+    checks.py        what must hold between keys: references, sizes, the fabric
+    errors.py        the sentence of an error
+    parameters.py    figures with interval and source: host stacks and frameworks
+"""
 
 from sim.schema.errors import Problem, TopologyError, exit_on_error
 from sim.schema.load import load

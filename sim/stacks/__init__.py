@@ -1,1 +1,5 @@
-"""Shipped parameter sets of host stacks, as YAML, and the page that lists them."""
+"""Shipped parameter sets of host stacks: costs per byte, packet and message, each with its source.
+
+`sim.schema.parameters` reads them, `sim.network.transport` charges them to messages, and `table`
+writes the page that lists them.
+"""

@@ -1,15 +1,15 @@
 """A job's Chakra execution traces: the operations of each rank, and the groups that they name.
 
-``PREFIX.<rank>.et`` is a file a rank, from rank 0 on; where only ``PREFIX.et`` or ``PREFIX`` is
-there, all ranks do the same. A node waits for its data and control dependencies, or
-(``deps="data"``) for the former alone, as mlcommons' own feeder has it. Converters leave control
-parents behind that the file does not hold: these are dropped and counted. A data parent that is not
-there is an error.
+``PREFIX.<rank>.et`` is the trace of a rank, from rank 0 on. If there is only ``PREFIX.et`` or
+``PREFIX``, all ranks follow it. A node waits for its data and control dependencies, or with
+``deps="data"`` for its data dependencies alone, as in MLCommons' feeder. Some converters name
+control parents that are not in the file: these are dropped and counted. A missing data parent is an
+error.
 
-SimAI's workload text is read as well, by the file's own name as prefix (`sim.traces.aicb`).
+A file of SimAI's workload text is read if the prefix is its name (`sim.traces.aicb`).
 
-Groups come from the traces (nodes ``process_group:init``) or from a file of ASTRA-sim's form,
-``{"1": [0, 1], "2": [2, 3]}``. A collective without a group, or of the groups "" and "0", is of all
+Groups come from the traces (nodes ``process_group:init``) or from a file in ASTRA-sim's format,
+``{"1": [0, 1], "2": [2, 3]}``. A collective without a group, or with group "" or "0", spans all
 ranks.
 """
 

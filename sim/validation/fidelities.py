@@ -1,7 +1,8 @@
 """Comparison of fidelity flow with fidelity packet, and its page of the docs.
 
 Each case is a collective or pattern alone on the cluster of ``fidelities.yaml`` with some values
-changed. Its plan runs twice and the second run counts: then sessions are open and know their paths.
+changed. Its plan runs twice, and the second run counts, because sessions are open by then and know
+their paths.
 Nothing is fitted.
 """
 

@@ -26,6 +26,12 @@ EXPECT = [{"scenario": "one", "gpus": 4, "images_per_s": 1.0, "kind": "measured"
            "source": "nobody"}]
 
 
+@pytest.fixture(autouse=True)
+def _no_search_for_idle_keys(monkeypatch):
+    """Leave out what tests/sim/answer/test_idle_keys.py is about: it takes longer than the rows."""
+    monkeypatch.setattr("sim.answer.idle_keys.MOST_EVENTS", 0)
+
+
 @pytest.fixture
 def small(tmp_path):
     """A file of two scenarios and three rows."""

@@ -1,4 +1,11 @@
-"""``harp run``: start a command as several ranks, here and on other hosts."""
+"""``harp run``: start a command as several ranks, here and on other hosts.
+
+Where to look:
+
+    host_slots.py  hosts and their slots: options, hostfile, discovery script
+    here.py        which of the hosts is this one, and by which address the others reach it
+    processes.py   starts the ranks, by ssh where they are on another host, and ends them together
+"""
 
 from __future__ import annotations
 

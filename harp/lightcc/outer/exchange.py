@@ -1,8 +1,8 @@
 """The mean of a vector over islands: of all its values, or of the messages of SparseLoCo.
 
-An exchange is begun, travels while its caller computes, and is waited for. The result is bit-equal
-at all islands: a sum is that of the backend, messages are added in the order of ranks, and a mean
-in few bits is sent to all by the one who made it.
+A caller begins an exchange, computes while it travels, and waits for it. All islands get the same
+bits: the backend makes sums, messages are added up in the order of ranks, and a mean in few bits
+comes from the one rank that made it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 class Exchange:
-    """A mean under way, or one that is there where there is no ``work``."""
+    """A mean that is under way, or already here if there is no ``work``."""
 
     def __init__(self, work: Any, finish: Callable[[], torch.Tensor | None]) -> None:
         self._work, self._finish = work, finish
 
     def wait(self) -> torch.Tensor | None:
-        """Wait, and give the mean; None where this peer was late."""
+        """Wait, and give the mean; None if this peer was too late to take part."""
         if self._work is not None:
             self._work.wait()
         return self._finish()
@@ -43,15 +43,15 @@ def begin_mean(vector: torch.Tensor, group: dist.ProcessGroup | None) -> Exchang
 
 def begin_few_bits_mean(vector: torch.Tensor, error: torch.Tensor, policy: OuterPolicy,
                         group: dist.ProcessGroup | None) -> Exchange:
-    """Begin the mean of ``vector`` and ``error``, where what is not sent stays."""
+    """Begin the mean of ``vector`` plus ``error``; ``error`` keeps the part that is not sent."""
     return Exchange(*few_bits.begin(vector, error, policy.bits, group, policy.exchange))
 
 
 def begin_sparse_mean(error: torch.Tensor, policy: OuterPolicy,
                       group: dist.ProcessGroup | None) -> Exchange:
-    """Begin the mean of the largest values of ``error``, where what is not sent stays.
+    """Begin the mean of the largest values of ``error``, which keeps the values that are not sent.
 
-    Each is a mean over the islands that sent it.
+    The mean of a value is over the islands that sent it.
     """
     message = sparse.take(error, policy)
     ranks = dist.get_world_size(group)
@@ -65,7 +65,7 @@ def begin_sparse_mean(error: torch.Tensor, policy: OuterPolicy,
 
 
 def mean_of_peers(vector: torch.Tensor, peers: Peers, share: float) -> Exchange:
-    """Give the mean over peers of ``vector``, which is on the host, by weights."""
+    """Give the mean of the peers' vectors, weighted by their shares; ``vector`` is on the host."""
     mean = peers.mean(vector.numpy(), share)
     return Exchange(None, lambda: None if mean is None else torch.from_numpy(mean))
 

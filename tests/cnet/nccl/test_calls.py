@@ -7,8 +7,8 @@ import subprocess
 
 import pytest
 
-from lab.c_programs import PLAIN, RACES, SANITIZED, build, library
-from tests.cnet.nccl.test_transfer import SOURCES
+from lab.c_programs import PLAIN, RACES, SANITIZED, build
+from tests.cnet.nccl.test_transfer import with_plugin
 
 
 @pytest.fixture(scope="module")
@@ -19,8 +19,8 @@ def run(tmp_path_factory):
     def run_built(flags, *arguments, **settings):
         key = tuple(flags)
         if key not in programs:
-            programs[key] = build(tmp_path_factory.mktemp("calls") / "test", [
-                "tests/cnet/nccl/test_calls.c", *SOURCES, str(library(flags))], flags)
+            programs[key] = build(tmp_path_factory.mktemp("calls") / "test",
+                                  with_plugin("test_calls.c", flags), flags)
         settings = {"HARP_PORT": "mem", "HARP_CONF_FILE": "/dev/null", **settings}
         done = subprocess.run([programs[key], *arguments], env={**os.environ, **settings},
                               check=False, capture_output=True, text=True, timeout=600)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lab.c_programs import build, library, run
+from lab.c_programs import build, run
 from lab.nccl_pair import client, harp, run_pair
 from lab.veth import End, Net
 from tests.cnet.nccl.test_plugin import INVALID_USAGE, add_links, ask, names, root_only, warnings
-from tests.cnet.nccl.test_transfer import SOURCES
+from tests.cnet.nccl.test_transfer import with_plugin
 from tests.support.levels import long_except
 
 if TYPE_CHECKING:
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
 
 def test_devices_that_nccl_fuses(tmp_path: Path) -> None:
-    run(build(tmp_path / "fused", ["tests/cnet/nccl/test_fused_devices.c", *SOURCES,
-                                   str(library())]))
+    run(build(tmp_path / "fused", with_plugin("test_fused_devices.c")))
 
 
 @pytest.fixture

@@ -10,16 +10,18 @@ import subprocess
 
 import pytest
 
-from lab.c_programs import PLAIN, build, library
-from tests.support import ROOT
+from lab.c_programs import PLAIN, SANITIZED, build, library, plugin_library
 
-SOURCES = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "cnet" / "nccl").glob("*.c"))]
+
+def with_plugin(source, flags=SANITIZED):
+    """The sources of a program that has the plugin in it."""
+    return [f"tests/cnet/nccl/{source}", str(plugin_library(flags)), str(library(flags))]
 
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory):
     return build(tmp_path_factory.mktemp("transfer") / "test",
-                 ["tests/cnet/nccl/test_transfer.c", *SOURCES, str(library())])
+                 with_plugin("test_transfer.c"))
 
 
 def run(program, port, progress, faults="", **more):
@@ -49,5 +51,4 @@ def test_data_path_asks_for_no_memory_and_no_lock(tmp_path, port, progress):
     wrapped = ["malloc", "calloc", "realloc", "aligned_alloc", "free", "mmap", "munmap",
                "pthread_mutex_lock", "getrandom"]
     flags = [*PLAIN, *(f"-Wl,--wrap={name}" for name in wrapped)]
-    run(build(tmp_path / "quiet", ["tests/cnet/nccl/test_quiet.c", *SOURCES, str(library(PLAIN))],
-              flags), port, progress)
+    run(build(tmp_path / "quiet", with_plugin("test_quiet.c", PLAIN), flags), port, progress)

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lab.c_programs import PLAIN, build, library
+from lab.c_programs import PLAIN, build
 from lab.namespace import why_unusable
 from lab.nccl_pair import Ended, client, harp, run_pair
 from lab.veth import End, Net, veth_pair
 from tests.cnet.nccl.test_plugin import INVALID_USAGE, ask, warnings
-from tests.cnet.nccl.test_transfer import SOURCES
+from tests.cnet.nccl.test_transfer import with_plugin
 from tests.support import PATIENCE_S
 from tests.support.levels import long, long_except
 
@@ -120,8 +120,7 @@ def test_the_next_job_knows_the_findings_of_the_last(pair: tuple[End, End]) -> N
 def test_a_rank_with_many_peers_tries_a_few_at_a_time(tmp_path: Path) -> None:
     """What a trial needs, 8 MiB for both ends in this process and the file's lock, is bounded."""
     hosts, flags = 24, PLAIN
-    program = build(tmp_path / "many", ["tests/cnet/nccl/test_trial_many.c", *SOURCES,
-                                        str(library(flags))], flags)
+    program = build(tmp_path / "many", with_plugin("test_trial_many.c", flags), flags)
     with Net() as net:
         here = net.namespace()
         for host in range(hosts + 1):
@@ -146,8 +145,7 @@ def test_a_rank_with_many_peers_tries_a_few_at_a_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize("hosts", [64, pytest.param(256, marks=long)])
 def test_a_rank_serves_the_trials_of_a_few_hosts_at_a_time(tmp_path: Path, hosts: int) -> None:
     flags = PLAIN
-    program = build(tmp_path / "crowd", ["tests/cnet/nccl/test_trial_crowd.c", *SOURCES,
-                                         str(library(flags))], flags)
+    program = build(tmp_path / "crowd", with_plugin("test_trial_crowd.c", flags), flags)
     with Net() as net:
         here = net.namespace()
         links = [(f"p{host}", f"q{host}", f"10.8.{host}.1/24") for host in range(hosts)]

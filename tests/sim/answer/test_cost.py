@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from sim.run import main
 from tests.support.cluster_files import topology, write
+from tests.support.sim_runs import rows_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,19 +20,17 @@ if TYPE_CHECKING:
 PRICE = 36.0
 
 
-def run(tmp_path: Path, prices: dict, *options: str, **top: object) -> Result:
+def file(tmp_path: Path, prices: dict, **top: object) -> Path:
     data = topology(gpus=4, scenario={"gpus": [2, 8]}, **top) | {"prices": prices}
-    return CliRunner().invoke(main, [str(write(tmp_path, data)), "--draws", "0", *options])
+    return write(tmp_path, data)
 
 
-def rows(tmp_path: Path, prices: dict, **top: object) -> list[dict]:
-    done = run(tmp_path, prices, "--json", "-", "--quiet", **top)
-    assert done.exit_code == 0, done.output
-    return json.loads(done.stdout)["scenarios"]
+def run(tmp_path: Path, prices: dict) -> Result:
+    return CliRunner().invoke(main, [str(file(tmp_path, prices)), "--draws", "0"])
 
 
 def test_hosts_are_paid_whole_and_by_the_time_that_they_take(tmp_path: Path) -> None:
-    one, two = rows(tmp_path, {"hosts": {"h": PRICE}, "samples": 1e6})
+    one, two = rows_of(file(tmp_path, {"hosts": {"h": PRICE}, "samples": 1e6}))
     for row, hosts in ((one, 1), (two, 2)):
         cost = row["cost"]
         assert cost["day"] == 24 * PRICE * hosts
@@ -45,8 +44,10 @@ def test_hosts_are_paid_whole_and_by_the_time_that_they_take(tmp_path: Path) -> 
 def test_tokens_are_samples_of_so_many(tmp_path: Path) -> None:
     """A sample of bert-base has 128 tokens here."""
     workload = {"model": "bert-base", "batch": 8, "framework": "free"}
-    by_tokens = rows(tmp_path, {"hosts": {"h": PRICE}, "tokens": 128e6}, workload=workload)
-    by_samples = rows(tmp_path, {"hosts": {"h": PRICE}, "samples": 1e6}, workload=workload)
+    by_tokens = rows_of(file(tmp_path, {"hosts": {"h": PRICE}, "tokens": 128e6},
+                             workload=workload))
+    by_samples = rows_of(file(tmp_path, {"hosts": {"h": PRICE}, "samples": 1e6},
+                              workload=workload))
     assert [row["cost"]["goal_cost"] for row in by_tokens] == [
         row["cost"]["goal_cost"] for row in by_samples]
 

@@ -232,7 +232,8 @@ def test_every_parameter_has_its_own_unit(parameter: str, kind: str, value: floa
 
 def asked(*changes):
     given = [word for change in changes for word in ("--set", change)]
-    result = CliRunner().invoke(run, [str(TACO), *given, "--scenario", "Horovod+TCP"])
+    result = CliRunner().invoke(run, [str(TACO), *given, "--scenario", "Horovod+TCP",
+                                      "--draws", "0"])
     assert result.exit_code == 0, result.stderr
     return result.stdout
 

@@ -14,15 +14,13 @@ from sim.schema import TopologyError, load
 from sim.schema.nccl_defaults import channel_count
 from sim.step.recipe import choose_plan
 from tests.support.cluster_files import RATE_BPS, cluster, topology, write
+from tests.support.sim_runs import rows_of
 
 TOPK = {"LIGHT_TOPK_ALLREDUCE": 1, "LIGHT_TOPK_THRESHOLD": 1}
 
 
 def step_ms(tmp_path, **given):
-    path = write(tmp_path, topology(**given))
-    result = CliRunner().invoke(main, [str(path), "--quiet", "--json", "-"])
-    assert result.exit_code == 0, result.stderr
-    return json.loads(result.stdout)["scenarios"][0]["step_ms"]
+    return rows_of(write(tmp_path, topology(**given)))[0]["step_ms"]
 
 
 def test_a_burst_carries_a_collective_until_its_bucket_is_empty(tmp_path):

@@ -5,12 +5,13 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
-from click.testing import CliRunner
 
+from sim.cluster.cluster import Cluster
 from sim.network.corrections import EXCHANGES, FORKS, SPRAY, Interval
-from sim.run import main
+from sim.schema import load
 from sim.validation.correction_runs import CAUSES, SPRAYED, made_of, permutation
 from sim.validation.fidelities import CASES, FILE, MIB, Case, collective, compare, pattern
+from tests.support.sim_runs import run_all
 
 TREES = [(24, 4, "25Gbps", 4, False), (9, 3, "50Gbps", 16, False), (14, 2, "25Gbps", 16, False),
          (9, 3, "25Gbps", 4, True), (24, 4, "50Gbps", 4, True), (14, 2, "50Gbps", 4, True)]
@@ -83,8 +84,9 @@ def test_a_tree_of_two_hosts_neither_forks_nor_joins():
 
 
 def answer(*changes: str) -> str:
-    sets = [word for change in changes for word in ("--set", change)]
-    return " ".join(CliRunner().invoke(main, [str(FILE), *sets, "--draws", "0"]).output.split())
+    cluster = Cluster(load(FILE, changes))
+    return " ".join(note for row in run_all(cluster, cluster.topology.scenarios)
+                    for note in row.notes)
 
 
 def test_the_answer_names_its_corrections():

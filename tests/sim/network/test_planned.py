@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from sim.answer.scenario import run_scenario
 from sim.network.planned import SharedPlan
-from sim.run import main
 from tests.support.cluster_files import cluster, topology, write
+from tests.support.sim_runs import rows_of
 
 FABRIC = {"template": "leaf-spine", "leaves": 2, "spines": 2, "rate": "10Gbps"}
 JOBS = [{"name": "a", "hosts": ["h-0", "h-2"]}, {"name": "b", "hosts": ["h-1", "h-3"]}]
@@ -54,10 +51,7 @@ def test_flows_that_nobody_announced_are_planned_by_themselves(tmp_path):
 
 
 def notes_of(folder, **given):
-    path = write(folder, topology(**given))
-    result = CliRunner().invoke(main, [str(path), "--quiet", "--json", "-"])
-    assert result.exit_code == 0, result.stderr
-    return json.loads(result.stdout)["scenarios"][-1]["notes"]
+    return rows_of(write(folder, topology(**given)))[-1]["notes"]
 
 
 def test_ports_of_kernel_tcp_cannot_be_planned_and_that_is_said(tmp_path):

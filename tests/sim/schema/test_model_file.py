@@ -1,15 +1,13 @@
 """The file of a traced model as a workload."""
 
-import json
 
 import pytest
 import yaml
-from click.testing import CliRunner
 
-from sim.run import main
 from sim.schema import TopologyError, load
 from sim.schema.model_file import read_model_file
 from tests.support.cluster_files import topology, write
+from tests.support.sim_runs import rows_of
 
 LAYERS = [{"name": f"l{number}", "block": f"b{number}", "forward_flops": 10**9,
            "backward_flops": 2 * 10**9, "kept": 10**6, "tensors": {f"w{number}": 10**6}}
@@ -30,10 +28,7 @@ def cluster(folder, *, host=None, scenario=None, **workload):
 
 def answer(folder, **keys):
     cluster(folder, **keys)
-    result = CliRunner().invoke(main, [str(folder / "t.yaml"), "--quiet", "--json", "-", "--draws",
-                                       "0"])
-    assert result.exit_code == 0, result.stderr
-    return json.loads(result.stdout)["scenarios"][0]
+    return rows_of(folder / "t.yaml")[0]
 
 
 def test_a_file_is_trained_as_any_model(tmp_path):

@@ -9,6 +9,7 @@ from sim.run import main
 from sim.schema import TopologyError, load
 from sim.schema.gpu_kinds import memory_of
 from tests.support.cluster_files import topology, write
+from tests.support.sim_runs import rows_of
 
 LLAMA = {"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64,
          "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 100,
@@ -141,7 +142,5 @@ def test_jobs_compute_at_their_own_precision(tmp_path):
         workload=job | {"precision": "tf32"},
         jobs=[{"name": "fast", "hosts": ["h-0"]},
               {"name": "slow", "hosts": ["h-1"], "workload": job | {"precision": "fp32"}}]))
-    result = CliRunner().invoke(main, [str(path), "--quiet", "--json", "-", "--draws", "0"])
-    assert result.exit_code == 0, result.stderr
-    fast, slow = (row["step_ms"] for row in json.loads(result.stdout)["scenarios"])
+    fast, slow = (row["step_ms"] for row in rows_of(path))
     assert slow / fast == pytest.approx(8, rel=0.02)  # but for kernels that memory bounds

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -17,6 +16,7 @@ from sim.step.memory import RESERVED, count
 from sim.step.recipe import Recipe
 from sim.workloads.transformer import Experts, Transformer, build
 from tests.support.cluster_files import topology, write
+from tests.support.sim_runs import rows_of
 
 LAYERS, WIDTH, HEADS, TOKENS, BATCH = 24, 6144, 64, 2048, 4
 GPT = Transformer(LAYERS, WIDTH, HEADS, 51200, bias="all", head="none", positions=TOKENS,
@@ -139,9 +139,12 @@ EIGHT = {"hosts": 2, "gpus": 8, "host": {"gpus": {"count": 8, "model": "A100"}},
                       "precision": "bf16"}}
 
 
+def file(folder, **given):
+    return write(folder, topology(**EIGHT | given))
+
+
 def command(folder, **given):
-    path = write(folder, topology(**EIGHT | given))
-    return CliRunner().invoke(main, [str(path), "--quiet", "--json", "-", "--draws", "0"])
+    return CliRunner().invoke(main, [str(file(folder, **given)), "--quiet"])
 
 
 def test_a_step_that_does_not_fit_is_refused_with_what_would(tmp_path):
@@ -152,9 +155,7 @@ def test_a_step_that_does_not_fit_is_refused_with_what_would(tmp_path):
     assert "of the 80.0 GiB of a GPU (weights 15.0 GiB, gradients 15.0 GiB" in sentence
     assert "as with parallel: {shard: zero1}" in sentence
     gib = float(sentence.split("zero1} (")[1].split(" GiB")[0])
-    fits = command(tmp_path, scenario={"parallel": "zero1"})
-    assert fits.exit_code == 0, fits.stderr
-    (row,) = json.loads(fits.stdout)["scenarios"]
+    (row,) = rows_of(file(tmp_path, scenario={"parallel": "zero1"}))
     assert row["memory_bytes"]["total"] / 2**30 == pytest.approx(gib, abs=0.05)
 
 
@@ -176,7 +177,7 @@ def test_a_model_that_can_never_fit_is_refused(tmp_path):
 
 def test_memory_that_the_file_gives_counts(tmp_path):
     gpus = {"gpus": {"count": 8, "model": "any", "effective": "100TFLOPS"}}
-    assert command(tmp_path, host=gpus).exit_code == 0
+    assert rows_of(file(tmp_path, host=gpus))
     small = {"gpus": gpus["gpus"] | {"memory": "80GB"}}
     assert command(tmp_path, host=small).exit_code == 2
     path = write(tmp_path, topology(**EIGHT | {"host": small}))
@@ -192,7 +193,7 @@ def test_mfu_counts_the_models_own_arithmetic(tmp_path, recompute):
     given = {"hosts": 1, "gpus": 1, "host": {"gpus": {
         "count": 1, "model": "A100", "effective": "156TFLOPS"}}, "workload": EIGHT["workload"] | {
         "model": model, "sequence": 128, "recompute": recompute}}
-    (row,) = json.loads(command(tmp_path, **given).stdout)["scenarios"]
+    (row,) = rows_of(file(tmp_path, **given))
     network = load(write(tmp_path, topology(**EIGHT | given))).workload.network
     blocks = sum(layer.forward_flops for layer in network.layers if "layers." in layer.name)
     own = network.forward_flops + network.backward_flops
@@ -203,7 +204,7 @@ def test_mfu_counts_the_models_own_arithmetic(tmp_path, recompute):
 
 
 def test_images_have_no_tokens(tmp_path):
-    (row,) = json.loads(command(tmp_path, workload={
-        "model": "vgg16", "batch": 1, "framework": "free"}).stdout)["scenarios"]
+    (row,) = rows_of(file(tmp_path, workload={
+        "model": "vgg16", "batch": 1, "framework": "free"}))
     assert row["tokens_per_s"] is row["mfu"] is None
     assert row["memory_bytes"]["activations"] is None

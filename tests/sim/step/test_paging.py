@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -18,6 +17,7 @@ from sim.step.recipe import Recipe
 from sim.workloads.transformer import Transformer, build
 from tests.support.cluster_files import topology, write
 from tests.support.levels import long_except
+from tests.support.sim_runs import rows_of
 
 GPT = Transformer(8, 512, 8, 1024, bias="all", head="tied", positions=256)
 MIB = 1 << 20
@@ -115,23 +115,17 @@ def file(tmp_path, offload, model=None, hosts=None, **given):
     plain["hosts"][0] |= {"ram": "1GiB", "disk": {"capacity": "1GB", "read": "1GB/s"}} | (
         hosts or {})
     plain["scenarios"] = [plain["scenarios"][0] | {"offload": offload} | given]
-    return str(write(tmp_path, plain))
-
-
-def run(path):
-    return CliRunner().invoke(main, [path, "--quiet", "--json", "-"])
+    return write(tmp_path, plain)
 
 
 SMALL = {"to": "disk", "device": "1MiB", "page": "64KiB"}
 
 
 def test_a_step_waits_for_its_pages_and_says_so(tmp_path):
-    done = run(file(tmp_path, SMALL, hosts={"ram": "1MiB", "disk": {
-        "capacity": "1GB", "read": "10MB/s"}}))
-    assert done.exit_code == 0, done.stderr
-    row = json.loads(done.stdout)["scenarios"][0]
+    row = rows_of(file(tmp_path, SMALL, hosts={"ram": "1MiB", "disk": {
+        "capacity": "1GB", "read": "10MB/s"}}))[0]
     assert "page moves" in [limit["name"] for limit in row["limits"]]
-    fast = json.loads(run(file(tmp_path, SMALL | {"device": "1GiB"})).stdout)["scenarios"][0]
+    fast = rows_of(file(tmp_path, SMALL | {"device": "1GiB"}))[0]
     assert fast["step_ms"] < row["step_ms"]
 
 
@@ -144,7 +138,7 @@ def test_what_ranks_exchange_takes_its_time_on_the_network(tmp_path, parallel):
         folder.mkdir()
         path = file(folder, SMALL, parallel=parallel, workload={"accumulation": 4}, hosts={
             "nics": [{"name": "eth", "rate": rate}]})
-        steps.append(json.loads(run(path).stdout)["scenarios"][-1]["step_ms"])
+        steps.append(rows_of(path)[-1]["step_ms"])
     assert steps[0] > 1.5 * steps[1]
 
 
@@ -160,7 +154,7 @@ def test_what_ranks_exchange_takes_its_time_on_the_network(tmp_path, parallel):
      "pages do not fit into 16 of the device"),
 ])
 def test_an_impossible_request_is_one_sentence(tmp_path, offload, more, sentence):
-    done = run(file(tmp_path, offload, **more))
+    done = CliRunner().invoke(main, [str(file(tmp_path, offload, **more)), "--quiet"])
     assert done.exit_code == 2
     assert sentence in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1

@@ -39,7 +39,7 @@ def broadcast_parameters(params: Any, root_rank: int,
 
 def broadcast_object(obj: Any = None, root_rank: int = 0, name: str | None = None,
                      process_set: ProcessSet = global_process_set) -> Any:
-    """Give all ranks an object of the root's, which must be fit for pickle."""
+    """Give all ranks the root's object, which pickle must be able to store."""
     named = name or "object"
     own = process_set.ranks[process_set.rank()] == root_rank
     data = _pickled(obj) if own else torch.empty(0, dtype=torch.uint8)
@@ -52,7 +52,7 @@ def broadcast_object(obj: Any = None, root_rank: int = 0, name: str | None = Non
 
 def broadcast_object_fn(root_rank: int = 0, name: str | None = None,
                         process_set: ProcessSet = global_process_set) -> Any:
-    """Give a function of an object that broadcasts it."""
+    """Give a function that broadcasts the object that it is called with."""
     return lambda obj: broadcast_object(obj, root_rank, name, process_set)
 
 

@@ -170,7 +170,8 @@ def test_a_file_that_would_take_hours_is_refused_before_anything_runs(tmp_path):
 def test_rows_that_a_laboratory_cannot_carry_are_left_out_and_named(tmp_path):
     made = small(tmp_path, gpus=1, scale="1/4", scenarios=[
         TCP | {"fp16": True}, TCP | {"name": "split", "bond": "dynamic"}],
-        workload={"model": "resnet50", "batch": 32, "framework": "free"})
+        workload={"model": {"layers": 2, "width": 64, "heads": 2, "vocabulary": 512},
+                  "sequence": 32, "batch": 1, "framework": "free"})
     report = answer(made, made.topology.scenarios, fidelity="lab")
     assert [row.name for row in report.scenarios] == ["tcp"]
     assert any("Left out: split, 2 GPUs." in note for note in report.notes)
