@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 MOST_BYTES = 1 << 30
 MOST_NODES = 1_000_000
 """Nodes of all ranks together."""
+MOST_SUMS = {"s": 1e9, "B": 2.0**53, "FLOPs": 2.0**64}
+"""Of a rank's operations, by their unit: some thirty years."""
 MOST_SHOWN = 20
 """Ranks of a group that a sentence lists."""
 RUN = ("all-reduce", "reduce", "all-gather", "broadcast", "all-to-all", "reduce-scatter",
@@ -74,7 +76,10 @@ def load_traces(prefix: Path, *, ranks: int, deps: Deps = "data+ctrl",
 
 def _workload_text(file: Path, data: bytes, ranks: int) -> JobTrace:
     try:
-        return aicb.job_of(data, ranks, MOST_NODES)
+        made = aicb.job_of(data, ranks, MOST_NODES)
+        for ops in made.ranks:
+            _check_sums(ops)
+        return made
     except Problem as problem:
         raise TopologyError(str(file), problem) from None
 
@@ -125,9 +130,21 @@ def _ops(file: Path, nodes: Sequence[Node], deps: Deps) -> tuple[tuple[Op, ...],
             raise Problem(f"node {nodes[stuck].id} ({show(nodes[stuck].name)}) waits for itself, "
                           "in a circle", allowed="--deps data, since control dependencies close "
                           "the circle" if other else "dependencies without circles")
-        return tuple(_op(node, before) for node, before in zip(nodes, after, strict=True)), dropped
+        ops = tuple(_op(node, before) for node, before in zip(nodes, after, strict=True))
+        _check_sums(ops)
+        return ops, dropped
     except Problem as problem:
         raise TopologyError(str(file), problem) from None
+
+
+def _check_sums(ops: Sequence[Op]) -> None:
+    """Refuse sums for which clocks of whole nanoseconds have no room."""
+    for name, unit, total in (("last", "s", sum(op.seconds for op in ops)),
+                              ("send", "B", sum(op.nbytes for op in ops)),
+                              ("take", "FLOPs", sum(op.flops for op in ops))):
+        if total > MOST_SUMS[unit]:
+            raise Problem(f"all operations {name} {total:.3g} {unit}",
+                          allowed=f"at most {MOST_SUMS[unit]:.3g} {unit} a rank")
 
 
 def _parents(nodes: Sequence[Node], deps: Deps) -> tuple[list[tuple[int, ...]], int]:

@@ -282,3 +282,17 @@ def test_a_folder_is_no_beginning_of_names(tmp_path: Path, prefix: str) -> None:
     done = invoke(prefix, "--topology", write(tmp_path, topology(hosts=2)))
     assert done.exit_code == 2
     assert done.stderr.startswith(f"error: {prefix}: is a folder; allowed: the beginning of")
+
+
+@pytest.mark.parametrize(("node", "says"), [
+    (compute(1, 2**64 - 1), "all operations last 1.84e+13 s; allowed: at most 1e+09 s a rank"),
+    (collective(1, "all-reduce", 2**64 - 1), "all operations send 1.84e+19 B; allowed: at most"),
+    (Node(1, "x", COMP, attributes=(Attribute("num_ops", "uint64", 2**63),)), None)])
+@pytest.mark.parametrize("fidelity", ["flow", "packet"])
+def test_sums_that_no_clock_has_room_for_are_refused(tmp_path: Path, node: Node, says: str | None,
+                                                     fidelity: str) -> None:
+    path = write(tmp_path, topology(hosts=2, stacks={}, frameworks={}, workload={
+        "model": "vgg16", "batch": 8}, scenario={"stack": "kernel-tcp"}))
+    done = invoke(save(tmp_path, [node], [node]), "--topology", path, "--fidelity", fidelity)
+    assert (done.exit_code, done.stderr.count("\n")) == ((2, 1) if says else (0, 0)), done.stderr
+    assert (says or "") in done.stderr
