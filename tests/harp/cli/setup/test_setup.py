@@ -212,7 +212,8 @@ def test_a_missing_tool_is_named_with_its_package(host):
 @pytest.mark.parametrize(("text", "why"), [
     ("", "it is no JSON: line 1, column 1"), ("{", "it is no JSON: line 1"),
     ("[]", "all of it is []: an object is possible"), ('{"before": 1}', "before is 1: an object"),
-    ('{"before": {"mtu eth1": "15', "it is no JSON: line 1"), ("[" * 100_000, "it is no JSON of ours"),
+    ('{"before": {"mtu eth1": "15', "it is no JSON: line 1"),
+    ("[" * 100_000, "it is no JSON of ours"),
     ('{"before": {"mtu eth1": [1]}}', "before.mtu eth1 is [1]: a text is possible"),
     ('{"before": {"colour eth1": "red"}}', "before has 'colour eth1', which is none of the values"),
     ("\udcff\udcfe\0", "it is no JSON")])
