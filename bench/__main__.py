@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from harp.cli.program import run_program
+from harp.nearest import did_you_mean
+
 if TYPE_CHECKING:
     from bench.subject import Subject
 
@@ -51,7 +54,11 @@ class Subjects(click.Group):
         """Make the command of a subject."""
         if cmd_name in SUBJECTS:
             return subject(cmd_name).command(cmd_name)
-        return super().get_command(ctx, cmd_name)
+        found = super().get_command(ctx, cmd_name)
+        if found is None:
+            raise click.UsageError(f"there is no subject {cmd_name!r}"
+                                   + did_you_mean(cmd_name, self.list_commands(ctx)))
+        return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the subjects without loading them."""
@@ -84,4 +91,4 @@ def rows() -> None:
 
 
 if __name__ == "__main__":
-    main(prog_name="python -m bench")
+    run_program(main, "python -m bench")

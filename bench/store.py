@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.rows import Mistake
+from harp.cli.io import check_target, read_text, write_text
+from harp.reading import FileError, parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -61,9 +63,10 @@ class Store:
         if not path.exists():
             return  # --save makes it
         try:
-            self.rows = {row["id"]: row for row in json.loads(path.read_text("utf-8"))}
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise Mistake(f"{path} is no file of rows ({error})") from None
+            self.rows = {row["id"].text(): dict(row.plain())
+                         for row in parse(read_text(path)).each()}
+        except FileError as error:
+            raise Mistake(f"{path} is no file of rows: {error}") from None
 
     def save(self, rows: Iterable[Result]) -> None:
         """Replace the rows of the same id; tables inside a row are merged. The write is atomic."""
@@ -73,9 +76,7 @@ class Store:
             self.rows[row["id"]] = {key: old[key] | value if isinstance(value, dict)
                                     and isinstance(old.get(key), dict) else value
                                     for key, value in row.items()}
-        fresh = self.path.with_name(self.path.name + ".new")
-        fresh.write_text(json.dumps(list(self.rows.values()), indent=2) + "\n", "utf-8")
-        fresh.replace(self.path)
+        write_text(str(self.path), json.dumps(list(self.rows.values()), indent=2) + "\n")
 
 
 def open_store(_: click.Context, param: click.Parameter, value: str | None) -> Store | None:
@@ -83,6 +84,8 @@ def open_store(_: click.Context, param: click.Parameter, value: str | None) -> S
     if value is None:
         return None
     store = Store(Path(value))
-    if param.name == "shown" and not store.rows:
+    if param.name == "kept":
+        check_target(value, stdout=False)  # before hours of measurements
+    elif not store.rows:
         raise Mistake(f"--show {value}: there is no such file, or it has no rows")
     return store

@@ -77,8 +77,7 @@ class Subject:
         if page is not None:
             check_target(page, (".html", ".htm"), stdout=False)
         if shown is not None:
-            results = self._print((shown.rows[name] for name in select(shown.rows, only)),
-                                  as_json=as_json)
+            results = self._print_kept(shown, select(shown.rows, only), as_json=as_json)
             if not as_json and not only and (when := when_measured(results)):
                 click.echo(f"\n{when}")
             self._write_page(page, results)
@@ -105,6 +104,13 @@ class Subject:
             records = [record for result in results for record in self.records(result)]
             write_text(page, bench_html(context.info_name or "", self.about, records,
                                         shlex.join(["python", "-m", "bench", *sys.argv[1:]])))
+
+    def _print_kept(self, store: Store, names: Iterable[str], *, as_json: bool) -> list[Result]:
+        try:
+            return self._print((store.rows[name] for name in names), as_json=as_json)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            lacks = f"lacks {error}" if isinstance(error, KeyError) else f"is of others: {error}"
+            raise Mistake(f"--show {store.path}: a row of it {lacks}") from None
 
     def _print(self, results: Iterable[Result], *, as_json: bool) -> list[Result]:
         """Print results as they come, and return them."""

@@ -1,7 +1,7 @@
 """Files that a person may have edited: what is wrong in one is one sentence that says where.
 
-`read_bytes` and `read_text` read a file that a user named: they end, whatever it is. `parse` reads
-JSON.
+`read_bytes` and `read_text` read a file that a user named: they end, whatever it is. `unpacked`
+undoes gzip, `parse` reads JSON.
 
 >>> plan = parse('{"ranks": [{"rank": 0}, {"rank": -1}]}')
 >>> [rank["rank"].whole(0, 7) for rank in plan["ranks"].each()]
@@ -12,10 +12,13 @@ harp.reading.FileError: ranks[1].rank is -1: a whole number from 0 to 7 is possi
 from __future__ import annotations
 
 import errno
+import gzip
+import io
 import ipaddress
 import json
 import math
 import os
+import zlib
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from harp.nearest import nearest_name
@@ -33,6 +36,8 @@ MOST_BYTES = 1 << 30
 between 2,048 ranks has half of that."""
 PART_BYTES = 1 << 20
 """Bytes that a file is read by."""
+GZIP = b"\x1f\x8b"
+"""The beginning of a file that gzip has packed."""
 
 
 def read_bytes(path: str | Path, most_bytes: int = MOST_BYTES) -> bytes:
@@ -61,6 +66,20 @@ def _open_at_once(path: str, flags: int) -> int:
     descriptor = os.open(path, flags | os.O_NONBLOCK)
     os.set_blocking(descriptor, True)
     return descriptor
+
+
+def unpacked(data: bytes, most_bytes: int = MOST_BYTES) -> bytes:
+    """Give what gzip has packed, and other data as it is. Raises FileError."""
+    if not data.startswith(GZIP):
+        return data
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
+            content = file.read(most_bytes + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise FileError(f"it is no whole gzip file: {error}") from None
+    if len(content) > most_bytes:
+        raise FileError(f"it is too large: {most_bytes >> 20} MiB, unpacked, are possible")
+    return content
 
 
 def printable(text: str) -> str:

@@ -56,9 +56,10 @@ def main(source: Path, target: Path, *, wanted: str | None, gpu: str | None, nvl
         if value is not None and kind not in kinds:
             raise click.UsageError(f"{option} is for files of {' and '.join(kinds)}, and {source} "
                                    f"is one of {kind}")
-    written = [target, *([_beside(target)] if wanted == "infragraph" else [])]
     check_targets({"TO": str(target)}, inputs=[str(source)])
-    for path in written:
+    check_target(str(target), stdout=False)
+    written = [target, *([_beside(target)] if wanted == "infragraph" else [])]
+    for path in written[1:]:
         check_target(str(path), stdout=False)
     topology, text, says = _read(source, kind, gpu, nvlink, hosts or 2)
     contents = [text] if wanted == "topology" else _exported(topology, wanted)

@@ -12,7 +12,15 @@ A script for DeepSpeed runs with its import line changed (`docs/use/angelptm.md`
     cache       pages in their tiers, and moves between them
     worker      the thread that runs a plan
     steps       the first step is traced, the later ones follow a plan
+    states      masters, means and squares as bytes in their pages
+    updates     gradients of a step, and how they are applied
     engine      a model in pages, with DeepSpeed's calls
+    watch       operators, before and after they run
+    optimizer   the optimizer as scripts see it
+    tiers       pages of each tier, by the configuration's caps
+    saving      what a checkpoint has, and where it lies
+    checkpoint  its files
+    start       a model and a configuration become an engine
     script      what else a script for DeepSpeed calls
     scaler      the scale of the loss in float16
     config      DeepSpeed's JSON keys
@@ -39,13 +47,14 @@ from harp.angelptm.plan import CapacityError
 
 if TYPE_CHECKING:
     from harp.angelptm.config import ConfigError
-    from harp.angelptm.engine import Engine, initialize
+    from harp.angelptm.engine import Engine
     from harp.angelptm.paged import HiddenError
     from harp.angelptm.ranks import RankError
     from harp.angelptm.script import add_config_arguments, init_distributed, zero
     from harp.angelptm.stages import CutError, Link, Memory, pipeline
+    from harp.angelptm.start import initialize
 
-_HOMES = {"ConfigError": "config", "Engine": "engine", "initialize": "engine",
+_HOMES = {"ConfigError": "config", "Engine": "engine", "initialize": "start",
           "HiddenError": "paged", "RankError": "ranks", "add_config_arguments": "script",
           "init_distributed": "script", "zero": "script",
           "CutError": "stages", "Link": "stages", "Memory": "stages", "pipeline": "stages"}

@@ -12,6 +12,7 @@ import click
 from harp.angelptm.accelerator import find_device
 from harp.angelptm.config import ConfigError, read_config
 from harp.cli.io import InputError
+from harp.cli.program import run_program
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,4 +65,4 @@ def main(file: str, ranks: int) -> None:
 
 
 if __name__ == "__main__":
-    main(prog_name="python -m harp.angelptm")
+    run_program(main, "python -m harp.angelptm")

@@ -7,114 +7,48 @@
         engine.step()
 
 A parameter keeps its object and its address, in the window; its memory comes and goes. Operators
-are watched (torch.utils._python_dispatch), so whatever reads a parameter finds it there, be it a
-module, a function with tied weights, or a backward pass.
+are watched (`harp.angelptm.watch`), so whatever reads a parameter finds it there.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import os
-from collections import defaultdict
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from harp._cnet import ffi
-from harp.angelptm import checkpoint
 from harp.angelptm.accelerator import DeviceCache, Wholes, bring, find_device, room_bytes
-from harp.angelptm.adam import Adam, update_part
 from harp.angelptm.cache import Cache
-from harp.angelptm.checkpoint import CheckpointError
-from harp.angelptm.config import Config, ConfigError, read_config
 from harp.angelptm.late import Waiting
+from harp.angelptm.optimizer import Optimizer
 from harp.angelptm.paged import guard_outputs, put_in_class, take_out_of_class
-from harp.angelptm.pages import WIDE, Layout, whole_page
-from harp.angelptm.plan import RESERVE, TIERS, Capacities, CapacityError, Sharing
-from harp.angelptm.ranks import RankError, Ranks, find_ranks
+from harp.angelptm.pages import Layout, whole_page
+from harp.angelptm.plan import TIERS, CapacityError, Sharing
+from harp.angelptm.ranks import RankError, alike
 from harp.angelptm.reduction import Reduction
+from harp.angelptm.saving import Saving
 from harp.angelptm.scaler import Scaler
+from harp.angelptm.states import States
 from harp.angelptm.steps import Steps
+from harp.angelptm.tiers import capacities, stays
+from harp.angelptm.updates import Updates
+from harp.angelptm.watch import Watch
 from harp.angelptm.window import Window
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping
 
+    from harp.angelptm.adam import Adam
+    from harp.angelptm.config import Config
+    from harp.angelptm.ranks import Ranks
+
 Numbers = frozenset[int]
 """Of pages or parameters."""
 NOTHING: Numbers = frozenset()
-OWN = -1
-
-
-class Watch(TorchDispatchMode):
-    """Has the pages of an operator's arguments on the device before it runs."""
-
-    def __init__(self, engine: Engine) -> None:
-        super().__init__()
-        self._engine, self.depth = engine, 0
-
-    def __enter__(self) -> Watch:
-        """Begin to watch."""
-        self.depth += 1
-        super().__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        """End it."""
-        self.depth -= 1
-        super().__exit__(*error)
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operator."""
-        del types
-        written = self._engine.written(func, args) if func._schema.is_mutable else NOTHING
-        self._engine.touch(args, kwargs, is_view=func.is_view)
-        result = func(*args, **(kwargs or {}))
-        if written:
-            self._engine.put_back(written)
-        return result
-
-
-class Optimizer(torch.optim.Optimizer):
-    """The optimizer as schedulers and scripts see it: its groups. Its step is the engine's."""
-
-    def __init__(self, groups: Any, adam: Adam, engine: Engine) -> None:
-        super().__init__(groups, {
-            "lr": adam.rate, "betas": adam.betas, "eps": adam.epsilon,
-            "weight_decay": adam.decay, "decoupled": adam.decoupled})
-        self._engine = engine
-
-    def step(self, closure: Any = None) -> None:
-        """Step as the engine does."""
-        assert closure is None, "AngelPTM's optimizer takes no closure"
-        self._engine.step()
-
-    def stepped(self) -> None:
-        """Let schedulers know that there was a step: they warn else."""
-        self._opt_called = True
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Do nothing: gradients end with their step."""
-
-
-@dataclass
-class Gradients:
-    """Gradients of a step, and what their updates need."""
-
-    arrived: set[int] = field(default_factory=set)
-    """Parameters that have one."""
-    updated: set[tuple[int, int]] = field(default_factory=set)
-    """Parts of these that have been updated: parameter and chunk."""
-    how: list[Adam] = field(default_factory=list)
-    """By group."""
-    group_of: dict[int, int] = field(default_factory=dict)
-    scale: float = 1.0
-    skip: bool = False
 
 
 class Engine(torch.nn.Module):
@@ -133,7 +67,7 @@ class Engine(torch.nn.Module):
                              self.dtype.itemsize, whole_page(config.page_bytes, many), many, own)
         self._number = {id(one): number for number, one in enumerate(self.parameters_in_pages)}
         self.device = find_device(config.device, many)
-        with self._alike():
+        with alike(ranks):
             self._make_cache(model)
         at_end = bool(config.clipping or config.scaling)
         self._at_end = at_end
@@ -142,23 +76,21 @@ class Engine(torch.nn.Module):
             self._reduction = Reduction(self.cache, ranks, self.dtype, each=config.stage > 1,
                                         norms=at_end)
         self.optimizer = Optimizer(groups, adam, self)
+        self._updates = Updates(self.cache, config.precision, self._late,
+                                self._reduction if ranks else None)
         self._steps = Steps(
-            self.cache, self._update_chunk, at_end=at_end,
+            self.cache, self._updates.update, at_end=at_end,
             late=self._late.most if self._late else 0,
             reduction=self._reduction if ranks else None, agree=ranks.slowest if ranks else list)
+        self._states = States(self.layout, self._steps, self.dtype)
+        self._saving = Saving(model, self.parameters_in_pages, self.layout, self._states, ranks)
         self._watch = Watch(self)
         self._pages: list[Numbers] = []
         """Of each parameter."""
         self._keys: dict[int, Numbers] = {}
         """The parameter that has a memory."""
-        self._chunk_parameters: dict[int, list[int]] = defaultdict(list)
-        for number in range(len(self.parameters_in_pages)):
-            for chunk in self.layout.chunks_of(number):
-                self._chunk_parameters[chunk].append(number)
         self._here: set[int] = set()
         """Parameters whose gradient has come in this micro-batch."""
-        self._new = self._old = Gradients()
-        """Of this step, and of the last one, which has the settings of late updates."""
         self.staleness = 0
         """Most steps that parameters were behind when an operator used them."""
         self._outside = False
@@ -169,9 +101,6 @@ class Engine(torch.nn.Module):
         self._norm: float | None = None
         self._norms: list[torch.Tensor] = []
         """Of the gradients of this step, for its square."""
-        self._counts = [0] * len(self.parameters_in_pages)
-        """Updates of each parameter: torch corrects the bias of each by its own."""
-        self._persistent = set(model.state_dict())
         self._scaler = Scaler(config.scaling) if config.scaling else None
         for number, parameter in enumerate(self.parameters_in_pages):
             self._put_in_pages(number, parameter)
@@ -214,47 +143,16 @@ class Engine(torch.nn.Module):
         pages = frozenset(self.layout.pages_of(number))
         if len(pages) > (room := self.cache.capacities.device):
             raise CapacityError(f"the device has room for {room} pages, and the parameter "
-                                f"{self._names()[number]} alone needs {len(pages)}")
+                                f"{self._saving.names()[number]} alone needs {len(pages)}")
         whole = self.window.make(parameter.shape)
         if self._ranks:
             self._ranks.broadcast(first)
-        self._write_own(number, first.cpu().view(-1))
+        self._states.write_own(number, first.cpu().view(-1))
         bring(parameter, whole)
         self._pages.append(pages)
         self._keys[self.window.key(parameter.data)] = frozenset((number,))
         parameter.register_post_accumulate_grad_hook(self._put_gradient_away)
         put_in_class(parameter, self)
-
-    def _write_own(self, number: int, values: torch.Tensor) -> None:
-        """Write this rank's elements of a parameter, given all."""
-        self._write(number, 0, values.float())
-        if self.layout.element_bytes != WIDE:
-            self._write(number, OWN, values.to(self.dtype))
-
-    def _write(self, number: int, kind: int, values: torch.Tensor) -> None:
-        data = values.view(torch.uint8).numpy()
-        for at, piece in self._pieces(number, kind):
-            ffi.memmove(piece, ffi.from_buffer(data[at:at + len(piece)]), len(piece))
-
-    def _pieces(self, number: int, kind: int) -> Iterator[tuple[int, memoryview]]:
-        """Give the bytes of a parameter's masters, means or squares (0, 1, 2), page by page.
-
-        The first number of each is where it begins in the whole parameter, in bytes. `OWN` stands
-        for parameters in the precision of training.
-        """
-        layout = self.layout
-        for begin, end, chunk, first in layout.ranges(number):
-            width, at = WIDE, WIDE * (begin - chunk * layout.chunk)
-            pages = layout.states_of(chunk)
-            if len(pages) == 2:
-                pages.insert(0, layout.page_of_chunk(chunk))
-            page = pages[kind]
-            if kind == OWN:
-                width, page = layout.element_bytes, layout.page_of_chunk(chunk)
-                at = width * begin % layout.page_bytes
-            with self._steps.opened(page) as address:
-                yield width * first, memoryview(ffi.buffer(ffi.cast("uint8_t *", address + at),
-                                                           width * (end - begin)))
 
     def touch(self, args: Iterable[Any], kwargs: Mapping[str, Any] | None = None, *,
               is_view: bool = False) -> None:
@@ -327,7 +225,7 @@ class Engine(torch.nn.Module):
 
     def backward(self, loss: torch.Tensor) -> torch.Tensor:
         """Run the backward pass of a micro-batch; the mean of micro-batches counts."""
-        if not self._new.how:
+        if not self._updates.new.how:
             self._begin_step()
         scale = self._scaler.scale if self._scaler else 1.0
         self._here.clear()
@@ -379,7 +277,7 @@ class Engine(torch.nn.Module):
 
     def step(self) -> None:
         """Update, when the last micro-batch of a step is through; else do nothing."""
-        if self._micro_steps % self.config.accumulation or not self._new.how:
+        if self._micro_steps % self.config.accumulation or not self._updates.new.how:
             return
         with self._telling():
             self._end_step()
@@ -389,20 +287,18 @@ class Engine(torch.nn.Module):
         if self._ranks:
             self._meet(self._ranks)
         skip = self._settle_scale()
-        new = self._new
-        chunks = sorted({chunk for number in new.arrived
-                         for chunk in self.layout.chunks_of(number)})
-        new.skip = skip
-        due = chunks
+        self._updates.new.skip = skip
+        due = chunks = self._updates.chunks()
         if self._late:
             chunks, due = self._owe(self._late, chunks)
         self._steps.end(chunks, due)
         if not skip and not self._late:
-            self._update_rest(chunks)
-            self._count()
+            for chunk in self._updates.missed(chunks):
+                self._steps.update_now([chunk])
+            self._updates.count()
         if self._ranks and not self._at_end:
             self._reduction.end(self._late.chunks() if self._late else ())
-        self._new = Gradients()
+        self._updates.end()
         self.skipped_steps += skip
         self.global_steps += 1
 
@@ -412,16 +308,12 @@ class Engine(torch.nn.Module):
         Returns the chunks whose gradients wait, and those that the next step updates.
         """
         self._steps.complete()
-        self._old = self._new
-        if not self._new.skip:
-            late.add(self._new.arrived, self.global_steps)
-            self._count()
+        self._updates.keep()
+        if not self._updates.new.skip:
+            late.add(self._updates.new.arrived, self.global_steps)
+            self._updates.count()
         owed = sorted({*chunks, *late.chunks()})
         return owed, late.due(owed, self.global_steps + 1)
-
-    def _count(self) -> None:
-        for number in self._new.arrived:
-            self._counts[number] += 1
 
     def _meet(self, ranks: Ranks) -> None:
         """Compare the step with that of other ranks, and have the norm of all gradients."""
@@ -439,43 +331,13 @@ class Engine(torch.nn.Module):
                         client_state: Mapping[str, Any] | None = None) -> bool:
         """Save all between two steps, and what the script adds, which JSON can hold."""
         kept = {"global_steps": self.global_steps, "skipped_steps": self.skipped_steps,
-                "counts": dict(zip(self._names(), self._counts, strict=True)),
+                "counts": dict(zip(self._saving.names(), self._updates.counts, strict=True)),
                 "scaler": self._scaler.state() if self._scaler else None,
                 "groups": [{name: value for name, value in group.items() if name != "params"}
                            for group in self.optimizer.param_groups],
                 "client_state": dict(client_state or {})}
-
-        folder, tag = Path(save_dir), tag or f"global_step{self.global_steps}"
-        fresh = checkpoint.fresh_folder(folder, tag)
-        files = {"model.safetensors": self._model_tensors(),
-                 "optimizer.safetensors": [self._tensor(f"{name}.{kind}", number, place)
-                                           for number, name in enumerate(self._names())
-                                           for place, kind in ((1, "mean"), (2, "square"))]}
-        with self._alike():
-            if self._is_first:
-                checkpoint.begin(folder, tag)
-                for name, tensors in files.items():
-                    checkpoint.write_header(fresh / name, tensors)
-        with self._alike():
-            for name, tensors in files.items():
-                checkpoint.write_tensors(fresh / name, tensors)
-        with self._alike():
-            if self._is_first:
-                checkpoint.write_text(fresh / "state.json", json.dumps(kept))
-                checkpoint.publish(folder, tag)
+        self._saving.save(Path(save_dir), tag or f"global_step{self.global_steps}", kept)
         return True
-
-    @property
-    def _is_first(self) -> bool:
-        return self._ranks is None or self._ranks.rank == 0
-
-    def _alike(self) -> AbstractContextManager[None]:
-        """Raise at all ranks what one raises."""
-        return self._ranks.alike() if self._ranks else nullcontext()
-
-    def _telling(self) -> AbstractContextManager[None]:
-        """Let the other ranks know of an error of this one."""
-        return self._ranks.telling() if self._ranks else nullcontext()
 
     def load_checkpoint(self, load_dir: str | Path, tag: str | None = None,
                         ) -> tuple[str, dict[str, Any]]:
@@ -483,82 +345,19 @@ class Engine(torch.nn.Module):
 
         Raises CheckpointError, and then nothing was changed.
         """
-        with self._alike():
-            folder = checkpoint.find(Path(load_dir), tag)
-            model, states, kept = self._read(folder)
-        with self._alike():
-            self._load(model, states)
-        self._load_rest(model, kept)
-        return str(folder), kept["client_state"]
-
-    def _read(self, folder: Path) -> tuple[Any, Any, Any]:
-        """Give the tensors of a checkpoint, which are those of this model."""
-        model, states = (checkpoint.read_tensors(folder / f"{name}.safetensors")
-                         for name in ("model", "optimizer"))
-        names = self._names()
-        kept = checkpoint.read_state(folder / "state.json", names, len(self.optimizer.param_groups))
-        wide = [WIDE * size for size in self.layout.sizes]
-        wanted = [(model, name, size) for name, size in zip(names, wide, strict=True)]
-        wanted += [(states, f"{name}.{kind}", size) for name, size in zip(names, wide, strict=True)
-                   for kind in ("mean", "square")]
-        wanted += [(model, name, one.nbytes) for name, one in self._unpaged().items()]
-        for tensors, name, size in wanted:
-            if len(tensors.get(name, b"")) != size:
-                raise CheckpointError(f"{folder}: tensor {name} is missing or of another size")
-        return model, states, kept
-
-    def _load(self, model: Mapping[str, memoryview], states: Mapping[str, memoryview]) -> None:
-        narrow = self.layout.element_bytes != WIDE
-        for number, name in enumerate(self._names()):
-            for kind, data in enumerate((model[name], states[f"{name}.mean"],
-                                         states[f"{name}.square"])):
-                for at, piece in self._pieces(number, kind):
-                    piece[:] = data[at:at + len(piece)]
-            for at, piece in self._pieces(number, OWN) if narrow else ():
-                part = model[name][2 * at:2 * (at + len(piece))]  # a float32 for each two bytes
-                own = torch.frombuffer(bytearray(part), dtype=torch.float32).to(self.dtype)
-                ffi.memmove(piece, ffi.from_buffer(own.view(torch.uint8).numpy()), len(piece))
-        if self._ranks:
-            self._steps.forget(range(self.layout.apart))
-
-    def _load_rest(self, model: Mapping[str, memoryview], kept: Mapping[str, Any]) -> None:
-        for name, tensor in self._unpaged().items():
-            tensor.copy_(torch.frombuffer(bytearray(model[name]), dtype=tensor.dtype).view(
-                tensor.shape))
+        groups = self.optimizer.param_groups
+        folder, kept = self._saving.load(Path(load_dir), tag, len(groups))
         self.global_steps, self.skipped_steps = kept["global_steps"], kept["skipped_steps"]
-        self._counts = [kept["counts"][name] for name in self._names()]
+        self._updates.counts = [kept["counts"][name] for name in self._saving.names()]
         if self._scaler and kept["scaler"]:
             self._scaler.restore(kept["scaler"])
-        for group, own in zip(self.optimizer.param_groups, kept["groups"], strict=True):
+        for group, own in zip(groups, kept["groups"], strict=True):
             group.update(own)
+        return str(folder), kept["client_state"]
 
-    def _names(self) -> list[str]:
-        """The first name of each parameter in pages."""
-        names = {id(one): name for name, one in self.module.named_parameters()}
-        return [names[id(one)] for one in self.parameters_in_pages]
-
-    def _unpaged(self) -> dict[str, torch.Tensor]:
-        """Tensors of the model that are not in pages: buffers, and what is not trained."""
-        own = {name: one.data for name, one in self.module.named_parameters()
-               if id(one) not in self._number}
-        return own | {name: one for name, one in self.module.named_buffers()
-                      if one.numel() and name in self._persistent}
-
-    def _model_tensors(self) -> list[Any]:
-        """All of the state_dict; tied weights by each of their names."""
-        tensors = [self._tensor(name, self._number[id(one)], 0)
-                   for name, one in self.module.named_parameters(remove_duplicate=False)
-                   if id(one) in self._number]
-        for name, one in self._unpaged().items():
-            own = one.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
-            tensors.append((name, str(one.dtype).removeprefix("torch."), list(one.shape), len(own),
-                            lambda own=own: [(0, own)] if self._is_first else []))
-        return tensors
-
-    def _tensor(self, name: str, number: int, kind: int) -> Any:
-        shape = list(self.parameters_in_pages[number].shape)
-        return (name, "float32", shape, WIDE * self.layout.sizes[number],
-                lambda: self._pieces(number, kind))
+    def _telling(self) -> AbstractContextManager[None]:
+        """Let the other ranks know of an error of this one."""
+        return self._ranks.telling() if self._ranks else nullcontext()
 
     def describe(self) -> str:
         """Say how many pages each tier holds, and their size."""
@@ -577,25 +376,13 @@ class Engine(torch.nn.Module):
         if self._ranks:
             self._ranks.close()
 
-    def _update_rest(self, chunks: Iterable[int]) -> None:
-        """Update what a planned job came too early for: a parameter that is new in this step."""
-        for chunk in chunks:
-            late = [number for number in self._chunk_parameters[chunk]
-                    if number in self._new.arrived and (number, chunk) not in self._new.updated]
-            if late:
-                self._steps.update_now([chunk])
-
     def _gather(self, page: int, address: int) -> None:
         self._reduction.gather(page, address)
 
     def _begin_step(self) -> None:
-        self._square, new = 0.0, self._new
+        self._square = 0.0
         self._norms.clear()
-        groups = self.optimizer.param_groups
-        new.how = [Adam(group["lr"], group["betas"], group["eps"], group["weight_decay"],
-                        group["decoupled"]) for group in groups]
-        new.group_of = {self._number[id(one)]: number for number, group in enumerate(groups)
-                        for one in group["params"] if id(one) in self._number}
+        self._updates.begin(self.optimizer.param_groups, self._number)
 
     def _settle_scale(self) -> bool:
         """Clip and unscale gradients; returns whether the step is skipped, for overflow."""
@@ -608,16 +395,14 @@ class Engine(torch.nn.Module):
             return True
         if self.config.clipping and norm > self.config.clipping:
             scale *= self.config.clipping / (norm + 1e-6)
-        self._new.scale = scale
+        self._updates.new.scale = scale
         return False
-
-    # Gradients and updates
 
     def _put_gradient_away(self, parameter: torch.Tensor) -> None:
         number = self._number[id(parameter)]
         self._use(frozenset(self.layout.pages_of(number, gradient=True)))
         assert parameter.grad is not None
-        others = self._here if self._ranks and self._reduction.each else self._new.arrived
+        others = self._here if self._ranks and self._reduction.each else self._updates.new.arrived
         sums: Container[int] = ()
         if number in others:
             sums = self.layout.pages_of(number)
@@ -625,54 +410,11 @@ class Engine(torch.nn.Module):
             sums = self._late.pages_of(number)
         self.window.keep_gradient(number, parameter.grad, sums)
         parameter.grad = None
-        self._new.arrived.add(number)
+        self._updates.new.arrived.add(number)
         self._here.add(number)
         self._steps.wrote(number)
         if self._at_end and not self._ranks and self.is_gradient_accumulation_boundary():
             self._norms.append(self.window.norm(number))
-
-    def _update_chunk(self, chunk: int) -> None:
-        """Update the parameters of a chunk that have a gradient: any thread."""
-        runs = list(self._late_runs(self._late, chunk) if self._late else self._runs(chunk))
-        if not runs:
-            return
-        layout, first = self.layout, chunk * self.layout.chunk
-        pages = layout.pages_to_update(chunk)
-        in_page = (first * layout.element_bytes) % layout.page_bytes
-        narrow, width = layout.element_bytes != WIDE, layout.element_bytes
-        with self.cache.opened(pages, (pages[0], *pages[2:]), anywhere=True) as memory:
-            shown, gradients, *states = memory
-            ordered = [*states, gradients, shown] if narrow else [shown, *states, gradients]
-            for begin, end, how in runs:
-                own = in_page + width * (begin - first)
-                begins = [WIDE * (begin - first)] * len(states) + [own] * 2
-                if not narrow:
-                    begins = [own, *begins[:-1]]
-                update_part(ordered, begins, end - begin, self.config.precision, how)
-
-    def _runs(self, chunk: int) -> Iterator[tuple[int, int, Any]]:
-        """Give the ranges of a chunk that have gradients, with Adam's constants of each."""
-        new = self._new
-        for number in () if new.skip else self._chunk_parameters[chunk]:
-            if number in new.arrived and (number, chunk) not in new.updated:
-                new.updated.add((number, chunk))
-                how = new.how[new.group_of[number]].at(self._counts[number] + 1, new.scale)
-                yield from self._ranges(number, chunk, how)
-
-    def _late_runs(self, late: Waiting, chunk: int) -> Iterator[tuple[int, int, Any]]:
-        """Give those whose gradients wait: as many steps as gradients, each by their mean."""
-        old = self._old
-        for number, gradients in late.take(chunk).items():
-            how, last = old.how[old.group_of[number]], self._counts[number]
-            for step in range(last - gradients + 1, last + 1):
-                yield from self._ranges(number, chunk, how.at(step, old.scale / gradients))
-        if self._ranks:
-            self._reduction.updated(chunk)
-
-    def _ranges(self, number: int, chunk: int, how: Any) -> Iterator[tuple[int, int, Any]]:
-        for begin, end, where, _ in self.layout.ranges(number):
-            if where == chunk:
-                yield begin, end, how
 
 
 def _trained(groups: Any) -> list[torch.nn.Parameter]:
@@ -682,115 +424,3 @@ def _trained(groups: Any) -> list[torch.nn.Parameter]:
 
 def _frozen(model: torch.nn.Module, trained: Mapping[int, int]) -> list[torch.nn.Parameter]:
     return [one for one in model.parameters() if id(one) not in trained]
-
-
-def stays(layout: Layout, config: Config) -> int:
-    """Give how many pages of the window stay while others are used, beside the own ones."""
-    if layout.ranks == 1 or config.stage == 3:
-        return 0
-    return layout.shown * (2 if config.stage < 2 and config.accumulation > 1 else 1)
-
-
-def capacities(layout: Layout, config: Config, later: int = 0) -> Capacities:
-    """Give the pages that each tier holds; without a cap a tier holds all that is left."""
-    def pages(limit: int | None, left: int) -> int:
-        return left if limit is None else limit // layout.page_bytes
-
-    device = pages(config.device_bytes, layout.pages)
-    left = max(layout.pages - device, 0)
-    if layout.ranks > 1 and left:
-        left = layout.pages - layout.apart + later  # the window's pages may fill the device
-    host = pages(config.host_bytes, left + 2 * RESERVE if left else 0)
-    if config.disk_path is None:
-        return Capacities(device, host)
-    disk = pages(config.disk_bytes or None, layout.pages + RESERVE)
-    return Capacities(device, host, disk if left > host - 2 else 0)
-
-
-def initialize(model: torch.nn.Module, config: Mapping[str, Any] | str | Path | None = None,
-               model_parameters: Any = None, optimizer: Any = None, args: Any = None,
-               config_params: Any = None, lr_scheduler: Any = None, **more: Any,
-               ) -> tuple[Engine, Optimizer, None, Any]:
-    """Put a model into pages, as deepspeed.initialize does; returns engine and optimizer.
-
-    Raises ConfigError for a wrong configuration, CapacityError for tiers that are too small, and
-    RankError where ranks disagree.
-    """
-    if wrong := sorted(name for name, value in more.items() if value is not None):
-        raise ConfigError(f"initialize: {', '.join(wrong)} has no effect here: leave it out")
-    given = config or config_params or getattr(args, "deepspeed_config", None)
-    if given is None:
-        raise ConfigError("initialize needs config=, an object or the path of a JSON file")
-    ranks = find_ranks()
-    with ranks.alike() if ranks else nullcontext():
-        read = read_config(given, ranks.ranks if ranks else 1)
-        adam = read.adam
-        if optimizer is not None:
-            groups, adam = _groups_of(optimizer)
-        else:
-            groups = _as_groups(model_parameters if model_parameters is not None
-                                else model.parameters())
-        if adam is None:
-            raise ConfigError("the configuration has no optimizer, and none was given: "
-                              "optimizer.type Adam or AdamW is possible")
-        _refuse_meta(model)
-        refuse_experts(model, ranks.ranks if ranks else 1)
-    if ranks:
-        ranks.check_same(_to_agree_on(model, read, adam, groups))
-    engine = Engine(model, read, groups, adam, ranks)
-    if callable(lr_scheduler):
-        lr_scheduler = lr_scheduler(engine.optimizer)
-    return engine, engine.optimizer, None, lr_scheduler
-
-
-def _to_agree_on(model: torch.nn.Module, config: Config, adam: Adam, groups: Any,
-                 ) -> dict[str, Any]:
-    """Give what must be the same at all ranks."""
-    return {"zero_optimization.stage": config.stage, "angelptm.page_bytes": config.page_bytes,
-            "angelptm.device_bytes": config.device_bytes, "angelptm.host_bytes": config.host_bytes,
-            "angelptm.disk_bytes": config.disk_bytes, "a disk": config.disk_path is not None,
-            "gradient_accumulation_steps": config.accumulation,
-            "gradient_clipping": config.clipping, "precision": config.precision,
-            "loss scale": config.scaling, "angelptm.update": config.update,
-            "angelptm.staleness": config.staleness, "optimizer": adam,
-            **{f"parameter {name}": f"{list(one.shape)}{'' if one.requires_grad else ', frozen'}"
-               for name, one in model.named_parameters()},
-            **{f"buffer {name}": list(one.shape) for name, one in model.named_buffers()},
-            "groups of parameters": [
-                {name: value if name != "params" else len(list(value))
-                 for name, value in group.items()} for group in groups]}
-
-
-def _refuse_meta(model: torch.nn.Module) -> None:
-    for name, one in [*model.named_parameters(), *model.named_buffers()]:
-        if one.is_meta:
-            raise ConfigError(f"the model's tensor {name} is on the device meta and has no values: "
-                              "make the model on the CPU")
-
-
-def refuse_experts(model: torch.nn.Module, ranks: int) -> None:
-    """Refuse experts that each rank has of its own: pages are shared, and would mix them up."""
-    from harp.angelptm.moe import MoE
-
-    for name, one in model.named_modules() if ranks > 1 else ():
-        if isinstance(one, MoE):
-            raise ConfigError(f"the layer {name} has experts that are spread over the {ranks} "
-                              "ranks: pages of several ranks hold the same model at each")
-
-
-def _as_groups(parameters: Any) -> list[dict[str, Any]]:
-    found = list(parameters)
-    return [dict(one) for one in found] if found and isinstance(found[0], dict) else [
-        {"params": found}]
-
-
-def _groups_of(optimizer: Any) -> tuple[list[dict[str, Any]], Adam]:
-    if type(optimizer) not in {torch.optim.Adam, torch.optim.AdamW} or any(
-            group["amsgrad"] or group["maximize"] for group in optimizer.param_groups):
-        raise ConfigError(f"the optimizer is {type(optimizer).__name__}: torch.optim.Adam and "
-                          "AdamW are possible, without amsgrad and maximize")
-    decoupled = isinstance(optimizer, torch.optim.AdamW)
-    names = ("lr", "betas", "eps", "weight_decay")
-    groups = [{"params": group["params"], "decoupled": decoupled,
-               **{name: group[name] for name in names}} for group in optimizer.param_groups]
-    return groups, Adam(decoupled=decoupled)

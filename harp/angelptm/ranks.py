@@ -17,7 +17,7 @@ import contextlib
 import logging
 import os
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,6 +28,7 @@ from harp.lightcc.failure import GroupError, name_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
     from datetime import timedelta
 
 log = logging.getLogger("harp.angelptm")
@@ -56,6 +57,11 @@ def find_ranks() -> Ranks | None:
     if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
         return None
     return Ranks()
+
+
+def alike(ranks: Ranks | None) -> AbstractContextManager[None]:
+    """Raise at all ranks what one raises."""
+    return ranks.alike() if ranks else nullcontext()
 
 
 class Ranks:

@@ -66,6 +66,22 @@ def check_environment(environment: Mapping[str, str]) -> None:
             _warn_of_unknown(name, "", (*NAMES, *ELSEWHERE))
 
 
+def check_files(settings: Mapping[str, str]) -> None:
+    """Refuse a tuning table or a plan that is not there, or is none; UsageError."""
+    from harp.cli.io import InputError
+    from harp.cli.plan.job_files import read_plan
+    from harp.lightcc.policy import tuning_of
+
+    try:
+        tuning_of(settings)
+        if plan := settings.get("HARP_PLAN"):
+            read_plan(Path(plan))
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    except InputError as error:
+        raise click.UsageError(f"HARP_PLAN {error.message}") from None
+
+
 def check_settings(environment: Mapping[str, str], *, here: bool) -> None:
     """Validate the environment before ranks start; UsageError, one sentence, for a bad value.
 
@@ -74,7 +90,6 @@ def check_settings(environment: Mapping[str, str], *, here: bool) -> None:
     """
     from harp.cli.io import OutputError, check_target
     from harp.lightcc.horovod.settings import Settings
-    from harp.lightcc.policy import tuning_of
     from harp.lightcc.settings import LightSettings
 
     try:
@@ -82,7 +97,7 @@ def check_settings(environment: Mapping[str, str], *, here: bool) -> None:
         timeline = Settings.from_env(environment).timeline
         if here:
             check_environment(environment)
-            tuning_of(environment)
+            check_files(environment)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     if here and timeline and timeline != "DYNAMIC":

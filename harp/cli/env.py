@@ -91,6 +91,8 @@ def env(*, plan: Path | None, explain: bool, ranks: int, hosts: int, sizes: tupl
             click.echo(line)
         return
     variables = environment()
+    conf.check_files({name: value for name, value in variables.items()
+                      if plan is None or name != "HARP_PLAN"})
     if plan is not None:
         from harp.cli.plan.job_files import read_plan
 

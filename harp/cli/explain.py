@@ -59,6 +59,7 @@ def explanation(ranks: int, hosts: int, sizes: Sequence[int], gradients: Sequenc
     conf.check_settings(os.environ, here=True)
     light, tuning = LightSettings.from_env(os.environ), tuning_of(os.environ)
     here = conf.settings()
+    conf.check_files(here)
     yield "LightCC's settings:"
     for name in NAMES:
         source = "environment" if name in os.environ else "default"

@@ -29,6 +29,8 @@ IP_UDP_BYTES = 28
 """Headers of IPv4 and UDP (RFC 791, RFC 768), which the MTU counts and iperf3's blocks do not."""
 USUAL_MTU = 1500
 Number = Annotated[float, Field(ge=0, le=1e30)]
+Percent = Annotated[float, Field(ge=0, le=409_600)]
+"""Of a core, of as many as a stream may keep busy."""
 
 
 class _Part(BaseModel):
@@ -53,8 +55,8 @@ class _Sum(_Part):
 
 
 class _Cpu(_Part):
-    host_total: Number
-    remote_total: Number
+    host_total: Percent
+    remote_total: Percent
 
 
 class _End(_Part):
@@ -62,8 +64,17 @@ class _End(_Part):
     cpu_utilization_percent: _Cpu
 
 
+class _Stream(_Part):
+    pmtu: Any = None
+
+
+class _Interval(_Part):
+    streams: list[_Stream] = []
+
+
 class _Document(_Part):
     start: _Start
+    intervals: list[_Interval] | None = None
     end: _End
 
 
@@ -80,14 +91,14 @@ def parse_document(data: Any, file: str, stack: HostStack) -> list[Row]:
                                           "ended well"))
     try:
         document = _Document.model_validate(data)
-        return [row_of(measured, stack) for measured in _measured(document, _path_mtu(data))]
+        return [row_of(measured, stack) for measured in _measured(document)]
     except ValidationError as error:
         raise TopologyError(file, problems(error, data)[0]) from None
     except Problem as problem:
         raise TopologyError(file, problem) from None
 
 
-def _measured(document: _Document, path_mtu: int | None) -> list[Measured]:
+def _measured(document: _Document) -> list[Measured]:
     test, end = document.start.test_start, document.end
     if test.bidir:
         raise Problem("a run in both directions", path=("start", "test_start", "bidir"),
@@ -98,7 +109,7 @@ def _measured(document: _Document, path_mtu: int | None) -> list[Measured]:
                       allowed=f"bytes that arrive for {LEAST_S:g} s or more; ten are better")
     cores = max(end.cpu_utilization_percent.host_total,
                 end.cpu_utilization_percent.remote_total) / 100
-    mtu = path_mtu or USUAL_MTU
+    mtu = _path_mtu(document) or USUAL_MTU
     if test.protocol == "UDP":
         mtu = min(test.blksize + IP_UDP_BYTES, mtu)
     stream: dict[str, Any] = {"kind": "stream", "rate_bps": end.sum_received.bits_per_second,
@@ -112,11 +123,10 @@ def _measured(document: _Document, path_mtu: int | None) -> list[Measured]:
     return rows
 
 
-def _path_mtu(data: Any) -> int | None:
+def _path_mtu(document: _Document) -> int | None:
     """The path's MTU as the sending kernel knew it; a client that receives does not say it."""
-    for interval in data.get("intervals") or []:
-        for stream in interval.get("streams", []):
-            mtu = stream.get("pmtu")
-            if isinstance(mtu, int) and 256 <= mtu <= 65535:
-                return mtu
+    for interval in document.intervals or []:
+        for stream in interval.streams:
+            if isinstance(stream.pmtu, int) and 256 <= stream.pmtu <= 65535:
+                return stream.pmtu
     return None

@@ -10,7 +10,6 @@ A row becomes an equation (`sim.calibration.derive`), or a ceiling of one flow.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -153,21 +152,6 @@ def _list(data: object, file: str) -> list[Any]:
         raise TopologyError(file, Problem(f"{len(data)} rows", allowed=f"at most {MOST_ROWS}"))
     return data
 
-
-def parse_json(text: str, file: str) -> Any:
-    """Plain data of a JSON text; raises TopologyError."""
-    try:
-        return json.loads(text, parse_constant=_no_constant)
-    except json.JSONDecodeError as error:
-        problem = Problem(f"is not JSON: {error.msg}")
-        raise TopologyError(file, problem, error.lineno, error.colno) from None
-    except (ValueError, RecursionError) as error:
-        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise TopologyError(file, Problem(f"is not JSON: {reason}")) from None
-
-
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is not a number")
 
 
 def _row(item: Any, stack: HostStack) -> Row | None:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from sim.calibration.measurements import parse_json
 from sim.calibration.nccl_log import LogRow, NcclLog, count_problem, parse_log, time_problem
 from sim.schema.errors import Problem, TopologyError, problems
+from sim.schema.json_text import parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 Count = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
 Whole = Annotated[int, Field(strict=True, ge=0, le=2**60)]
 Number = Annotated[float, Field(strict=True, ge=0, le=1e30)]
+MOST_RANKS = 1_000_000
 
 
 class _Part(BaseModel):
@@ -96,6 +97,9 @@ def _hosts(document: _Document) -> tuple[str, ...]:
     """Host of each rank: the first one of each process is listed, and stands for the others."""
     devices = document.config.devices or document.devices or []
     of_process = document.config.nthreads * document.config.ngpus
+    if len(devices) * of_process > MOST_RANKS:
+        raise Problem(f"{len(devices)} devices of {of_process:,} ranks each", path=("config",),
+                      allowed=f"{MOST_RANKS:,} ranks")
     first = {device.rank: device.hostname for device in devices}
     if sorted(first) != [number * of_process for number in range(len(devices))]:
         raise Problem(f"its {len(devices)} devices are no processes of {of_process} ranks",

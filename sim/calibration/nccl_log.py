@@ -90,7 +90,7 @@ def _ranks(lines: Sequence[str], file: str) -> tuple[int, tuple[str, ...]]:
     found = {}
     for number, line in enumerate(lines, 1):
         if match := _RANK.search(line):
-            rank = int(match[1])
+            rank = _whole(match[1], (file, number))
             if rank in found:
                 raise _error(file, number, f"rank {rank} stands twice", allowed="each rank once; "
                              "nccl-tests built without MPI runs apart on each host")

@@ -24,13 +24,14 @@ from sim.calibration.derive import (
 )
 from sim.calibration.iperf3 import is_iperf3
 from sim.calibration.iperf3 import parse_document as iperf3_rows
-from sim.calibration.measurements import ceiling_times, parse_json, parse_measurements
+from sim.calibration.measurements import ceiling_times, parse_measurements
 from sim.calibration.nccl_json import is_nccl_tests, read_nccl
 from sim.cluster.cluster import Cluster
 from sim.report.numbers import percent, rounded
 from sim.report.quantities import quantity
 from sim.report.screen import Column, console_for, grid, show
 from sim.schema.errors import Problem, TopologyError
+from sim.schema.json_text import parse_json
 from sim.schema.load import load
 from sim.schema.parameters import StackSet, load_set, load_stack
 from sim.schema.source import read_input

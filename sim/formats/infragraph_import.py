@@ -24,8 +24,10 @@ from pydantic import ValidationError
 
 from sim.formats.infragraph_export import MADE_FOR, TOPOLOGY, infrastructure_of
 from sim.formats.infragraph_schema import (
+    MOST,
     VERSION,
     Annotations,
+    Component,
     Device,
     Edge,
     Infrastructure,
@@ -39,17 +41,20 @@ from sim.formats.infragraph_schema import (
 from sim.schema.errors import Problem, TopologyError, listing, problems, show
 from sim.schema.gpu_kinds import KINDS, kind_of
 from sim.schema.load import checked
-from sim.schema.source import Source, read_input
+from sim.schema.source import MAX_NODES, Source, read_input
 from sim.schema.units import DURATION, RATE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
     from typing import TypeVar
 
     AnySchema = TypeVar("AnySchema", bound=Schema)
+    AnyNamed = TypeVar("AnyNamed", Device, Link, Instance, Component)
 
 MOST_BYTES = 1 << 28
+MOST_CABLES = MAX_NODES // 3
+"""A cable of a topology file is three values or more."""
 NVLINK_BPS = {1: 80e9 * 8, 2: 150e9 * 8, 3: 300e9 * 8, 4: 450e9 * 8, 5: 900e9 * 8}
 """Each way of a GPU, by generation: half of the totals of NVIDIA's data sheets of P100, V100, A100,
 H100 and B200 (160, 300, 600, 900 and 1,800 GB/s). Published."""
@@ -134,7 +139,8 @@ def _kept(path: Path, made: Annotations) -> Plain | None:
 
 def _same(kept: Plain, made: Infrastructure, annotated: Path) -> bool:
     """Whether the infrastructure is that of the topology file."""
-    source = Source.parse(json.dumps(kept, ensure_ascii=False).encode(), str(annotated))
+    text = json.dumps(kept, ensure_ascii=False).encode(errors="replace")
+    source = Source.parse(text, str(annotated))
     again = Infrastructure.model_validate(infrastructure_of(checked(source)))
     return bool(_rounded(again.model_dump()) == _rounded(made.model_dump()))
 
@@ -153,9 +159,12 @@ class _Reader:
 
     def __init__(self, made: Infrastructure, given: Given) -> None:
         self.made, self.given = made, given
-        self.devices = {device.name: device for device in made.devices}
-        self.links = {link.name: link for link in made.links}
-        self.instances = {each.name: each for each in made.instances}
+        self.devices = _by_name(made.devices, "devices")
+        self.links = _by_name(made.links, "links")
+        self.instances = _by_name(made.instances, "instances")
+        for number, device in enumerate(made.devices):
+            _by_name(device.components, "devices", number, "components")
+            _by_name(device.links, "devices", number, "links")
         for number, instance in enumerate(made.instances):
             if instance.device not in self.devices:
                 raise Problem(f"there is no device {show(instance.device)}", found=instance.device,
@@ -231,15 +240,21 @@ class _Reader:
             elif latency is not None:
                 self.latencies.add(round(latency, 12))
             self.cables.append(cable)
+            if len(self.cables) > MOST_CABLES:
+                raise Problem(f"more than {MOST_CABLES:,} cables", allowed="a smaller graph, or a "
+                              "topology file with one of the templates")
 
     def _ends(self, instance: str, component: str, path: str) -> Iterator[Place]:
+        taken = 0
         try:
             counts = {name: each.count for name, each in self.instances.items()}
             for (place,) in parts(instance, counts):
                 device = self.devices[self.instances[place.name].device]
-                for found in parts(component, {each.name: each.count
-                                               for each in device.components}):
-                    yield place.name, place.number, found
+                found = parts(component, {each.name: each.count for each in device.components})
+                taken += len(found)
+                if taken > MOST:
+                    raise Problem(f"more than {MOST:,} components", allowed="fewer")
+                yield from ((place.name, place.number, each) for each in found)
         except Problem as problem:
             raise problem.under(path) from None
 
@@ -321,6 +336,16 @@ class _Reader:
         latency = link.physical.latency.seconds
         return {"rate": RATE.format(rate)} | (
             {} if latency is None else {"latency": DURATION.format(round(latency, 12))})
+
+
+def _by_name(entries: Sequence[AnyNamed], *path: str | int) -> dict[str, AnyNamed]:
+    found: dict[str, AnyNamed] = {}
+    for number, each in enumerate(entries):
+        if each.name in found:
+            raise Problem(f"{show(each.name)} stands twice", path=(*path, number, "name"),
+                          allowed="each name once")
+        found[each.name] = each
+    return found
 
 
 def _rate(link: Link) -> float | None:

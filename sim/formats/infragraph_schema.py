@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from itertools import product
+from math import prod
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, Strict, model_validator
@@ -26,6 +27,8 @@ MOST = 1_000_000
 """Largest count of a component or an instance, and most pairs of an edge."""
 Number = Annotated[int, Strict(), Field(ge=1, le=MOST)]
 Text = Annotated[Line, Field(min_length=1)]
+Rate = Annotated[float, Field(gt=0)]
+Time = Annotated[float, Field(ge=0)]
 Choice = Literal["custom", "device", "cpu", "xpu", "nic", "memory", "port", "switch"]
 GIGA = {"gigabits_per_second": 1e9, "gigabytes_per_second": 8e9}
 """Bits/s of each unit of bandwidth."""
@@ -51,9 +54,9 @@ class Bandwidth(Schema):
     """A rate in one of three units."""
 
     choice: str | None = None
-    gigabits_per_second: float | None = None
-    gigabytes_per_second: float | None = None
-    gigatransfers_per_second: float | None = None
+    gigabits_per_second: Rate | None = None
+    gigabytes_per_second: Rate | None = None
+    gigatransfers_per_second: Rate | None = None
 
     @property
     def bits_per_s(self) -> float | None:
@@ -66,9 +69,9 @@ class Latency(Schema):
     """A time in one of three units."""
 
     choice: str | None = None
-    ms: float | None = None
-    us: float | None = None
-    ns: float | None = None
+    ms: Time | None = None
+    us: Time | None = None
+    ns: Time | None = None
 
     @property
     def seconds(self) -> float | None:
@@ -223,7 +226,8 @@ def parts(text: str, counts: dict[str, int]) -> list[tuple[Part, ...]]:
 
     ``counts`` has the number of each first name. Raises Problem.
     """
-    places: list[list[Part]] = []
+    places: list[range] = []
+    names: list[str] = []
     for depth, piece in enumerate(text.split(".")):
         match = _PART.fullmatch(piece)
         if match is None:
@@ -242,8 +246,13 @@ def parts(text: str, counts: dict[str, int]) -> list[tuple[Part, ...]]:
         if not start < stop <= count:
             raise Problem(f"{show(text)} is out of range", found=text,
                           allowed=f"numbers below {count}")
-        places.append([Part(name, number) for number in range(start, stop)])
-    return list(product(*places))
+        places.append(range(start, stop))
+        names.append(name)
+    count = prod(map(len, places))
+    if count > MOST:
+        raise Problem(f"{show(text)} means {count:,} components", found=text,
+                      allowed=f"at most {MOST:,}")
+    return [tuple(map(Part, names, numbers)) for numbers in product(*places)]
 
 
 def pairs(one: list[Any], other: list[Any], scheme: str) -> list[tuple[Any, Any]]:

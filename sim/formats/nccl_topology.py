@@ -38,7 +38,8 @@ H800 are known from H100 by --gpu. Assumed. A100 and A800 (80) and all of 86 and
 in memory or links to be guessed."""
 PCIE_ENCODING = 128 / 130
 """Of PCI Express from 3.0, 8 GT/s, on (PCI Express Base Specification 3.0, section 4.2.2)."""
-_SPEED = re.compile(r"(\d+(?:\.\d+)?) ?GT/s")
+_SPEED = re.compile(r"(?<!\d)(\d{1,6}(?:\.\d{1,6})?) ?GT/s")
+_XML = re.compile(rb"(?:\xef\xbb\xbf)?\s*<[?!\w]")
 
 Plain = dict[str, Any]
 
@@ -85,8 +86,8 @@ def topology_of(path: Path, given: Given, hosts: int) -> Plain:
 
 
 def is_nccl(data: bytes) -> bool:
-    """Whether a file looks like one of NCCL's."""
-    return data.lstrip()[:200].startswith((b"<system", b"<?xml")) and b"<system" in data[:4096]
+    """Whether a file is XML, which no other format here is."""
+    return re.match(_XML, data) is not None
 
 
 def _root(path: Path) -> ElementTree.Element:

@@ -5,7 +5,6 @@ file means what its numbers mean, wherever they stand. A YAML file is a traced m
 (`sim.schema.model_file`). A path is taken from the topology file's folder.
 """
 
-import json
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -22,6 +21,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from sim.schema.base import Count, Flag, Model
 from sim.schema.errors import Problem, TopologyError, problems, show
+from sim.schema.json_text import parse_json
 from sim.schema.model_file import SUFFIXES, ModelFile, read_model_file
 from sim.schema.source import read_input
 from sim.workloads.huggingface import keys_of
@@ -181,7 +181,9 @@ def read_model(value: Any, info: ValidationInfo) -> Any:
     try:
         return read_model_file(path) if value.lower().endswith(SUFFIXES) else _read(path)
     except TopologyError as error:
-        where = f"{path}:{error.line}: {error.key}:" if error.line else f"{path}"
+        where = str(path)
+        if error.line:
+            where += f":{error.line}:" + f" {error.key}:" * bool(error.key)
         raise Problem(f"{where} {error.says}", found=value, allowed=error.allowed) from None
 
 
@@ -193,10 +195,7 @@ def is_model_path(value: str) -> bool:
 def _read(path: Path) -> TransformerKeys:
     file = str(path)
     data = read_input(path, most_bytes=MOST_BYTES, allowed="a config.json")
-    try:
-        config = json.loads(data)
-    except ValueError:
-        raise TopologyError(file, Problem("is not JSON", allowed="a config.json")) from None
+    config = parse_json(data, file, foreign=True)
     if not isinstance(config, dict):
         raise TopologyError(file, Problem("holds no mapping", allowed="a config.json"))
     try:
@@ -209,8 +208,17 @@ def _read(path: Path) -> TransformerKeys:
         first = problems(error, keys)[0]
         where = ".".join(map(str, first.path))
         raise TopologyError(file, Problem(
-            f"does not fit as {where or 'a transformer'}: {first.says}",
+            f"{_field(config, first.found)}does not fit as {where or 'a transformer'}: "
+            f"{first.says}",
             allowed=first.allowed)) from None
+
+
+def _field(config: dict[str, Any], value: Any) -> str:
+    """Name the field that a refused value comes from, as far as it can be told."""
+    inner = config.get("text_config")
+    fields = {**config, **inner} if isinstance(inner, dict) else config
+    names = [name for name, given in fields.items() if given is value]
+    return f"{names[0]} " if len(names) == 1 else ""
 
 
 ModelKey = Annotated[str | TransformerKeys | SkipJsonSchema[ModelFile],

@@ -120,7 +120,7 @@ def paged(recipe: Recipe, flops: float, tiers: Tiers,
         work = replace(work, reduce_s=exchanges.seconds("alltoall", page),
                        each=exchanges.stage > 1,
                        sharing=Sharing(layout.shown, exchanges.ranks, exchanges.stage == 3))
-        # As `harp.angelptm.engine.stays` has it.
+        # As `harp.angelptm.tiers.stays` has it.
         later = 0 if exchanges.stage == 3 else layout.shown * (
             2 if exchanges.stage < 2 and recipe.accumulation > 1 else 1)
     trace = _trace(recipe, flops, layout, work)

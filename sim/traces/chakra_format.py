@@ -10,13 +10,11 @@ not have are kept as bytes, so what is read and written again is the same file.
 
 from __future__ import annotations
 
-import gzip
-import io
 import struct
-import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from harp.reading import FileError, unpacked
 from sim.schema.errors import Problem
 
 if TYPE_CHECKING:
@@ -95,24 +93,14 @@ class Metadata:
 
 def read_trace(data: bytes) -> tuple[Metadata, list[Node]]:
     """Metadata and nodes of a file; raises Problem with the byte where it is wrong."""
-    messages = _messages(_unpacked(data))
+    try:
+        messages = _messages(unpacked(data, MOST_UNPACKED))
+    except FileError as error:
+        raise Problem(str(error)) from None
     first = next(messages, None)
     if first is None:
         raise Problem("is empty", allowed="an execution trace")
     return _metadata(first), [_node(message) for message in messages]
-
-
-def _unpacked(data: bytes) -> bytes:
-    if data[:2] != b"\x1f\x8b":
-        return data
-    try:
-        with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
-            unpacked = file.read(MOST_UNPACKED + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        raise Problem(f"is no whole gzip file: {error}") from None
-    if len(unpacked) > MOST_UNPACKED:
-        raise Problem("is too large", allowed=f"at most {MOST_UNPACKED >> 20} MiB, unpacked")
-    return unpacked
 
 
 def _messages(data: bytes) -> Iterator[_Reader]:
@@ -203,21 +191,22 @@ _NODE_VALUES = {8: "inputs", 9: "outputs"}
 
 
 def _node(reader: _Reader) -> Node:
-    found: dict[str, Any] = {"ctrl_deps": (), "data_deps": (), "attributes": (), "rest": b""}
+    found: dict[str, Any] = {"rest": b""}
+    several: dict[str, list[Any]] = {"ctrl_deps": [], "data_deps": [], "attributes": []}
     for number, wire, value, raw in reader.fields():
         if number in _NODE_NUMBERS and wire == VARINT:
             found[_NODE_NUMBERS[number]] = value
         elif number in _NODE_LISTS and wire in (BYTES, VARINT):
-            found[_NODE_LISTS[number]] += _several(value) if wire == BYTES else (value,)
+            several[_NODE_LISTS[number]] += _several(value) if wire == BYTES else (value,)
         elif (number, wire) == (2, BYTES):
             found["name"] = value.text()
         elif number in _NODE_VALUES and wire == BYTES:
             found[_NODE_VALUES[number]] = _values(value)
         elif (number, wire) == (10, BYTES):
-            found["attributes"] += (_attribute(value),)
+            several["attributes"].append(_attribute(value))
         else:
             found["rest"] += raw
-    return Node(**found)
+    return Node(**found | {name: tuple(values) for name, values in several.items()})
 
 
 def _several(reader: _Reader) -> tuple[int, ...]:
@@ -353,7 +342,7 @@ def _value_bytes(kind: str, value: Any) -> bytes:
         packed: bytes = struct.pack(_PACKS[kind][1], value)
         return packed
     if kind in ("string", "bytes"):
-        content: bytes = value.encode() if kind == "string" else value
+        content: bytes = _utf8(value) if kind == "string" else value
         return _varint(len(content)) + content
     if kind.startswith("sint"):
         return _varint(2 * value if value >= 0 else -2 * value - 1)
@@ -385,7 +374,11 @@ def _number(number: int, value: int) -> bytes:
 
 
 def _text(number: int, value: str) -> bytes:
-    return _sized(number, value.encode()) if value else b""
+    return _sized(number, _utf8(value)) if value else b""
+
+
+def _utf8(text: str) -> bytes:
+    return text.encode(errors="replace")  # half a surrogate pair, which names in JSON may have
 
 
 def _sized(number: int, content: bytes) -> bytes:

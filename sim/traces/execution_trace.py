@@ -15,11 +15,11 @@ ranks.
 
 from __future__ import annotations
 
-import json
 import re
 from typing import TYPE_CHECKING, Any, Literal
 
 from sim.schema.errors import Problem, TopologyError, listing, show
+from sim.schema.json_text import parse_json
 from sim.schema.source import read_input
 from sim.traces import aicb
 from sim.traces.chakra_format import (
@@ -34,16 +34,19 @@ from sim.traces.chakra_format import (
     Node,
     read_trace,
 )
-from sim.traces.job_trace import ALL, JobTrace, Op
+from sim.traces.job_trace import ALL, JobTrace, Op, named_groups
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 MOST_BYTES = 1 << 30
-MOST_RANKS = 16_384
 MOST_NODES = 1_000_000
 """Nodes of all ranks together."""
+MOST_SUMS = {"s": 1e9, "B": 2.0**53, "FLOPs": 2.0**64}
+"""Of a rank's operations, by their unit: some thirty years."""
+MOST_SHOWN = 20
+"""Ranks of a group that a sentence lists."""
 RUN = ("all-reduce", "reduce", "all-gather", "broadcast", "all-to-all", "reduce-scatter",
        "reduce-scatter-block", "barrier")
 """Collectives that are simulated."""
@@ -64,7 +67,8 @@ def load_traces(prefix: Path, *, ranks: int, deps: Deps = "data+ctrl",
         raise TopologyError(str(prefix), Problem(f"{total:,} nodes", allowed=f"{MOST_NODES:,}"))
     named = _named_groups(read) if groups is None else _group_file(groups)
     made = {file: _ops(file, nodes, deps) for file, nodes in read.items()}
-    trace = JobTrace(tuple(made[file][0] for file in files), _checked(named, ranks, prefix),
+    trace = JobTrace(tuple(made[file][0] for file in files),
+                     _checked(named, ranks, groups or prefix),
                      sum(made[file][1] for file in files))
     _check_peers(trace, files)
     return trace
@@ -72,14 +76,20 @@ def load_traces(prefix: Path, *, ranks: int, deps: Deps = "data+ctrl",
 
 def _workload_text(file: Path, data: bytes, ranks: int) -> JobTrace:
     try:
-        return aicb.job_of(data, ranks, MOST_NODES)
+        made = aicb.job_of(data, ranks, MOST_NODES)
+        for ops in made.ranks:
+            _check_sums(ops)
+        return made
     except Problem as problem:
         raise TopologyError(str(file), problem) from None
 
 
 def _files(prefix: Path, ranks: int) -> list[Path]:
     """File of each rank."""
-    pattern = re.compile(re.escape(prefix.name) + r"\.(\d+)\.et")
+    if not prefix.name:
+        raise TopologyError(str(prefix), Problem(
+            "is a folder", allowed="the beginning of the files' names, such as traces/gpt"))
+    pattern = re.compile(re.escape(prefix.name) + r"\.(0|[1-9][0-9]{0,5})\.et")
     folder = prefix.parent
     if not folder.is_dir():
         raise TopologyError(str(prefix), Problem(f"there is no folder {str(folder)!r}"))
@@ -120,9 +130,21 @@ def _ops(file: Path, nodes: Sequence[Node], deps: Deps) -> tuple[tuple[Op, ...],
             raise Problem(f"node {nodes[stuck].id} ({show(nodes[stuck].name)}) waits for itself, "
                           "in a circle", allowed="--deps data, since control dependencies close "
                           "the circle" if other else "dependencies without circles")
-        return tuple(_op(node, before) for node, before in zip(nodes, after, strict=True)), dropped
+        ops = tuple(_op(node, before) for node, before in zip(nodes, after, strict=True))
+        _check_sums(ops)
+        return ops, dropped
     except Problem as problem:
         raise TopologyError(str(file), problem) from None
+
+
+def _check_sums(ops: Sequence[Op]) -> None:
+    """Refuse sums for which clocks of whole nanoseconds have no room."""
+    for name, unit, total in (("last", "s", sum(op.seconds for op in ops)),
+                              ("send", "B", sum(op.nbytes for op in ops)),
+                              ("take", "FLOPs", sum(op.flops for op in ops))):
+        if total > MOST_SUMS[unit]:
+            raise Problem(f"all operations {name} {total:.3g} {unit}",
+                          allowed=f"at most {MOST_SUMS[unit]:.3g} {unit} a rank")
 
 
 def _parents(nodes: Sequence[Node], deps: Deps) -> tuple[list[tuple[int, ...]], int]:
@@ -213,44 +235,41 @@ def _named_groups(read: Mapping[Path, Sequence[Node]]) -> dict[str, Any]:
                 for name, ranks in _groups_of(file, node):
                     if found.setdefault(name, ranks) != ranks:
                         raise TopologyError(str(file), Problem(
-                            f"the group {show(name)} is {ranks} here and {found[name]} in another "
-                            "file", allowed="one meaning of a name in all files, or a file of "
-                            "groups"))
+                            f"the group {show(name)} is {_listed(ranks)} here and "
+                            f"{_listed(found[name])} in another file",
+                            allowed="one meaning of a name in all files, or a file of groups"))
     return found
 
 
-def _groups_of(file: Path, node: Node) -> list[tuple[str, Any]]:
+def _groups_of(file: Path, node: Node) -> list[tuple[str, list[int]]]:
     assert node.inputs is not None
     try:
-        return [(str(group["pg_name"]), group["ranks"]) for group in json.loads(node.inputs.values)]
-    except (ValueError, KeyError, TypeError):
-        raise TopologyError(str(file), Problem(
-            f"node {node.id} ({show(node.name)}) holds no groups",
-            allowed='[{"pg_name": "0", "ranks": [0, 1]}, ...]')) from None
+        return named_groups(node.inputs.values)
+    except Problem as problem:
+        raise TopologyError(str(file), Problem(f"node {node.id} ({show(node.name)}) {problem.says}",
+                                               allowed=problem.allowed)) from None
 
 
 def _group_file(path: Path) -> dict[str, Any]:
     data = read_input(path, most_bytes=MOST_BYTES, allowed="a file of groups")
-    try:
-        found = json.loads(data)
-    except ValueError:
-        found = None
+    found = parse_json(data, str(path))
     if not isinstance(found, dict):
         raise TopologyError(str(path), Problem("is no file of groups",
                                                allowed='JSON such as {"1": [0, 1]}'))
     return found
 
 
-def _checked(groups: Mapping[str, Any], ranks: int, prefix: Path) -> dict[str, tuple[int, ...]]:
+def _checked(groups: Mapping[str, Any], ranks: int, file: Path) -> dict[str, tuple[int, ...]]:
     made = {}
     for name, given in groups.items():
         members = list(range(ranks)) if given == [] else given
         right = isinstance(members, list) and all(
-            isinstance(rank, int) and 0 <= rank < ranks for rank in members)
+            type(rank) is int and 0 <= rank < ranks for rank in members)
         if not right or len(set(members)) < len(members):
-            raise TopologyError(str(prefix), Problem(
-                f"the group {show(name)} is {members}", allowed=f"a list of ranks below {ranks}, "
-                "each once"))
+            raise TopologyError(str(file), Problem(
+                f"the group {show(name)} is "
+                f"{_listed(members) if isinstance(members, list) else show(members)}",
+                allowed=f"a list of ranks below {ranks}, each once"))
         made[str(name)] = tuple(sorted(members))
     return made
 
@@ -275,9 +294,10 @@ def _peer_problem(trace: JobTrace, rank: int, op: Op) -> Problem | None:
     if op.kind == "collective" and rank not in trace.members(op.group):
         return Problem(f"rank {rank} takes part in {show(op.name)} of the group "
                        f"{show(op.group)}, to which it does not belong",
-                       allowed=f"ranks {_ranges(trace.members(op.group))}")
+                       allowed=f"ranks {_listed(trace.members(op.group))}")
     return None
 
 
-def _ranges(ranks: Iterable[int]) -> str:
-    return ", ".join(map(str, ranks))
+def _listed(members: Sequence[object]) -> str:
+    """Members of a group, as far as a sentence has room for them."""
+    return ", ".join(map(show, members[:MOST_SHOWN])) + ", ..." * (len(members) > MOST_SHOWN)

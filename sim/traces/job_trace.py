@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from harp.reading import FileError, parse
+from sim.schema.errors import Problem
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 ALL = ("", "0")
 """Names of the group of all ranks."""
+MOST_RANKS = 16_384
 
 
 @dataclass(frozen=True)
@@ -46,3 +50,19 @@ class JobTrace:
     def members(self, group: str) -> tuple[int, ...]:
         """Ranks of a group, in their order."""
         return tuple(range(len(self.ranks))) if group in ALL else self.groups[group]
+
+
+def named_groups(text: object) -> list[tuple[str, list[int]]]:
+    """Groups as a node ``process_group:init`` has them; an empty list means all ranks.
+
+    Raises Problem.
+    """
+    try:
+        if not isinstance(text, str):
+            raise FileError("they are no text")
+        return [(str(group["pg_name"].plain()),
+                 [rank.whole(0, MOST_RANKS - 1) for rank in group["ranks"].each()])
+                for group in parse(text).each()]
+    except FileError as error:
+        raise Problem(f"holds no groups: {error}",
+                      allowed='[{"pg_name": "0", "ranks": [0, 1]}, ...]') from None

@@ -27,16 +27,17 @@ The rules about streams are ProcessGroupNCCL's (torch 2.13, ProcessGroupNCCL.cpp
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
-import zlib
 from bisect import bisect_right
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from harp import reading
 from sim.schema.errors import Problem, TopologyError, listing, show
+from sim.schema.json_text import parse_json
 from sim.schema.source import read_input
 from sim.traces.chakra_format import (
     COLL,
@@ -50,6 +51,7 @@ from sim.traces.chakra_format import (
     Node,
     Values,
 )
+from sim.traces.job_trace import named_groups
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -74,6 +76,11 @@ NONE = ("wait", "init", "coalesced", "startcoalescing", "endcoalescing")
 """Records of ``record_param_comms`` that send nothing."""
 LEAST_SHARED = 0.5
 """Share of the operators that must be in both files."""
+MOST_ID = (1 << 64) - 1
+MOST_US = 1e17
+"""Longest time since a clock's beginning, some thousand years."""
+MOST_CALL = 1 << 62
+"""Bytes of a call."""
 
 
 class Event(NamedTuple):
@@ -127,19 +134,31 @@ class _Made:
 
 def convert(observed: Path, kineto: Path) -> tuple[Metadata, list[Node]]:
     """The Chakra trace of a rank; raises TopologyError."""
-    try:
+    with _naming(observed):
         operators = _operators(_json(observed))
-    except Problem as problem:
-        raise TopologyError(str(observed), problem) from None
-    try:
+        groups = _group_nodes(operators)
+    with _naming(kineto):
         events = _events(_json(kineto))
+        both = {event.function for event in events} & set(operators)
         if sum(event.function in operators for event in events) < LEAST_SHARED * len(operators):
-            both = len({event.function for event in events} & set(operators))
-            raise Problem(f"{both} of the {len(operators)} operators of {observed} are in it",
+            raise Problem(f"{len(both)} of the {len(operators)} operators of {observed} are in it",
                           allowed="the trace of the same steps of the same rank")
-        return Metadata(VERSION), _Rank(operators, events).nodes()
+    with _naming(observed):
+        calls = {number: call for number in both
+                 if number and (call := _call(operators[number], list(groups)))}
+    with _naming(kineto):
+        return Metadata(VERSION), _Rank(operators, calls, groups, events).nodes()
+
+
+@contextmanager
+def _naming(file: Path) -> Iterator[None]:
+    """Turn what is wrong with a file into a TopologyError that names it."""
+    try:
+        yield
     except Problem as problem:
-        raise TopologyError(str(kineto), problem) from None
+        raise TopologyError(str(file), problem) from None
+    except RecursionError:
+        raise TopologyError(str(file), Problem("is nested too deeply")) from None
 
 
 def files_of_ranks(observed: str, kineto: str) -> list[tuple[Path, Path]]:
@@ -170,9 +189,9 @@ def _by_rank(pattern: str) -> dict[int, Path]:
 def _json(path: Path) -> dict[str, Any]:
     data = read_input(path, most_bytes=MOST_BYTES, allowed="a JSON file of PyTorch's profiler")
     try:
-        found = json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
-    except (ValueError, OSError, EOFError, zlib.error) as error:
-        raise Problem(f"is no JSON: {error}") from None
+        found = parse_json(reading.unpacked(data, MOST_BYTES), str(path), foreign=True)
+    except reading.FileError as error:
+        raise Problem(str(error)) from None
     if not isinstance(found, dict):
         raise Problem("is no trace of PyTorch's", allowed="a JSON object")
     return found
@@ -186,16 +205,26 @@ def _operators(document: Mapping[str, Any]) -> dict[int, Operator]:
                       allowed="a schema such as 1.1.1-chakra.0.0.4")
     found = {}
     try:
-        for node in document["nodes"]:
-            attributes = {one["name"]: one["value"] for one in node["attrs"]}
-            if attributes["rf_id"]:  # what has none is the process and its threads
-                found[int(attributes["rf_id"])] = Operator(
-                    node["id"], node["ctrl_deps"], node["name"], node["inputs"]["values"],
-                    node["outputs"]["values"], attributes)
-    except (KeyError, TypeError, ValueError) as error:
-        raise Problem(f"a node of it lacks {error}", allowed="an execution trace that was closed "
+        for node in reading.Node(document, "")["nodes"].each():
+            given = {one["name"].text(): one["value"] for one in node["attrs"].each()}
+            if "rf_id" not in given:
+                raise reading.FileError("rf_id is missing in the attrs of a node")
+            if given["rf_id"].plain():  # what has none is the process and its threads
+                found[given["rf_id"].whole(1, MOST_ID)] = _operator(node, given)
+    except reading.FileError as error:
+        raise Problem(str(error), allowed="an execution trace that was closed "
                       "(unregister_callback)") from None
     return found
+
+
+def _operator(node: reading.Node, attributes: Mapping[str, reading.Node]) -> Operator:
+    inputs, outputs = (node[name]["values"] for name in ("inputs", "outputs"))
+    for values in (inputs, outputs):
+        if not isinstance(values.plain(), list):
+            values.fail("a list")
+    return Operator(node["id"].whole(0, MOST_ID), node["ctrl_deps"].whole(0, MOST_ID),
+                    node["name"].text(), inputs.plain(), outputs.plain(),
+                    {name: value.plain() for name, value in attributes.items()})
 
 
 def _events(document: Mapping[str, Any]) -> list[Event]:
@@ -203,12 +232,12 @@ def _events(document: Mapping[str, Any]) -> list[Event]:
     if not isinstance(spans, list):
         raise Problem("is no trace of Kineto's", allowed="the file of export_chrome_trace")
     try:
-        found = [_event(span) for span in spans
-                 if span.get("ph") == "X" and span.get("cat") in (*HOST, *ON_GPU)]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise Problem(f"an event of it lacks {error}",
-                      allowed="the file of export_chrome_trace") from None
-    if not found:
+        found = [_event(reading.Node(span, f"traceEvents[{number}]"))
+                 for number, span in enumerate(spans) if isinstance(span, dict)
+                 and span.get("ph") == "X" and span.get("cat") in (*HOST, *ON_GPU)]
+    except reading.FileError as error:
+        raise Problem(str(error), allowed="the file of export_chrome_trace") from None
+    if not any(event.kind in HOST and not OF_CPU.fullmatch(event.name) for event in found):
         raise Problem("holds no operators", allowed="the trace of a profiled step: write it in "
                       "on_trace_ready, before the next cycle clears it")
     first = min(event.start for event in found)
@@ -216,12 +245,24 @@ def _events(document: Mapping[str, Any]) -> list[Event]:
     return sorted(moved, key=lambda event: (event.start, -event.end))
 
 
-def _event(span: Mapping[str, Any]) -> Event:
-    more = span.get("args", {})
-    start = float(span["ts"])
-    return Event(start, start + float(span["dur"]), str(span["name"]), span["cat"], span["tid"],
-                 more.get("Record function id"), more.get("External id"),
-                 more.get("correlation"), more.get("stream", span["tid"]))
+def _event(span: reading.Node) -> Event:
+    more = span.get("args") or reading.Node({}, "")
+    start, thread = span["ts"].number(-MOST_US, MOST_US), _name(span["tid"])
+    function, external, correlation = (
+        None if (given := more.get(name)) is None else given.whole(-1, MOST_ID)
+        for name in ("Record function id", "External id", "correlation"))
+    stream = more.get("stream")
+    return Event(start, start + span["dur"].number(0, MOST_US), span["name"].text(),
+                 span["cat"].text(), thread, function, external, correlation,
+                 thread if stream is None else _name(stream))
+
+
+def _name(value: reading.Node) -> int | str:
+    """Of a thread or a stream."""
+    found = value.plain()
+    if isinstance(found, bool) or not isinstance(found, int | str):
+        value.fail("a number or a text")
+    return found
 
 
 # ---- what is sent
@@ -275,10 +316,23 @@ def _call(operator: Operator, groups: Sequence[str]) -> Call | None:
     goes_in = operator.inputs[1:2] if second else operator.inputs
     nbytes = sum(tensor[3] * tensor[4] for tensor in _tensors(goes_in))
     every = _tensors([operator.inputs, operator.outputs])
+    if not 0 <= nbytes <= MOST_CALL:
+        raise Problem(f"{show(operator.name)} of the id {operator.number} has {nbytes} bytes",
+                      allowed=f"0 to {MOST_CALL}")
     return Call(kind, _only(operator, groups) if of_cpu else _named(operator), nbytes,
                 frozenset(tensor[1] for tensor in every),
-                int(given.get("dst_rank", given.get("src_rank", -1))), of_cpu is None,
+                _peer(operator), of_cpu is None,
                 operator.name if of_cpu else f"nccl:{name}")
+
+
+def _peer(operator: Operator) -> int:
+    """The other rank of a message; -1 of a collective."""
+    given = operator.attributes
+    found = given.get("dst_rank", given.get("src_rank", -1))
+    if isinstance(found, bool) or not isinstance(found, int) or abs(found) >= 1 << 31:
+        raise Problem(f"{show(operator.name)} of the id {operator.number} has {show(found)} as "
+                      "dst_rank or src_rank", allowed="a whole number")
+    return found
 
 
 def _only(operator: Operator, groups: Sequence[str]) -> str:
@@ -311,9 +365,8 @@ def _group_nodes(operators: Mapping[int, Operator]) -> dict[str, str]:
     found: dict[str, str] = {}
     for operator in operators.values():
         if "process_group:init" in operator.name and operator.inputs:
-            for group in json.loads(operator.inputs[0]):
-                found[str(group["pg_name"])] = json.dumps(
-                    [{"pg_name": str(group["pg_name"]), "ranks": group["ranks"]}])
+            for name, ranks in named_groups(operator.inputs[0]):
+                found[name] = json.dumps([{"pg_name": name, "ranks": ranks}])
     return found
 
 
@@ -358,12 +411,16 @@ def without(start: float, end: float, busy: Sequence[tuple[float, float]]) -> li
     return [*left, (at, end)] if at < end else left
 
 
+def _order(event: Event) -> tuple[float, float, str, str]:
+    return event[:4]
+
+
 class _Rank:
     """The conversion of one rank."""
 
-    def __init__(self, operators: Mapping[int, Operator], events: Sequence[Event]) -> None:
-        self.operators = operators
-        self.groups = _group_nodes(operators)
+    def __init__(self, operators: Mapping[int, Operator], calls: Mapping[int, Call],
+                 groups: Mapping[str, str], events: Sequence[Event]) -> None:
+        self.operators, self.calls, self.groups = operators, calls, groups
         self.threads: dict[Any, list[Event]] = {}
         for event in events:
             if event.kind in HOST and not OF_CPU.fullmatch(event.name):
@@ -413,7 +470,7 @@ class _Rank:
 
     def _of_gpu(self) -> Iterator[Asked]:
         """NCCL's calls, each with the time of the kernel that it launched, if there is one."""
-        found = [(event, call) for event in sorted(self._host())
+        found = [(event, call) for event in sorted(self._host(), key=_order)
                  if event.name == "record_param_comms" and (call := self._call(event))]
         starts = [event.start for event, _ in found]
         kernels: dict[Event, Event] = {}
@@ -435,7 +492,7 @@ class _Rank:
         with_nccl = {operator.parent for operator in self.operators.values()
                      if operator.name == "record_param_comms"}
         spans = list(self.backend)
-        for event in sorted(self._host()):
+        for event in sorted(self._host(), key=_order):
             operator = self.operators.get(event.function or 0)
             if operator is None or operator.number in with_nccl or not (
                     ASKED.fullmatch(event.name)) or not (call := self._call(event)):
@@ -454,8 +511,7 @@ class _Rank:
                 yield Asked(call, span, span.start, span.end)
 
     def _call(self, event: Event) -> Call | None:
-        operator = self.operators.get(event.function or 0)
-        return _call(operator, list(self.groups)) if operator else None
+        return self.calls.get(event.function or 0)
 
     def _storages(self, event: Event | None) -> set[int]:
         """Storages that an operator reads and writes."""

@@ -36,6 +36,24 @@ def keys_of(config: Mapping[str, Any]) -> Keys:
         raise ValueError(f"model_type {kind!r} needs the field {error.args[0]!r}") from None
 
 
+def _mapping(value: Any, name: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{name} is no mapping")
+    return value
+
+
+def _text_model(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The text model of one that wraps it among others."""
+    return _mapping(config.get("text_config", config), "text_config")
+
+
+def _whole(value: Any, name: str) -> int:
+    """A number that is reckoned with here; all others go as they are to who checks the keys."""
+    if type(value) is not int:
+        raise ValueError(f"{name} is no whole number")
+    return value
+
+
 def _decoder(config: Mapping[str, Any], **more: Any) -> Keys:
     """Common keys of Llama's descendants."""
     keys: Keys = {
@@ -60,7 +78,7 @@ def _llama(config: Mapping[str, Any]) -> Keys:
 
 def _windowed(config: Mapping[str, Any]) -> Keys:
     """Mistral and Phi 3; Mistral 3 wraps a text model."""
-    config = config.get("text_config", config)
+    config = _text_model(config)
     return _decoder(config, window=config.get("sliding_window"))
 
 
@@ -99,18 +117,19 @@ def _qwen3_moe(config: Mapping[str, Any]) -> Keys:
 
 
 def _deepseek(config: Mapping[str, Any]) -> Keys:
-    expert = config["moe_intermediate_size"]
+    expert = _whole(config["moe_intermediate_size"], "moe_intermediate_size")
     return _decoder(config, kv_heads=None, latent={
         "kv_rank": config["kv_lora_rank"], "q_rank": config.get("q_lora_rank") or 0,
         "nope": config["qk_nope_head_dim"], "rope": config["qk_rope_head_dim"],
         "value": config["v_head_dim"]}, experts={
         "count": config["n_routed_experts"], "top_k": config["num_experts_per_tok"],
-        "ffn": expert, "shared": expert * (config.get("n_shared_experts") or 0),
+        "ffn": expert,
+        "shared": expert * _whole(config.get("n_shared_experts") or 0, "n_shared_experts"),
         "every": config.get("moe_layer_freq", 1), "first": config.get("first_k_dense_replace", 0)})
 
 
 def _llama4(config: Mapping[str, Any]) -> Keys:
-    config = config.get("text_config", config)
+    config = _text_model(config)
     expert = config["intermediate_size"]
     # Every fourth layer sees all tokens, the others chunks of them.
     return _decoder(config, ffn=config["intermediate_size_mlp"], head_width=config["head_dim"],
@@ -131,7 +150,7 @@ def _gemma2(config: Mapping[str, Any]) -> Keys:
 def _gemma3(config: Mapping[str, Any]) -> Keys:
     # The text model of a published file leaves out what equals the library's defaults.
     config = {"num_attention_heads": 8, "num_key_value_heads": 4,
-              "vocab_size": 262_208} | config.get("text_config", config)
+              "vocab_size": 262_208} | _text_model(config)
     return _gemma(config) | {"norms": 4, "qk_norm": True,
                              "window": config.get("sliding_window", 4096),
                              "full_every": config.get("sliding_window_pattern", 6)}
@@ -161,7 +180,7 @@ def _vit(config: Mapping[str, Any]) -> Keys:
             "bias": "all", "head": "none", "patches": {
                 "image": config["image_size"], "size": config["patch_size"],
                 "channels": config.get("num_channels", 3),
-                "classes": len(config.get("id2label") or ())}}
+                "classes": len(_mapping(config.get("id2label") or {}, "id2label"))}}
 
 
 FAMILIES: dict[str, Callable[[Mapping[str, Any]], Keys]] = {

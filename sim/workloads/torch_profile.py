@@ -15,18 +15,22 @@ Several steps are averaged; of more than one the first is left out, since it war
 
 from __future__ import annotations
 
-import gzip
 import json
+import math
 from bisect import bisect_right
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from harp.reading import unpacked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _MODULE, _NODE = "nn.Module: ", "autograd::engine::evaluate_function"
 _ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
+_MOST_BYTES = 2 << 30
+"""Largest profile, unpacked."""
 
 
 class ProfileError(ValueError):
@@ -106,7 +110,7 @@ class _Kernels:
         for external, microseconds in spans:
             spent[external] += microseconds
         self._by_thread: dict[Any, tuple[list[float], list[float]]] = {}
-        for each in sorted(operators):
+        for each in sorted(operators, key=_times):
             starts, totals = self._by_thread.setdefault(each.thread, ([], [0.0]))
             starts.append(each.start)
             totals.append(totals[-1] + spent.get(each.external, 0.0))
@@ -119,10 +123,9 @@ class _Kernels:
 
 def _read(data: bytes) -> tuple[list[_Span], list[_Span], _Kernels | None, str]:
     try:
-        text = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
-        events = json.loads(text)["traceEvents"]
-        return _sorted_out(events)
-    except (ValueError, KeyError, TypeError, AttributeError, OSError, EOFError):
+        return _sorted_out(json.loads(unpacked(data, _MOST_BYTES))["traceEvents"])
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError,
+            RecursionError):
         raise ProfileError("is no trace of torch's profiler") from None
 
 
@@ -133,9 +136,11 @@ def _sorted_out(events: list[dict[str, Any]]) -> tuple[list[_Span], list[_Span],
         if event.get("ph") != "X":
             continue
         kind, name, given = event.get("cat"), str(event["name"]), event.get("args", {})
-        start = float(event["ts"])
-        span = _Span(start, start + float(event["dur"]), name, event["tid"],
-                     given.get("External id"), given.get("Sequence number"))
+        start, end = float(event["ts"]), float(event["ts"]) + float(event["dur"])
+        if not math.isfinite(end - start):
+            raise ValueError(f"{name} lasts from {start} to {end}")
+        span = _Span(start, end, name, *map(_number, (
+            event["tid"], given.get("External id"), given.get("Sequence number"))))
         if kind == "cpu_op":
             operators.append(span)
         elif kind == "python_function" and name.startswith(_MODULE):
@@ -143,7 +148,19 @@ def _sorted_out(events: list[dict[str, Any]]) -> tuple[list[_Span], list[_Span],
         elif kind in _ON_GPU and not name.startswith("nccl"):
             kernels.append((span.external, span.end - span.start))
     on_gpu = _Kernels(kernels, operators) if kernels else None
-    return sorted(operators), sorted(modules), on_gpu, "GPU" if kernels else "CPU"
+    return (sorted(operators, key=_times), sorted(modules, key=_times), on_gpu,
+            "GPU" if kernels else "CPU")
+
+
+def _number(value: Any) -> Any:
+    """Of a thread, an operator, or an order: a number, a text, or nothing."""
+    if not isinstance(value, int | str | None):
+        raise TypeError(f"{value} is no number")
+    return value
+
+
+def _times(span: _Span) -> tuple[float, float]:
+    return span.start, span.end
 
 
 def _outermost(spans: Sequence[_Span]) -> list[_Span]:

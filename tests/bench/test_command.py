@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from bench.__main__ import SUBJECTS, main, subject
 from bench.rows import Mistake, Row, select
+from harp.cli.program import run_program
 from tests.support import ROOT
 from tests.support.html_pages import Page
 
@@ -58,6 +59,39 @@ def test_a_page_of_another_ending_is_refused(tmp_path):
     done = CliRunner().invoke(main, ["stack", "--html", str(tmp_path / "rows.txt")])
     assert done.exit_code == 2
     assert "the name must end in one of .htm, .html" in done.stderr
+
+
+LACKING = '[{"id": "mem-rtt", "value": 2.4}]'
+
+
+@pytest.mark.parametrize(("words", "sentence"), [
+    ("stak", "there is no subject 'stak'; did you mean 'stack'?"),
+    ("stack --bogus", "No such option"),
+    ("stack --only nosuch", "there is no row 'nosuch'; there are"),
+    ("stack --show {missing}", "there is no such file, or it has no rows"),
+    ("stack --show {binary}", "cannot be read: it is not text"),
+    ("stack --show {folder}", "cannot be read: is a directory"),
+    ("stack --show {deep}", "is no file of rows: it is no JSON of ours: it is nested too deeply"),
+    ("stack --show {wrong}", "is no file of rows: all of it is {}: a list is possible"),
+    ("stack --show {lacking}", "a row of it lacks 'target'"),
+    ("stack --save {missing}/x.json", "there is no directory"),
+    ("stack --html x.txt", "the name must end in one of .htm, .html")])
+def test_a_mistake_is_one_sentence(tmp_path, monkeypatch, capfd, words, sentence):
+    files = {"missing": None, "folder": None, "binary": b"\xff\xfe\0", "deep": b"[" * 100_000,
+             "wrong": b"{}", "lacking": LACKING.encode()}
+    for name, data in files.items():
+        if data is not None:
+            (tmp_path / name).write_bytes(data)
+    (tmp_path / "folder").mkdir()
+    named = {name: tmp_path / name for name in files}
+    monkeypatch.setattr(sys, "argv", ["bench", *words.format(**named).split()])
+    with pytest.raises(SystemExit) as ended:
+        run_program(main, "python -m bench")
+    said = capfd.readouterr().err
+    assert ended.value.code == 2
+    assert said.startswith("error: ")
+    assert said.count("\n") == 1
+    assert sentence in said
 
 
 def test_only_takes_ids_before_texts():

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from harp.cli.options import starting
 from harp.cli.run.here import LOOPBACK, addresses_of, free_port, is_here, own_address
 from harp.cli.run.host_slots import FoundHosts, parse_hosts, read_hostfile
 from harp.cli.run.processes import Job, place_ranks
+from harp.cli.run.ssh import ssh_to
 from harp.nearest import did_you_mean
 
 MOST_RANKS = 65536
@@ -80,9 +82,8 @@ def run(context: click.Context, *, number: int | None, hosts: str | None, hostfi
     if address:
         _check_address(address, is_met_here=begins_here)
     far = next((rank.host for rank in ranks if not is_here(rank.host)), None)
-    ssh = ["ssh", "-o", "BatchMode=yes", *(["-p", str(ssh_port)] if ssh_port else [])]
     job = Job(ranks, command, os.environ, address or (own_address(far) if far else LOOPBACK),
-              free_port(), least or 0, ssh, most, found)
+              free_port(), least or 0, partial(ssh_to, port=ssh_port), most, found)
     for ending in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(ending, _interrupt)
     try:

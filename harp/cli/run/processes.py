@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 from harp.cli.io import drop_output
 from harp.cli.run.here import is_here, is_loopback
+from harp.cli.run.ssh import ssh_to
 from harp.lightcc.horovod.rejoin import ELASTIC, changed_key, here_key, members_key
 from harp.lightcc.store import VARIABLE, StoreServer
 from harp.parent import end_with_parent
@@ -98,7 +99,7 @@ class Job:
         address: an address of this host that all hosts can reach.
         port: a free TCP port of rank 0's host.
         least: the job continues while this many ranks are left; 0 ends all with the first failure.
-        ssh: the command that reaches another host.
+        ssh: gives the words that have another host run a command.
         most: free slots stay empty once there are this many ranks.
         hosts: gives the hosts and slots that there are now, where they may change.
 
@@ -106,7 +107,8 @@ class Job:
 
     def __init__(self, ranks: Sequence[Rank], command: Sequence[str],
                  environment: Mapping[str, str], address: str, port: int, least: int = 0,
-                 ssh: Sequence[str] = ("ssh",), most: int | None = None,
+                 ssh: Callable[[str], Sequence[str]] = ssh_to,
+                 most: int | None = None,
                  hosts: Callable[[], Sequence[tuple[str, int]]] | None = None) -> None:
         self._ranks, self._least, self._command = list(ranks), least, command
         self._most, self._hosts = most, hosts
@@ -145,7 +147,7 @@ class Job:
             own[ELASTIC] = str(meeting)
         if is_here(rank.host):
             return _start_here(self._command, {**self._environment, **own})
-        return _start_there(self._ssh, rank.host, self._command, self._environment, own)
+        return _start_there(self._ssh(rank.host), self._command, self._environment, own)
 
     def _shared_variables(self) -> dict[str, str]:
         shared = {VARIABLE: self._server.variable(self._address), "PYTHONUNBUFFERED": "1"}
@@ -318,7 +320,7 @@ def _start_here(command: Sequence[str], environment: Mapping[str, str]) -> subpr
                             preexec_fn=partial(end_with_parent, os.getpid()))  # noqa: PLW1509
 
 
-def _start_there(ssh: Sequence[str], host: str, command: Sequence[str],
+def _start_there(ssh: Sequence[str], command: Sequence[str],
                  environment: Mapping[str, str],
                  own: Mapping[str, str]) -> subprocess.Popen[bytes]:
     carried = {name: value for name, value in environment.items() if name.startswith(CARRIED)}
@@ -329,7 +331,7 @@ def _start_there(ssh: Sequence[str], host: str, command: Sequence[str],
               f"env {given} {shlex.join(command)} </dev/null 3<&- & child=$!; "
               "(cat <&3 >/dev/null; kill -TERM -$$; sleep 5; kill -KILL -$$) & "
               "wait $child; status=$?; trap '' TERM; kill -TERM -$$; exit $status")
-    return subprocess.Popen([*ssh, host, f"exec setsid -w sh -c {shlex.quote(script)}"],
+    return subprocess.Popen([*ssh, f"exec setsid -w sh -c {shlex.quote(script)}"],
                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                             start_new_session=True)
 

@@ -139,7 +139,8 @@ def _turn(host: Host, todo: Sequence[Target], *, dry_run: bool, remember: bool) 
 
 
 def _turn_one(host: Host, one: Knob, value: str | None, *, dry_run: bool) -> bool:
-    click.echo(one.shown(host, value))
+    shown = one.shown(host, value)  # a file that a user has written may hold any byte
+    click.echo(shown.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
     if dry_run:
         return True
     try:

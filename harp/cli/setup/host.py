@@ -36,9 +36,9 @@ class Host:
     # ---- Files ----
 
     def read(self, path: str) -> str | None:
-        """Give a file's text, or None if it cannot be read."""
+        """Give a file's text, or None if it cannot be read; `store` writes any byte as it was."""
         try:
-            return self._at(path).read_text()
+            return self._at(path).read_bytes().decode("utf-8", "surrogateescape")
         except OSError:
             return None
 
@@ -83,8 +83,8 @@ class Host:
                 at.parent.mkdir(parents=True)
                 at.parent.chmod(0o755)  # whatever the umask: those who train have to read it
             new = at.with_name(f".{at.name}.new")
-            with new.open("w") as file:
-                file.write(text)
+            with new.open("wb") as file:
+                file.write(text.encode("utf-8", "surrogateescape"))
                 file.flush()
                 os.fsync(file.fileno())
             new.chmod(at.stat().st_mode if at.exists() else 0o644)

@@ -184,8 +184,17 @@ class Conf(Knob):
         host.store(self.of, self.text(host, value) or None)
 
 
+KINDS: dict[str, type[Knob]] = {known.kind: known for known in (
+    Mtu, Queues, Rings, File, Pages, Irq, Conf)}
+
+
 def knob(key: str) -> Knob:
     """Give the knob of a key."""
     kind, _, of = key.partition(" ")
-    return next(known for known in (Mtu, Queues, Rings, File, Pages, Irq, Conf)
-                if known.kind == kind)(of)
+    return KINDS[kind](of)
+
+
+def is_key(text: str) -> bool:
+    """Whether a text is the key of a knob."""
+    kind, _, of = text.partition(" ")
+    return kind in KINDS and bool(of)

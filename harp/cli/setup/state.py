@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from harp.cli.setup.knobs import is_key
+from harp.reading import FileError, parse
+
 if TYPE_CHECKING:
     from harp.cli.setup.host import Host
 
@@ -20,14 +23,23 @@ FILE = "/var/lib/harp/setup.json"
 def load(host: Host) -> dict[str, str | None]:
     """Give the values of before, by the knobs' keys."""
     text = host.read(FILE)
-    if text is None:
-        return {}
     try:
-        before = json.loads(text)["before"]
-        return {str(key): None if value is None else str(value) for key, value in before.items()}
-    except (ValueError, TypeError, KeyError, AttributeError):
-        raise click.ClickException(f"{FILE} cannot be read, so undo is not possible: repair it, "
-                                   "or remove it to continue without undo") from None
+        if text is None and not host.find(FILE):
+            return {}
+        if text is None:
+            raise FileError("it is a directory, or this user may not read it")
+        return _before(text)
+    except FileError as error:
+        raise click.ClickException(f"{FILE} cannot be read, so undo is not possible: {error}; "
+                                   "repair it, or remove it to continue without undo") from None
+
+
+def _before(text: str) -> dict[str, str | None]:
+    before = dict(parse(text)["before"].items())
+    if wrong := [key for key in before if not is_key(key)]:
+        raise FileError(f"before has {wrong[0]!r}, which is none of the values that harp setup "
+                        "changes")
+    return {key: None if value.is_none() else value.text() for key, value in before.items()}
 
 
 def remember(host: Host, values: dict[str, str | None]) -> None:

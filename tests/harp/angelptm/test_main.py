@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from harp.angelptm.__main__ import main
+from harp.cli.program import run_program
 from tests.harp.angelptm.test_config import WRONG
 from tests.support import ROOT
 
@@ -52,4 +53,12 @@ def test_a_file_that_is_not_there_ends_without_a_traceback(tmp_path):
     done = subprocess.run([sys.executable, "-m", "harp.angelptm", tmp_path / "none.json"],
                           capture_output=True, text=True, check=False, cwd=ROOT, timeout=60)
     assert done.returncode == 2
-    assert done.stderr == f"Error: {tmp_path}/none.json: No such file or directory\n"
+    assert done.stderr == f"error: {tmp_path}/none.json: No such file or directory\n"
+
+
+def test_a_wrong_option_is_one_sentence(monkeypatch, capfd):
+    monkeypatch.setattr(sys, "argv", ["angelptm", "--rank", "2"])
+    with pytest.raises(SystemExit) as ended:
+        run_program(main, "python -m harp.angelptm")
+    assert ended.value.code == 2
+    assert capfd.readouterr().err.startswith("error: No such option")

@@ -20,8 +20,8 @@ pytest.importorskip("torch")
 import torch
 
 from harp.angelptm import ConfigError, moe
-from harp.angelptm.engine import refuse_experts
 from harp.angelptm.moe import MoE
+from harp.angelptm.start import refuse_experts
 from tests.harp.angelptm.models import WIDTH, WORDS, batches, config, engine_of, seeded, train
 from tests.support.levels import long_except
 from tests.support.torch_ranks import answers_of, start

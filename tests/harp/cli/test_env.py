@@ -127,6 +127,18 @@ def test_wrong_lines(conf_file):
     assert said.stderr == f"error: the settings file {folder} cannot be read: Is a directory\n"
 
 
+@pytest.mark.parametrize(("name", "reason"), [
+    ("HARP_PLAN", "cannot be read: no such file or directory"),
+    ("HARP_TUNER", "No such file or directory")])
+def test_a_file_that_a_setting_names_and_that_is_not_there(conf_file, name, reason):
+    for settings in ({name: "/nowhere.json"},
+                     {"HARP_CONF_FILE": conf_file(f"{name}=/nowhere.json\n")}):
+        said = run("env", **settings)
+        assert (said.returncode, said.stdout) == (2, "")
+        assert said.stderr.startswith(f"error: {name} /nowhere.json")
+        assert said.stderr.endswith(f"{reason}\n")
+
+
 # ---- env --explain ----
 
 
@@ -259,6 +271,8 @@ def test_explanations_are_refused_without_a_row_to_explain():
     ({"HARP_MTU": "20"}, [], 'HARP_MTU is "20": possible is 576 to 65535'),
     ({"HARP_ENGINES": "0"}, [], 'HARP_ENGINES is "0": possible is auto, or 1 to 16'),
     ({"HARP_TUNER": "/nowhere"}, [], "HARP_TUNER /nowhere: No such file or directory"),
+    ({"HARP_PLAN": "/nowhere"}, [], "HARP_PLAN /nowhere cannot be read: no such file"),
+    ({"HARP_PLAN": sys.executable}, [], f"HARP_PLAN {sys.executable} cannot be read: it is not"),
     ({"HARP_TUNER": sys.executable}, [], f"HARP_TUNER {sys.executable}: it is not text"),
     ({"HOROVOD_TIMELINE": "/nowhere/it.json"}, [],
      "HOROVOD_TIMELINE: cannot write '/nowhere/it.json': there is no directory '/nowhere'"),

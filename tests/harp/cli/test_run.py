@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 from harp.cli.run.here import is_here, own_address
 from harp.cli.run.host_slots import FoundHosts, parse_hosts, read_hostfile
 from harp.cli.run.processes import place_ranks, variables
+from harp.cli.run.ssh import BOUNDS
 
 PATIENCE_S = 300
 HARP = [sys.executable, "-m", "harp.cli.main", "run"]
@@ -295,10 +297,42 @@ def test_other_hosts_are_reached_by_ssh_and_end_with_the_connection(tmp_path):
     check_no_orphans(own)
 
 
+@pytest.mark.parametrize(("known", "given"), [
+    ("connecttimeout none\nserveraliveinterval 0\n",
+     "-o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=30 far"),
+    ("connecttimeout 3\nserveraliveinterval 0\n",
+     "-o BatchMode=yes -o ServerAliveInterval=30 far"),
+    ("connecttimeout 3\nserveraliveinterval 5\n", "-o BatchMode=yes far")])
+def test_a_dead_host_ends_ssh_in_time_unless_the_user_wants_it_otherwise(tmp_path, known, given):
+    ssh = tmp_path / "ssh"
+    ssh.write_text('#!/bin/sh\ncase "$*" in "-p 2222 -G far") printf "$KNOWN";; '
+                   '*) echo "$*" >&2; exit 255;; esac\n')
+    ssh.chmod(0o755)
+    ended = run("-H", "far", "--address", "127.0.0.1", "--ssh-port", "2222", "true",
+                PATH=f"{tmp_path}:{os.environ['PATH']}", KNOWN=known)
+    assert ended.returncode == 255
+    assert ended.stderr.startswith(f"[0] -p 2222 {given} exec setsid")
+
+
+@pytest.mark.skipif(not shutil.which("ssh"), reason="needs ssh")
+def test_ssh_says_so_where_it_has_no_bound():
+    said = subprocess.run(["ssh", "-F", "none", "-G", "far"], capture_output=True, text=True,
+                          check=True).stdout
+    assert set(BOUNDS) <= set(said.splitlines())
+
+
+def test_a_host_without_ssh_is_told_so(tmp_path):
+    ended = run("-H", "far", "--address", "127.0.0.1", "true", PATH=str(tmp_path))
+    assert ended.returncode == 2
+    assert ended.stderr == ("error: ranks of far are started by ssh, which cannot be started here: "
+                            "no such file or directory\n")
+
+
 @pytest.mark.parametrize(("settings", "sentence"), [
     ({"LIGHT_TOPK_RATIO": "5"}, "LIGHT_TOPK_RATIO is '5'; allowed is a share above 0 and up to 1"),
     ({"HARP_PORT": "bogus"}, 'HARP_PORT is "bogus": possible is auto, xdp, udp, tcp, mem, or '),
     ({"HARP_TUNER": "/nope"}, "HARP_TUNER /nope: No such file or directory"),
+    ({"HARP_PLAN": "/nope"}, "HARP_PLAN /nope cannot be read: no such file or directory"),
     ({"HOROVOD_CYCLE_TIME": "abc"}, "HOROVOD_CYCLE_TIME is 'abc'; allowed is a number, 0 or more"),
     ({"HOROVOD_TIMELINE": "/nope/x.json"}, "HOROVOD_TIMELINE: cannot write '/nope/x.json': there")])
 def test_an_impossible_setting_is_refused_before_a_rank_starts(settings, sentence):

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import yaml
 from click.testing import CliRunner
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from infragraph.blueprints.devices.generic.generic_switch import Switch
 from infragraph.blueprints.devices.generic.server import Server
 from infragraph.blueprints.devices.nvidia.dgx import NvidiaDGX
@@ -18,8 +20,11 @@ from infragraph.infragraph_service import InfraGraphService
 from sim.cluster.cluster import build_fabric
 from sim.convert import main
 from sim.formats.infragraph_export import infrastructure_of
+from sim.formats.infragraph_schema import parts
 from sim.schema import load
+from sim.schema.errors import Problem
 from tests.support import ROOT
+from tests.support.json_changes import anything, changed, places
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -169,3 +174,60 @@ def test_annotations_for_another_version_are_one_sentence(tmp_path: Path) -> Non
     found = CliRunner().invoke(main, [str(tmp_path / "i.json"), str(tmp_path / "t.yaml")])
     assert found.exit_code == 2
     assert "annotations for InfraGraph '4.0'; allowed: 3.1" in found.output
+
+
+TACO = edited()
+RACK = infrastructure_of(load(ROOT / "topologies" / "rail-h100-8x400g.yaml"))
+
+
+@settings(max_examples=150, deadline=None,
+          suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(made=st.sampled_from((TACO, RACK)).flatmap(lambda made: st.tuples(
+    st.just(made), st.sampled_from(places(made)))), value=anything)
+def test_any_value_at_any_place_is_a_cluster_or_one_sentence(tmp_path: Path, made: Any,
+                                                             value: Any) -> None:
+    document, place = made
+    (tmp_path / "i.json").write_text(json.dumps(changed(document, *place, value=value)))
+    found = CliRunner().invoke(main, [str(tmp_path / "i.json"), str(tmp_path / "t.yaml"), "--gpu",
+                                      "A100"])
+    assert found.exit_code in {0, 2}, found.exception
+    assert found.exit_code == 0 or found.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(("component", "says"), [
+    ("gpu[0:4].core[0:999999]", "means 3,999,996 components"),
+    ("gpu[0].core[0:999999].part[0:999999]", "means 999,998,000,001 components")])
+def test_a_product_of_ranges_is_not_begun(component: str, says: str) -> None:
+    with pytest.raises(Problem, match=says):
+        parts(component, {"gpu": 8})
+
+
+def test_more_cables_than_a_topology_file_holds_are_refused(tmp_path: Path) -> None:
+    made = {"devices": [
+        {"name": "host", "components": [{"name": "gpu", "count": 1, "choice": "xpu"},
+                                        {"name": "eth", "count": 300, "choice": "nic"}]},
+        {"name": "switch", "components": [{"name": "port", "count": 300, "choice": "port"}]}],
+        "links": [{"name": "cable", "physical": {"bandwidth": {"gigabits_per_second": 25}}}],
+        "instances": [{"name": name, "device": name, "count": 1} for name in ("host", "switch")],
+        "edges": [{"ep1": {"instance": "host", "component": "eth"}, "link": "cable",
+                   "ep2": {"instance": "switch", "component": "port"}, "scheme": "many2many"}]}
+    (tmp_path / "i.json").write_text(json.dumps(made))
+    found = CliRunner().invoke(main, [str(tmp_path / "i.json"), str(tmp_path / "t.yaml")])
+    assert found.exit_code == 2
+    assert "edges[0]: more than 66,666 cables" in found.stderr
+
+
+@pytest.mark.parametrize("kind", ["devices", "links", "instances"])
+def test_a_name_that_stands_twice_is_one_sentence(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "i.json").write_text(json.dumps(TACO | {kind: [*TACO[kind], TACO[kind][0]]}))
+    found = CliRunner().invoke(main, [str(tmp_path / "i.json"), str(tmp_path / "t.yaml")])
+    assert found.exit_code == 2
+    assert f"{kind}[{len(TACO[kind])}].name: " in found.stderr
+    assert "stands twice" in found.stderr
+
+
+def test_a_target_that_is_a_folder_is_one_sentence(tmp_path: Path,
+                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = CliRunner().invoke(main, [str(ROOT / "topologies" / "leaf-spine-2to1.yaml"), "."])
+    assert (found.exit_code, "it is a directory" in found.stderr) == (2, True), found.stderr

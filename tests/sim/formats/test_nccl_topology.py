@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
+from xml.sax.saxutils import quoteattr
 
 import pytest
 from click.testing import CliRunner
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from infragraph.translators.nccl_translator import run_nccl_parser
 
 from sim.convert import main
@@ -136,3 +140,33 @@ def test_options_of_another_format_are_refused(tmp_path: Path) -> None:
                                       "--hosts", "3"])
     assert found.exit_code == 2
     assert "--hosts is for files of nccl" in found.output
+
+
+SPOTS = [match.span() for match in re.finditer('"[^"]*"', host())]
+
+
+@settings(max_examples=150, deadline=None,
+          suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(spot=st.sampled_from(SPOTS), value=st.one_of(
+    st.text(st.characters(min_codepoint=32, exclude_categories=["Cs"]), max_size=8),
+    st.integers().map(str),
+    st.sampled_from(["9" * 400, "9" * 400 + " GT/s", "nan", "1e999", "-1", "0"])))
+def test_any_value_of_any_attribute_is_a_host_or_one_sentence(
+        tmp_path: Path, spot: tuple[int, int], value: str) -> None:
+    text = host()
+    (tmp_path / "n.xml").write_text(text[:spot[0]] + quoteattr(value) + text[spot[1]:])
+    found = CliRunner().invoke(main, [str(tmp_path / "n.xml"), str(tmp_path / "t.yaml")])
+    assert found.exit_code in {0, 2}, found.exception
+    assert found.exit_code == 0 or found.stderr.count("\n") == 1
+
+
+def test_what_editors_put_before_the_first_element_is_read(tmp_path: Path) -> None:
+    again = converted(tmp_path, f"\ufeff<!-- of node-1 -->\n{host()}")
+    assert again.hosts == converted(tmp_path, host()).hosts
+
+
+def test_xml_of_something_else_is_told_so(tmp_path: Path) -> None:
+    (tmp_path / "n.xml").write_text("<html><body/></html>")
+    found = CliRunner().invoke(main, [str(tmp_path / "n.xml"), str(tmp_path / "t.yaml")])
+    assert found.exit_code == 2
+    assert "found <html version=nothing>; allowed: <system version=\"1\">" in found.stderr

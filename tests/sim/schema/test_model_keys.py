@@ -1,15 +1,22 @@
 """Models that a topology file brings along: by path, and by hand."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from sim.run import main
-from sim.schema import TopologyError, load
+from sim.schema import Problem, TopologyError, load
 from sim.schema.gpu_kinds import memory_of
+from sim.schema.transformer_keys import read_model
+from sim.workloads.transformer import build
+from tests.sim.workloads.test_huggingface import CONFIGS
 from tests.support.cluster_files import topology, write
 from tests.support.sim_runs import rows_of
+from tests.support.json_changes import anything, changed, one_sentence_at_most, places
 
 LLAMA = {"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64,
          "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 100,
@@ -144,3 +151,29 @@ def test_jobs_compute_at_their_own_precision(tmp_path):
               {"name": "slow", "hosts": ["h-1"], "workload": job | {"precision": "fp32"}}]))
     fast, slow = (row["step_ms"] for row in rows_of(path))
     assert slow / fast == pytest.approx(8, rel=0.02)  # but for kernels that memory bounds
+
+
+@pytest.mark.parametrize(("data", "says"), [
+    (LLAMA | {"num_hidden_layers": "2"},
+     "num_hidden_layers does not fit as layers: found '2'; allowed: a whole number"),
+    (LLAMA | {"model_type": "mistral3", "text_config": 5}, "text_config is no mapping"),
+    ({"model_type": "vit", "id2label": 7} | LLAMA | {"model_type": "vit", "image_size": 8,
+                                                     "patch_size": 2}, "id2label is no mapping"),
+    ('{"a":' * 50_000, "config.json is not JSON: nested too deeply"),
+    ('{\n"a" 1}', "config.json:2: is not JSON: Expecting ':' delimiter"),
+    ('{"a": ' + "9" * 5000 + "}", "a number has too many digits")])
+def test_the_field_at_fault_is_named(tmp_path, data, says):
+    config(tmp_path, data)
+    with pytest.raises(TopologyError, match=says):
+        load(write(tmp_path, workload("config.json")))
+
+
+@settings(max_examples=300, deadline=None,
+          suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(given=st.sampled_from(sorted(CONFIGS)).flatmap(lambda name: st.tuples(
+    st.just(CONFIGS[name]), st.sampled_from(places(CONFIGS[name])))), value=anything)
+def test_any_value_of_a_configuration_is_a_model_or_one_sentence(tmp_path, given, value):
+    made, place = given
+    config(tmp_path, changed(made, *place, value=value))
+    with one_sentence_at_most(Problem, str(tmp_path)):
+        build(read_model(str(tmp_path / "config.json"), SimpleNamespace(context=None)).shape, 16)

@@ -11,7 +11,7 @@ from sim.answer.scenario import run_scenario
 from sim.cluster.cluster import Cluster
 from sim.run import main
 from sim.schema import load
-from sim.schema.errors import Problem
+from sim.schema.errors import Problem, TopologyError
 from sim.traces.aicb import job_of
 from tests.support.cluster_files import ALPHA_S, RATE_BPS, topology, write
 
@@ -129,3 +129,9 @@ def test_a_wrong_workload_is_one_sentence(tmp_path: Path, case: str) -> None:
 def test_a_job_that_is_too_long_is_refused() -> None:
     with pytest.raises(Problem, match="24 operations"):
         job_of(text(layer()).encode(), 4, 10)
+
+
+def test_times_that_no_clock_has_room_for_are_refused(tmp_path: Path) -> None:
+    parts = f"{10**18 - 1} {NONE}"
+    with pytest.raises(TopologyError, match="all operations last"):
+        run(tmp_path, text(layer(forward=parts), layer(forward=parts)))

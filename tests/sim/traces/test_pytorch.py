@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from harp.reading import FileError, unpacked
+from sim.schema import TopologyError
 from sim.trace import main
-from sim.traces.chakra_format import COLL, COMP, read_trace
-from sim.traces.pytorch import Event, pieces, without
+from sim.traces.chakra_format import COLL, COMP, read_trace, write_trace
+from sim.traces.pytorch import Event, convert, pieces, without
 from tests.support import ROOT
 from tests.support.cluster_files import ALPHA_S, RATE_BPS, topology, write
+from tests.support.json_changes import anything, changed, one_sentence_at_most, places
 from tests.support.torch_ranks import start
 
 if TYPE_CHECKING:
@@ -270,7 +276,7 @@ TWO_GROUPS = json.dumps([{"pg_name": "0", "ranks": []}, {"pg_name": "1", "ranks"
 
 @pytest.mark.parametrize(("name", "text", "sentence"), [
     ("kineto.1.json", None, "there is no file"),
-    ("et.1.json", "{", "is no JSON"),
+    ("et.1.json", "{", "is not JSON"),
     ("et.1.json", "[]", "is no trace of PyTorch's"),
     ("et.1.json", "{}", "no execution trace of PyTorch's ExecutionTraceObserver"),
     ("et.1.json", '{"schema": "1.1.1-chakra.0.0.4", "nodes": [{}]}', "unregister_callback"),
@@ -304,3 +310,46 @@ def test_gloo_with_several_groups_is_refused(tmp_path: Path) -> None:
                tmp_path / "kineto.*.json")
     assert done.exit_code == 2
     assert "does not name its group, and there are 2" in done.stderr
+
+
+ET, KINETO = ({"schema": "1.1.1-chakra.0.0.4", "nodes": step().nodes},
+              {"traceEvents": step().events})
+
+
+@settings(max_examples=300, deadline=None,
+          suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(made=st.sampled_from((("et", ET), ("kineto", KINETO))).flatmap(lambda made: st.tuples(
+    st.just(made[0]), st.just(made[1]), st.sampled_from(places(made[1])))), value=anything)
+def test_any_value_at_any_place_is_a_trace_or_one_sentence(tmp_path: Path, made: Any,
+                                                           value: Any) -> None:
+    name, document, place = made
+    for other, text in (("et", ET), ("kineto", KINETO)):
+        (tmp_path / other).write_text(json.dumps(text))
+    (tmp_path / name).write_text(json.dumps(changed(document, *place, value=value)))
+    with one_sentence_at_most(TopologyError, str(tmp_path)):
+        read_trace(write_trace(*convert(tmp_path / "et", tmp_path / "kineto")))
+
+
+@pytest.mark.parametrize(("name", "text", "sentence"), [
+    ("et.1.json", '{"schema":' + "[" * 100_000, "et.1.json: is not JSON: nested too deeply"),
+    ("kineto.1.json", "9" * 5000, "kineto.1.json: is not JSON: a number has too many digits"),
+    ("kineto.1.json", json.dumps(changed(KINETO, "traceEvents", 1, "ts", value=float("nan"))),
+     "kineto.1.json: traceEvents[1].ts is NaN: a number"),
+    ("kineto.1.json", json.dumps(changed(KINETO, "traceEvents", 1, "dur", value=-1)),
+     "kineto.1.json: traceEvents[1].dur is -1: a number from 0 to"),
+    ("et.1.json", json.dumps(changed(ET, "nodes", 0, "inputs", "values", value=["{"])),
+     "et.1.json: holds no groups: it is no JSON"),
+    ("et.1.json", json.dumps(ET).replace('"allreduce"', '"ponder"'),
+     "et.1.json: holds the collective 'ponder'")])
+def test_the_file_at_fault_and_the_place_in_it_are_named(of_gpus: Path, name: str, text: str,
+                                                         sentence: str) -> None:
+    change(of_gpus, name, text)
+    done = run(of_gpus / "x", "--et", of_gpus / "et.*.json", "--kineto", of_gpus / "kineto.*.json")
+    assert done.exit_code == 2
+    assert sentence in done.stderr
+
+
+def test_a_file_that_unpacks_without_end_is_refused() -> None:
+    with pytest.raises(FileError, match="too large"):
+        unpacked(gzip.compress(bytes(1 << 20)), 1 << 10)
+    assert unpacked(gzip.compress(b"a"), 1) == b"a"

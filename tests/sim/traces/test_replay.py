@@ -249,3 +249,50 @@ def test_a_scenario_that_a_replay_cannot_do_is_refused(tmp_path: Path) -> None:
     done = invoke(save(tmp_path, [AR], [AR]), "--topology", path)
     assert done.exit_code == 2
     assert "scenarios[0].routing" in done.stderr
+
+
+@pytest.mark.parametrize(("text", "says"), [
+    ("[" * 100_000, "groups.json: is not JSON: nested too deeply"),
+    ("[]", "groups.json: is no file of groups"),
+    ('{"1": [0, 1], "1": [0]}', "groups.json: key '1' stands twice"),
+    ('{"1": [true]}', "groups.json: the group '1' is true; allowed: a list of ranks below 2"),
+    ('{"1": 5}', "groups.json: the group '1' is 5; allowed: a list of ranks below 2, each once"),
+    ('{"1": [' + "0, " * 100_000 + "0]}", "is 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, "
+     "0, 0, 0, ...; allowed")])
+def test_a_wrong_file_of_groups_is_one_sentence(tmp_path: Path, text: str, says: str) -> None:
+    (tmp_path / "groups.json").write_text(text)
+    done = invoke(save(tmp_path, [AR], [AR]), "--topology", write(tmp_path, topology(hosts=2)),
+                  "--groups", tmp_path / "groups.json")
+    assert done.exit_code == 2
+    assert says in done.stderr
+    assert len(done.stderr) < 400
+
+
+@pytest.mark.parametrize("text", ["[" * 5000, "5", '[{"pg_name": "1"}]',
+                                  '[{"pg_name": "1", "ranks": [{}]}]'])
+def test_a_node_without_its_groups_is_named(tmp_path: Path, text: str) -> None:
+    node = Node(7, "## process_group:init ##", METADATA, inputs=Values(text))
+    done = invoke(save(tmp_path, [node], [node]), "--topology", write(tmp_path, topology(hosts=2)))
+    assert done.exit_code == 2
+    assert "t.0.et: node 7 ('## process_group:init ##') holds no groups: " in done.stderr
+
+
+@pytest.mark.parametrize("prefix", [".", "/"])
+def test_a_folder_is_no_beginning_of_names(tmp_path: Path, prefix: str) -> None:
+    done = invoke(prefix, "--topology", write(tmp_path, topology(hosts=2)))
+    assert done.exit_code == 2
+    assert done.stderr.startswith(f"error: {prefix}: is a folder; allowed: the beginning of")
+
+
+@pytest.mark.parametrize(("node", "says"), [
+    (compute(1, 2**64 - 1), "all operations last 1.84e+13 s; allowed: at most 1e+09 s a rank"),
+    (collective(1, "all-reduce", 2**64 - 1), "all operations send 1.84e+19 B; allowed: at most"),
+    (Node(1, "x", COMP, attributes=(Attribute("num_ops", "uint64", 2**63),)), None)])
+@pytest.mark.parametrize("fidelity", ["flow", "packet"])
+def test_sums_that_no_clock_has_room_for_are_refused(tmp_path: Path, node: Node, says: str | None,
+                                                     fidelity: str) -> None:
+    path = write(tmp_path, topology(hosts=2, stacks={}, frameworks={}, workload={
+        "model": "vgg16", "batch": 8}, scenario={"stack": "kernel-tcp"}))
+    done = invoke(save(tmp_path, [node], [node]), "--topology", path, "--fidelity", fidelity)
+    assert (done.exit_code, done.stderr.count("\n")) == ((2, 1) if says else (0, 0)), done.stderr
+    assert (says or "") in done.stderr

@@ -1,11 +1,14 @@
 """Models out of torch modules, held against those that are built from their publications."""
 
+import gzip
 import json
 from collections import Counter
 
 import pytest
 import torch
 from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
@@ -14,6 +17,7 @@ from sim.trace import main
 from sim.workloads.models import get_model
 from sim.workloads.torch_module import ModuleError, built, traced_model
 from sim.workloads.torch_profile import ProfileError, measure
+from tests.support.json_changes import anything, changed, one_sentence_at_most, places
 
 
 def gpt2():
@@ -206,6 +210,25 @@ def test_a_profile_of_something_else_is_refused(data, classes, says):
     data = data or json.dumps({"traceEvents": step_on_a_gpu(1, 1)}).encode()
     with pytest.raises(ProfileError, match=says):
         measure(data, classes)
+
+
+STEP = {"traceEvents": step_on_a_gpu(1, 1)}
+
+
+@settings(max_examples=200, deadline=None)
+@given(place=st.sampled_from(places(STEP)), value=anything)
+def test_any_value_at_any_place_is_a_profile_or_one_sentence(place, value):
+    data = json.dumps(changed(STEP, *place, value=value)).encode()
+    with one_sentence_at_most(ProfileError):
+        measure(data, ["Two", "Linear", "Linear"])
+
+
+@pytest.mark.parametrize("data", [
+    b'{"traceEvents":' + b"[" * 100_000, gzip.compress(json.dumps(STEP).encode())[:-30],
+    b"\x1f\x8b" + b"no gzip"])
+def test_a_profile_that_is_not_whole_is_refused(data):
+    with pytest.raises(ProfileError, match="no trace of torch's profiler"):
+        measure(data, ["Two", "Linear", "Linear"])
 
 
 # ---- the command

@@ -106,7 +106,7 @@ class FakeHost(Host):
 
     def everything(self) -> dict[str, object]:
         """Settings that may be changed, by lasting names."""
-        files = {str(path): path.read_text() for top in ("proc/sys", "sys/devices", "etc", "var")
+        files = {str(path): path.read_bytes() for top in ("proc/sys", "sys/devices", "etc", "var")
                  for path in (self.root / top).rglob("*") if path.is_file()}
         return {**files, "irq": self.affinities(), "queues": dict(self.queues),
                 "rings": dict(self.sizes_of_rings),

@@ -209,11 +209,35 @@ def test_a_missing_tool_is_named_with_its_package(host):
     run(host, "--nics", "eth1")
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"before": 1}'])
-def test_a_file_that_does_not_say_what_was_there(host, text):
-    host.file(state.FILE, text)
+@pytest.mark.parametrize(("text", "why"), [
+    ("", "it is no JSON: line 1, column 1"), ("{", "it is no JSON: line 1"),
+    ("[]", "all of it is []: an object is possible"), ('{"before": 1}', "before is 1: an object"),
+    ('{"before": {"mtu eth1": "15', "it is no JSON: line 1"),
+    ("[" * 100_000, "it is no JSON of ours"),
+    ('{"before": {"mtu eth1": [1]}}', "before.mtu eth1 is [1]: a text is possible"),
+    ('{"before": {"colour eth1": "red"}}', "before has 'colour eth1', which is none of the values"),
+    ("\udcff\udcfe\0", "it is no JSON")])
+def test_a_file_that_does_not_say_what_was_there(host, text, why):
+    host.store(state.FILE, text)
     for arguments in ([], ["--undo"]):
-        assert f"{state.FILE} cannot be read, so undo is not possible" in fails(host, *arguments)
+        said = fails(host, *arguments)
+        assert f"{state.FILE} cannot be read, so undo is not possible: {why}" in said
+        assert "repair it, or remove it" in said
+
+
+def test_a_folder_in_the_place_of_the_file(host):
+    (host.root / state.FILE[1:]).mkdir(parents=True)
+    assert "so undo is not possible: it is a directory, or" in fails(host, "--undo")
+
+
+def test_bytes_that_are_no_text_stay_in_the_settings(host):
+    file = host.root / CONF[1:]
+    file.parent.mkdir(parents=True)
+    file.write_bytes(own := b"# r\xe9seau\r\nHARP_PATHS=4\n")
+    assert "# r\ufffdseau" in run(host)
+    assert file.read_bytes().endswith(own)
+    run(host, "--undo")
+    assert file.read_bytes() == own
 
 
 def test_two_at_a_time(host):

@@ -1,0 +1,108 @@
+"""A model and a configuration of DeepSpeed become an engine, or one sentence says why not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from harp.angelptm.adam import Adam
+from harp.angelptm.config import ConfigError, read_config
+from harp.angelptm.engine import Engine
+from harp.angelptm.ranks import alike, find_ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from harp.angelptm.config import Config
+    from harp.angelptm.optimizer import Optimizer
+
+
+def initialize(model: torch.nn.Module, config: Mapping[str, Any] | str | Path | None = None,
+               model_parameters: Any = None, optimizer: Any = None, args: Any = None,
+               config_params: Any = None, lr_scheduler: Any = None, **more: Any,
+               ) -> tuple[Engine, Optimizer, None, Any]:
+    """Put a model into pages, as deepspeed.initialize does; returns engine and optimizer.
+
+    Raises ConfigError for a wrong configuration, CapacityError for tiers that are too small, and
+    RankError where ranks disagree.
+    """
+    if wrong := sorted(name for name, value in more.items() if value is not None):
+        raise ConfigError(f"initialize: {', '.join(wrong)} has no effect here: leave it out")
+    given = config or config_params or getattr(args, "deepspeed_config", None)
+    if given is None:
+        raise ConfigError("initialize needs config=, an object or the path of a JSON file")
+    ranks = find_ranks()
+    with alike(ranks):
+        read = read_config(given, ranks.ranks if ranks else 1)
+        adam = read.adam
+        if optimizer is not None:
+            groups, adam = _groups_of(optimizer)
+        else:
+            groups = _as_groups(model_parameters if model_parameters is not None
+                                else model.parameters())
+        if adam is None:
+            raise ConfigError("the configuration has no optimizer, and none was given: "
+                              "optimizer.type Adam or AdamW is possible")
+        _refuse_meta(model)
+        refuse_experts(model, ranks.ranks if ranks else 1)
+    if ranks:
+        ranks.check_same(_to_agree_on(model, read, adam, groups))
+    engine = Engine(model, read, groups, adam, ranks)
+    if callable(lr_scheduler):
+        lr_scheduler = lr_scheduler(engine.optimizer)
+    return engine, engine.optimizer, None, lr_scheduler
+
+
+def _to_agree_on(model: torch.nn.Module, config: Config, adam: Adam, groups: Any,
+                 ) -> dict[str, Any]:
+    """Give what must be the same at all ranks."""
+    return {"zero_optimization.stage": config.stage, "angelptm.page_bytes": config.page_bytes,
+            "angelptm.device_bytes": config.device_bytes, "angelptm.host_bytes": config.host_bytes,
+            "angelptm.disk_bytes": config.disk_bytes, "a disk": config.disk_path is not None,
+            "gradient_accumulation_steps": config.accumulation,
+            "gradient_clipping": config.clipping, "precision": config.precision,
+            "loss scale": config.scaling, "angelptm.update": config.update,
+            "angelptm.staleness": config.staleness, "optimizer": adam,
+            **{f"parameter {name}": f"{list(one.shape)}{'' if one.requires_grad else ', frozen'}"
+               for name, one in model.named_parameters()},
+            **{f"buffer {name}": list(one.shape) for name, one in model.named_buffers()},
+            "groups of parameters": [
+                {name: value if name != "params" else len(list(value))
+                 for name, value in group.items()} for group in groups]}
+
+
+def _refuse_meta(model: torch.nn.Module) -> None:
+    for name, one in [*model.named_parameters(), *model.named_buffers()]:
+        if one.is_meta:
+            raise ConfigError(f"the model's tensor {name} is on the device meta and has no values: "
+                              "make the model on the CPU")
+
+
+def refuse_experts(model: torch.nn.Module, ranks: int) -> None:
+    """Refuse experts that each rank has of its own: pages are shared, and would mix them up."""
+    from harp.angelptm.moe import MoE
+
+    for name, one in model.named_modules() if ranks > 1 else ():
+        if isinstance(one, MoE):
+            raise ConfigError(f"the layer {name} has experts that are spread over the {ranks} "
+                              "ranks: pages of several ranks hold the same model at each")
+
+
+def _as_groups(parameters: Any) -> list[dict[str, Any]]:
+    found = list(parameters)
+    return [dict(one) for one in found] if found and isinstance(found[0], dict) else [
+        {"params": found}]
+
+
+def _groups_of(optimizer: Any) -> tuple[list[dict[str, Any]], Adam]:
+    if type(optimizer) not in {torch.optim.Adam, torch.optim.AdamW} or any(
+            group["amsgrad"] or group["maximize"] for group in optimizer.param_groups):
+        raise ConfigError(f"the optimizer is {type(optimizer).__name__}: torch.optim.Adam and "
+                          "AdamW are possible, without amsgrad and maximize")
+    decoupled = isinstance(optimizer, torch.optim.AdamW)
+    names = ("lr", "betas", "eps", "weight_decay")
+    groups = [{"params": group["params"], "decoupled": decoupled,
+               **{name: group[name] for name in names}} for group in optimizer.param_groups]
+    return groups, Adam(decoupled=decoupled)
