@@ -7,16 +7,15 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
+
 /* ---- Time and chance ---- */
 
 uint64_t harp_engine_clock(const struct harp_engine *engine)
 {
     if (engine->config.world.now_ns)
         return engine->config.world.now_ns(engine->config.world.context);
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now); /* the vDSO's: no system call */
-    return harp_engine_from_host_ns(engine,
-                                    (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec);
+    return harp_engine_from_host_ns(engine, harp_clock_ns());
 }
 
 uint64_t harp_engine_from_host_ns(const struct harp_engine *engine, uint64_t ns)

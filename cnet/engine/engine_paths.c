@@ -121,12 +121,14 @@ bool harp_engine_path_leaves_by(struct harp_connection *connection, uint8_t path
     int number = port->ops->hop(port, &remote, local, why);
     if (number < 0)
         return false;
+    if (port->ops->give_up)
+        port->ops->give_up(port, hop->hop);
     port->ops->unhop(port, hop->hop);
     hop->local = local;
     hop->hop = number;
     harp_engine_mark_hop(engine, hop, connection->config.traffic_class);
     harp_session_path_rerouted(connection->session, path);
-    if (remote.family == HARP_TCP) /* a flow that ends keeps what was on its way */
+    if (remote.family == HARP_TCP) /* what was on its way on the old flow is given up */
         harp_session_path_broken(connection->session, engine->now_ns, path, false);
     harp_recorder_add(engine->recorder, engine->now_ns, HARP_RECORD_PATH, connection->id, path,
                       (uint64_t)number);

@@ -3,6 +3,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "engine/engine_state.h"
 
 #define SPIN_NS UINT64_C(20000) /* a wake-up by the kernel takes about as long */
@@ -16,13 +17,6 @@ struct wait {
     bool (*arm)(void *what);
     int (*fd)(void *what);
 };
-
-static uint64_t clock_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
 
 static void sleep_ns(int fd, uint64_t most_ns)
 {
@@ -38,11 +32,11 @@ static bool wait_for(const struct wait *wait, uint64_t most_ns)
 {
     struct harp_engine *engine = wait->engine;
     bool drives = engine->config.progress != HARP_PROGRESS_THREAD;
-    uint64_t start_ns = clock_ns(), moved_ns = start_ns, now_ns = start_ns;
+    uint64_t start_ns = harp_clock_ns(), moved_ns = start_ns, now_ns = start_ns;
     while (engine->generation == harp_generation && !wait->ready(wait->what)) {
         if (drives && harp_engine_drive(engine))
             moved_ns = now_ns;
-        now_ns = clock_ns();
+        now_ns = harp_clock_ns();
         if (now_ns - start_ns >= most_ns)
             return wait->ready(wait->what);
         if (now_ns - moved_ns < SPIN_NS)

@@ -3,17 +3,11 @@
 
 #include <sched.h>
 #include <string.h>
-#include <time.h>
+
+#include "base/clock.h"
 
 #define BATCH 64
 #define TURNS 256 /* between two looks at the clock; if all are idle, others get a chance, too */
-
-static uint64_t clock_ns(clockid_t clock)
-{
-    struct timespec now;
-    clock_gettime(clock, &now);
-    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
 
 static uint8_t *buffer_of(const struct harp_perf *perf, bool out, uint64_t message)
 {
@@ -88,7 +82,7 @@ static void hand_over(struct harp_connection *connection, struct harp_perf *perf
         perf->posted++;
     while (perf->sent < due && perf->sent < perf->sent_done + perf->window) {
         if (perf->role == HARP_PERF_PING)
-            perf->sent_ns = clock_ns(CLOCK_MONOTONIC);
+            perf->sent_ns = harp_clock_ns();
         if (!send_one(connection, perf))
             break;
     }
@@ -101,7 +95,7 @@ static void count_received(struct harp_perf *perf, const struct harp_completion 
     if (done->size != perf->size)
         perf->failed = HARP_PERF_BAD;
     if (perf->role == HARP_PERF_PING)
-        perf->samples_ns[perf->received] = clock_ns(CLOCK_MONOTONIC) - perf->sent_ns;
+        perf->samples_ns[perf->received] = harp_clock_ns() - perf->sent_ns;
     perf->received++;
 }
 
@@ -145,7 +139,7 @@ static bool is_finished(const struct harp_perf *perf)
 uint32_t harp_perf_run(struct harp_connection *connection, struct harp_engine *engine,
                        struct harp_perf *perf, uint64_t most_ns)
 {
-    uint64_t cpu_ns = clock_ns(CLOCK_THREAD_CPUTIME_ID), start_ns = clock_ns(CLOCK_MONOTONIC);
+    uint64_t cpu_ns = harp_clock_of_ns(CLOCK_THREAD_CPUTIME_ID), start_ns = harp_clock_ns();
     if (!perf->begin_ns)
         perf->begin_ns = start_ns;
     for (uint32_t turn = 1, busy = 0; !perf->failed && !is_finished(perf); turn++) {
@@ -158,12 +152,12 @@ uint32_t harp_perf_run(struct harp_connection *connection, struct harp_engine *e
             continue;
         if (!busy)
             sched_yield();
-        if (clock_ns(CLOCK_MONOTONIC) - start_ns > most_ns)
+        if (harp_clock_ns() - start_ns > most_ns)
             break;
         busy = 0;
     }
-    perf->end_ns = clock_ns(CLOCK_MONOTONIC);
-    perf->cpu_ns += clock_ns(CLOCK_THREAD_CPUTIME_ID) - cpu_ns;
+    perf->end_ns = harp_clock_ns();
+    perf->cpu_ns += harp_clock_of_ns(CLOCK_THREAD_CPUTIME_ID) - cpu_ns;
     if (perf->failed)
         return perf->failed;
     return is_finished(perf) ? HARP_PERF_DONE : HARP_PERF_MORE;

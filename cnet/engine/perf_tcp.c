@@ -4,14 +4,8 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 
-static uint64_t clock_ns(clockid_t clock)
-{
-    struct timespec now;
-    clock_gettime(clock, &now);
-    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
+#include "base/clock.h"
 
 static uint8_t *buffer_of(const struct harp_perf_tcp *perf)
 {
@@ -67,7 +61,7 @@ static uint32_t move_message(int fd, struct harp_perf_tcp *perf)
     bool sends = sends_now(perf);
     if (sends && !perf->moved && perf->role != HARP_PERF_PONG) {
         write_number(perf);
-        perf->sent_ns = perf->role == HARP_PERF_PING ? clock_ns(CLOCK_MONOTONIC) : 0;
+        perf->sent_ns = perf->role == HARP_PERF_PING ? harp_clock_ns() : 0;
     }
     uint32_t state = move_bytes(fd, perf);
     if (state != HARP_PERF_DONE)
@@ -80,7 +74,7 @@ static uint32_t move_message(int fd, struct harp_perf_tcp *perf)
     if (perf->answering)
         return HARP_PERF_MORE;
     if (perf->role == HARP_PERF_PING)
-        perf->samples_ns[perf->done] = clock_ns(CLOCK_MONOTONIC) - perf->sent_ns;
+        perf->samples_ns[perf->done] = harp_clock_ns() - perf->sent_ns;
     perf->done++;
     return HARP_PERF_MORE;
 }
@@ -104,14 +98,14 @@ static uint32_t confirm_arrival(int fd, struct harp_perf_tcp *perf)
 
 uint32_t harp_perf_tcp_run(int fd, struct harp_perf_tcp *perf, uint64_t most_ns)
 {
-    uint64_t cpu_from = clock_ns(CLOCK_THREAD_CPUTIME_ID), from = clock_ns(CLOCK_MONOTONIC);
+    uint64_t cpu_from = harp_clock_of_ns(CLOCK_THREAD_CPUTIME_ID), from = harp_clock_ns();
     uint32_t state = HARP_PERF_MORE;
     if (!perf->begin_ns)
         perf->begin_ns = from;
     do
         state = perf->done < perf->messages ? move_message(fd, perf) : confirm_arrival(fd, perf);
-    while (state == HARP_PERF_MORE && clock_ns(CLOCK_MONOTONIC) - from < most_ns);
-    perf->end_ns = clock_ns(CLOCK_MONOTONIC);
-    perf->cpu_ns += clock_ns(CLOCK_THREAD_CPUTIME_ID) - cpu_from;
+    while (state == HARP_PERF_MORE && harp_clock_ns() - from < most_ns);
+    perf->end_ns = harp_clock_ns();
+    perf->cpu_ns += harp_clock_of_ns(CLOCK_THREAD_CPUTIME_ID) - cpu_from;
     return state;
 }

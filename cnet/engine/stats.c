@@ -15,6 +15,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
+
 #define FOLDER "/dev/shm"
 #define PATH_BYTES (sizeof FOLDER + HARP_STATS_NAME_BYTES)
 
@@ -29,13 +31,6 @@ _Static_assert(offsetof(struct harp_stats, recorder) % WORD == 0, "words are ali
 struct harp_stats_reader {
     const struct harp_stats *stats;
 };
-
-static uint64_t clock_ns(clockid_t id)
-{
-    struct timespec now;
-    clock_gettime(id, &now);
-    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
 
 /* Whether a file's name is one that create_file gives. */
 static bool is_ours(const char *file)
@@ -133,8 +128,8 @@ int harp_stats_create(struct harp_stats_file *file, const char *name)
     }
     stats->bytes = sizeof *stats;
     stats->pid = (uint64_t)file->owner;
-    stats->started_ns = clock_ns(CLOCK_MONOTONIC);
-    stats->started_unix_ns = clock_ns(CLOCK_REALTIME);
+    stats->started_ns = harp_clock_ns();
+    stats->started_unix_ns = harp_clock_of_ns(CLOCK_REALTIME);
     snprintf(stats->name, sizeof stats->name, "%s", name);
     stats->layout = HARP_STATS_LAYOUT;
     /* Release: who sees the magic sees the rest. */

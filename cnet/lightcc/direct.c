@@ -7,8 +7,8 @@
 #include <string.h>
 #include <sys/socket.h>
 
+#include "base/clock.h"
 #include "base/copy_nontemporal.h"
-#include "clock.h"
 #include "ports/port_mem.h"
 
 #define RING_BYTES (1 << 20) /* less than a core's cache, and more than a few pieces */
@@ -118,7 +118,7 @@ static uint8_t *make_record(struct harp_direct *direct, uint32_t peer, uint32_t 
 
 static void publish_records(struct harp_direct *direct)
 {
-    direct->port->port.ops->flush(&direct->port->port, lightcc_now_ns());
+    direct->port->port.ops->flush(&direct->port->port, harp_clock_ns());
 }
 
 bool direct_write_described(struct harp_direct *direct, uint32_t peer, const uint8_t *said,

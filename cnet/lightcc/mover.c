@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "clock.h"
+#include "base/clock.h"
 
 #define LOOKS 16 /* at memory, before the network is driven once */
 
@@ -180,13 +180,13 @@ bool harp_mover_add(struct harp_mover *mover, const struct harp_piece *pieces, u
 
 enum harp_move harp_mover_run(struct harp_mover *mover, uint64_t for_ns, struct harp_moved *moved)
 {
-    uint64_t until_ns = lightcc_now_ns() + for_ns;
+    uint64_t until_ns = harp_clock_ns() + for_ns;
     if (mover->result != HARP_MOVE_DONE)
         return mover->result;
     mover->moved = moved;
     while (move_once(mover, for_ns))
         if (atomic_exchange_explicit(&mover->hurried, false, memory_order_relaxed) ||
-            lightcc_now_ns() > until_ns)
+            harp_clock_ns() > until_ns)
             return HARP_MOVE_MORE;
     mover->run_first += mover->result == HARP_MOVE_DONE;
     return mover->result;

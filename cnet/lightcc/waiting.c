@@ -3,13 +3,13 @@
 
 #include <sched.h>
 
-#include "clock.h"
+#include "base/clock.h"
 
 #define SPIN_FIRST_NS UINT64_C(10000)
 
 uint64_t waiting_begin(struct waiting *waiting)
 {
-    waiting->moved_ns = lightcc_now_ns();
+    waiting->moved_ns = harp_clock_ns();
     return waiting->moved_ns;
 }
 
@@ -17,7 +17,7 @@ bool waiting_look_or_sleep(struct waiting *waiting, struct harp_engine *const *e
                            uint32_t engines_n, struct harp_direct *direct, uint64_t end_ns,
                            uint64_t most_ns)
 {
-    uint64_t now_ns = lightcc_now_ns();
+    uint64_t now_ns = harp_clock_ns();
     if (now_ns > end_ns)
         return false;
     uint64_t left_ns = end_ns - now_ns;
@@ -45,7 +45,7 @@ static void adapt_spin(struct waiting *waiting, uint64_t waited_ns)
 
 void waiting_end(struct waiting *waiting)
 {
-    waiting->moved_ns = lightcc_now_ns();
+    waiting->moved_ns = harp_clock_ns();
     if (waiting->from_ns)
         adapt_spin(waiting, waiting->moved_ns - waiting->from_ns);
     waiting->from_ns = 0;

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include <stdlib.h>
 
+#include "base/clock.h"
 #include "plugin.h"
 
 #define PART_NS UINT64_C(1000000000) /* finalize waits so long at most for ends that close */
@@ -39,7 +40,7 @@ static enum nccl_result close_comm(struct comm *comm, enum comm_kind kind, const
     plugin.open -= comm->life == plugin.life;
     say_what_it_did(comm);
     if (has_peer_to_await(comm)) {
-        comm->until_ns = plugin_now_ns() + plugin_timeout_ns();
+        comm->until_ns = harp_clock_ns() + plugin_timeout_ns();
         comm->next = plugin.lingering;
         plugin.lingering = comm;
     } else {
@@ -67,7 +68,7 @@ static bool is_parted(struct comm *comm)
     while (harp_poll(comm->connection, &completion, 1))
         if (completion.type == HARP_COMPLETION_CLOSED)
             return true;
-    return plugin_now_ns() >= comm->until_ns;
+    return harp_clock_ns() >= comm->until_ns;
 }
 
 void close_sweep(void)
@@ -89,13 +90,13 @@ void close_sweep(void)
 
 void close_give_up(void)
 {
-    uint64_t until_ns = plugin_now_ns() + PART_NS;
+    uint64_t until_ns = harp_clock_ns() + PART_NS;
     if (plugin.forked)
         return;
     for (struct comm *at = plugin.lingering; at; at = at->next)
         at->until_ns = at->until_ns < until_ns ? at->until_ns : until_ns;
     while (plugin.lingering) {
-        uint64_t now_ns = plugin_now_ns();
+        uint64_t now_ns = harp_clock_ns();
         if (now_ns < until_ns)
             harp_connection_wait(plugin.lingering->connection, until_ns - now_ns);
         close_sweep();

@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "plugin.h"
 #include "trial_cache.h"
 
@@ -248,7 +249,7 @@ static bool may_begin_trial(void)
 /* Whether another rank's trial of the same two hosts has had its time. */
 static bool is_elsewhere_over(struct attempt *attempt)
 {
-    uint64_t now_ns = plugin_now_ns();
+    uint64_t now_ns = harp_clock_ns();
     if (!attempt->elsewhere_ns)
         attempt->elsewhere_ns = now_ns;
     return now_ns - attempt->elsewhere_ns > ELSEWHERE_NS;
@@ -309,8 +310,8 @@ static enum nccl_result begin_to_connect(int number, int traffic_class, struct h
     }
     *attempt = (struct attempt){.next = plugin.attempts,
                                 .id = ++plugin.attempt_last,
-                                .begun_ns = plugin_now_ns(),
-                                .asked_ns = plugin_now_ns(),
+                                .begun_ns = harp_clock_ns(),
+                                .asked_ns = harp_clock_ns(),
                                 .comm = comm,
                                 .traffic_class = traffic_class,
                                 .cache_lock = -1};
@@ -345,7 +346,7 @@ static enum nccl_result look_after(struct attempt *attempt, struct handle *handl
     struct harp_completion completion;
     struct comm *comm = attempt->comm;
     bool begun;
-    attempt->asked_ns = plugin_now_ns();
+    attempt->asked_ns = harp_clock_ns();
     enum nccl_result result = look_at_ports(attempt, handle, &begun);
     if (result != NCCL_SUCCESS || !begun)
         return result;
@@ -525,7 +526,7 @@ void connect_sweep(void)
 {
     if (plugin.forked)
         return;
-    uint64_t now_ns = plugin_now_ns();
+    uint64_t now_ns = harp_clock_ns();
     for (struct attempt *at = plugin.attempts, *next; at; at = next) {
         next = at->next;
         if (now_ns - at->asked_ns > plugin_timeout_ns())
@@ -536,7 +537,7 @@ void connect_sweep(void)
         if (at->life == plugin.life && at->expects_openings && (all || at->serves))
             serve_newcomers(at, false);
     if (all)
-        plugin.swept_ns = plugin_now_ns();
+        plugin.swept_ns = harp_clock_ns();
     close_sweep();
 }
 

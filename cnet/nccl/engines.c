@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "engines_auto.h"
 #include "plugin.h"
 
@@ -295,10 +296,10 @@ struct harp_engine *engines_next(struct device *device)
  * several of them overlap. */
 static void drain_all(void)
 {
-    uint64_t until_ns = plugin_now_ns() + DRAIN_NS;
+    uint64_t until_ns = harp_clock_ns() + DRAIN_NS;
     for (int d = 0; d < plugin.devices_n; d++) {
         for (uint32_t i = 0; i < PLUGIN_ENGINES; i++) {
-            uint64_t now_ns = plugin_now_ns();
+            uint64_t now_ns = harp_clock_ns();
             if (plugin.devices[d].engines[i] && now_ns < until_ns)
                 harp_engine_drain(plugin.devices[d].engines[i], until_ns - now_ns);
         }

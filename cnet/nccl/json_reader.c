@@ -79,9 +79,9 @@ bool json_text(struct json_reader *reader, char *out, size_t room)
     return json_take(reader, '"');
 }
 
-bool json_key(struct json_reader *reader, char *out, size_t room)
+bool json_member(struct json_reader *reader, bool *first, char *key, size_t room)
 {
-    return json_text(reader, out, room) && json_take(reader, ':');
+    return json_next(reader, '}', first) && json_text(reader, key, room) && json_take(reader, ':');
 }
 
 bool json_number(struct json_reader *reader, uint64_t most, uint64_t *out)

@@ -2,8 +2,8 @@
  *
  *     struct json_reader reader = {.at = text, .end = text + length};
  *     json_take(&reader, '{');
- *     for (bool first = true; json_next(&reader, '}', &first);)
- *         if (json_key(&reader, key, sizeof key) && strcmp(key, "rank") == 0)
+ *     for (bool first = true; json_member(&reader, &first, key, sizeof key);)
+ *         if (strcmp(key, "rank") == 0)
  *             json_number(&reader, UINT32_MAX, &rank);
  *         else
  *             json_skip(&reader);
@@ -30,11 +30,11 @@ bool json_take(struct json_reader *reader, char wanted);
  * over the end, `close`. `*first` is true before the first member. */
 bool json_next(struct json_reader *reader, char close, bool *first);
 
+/* The same inside an object. Passes over the member's key and the colon behind it, too. */
+bool json_member(struct json_reader *reader, bool *first, char *key, size_t room);
+
 /* Text without escapes, shorter than `room`. */
 bool json_text(struct json_reader *reader, char *out, size_t room);
-
-/* The key of a member, and the colon behind it. */
-bool json_key(struct json_reader *reader, char *out, size_t room);
 
 /* A whole number from 0 to `most`. */
 bool json_number(struct json_reader *reader, uint64_t most, uint64_t *out);

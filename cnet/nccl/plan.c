@@ -157,11 +157,9 @@ static void read_rank(struct reading *reading)
 {
     struct json_reader *json = &reading->json;
     struct rank_read rank = {.rank = UINT64_MAX};
+    char key[KEY_BYTES];
     json_take(json, '{');
-    for (bool first = true; json_next(json, '}', &first);) {
-        char key[KEY_BYTES];
-        if (!json_key(json, key, sizeof key))
-            return;
+    for (bool first = true; json_member(json, &first, key, sizeof key);) {
         if (strcmp(key, "rank") == 0)
             json_number(json, INT32_MAX, &rank.rank);
         else if (strcmp(key, "listen") == 0)
@@ -201,11 +199,9 @@ static void read_flow(struct reading *reading)
     struct json_reader *json = &reading->json;
     struct harp_planned_flow flow = {.source.port = 0};
     uint64_t from = UINT64_MAX;
+    char key[KEY_BYTES];
     json_take(json, '{');
-    for (bool first = true; json_next(json, '}', &first);) {
-        char key[KEY_BYTES];
-        if (!json_key(json, key, sizeof key))
-            return;
+    for (bool first = true; json_member(json, &first, key, sizeof key);) {
         if (strcmp(key, "from") == 0)
             json_number(json, INT32_MAX, &from);
         else if (strcmp(key, "source") == 0)
@@ -234,11 +230,9 @@ static void read_list(struct reading *reading, void (*read_one)(struct reading *
 static void read_members(struct reading *reading)
 {
     struct json_reader *json = &reading->json;
+    char key[KEY_BYTES];
     json_take(json, '{');
-    for (bool first = true; json_next(json, '}', &first);) {
-        char key[KEY_BYTES];
-        if (!json_key(json, key, sizeof key))
-            return;
+    for (bool first = true; json_member(json, &first, key, sizeof key);) {
         if (strcmp(key, "format") == 0)
             json_text(json, reading->format, sizeof reading->format);
         else if (strcmp(key, "protocol") == 0)

@@ -182,7 +182,6 @@ struct plugin {
 
 /* state.c: what all of them share. */
 extern struct plugin plugin;
-uint64_t plugin_now_ns(void);
 uint64_t plugin_timeout_ns(void);         /* HARP_TIMEOUT */
 bool comm_lives(const struct comm *comm); /* it has a connection, and its engine is there */
 

@@ -1,16 +1,6 @@
-#define _GNU_SOURCE
-#include <time.h>
-
 #include "plugin.h"
 
 struct plugin plugin = {.lock = PTHREAD_MUTEX_INITIALIZER};
-
-uint64_t plugin_now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
 
 uint64_t plugin_timeout_ns(void)
 {

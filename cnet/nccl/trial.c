@@ -1,8 +1,10 @@
+#define _GNU_SOURCE
 #include "trial.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "engine/perf.h"
 #include "plugin.h"
 
@@ -95,7 +97,7 @@ struct trial *trial_begin(struct harp_engine *engine, const struct harp_handle *
     }
     trial->engine = engine;
     trial->memory = memory;
-    trial->begun_ns = plugin_now_ns();
+    trial->begun_ns = harp_clock_ns();
     for (uint32_t i = 0; i < LANES; i++) {
         struct harp_connection_config of_lane = *config;
         struct lane *lane = &trial->lanes[i];
@@ -166,7 +168,7 @@ static uint32_t count_lanes(const struct trial *trial, int state)
 
 bool trial_is_busy(const struct trial *trial)
 {
-    return trial->ready_ns || plugin_now_ns() - trial->begun_ns < BUSY_NS;
+    return trial->ready_ns || harp_clock_ns() - trial->begun_ns < BUSY_NS;
 }
 
 /* Whether each lane is ready, or lost. */
@@ -174,7 +176,7 @@ static bool are_warm(struct trial *trial)
 {
     for (uint32_t i = 0; i < LANES; i++)
         warm_lane(trial, &trial->lanes[i]);
-    uint64_t now_ns = plugin_now_ns();
+    uint64_t now_ns = harp_clock_ns();
     uint32_t ready = count_lanes(trial, LANE_READY), lost = count_lanes(trial, LANE_LOST);
     if (ready && !trial->ready_ns)
         trial->ready_ns = now_ns;
@@ -220,7 +222,7 @@ static void measure_lane(struct trial *trial)
         begin_run(trial, lane, trial->gives, lane->messages);
     if (lane->running && go_on_running(trial, lane, SLICE_NS))
         count_run(trial, lane);
-    else if (lane->running && plugin_now_ns() - lane->run.begin_ns > RUN_MOST_NS)
+    else if (lane->running && harp_clock_ns() - lane->run.begin_ns > RUN_MOST_NS)
         lose_lane(lane);
 }
 
@@ -295,7 +297,7 @@ static bool become_guest(struct newcomer *newcomer)
     struct guest *place = NULL;
     struct harp_path_info info;
     struct harp_address local;
-    uint64_t now_ns = plugin_now_ns();
+    uint64_t now_ns = harp_clock_ns();
     if (!newcomer->host.family &&
         !harp_connection_path(newcomer->connection, 0, &info, &local, &newcomer->host))
         return false;

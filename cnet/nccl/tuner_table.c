@@ -118,11 +118,9 @@ static void read_row(struct reading *reading, bool wanted)
     struct json_reader *json = &reading->json;
     struct tuner_row row = {.channels = 0};
     int members = 0;
+    char key[WORD_BYTES];
     json_take(json, '{');
-    for (bool first = true; json_next(json, '}', &first);) {
-        char key[WORD_BYTES];
-        if (!json_key(json, key, sizeof key))
-            return;
+    for (bool first = true; json_member(json, &first, key, sizeof key);) {
         members |= read_row_member(json, key, &row);
     }
     if (json->wrong)
@@ -147,11 +145,9 @@ static void read_communicator(struct reading *reading)
 {
     struct json_reader *json = &reading->json;
     uint64_t ranks = 0, nodes = 0;
+    char key[WORD_BYTES];
     json_take(json, '{');
-    for (bool first = true; json_next(json, '}', &first);) {
-        char key[WORD_BYTES];
-        if (!json_key(json, key, sizeof key))
-            return;
+    for (bool first = true; json_member(json, &first, key, sizeof key);) {
         if (strcmp(key, "ranks") == 0)
             json_number(json, INT32_MAX, &ranks);
         else if (strcmp(key, "nodes") == 0)
@@ -191,9 +187,7 @@ static void read_object(struct reading *reading, bool in_plan)
     struct json_reader *json = &reading->json;
     char key[WORD_BYTES], format[WORD_BYTES] = "";
     json_take(json, '{');
-    for (bool first = true; json_next(json, '}', &first);) {
-        if (!json_key(json, key, sizeof key))
-            return;
+    for (bool first = true; json_member(json, &first, key, sizeof key);) {
         if (strcmp(key, "format") == 0)
             json_text(json, format, sizeof format);
         else if (strcmp(key, "communicators") == 0)

@@ -174,6 +174,11 @@ struct harp_port_ops {
     int (*hop)(struct harp_port *port, const struct harp_address *to, uint16_t local, char *why);
     void (*unhop)(struct harp_port *port, int hop);
 
+    /* Before unhop: what was given to this hop and has not left need not leave any more, since the
+     * session sends it elsewhere. What others gave to the same way still leaves. NULL: nothing is
+     * kept. */
+    void (*give_up)(struct harp_port *port, int hop);
+
     /* Datagrams to this hop bear this traffic class, 0 at first; its ECN bits stay the port's.
      * NULL: they have no IP header. */
     void (*set_traffic_class)(struct harp_port *port, int hop, uint8_t traffic_class);

@@ -151,6 +151,14 @@ static void tcp_port_unhop(struct harp_port *port, int hop)
         tcp_flow_break(tcp, (uint32_t)hop, 0);
 }
 
+/* Else the kernel would go on to send up to its whole buffer, by a way that was left for others'
+ * sake. */
+static void tcp_port_give_up(struct harp_port *port, int hop)
+{
+    struct tcp_flow *flow = ((struct tcp_port *)port)->flows[hop];
+    flow->given_up = flow->hops == 1;
+}
+
 static void tcp_port_set_traffic_class(struct harp_port *port, int hop, uint8_t traffic_class)
 {
     struct tcp_port *tcp = (struct tcp_port *)port;
@@ -217,6 +225,7 @@ static const struct harp_port_ops tcp_ops = {
     .notice = tcp_port_notice,
     .hop = tcp_port_hop,
     .unhop = tcp_port_unhop,
+    .give_up = tcp_port_give_up,
     .set_traffic_class = tcp_port_set_traffic_class,
     .add_local = tcp_port_add_local,
     .hop_local = tcp_port_hop_local,

@@ -29,6 +29,8 @@
  *   on other flows. The connecting end connects anew at once, by another source port if that is not
  *   planned, which may take a way that works; if the other end's host refuses, nobody has the port
  *   any more.
+ * - **A flow that a plan's revision leaves** ends at once, and the kernel forgets what it has taken
+ *   for it: it would send that for seconds, where routes are new, by links that nobody planned.
  * - **A black hole.** Where an MTU shrinks and routers send no ICMP, the route swallows long
  *   segments alone (RFC 2923): flows open, and break when data goes. A flow that breaks soon after
  *   it opened is made anew with segments that any route takes, in both directions. Where ICMP
@@ -95,6 +97,7 @@ struct tcp_flow {
     bool listed;          /* in the port's `ready` */
     bool ending;          /* the kernel says that the end will come: read until it does */
     bool narrow_segments; /* a route may swallow longer ones */
+    bool given_up;        /* what the kernel has taken goes nowhere when the flow ends */
     bool full;            /* the kernel took no more when last asked */
     bool dirty;           /* in the port's `dirty` */
     bool tell;            /* BROKEN is to be noticed, */

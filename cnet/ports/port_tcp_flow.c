@@ -103,10 +103,13 @@ int tcp_flow_new(struct tcp_port *tcp)
 /* A child of fork may have the socket too, so that closing it would not end the watch. */
 static void close_socket(struct tcp_port *tcp, struct tcp_flow *flow)
 {
+    static const struct sockaddr nowhere = {.sa_family = AF_UNSPEC};
     if (flow->fd < 0)
         return;
     if (tcp->owner == getpid()) {
         (void)epoll_ctl(tcp->epoll, EPOLL_CTL_DEL, flow->fd, NULL);
+        if (flow->given_up)
+            (void)connect(flow->fd, &nowhere, sizeof nowhere); /* a reset; its buffer is emptied */
         (void)shutdown(flow->fd, SHUT_WR); /* what the kernel has taken still goes there */
     }
     close(flow->fd);

@@ -1,5 +1,6 @@
-/* The tcp port among strangers: connections that bring nothing. */
+/* The tcp port among strangers: connections that bring nothing; and flows that are given up. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
@@ -41,6 +42,65 @@ static void test_a_peer_is_heard_before_strangers_take_its_place(struct harp_por
     close(peer);
 }
 
+static int listen_on_loopback(struct harp_address *address)
+{
+    union harp_sockaddr own;
+    socklen_t bytes = sizeof own;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert(harp_address_parse("127.0.0.1", address));
+    bytes = harp_sockaddr_write(address, 0, &own);
+    assert(fd >= 0 && bind(fd, &own.any, bytes) == 0 && listen(fd, 1) == 0);
+    assert(getsockname(fd, &own.any, &bytes) == 0);
+    harp_sockaddr_read(&own.any, address);
+    address->family = HARP_TCP;
+    return fd;
+}
+
+/* Frames until neither the peer, which reads nothing, nor the kernel takes more. */
+static void fill_flow(struct harp_port *port, int hop)
+{
+    for (port->ops->tend(port, now_ns()); port->ops->room(port, hop);) {
+        uint8_t *frame = port->ops->slot(port, hop, TCP_FRAME_MAX);
+        assert(frame);
+        memset(frame, 0, TCP_FRAME_MAX);
+        port->ops->flush(port, now_ns());
+    }
+}
+
+/* Bytes until the flow ends; why it does, in errno, is 0 where the other end closed it. */
+static uint64_t read_to_the_end(int fd)
+{
+    static uint8_t bytes[1 << 16];
+    uint64_t all = 0;
+    ssize_t got;
+    while ((got = recv(fd, bytes, sizeof bytes, 0)) > 0)
+        all += (uint64_t)got;
+    errno = got == 0 ? 0 : errno;
+    return all;
+}
+
+/* What a path has left behind on its old flow would be sent a second time. */
+static void test_what_is_given_up_does_not_leave(struct harp_port *port, bool shared)
+{
+    struct harp_address to;
+    char why[HARP_WHY_BYTES] = "";
+    int listener = listen_on_loopback(&to);
+    uint64_t before = port->counters.sent_bytes;
+    int hop = port->ops->hop(port, &to, 0, why);
+    assert(hop >= 0 && (!shared || port->ops->hop(port, &to, 0, why) == hop));
+    int peer = accept(listener, NULL, NULL);
+    fill_flow(port, hop);
+    port->ops->give_up(port, hop);
+    port->ops->unhop(port, hop);
+    if (shared)
+        port->ops->unhop(port, hop);
+    uint64_t got = read_to_the_end(peer);
+    assert(errno == (shared ? 0 : ECONNRESET));
+    assert(shared || got < port->counters.sent_bytes - before);
+    close(peer);
+    close(listener);
+}
+
 int main(void)
 {
     char why[HARP_WHY_BYTES] = "";
@@ -50,6 +110,8 @@ int main(void)
     assert(harp_address_parse("127.0.0.1", &config.local));
     assert(harp_port_tcp_open(&port, &config, why) == 0);
     test_a_peer_is_heard_before_strangers_take_its_place(port);
+    test_what_is_given_up_does_not_leave(port, false);
+    test_what_is_given_up_does_not_leave(port, true);
     port->ops->close(port);
     return 0;
 }

@@ -10,5 +10,5 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_a_peer_is_heard_before_strangers_take_its_place(tmp_path: Path) -> None:
+def test_strangers_and_flows_that_are_given_up(tmp_path: Path) -> None:
     run(build(tmp_path / "test", ["tests/cnet/ports/test_port_tcp.c", str(library())]))

@@ -176,6 +176,23 @@ static void test_policer(void)
             }
 }
 
+/* A cap of a cloud: each path probes it by itself, and what they lose adds up. */
+static void test_policer_of_paths(void)
+{
+    for (uint64_t bucket = 131072; bucket <= 1048576; bucket *= 8)
+        for (uint16_t paths = 2; paths <= 4; paths *= 2) {
+            struct bn_result r = run_scene((struct bn_scene){.name = "paths behind a policer",
+                                                             .flows = 1,
+                                                             .paths = paths,
+                                                             .rate_mbps = 1000,
+                                                             .police_bytes = bucket,
+                                                             .buffer_bytes = 1,
+                                                             .rtt_ns = 100 * US,
+                                                             .to_ns = 1000 * MS});
+            DEMAND(r.use >= 0.95 && r.again <= 0.035);
+        }
+}
+
 static void test_marks(void)
 {
     for (uint32_t flows = 1; flows <= 16; flows *= 4) {
@@ -443,6 +460,7 @@ int main(int argc, char **argv)
                  {"shallow", test_shallow_buffers},
                  {"loss", test_random_loss},
                  {"policer", test_policer},
+                 {"capped", test_policer_of_paths},
                  {"marks", test_marks},
                  {"tiny", test_tiny_windows},
                  {"noisy", test_noisy_hosts},

@@ -25,9 +25,9 @@ def bottleneck(tmp_path_factory, request):
                  [*TESTS, str(library(flags))], [*flags, *MATHS])
 
 
-SCENES = ["use", "late", "rtts", "deep", "shallow", "loss", "policer", "marks", "tiny", "noisy",
-          "stalls", "slow", "turns", "crowded", "both", "shapers", "busy", "robbed", "clocks",
-          "back", "differ", "longer", "odd", "incast", "cubic", "bbr", "pausing", "left"]
+SCENES = ["use", "late", "rtts", "deep", "shallow", "loss", "policer", "capped", "marks", "tiny",
+          "noisy", "stalls", "slow", "turns", "crowded", "both", "shapers", "busy", "robbed",
+          "clocks", "back", "differ", "longer", "odd", "incast", "cubic", "bbr", "pausing", "left"]
 SANITIZED_QUICKLY = ("use", "deep", "rtts", "shallow")
 FAILED_ONCE = [("longer", 7), ("late", 4), ("tiny", 7)]
 
