@@ -29,7 +29,7 @@ class Margin(NamedTuple):
         return low * math.exp(-self.below), high * math.exp(self.above)
 
 
-TRAINING = Margin(0.094, 0.041)
+TRAINING = Margin(0.094, 0.064)
 """Of samples/s of training steps."""
 COLLECTIVES = Margin(0.490, 0.028)
 """Of bandwidths of collectives; of times the ends swap."""

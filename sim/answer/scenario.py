@@ -227,7 +227,8 @@ class Run:
                             alike=not each, policy=scenario.sync.policy, whole=workload.network,
                             island=ranks.host_group)
             self.notes.append(made.note)
-        self._alone_s.append(alone_s)
+        # Alone, a GPU would update as much; so only the network takes from efficiency.
+        self._alone_s.append(alone_s + layout.split * made.update_s / recipe.accumulation)
         self._models.append(workload.network)
         made.counted = made.steps_of(scenario.steps)
         made.finds_paths = self.settings.name_limits

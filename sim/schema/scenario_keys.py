@@ -65,9 +65,9 @@ class Workload(Model):
     """Whether attention keeps no scores for the backward pass, as FlashAttention and PyTorch's own
     kernels; matters to memory only."""
     kernels: Literal["eager", "fused"] = "eager"
-    """How norms, rotary positions and gates of Llama's kind are computed: operation by operation,
-    as PyTorch does by itself, or by one kernel each, as torch.compile, Megatron-LM and Transformer
-    Engine do."""
+    """How norms, rotary positions, gates and the loss of a language model are computed, and
+    gradients of micro-steps added: operation by operation, as PyTorch does by itself, or by one
+    kernel each, as torch.compile, Megatron-LM and Transformer Engine do."""
     sequence: Annotated[Count, Field(le=2**24)] | None = None
     """Tokens of a sample of text; of a model by name its usual ones where not given."""
 

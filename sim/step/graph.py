@@ -13,7 +13,8 @@ Fully sharded data parallelism spreads parameters over the ranks, as well as gra
 Before a unit (a block of the network) computes, its parameters are gathered from all ranks; then
 they are dropped. After its backward pass its gradients are reduced and scattered. A step sends
 three times the parameters, less each rank's own share: 3 (n - 1)/n elements for each one (ZeRO
-stage 3: ibid., section 7.2.2). The next unit is gathered while one computes,
+stage 3: ibid., section 7.2.2). The GPU lays out what was gathered, and what will be scattered
+(`sim.step.states`). The next unit is gathered while one computes,
 and no earlier: one unit is ahead (`forward_prefetch` and `BACKWARD_PRE` of Zhao et al., VLDB 2023,
 section 3.3). A model without blocks is a single unit, as in FSDP without a wrapping policy. Experts
 are gathered like all else, so that no token travels. Hybrid
@@ -52,6 +53,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from sim.step.compute import NONE, backward_s, forward_s
 from sim.step.kernels import moving
+from sim.step.states import laid_out_s
 from sim.workloads.model import block_of
 
 if TYPE_CHECKING:
@@ -335,18 +337,22 @@ def _pass(graph: list[Operation], recipe: Recipe, kind: Literal["forward", "back
     computed = list(begun)
     for unit in parts:
         after: tuple[int, ...] = ()
-        if unit.elements and kind in micro.gathers:
+        is_gathered = bool(unit.elements) and kind in micro.gathers
+        is_scattered = bool(unit.elements and micro.ends) and kind == "backward"
+        if is_gathered:
             # The compute before the unit begins when the compute before that has ended.
             graph.append(Operation("gather", f"{unit.name} {kind}", size=unit.elements,
                                    after=tuple(computed[-2:-1] or begun), group=group))
             after = (len(graph) - 1,)
         _before_block(graph, recipe, kind, unit.block)
-        graph.append(Operation(kind, unit.name, getattr(unit, f"{kind}_s"), after=after))
+        copied_s = (is_gathered + is_scattered) * laid_out_s(recipe, unit.elements)
+        graph.append(Operation(kind, unit.name, getattr(unit, f"{kind}_s") + copied_s,
+                               after=after))
         computed.append(len(graph) - 1)
         if kind == "backward":
             graph.append(Operation("settle", unit.name))
-            if unit.elements and micro.ends:
-                _scatter(graph, unit, groups, group)
+        if is_scattered:
+            _scatter(graph, unit, groups, group)
         _after_block(graph, recipe, kind, unit.block)
     graph += _sends(recipe, kind)
 

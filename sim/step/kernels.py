@@ -1,4 +1,4 @@
-"""Time of kernels that memory bounds: norms, activations, dropout, softmax, sums of residuals.
+"""Time of kernels that memory bounds: norms, activations, dropout, softmax, sums, and the loss.
 
 Where a GPU's speed is its data sheet's, matrix products take their FLOPs over the rate that they
 reach, and all else the bytes that it reads and writes over the memory's. Those are counted kernel
@@ -18,6 +18,11 @@ are counted of PyTorch 2.13's own operations, in 16 bits; in 32 bits RMSNorm nee
 torch.compile saves 23.5 us a token on Llama 3.1 8B (pytorch/torchtitan,
 benchmarks/llama3_h100_202412_torchtitan.md), they say 30 at that GPU's 2.4 TB/s.
 
+The loss over a vocabulary reads logits in the forward pass, reads them again in the backward one
+and writes their gradients. In eager mode it casts them to 32 bits and runs log-softmax in these: 14
+bytes a logit of 16 bits forward and 22 backward, where a gradient of zeros is filled in first; 8
+and 16 of 32 bits. These are counted of PyTorch's cross entropy in the same way.
+
 In fp8 only the linear layers of blocks run at its rate; products of queries, keys and values, and
 the output layer, stay in 16 bits (`widened`), as in NVIDIA's recipes by default
 (NVIDIA-NeMo/Megatron-Bridge, docs/performance-guide.md, "Low Precision Training"). Published.
@@ -35,7 +40,7 @@ import math
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
-from sim.step.memory import block_bytes, kept_bytes, tokens_of
+from sim.step.memory import block_bytes, has_logits, kept_bytes, tokens_of
 from sim.workloads import layers as nn
 from sim.workloads.model import block_of
 
@@ -57,6 +62,10 @@ ROTARY = (8, 12)
 """The same of rotary positions, in elements."""
 GATE = (2, 4)
 """The same of a gate."""
+LOGIT = (1, 2)
+"""Elements that a fused loss moves for a logit, forward and backward."""
+EAGER_LOGIT = {2: (14, 22), 4: (8, 16)}
+"""Bytes a logit in eager mode, by the bytes of an element."""
 
 
 class Moving(NamedTuple):
@@ -72,8 +81,13 @@ def widened(recipe: Recipe, layer: Layer) -> float:
     return 1.0 if narrow else recipe.left_wide
 
 
+def moving_s(recipe: Recipe, nbytes: float) -> float:
+    """Time of ``nbytes``; none beside a speed of the whole model, or times that were measured."""
+    return 0.0 if recipe.model.is_measured else nbytes / (REACHED * recipe.moved)
+
+
 def moving(recipe: Recipe) -> dict[str, Moving]:
-    """Time that memory adds to each block, by the name of its first layer."""
+    """Time that memory adds to each block and to the loss, by the name of its first layer."""
     if math.isinf(recipe.moved) or recipe.model.is_measured:
         return {}
     if recipe.model.shape is None:
@@ -84,7 +98,18 @@ def moving(recipe: Recipe) -> dict[str, Moving]:
         some = list(layers)
         if block:
             found[some[0].name] = each[any(layer.expert_tensors for layer in some)]
+        elif has_logits(some):
+            found[some[0].name] = _of_loss(recipe)
     return found
+
+
+def _of_loss(recipe: Recipe) -> Moving:
+    assert recipe.model.shape is not None
+    logits = (recipe.batch * tokens_of(recipe) * recipe.model.shape.vocabulary
+              / recipe.layout.tensor)
+    wide = recipe.gradient_bytes
+    each = EAGER_LOGIT[wide] if recipe.kernels == "eager" else [wide * way for way in LOGIT]
+    return Moving(*(moving_s(recipe, nbytes * logits) for nbytes in each))
 
 
 def _of_block(recipe: Recipe, *, experts: bool) -> Moving:

@@ -25,13 +25,15 @@ blocks is not counted.
 from __future__ import annotations
 
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from sim.records.results import Memory
 from sim.step.stages import split_stages
 from sim.workloads.model import block_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from sim.schema.parallel_keys import Parallel
     from sim.step.groups import Groups
     from sim.step.recipe import Recipe
@@ -41,6 +43,38 @@ if TYPE_CHECKING:
 RESERVED = 1 << 30
 """Bytes for CUDA's context, libraries and NCCL: assumed, 0.5 to 1.5 GiB on such GPUs."""
 UNIT_COPIES = 3
+
+
+class Held(NamedTuple):
+    """Parameters of a stage that a GPU holds, and the ranks that may share out their states."""
+
+    own: int
+    of_experts: int
+    copies: int
+    expert_copies: int
+
+    @property
+    def whole(self) -> int:
+        """All of them."""
+        return self.own + self.of_experts
+
+    def shared_out(self, each: int = 1) -> int:
+        """A rank's share of ``each`` for each parameter."""
+        return (-(-each * self.own // self.copies)
+                + -(-each * self.of_experts // self.expert_copies))
+
+
+def held_of(recipe: Recipe, groups: Groups, stage: Model) -> Held:
+    """What a GPU holds of a stage before anything is shared out."""
+    layout = recipe.layout
+    copies = groups.size("shard" if layout.shard == "hsdp" else "replicas")
+    return Held(-(-stage.replicated // layout.tensor), -(-stage.spread // spread_over(
+        recipe, groups)), copies, copies if layout.is_sharded else groups.size("expert copies"))
+
+
+def spread_over(recipe: Recipe, groups: Groups) -> int:
+    """Ranks over which experts and tables are spread."""
+    return recipe.layout.tensor if recipe.layout.is_sharded else groups.expert
 
 
 def count(recipe: Recipe, groups: Groups) -> Memory:
@@ -53,25 +87,19 @@ def count(recipe: Recipe, groups: Groups) -> Memory:
 
 def _of_stage(recipe: Recipe, groups: Groups, stage: Model, number: int) -> Memory:
     layout, wide = recipe.layout, recipe.gradient_bytes
-    spread = layout.tensor if layout.is_sharded else groups.expert
-    own, of_experts = -(-stage.replicated // layout.tensor), -(-stage.spread // spread)
-    copies = groups.size("shard" if layout.shard == "hsdp" else "replicas")
-    expert_copies = copies if layout.is_sharded else groups.size("expert copies")
-
-    def shared_out(each: int) -> int:
-        return -(-each * own // copies) + -(-each * of_experts // expert_copies)
-
+    held = held_of(recipe, groups, stage)
     state = 12 if wide == 2 else 8
-    weights = gradients = wide * (own + of_experts)
-    gradients -= wide * (-(-stage.of_tables // spread))  # only rows that were looked up have any
-    optimizer = state * (own + of_experts) if layout.shard == "none" else shared_out(state)
+    weights = gradients = wide * held.whole
+    # Of tables only rows that were looked up have any.
+    gradients -= wide * (-(-stage.of_tables // spread_over(recipe, groups)))
+    optimizer = state * held.whole if layout.shard == "none" else held.shared_out(state)
     if layout.shard in ("zero2", "fsdp", "hsdp"):
-        gradients = shared_out(wide)
+        gradients = held.shared_out(wide)
     buffers = RESERVED
     if layout.is_sharded and layout.pipeline == 1:
-        weights = shared_out(wide)
+        weights = held.shared_out(wide)
         buffers += UNIT_COPIES * wide * _largest_unit(stage) // layout.tensor
-    if recipe.fusion == "size" and layout.shard == "none" and copies > 1:
+    if recipe.fusion == "size" and layout.shard == "none" and held.copies > 1:
         buffers += gradients
     return Memory(weights, gradients, optimizer, _activations(recipe, stage, number), buffers)
 
@@ -100,9 +128,14 @@ def _activations(recipe: Recipe, stage: Model, number: int) -> int | None:
     kept = round(kept * _in_flight(layout, recipe.accumulation, number))
     if recipe.recompute in ("full", "ops"):
         kept += whole // max(blocks, 1)
-    if any(layer.name in ("lm_head", "head") for layer in stage.layers):
+    if has_logits(stage.layers):
         kept += 4 * samples * shape.vocabulary // layout.tensor
     return kept
+
+
+def has_logits(layers: Iterable[Layer]) -> bool:
+    """Whether the output layer over a vocabulary is among them."""
+    return any(layer.name in ("lm_head", "head") for layer in layers)
 
 
 def _traced_activations(recipe: Recipe, stage: Model, number: int) -> int | None:

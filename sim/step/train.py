@@ -48,6 +48,7 @@ from sim.step.recipe import (
     send_plan,
     share_plan,
 )
+from sim.step.states import update_s
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping, Sequence
@@ -136,6 +137,7 @@ class Job:
         spans: the timeline of the last of them.
         counted: steps that are kept; those after them only keep other jobs company.
         lead: of them the first ones, which do not count.
+        update_s: what ends a step on a GPU alone (`sim.step.states`).
         island: GPUs that train in step; all but where the job synchronises rarely.
     """
 
@@ -167,6 +169,7 @@ class Job:
         self._coordinator = Coordinator(env)
         self._streams = Streams(env, [f"{track}/stream{n}" for n in range(recipe.streams)])
         self.groups = Groups(recipe.layout, self.island, min(recipe.host_group, self.island))
+        self.update_s = update_s(recipe, self.groups)
         self.graph = step_graph(recipe, work, self.groups, alike=alike, bubble=bubble)
         self._marked = {done.since for done in self.graph if done.since >= 0}
         self._marks: dict[int, Mark] = {}
@@ -209,6 +212,8 @@ class Job:
         network_end_s = self.env.now
         overhead_s = self.recipe.costs.step_overhead.value if self.island > 1 else 0.0
         yield from self._compute(overhead_s, "update", "framework", scaled=False)
+        yield from self._compute(self.update_s * self._stretch, "update", "optimizer")
+        overhead_s = self.env.now - network_end_s
         self._late_s, late_since_s = 0.0, self.env.now
         yield from self._after_step()
         self._late_s += self.env.now - late_since_s

@@ -161,7 +161,8 @@ class _Rank:
         for operation, after in self.late:
             self._launch(operation, *self._launched(after, operation.delay_s))
         overhead_s = self.job.recipe.costs.step_overhead.value if self.job.gpus > 1 else 0.0
-        self._compute("update", overhead_s, self.beside, flops=False)
+        self._compute("update", overhead_s + self.job.update_s * self.job.stretch, self.beside,
+                      flops=False)
         self._queue()
         return in_order(self.made)
 

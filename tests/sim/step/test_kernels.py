@@ -8,17 +8,20 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from sim.answer.scenario import Run
-from sim.step.kernels import GATE, RMS_NORM, ROTARY
+from sim.step.kernels import EAGER_LOGIT, GATE, RMS_NORM, ROTARY
 from tests.support.cluster_files import cluster
 
-LAYERS, WIDTH, HEADS, TOKENS, BATCH = 4, 1024, 16, 512, 2
-MODEL = {"layers": LAYERS, "width": WIDTH, "heads": HEADS, "vocabulary": 1000, "bias": "all",
+LAYERS, WIDTH, HEADS, TOKENS, BATCH, WORDS = 4, 1024, 16, 512, 2, 1000
+MODEL = {"layers": LAYERS, "width": WIDTH, "heads": HEADS, "vocabulary": WORDS, "bias": "all",
          "dropout": True}
 PEAK, MEMORY = 312e12, 2039e9
 """NVIDIA A100 data sheet: FLOP/s in 16 bits, bytes/s."""
+LOSS_S = 6 * BATCH * TOKENS * WORDS / (0.8 * MEMORY)
+"""Time of a fused loss; an eager one moves six times as much."""
 
 
 def compute_s(folder, gpus=1, sheet=None, scenario=None, **workload):
+    """Seconds of both passes, and their FLOPs."""
     made = cluster(folder, hosts=1, gpus=gpus, scenario=scenario, rate_bps=1e18, host={
         "gpus": {"count": gpus, "model": "A100"} | (sheet or {}),
         "nvlink": {"rate": "1000TB/s", "latency": "0s"}}, workload={
@@ -26,14 +29,16 @@ def compute_s(folder, gpus=1, sheet=None, scenario=None, **workload):
         "precision": "bf16", "kernels": "fused"} | workload)
     run = Run(made, made.topology.scenarios[0], gpus)
     network = made.topology.workload.network
-    return run.go()[0].breakdown.compute_s, network.forward_flops + network.backward_flops
+    passes_s = run.go()[0].breakdown.compute_s - run.jobs[0].update_s
+    return passes_s, network.forward_flops + network.backward_flops
 
 
 def test_matrix_products_take_flops_and_the_rest_takes_bytes(tmp_path):
-    """95 bytes of s b h both ways a layer, at 0.8 of the memory's rate."""
+    """95 bytes of s b h both ways a layer, and 6 a logit, at 0.8 of the memory's rate."""
     seconds, flops = compute_s(tmp_path)
     moved = LAYERS * BATCH * TOKENS * WIDTH * (38 + 57)
-    assert seconds == pytest.approx(BATCH * flops / (0.73 * PEAK) + moved / (0.8 * MEMORY))
+    assert seconds == pytest.approx(BATCH * flops / (0.73 * PEAK) + moved / (0.8 * MEMORY)
+                                    + LOSS_S)
 
 
 def test_fp8_leaves_attention_and_the_last_layer_in_16_bits(tmp_path):
@@ -83,13 +88,14 @@ def test_a_tensor_group_splits_all_but_norms_and_dropouts(tmp_path):
         return sheet - compute_s(tmp_path, sheet={"effective": f"{0.73 * PEAK}FLOPS"}, **given)[0]
 
     alone = beside_s()
-    assert beside_s(tensor=8) == pytest.approx(alone * (10 + 24 / 8) / 34)
+    blocks = alone - LOSS_S
+    assert beside_s(tensor=8) == pytest.approx(blocks * (10 + 24 / 8) / 34 + LOSS_S / 8)
     assert beside_s(tensor=8, sequence=True) == pytest.approx(alone / 8)
     assert beside_s(context=8) == pytest.approx(alone / 8)
 
 
-@pytest.mark.parametrize("parallel", ["data", "fsdp", "zero1"])
-def test_shards_move_as_much_as_copies(tmp_path, parallel):
+@pytest.mark.parametrize("parallel", ["data", "zero1"])
+def test_shards_of_states_move_as_much_as_copies(tmp_path, parallel):
     one, _ = compute_s(tmp_path)
     seconds, _ = compute_s(tmp_path, gpus=4, scenario={"parallel": parallel})
     assert seconds == pytest.approx(one, rel=1e-6)
@@ -99,6 +105,8 @@ def test_shards_move_as_much_as_copies(tmp_path, parallel):
 
 
 VIEWS = {"slice", "expand", "unsqueeze", "detach", "view", "alias"}
+PICKS = {"nll_loss_forward", "nll_loss_backward"}
+"""Operations that read one element of each row."""
 
 
 class Traffic(TorchDispatchMode):
@@ -108,8 +116,10 @@ class Traffic(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
-        if func.overloadpacket.__name__ not in VIEWS:
-            self.bytes += sum(one.numel() * one.element_size() for one in tree_leaves((args, out))
+        name = func.overloadpacket.__name__
+        if name not in VIEWS:
+            moved = out if name in PICKS else (args, out)
+            self.bytes += sum(one.numel() * one.element_size() for one in tree_leaves(moved)
                               if isinstance(one, torch.Tensor))
         return out
 
@@ -127,6 +137,10 @@ def rotary(x, cosine, sine):
 
 def gate(x, up):
     return torch.nn.functional.silu(x) * up
+
+
+def loss(logits, targets):
+    return torch.nn.functional.cross_entropy(logits.float(), targets)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
@@ -160,11 +174,23 @@ def test_eager_kernels_of_llama_take_their_bytes(tmp_path):
         eager, fused = (compute_s(tmp_path, model=llama, kernels=kernels, recompute=recompute)[0]
                         for kernels in ("eager", "fused"))
         assert eager - fused == pytest.approx(
-            LAYERS * BATCH * TOKENS * moved / (0.8 * MEMORY), rel=1e-6)
+            LAYERS * BATCH * TOKENS * moved / (0.8 * MEMORY) + 5 * LOSS_S, rel=1e-6)
 
 
 def test_layer_norm_and_learned_positions_are_one_kernel_each_in_eager_mode(tmp_path):
     plain = MODEL | {"positions": 1024}
     eager, fused = (compute_s(tmp_path, model=plain, kernels=kernels)[0]
                     for kernels in ("eager", "fused"))
-    assert eager == fused
+    assert eager - fused == pytest.approx(5 * LOSS_S)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_pytorchs_loss_moves_as_many_bytes_as_are_counted(dtype):
+    rows, words = 64, 1024
+    logits = torch.randn(rows, words, dtype=dtype, requires_grad=True)
+    with Traffic() as forward:
+        result = loss(logits, torch.zeros(rows, dtype=torch.int64))
+    with Traffic() as backward:
+        result.backward()
+    for moved, counted in zip((forward, backward), EAGER_LOGIT[dtype.itemsize], strict=True):
+        assert moved.bytes / (rows * words) == pytest.approx(counted, rel=0.01)
