@@ -20,7 +20,16 @@ from harp.angelptm.__main__ import main
 from harp.angelptm.accelerator import DeviceCache
 from harp.angelptm.pages import WIDE, Layout
 from harp.angelptm.plan import DEVICE, DISK, HOST, Capacities, Move
-from tests.harp.angelptm.models import PAGE, Tied, batches, config, engine_of, loss_of, seeded
+from tests.harp.angelptm.models import (
+    PAGE,
+    RATE,
+    Tied,
+    batches,
+    config,
+    engine_of,
+    loss_of,
+    seeded,
+)
 from tests.support import late_accelerator
 
 late_accelerator.register()
@@ -77,7 +86,9 @@ def the_cpu():
     for pages in (None, 14):
         losses, values, _ = trained(LATE, pages=pages)
         torch.testing.assert_close(losses, usual[0], rtol=0, atol=1e-5)
-        torch.testing.assert_close(values, usual[1], rtol=0, atol=1e-5)
+        # Adam divides by the gradient's own size, so that a rounded tiny one moves its parameter by
+        # a visible part of the rate, on some processors more than on others.
+        torch.testing.assert_close(values, usual[1], rtol=0, atol=RATE / 10)
 
 
 def little_device():

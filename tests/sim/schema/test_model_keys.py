@@ -15,8 +15,8 @@ from sim.schema.transformer_keys import read_model
 from sim.workloads.transformer import build
 from tests.sim.workloads.test_huggingface import CONFIGS
 from tests.support.cluster_files import topology, write
-from tests.support.sim_runs import rows_of
 from tests.support.json_changes import anything, changed, one_sentence_at_most, places
+from tests.support.sim_runs import rows_of
 
 LLAMA = {"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64,
          "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 100,
