@@ -22,8 +22,8 @@ in 32 bits; with gradients of 16 bits it reads 2 bytes less, and writes a weight
 stand at the end of the step, outside a pipeline's bubble.
 
 Confidence: which kernels there are is published, in the sources named; that each moves its bytes
-once is assumed. Norms of gradients, clipping, zeroing, and DDP's own
-copies (``copy_per_element``) are not counted, nor are tables, of which few rows change.
+once is assumed. Norms of gradients, clipping, zeroing, and DDP's own copies (``copy_per_element``)
+are not counted, nor are tables, of which few rows change.
 """
 
 from __future__ import annotations
