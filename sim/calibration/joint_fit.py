@@ -30,6 +30,7 @@ from sim.cluster.cluster import Cluster
 from sim.report.numbers import percent, rounded
 from sim.report.quantities import quantity
 from sim.report.screen import Column, console_for, grid, show
+from sim.schema.errors import Problem, TopologyError
 from sim.schema.parameters import load_stack
 from sim.validation.case import case_files, load_case
 from sim.validation.predictions import in_words, predict, size_in_words
@@ -179,7 +180,7 @@ def _fit_stack(stack: str, marked: Sequence[Row], *, bounds: bool) -> PublishedF
 
 
 def marked_rows(paths: Sequence[Path]) -> list[Row]:
-    """Every figure marked ``fits: true``."""
+    """Every figure marked ``fits: true``; TopologyError for one of a stack that is not fitted."""
     found = []
     for path in paths:
         case = load_case(path)
@@ -187,6 +188,11 @@ def marked_rows(paths: Sequence[Path]) -> list[Row]:
         if marked:
             cluster = Cluster(case.topology)
             found += [Row(path.stem, case.source, figure, cluster) for figure in marked]
+            for row in found[-len(marked):]:
+                if row.stack not in FITTED:
+                    raise TopologyError(str(path), Problem(
+                        f"fits: true stands beside a figure of stack {row.stack}",
+                        allowed=f"figures of {', '.join(FITTED)}"))
     return found
 
 

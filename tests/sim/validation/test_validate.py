@@ -175,6 +175,13 @@ def test_a_row_is_left_out_with_all_of_its_source(tmp_path):
         (1 / 1.6e9 - packets) / (1 / 3.2e9 - packets), rel=0.1)
 
 
+def test_a_figure_of_a_stack_that_is_not_fitted_is_refused(tmp_path):
+    data = case_of(figures=[{"scenario": "ring", "size": "256MiB", "busbw": "1GB/s", "fits": True}])
+    data["topology"] |= {"scenarios": [{"name": "ring", "stack": "rdma"}]}
+    with pytest.raises(TopologyError, match=r"rdma; allowed: figures of kernel-tcp, tcpx"):
+        marked_rows([write(tmp_path, data)])
+
+
 @long
 def test_deviation_covers_errors_that_parameters_do_not_explain(tmp_path):
     """Sources that agree leave none; those that differ sixteenfold more than their parameters."""
