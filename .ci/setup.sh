@@ -43,6 +43,8 @@ lacking() {
         echo "ethtool: without it the test of harp setup on a real link is skipped"
     command -v chromium >/dev/null && command -v chromedriver >/dev/null ||
         echo "chromium chromium-driver: without them the page of --html is not opened by a test"
+    command -v ssh >/dev/null ||
+        echo "openssh-client: without it the test of ssh's own bounds is skipped"
     command -v iperf3 >/dev/null ||
         echo "iperf3: without it the test of its output is skipped"
     command -v tshark >/dev/null ||
@@ -61,7 +63,7 @@ need=$(missing)
 if [ -n "$need$(lacking)" ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     packages="python3 python3-venv python3-dev gcc libc6-dev"
     [ "$stage" = run ] ||
-        packages="$packages tshark qemu-system-x86 busybox-static clang libclang-rt-dev strace iproute2 ethtool systemd iperf3 chromium chromium-driver buildah debootstrap"
+        packages="$packages tshark qemu-system-x86 busybox-static clang libclang-rt-dev strace iproute2 ethtool systemd openssh-client iperf3 chromium chromium-driver buildah debootstrap"
     echo "setup: installing $packages"
     export DEBIAN_FRONTEND=noninteractive
     apt-get -qq update
