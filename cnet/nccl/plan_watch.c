@@ -1,8 +1,8 @@
 /* The thread that reads the plan of this rank, and delivers each new revision of its file.
  *
- * The thread looks at the file by its name, five times a second. That also finds a symbolic link
- * that Kubernetes points at another file, and changes on network file systems, of which inotify
- * reports neither. It costs one system call each time. The thread never waits for `plugin.lock`,
+ * The thread looks at the file by its name, five times a second, which costs one system call. So it
+ * sees when Kubernetes points the name, a symbolic link, at another file, and when a file on a
+ * network file system changes. inotify reports neither. The thread never waits for `plugin.lock`,
  * because the caller that ends the plugin holds that lock while it waits for the thread.
  */
 #define _GNU_SOURCE

@@ -24,7 +24,7 @@ static const uint8_t *staged_header(const struct tcp_flow *flow)
     return flow->stage + flow->stage_from;
 }
 
-/* Header of the frame whose payload goes straight to its place. */
+/* Header of the frame whose payload is received into its place, without staging. */
 static uint8_t *placed_header(struct tcp_flow *flow)
 {
     return flow->headers[flow->header_at];

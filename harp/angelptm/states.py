@@ -56,7 +56,7 @@ class States:
                                                            width * (end - begin)))
 
     def restore(self, number: int, states: Sequence[memoryview]) -> None:
-        """Write a parameter's masters, means and squares, of which all ranks have all."""
+        """Write this rank's part of a parameter's masters, means and squares; all ranks get all."""
         for kind, data in enumerate(states):
             for at, piece in self.pieces(number, kind):
                 piece[:] = data[at:at + len(piece)]

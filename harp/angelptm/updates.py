@@ -110,7 +110,10 @@ class Updates:
                 yield from self._ranges(number, chunk, how)
 
     def _late_runs(self, late: Waiting, chunk: int) -> Iterator[tuple[int, int, Any]]:
-        """Give those whose gradients wait: as many steps as gradients, each by their mean."""
+        """Give the ranges whose gradients wait.
+
+        Each takes a step of Adam for every gradient in the sum, by the mean of them.
+        """
         old = self._old
         for number, gradients in late.take(chunk).items():
             how, last = old.how[old.group_of[number]], self.counts[number]
