@@ -303,16 +303,20 @@ static int share_out(struct harp_xdp *xdp, const struct harp_port_config *config
                                               .rx = power_of_two(xdp->fill_most),
                                               .tx = power_of_two(4 * *slots),
                                               .frames = frames,
-                                              .name = xdp->link.name};
+                                              .name = xdp->link.name,
+                                              .mtu = xdp->link.mtu};
     return 0;
 }
 
 static void write_line(struct harp_xdp *xdp, bool copy_only)
 {
     const struct harp_xdp_socket *socket = &xdp->socket;
+    uint32_t mtu_most = harp_xdp_zero_copy_mtu(xdp->frames->frame_bytes);
     char why[64] = "";
     if (!socket->zero_copy && copy_only)
         snprintf(why, sizeof why, " (as it was asked for)");
+    else if (socket->not_zero_copy == -EINVAL && xdp->link.mtu > mtu_most)
+        snprintf(why, sizeof why, " (zero copy: the kernel wants an MTU of at most %u)", mtu_most);
     else if (!socket->zero_copy)
         snprintf(why, sizeof why, " (zero copy: %s)", strerror(-socket->not_zero_copy));
     snprintf(xdp->port.line, sizeof xdp->port.line, "xdp: %s queue %u%s, %s%s%s", xdp->link.name,

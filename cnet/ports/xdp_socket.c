@@ -159,6 +159,13 @@ static int find_queue(struct harp_xdp_socket *xsk, const struct harp_xdp_socket_
         snprintf(why, HARP_WHY_BYTES,
                  "queue %u of %s is taken by another AF_XDP socket: choose another, or -1 for any",
                  first, config->name);
+    else if (config->zero_copy_only && xsk->not_zero_copy == -EINVAL &&
+             config->mtu > harp_xdp_zero_copy_mtu(config->frames->frame_bytes))
+        snprintf(
+            why, HARP_WHY_BYTES,
+            "%s has an MTU of %u, and the kernel has zero copy up to %u: ip link set %s mtu %u",
+            config->name, config->mtu, harp_xdp_zero_copy_mtu(config->frames->frame_bytes),
+            config->name, harp_xdp_zero_copy_mtu(config->frames->frame_bytes));
     else if (config->zero_copy_only && xsk->not_zero_copy)
         snprintf(why, HARP_WHY_BYTES, "the driver of %s has no zero copy (%s)%s", config->name,
                  strerror(-error), error == -EINVAL ? MLX5_QUEUES : "");

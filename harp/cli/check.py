@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harp._cnet import ffi, lib
-from harp.net.nics import Nic, gpus, nics, usable_queues
+from harp.net.nics import ZERO_COPY_MTU_BYTES, Nic, gpus, nics, usable_queues
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -157,6 +157,9 @@ def _changes(nic: Nic, engines: int) -> Iterator[str]:
         yield "its driver has no XDP: use the udp port here"
     if nic.mtu > 3780 and nic.several_buffers is False:
         yield "its driver takes one buffer per packet: xdp uses an MTU of at most 3498"
+    elif nic.mtu > ZERO_COPY_MTU_BYTES and nic.xdp == "zero copy":
+        yield (f"newer kernels have zero copy up to an MTU of {ZERO_COPY_MTU_BYTES}: "
+               f"ip link set {nic.name} mtu {ZERO_COPY_MTU_BYTES}")
     elif nic.mtu < 3000 and nic.xdp in {"zero copy", "native"}:
         yield "a larger MTU, if the network allows it, costs less CPU"
     usable = usable_queues(nic.driver, nic.queues_most or nic.queues)

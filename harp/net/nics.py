@@ -21,6 +21,8 @@ SYS = Path("/sys/class/net")
 ZERO_COPY = ("ice", "i40e", "ixgbe", "igb", "igc", "idpf", "mlx5_core", "stmmac", "virtio_net",
              "gve")
 """Drivers with zero-copy AF_XDP in current kernels, for those that cannot say it themselves."""
+ZERO_COPY_MTU_BYTES = 3686
+"""The largest MTU with which newer kernels bind zero copy (`cnet/ports/xdp_socket.h`)."""
 NATIVE = ("ena", "mana", "hv_netvsc", "bnxt_en", "veth", "tun")
 """Drivers with XDP of their own, without zero copy."""
 

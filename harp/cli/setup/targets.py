@@ -101,6 +101,9 @@ def _card(host: Host, wishes: Wishes, nic: Nic, engines: int, made: Plan) -> Non
     if xdp and nic.several_buffers is False and (wishes.mtu or nic.mtu) > ONE_BUFFER_BYTES:
         made.remarks.append(f"{nic.name}: its driver takes one buffer per packet: for xdp, --mtu "
                             f"{ONE_BUFFER_BYTES}")
+    elif xdp and nic.xdp == "zero copy" and (wishes.mtu or nic.mtu) > nics.ZERO_COPY_MTU_BYTES:
+        made.remarks.append(f"{nic.name}: newer kernels have zero copy up to --mtu "
+                            f"{nics.ZERO_COPY_MTU_BYTES}")
 
 
 def _queues(channels: dict[str, tuple[int, int]], driver: str | None, asked: int) -> dict[str, int]:

@@ -83,6 +83,8 @@ def nic(**known):
     ({}, ""),
     ({"xdp": "generic"}, "use the udp port"),
     ({"several_buffers": False}, "one buffer per packet"),
+    ({"xdp": "zero copy"}, "ip link set eth9 mtu 3686"),
+    ({"xdp": "zero copy", "mtu": 3686}, ""),
     ({"mtu": 1500}, "larger MTU"),
     ({"queues": 16}, "ethtool -L eth9 combined 1: XDP needs half of the queues unused"),
     ({"queues": 16, "driver": "ice"}, ""),

@@ -373,6 +373,13 @@ def test_a_packet_that_is_too_long_for_xdp_is_reported(tmp_path):
     assert "for xdp, --mtu 3498" in run(host, "--nics", "eth1", "--dry-run", "--mtu", "9001")
 
 
+def test_an_mtu_that_costs_zero_copy_is_reported(tmp_path):
+    host = FakeHost(tmp_path)
+    host.card("eth1", xdp="zero copy")
+    assert "--mtu" not in run(host, "--nics", "eth1", "--dry-run", "--mtu", "3686")
+    assert "zero copy up to --mtu 3686" in run(host, "--nics", "eth1", "--dry-run", "--mtu", "8500")
+
+
 def test_a_card_that_cannot_be_tuned_is_used_as_it_is(tmp_path):
     host = FakeHost(tmp_path)
     host.card("eth1", kinds=(), ring=None, xdp="generic")
