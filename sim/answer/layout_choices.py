@@ -1,7 +1,8 @@
 """Layouts of a model over a scenario's GPUs: those that are possible, fit, and might be fast.
 
-`choices` goes through degrees of tensor, pipeline, context and expert parallelism, shards, sizes of
-micro-steps and recomputation, with as many samples a step in each. Of kernels only the fused ones
+`choices` goes through degrees of tensor, pipeline, context and expert parallelism, shards, chunks
+of the tokens that travel to experts, sizes of micro-steps and recomputation, with as many samples a
+step in each. Of kernels only the fused ones
 are tried, since no step is faster without. What the topology file would
 refuse is left out, by its own checks, and so is what needs more memory than a GPU has
 (`sim.step.memory`). Of the rest each has a `least_s`: no step of it can be shorter, since
@@ -26,7 +27,7 @@ from sim.schema.errors import Problem
 from sim.schema.nccl_defaults import channel_count
 from sim.schema.parallel_checks import check_parallel
 from sim.schema.parallel_keys import Parallel
-from sim.step.compute import plan_pass
+from sim.step.compute import chunks_of, plan_pass
 from sim.step.graph import EACH_WAY
 from sim.step.groups import Groups
 from sim.step.memory import count
@@ -44,6 +45,8 @@ LARGEST_BATCH = 16
 """Samples of the largest micro-step that is tried."""
 KERNELS = "fused"
 """Kernels of every choice."""
+CHUNKS = (1, 2, 4, 8)
+"""Chunks that are tried where tokens travel to experts."""
 SURE = 0.95
 """Of what the network takes at least: a micro-step that stands for others, and lasts as long within
 some percent, may be too short (`sim.step.graph`)."""
@@ -64,6 +67,8 @@ class Choice:
     """No step is shorter."""
     offload: dict[str, Any] | None = None
     """Where its pages are, if it has pages: keys of the file."""
+    chunks: int = 1
+    """Chunks of the tokens that travel to experts."""
 
     @property
     def workload(self) -> dict[str, Any]:
@@ -79,7 +84,8 @@ class Choice:
     @property
     def scenario(self) -> dict[str, Any]:
         """Keys of the scenario that it sets."""
-        given = {} if self.offload is None else {"offload": self.offload}
+        given: dict[str, Any] = {} if self.offload is None else {"offload": self.offload}
+        given |= {"expert_chunks": self.chunks} if self.chunks > 1 else {}
         return {"parallel": self.parallel} | given
 
     @property
@@ -91,6 +97,7 @@ class Choice:
         parts = [f"{key} {given[key]}" for key in ("tensor", "pipeline", "context", "expert",
                                                     "interleave") if key in given]
         parts += [str(given[key]) for key in ("schedule", "shard") if key in given]
+        parts += [f"{self.chunks} chunks"] if self.chunks > 1 else []
         return ", ".join(parts) or "data"
 
 
@@ -140,8 +147,9 @@ def choices(cluster: Cluster, scenario: Scenario, samples: int) -> tuple[list[Ch
             if alike not in least:
                 least[alike] = _on_gpu_s(cluster, recipe, gpus)
             hosts = island // layout.pipeline // ranks.host_group
-            found.append(Choice(layout, batch, accumulation, recompute, KERNELS, memory,
-                                max(least[alike], _network_s(cluster, recipe, hosts))))
+            least_s = max(least[alike], _network_s(cluster, recipe, hosts))
+            found += [Choice(layout, batch, accumulation, recompute, KERNELS, memory, least_s,
+                             chunks=chunks) for chunks in _chunks(recipe)]
     if not found:
         raise topology.error(Problem(
             f"no layout of {samples} samples a step on {gpus} GPUs is possible" if not too_large
@@ -172,6 +180,13 @@ def _possible(topology: Topology, scenario: Scenario, gpus: int,
             if not any(check_parallel(changed, _with(scenario, layout), ())):
                 for recompute in recomputations(workload):
                     yield layout, batch, each // batch, recompute
+
+
+def _chunks(recipe: Recipe) -> tuple[int, ...]:
+    """Chunks to try: several where tokens travel to experts."""
+    travels = any(chunks_of(replace(recipe, expert_chunks=CHUNKS[-1]), layer) > 1
+                  for layer in recipe.model.layers)
+    return CHUNKS if travels and not recipe.layout.is_sharded else CHUNKS[:1]
 
 
 def recomputations(workload: Workload) -> tuple[str, ...]:

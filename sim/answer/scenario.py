@@ -461,7 +461,9 @@ def recipe_of(cluster: Cluster, scenario: Scenario, workload: Workload, ranks: R
         moved=float(cluster.moved[ranks.gpus].min()), precision=workload.precision,
         left_wide=max(group.gpus.left_wide(workload.precision)
                       for group in topology.hosts),
-        streams=scenario.streams, alltoall=scenario.alltoall, rates=_rates_of(topology),
+        streams=scenario.streams, alltoall=scenario.alltoall,
+        expert_chunks=scenario.expert_chunks, expert_overlap=scenario.expert_overlap,
+        rates=_rates_of(topology),
         placement=ranks.placement,
         place=lambda some: place(cluster, ranks.gpus[some], len(ranks.placement.rings),
                                  affinity=scenario.affinity))

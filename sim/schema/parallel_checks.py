@@ -29,6 +29,7 @@ def check_parallel(topology: Topology, scenario: Scenario, path: Path) -> Iterat
         for workload in topology.workloads_of(scenario):
             if workload.has_network:
                 yield from _fits_model(workload, layout, where)
+                yield from _fits_hiding(workload, scenario, path)
 
 
 class _Where:
@@ -142,3 +143,23 @@ def _fits_experts(workload: Workload, layout: Parallel, where: _Where) -> Iterat
                       f"model {workload.network.name} has no experts", path=where.of("expert"),
                       found=layout.expert, allowed="a number that divides them" if count else
                       "no expert here")
+
+
+def _fits_hiding(workload: Workload, scenario: Scenario, path: Path) -> Iterator[Problem]:
+    """What hides tokens that travel to experts needs such tokens."""
+    keys = [key for key in ("expert_chunks", "expert_overlap")
+            if key in scenario.model_fields_set and getattr(scenario, key) not in (1, "none")]
+    layers = workload.network.layers
+    if not keys:
+        return
+    if not any(layer.alltoall_elements and not layer.lookups for layer in layers):
+        says, allowed = f"model {workload.network.name} has no experts", "a model that has some"
+    elif scenario.layout.is_sharded:
+        says = f"with {scenario.layout.shard} experts are gathered, and no token travels"
+        allowed = "another shard"
+    elif "expert_overlap" in keys and workload.accumulation == 1:
+        keys, says = ["expert_overlap"], "a step of one micro-step has no other to compute"
+        allowed = "an accumulation above 1"
+    else:
+        return
+    yield Problem(says, path=(*path, keys[0]), at_key=True, allowed=allowed)

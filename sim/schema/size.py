@@ -98,7 +98,7 @@ def _too_many(topology: Topology, scenario: Scenario, job: str | None,
               gpus: int) -> Problem | None:
     hosts = _hosts_in_use(topology, job, gpus)
     layout = scenario.layout
-    exchanges = -(-_exchanges(topology, job) // layout.pipeline)
+    exchanges = -(-_exchanges(topology, job, scenario.expert_chunks) // layout.pipeline)
     stage = gpus // layout.pipeline
     spread = min(layout.expert or stage, stage)
     peers = -(-hosts * spread // gpus) if scenario.alltoall == "hierarchical" else spread
@@ -144,12 +144,12 @@ def _hosts_in_use(topology: Topology, job: str | None, gpus: int) -> int:
     return sum(total < gpus for total in topology.gpu_totals) + 1
 
 
-def _exchanges(topology: Topology, job: str | None) -> int:
-    """All-to-alls of one step: before and after each layer of experts, there and back.
+def _exchanges(topology: Topology, job: str | None, chunks: int) -> int:
+    """All-to-alls of one step: before and after each layer of experts, there and back, by chunk.
 
     Of tables there are three: nothing comes back for the gradients of their rows.
     """
     own = next((each.workload for each in topology.jobs if each.name == job), None)
     workload = own or topology.workload
     layers = workload.network.layers if workload.has_network else ()
-    return sum(3 if layer.lookups else 4 for layer in layers if layer.alltoall_elements)
+    return sum(3 if layer.lookups else 4 * chunks for layer in layers if layer.alltoall_elements)

@@ -43,6 +43,8 @@ class Work(NamedTuple):
     """Bytes that a GPU gives to an all-to-all before it."""
     after_bytes: int
     """The same after it."""
+    chunks: int = 1
+    """Parts in which it exchanges and computes."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,8 @@ def plan_pass(recipe: Recipe, flops: float) -> Pass:
     layers = tuple(Work(layer.name, backward_s(recipe, layer, flops)
                         + beside.get(layer.name, NONE).backward_s
                         + copy_s * sum(tensor.elements for tensor in layer.tensors),
-                        *_backward_bytes(recipe, layer)) for layer in backward)
+                        *_backward_bytes(recipe, layer), chunks_of(recipe, layer))
+                   for layer in backward)
     ends_s = (sum(work.seconds for work in forward)
               + np.cumsum([work.seconds for work in layers]))
     owner = np.repeat(np.arange(len(layers)), [len(layer.tensors) for layer in backward])
@@ -159,8 +162,14 @@ def _forward(recipe: Recipe, flops: float) -> tuple[Work, ...]:
         pieces += [Work(part[0].name if with_experts else "forward",
                         sum(forward_s(recipe, x, flops) for x in part)
                         + sum(beside.get(x.name, NONE).forward_s for x in part),
-                        *_forward_bytes(recipe, part[0])) for part in parts]
+                        *_forward_bytes(recipe, part[0]), chunks_of(recipe, part[0]))
+                   for part in parts]
     return tuple(pieces)
+
+
+def chunks_of(recipe: Recipe, layer: Layer) -> int:
+    """Parts in which a layer exchanges: experts alone have something to compute meanwhile."""
+    return recipe.expert_chunks if layer.alltoall_elements and not layer.lookups else 1
 
 
 def _forward_bytes(recipe: Recipe, layer: Layer) -> tuple[int, int]:

@@ -51,13 +51,13 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from sim.step.compute import NONE, backward_s, forward_s
+from sim.step.compute import NONE, Work, backward_s, chunks_of, forward_s
 from sim.step.kernels import moving
 from sim.step.states import laid_out_s
 from sim.workloads.model import block_of
 
 if TYPE_CHECKING:
-    from sim.step.compute import Pass, Work
+    from sim.step.compute import Pass
     from sim.step.groups import Group, Groups
     from sim.step.paging import Paging, Waits
     from sim.step.recipe import Recipe
@@ -65,10 +65,15 @@ if TYPE_CHECKING:
 
 
 Kind = Literal["forward", "backward", "settle", "exchange", "reduce", "collect", "spread", "send",
-               "again", "bubble", "page", "average", "gather", "scatter", "backlog"]
+               "again", "bubble", "page", "average", "gather", "scatter", "backlog", "travel"]
 ON_GPU = frozenset({"forward", "backward", "settle", "exchange", "reduce", "collect", "spread",
                     "send", "again", "bubble", "page"})
-"""Kinds that the GPU does or waits for; the others run beside it, on the job's streams."""
+"""Kinds that the GPU does or waits for; the others run beside it."""
+
+
+def outlives(kind: Kind) -> bool:
+    """Whether what runs beside the GPU may still do so when its micro-step ends."""
+    return kind not in ON_GPU and kind != "travel"
 
 
 @dataclass(frozen=True)
@@ -78,6 +83,7 @@ class Operation:
     - forward, backward: arithmetic of ``seconds``;
     - settle: the GPU gives back the time that collectives took of it;
     - exchange: an all-to-all of ``size`` bytes a rank, between experts or tables;
+    - travel: the same for a part of the tokens, while experts compute on another;
     - reduce, collect, spread: an allreduce, allgather, reduce-scatter of ``size`` bytes of
       activations;
     - send: ``size`` bytes to the next stage, and as many back;
@@ -114,6 +120,8 @@ class Micro:
     """Passes before which units are gathered: forward, backward."""
     ends: Literal["", "average", "scatter"] = ""
     """Fate of its gradients."""
+    hides: bool = False
+    """Whether another micro-step computes while its tokens travel to experts and back."""
 
     @property
     def is_quiet(self) -> bool:
@@ -137,6 +145,8 @@ def step_graph(recipe: Recipe, work: Pass, groups: Groups, *, alike: bool = True
     graph: list[Operation] = []
     layout = recipe.layout
     plan = _micro_steps(recipe, averaged=groups.size("replicas") > 1)
+    if recipe.expert_overlap == "micro-steps":
+        plan[:-1] = [(replace(micro, hides=True), times) for micro, times in plan[:-1]]
     before, lag = 0, None
     for number, (micro, times) in enumerate(plan):
         if bubble and 0 < number == len(plan) - 1:
@@ -144,8 +154,8 @@ def step_graph(recipe: Recipe, work: Pass, groups: Groups, *, alike: bool = True
         before = len(graph)
         _micro_step(graph, recipe, work, groups, micro)
         if lag is not None:
-            graph[before:] = [done if done.kind in ON_GPU else replace(
-                done, after=(*done.after, lag)) for done in graph[before:]]
+            graph[before:] = [replace(done, after=(*done.after, lag)) if outlives(done.kind)
+                              else done for done in graph[before:]]
         if times > 1 and alike:
             graph.append(Operation("again", f"{times - 1} more micro-steps", size=times - 1,
                                    since=before))
@@ -165,7 +175,7 @@ def step_graph(recipe: Recipe, work: Pass, groups: Groups, *, alike: bool = True
 
 def _backlog(graph: list[Operation], before: int, times: int) -> int | None:
     """Append the unsent traffic of ``times`` micro-steps like the last; return its number."""
-    sent = [number for number, done in enumerate(graph) if done.kind not in ON_GPU]
+    sent = [number for number, done in enumerate(graph) if outlives(done.kind)]
     earlier = [number for number in sent if number < before]
     if not earlier or earlier == sent:  # the first micro-steps, or quiet ones
         return None
@@ -203,16 +213,19 @@ def _micro_step(graph: list[Operation], recipe: Recipe, work: Pass, groups: Grou
     if recipe.layout.is_sharded:
         _sharded(graph, recipe, work, groups, micro)
         return
+    first = len(graph)
     if recipe.layout.tensor > 1 or recipe.layout.context > 1:
-        done = _split(graph, recipe, work)
+        done = _split(graph, recipe, work, groups)
     else:
-        done = _whole(graph, recipe, work)
+        done = _whole(graph, recipe, work, groups)
+    if micro.hides:
+        _hide_exchanges(graph, first)
     if micro.ends:
         graph += averages(work, done, micro.ends)
         graph += _expert_averages(recipe, groups, done)
 
 
-def _whole(graph: list[Operation], recipe: Recipe, work: Pass) -> list[int]:
+def _whole(graph: list[Operation], recipe: Recipe, work: Pass, groups: Groups) -> list[int]:
     """Every rank holds whole layers; experts and tables exchange before and after theirs.
 
     Returns the numbers of the operations that complete each backward layer.
@@ -222,9 +235,7 @@ def _whole(graph: list[Operation], recipe: Recipe, work: Pass) -> list[int]:
                                                          ("backward", work.layers))
     for kind, layers in passes:
         for layer in layers:
-            graph += _exchange(f"{layer.name} in", layer.before_bytes)
-            graph.append(Operation(kind, layer.name, layer.seconds))
-            graph += _exchange(f"{layer.name} out", layer.after_bytes)
+            _exchanging(graph, groups, kind, layer, "experts")
             if kind == "backward":
                 graph.append(Operation("settle", layer.name))
                 done.append(len(graph) - 1)
@@ -263,15 +274,61 @@ def _page(name: str, wait_s: float) -> list[Operation]:
     return [Operation("page", f"pages of {name}", wait_s)] if wait_s else []
 
 
-def _exchange(name: str, nbytes: int) -> list[Operation]:
-    return [Operation("exchange", name, size=nbytes, group="experts")] if nbytes else []
+def _exchanging(graph: list[Operation], groups: Groups, kind: Kind, work: Work,
+                group: Group) -> None:
+    """Append a layer with what it exchanges, in chunks if it has several (`harp.angelptm.moe`).
+
+    All chunks leave at once, one behind the other. Experts compute on each when it has come, and
+    send it back behind those that left before.
+    """
+    if groups.size(group) == 1:
+        graph.append(Operation(kind, work.name, work.seconds))
+        return
+    if work.chunks == 1:
+        graph += _exchange(f"{work.name} in", work.before_bytes, group)
+        graph.append(Operation(kind, work.name, work.seconds))
+        graph += _exchange(f"{work.name} out", work.after_bytes, group)
+        return
+    # The GPU has done what comes before the layer, however little that is.
+    graph.append(Operation(kind, f"{work.name} begins"))
+    begun = len(graph) - 1
+    names = [f"{work.name} {number + 1} of {work.chunks}" for number in range(work.chunks)]
+    graph += [Operation("travel", f"{name} in", size=-(-work.before_bytes // work.chunks),
+                        after=(begun,), group=group) for name in names]
+    back = []
+    for number, name in enumerate(names, start=1):
+        graph.append(Operation(kind, name, work.seconds / work.chunks, after=(begun + number,)))
+        graph.append(Operation("travel", f"{name} out", size=-(-work.after_bytes // work.chunks),
+                               after=(len(graph) - 1,), group=group))
+        back.append(len(graph) - 1)
+    graph.append(Operation(kind, f"{work.name} ends", after=tuple(back)))
 
 
-def _exchange_of_share(recipe: Recipe, layer: Layer) -> Operation:
-    """All-to-all of the share of a layer's tokens that a rank of a group has."""
-    nbytes = recipe.batch * layer.alltoall_bytes(recipe.gradient_bytes)
-    return Operation("exchange", layer.name, group="replicas",
-                     size=-(-nbytes // (recipe.layout.tensor * recipe.layout.context)))
+def _hide_exchanges(graph: list[Operation], first: int) -> None:
+    """Let the end of the micro-step that begins at ``first`` wait for tokens, and nothing before.
+
+    What the GPU computes meanwhile is of another micro-step, whose tokens have come.
+    """
+    begun = tuple(number for number, done in enumerate(graph[:first]) if done.kind in ON_GPU)[-1:]
+    travel = {number for number, done in enumerate(graph[first:], first)
+              if done.kind in ("exchange", "travel")}
+    for number, done in enumerate(graph[first:], first):
+        graph[number] = (replace(done, kind="travel", after=begun) if number in travel else
+                         replace(done, after=tuple(each for each in done.after
+                                                   if each not in travel)))
+    graph.append(Operation("backward", "tokens of experts", after=tuple(sorted(travel))))
+
+
+def _exchange(name: str, nbytes: int, group: Group) -> list[Operation]:
+    return [Operation("exchange", name, size=nbytes, group=group)] if nbytes else []
+
+
+def _share(recipe: Recipe, layer: Layer, seconds: float) -> Work:
+    """Give what a rank of a tensor or context group has of a layer."""
+    nbytes = (recipe.batch * layer.alltoall_bytes(recipe.gradient_bytes)
+              if layer.expert_tensors else 0)
+    each = -(-nbytes // (recipe.layout.tensor * recipe.layout.context))
+    return Work(layer.name, seconds, each, each, chunks_of(recipe, layer))
 
 
 def averages(work: Pass, done: list[int], kind: Kind) -> list[Operation]:
@@ -370,7 +427,7 @@ EACH_WAY = 2
 """Allreduces of a block in either pass."""
 
 
-def _split(graph: list[Operation], recipe: Recipe, work: Pass) -> list[int]:
+def _split(graph: list[Operation], recipe: Recipe, work: Pass, groups: Groups) -> list[int]:
     """Layers are split over a group, whose times are those of one of its GPUs.
 
     Returns the numbers of the operations that complete each backward layer.
@@ -380,13 +437,16 @@ def _split(graph: list[Operation], recipe: Recipe, work: Pass) -> list[int]:
             for layer in recipe.model.layers]
     shares = iter(each)
     for name, layers in groupby(recipe.model.layers, block_of):
-        some = list(layers)
-        seconds = all_s * sum(next(shares) for _ in some) / sum(each)
         _before_block(graph, recipe, "forward", name)
-        exchanges = [_exchange_of_share(recipe, layer) for layer in some if layer.expert_tensors]
-        graph += exchanges
-        graph.append(Operation("forward", name or some[0].name, seconds))
-        graph += exchanges
+        for exchanges, run in groupby(layers, lambda layer: bool(layer.expert_tensors)):
+            some = [(layer, all_s * next(shares) / sum(each)) for layer in run]
+            if exchanges:
+                for layer, seconds in some:
+                    _exchanging(graph, groups, "forward", _share(recipe, layer, seconds),
+                                "replicas")
+            else:
+                graph.append(Operation("forward", name or some[0][0].name,
+                                       sum(seconds for _, seconds in some)))
         _after_block(graph, recipe, "forward", name)
     graph += _sends(recipe, "forward")
     done: list[int] = []
@@ -394,9 +454,9 @@ def _split(graph: list[Operation], recipe: Recipe, work: Pass) -> list[int]:
     for name, pairs in groupby(backward, _block_of_pair):
         _before_block(graph, recipe, "backward", name)
         for layer, work_of in pairs:
-            exchanges = [_exchange_of_share(recipe, layer)] if layer.expert_tensors else []
-            graph += [*exchanges, Operation("backward", layer.name, work_of.seconds), *exchanges,
-                      Operation("settle", layer.name)]
+            _exchanging(graph, groups, "backward", _share(recipe, layer, work_of.seconds),
+                        "replicas")
+            graph.append(Operation("settle", layer.name))
             done.append(len(graph) - 1)
         _after_block(graph, recipe, "backward", name)
     graph += _sends(recipe, "backward")

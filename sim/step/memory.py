@@ -14,7 +14,8 @@ but a block's input, and needs one block whole at a time. A gated network keeps 
 inner width (gate, up, product). The logits are kept in 4 bytes each (ibid., section 4.3).
 
 The first stage of 1F1B keeps p micro-steps, and with v pieces a stage 1 + (p - 1)/(p v) times as
-much (ibid., section 4.2.3); stage i keeps p - i.
+much (ibid., section 4.2.3); stage i keeps p - i. Where the tokens of experts travel beside another
+micro-step, that is one more (DeepSeek-V3's report, arXiv 2412.19437, table 2).
 
 Buffers: the largest unit three times (two gathered ones and a gradient) where parameters are
 gathered; the gradients once more where DDP copies them into buckets (PyTorch's
@@ -34,7 +35,6 @@ from sim.workloads.model import block_of
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from sim.schema.parallel_keys import Parallel
     from sim.step.groups import Groups
     from sim.step.recipe import Recipe
     from sim.workloads.layers import Layer
@@ -125,7 +125,7 @@ def _activations(recipe: Recipe, stage: Model, number: int) -> int | None:
         kept = blocks * each
     elif recipe.recompute == "ops":  # of two products one
         kept = whole // 2
-    kept = round(kept * _in_flight(layout, recipe.accumulation, number))
+    kept = round(kept * _in_flight(recipe, number))
     if recipe.recompute in ("full", "ops"):
         kept += whole // max(blocks, 1)
     if has_logits(stage.layers):
@@ -152,7 +152,7 @@ def _traced_activations(recipe: Recipe, stage: Model, number: int) -> int | None
             largest, whole = max(largest, whole), between
         kept += whole // 2 if block and recipe.recompute == "ops" else whole
     split = layout.tensor * layout.context
-    return round(kept * _in_flight(layout, recipe.accumulation, number) / split) + largest // split
+    return round(kept * _in_flight(recipe, number) / split) + largest // split
 
 
 def kept_bytes(recipe: Recipe, layers: list[Layer], *, all_scores: bool = False) -> tuple[int, int]:
@@ -174,12 +174,13 @@ def tokens_of(recipe: Recipe) -> int:
     return -(-(model.tokens or shape.tokens(0)) // recipe.layout.context)
 
 
-def _in_flight(layout: Parallel, micro: int, number: int) -> float:
+def _in_flight(recipe: Recipe, number: int) -> float:
     """Micro-steps whose activations a stage keeps at once."""
-    stages = layout.pipeline
+    layout, stages = recipe.layout, float(recipe.layout.pipeline)
     if layout.interleave > 1:
-        return min(stages * (1 + (stages - 1) / (stages * layout.interleave)) - number, micro)
-    return min(stages - number, micro)
+        stages *= 1 + (stages - 1) / (stages * layout.interleave)
+    beside = 1 if recipe.expert_overlap == "micro-steps" else 0
+    return min(stages - number + beside, recipe.accumulation)
 
 
 def block_bytes(recipe: Recipe, *, experts: bool, all_scores: bool = False) -> tuple[int, int]:

@@ -77,6 +77,10 @@ class Recipe:
     streams: int = 1
     alltoall: str = "direct"
     """How experts exchange activations (`sim.schema.scenario_keys`)."""
+    expert_chunks: int = 1
+    """Parts of a GPU's tokens: experts compute on one while others travel."""
+    expert_overlap: str = "none"
+    """Whether tokens travel while another micro-step computes (``micro-steps``)."""
     rates: Rates = field(default_factory=Rates)
     """Rates of hosts and network that choose an algorithm."""
     layout: Parallel = field(default_factory=Parallel)

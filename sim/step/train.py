@@ -7,7 +7,8 @@ step, at the pace of the slowest.
 
 Experts of a Mixture of Experts are spread over all GPUs of the job. An expert layer waits for an
 all-to-all before it (dispatch) and one after it (combine), and so does its backward pass, in which
-they run the other way. Their time is exposed, whatever else the network does meanwhile.
+they run the other way. Their time is exposed, whatever else the network does meanwhile. With
+``expert_chunks`` a part of the tokens travels while experts compute on another.
 
 Work that a collective puts on the GPU (top-k selection and scatter-add, casts) takes its time there
 and delays the backward pass by the same time, since the two share one GPU; where the host does it
@@ -178,6 +179,7 @@ class Job:
         """When each collective of the step ended."""
         self._waited = {number for done in self.graph for number in done.after}
         self._exchange_track = f"{track}/alltoall"
+        self._chunks = Streams(env, [f"{track}/experts"])
         self._placed: dict[tuple[str, Group], list[Sequence[Ints]]] = {}
 
     def record(self, span: Span) -> None:
@@ -255,7 +257,7 @@ class Job:
                 yield done[number]
                 self._waits.append((start_s, self.env.now))
         if operation.kind == "exchange":
-            yield from self._exchange(operation)
+            yield from self._all_to_all(operation, self._exchange_track)
         elif operation.kind in ("reduce", "collect", "spread"):
             yield from self._wait_for(operation)
         elif operation.kind == "send":
@@ -340,13 +342,19 @@ class Job:
     def _ranks(self, group: Group) -> list[Ints]:
         return [np.asarray(ranks) for ranks in self.groups.of(group)]
 
-    def _exchange(self, operation: Operation) -> Process:
-        """All-to-all of the experts' activations, which compute waits for."""
-        if self.comm is not None and self.groups.size(operation.group) > 1:
-            plan = exchange_plan(self.recipe, self.groups, operation.size, operation.group)
-            line = Timeline(self.env, self.record, self._exchange_track)
-            yield from self._run_groups(Chosen(plan), self._members(plan.name, operation.group),
-                                        line, operation.name)
+    def _all_to_all(self, operation: Operation, track: str) -> Process:
+        """Exchange of activations between experts, or of rows between tables."""
+        plan = exchange_plan(self.recipe, self.groups, operation.size, operation.group)
+        yield from self._run_groups(Chosen(plan), self._members(plan.name, operation.group),
+                                    Timeline(self.env, self.record, track), operation.name)
+
+    def _travel(self, operation: Operation) -> Process:
+        """All-to-all of a chunk of tokens, behind those that were begun before."""
+        stream = yield from self._chunks.take()
+        self._count_running(1)
+        yield from self._all_to_all(operation, stream)
+        self._count_running(-1)
+        self._chunks.give_back(stream)
 
     def _wait_for(self, operation: Operation) -> Process:
         """Collective of activations, which compute waits for."""
@@ -390,6 +398,10 @@ class Job:
             limit = next((span.limit for span in reversed(self._current) if span.limit), "")
             yield self.env.timeout(operation.size * each_s)
             line.transfer(operation.name, since_s, [(since_s, limit)])  # as what it repeats
+            done[number].succeed()
+            return
+        if operation.kind == "travel":
+            yield from self._travel(operation)
             done[number].succeed()
             return
         if operation.delay_s > 0:

@@ -416,6 +416,48 @@ def test_tokens_cross_once_for_each_expert_rank_or_host(tmp_path, alltoall, rate
     assert each == pytest.approx(crossing * tokens + averaged * 3 / 4, rel=2e-2)
 
 
+@pytest.mark.parametrize("parallel", [{}, {"expert": 2}, {"tensor": 2}])
+def test_chunks_send_the_same_bytes_in_less_time(tmp_path, parallel):
+    """Experts take as long as the all-to-alls, so that halves can hide behind each other."""
+    found = []
+    for chunks in (1, 2, 4):
+        made = cluster(tmp_path, hosts=2, gpus=2, rate_bps=1e9, **workload(EXPERTS),
+                       host={"gpus": {"count": 2, "model": "any", "effective": "0.01TFLOPS"}},
+                       scenario={"parallel": parallel, "expert_chunks": chunks})
+        simulated = Run(made, made.topology.scenarios[0], made.gpus)
+        (result,) = simulated.go()
+        found.append((result.step_s, simulated.network.fluid.net.carried()[:4].tolist()))
+    whole, halves, quarters = found
+    assert halves[1] == pytest.approx(whole[1], rel=1e-6)
+    assert quarters[1] == pytest.approx(whole[1], rel=1e-6)
+    assert max(halves[0], quarters[0]) < whole[0]
+
+
+@pytest.mark.parametrize(("key", "value", "model", "parallel", "says"), [
+    ("expert_chunks", 4, SHAPE, {}, "has no experts"),
+    ("expert_overlap", "micro-steps", SHAPE, {}, "has no experts"),
+    ("expert_chunks", 4, EXPERTS, {"shard": "fsdp"}, "no token travels"),
+    ("expert_overlap", "micro-steps", EXPERTS, {}, "one micro-step has no other")])
+def test_hiding_without_travelling_tokens_is_refused(tmp_path, key, value, model, parallel, says):
+    with pytest.raises(TopologyError, match=says) as caught:
+        load(write(tmp_path, topology(hosts=2, gpus=2, **workload(model), scenario={
+            "parallel": parallel, key: value})))
+    assert caught.value.key == f"scenarios[0].{key}"
+
+
+def test_tokens_beside_another_micro_step_keep_its_activations(tmp_path):
+    kept = []
+    for overlap, stages in (("none", 1), ("micro-steps", 1), ("none", 2), ("micro-steps", 2)):
+        given = workload(EXPERTS)
+        given["workload"]["accumulation"] = 4
+        _, result = run(tmp_path, 4, **FAST, **given, scenario={
+            "expert_overlap": overlap, "parallel": {"pipeline": stages}})
+        kept.append(result.memory.activations)
+    logits = 4 * BATCH * 64 * SHAPE["vocabulary"]
+    assert kept[1] - logits == pytest.approx(2 * (kept[0] - logits), rel=1e-3)
+    assert kept[3] == pytest.approx(1.5 * kept[2], rel=0.05)
+
+
 def test_experts_of_tensor_groups_get_a_share_of_the_tokens_each(tmp_path):
     """Two groups of two: ranks of the same number exchange, each half of its group's tokens."""
     each = sent(tmp_path, "pcie_out", hosts=2, gpus=2, **workload(EXPERTS),

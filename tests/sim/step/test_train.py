@@ -253,6 +253,42 @@ def test_experts_exchange_before_and_after(tmp_path):
     assert parts_of(made) == pytest.approx({"compute_s": 3, "exposed_transfer_s": 3})
 
 
+def in_chunks(chunks, compute_s, exchange_s):
+    """When a layer ends whose chunks travel one behind the other, and compute in order."""
+    come = [exchange_s * (number + 1) / chunks for number in range(chunks)]
+    computed_s, sent_s = 0.0, come[-1]
+    for come_s in come:
+        computed_s = max(computed_s, come_s) + compute_s / chunks
+        sent_s = max(sent_s, computed_s) + exchange_s / chunks
+    return sent_s
+
+
+@pytest.mark.parametrize("chunks", [1, 2, 5])
+@pytest.mark.parametrize("exchange_s", [0.5, 4])
+def test_experts_compute_on_a_chunk_while_others_travel(tmp_path, chunks, exchange_s):
+    """Beside the all-to-alls nothing is averaged but at the end."""
+    made = job(tmp_path, [layer("a", 1, alltoall_elements=int(2 * exchange_s * SECOND))],
+               expert_chunks=chunks)
+    expected_s = in_chunks(chunks, 1, exchange_s) + in_chunks(chunks, 2, exchange_s)
+    assert step_of(made) == pytest.approx(expected_s + 1)
+    assert parts_of(made) == pytest.approx({"compute_s": 3, "exposed_transfer_s": expected_s - 2})
+
+
+@pytest.mark.parametrize("chunks", [1, 2])
+@pytest.mark.parametrize("exchange_s", [0.5, 4])
+def test_another_micro_step_computes_while_tokens_travel(tmp_path, chunks, exchange_s):
+    """Of three micro-steps, each of 3 s and four all-to-alls, the last alone waits for them."""
+    made = job(tmp_path, [layer("a", 1, alltoall_elements=int(2 * exchange_s * SECOND))],
+               accumulation=3, expert_overlap="micro-steps", expert_chunks=chunks)
+    last_s = in_chunks(chunks, 1, exchange_s) + in_chunks(chunks, 2, exchange_s)
+    assert step_of(made) == pytest.approx(2 * max(3, 4 * exchange_s) + last_s + 1)
+
+
+def test_a_gpu_alone_has_no_chunks(tmp_path):
+    made = job(tmp_path, [layer("a", 1, alltoall_elements=SECOND)], gpus=1, expert_chunks=4)
+    assert step_of(made) == pytest.approx(3)
+
+
 def test_tables_exchange_ids_rows_and_gradients(tmp_path):
     """Of two ranks each sends half: of 1 MB of ids, of 1 MB of rows, of 1 MB of gradients."""
     tables = layer("a", 1, alltoall_elements=SECOND, lookups=SECOND // 2)

@@ -101,6 +101,20 @@ def test_every_layout_has_the_samples_of_the_file(tmp_path):
         assert copies * choice.batch * choice.accumulation == 8
 
 
+def test_chunks_are_searched_where_tokens_travel(tmp_path):
+    """Over a slow network several are faster, and the file that the search names runs so."""
+    model = MODEL | {"experts": {"count": 4, "top_k": 2, "ffn": 4096}}
+    path = cluster_file(tmp_path, rate_bps=5e9, model=model)
+    made = load(path)
+    found, _ = choices(Cluster(made), made.scenarios[0], 8)
+    tried = {choice.layout.is_sharded: set() for choice in found}
+    for choice in found:
+        tried[choice.layout.is_sharded].add(choice.chunks)
+    assert tried == {False: {1, 2, 4, 8}, True: {1}}
+    answer = json.loads(tune(path, "--layouts", "--workers", "1", "-o", "-", "--quiet").stdout)
+    assert answer["front"][0]["expert_chunks"] > 1
+
+
 def test_what_the_front_names_runs_as_it_says(tmp_path):
     """`parallel` and `workload` are keys of a topology file."""
     from sim.run import main as run

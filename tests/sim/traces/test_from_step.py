@@ -63,6 +63,16 @@ def test_a_replay_takes_as_long_as_the_step(tmp_path: Path, keys: dict[str, Any]
     assert replayed_s == pytest.approx(own_s, rel=0.02)
 
 
+@pytest.mark.parametrize("chunks", [1, 4])
+def test_tokens_travel_to_experts_in_a_replay_as_well(tmp_path: Path, chunks: int) -> None:
+    model = {"layers": 4, "width": 512, "heads": 8, "vocabulary": 1000,
+             "experts": {"count": 8, "top_k": 2, "ffn": 2048}}
+    source = write(tmp_path, topology(hosts=2, gpus=4, scenario={"expert_chunks": chunks},
+                                      workload=FSDP | {"model": model, "sequence": 512}))
+    own_s, replayed_s = both_s(tmp_path, source, "s")
+    assert replayed_s == pytest.approx(own_s, rel=0.02)
+
+
 @pytest.mark.parametrize("scenario", ["Horovod+TCP", "dense 2D+HARP", "2D fp16+TCP"])
 def test_a_shipped_clusters_replay_is_near_its_row(tmp_path: Path, scenario: str) -> None:
     source = ROOT / "topologies" / "taco-vgg16-v100-25g.yaml"
