@@ -12,7 +12,7 @@ from tests.support.levels import long_except
 from tests.support.planted_bugs import IN_ENGINES, IN_SESSIONS, IN_TCP
 
 SEEDS = 2000  # of each kind; each bug shows in as many
-SHARE = 250  # in one test, so that workers share the work
+SHARE = 50  # in one test, so that workers share the work
 # A quarter under sanitizers, as `make dst` runs all; the rest without takes a quarter of the time.
 WAYS = [(SANITIZED if first < SEEDS // 4 else PLAIN, first) for first in range(0, SEEDS, SHARE)]
 every_way = pytest.mark.parametrize(("flags", "first"), long_except(WAYS, WAYS[-1]),
@@ -43,7 +43,8 @@ def test_seeds_of_engines_hold(programs, flags, first):
 
 
 @pytest.mark.parametrize(("flags", "first", "seeds"), long_except(
-    [(SANITIZED, 0, 64), (PLAIN, 64, 256)], (SANITIZED, 0, 64)), ids=["sanitized", "fast"])
+    [(SANITIZED, 0, 16), (SANITIZED, 16, 48), (PLAIN, 64, 256)], (SANITIZED, 0, 16)),
+    ids=["quick", "sanitized", "fast"])
 def test_seeds_over_tcp_hold(programs, flags, first, seeds):
     assert run_dst(programs(build_engines, flags), first, seeds, "tcp").startswith(f"{seeds} seeds")
 

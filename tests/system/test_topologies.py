@@ -16,7 +16,7 @@ from sim.schema import load
 from sim.schema.parameters import load_stack
 from sim.workloads.models import get_model
 from tests.support import ROOT
-from tests.support.levels import long_except
+from tests.support.levels import long, long_except
 from tests.support.sim_runs import run_all
 
 FOLDER = ROOT / "topologies"
@@ -271,6 +271,7 @@ def test_on_1g_an_average_in_each_step_takes_most_of_it_and_rare_ones_a_share():
     assert step_s("slow-8x1g", "streaming int4") < 1.05 * compute_s
 
 
+@long
 def test_three_continents_meet_over_the_slowest_link():
     """A ring passes each link once; direct int8 goes from each host to each other, twice."""
     parameters, line, local_s = 10.2e9, 500e6 / 8, 2280 / 100

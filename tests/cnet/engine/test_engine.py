@@ -12,6 +12,7 @@ import pytest
 
 from lab.c_programs import PLAIN, RACES, SANITIZED, build, library, run
 from tests.support import PATIENCE_S
+from tests.support.levels import long_except
 
 WRAPPED = ["malloc", "calloc", "realloc", "aligned_alloc", "free", "pthread_mutex_lock"]
 QUIET = [*PLAIN, *(f"-Wl,--wrap={name}" for name in WRAPPED)]
@@ -66,7 +67,7 @@ def test_threads_share_nothing_but_rings(tmp_path: Path) -> None:
         run(threads, *arguments, "2", "200", "60000")
 
 
-@pytest.mark.parametrize("flags", [SANITIZED, RACES], ids=["asan", "tsan"])
+@pytest.mark.parametrize("flags", long_except([SANITIZED, RACES], SANITIZED), ids=["asan", "tsan"])
 def test_who_drives_engines_sleeps_until_one_of_them_has_something_to_do(
         tmp_path: Path, flags: list[str]) -> None:
     run(program(tmp_path, "sleep", flags))

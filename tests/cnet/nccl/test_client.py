@@ -57,7 +57,7 @@ def run(plugin: Path, scenarios: list[str], *options: str,
 
 
 @pytest.mark.parametrize(("sockets", "version"), long_except(
-    [(1, 12), (2, 12), (4, 12), (2, 10)], (4, 12), (2, 10)))
+    [(1, 12), (2, 12), (4, 12), (2, 10)], (4, 12)))
 def test_the_reference_passes(sockets, version):
     ended = run(tcp_ref(), [], "--version", str(version), "--without", "flags",
                 settings={"TCP_REF_SOCKETS": str(sockets)})

@@ -67,7 +67,7 @@ def test_the_newest_version_on_every_port_in_both_modes(port: str, mode: str) ->
     assert passed(ended) == 22, str(ended)
 
 
-@pytest.mark.parametrize("version", long_except(range(6, 12), 11))
+@pytest.mark.parametrize("version", long_except(range(6, 12)))
 def test_older_versions(version: int) -> None:
     ended = run(("udp", "udp"), MODES[version % 2], options=("--version", str(version),
                                                            "--largest", str(4 << 20)))

@@ -142,7 +142,7 @@ def test_a_rank_with_many_peers_tries_a_few_at_a_time(tmp_path: Path) -> None:
     assert more["descriptors"] < 12
 
 
-@pytest.mark.parametrize("hosts", [64, pytest.param(256, marks=long)])
+@pytest.mark.parametrize("hosts", long_except([24, 64, 256], 24))
 def test_a_rank_serves_the_trials_of_a_few_hosts_at_a_time(tmp_path: Path, hosts: int) -> None:
     flags = PLAIN
     program = build(tmp_path / "crowd", with_plugin("test_trial_crowd.c", flags), flags)

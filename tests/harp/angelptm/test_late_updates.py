@@ -44,8 +44,8 @@ def train_noisily(seed, steps=STEPS, **more):
 
 
 @pytest.mark.parametrize(("most", "steps"), long_except([(1, STEPS), (2, STEPS), (4, 2 * STEPS)],
-                                                        (1, STEPS), (2, STEPS)))
-@pytest.mark.parametrize("seed", [0, 1, 2])
+                                                        (2, STEPS)))
+@pytest.mark.parametrize("seed", long_except([0, 1, 2], 0))
 def test_the_loss_is_within_a_percent_of_the_synchronous_one(seed, most, steps):
     """The later updates are, the later: a loss that falls by a percent a step is behind by more."""
     late, staleness = train_noisily(seed, steps, angelptm={**LATE, "staleness": most})
@@ -169,7 +169,8 @@ def test_a_checkpoint_has_the_updates_of_all_steps(tmp_path):
         assert late == usual
 
 
-@pytest.mark.parametrize("stage", long_except([1, 2, 3], 3))
+@pytest.mark.long
+@pytest.mark.parametrize("stage", [1, 2, 3])
 def test_ranks_update_late_alike(stage):
     ways = {"late": of_stage(stage, device=16, host=200, angelptm=LATE),
             "clipped": of_stage(stage, device=16, host=200, angelptm=LATE, gradient_clipping=0.3,
@@ -186,7 +187,7 @@ def test_ranks_update_late_alike(stage):
         assert one["rare"]["losses"][-1] < 0.9 * one["rare"]["losses"][0]
 
 
-@pytest.mark.parametrize("stage", long_except([1, 2, 3], 1, 3))
+@pytest.mark.parametrize("stage", long_except([1, 2, 3], 3))
 def test_ranks_apply_each_gradient_of_a_sum_once(tmp_path, stage):
     """At a rate of 0 gradients of a batch stay the same, and moments have the usual bits."""
     still = {"optimizer": {"type": "AdamW", "params": {"lr": 0}}}

@@ -60,6 +60,7 @@ def test_the_front_has_the_fastest_of_all_places(tmp_path, monkeypatch):
     assert len({round(speed, 6) for speed in speeds}) > 4
 
 
+@long
 def test_what_the_front_names_has_the_memory_that_a_run_counts(tmp_path):
     path = cluster_file(tmp_path)
     best = front_of(path)["front"][0]

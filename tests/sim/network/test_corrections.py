@@ -11,6 +11,7 @@ from sim.network.corrections import EXCHANGES, FORKS, SPRAY, Interval
 from sim.schema import load
 from sim.validation.correction_runs import CAUSES, SPRAYED, made_of, permutation
 from sim.validation.fidelities import CASES, FILE, MIB, Case, collective, compare, pattern
+from tests.support.levels import long
 from tests.support.sim_runs import run_all
 
 TREES = [(24, 4, "25Gbps", 4, False), (9, 3, "50Gbps", 16, False), (14, 2, "25Gbps", 16, False),
@@ -58,6 +59,7 @@ def test_a_timeout_of_kernel_tcp_is_noted_beside_the_interval():
     assert "TCP" not in EXCHANGES.sentence(tcp=False)
 
 
+@long
 def test_nothing_is_judged_by_what_its_interval_is_made_of():
     """Of the cases that are judged no one has the same cluster, plan and size."""
     made = {(case.changes, *case.name.split(",")[-1:]) for tcp, (_, cases) in product(

@@ -102,7 +102,7 @@ def test_every_layout_has_the_samples_of_the_file(tmp_path):
 
 
 def test_chunks_are_searched_where_tokens_travel(tmp_path):
-    """Over a slow network several are faster, and the file that the search names runs so."""
+    """Over a slow network several are faster."""
     model = MODEL | {"experts": {"count": 4, "top_k": 2, "ffn": 4096}}
     path = cluster_file(tmp_path, rate_bps=5e9, model=model)
     made = load(path)
@@ -111,8 +111,13 @@ def test_chunks_are_searched_where_tokens_travel(tmp_path):
     for choice in found:
         tried[choice.layout.is_sharded].add(choice.chunks)
     assert tried == {False: {1, 2, 4, 8}, True: {1}}
-    answer = json.loads(tune(path, "--layouts", "--workers", "1", "-o", "-", "--quiet").stdout)
-    assert answer["front"][0]["expert_chunks"] > 1
+    study = Study(str(path), path.read_bytes(), (made.scenarios[0].name,))
+    two = [next(choice for choice in found if choice.text == text)
+           for text in ("data", "4 chunks")]
+    whole, quarters = (search(study, made.scenarios[0], made, [choice], 8, Means(60, workers=1),
+                              lambda *_: None).front[0] for choice in two)
+    assert quarters.speed > whole.speed
+    assert quarters.choice.scenario == {"parallel": {}, "expert_chunks": 4}
 
 
 def test_what_the_front_names_runs_as_it_says(tmp_path):

@@ -25,6 +25,7 @@ from sim.network.lab.lab_network import _window_of
 from sim.schema import TopologyError
 from tests.support import ROOT
 from tests.support.cluster_files import cluster, topology, write
+from tests.support.levels import long_except
 
 pytestmark = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 
@@ -60,7 +61,7 @@ def test_channels_and_sockets_share_the_bytes_of_a_plan(tmp_path):
     assert time_s(made, "alltoall", "alltoall", "lab") > 0
 
 
-@pytest.mark.parametrize("stack", ["kernel-tcp", "harp"])
+@pytest.mark.parametrize("stack", long_except(["kernel-tcp", "harp"], "harp"))
 def test_a_training_step_gives_the_report_that_flow_gives(tmp_path, stack):
     made = small(tmp_path, gpus=1, scale="1/4", scenarios=[TCP | {"stack": stack, "fp16": True}],
                  workload={"model": "resnet50", "batch": 32, "framework": "free"})

@@ -11,6 +11,7 @@ from sim.answer.scenario import Settings
 from sim.cluster.cluster import Cluster
 from sim.network.packet.repeats import EVERY, FIRST, WARM_S, Repeats, Took
 from sim.schema import load
+from tests.support.levels import long
 from tests.support.sim_runs import run_all
 
 if TYPE_CHECKING:
@@ -126,7 +127,8 @@ def answer(path: Path, fidelity: str, *changes: str) -> ScenarioResult:
     return run_all(cluster, cluster.topology.scenarios, Settings(fidelity=fidelity))[0]
 
 
-@pytest.mark.parametrize("changes", [(), ("scenarios[0].stack=kernel-tcp",)], ids=str)
+@pytest.mark.parametrize("changes", [(), pytest.param(
+    ("scenarios[0].stack=kernel-tcp",), marks=long)], ids=str)
 def test_a_step_takes_what_it_does_with_all_packets_within_a_hundredth(
         tmp_path: Path, changes: tuple[str, ...]) -> None:
     """Over paths that collide by ECMP."""
@@ -138,6 +140,7 @@ def test_a_step_takes_what_it_does_with_all_packets_within_a_hundredth(
     assert not said.startswith("0 of ")
 
 
+@long
 def test_nothing_is_skipped_once_a_packet_was_lost(tmp_path: Path) -> None:
     path = tmp_path / "steps.yaml"
     path.write_text(STEPS)
