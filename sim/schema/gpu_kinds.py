@@ -1,10 +1,11 @@
 """Data sheets of GPUs: memory, and FLOP/s by precision, without sparsity.
 
-`kind_of` finds a GPU by the name that a topology file gives it. A size in the name counts
-(``A100-SXM4-40GB``), in GiB; without one a kind that is sold in several sizes has its largest.
-Rates are those of matrix units with accumulation in fp32, of the fastest form (SXM); ``fp32`` is
-that of ordinary units. Confidence: a maker's figure is a bound, which no
-program reaches.
+`kind_of` finds a GPU by the name that a topology file gives it, as nvidia-smi prints it or shorter.
+A size in the name counts (``A100-SXM4-40GB``), in GiB; without one a kind that is sold in several
+sizes has its largest. Cards for PCIe are kinds of their own (``A100-PCIE-40GB``, ``NVIDIA H100
+PCIe``); without a form in the name it is the fastest (SXM). Rates are those of matrix units with
+accumulation in fp32; ``fp32`` is that of ordinary units. Confidence: a maker's figure is a bound,
+which no program reaches.
 
 ``reached`` is the share of it that matrix products reach amid the kernels of a large transformer;
 what else a block does is bound by memory (`sim.step.kernels`).
@@ -50,6 +51,15 @@ class GpuKind:
     """Dense TFLOP/s by precision."""
     source: str
     reached: Reached = REACHED
+    smaller: tuple[int, float] | None = None
+    """GiB of a smaller one with slower memory, and its GB/s."""
+
+    def moved_gbs(self, memory_bytes: int | None) -> float:
+        """Rate of the memory of the GPU of this kind that has so much of it."""
+        if self.smaller is None or memory_bytes is None:
+            return self.memory_gbs
+        gib, rate = self.smaller
+        return rate if memory_bytes <= gib << 30 else self.memory_gbs
 
 
 def _rates(fp32: float, tf32: float = 0, half: float = 0, fp8: float = 0, *,
@@ -65,25 +75,41 @@ _A100_REACHED = Reached(0.7, 0.73, 0.8)
 four allreduces of 101 MB at 230 GB/s (3.1 ms) and the kernels that memory bounds (3.0 ms) that is
 2.94 TFLOP in 12.9 ms (Korthikanti et al. 2022, table 4). The collectives' rate is assumed, so
 0.7 to 0.8."""
+_A100_40 = (40, 1555)
 _H100 = _rates(67, 494.7, 989.4, 1978.9)
 
 KINDS = {kind.name: kind for kind in (
     GpuKind("P100", 16276, 732, _rates(10.6, half=21.2, bf16=False),
             "NVIDIA Tesla P100 data sheet, 2016"),
+    GpuKind("P100 PCIe", 16276, 732, _rates(9.3, half=18.7, bf16=False),
+            "NVIDIA Tesla P100 PCIe data sheet, 2016"),
     GpuKind("V100", 32510, 900, _rates(15.7, half=125, bf16=False), "NVIDIA V100 data sheet, 2020"),
+    GpuKind("V100 PCIe", 32510, 900, _rates(14, half=112, bf16=False),
+            "NVIDIA V100 data sheet, 2020"),
     GpuKind("T4", 15360, 320, _rates(8.1, half=65, bf16=False), "NVIDIA T4 data sheet, 2019"),
     GpuKind("A10", 23028, 600, _rates(31.2, 62.5, 125), "NVIDIA A10 data sheet, 2021"),
     GpuKind("A10G", 23028, 600, _rates(31.5, 35, 70), "NVIDIA A10G data sheet, 2022"),
-    GpuKind("A100", 81920, 2039, _A100, _A100_SOURCE, _A100_REACHED),
+    GpuKind("A30", 24576, 933, _rates(10.3, 82, 165), "NVIDIA A30 data sheet, 2021"),
+    GpuKind("A40", 46068, 696, _rates(37.4, 74.8, 149.7), "NVIDIA A40 data sheet, 2021"),
+    GpuKind("A6000", 49140, 768, _rates(38.7, 77.4, 154.8), "NVIDIA RTX A6000 data sheet, 2021"),
+    GpuKind("A100", 81920, 2039, _A100, _A100_SOURCE, _A100_REACHED, _A100_40),
+    GpuKind("A100 PCIe", 81920, 1935, _A100, _A100_SOURCE, _A100_REACHED, _A100_40),
     GpuKind("A800", 81920, 2039, _A100, "NVIDIA A800 data sheet, 2022", _A100_REACHED),
     GpuKind("L4", 23034, 300, _rates(30.3, 60, 121, 242), "NVIDIA L4 data sheet, 2023"),
+    GpuKind("L40", 46068, 864, _rates(90.5, 90.5, 181, 362), "NVIDIA L40 data sheet, 2023"),
     GpuKind("L40S", 46068, 864, _rates(91.6, 183, 362, 733), "NVIDIA L40S data sheet, 2023"),
     GpuKind("RTX 3090", 24576, 936, _rates(35.6, 35.6, 71),
             "NVIDIA Ampere GA102 white paper, 2021"),
     GpuKind("RTX 4090", 24564, 1008, _rates(82.6, 82.6, 165.2, 330.3),
             "NVIDIA Ada white paper, 2022"),
+    GpuKind("RTX 5090", 32607, 1792, _rates(104.8, 104.8, 209.5, 419),
+            "NVIDIA RTX Blackwell white paper, 2025"),
     GpuKind("H20", 97871, 4000, _rates(44, 74, 148, 296), "NVIDIA H20 data sheet, 2023"),
     GpuKind("H100", 81559, 3350, _H100, "NVIDIA H100 data sheet (SXM), 2023"),
+    GpuKind("H100 PCIe", 81559, 2039, _rates(51, 378, 756, 1513),
+            "NVIDIA H100 PCIe product brief, 2022"),
+    GpuKind("H100 NVL", 95830, 3900, _rates(60, 417.5, 835.5, 1671),
+            "NVIDIA H100 NVL data sheet, 2024"),
     GpuKind("H800", 81559, 3350, _H100, "NVIDIA H800 data sheet (SXM), 2023"),
     GpuKind("H200", 143771, 4800, _H100, "NVIDIA H200 data sheet (SXM), 2024"),
     GpuKind("B200", 183359, 7700, _rates(75, 1100, 2250, 4500),
@@ -99,9 +125,9 @@ _SIZE = re.compile(r"\b(\d{1,4}) ?Gi?B\b", re.IGNORECASE)
 
 def kind_of(model: str) -> GpuKind | None:
     """The kind that a GPU's name means; the longest name of several."""
-    words = "-".join(re.split(r"[^A-Z0-9]+", model.upper()))
+    words = "-".join(re.split(r"[^A-Z0-9]+", _SIZE.sub(" ", model.upper())))
     found = [kind for name, kind in KINDS.items()
-             if re.search(rf"(?:^|-){name.replace(' ', '-?')}(?:-|$)", words)]
+             if re.search(rf"(?:^|-){name.upper().replace(' ', '-?')}(?:-|$)", words)]
     return max(found, key=lambda kind: len(kind.name), default=None)
 
 

@@ -42,6 +42,9 @@ class Gpus(Model):
     an A100's and 0.6 of others'."""
     memory: PositiveBytes | None = None
     """Memory of a GPU; that of its model where not given, and no limit where that is not known."""
+    memory_rate: Rate | None = None
+    """Rate of that memory, which bounds norms, sums and the like; that of its model where not
+    given."""
 
     @model_validator(mode="after")
     def _one_speed(self) -> "Gpus":
@@ -54,6 +57,9 @@ class Gpus(Model):
                           "model whose data sheet is known", found=self.model, names=KINDS,
                           allowed="one of the two, e.g. effective: 23.4TFLOPS, or a model among "
                           + ", ".join(KINDS))
+        if self.memory_rate is not None and given not in ([], ["utilisation"]):
+            raise Problem(f"has no effect beside {given[0]}, which is the speed of all kernels",
+                          path=("memory_rate",), at_key=True, allowed=f"no {given[0]}")
         return self
 
     @property
@@ -88,7 +94,9 @@ class Gpus(Model):
         kind = self.kind
         if kind is None or self.effective is not None or self.samples_per_s is not None:
             return math.inf
-        return kind.memory_gbs * 1e9
+        if self.memory_rate is not None:
+            return self.memory_rate / 8
+        return kind.moved_gbs(self.memory_bytes) * 1e9
 
     @property
     def reached(self) -> Reached | None:

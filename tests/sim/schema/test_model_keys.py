@@ -128,7 +128,30 @@ def test_memory_is_that_of_the_model_or_of_its_name(model, gib):
     assert found is None if gib is None else found / 2**30 == pytest.approx(gib, rel=0.01)
 
 
+@pytest.mark.parametrize(("model", "tflops", "gbs"), [
+    ("NVIDIA A100-SXM4-80GB", 312, 2039), ("A100-SXM4-40GB", 312, 1555),
+    ("NVIDIA A100 80GB PCIe", 312, 1935), ("A100-PCIE-40GB", 312, 1555),
+    ("NVIDIA H100 80GB HBM3", 989.4, 3350), ("NVIDIA H100 PCIe", 756, 2039),
+    ("NVIDIA H100 NVL", 835.5, 3900)])
+def test_forms_of_a_gpu_have_their_own_data_sheets(tmp_path, model, tflops, gbs):
+    """Names as nvidia-smi prints them."""
+    assert rate(tmp_path, {"model": model, "utilisation": "100%"}) == pytest.approx(tflops * 1e12)
+    assert moved(tmp_path, {"model": model}) == gbs * 1e9
+
+
+def moved(folder, gpus):
+    return load(write(folder, topology(host={"gpus": {"count": 1} | gpus}))).hosts[0].gpus.moved
+
+
+def test_the_rate_of_a_gpus_memory_is_the_files_or_that_of_its_size(tmp_path):
+    assert moved(tmp_path, {"model": "H100", "memory": "96GiB"}) == 3350e9
+    assert moved(tmp_path, {"model": "H100", "memory_rate": "2400GB/s"}) == 2400e9
+    assert moved(tmp_path, {"model": "A100", "memory": "40GiB"}) == 1555e9
+
+
 @pytest.mark.parametrize(("gpus", "precision", "key", "says"), [
+    ({"model": "H100", "effective": "1TFLOPS", "memory_rate": "2TB/s"}, "bf16",
+     "hosts[0].gpus.memory_rate", "has no effect beside effective"),
     ({"model": "V100"}, "bf16", "workload.precision", "V100 has no bf16; allowed: fp32, fp16"),
     ({"model": "A100"}, "fp8", "workload.precision", "A100 has no fp8"),
     ({"model": "A10O"}, "bf16", "hosts[0].gpus", "'A10O' is no model .* did you mean 'A10'"),
