@@ -70,8 +70,12 @@ class Ranks:
         answers = [read_line(process, patience_s) for process in self._processes]
         for process, answer in zip(self._processes, answers, strict=True):
             if not answer:
+                try:
+                    ended = f"ended with status {process.wait(1)}"
+                except subprocess.TimeoutExpired:
+                    ended = f"did not answer within {patience_s:g} s"
                 process.kill()
-                raise BenchError(f"a rank ended: {process.communicate()[1][-2000:]}")
+                raise BenchError(f"a rank {ended}: {process.communicate()[1][-2000:].strip()}")
         return [json.loads(answer) for answer in answers]
 
 

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
     from bench.comparison import Arms
 
+PATIENCE_S = 900.0
+"""For the first answer, before which each engine is compiled and tried on each model."""
+
 
 @contextmanager
 def six_models(bench: Bench) -> Iterator[Arms]:
@@ -25,7 +28,7 @@ def six_models(bench: Bench) -> Iterator[Arms]:
         process = Ranks([popen(space, sys.executable, "-m", "bench.ttf.torch_loops")])
 
         def take() -> Sample:
-            answer = process.ask(do="infer", seconds=bench.seconds)[0]
+            answer = process.ask(do="infer", seconds=bench.seconds, patience_s=PATIENCE_S)[0]
             return Sample(answer["faster"], answer["cpu_s"] / answer["seconds"],
                           {"share_of_eager": answer["share_of_eager"]})
 
