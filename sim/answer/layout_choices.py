@@ -195,7 +195,7 @@ def recomputations(workload: Workload) -> tuple[str, ...]:
 
 
 def _with(scenario: Scenario, layout: Parallel) -> Scenario:
-    return scenario.model_copy(update={"parallel": layout, "tensor": 1})
+    return scenario.model_copy(update={"parallel": layout, "tensor": 1, "expert_chunks": 1})
 
 
 def _layouts(topology: Topology, gpus: int, workload: Workload) -> Iterator[Parallel]:

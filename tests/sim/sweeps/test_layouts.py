@@ -101,10 +101,11 @@ def test_every_layout_has_the_samples_of_the_file(tmp_path):
         assert copies * choice.batch * choice.accumulation == 8
 
 
-def test_chunks_are_searched_where_tokens_travel(tmp_path):
-    """Over a slow network several are faster."""
+@pytest.mark.parametrize("own", [1, 4])
+def test_chunks_are_searched_where_tokens_travel(tmp_path, own):
+    """Over a slow network several are faster. Those of the file leave no layout out."""
     model = MODEL | {"experts": {"count": 4, "top_k": 2, "ffn": 4096}}
-    path = cluster_file(tmp_path, rate_bps=5e9, model=model)
+    path = cluster_file(tmp_path, rate_bps=5e9, model=model, scenario={"expert_chunks": own})
     made = load(path)
     found, _ = choices(Cluster(made), made.scenarios[0], 8)
     tried = {choice.layout.is_sharded: set() for choice in found}
