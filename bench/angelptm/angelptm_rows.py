@@ -1,9 +1,9 @@
 """AngelPTM's parts and steps, beside torch, DeepSpeed, fio and training with all on the device.
 
 Rows of a peer that is not installed are left out: fio is Debian's, deepspeed PyPI's. Rows cap-ds
-and disk-ds make DeepSpeed an environment in build/deepspeed, whose offload to NVMe wants Debian's
-libaio-dev; where it does not run, the row has its error. Pages on disk lie in build/. Row pipe:
-five models in 2 to 8 stages, the quartile of 35 ratios; none may be above 1. Needs root.
+and disk-ds install DeepSpeed into build/deepspeed; its offload to NVMe needs Debian's libaio-dev. A
+row whose peer does not run has the peer's error. Pages on disk lie in build/. Row pipe: five models
+in 2 to 8 stages, the quartile of 35 ratios; none may be above 1. Needs root.
 """
 
 from __future__ import annotations

@@ -21,13 +21,14 @@ SYS = Path("/sys/class/net")
 ZERO_COPY = ("ice", "i40e", "ixgbe", "igb", "igc", "idpf", "mlx5_core", "stmmac", "virtio_net",
              "gve")
 """Drivers with zero-copy AF_XDP in current kernels, for those that cannot say it themselves."""
-ZERO_COPY_MTU_BYTES = 3686
-"""The largest MTU with which newer kernels bind zero copy (`cnet/ports/xdp_socket.h`)."""
 NATIVE = ("ena", "mana", "hv_netvsc", "bnxt_en", "veth", "tun")
 """Drivers with XDP of their own, without zero copy."""
 
 HALF = ("ena", "gve")
 """Drivers that attach an XDP program only if at most half of the queues are in use."""
+ZERO_COPY_MTU_BYTES = 3686
+"""The largest MTU with which newer kernels bind zero copy, in frames of 4 KiB: what
+`harp_xdp_zero_copy_mtu` of cnet/ports/xdp_socket.h gives."""
 
 _SIOCGIFFLAGS, _SIOCGIFMTU, _SIOCGIFHWADDR, _SIOCETHTOOL = 0x8913, 0x8921, 0x8927, 0x8946
 _SIOCGIFADDR = 0x8915

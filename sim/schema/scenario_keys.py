@@ -205,12 +205,12 @@ class Scenario(Model):
     each rank or host, what AngelPTM's layer of experts would choose. The last two for even
     routing."""
     expert_chunks: Annotated[Count, Field(le=64)] = 1
-    """Parts into which a GPU cuts its tokens: experts compute on one while others travel, as in
-    AngelPTM's layer, whose default is 4. With 1 they wait for all tokens."""
+    """Number of parts into which a GPU cuts its tokens. Experts compute on one part while another
+    travels, as in AngelPTM's layer (4 there by default). With 1 experts wait for all tokens."""
     expert_overlap: Literal["none", "micro-steps"] = "none"
-    """What hides tokens that travel to experts: nothing but their chunks, or all that another
-    micro-step computes, so that the last micro-step alone waits for them (DualPipe; Megatron's
-    overlap-moe-expert-parallel-comm). It keeps the activations of one more micro-step."""
+    """Overlap of experts' all-to-alls with compute. With micro-steps they run beside the compute
+    of another micro-step, and only the last micro-step waits for them (DualPipe; Megatron's
+    overlap-moe-expert-parallel-comm). A GPU then keeps the activations of one more micro-step."""
     parallel: Annotated[Parallel, ShardWord()] = Parallel()
     """How the model is split over the GPUs; ``data`` (every GPU holds all of it), ``zero1``,
     ``zero2``, ``fsdp`` and ``hsdp`` stand for a mapping with that shard."""

@@ -83,7 +83,8 @@ class Operation:
     - forward, backward: arithmetic of ``seconds``;
     - settle: the GPU gives back the time that collectives took of it;
     - exchange: an all-to-all of ``size`` bytes a rank, between experts or tables;
-    - travel: the same for a part of the tokens, while experts compute on another;
+    - travel: such an all-to-all beside the GPU, of a part of the tokens or while another
+      micro-step computes;
     - reduce, collect, spread: an allreduce, allgather, reduce-scatter of ``size`` bytes of
       activations;
     - send: ``size`` bytes to the next stage, and as many back;
@@ -289,7 +290,7 @@ def _exchanging(graph: list[Operation], groups: Groups, kind: Kind, work: Work,
         graph.append(Operation(kind, work.name, work.seconds))
         graph += _exchange(f"{work.name} out", work.after_bytes, group)
         return
-    # The GPU has done what comes before the layer, however little that is.
+    # No all-to-all starts before the GPU has done what stands before the layer.
     graph.append(Operation(kind, f"{work.name} begins"))
     begun = len(graph) - 1
     names = [f"{work.name} {number + 1} of {work.chunks}" for number in range(work.chunks)]
@@ -305,9 +306,9 @@ def _exchanging(graph: list[Operation], groups: Groups, kind: Kind, work: Work,
 
 
 def _hide_exchanges(graph: list[Operation], first: int) -> None:
-    """Let the end of the micro-step that begins at ``first`` wait for tokens, and nothing before.
+    """Let only the end of the micro-step that begins at ``first`` wait for tokens.
 
-    What the GPU computes meanwhile is of another micro-step, whose tokens have come.
+    Meanwhile the GPU computes another micro-step. The tokens of that one have arrived.
     """
     begun = tuple(number for number, done in enumerate(graph[:first]) if done.kind in ON_GPU)[-1:]
     travel = {number for number, done in enumerate(graph[first:], first)

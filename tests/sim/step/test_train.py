@@ -254,7 +254,7 @@ def test_experts_exchange_before_and_after(tmp_path):
 
 
 def in_chunks(chunks, compute_s, exchange_s):
-    """When a layer ends whose chunks travel one behind the other, and compute in order."""
+    """End of a layer. Its chunks travel one behind the other, and experts take them in order."""
     come = [exchange_s * (number + 1) / chunks for number in range(chunks)]
     computed_s, sent_s = 0.0, come[-1]
     for come_s in come:
