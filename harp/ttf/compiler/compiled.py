@@ -99,7 +99,7 @@ def compiled(module: Any, *, cache: str | os.PathLike[str] | None = None, **sett
     Args:
         module: a module or an optimizer.
         cache: a folder for decisions and compiled code; a second start compiles nothing.
-        settings: those of `Settings`; an optimizer has the backend alone.
+        settings: those of `Settings`; an optimizer has horizon, aside and backend.
 
     """
     if isinstance(module, torch.optim.Optimizer):

@@ -5,24 +5,32 @@ are tensors while the step runs, and numbers again afterwards, so that scheduler
 what they put there. The learning rate is taken for one that changes from the start; others are
 learned from the first steps, which run eagerly, as does the first of all, which makes the state.
 
+A copy of the optimizer is compiled aside, while steps run eagerly, and timed (`_Trial`). Steps
+change over only where the calls to come save more than the change costs: torch's guards know the
+optimizer by its identity, so the optimizer itself is traced once more, while one step waits. The
+compiled code comes from torch's cache then.
+
 Where an optimizer does not compile with a tensor (SGD asks whether its momentum is zero), its steps
 run eagerly, and a line in the log says so.
 """
 
 from __future__ import annotations
 
+import copy
 import logging
 import threading
+import time
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from harp.ttf.compiler.decisions import Decision, fingerprint
-from harp.ttf.compiler.variants import Variant, compiling
+from harp.ttf.compiler.variants import Variant, compiling, seconds_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from harp.ttf.compiler.decisions import Kept
 
@@ -30,6 +38,11 @@ log = logging.getLogger(__name__)
 
 LEARN = 4
 """Steps that run eagerly before a decision."""
+LEAST_COMPILE_S, LEAST_COMPILE_S_OF_A_PARAMETER = 1.0, 0.1
+"""Seconds that a compilation takes at least. Steps to come that take less eagerly are not worth one
+aside, since it takes turns with the calls (Python runs one thread at a time). Measured with torch
+2.13's inductor on a server's core, by CPU time: SGD and Adam over 1 to 64 matrices took 1.0 to 1.7
+seconds for the first and 0.1 to 0.45 for each parameter."""
 Place = tuple[int, str]
 """A group's number; and a number's name in it, with its position where there are several."""
 
@@ -37,55 +50,101 @@ Place = tuple[int, str]
 class Step:
     """An optimizer's step, called with no arguments."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer, kept: Kept,
-                 backend: str | Callable[..., Any] = "inductor") -> None:
-        self._optimizer, self._kept = optimizer, kept
-        self._variant = Variant("step", backend, dynamic=False, optimize=False)
+    def __init__(self, optimizer: torch.optim.Optimizer, kept: Kept, *, horizon: int = 1000,
+                 aside: bool = True, backend: str | Callable[..., Any] = "inductor") -> None:
+        """Take an optimizer.
+
+        Args:
+            optimizer: whose steps to compile.
+            kept: decisions of earlier starts.
+            horizon: steps to come that the decision counts on.
+            aside: whether a copy is tried beside the steps; else the first step after those that
+                are learned from compiles, and waits.
+            backend: of torch.compile.
+
+        """
+        if horizon < 1:
+            raise ValueError(f"harp.ttf.compile: horizon is {horizon}; it must be at least 1")
+        self._optimizer, self._kept, self._backend = optimizer, kept, backend
+        self._horizon, self._aside = horizon, aside
+        self._variant = _variant(backend)
         self._name = _named(optimizer)
         self._last = numbers(optimizer)
         self._tensors = {place: torch.tensor(value) for place, value in self._last.items()
                          if place[1] == "lr"}
         self._calls = 0
         self._thread: threading.Thread | None = None
+        self.decision: Decision | None = None
 
     def __call__(self) -> Any:
         """Run a step."""
         self._calls += 1
         self._look()
-        if not self._ready():
+        if self._variant.ready:
+            result = self._compiled_step()
+        elif self._decided() and compiling.acquire(blocking=False):
+            try:
+                result = self._compiled_step()
+            finally:
+                compiling.release()
+            self._settle()
+        else:
             return self._optimizer.step()
-        with self._as_tensors():
-            if self._variant.ready:
-                result = self._variant(self._optimizer.step, (), {})
-            else:
-                with compiling:
-                    result = self._variant(self._optimizer.step, (), {})
-                self._settle()
         if self._variant.unsaved:
             self._variant.unsaved = False
             self._keep()
         return result
 
     def wait(self) -> None:
-        """Wait for what rank 0 compiles, on other ranks."""
+        """Wait for what is tried aside, or for what rank 0 compiles."""
         if self._thread is not None:
             self._thread.join()
 
-    def _ready(self) -> bool:
-        """Tell whether it is time to compile; on other ranks, not before rank 0 did."""
-        if self._variant.ready or self._calls == 1:
-            return self._variant.ready
-        known = self._kept.get(self._name)
-        if known is not None:
-            self._lift(known.counters)
-            return True
+    def decisions(self) -> list[str]:
+        """Say what was decided, and why."""
+        return [self.decision.why] if self.decision is not None else []
+
+    def _compiled_step(self) -> Any:
+        with as_tensors(self._optimizer, self._tensors, self._last):
+            return self._variant(self._optimizer.step, (), {})
+
+    def _decided(self) -> bool:
+        """Tell whether it is decided that steps are compiled; begin to find out when it is time."""
+        if self._calls == 1:
+            return False
+        if self.decision is None:
+            self.decision = self._kept.get(self._name)
+            if self.decision is not None:
+                self._lift(self.decision.counters)
+        if self.decision is not None:
+            return not self.decision.eager
         if self._calls <= LEARN:
             return False
-        if self._thread is None and not self._kept.first:
-            self._thread = threading.Thread(target=self._kept.from_first_rank, args=(self._name,),
-                                            name="harp.ttf.compile")
+        if self._kept.first and not self._aside:
+            return True
+        if self._thread is None:
+            # The process ends when it is through: a compiler that is cut off midway may crash.
+            self._thread = threading.Thread(
+                target=self._find_out, name="harp.ttf.compile",
+                args=(_Trial(self._optimizer, self._tensors, self._last),))
             self._thread.start()
-        return self._thread is None or not self._thread.is_alive()
+        return False
+
+    def _find_out(self, trial: _Trial) -> None:
+        """Decide in a thread: as rank 0 did, or by a trial."""
+        try:
+            decision = self._kept.from_first_rank(self._name)
+            if decision is None:
+                with compiling:
+                    decision = trial.run(self._horizon, self._backend)
+                if decision.eager:  # else it is kept with what the optimizer itself compiles
+                    self._kept.add(self._name, decision)
+            log.info("%s: %s", type(self._optimizer).__name__, decision.why)
+        except Exception as error:
+            text = str(error).strip()
+            decision = Decision(eager=True, why=text.splitlines()[0] if text else repr(error))
+            log.warning("%s stays eager: %s", type(self._optimizer).__name__, decision.why)
+        self.decision = decision
 
     def _look(self) -> None:
         """Note numbers that changed since the last step: from now on they are tensors."""
@@ -98,37 +157,100 @@ class Step:
             if place in self._last and place not in self._tensors:
                 self._tensors[place] = torch.tensor(self._last[place])
 
-    @contextmanager
-    def _as_tensors(self) -> Iterator[None]:
-        """Put tensors where numbers change, and the numbers back."""
-        groups, kept = self._optimizer.param_groups, []
-        for place, tensor in self._tensors.items():
-            tensor.fill_(self._last[place])
-        for number, name in {(number, name.partition(".")[0]) for number, name in self._tensors}:
-            value = groups[number][name]
-            kept.append((groups[number], name, value))
-            groups[number][name] = (
-                tuple(self._tensors.get((number, f"{name}.{position}"), each)
-                      for position, each in enumerate(value))
-                if isinstance(value, tuple | list) else self._tensors[number, name])
-        try:
-            yield
-        finally:
-            for group, name, value in kept:
-                group[name] = value
-
     def _settle(self) -> None:
         self._variant.settle()
         if not self._variant.graphs:
-            log.warning("%s runs eagerly: it does not compile with %s in tensors",
-                        type(self._optimizer).__name__,
-                        ", ".join(sorted({name for _, name in self._tensors})))
+            log.warning("%s runs eagerly: %s", type(self._optimizer).__name__,
+                        _no_graph(self._tensors))
         if self._kept.get(self._name) is None:
             self._keep()
 
     def _keep(self) -> None:
-        self._kept.add(self._name, Decision(counters=tuple(sorted(self._tensors)),
-                                            why="one static graph of an optimizer's step"))
+        self._kept.add(self._name, Decision(
+            counters=tuple(sorted(self._tensors)),
+            why=self.decision.why if self.decision is not None else
+            "one static graph of an optimizer's step"))
+
+
+class _Trial:
+    """A copy of an optimizer, which is stepped and compiled where nobody waits for it."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, tensors: Mapping[Place, torch.Tensor],
+                 values: Mapping[Place, float]) -> None:
+        """Note what an optimizer has just before a step; gradients are gone later."""
+        self._optimizer = optimizer
+        self._gradients = [None if each.grad is None else each.grad.clone()
+                           for group in optimizer.param_groups for each in group["params"]]
+        self._tensors = {place: tensor.clone() for place, tensor in tensors.items()}
+        self._values = dict(values)
+
+    def run(self, horizon: int, backend: str | Callable[..., Any]) -> Decision:
+        """Time steps, eager and compiled, and decide for so many to come."""
+        eager_s = seconds_of(self._step_of_a_copy()[1])
+        compile_s = LEAST_COMPILE_S + LEAST_COMPILE_S_OF_A_PARAMETER * len(self._gradients)
+        if horizon * eager_s < compile_s:
+            return Decision(eager=True, why=f"eager: {horizon} steps take {horizon * eager_s:.2f} "
+                            "s, less than it takes to compile one")
+        _, compiled_s, graphs = self._compiled(backend)
+        if not graphs:
+            return Decision(eager=True, why=f"eager: {_no_graph(self._tensors)}")
+        change_s, _, _ = self._compiled(backend)  # torch's cache has its code
+        saved_s = horizon * (eager_s - compiled_s)
+        costs = (f"{horizon} steps take {horizon * eager_s:.2f} s eagerly, "
+                 f"{horizon * compiled_s:.2f} s compiled, and {change_s:.2f} s to change over")
+        return (Decision(counters=tuple(sorted(self._tensors)), why=f"a static graph: {costs}")
+                if saved_s > change_s else Decision(eager=True, why=f"eager: {costs}"))
+
+    def _compiled(self, backend: str | Callable[..., Any]) -> tuple[float, float, int]:
+        """Compile a copy's step; give the seconds of that, those of a step, and the graphs."""
+        variant = _variant(backend)
+        optimizer, step = self._step_of_a_copy()
+        with as_tensors(optimizer, self._tensors, self._values):
+            begin = time.perf_counter()
+            variant(step, (), {})
+            compile_s = time.perf_counter() - begin
+            return compile_s, seconds_of(partial(variant, step, (), {})), variant.graphs
+
+    def _step_of_a_copy(self) -> tuple[torch.optim.Optimizer, Callable[[], Any]]:
+        """Copy the optimizer, without hooks: users' hooks are for the steps that count."""
+        made = copy.deepcopy(self._optimizer)
+        for name in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"):
+            getattr(made, name).clear()
+        copies = [each for group in made.param_groups for each in group["params"]]
+        for parameter, gradient in zip(copies, self._gradients, strict=True):
+            parameter.grad = gradient
+        # A scheduler has put a function into the optimizer that steps the one it was made for.
+        return made, partial(type(made).step, made)
+
+
+@contextmanager
+def as_tensors(optimizer: torch.optim.Optimizer, tensors: Mapping[Place, torch.Tensor],
+               values: Mapping[Place, float]) -> Iterator[None]:
+    """Put tensors where numbers change, and the numbers back."""
+    groups, kept = optimizer.param_groups, []
+    for place, tensor in tensors.items():
+        tensor.fill_(values[place])
+    for number, name in {(number, name.partition(".")[0]) for number, name in tensors}:
+        value = groups[number][name]
+        kept.append((groups[number], name, value))
+        groups[number][name] = (
+            tuple(tensors.get((number, f"{name}.{position}"), each)
+                  for position, each in enumerate(value))
+            if isinstance(value, tuple | list) else tensors[number, name])
+    try:
+        yield
+    finally:
+        for group, name, value in kept:
+            group[name] = value
+
+
+def _variant(backend: str | Callable[..., Any]) -> Variant:
+    return Variant("step", backend, dynamic=False, optimize=False)
+
+
+def _no_graph(tensors: Mapping[Place, torch.Tensor]) -> str:
+    names = ", ".join(sorted({name for _, name in tensors}))
+    return f"it does not compile with {names} in tensors"
 
 
 def numbers(optimizer: torch.optim.Optimizer) -> dict[Place, float]:

@@ -11,6 +11,7 @@ import json
 import logging
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -19,7 +20,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 import harp.ttf  # noqa: E402
-from harp.ttf.compiler import plan  # noqa: E402
+from harp.ttf.compiler import plan, steps  # noqa: E402
 from harp.ttf.compiler.variants import Variant  # noqa: E402
 from tests.support import PATIENCE_S  # noqa: E402
 from tests.support.levels import long  # noqa: E402
@@ -241,7 +242,7 @@ def test_an_optimizer_compiles_once_under_a_schedule():
     weights = [nn.Parameter(torch.ones(4)) for _ in range(2)]
     ours, theirs = (torch.optim.SGD([weight], lr=0.5) for weight in weights)
     schedules = [torch.optim.lr_scheduler.ExponentialLR(each, 0.9) for each in (ours, theirs)]
-    step = harp.ttf.compile(ours, backend=graphs)
+    step = harp.ttf.compile(ours, aside=False, backend=graphs)
     for _ in range(12):
         step_both(weights, step, theirs, schedules)
     torch.testing.assert_close(*weights)
@@ -254,7 +255,7 @@ def test_every_number_of_an_optimizer_may_follow_a_schedule():
     ours, theirs = (torch.optim.AdamW([weight], lr=0.1) for weight in weights)
     schedules = [torch.optim.lr_scheduler.OneCycleLR(each, 0.1, total_steps=20)
                  for each in (ours, theirs)]  # a learning rate and the first beta
-    step = harp.ttf.compile(ours, backend=graphs)
+    step = harp.ttf.compile(ours, aside=False, backend=graphs)
     for _ in range(16):
         step_both(weights, step, theirs, schedules)
         assert ours.param_groups[0]["betas"] == theirs.param_groups[0]["betas"]
@@ -267,7 +268,7 @@ def test_an_optimizer_that_does_not_compile_runs_eagerly_and_says_so(caplog):
     graphs = Graphs()
     weights = [nn.Parameter(torch.ones(4)) for _ in range(2)]
     ours, theirs = (torch.optim.SGD([weight], lr=0.1, momentum=0.9) for weight in weights)
-    step = harp.ttf.compile(ours, backend=graphs)
+    step = harp.ttf.compile(ours, aside=False, backend=graphs)
     for number in range(12):
         for weight, optimizer in zip(weights, (ours, theirs), strict=True):
             weight.grad = weight.detach().clone()
@@ -279,6 +280,77 @@ def test_an_optimizer_that_does_not_compile_runs_eagerly_and_says_so(caplog):
     assert "SGD runs eagerly: it does not compile with lr, momentum in tensors" in caplog.text
 
 
+def twin_optimizers():
+    """Make two optimizers that follow schedules of their own."""
+    weights = [nn.Parameter(torch.ones(4)) for _ in range(2)]
+    optimizers = [torch.optim.AdamW([weight], lr=0.1) for weight in weights]
+    schedules = [torch.optim.lr_scheduler.ExponentialLR(each, 0.9) for each in optimizers]
+    return weights, optimizers, schedules
+
+
+def test_steps_of_an_optimizer_run_eagerly_until_a_copy_is_compiled_and_pays(monkeypatch):
+    begun, go_on, hooked = threading.Event(), threading.Event(), []
+
+    def slow(graph, _, **__):
+        if threading.current_thread() is not threading.main_thread():
+            begun.set()
+            assert go_on.wait(PATIENCE_S)
+        return graph.forward
+    times = iter((2.0, 1.0, 1.0))  # of eager, compiled, and the copy that is compiled again
+    monkeypatch.setattr(steps, "seconds_of", lambda run: [run(), next(times)][1])
+    weights, (ours, theirs), schedules = twin_optimizers()
+    ours.register_step_post_hook(lambda *_: hooked.append(1))
+    step = harp.ttf.compile(ours, backend=slow)
+    for _ in range(6):
+        step_both(weights, step, theirs, schedules)
+    assert begun.wait(PATIENCE_S)
+    step_both(weights, step, theirs, schedules)  # does not wait for the compilation
+    assert step.decisions() == []
+    go_on.set()
+    step.wait()
+    assert step.decisions()[0].startswith("a static graph: 1000 steps take 2000.00 s eagerly")
+    for _ in range(3):
+        step_both(weights, step, theirs, schedules)
+    torch.testing.assert_close(*weights)
+    assert len(hooked) == 10  # the copy has no hooks, and its steps are not the optimizer's
+
+
+@pytest.mark.parametrize(("times", "why"), [
+    ((0.001,), "eager: 1000 steps take 1.00 s, less than it takes to compile one"),
+    ((2.0, 2.0, 2.0), "eager: 1000 steps take 2000.00 s eagerly, 2000.00 s compiled")])
+def test_an_optimizer_whose_compilation_does_not_pay_stays_eager(monkeypatch, times, why, tmp_path):
+    graphs, left = Graphs(), iter(times)
+    monkeypatch.setattr(steps, "seconds_of", lambda run: [run(), next(left)][1])
+    weights, (ours, theirs), schedules = twin_optimizers()
+    step = harp.ttf.compile(ours, cache=tmp_path, backend=graphs)
+    for _ in range(6):
+        step_both(weights, step, theirs, schedules)
+    step.wait()
+    compiled = graphs.static
+    for _ in range(4):
+        step_both(weights, step, theirs, schedules)
+    torch.testing.assert_close(*weights)
+    assert step.decisions()[0].startswith(why)
+    assert graphs.static == compiled
+    again = harp.ttf.compile(ours, cache=tmp_path, backend=graphs)  # nothing is tried anew
+    for _ in range(6):
+        step_both(weights, again, theirs, schedules)
+    again.wait()
+    assert (again.decisions(), graphs.static) == (step.decisions(), compiled)
+
+
+def test_an_optimizer_that_cannot_be_copied_stays_eager_and_says_so(caplog):
+    weights, (ours, theirs), schedules = twin_optimizers()
+    ours.param_groups[0]["owner"] = threading.Lock()
+    step = harp.ttf.compile(ours)
+    for _ in range(6):
+        step_both(weights, step, theirs, schedules)
+    step.wait()
+    step_both(weights, step, theirs, schedules)
+    torch.testing.assert_close(*weights)
+    assert "AdamW stays eager: cannot pickle" in caplog.text
+
+
 SECOND_START = """
 import json, sys, torch
 from torch._dynamo.utils import counters
@@ -287,7 +359,7 @@ torch.manual_seed(0)
 torch.set_num_threads(1)
 net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
 model = harp.ttf.compile(net, cache=sys.argv[1], learn=3, aside=False)
-step = harp.ttf.compile(torch.optim.AdamW(net.parameters()), cache=sys.argv[1])
+step = harp.ttf.compile(torch.optim.AdamW(net.parameters()), cache=sys.argv[1], aside=False)
 for size in (4, 6, 8, 4, 5, 7):
     model(torch.randn(size, 8)).sum().backward()
     step()
@@ -356,6 +428,8 @@ def test_a_cache_that_cannot_be_read_is_a_warning(tmp_path, caplog):
 
 @pytest.mark.parametrize(("make", "error", "sentence"), [
     (lambda: harp.ttf.compile(len), TypeError, "takes a module or an optimizer"),
+    (lambda: harp.ttf.compile(torch.optim.SGD([nn.Parameter(torch.ones(1))]), horizon=0),
+     ValueError, "horizon is 0; it must be at least 1"),
     (lambda: harp.ttf.compile(Rows(), learn=0), ValueError, "learn is 0; it must be at least 1")])
 def test_a_mistake_is_one_sentence(make, error, sentence):
     with pytest.raises(error, match=sentence):
