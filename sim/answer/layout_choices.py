@@ -68,6 +68,8 @@ class Choice:
     """Where its pages are, if it has pages: keys of the file."""
     chunks: int = 1
     """Chunks of the tokens that travel to experts."""
+    overlap: str = "none"
+    """What hides their travel: as in the file, where the layout has tokens that travel."""
 
     @property
     def workload(self) -> dict[str, Any]:
@@ -85,6 +87,7 @@ class Choice:
         """Keys of the scenario that it sets."""
         given: dict[str, Any] = {} if self.offload is None else {"offload": self.offload}
         given |= {"expert_chunks": self.chunks} if self.chunks > 1 else {}
+        given |= {"expert_overlap": self.overlap} if self.overlap != "none" else {}
         return {"parallel": self.parallel} | given
 
     @property
@@ -137,7 +140,10 @@ def choices(cluster: Cluster, scenario: Scenario, samples: int) -> tuple[list[Ch
     """Of what shards do not change."""
     for layout, batch, accumulation, recompute in _possible(topology, scenario, gpus, samples):
         recipe = replace(base, layout=layout, batch=batch, accumulation=accumulation,
-                         recompute=recompute, kernels=KERNELS)
+                         recompute=recompute, kernels=KERNELS, expert_overlap="none")
+        travels = _tokens_travel(recipe)
+        if travels and accumulation > 1:
+            recipe = replace(recipe, expert_overlap=base.expert_overlap)
         memory = count(recipe, Groups(layout, island, ranks.host_group)).total
         if limit is not None and memory > limit:
             too_large += 1
@@ -148,7 +154,8 @@ def choices(cluster: Cluster, scenario: Scenario, samples: int) -> tuple[list[Ch
             hosts = island // layout.pipeline // ranks.host_group
             least_s = max(least[alike], _network_s(cluster, recipe, hosts))
             found += [Choice(layout, batch, accumulation, recompute, KERNELS, memory, least_s,
-                             chunks=chunks) for chunks in _chunks(recipe)]
+                             chunks=chunks, overlap=recipe.expert_overlap)
+                      for chunks in (CHUNKS if travels else CHUNKS[:1])]
     if not found:
         raise topology.error(Problem(
             f"no layout of {samples} samples a step on {gpus} GPUs is possible" if not too_large
@@ -181,11 +188,11 @@ def _possible(topology: Topology, scenario: Scenario, gpus: int,
                     yield layout, batch, each // batch, recompute
 
 
-def _chunks(recipe: Recipe) -> tuple[int, ...]:
-    """Chunks to try: several where tokens travel to experts."""
-    travels = any(chunks_of(replace(recipe, expert_chunks=CHUNKS[-1]), layer) > 1
-                  for layer in recipe.model.layers)
-    return CHUNKS if travels and not recipe.layout.is_sharded else CHUNKS[:1]
+def _tokens_travel(recipe: Recipe) -> bool:
+    """Tell whether tokens travel to experts; where experts are gathered, none does."""
+    return not recipe.layout.is_sharded and any(
+        chunks_of(replace(recipe, expert_chunks=CHUNKS[-1]), layer) > 1
+        for layer in recipe.model.layers)
 
 
 def recomputations(workload: Workload) -> tuple[str, ...]:
@@ -194,7 +201,8 @@ def recomputations(workload: Workload) -> tuple[str, ...]:
 
 
 def _with(scenario: Scenario, layout: Parallel) -> Scenario:
-    return scenario.model_copy(update={"parallel": layout, "tensor": 1, "expert_chunks": 1})
+    return scenario.model_copy(update={"parallel": layout, "tensor": 1, "expert_chunks": 1,
+                                       "expert_overlap": "none"})
 
 
 def _layouts(topology: Topology, gpus: int, workload: Workload) -> Iterator[Parallel]:

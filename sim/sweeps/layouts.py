@@ -118,7 +118,7 @@ def search(study: Study, scenario: Scenario, topology: Topology, found: Sequence
 def changes_of(plain: dict[str, Any], choice: Choice) -> tuple[str, ...]:
     """A layout as arguments of ``--set``: one scenario, and how its steps are made."""
     scenario = {key: value for key, value in plain.items()
-                if key not in ("tensor", "parallel", "expert_chunks")}
+                if key not in ("tensor", "parallel", "expert_chunks", "expert_overlap")}
     return (f"scenarios={json.dumps([scenario | choice.scenario])}", "expect=[]",
             *(f"workload.{key}={value}" for key, value in choice.workload.items()))
 

@@ -121,6 +121,27 @@ def test_chunks_are_searched_where_tokens_travel(tmp_path, own):
     assert quarters.choice.scenario == {"parallel": {}, "expert_chunks": 4}
 
 
+def test_a_files_expert_overlap_leaves_no_layout_out(tmp_path_factory):
+    """It stays where tokens travel in one micro-step and another computes."""
+    model = MODEL | {"experts": {"count": 4, "top_k": 2, "ffn": 4096}}
+    files = [cluster_file(tmp_path_factory.mktemp(name), rate_bps=5e9, accumulation=2,
+                          model=model, scenario=given)
+             for name, given in (("plain", {}), ("hides", {"expert_overlap": "micro-steps"}))]
+    plain, hides = (choices(Cluster(made), made.scenarios[0], 8)[0] for made in map(load, files))
+    assert ({(each.text, *each.workload.values()) for each in plain}
+            == {(each.text, *each.workload.values()) for each in hides})
+    for each in hides:
+        hidden = each.workload["accumulation"] > 1 and not each.layout.is_sharded
+        assert each.scenario.get("expert_overlap", "none") == ("micro-steps" if hidden else "none")
+    made = load(files[1])
+    study = Study(str(files[1]), files[1].read_bytes(), (made.scenarios[0].name,))
+    found = search(study, made.scenarios[0], made, hides[::len(hides) // 4], 8,
+                   Means(60, workers=1), lambda *_: None)
+    assert (found.refused, found.open) == (0, 0)
+    for row in found.front:
+        assert row.row["memory_bytes"] == row.choice.memory
+
+
 def test_what_the_front_names_runs_as_it_says(tmp_path):
     """`parallel` and `workload` are keys of a topology file."""
     from sim.run import main as run
