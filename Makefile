@@ -7,14 +7,18 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 run: setup-run  ## set everything up and run the main job
 	$(PY) -m sim.run topologies/taco-vgg16-v100-25g.yaml
 
+# Tests wait for other processes a sixth of their time, so there are more workers than cores.
+WORKERS ?= $(shell expr $$(nproc) + $$(nproc) / 2)
+
 # All tests of a file run in one worker, so that what they share is made once.
 test: setup  ## set everything up and run the tests, less the long ones
 	@$(PY) -c 'import harp'  # C parts that changed are built once, not by each worker
-	$(PY) -m pytest -n auto --dist loadfile -m 'not long'
+	$(PY) -m pytest -n $(WORKERS) --dist loadfile -m 'not long'
 
+# Workers begin with a half each, so that most of what tests of a file share is made once.
 test-all: setup  ## all tests: soaks, long matrices and the emulated machine among them
 	@$(PY) -c 'import harp'
-	$(PY) -m pytest -n auto
+	$(PY) -m pytest -n $(WORKERS) --dist worksteal
 	$(PY) -m pytest tests/vm/zero_copy.py
 
 test-torch: setup  ## the tests of what binds torch, with the newest torch that README names

@@ -14,8 +14,8 @@ from tests.cnet.fuzz.fuzz_programs import (
 from tests.support import ROOT
 from tests.support.levels import long
 
-RUNS = {"wire": 8_000_000, "session": 80_000}
-"""About 15 s of a core each; `make fuzz` takes the time from SECONDS."""
+RUNS = {"wire": 4_000_000, "session": 40_000}
+"""About 8 s of a core each; `make fuzz` takes the time from SECONDS."""
 needs_libfuzzer = pytest.mark.skipif(
     not has_libfuzzer(), reason="libFuzzer is needed: apt-get install clang libclang-rt-dev")
 

@@ -43,9 +43,9 @@ def train_noisily(seed, steps=STEPS, **more):
         return losses, engine.staleness
 
 
-@pytest.mark.parametrize(("most", "steps"), long_except([(1, STEPS), (2, STEPS), (4, 2 * STEPS)],
-                                                        (2, STEPS)))
-@pytest.mark.parametrize("seed", long_except([0, 1, 2], 0))
+@pytest.mark.parametrize(("seed", "most", "steps"), long_except(
+    [(0, 2, STEPS), (1, 2, STEPS), (2, 2, STEPS), (0, 1, STEPS), (1, 4, 2 * STEPS)],
+    (0, 2, STEPS)))
 def test_the_loss_is_within_a_percent_of_the_synchronous_one(seed, most, steps):
     """The later updates are, the later: a loss that falls by a percent a step is behind by more."""
     late, staleness = train_noisily(seed, steps, angelptm={**LATE, "staleness": most})
@@ -170,7 +170,7 @@ def test_a_checkpoint_has_the_updates_of_all_steps(tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("stage", [1, 3])
 def test_ranks_update_late_alike(stage):
     ways = {"late": of_stage(stage, device=16, host=200, angelptm=LATE),
             "clipped": of_stage(stage, device=16, host=200, angelptm=LATE, gradient_clipping=0.3,

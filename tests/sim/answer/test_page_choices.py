@@ -43,6 +43,7 @@ def test_the_front_has_the_fastest_of_all_places(tmp_path, monkeypatch):
     """Each place is run by itself; the search may leave out only what is no better."""
     monkeypatch.setattr(page_choices, "PAGES_BYTES", (1 << 20, 16 << 20))
     monkeypatch.setattr(page_choices, "SHARES", (1, 4))
+    monkeypatch.setattr(page_choices, "recomputations", lambda _: ("none",))
     path = cluster_file(tmp_path, device="128MiB")
     answer = front_of(path)
     assert answer["open"] == 0
