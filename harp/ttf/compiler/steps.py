@@ -123,18 +123,21 @@ class Step:
         if self._kept.first and not self._aside:
             return True
         if self._thread is None:
+            trial = (_Trial(self._optimizer, self._tensors, self._last) if self._kept.first
+                     else None)
             # The process ends when it is through: a compiler that is cut off midway may crash.
-            self._thread = threading.Thread(
-                target=self._find_out, name="harp.ttf.compile",
-                args=(_Trial(self._optimizer, self._tensors, self._last),))
+            self._thread = threading.Thread(target=self._find_out, args=(trial,),
+                                            name="harp.ttf.compile")
             self._thread.start()
         return False
 
-    def _find_out(self, trial: _Trial) -> None:
-        """Decide in a thread: as rank 0 did, or by a trial."""
+    def _find_out(self, trial: _Trial | None) -> None:
+        """Decide in a thread: by a trial, or on other ranks as rank 0 did."""
         try:
-            decision = self._kept.from_first_rank(self._name)
-            if decision is None:
+            if trial is None:
+                decision = self._kept.from_first_rank(self._name) or Decision(
+                    why="a static graph: rank 0 decided nothing")
+            else:
                 with compiling:
                     decision = trial.run(self._horizon, self._backend)
                 if decision.eager:  # else it is kept with what the optimizer itself compiles
@@ -193,7 +196,9 @@ class _Trial:
                             "s, less than it takes to compile one")
         _, compiled_s, graphs = self._compiled(backend)
         if not graphs:
-            return Decision(eager=True, why=f"eager: {_no_graph(self._tensors)}")
+            why = _no_graph(self._tensors)
+            log.warning("%s stays eager: %s", type(self._optimizer).__name__, why)
+            return Decision(eager=True, why=f"eager: {why}")
         change_s, _, _ = self._compiled(backend)  # torch's cache has its code
         saved_s = horizon * (eager_s - compiled_s)
         costs = (f"{horizon} steps take {horizon * eager_s:.2f} s eagerly, "

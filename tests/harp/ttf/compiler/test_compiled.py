@@ -339,6 +339,23 @@ def test_an_optimizer_whose_compilation_does_not_pay_stays_eager(monkeypatch, ti
     assert (again.decisions(), graphs.static) == (step.decisions(), compiled)
 
 
+def test_a_copy_that_does_not_compile_leaves_its_optimizer_eager(monkeypatch, caplog):
+    graphs = Graphs()
+    monkeypatch.setattr(steps, "seconds_of", lambda run: [run(), 2.0][1])
+    weight = nn.Parameter(torch.ones(4))
+    optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9)
+    step = harp.ttf.compile(optimizer, backend=graphs)
+    for number in range(6):
+        weight.grad = weight.detach().clone()
+        optimizer.param_groups[0]["momentum"] = 0.9 - 0.01 * number
+        step()
+    step.wait()
+    said = "it does not compile with lr, momentum in tensors"
+    assert step.decisions() == [f"eager: {said}"]
+    assert f"SGD stays eager: {said}" in caplog.text
+    assert graphs.static == 0
+
+
 def test_an_optimizer_that_cannot_be_copied_stays_eager_and_says_so(caplog):
     weights, (ours, theirs), schedules = twin_optimizers()
     ours.param_groups[0]["owner"] = threading.Lock()

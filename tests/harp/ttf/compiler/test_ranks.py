@@ -21,15 +21,18 @@ dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_s
 torch.manual_seed(0)
 net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
 model = harp.ttf.compile(net, learn=3 + rank, backend=sys.argv[3])
+step = harp.ttf.compile(torch.optim.AdamW(net.parameters()), backend=sys.argv[3])
 for size in (4, 6, 8, 4, 5):
     model(torch.randn(size, 8)).sum().backward()
+    step()
 model.wait()
+step.wait()
 right = net(torch.ones(7, 8))
 assert torch.allclose(model(torch.ones(7, 8)), right, atol=1e-5)
 dist.barrier()
 print(json.dumps({"compiled": counters["inductor"]["fxgraph_cache_miss"],
                   "found": counters["inductor"]["fxgraph_cache_hit"],
-                  "decisions": model.decisions()}))
+                  "decisions": model.decisions() + step.decisions()}))
 leave()
 """
 
@@ -52,6 +55,7 @@ def test_other_ranks_take_the_first_ones_decision(tmp_path):
     first, second = run(tmp_path, "aot_eager")
     assert first["decisions"] == second["decisions"]
     assert "1000 calls" in first["decisions"][0]
+    assert first["decisions"][1].startswith("eager: 1000 steps take")
 
 
 @long
