@@ -5,8 +5,10 @@ are tensors while the step runs, and numbers again afterwards, so that scheduler
 what they put there. The learning rate is taken for one that changes from the start; others are
 learned from the first steps, which run eagerly, as does the first of all, which makes the state.
 
-A copy of the optimizer is compiled aside, while steps run eagerly, and timed (`_Trial`). Steps
-change over only where the calls to come save more than the change costs: torch's guards know the
+Once the eager steps took as long as a compilation takes at least, a copy of the optimizer is
+compiled aside and timed (`_Trial`). So a short training compiles nothing, and a long one loses no
+more than twice that time (the rule of who rents skis until that has cost as much as skis). Steps
+change over only where those to come save more than the change costs: torch's guards know the
 optimizer by its identity, so the optimizer itself is traced once more, while one step waits. The
 compiled code comes from torch's cache then.
 
@@ -39,10 +41,9 @@ log = logging.getLogger(__name__)
 LEARN = 4
 """Steps that run eagerly before a decision."""
 LEAST_COMPILE_S, LEAST_COMPILE_S_OF_A_PARAMETER = 1.0, 0.1
-"""Seconds that a compilation takes at least. Steps to come that take less eagerly are not worth one
-aside, since it takes turns with the calls (Python runs one thread at a time). Measured with torch
-2.13's inductor on a server's core, by CPU time: SGD and Adam over 1 to 64 matrices took 1.0 to 1.7
-seconds for the first and 0.1 to 0.45 for each parameter."""
+"""Seconds that a compilation takes at least, also aside, since it takes turns with the calls:
+Python runs one thread at a time. Measured with torch 2.13's inductor on a server's core, by CPU
+time: SGD and Adam over 1 to 64 matrices took 1.0 to 1.7 s for one and 0.1 to 0.45 s for each."""
 Place = tuple[int, str]
 """A group's number; and a number's name in it, with its position where there are several."""
 
@@ -57,7 +58,7 @@ class Step:
         Args:
             optimizer: whose steps to compile.
             kept: decisions of earlier starts.
-            horizon: steps to come that the decision counts on.
+            horizon: steps to come that the decision counts on, if not as many as were before.
             aside: whether a copy is tried beside the steps; else the first step after those that
                 are learned from compiles, and waits.
             backend: of torch.compile.
@@ -72,7 +73,9 @@ class Step:
         self._last = numbers(optimizer)
         self._tensors = {place: torch.tensor(value) for place, value in self._last.items()
                          if place[1] == "lr"}
-        self._calls = 0
+        self._calls, self._eager_s = 0, 0.0
+        self._least_s = LEAST_COMPILE_S + LEAST_COMPILE_S_OF_A_PARAMETER * sum(
+            len(group["params"]) for group in optimizer.param_groups)
         self._thread: threading.Thread | None = None
         self.decision: Decision | None = None
 
@@ -89,7 +92,9 @@ class Step:
                 compiling.release()
             self._settle()
         else:
-            return self._optimizer.step()
+            begin = time.perf_counter()
+            result = self._optimizer.step()
+            self._eager_s += time.perf_counter() - begin
         if self._variant.unsaved:
             self._variant.unsaved = False
             self._keep()
@@ -122,7 +127,7 @@ class Step:
             return False
         if self._kept.first and not self._aside:
             return True
-        if self._thread is None:
+        if self._thread is None and self._eager_s >= self._least_s:
             trial = (_Trial(self._optimizer, self._tensors, self._last) if self._kept.first
                      else None)
             # The process ends when it is through: a compiler that is cut off midway may crash.
@@ -139,7 +144,7 @@ class Step:
                     why="a static graph: rank 0 decided nothing")
             else:
                 with compiling:
-                    decision = trial.run(self._horizon, self._backend)
+                    decision = trial.run(max(self._horizon, self._calls), self._backend)
                 if decision.eager:  # else it is kept with what the optimizer itself compiles
                     self._kept.add(self._name, decision)
             log.info("%s: %s", type(self._optimizer).__name__, decision.why)
@@ -190,10 +195,6 @@ class _Trial:
     def run(self, horizon: int, backend: str | Callable[..., Any]) -> Decision:
         """Time steps, eager and compiled, and decide for so many to come."""
         eager_s = seconds_of(self._step_of_a_copy()[1])
-        compile_s = LEAST_COMPILE_S + LEAST_COMPILE_S_OF_A_PARAMETER * len(self._gradients)
-        if horizon * eager_s < compile_s:
-            return Decision(eager=True, why=f"eager: {horizon} steps take {horizon * eager_s:.2f} "
-                            "s, less than it takes to compile one")
         _, compiled_s, graphs = self._compiled(backend)
         if not graphs:
             why = _no_graph(self._tensors)

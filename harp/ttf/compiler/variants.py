@@ -70,8 +70,12 @@ class Variant:
         if self.given_up:
             return module(*args, **kwargs)
         if not self.ready:
-            # Else sizes that happen to be equal in this call would have to be so in each.
-            with torch.fx.experimental._config.patch(use_duck_shape=False):
+            # Else sizes that happen to be equal in this call would have to be so in each. And code
+            # that modules share (torch's wrapper of optimizers' steps) has an entry for each, which
+            # are no recompiles.
+            with torch.fx.experimental._config.patch(use_duck_shape=False), \
+                    torch._dynamo.config.patch(
+                        recompile_limit=torch._dynamo.config.accumulated_recompile_limit):
                 return self._call(module, args, kwargs)
         result = self._call(module, args, kwargs)
         if self.graphs != self._known:

@@ -280,6 +280,26 @@ def test_an_optimizer_that_does_not_compile_runs_eagerly_and_says_so(caplog):
     assert "SGD runs eagerly: it does not compile with lr, momentum in tensors" in caplog.text
 
 
+def test_many_optimizers_compile_each_their_step(caplog):
+    """torch's wrapper of steps is one function, with an entry for each optimizer."""
+    for _ in range(12):
+        graphs = Graphs()
+        weights, (ours, theirs), schedules = twin_optimizers()
+        step = harp.ttf.compile(ours, aside=False, backend=graphs)
+        for _ in range(7):
+            step_both(weights, step, theirs, schedules)
+        assert graphs.static == 1
+        torch.testing.assert_close(*weights)
+    assert "recompile_limit" not in caplog.text
+
+
+@pytest.fixture
+def tried_at_once(monkeypatch):
+    """A copy is tried as soon as steps were learned from."""
+    monkeypatch.setattr(steps, "LEAST_COMPILE_S", 0.0)
+    monkeypatch.setattr(steps, "LEAST_COMPILE_S_OF_A_PARAMETER", 0.0)
+
+
 def twin_optimizers():
     """Make two optimizers that follow schedules of their own."""
     weights = [nn.Parameter(torch.ones(4)) for _ in range(2)]
@@ -288,6 +308,23 @@ def twin_optimizers():
     return weights, optimizers, schedules
 
 
+def test_an_optimizer_is_not_tried_before_its_steps_took_as_long_as_a_compilation(monkeypatch):
+    graphs = Graphs()
+    weights, (ours, theirs), schedules = twin_optimizers()
+    step = harp.ttf.compile(ours, backend=graphs)
+    for _ in range(20):
+        step_both(weights, step, theirs, schedules)
+    step.wait()
+    assert (step.decisions(), graphs.static) == ([], 0)
+    monkeypatch.setattr(steps, "seconds_of", lambda run: [run(), 2.0][1])
+    step._eager_s = 1e6  # a long training
+    step_both(weights, step, theirs, schedules)
+    step.wait()
+    assert graphs.static > 0
+    torch.testing.assert_close(*weights)
+
+
+@pytest.mark.usefixtures("tried_at_once")
 def test_steps_of_an_optimizer_run_eagerly_until_a_copy_is_compiled_and_pays(monkeypatch):
     begun, go_on, hooked = threading.Event(), threading.Event(), []
 
@@ -315,12 +352,10 @@ def test_steps_of_an_optimizer_run_eagerly_until_a_copy_is_compiled_and_pays(mon
     assert len(hooked) == 10  # the copy has no hooks, and its steps are not the optimizer's
 
 
-@pytest.mark.parametrize(("times", "why"), [
-    ((0.001,), "eager: 1000 steps take 1.00 s, less than it takes to compile one"),
-    ((2.0, 2.0, 2.0), "eager: 1000 steps take 2000.00 s eagerly, 2000.00 s compiled")])
-def test_an_optimizer_whose_compilation_does_not_pay_stays_eager(monkeypatch, times, why, tmp_path):
-    graphs, left = Graphs(), iter(times)
-    monkeypatch.setattr(steps, "seconds_of", lambda run: [run(), next(left)][1])
+@pytest.mark.usefixtures("tried_at_once")
+def test_an_optimizer_whose_compilation_does_not_pay_stays_eager(monkeypatch, tmp_path):
+    graphs = Graphs()
+    monkeypatch.setattr(steps, "seconds_of", lambda run: [run(), 2.0][1])
     weights, (ours, theirs), schedules = twin_optimizers()
     step = harp.ttf.compile(ours, cache=tmp_path, backend=graphs)
     for _ in range(6):
@@ -330,7 +365,8 @@ def test_an_optimizer_whose_compilation_does_not_pay_stays_eager(monkeypatch, ti
     for _ in range(4):
         step_both(weights, step, theirs, schedules)
     torch.testing.assert_close(*weights)
-    assert step.decisions()[0].startswith(why)
+    assert step.decisions()[0].startswith(
+        "eager: 1000 steps take 2000.00 s eagerly, 2000.00 s compiled")
     assert graphs.static == compiled
     again = harp.ttf.compile(ours, cache=tmp_path, backend=graphs)  # nothing is tried anew
     for _ in range(6):
@@ -339,6 +375,7 @@ def test_an_optimizer_whose_compilation_does_not_pay_stays_eager(monkeypatch, ti
     assert (again.decisions(), graphs.static) == (step.decisions(), compiled)
 
 
+@pytest.mark.usefixtures("tried_at_once")
 def test_a_copy_that_does_not_compile_leaves_its_optimizer_eager(monkeypatch, caplog):
     graphs = Graphs()
     monkeypatch.setattr(steps, "seconds_of", lambda run: [run(), 2.0][1])
@@ -356,6 +393,7 @@ def test_a_copy_that_does_not_compile_leaves_its_optimizer_eager(monkeypatch, ca
     assert graphs.static == 0
 
 
+@pytest.mark.usefixtures("tried_at_once")
 def test_an_optimizer_that_cannot_be_copied_stays_eager_and_says_so(caplog):
     weights, (ours, theirs), schedules = twin_optimizers()
     ours.param_groups[0]["owner"] = threading.Lock()
