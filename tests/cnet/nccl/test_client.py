@@ -73,7 +73,7 @@ def test_the_reference_reports_a_killed_peer():
 @pytest.mark.parametrize("kind", long_except(BROKEN, "FIFO_ONLY"))
 def test_a_broken_plugin_is_caught(kind):
     scenario, sentence = BROKEN[kind]
-    limit = "10" if "not done" in sentence else "30"
+    limit = "5" if "not done" in sentence else "30"
     # Who looks at a flag while it is written sees the wrong order only if he looks just then; and
     # a receive that is done too early is seen only if its bytes have not come by then.
     for _ in range(20 if scenario == "flags" or kind == "EARLY_DONE" else 1):
