@@ -16,9 +16,10 @@ test: setup  ## set everything up and run the tests, less the long ones
 	$(PY) -m pytest -n $(WORKERS) --dist loadfile -m 'not long'
 
 # Workers begin with a half each, so that most of what tests of a file share is made once.
+LONG_PART ?= 0/1
 test-all: setup  ## all tests: soaks, long matrices and the emulated machine among them
 	@$(PY) -c 'import harp'
-	$(PY) -m pytest -n $(WORKERS) --dist worksteal
+	$(PY) -m pytest -n $(WORKERS) --dist worksteal --long-part $(LONG_PART)
 	$(PY) -m pytest tests/vm/zero_copy.py
 
 test-torch: setup  ## the tests of what binds torch, with the newest torch that README names

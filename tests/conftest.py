@@ -24,6 +24,25 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let CI, whose time is limited, run a part of the long tests."""
+    parser.addoption("--long-part", metavar="K/N", default="0/1", help=(
+        "of the long tests run those of the K-th of every N files, K from 0 (default: all)"))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the long tests of other parts; a file is whole, so that it shares what it makes."""
+    part, parts = map(int, config.getoption("--long-part").split("/"))
+    long = [item for item in items if item.get_closest_marker("long")]
+    files = sorted({item.path for item in long})
+    left_out = [item for item in long if files.index(item.path) % parts != part]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        gone = set(left_out)
+        items[:] = [item for item in items if item not in gone]
+
+
 @pytest.fixture(autouse=True)
 def _wide_screen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give tables the width that the manual's have, whatever terminal the tests run in."""
