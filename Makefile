@@ -7,7 +7,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 run: setup-run  ## set everything up and run the main job
 	$(PY) -m sim.run topologies/taco-vgg16-v100-25g.yaml
 
-# Tests wait for other processes a sixth of their time, so there are more workers than cores.
+# Quick tests wait for other processes a sixth of their time: more workers than cores use that.
 WORKERS ?= $(shell expr $$(nproc) + $$(nproc) / 2)
 
 # All tests of a file run in one worker, so that what they share is made once.
@@ -19,7 +19,7 @@ test: setup  ## set everything up and run the tests, less the long ones
 LONG_PART ?= 0/1
 test-all: setup  ## all tests: soaks, long matrices and the emulated machine among them
 	@$(PY) -c 'import harp'
-	$(PY) -m pytest -n $(WORKERS) --dist worksteal --long-part $(LONG_PART)
+	$(PY) -m pytest -n auto --dist worksteal --long-part $(LONG_PART)
 	$(PY) -m pytest tests/vm/zero_copy.py
 
 test-torch: setup  ## the tests of what binds torch, with the newest torch that README names
