@@ -26,6 +26,7 @@ from harp.ttf.compiler.variants import (
     Counters,
     Variant,
     compiling,
+    first_line,
     gradients_too,
     in_tensors,
     seconds_of,
@@ -162,7 +163,7 @@ class Plan:
             log.info("%s: %s", type(self._module).__name__, decision.why)
         except Exception as error:
             log.warning("%s stays eager: %s", type(self._module).__name__,
-                        str(error).strip().splitlines()[0] if str(error).strip() else error)
+                        first_line(error))
 
     # Everything below runs in the thread.
 

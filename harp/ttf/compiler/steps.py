@@ -6,11 +6,11 @@ what they put there. The learning rate is taken for one that changes from the st
 learned from the first steps, which run eagerly, as does the first of all, which makes the state.
 
 Once the eager steps took as long as a compilation takes at least, a copy of the optimizer is
-compiled aside and timed (`_Trial`). So a short training compiles nothing, and a long one loses no
-more than twice that time (the rule of who rents skis until that has cost as much as skis). Steps
-change over only where those to come save more than the change costs: torch's guards know the
-optimizer by its identity, so the optimizer itself is traced once more, while one step waits. The
-compiled code comes from torch's cache then.
+compiled aside and timed (`_Trial`). This is the break-even rule of ski rental (Karlin and others,
+1988): a short training compiles nothing, and one that ends soon after has lost one compilation.
+Steps change over only if those to come save more than the change costs. torch's guards know an
+optimizer by its identity, so the optimizer itself is traced once more, and one step waits for that.
+The compiled code comes from torch's cache then.
 
 Where an optimizer does not compile with a tensor (SGD asks whether its momentum is zero), its steps
 run eagerly, and a line in the log says so.
@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from harp.ttf.compiler.decisions import Decision, fingerprint
-from harp.ttf.compiler.variants import Variant, compiling, seconds_of
+from harp.ttf.compiler.variants import Variant, compiling, first_line, seconds_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -56,11 +56,12 @@ class Step:
         """Take an optimizer.
 
         Args:
-            optimizer: whose steps to compile.
+            optimizer: the one to step.
             kept: decisions of earlier starts.
-            horizon: steps to come that the decision counts on, if not as many as were before.
-            aside: whether a copy is tried beside the steps; else the first step after those that
-                are learned from compiles, and waits.
+            horizon: least number of steps to come that the decision counts on; it counts on as many
+                as there were, if these are more.
+            aside: whether a copy is tried beside the steps. If not, the step after the first
+                `LEARN` compiles, and training waits.
             backend: of torch.compile.
 
         """
@@ -119,9 +120,8 @@ class Step:
             return False
         if self.decision is None:
             self.decision = self._kept.get(self._name)
-            if self.decision is not None:
-                self._lift(self.decision.counters)
         if self.decision is not None:
+            self._lift(self.decision.counters)
             return not self.decision.eager
         if self._calls <= LEARN:
             return False
@@ -149,8 +149,7 @@ class Step:
                     self._kept.add(self._name, decision)
             log.info("%s: %s", type(self._optimizer).__name__, decision.why)
         except Exception as error:
-            text = str(error).strip()
-            decision = Decision(eager=True, why=text.splitlines()[0] if text else repr(error))
+            decision = Decision(eager=True, why=first_line(error))
             log.warning("%s stays eager: %s", type(self._optimizer).__name__, decision.why)
         self.decision = decision
 
@@ -193,32 +192,38 @@ class _Trial:
         self._values = dict(values)
 
     def run(self, horizon: int, backend: str | Callable[..., Any]) -> Decision:
-        """Time steps, eager and compiled, and decide for so many to come."""
+        """Time eager and compiled steps, and decide how the next ``horizon`` steps run."""
         eager_s = seconds_of(self._step_of_a_copy()[1])
-        _, compiled_s, graphs = self._compiled(backend)
+        step, _, graphs = self._compile_copy(backend)
         if not graphs:
             why = _no_graph(self._tensors)
             log.warning("%s stays eager: %s", type(self._optimizer).__name__, why)
             return Decision(eager=True, why=f"eager: {why}")
-        change_s, _, _ = self._compiled(backend)  # torch's cache has its code
+        _, change_s, _ = self._compile_copy(backend)  # torch's cache has its code
+        compiled_s = seconds_of(step)
         saved_s = horizon * (eager_s - compiled_s)
         costs = (f"{horizon} steps take {horizon * eager_s:.2f} s eagerly, "
                  f"{horizon * compiled_s:.2f} s compiled, and {change_s:.2f} s to change over")
         return (Decision(counters=tuple(sorted(self._tensors)), why=f"a static graph: {costs}")
                 if saved_s > change_s else Decision(eager=True, why=f"eager: {costs}"))
 
-    def _compiled(self, backend: str | Callable[..., Any]) -> tuple[float, float, int]:
-        """Compile a copy's step; give the seconds of that, those of a step, and the graphs."""
+    def _compile_copy(self, backend: str | Callable[..., Any]
+                      ) -> tuple[Callable[[], None], float, int]:
+        """Compile a copy's step; give the step, the seconds that took, and the number of graphs."""
         variant = _variant(backend)
-        optimizer, step = self._step_of_a_copy()
-        with as_tensors(optimizer, self._tensors, self._values):
-            begin = time.perf_counter()
-            variant(step, (), {})
-            compile_s = time.perf_counter() - begin
-            return compile_s, seconds_of(partial(variant, step, (), {})), variant.graphs
+        optimizer, eager_step = self._step_of_a_copy()
+
+        def step() -> None:
+            with as_tensors(optimizer, self._tensors, self._values):
+                variant(eager_step, (), {})
+        begin = time.perf_counter()
+        step()
+        compile_s = time.perf_counter() - begin
+        variant.settle()
+        return step, compile_s, variant.graphs
 
     def _step_of_a_copy(self) -> tuple[torch.optim.Optimizer, Callable[[], Any]]:
-        """Copy the optimizer, without hooks: users' hooks are for the steps that count."""
+        """Copy the optimizer without its hooks: a hook may count steps or call other ranks."""
         made = copy.deepcopy(self._optimizer)
         for name in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"):
             getattr(made, name).clear()

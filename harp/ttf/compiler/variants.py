@@ -70,9 +70,9 @@ class Variant:
         if self.given_up:
             return module(*args, **kwargs)
         if not self.ready:
-            # Else sizes that happen to be equal in this call would have to be so in each. And code
-            # that modules share (torch's wrapper of optimizers' steps) has an entry for each, which
-            # are no recompiles.
+            # Without duck shapes, sizes that are equal by chance in this call may differ in others.
+            # torch counts one entry for each user of shared code (its wrapper of optimizers' steps)
+            # as a recompile, so a first compilation has the larger limit of all code together.
             with torch.fx.experimental._config.patch(use_duck_shape=False), \
                     torch._dynamo.config.patch(
                         recompile_limit=torch._dynamo.config.accumulated_recompile_limit):
@@ -174,15 +174,21 @@ def gradients_too(result: Any, parameters: list[torch.Tensor]) -> list[torch.Ten
     return list(torch.autograd.grad(leaves, parameters, weights, allow_unused=True))
 
 
+def first_line(error: Exception) -> str:
+    """Give the first line of an error's text, or its name where it has none."""
+    return (str(error).strip() or repr(error)).splitlines()[0]
+
+
 def seconds_of(run: Callable[[], Any], times: int = 3) -> float:
     """Give the least seconds of a call, an accelerator's work included."""
-    def settled() -> float:
+    def now_s() -> float:
         if torch.accelerator.is_available():
             torch.accelerator.synchronize()
         return time.perf_counter()
+
     least = float("inf")
     for _ in range(times):
-        begin = settled()
+        begin = now_s()
         run()
-        least = min(least, settled() - begin)
+        least = min(least, now_s() - begin)
     return least

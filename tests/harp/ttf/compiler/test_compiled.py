@@ -333,7 +333,7 @@ def test_steps_of_an_optimizer_run_eagerly_until_a_copy_is_compiled_and_pays(mon
             begun.set()
             assert go_on.wait(PATIENCE_S)
         return graph.forward
-    times = iter((2.0, 1.0, 1.0))  # of eager, compiled, and the copy that is compiled again
+    times = iter((2.0, 1.0))  # of eager and compiled steps
     monkeypatch.setattr(steps, "seconds_of", lambda run: [run(), next(times)][1])
     weights, (ours, theirs), schedules = twin_optimizers()
     ours.register_step_post_hook(lambda *_: hooked.append(1))
@@ -350,6 +350,32 @@ def test_steps_of_an_optimizer_run_eagerly_until_a_copy_is_compiled_and_pays(mon
         step_both(weights, step, theirs, schedules)
     torch.testing.assert_close(*weights)
     assert len(hooked) == 10  # the copy has no hooks, and its steps are not the optimizer's
+
+
+@pytest.mark.usefixtures("tried_at_once")
+def test_groups_and_parameters_without_gradients_are_tried_as_they_are(monkeypatch):
+    """One group has a rate of its own, and one parameter never has a gradient."""
+    graphs, times = Graphs(), iter((2.0, 1.0))
+    monkeypatch.setattr(steps, "seconds_of", lambda run: [run(), next(times)][1])
+    both = []
+    for _ in range(2):
+        weights = [nn.Parameter(torch.full((4,), float(each))) for each in range(1, 5)]
+        both.append((weights, torch.optim.AdamW([
+            {"params": weights[:2]}, {"params": weights[2:], "lr": 0.01}], lr=0.1)))
+    (ours, optimizer), (theirs, twin) = both
+    step = harp.ttf.compile(optimizer, backend=graphs)
+    for number in range(12):
+        for weights in (ours, theirs):
+            for weight in weights[:3]:
+                weight.grad = weight.detach().clone()
+        step()
+        twin.step()
+        if number == 7:
+            step.wait()
+    assert step.decisions()[0].startswith("a static graph")
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other)
+    assert graphs.static > 0
 
 
 @pytest.mark.usefixtures("tried_at_once")

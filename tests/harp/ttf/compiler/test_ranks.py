@@ -23,7 +23,8 @@ torch.manual_seed(0)
 net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
 model = harp.ttf.compile(net, learn=3 + rank, backend=sys.argv[3])
 steps.LEAST_COMPILE_S = steps.LEAST_COMPILE_S_OF_A_PARAMETER = 0.0
-step = harp.ttf.compile(torch.optim.AdamW(net.parameters()), backend=sys.argv[3])
+optimizer = torch.optim.AdamW(net.parameters())
+step = harp.ttf.compile(optimizer, backend=sys.argv[3])
 for size in (4, 6, 8, 4, 5):
     model(torch.randn(size, 8)).sum().backward()
     step()
