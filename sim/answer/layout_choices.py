@@ -26,7 +26,7 @@ from sim.schema.errors import Problem
 from sim.schema.nccl_defaults import channel_count
 from sim.schema.parallel_checks import check_parallel
 from sim.schema.parallel_keys import Parallel
-from sim.step.compute import chunks_of, plan_pass
+from sim.step.compute import plan_pass
 from sim.step.graph import EACH_WAY
 from sim.step.groups import Groups
 from sim.step.memory import count
@@ -69,7 +69,7 @@ class Choice:
     chunks: int = 1
     """Chunks of the tokens that travel to experts."""
     overlap: str = "none"
-    """What hides their travel: as in the file, where the layout has tokens that travel."""
+    """The file's ``expert_overlap``, if tokens are dispatched and there is another micro-step."""
 
     @property
     def workload(self) -> dict[str, Any]:
@@ -141,8 +141,8 @@ def choices(cluster: Cluster, scenario: Scenario, samples: int) -> tuple[list[Ch
     for layout, batch, accumulation, recompute in _possible(topology, scenario, gpus, samples):
         recipe = replace(base, layout=layout, batch=batch, accumulation=accumulation,
                          recompute=recompute, kernels=KERNELS, expert_overlap="none")
-        travels = _tokens_travel(recipe)
-        if travels and accumulation > 1:
+        dispatches = _dispatches_tokens(recipe)
+        if dispatches and accumulation > 1:
             recipe = replace(recipe, expert_overlap=base.expert_overlap)
         memory = count(recipe, Groups(layout, island, ranks.host_group)).total
         if limit is not None and memory > limit:
@@ -155,7 +155,7 @@ def choices(cluster: Cluster, scenario: Scenario, samples: int) -> tuple[list[Ch
             least_s = max(least[alike], _network_s(cluster, recipe, hosts))
             found += [Choice(layout, batch, accumulation, recompute, KERNELS, memory, least_s,
                              chunks=chunks, overlap=recipe.expert_overlap)
-                      for chunks in (CHUNKS if travels else CHUNKS[:1])]
+                      for chunks in (CHUNKS if dispatches else CHUNKS[:1])]
     if not found:
         raise topology.error(Problem(
             f"no layout of {samples} samples a step on {gpus} GPUs is possible" if not too_large
@@ -188,11 +188,10 @@ def _possible(topology: Topology, scenario: Scenario, gpus: int,
                     yield layout, batch, each // batch, recompute
 
 
-def _tokens_travel(recipe: Recipe) -> bool:
-    """Tell whether tokens travel to experts; where experts are gathered, none does."""
+def _dispatches_tokens(recipe: Recipe) -> bool:
+    """Tell whether tokens are dispatched to experts; where experts are gathered, none is."""
     return not recipe.layout.is_sharded and any(
-        chunks_of(replace(recipe, expert_chunks=CHUNKS[-1]), layer) > 1
-        for layer in recipe.model.layers)
+        layer.dispatches_tokens for layer in recipe.model.layers)
 
 
 def recomputations(workload: Workload) -> tuple[str, ...]:

@@ -152,7 +152,7 @@ def _fits_hiding(workload: Workload, scenario: Scenario, path: Path) -> Iterator
     layers = workload.network.layers
     if not keys:
         return
-    if not any(layer.alltoall_elements and not layer.lookups for layer in layers):
+    if not any(layer.dispatches_tokens for layer in layers):
         says, allowed = f"model {workload.network.name} has no experts", "a model that has some"
     elif scenario.layout.is_sharded:
         says = f"with {scenario.layout.shard} experts are gathered, and no token travels"

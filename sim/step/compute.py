@@ -169,7 +169,7 @@ def _forward(recipe: Recipe, flops: float) -> tuple[Work, ...]:
 
 def chunks_of(recipe: Recipe, layer: Layer) -> int:
     """Parts in which a layer exchanges: experts alone have something to compute meanwhile."""
-    return recipe.expert_chunks if layer.alltoall_elements and not layer.lookups else 1
+    return recipe.expert_chunks if layer.dispatches_tokens else 1
 
 
 def _forward_bytes(recipe: Recipe, layer: Layer) -> tuple[int, int]:

@@ -67,6 +67,11 @@ class Layer:
         """Number of learned elements, all experts included."""
         return sum(tensor.elements for tensor in self.tensors + self.expert_tensors)
 
+    @property
+    def dispatches_tokens(self) -> bool:
+        """Whether its all-to-alls dispatch tokens to experts; those of tables exchange rows."""
+        return self.alltoall_elements > 0 and not self.lookups
+
     def alltoall_bytes(self, element_bytes: int = 2) -> int:
         """Bytes that one sample sends through one all-to-all at ``element_bytes`` an element."""
         return self.alltoall_elements * element_bytes
