@@ -15,8 +15,10 @@ test: setup  ## set everything up and run the tests, less the long ones
 	@$(PY) -c 'import harp'  # C parts that changed are built once, not by each worker
 	$(PY) -m pytest -n $(WORKERS) --dist loadfile -m 'not long'
 
-# Workers begin with a half each, so that most of what tests of a file share is made once.
+# K/N runs the long tests of the K-th of every N files, as CI does.
 LONG_PART ?= 0/1
+
+# Each worker begins with files that follow one another, so most of what a file shares is made once.
 test-all: setup  ## all tests: soaks, long matrices and the emulated machine among them
 	@$(PY) -c 'import harp'
 	$(PY) -m pytest -n auto --dist worksteal --long-part $(LONG_PART)

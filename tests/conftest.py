@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from typing import TYPE_CHECKING
 
@@ -24,16 +25,19 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let CI, whose time is limited, run a part of the long tests."""
+    """Add the option by which CI runs a part of the long tests: its time is limited."""
     parser.addoption("--long-part", metavar="K/N", default="0/1", help=(
         "of the long tests run those of the K-th of every N files, K from 0 (default: all)"))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the long tests of other parts; a file is whole, so that it shares what it makes."""
-    part, parts = map(int, config.getoption("--long-part").split("/"))
+    """Leave out long tests of other parts. A file is in one part: its tests share what it makes."""
+    given = config.getoption("--long-part")
+    match = re.fullmatch(r"(\d+)/(\d+)", given)
+    if match is None or int(match[1]) >= int(match[2]):
+        raise pytest.UsageError(f"--long-part is {given!r}; it must be K/N with K from 0 to N - 1")
+    part, parts = int(match[1]), int(match[2])
     long = [item for item in items if item.get_closest_marker("long")]
     files = sorted({item.path for item in long})
     left_out = [item for item in long if files.index(item.path) % parts != part]
