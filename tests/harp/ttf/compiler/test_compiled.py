@@ -21,6 +21,7 @@ from torch import nn  # noqa: E402
 
 import harp.ttf  # noqa: E402
 from harp.ttf.compiler import plan, steps  # noqa: E402
+from harp.ttf.compiler.decisions import Decision  # noqa: E402
 from harp.ttf.compiler.variants import Variant  # noqa: E402
 from tests.support import PATIENCE_S  # noqa: E402
 from tests.support.levels import long  # noqa: E402
@@ -350,6 +351,33 @@ def test_steps_of_an_optimizer_run_eagerly_until_a_copy_is_compiled_and_pays(mon
         step_both(weights, step, theirs, schedules)
     torch.testing.assert_close(*weights)
     assert len(hooked) == 10  # the copy has no hooks, and its steps are not the optimizer's
+
+
+@pytest.mark.usefixtures("tried_at_once")
+def test_another_rank_has_the_tensors_of_rank_0s_decision_before_its_numbers_change():
+    class OfRank0:
+        first = False
+
+        def get(self, _):
+            return None  # the thread is the first to know
+
+        def from_first_rank(self, _):
+            return Decision(counters=((0, "betas.0"),))
+
+        def add(self, *_):
+            pass
+    graphs = Graphs()
+    weights, (ours, theirs), schedules = twin_optimizers()
+    step = steps.Step(ours, OfRank0(), backend=graphs)
+    for _ in range(5):
+        step_both(weights, step, theirs, schedules)
+    step.wait()
+    for number in range(6):
+        for each in (ours, theirs):
+            each.param_groups[0]["betas"] = (0.9 - 0.01 * max(0, number - 1), 0.999)
+        step_both(weights, step, theirs, schedules)
+    torch.testing.assert_close(*weights)
+    assert graphs.static == 1
 
 
 @pytest.mark.usefixtures("tried_at_once")
