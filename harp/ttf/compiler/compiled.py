@@ -11,8 +11,9 @@
 - Floats among the arguments, and numbers in modules that change from call to call, are tensors for
   the compiled code. So are an optimizer's (`harp.ttf.compiler.steps`).
 - Graph passes merge look-ups and small linear layers (`harp.ttf.compiler.passes`).
-- A copy of the module is compiled aside, while calls run eagerly. A compiler that fails leaves
-  them so, with one line in the log.
+- A copy of the module is compiled aside, while calls run eagerly, once these took as long as a
+  compilation takes at least (`harp.ttf.compiler.break_even`). A compiler that fails leaves them
+  eager, with one line in the log.
 - Decisions and compiled code are kept in a folder, and rank 0 compiles for all
   (`harp.ttf.compiler.decisions`).
 - A variant that is compiled again is logged, as is torch's recompile limit
@@ -29,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from harp.ttf.compiler.break_even import check_after_s
 from harp.ttf.compiler.buckets import MOST
 from harp.ttf.compiler.calls import Call
 from harp.ttf.compiler.decisions import Kept
@@ -47,7 +49,8 @@ class Settings:
     learn: int = 16
     """Calls that run eagerly before a decision."""
     horizon: int = 1000
-    """Calls to come that a decision counts on."""
+    """Least number of calls to come that a decision counts on; it counts on as many as there were,
+    if these are more."""
     most_buckets: int = MOST
     pad: bool = True
     mask: str | None = None
@@ -56,6 +59,9 @@ class Settings:
     """Whether graph passes run (`harp.ttf.compiler.passes`)."""
     aside: bool = True
     """Whether compilation runs beside the calls, not between two."""
+    after_s: float | None = None
+    """Seconds of eager calls after which compilation aside begins; by default what it takes at
+    least."""
     backend: str | Callable[..., Any] = "inductor"
     kept: Kept = field(default_factory=lambda: Kept(None))
 
@@ -64,6 +70,7 @@ class Settings:
             if getattr(self, name) < 1:
                 raise ValueError(f"harp.ttf.compile: {name} is {getattr(self, name)}; it must be "
                                  "at least 1")
+        check_after_s(self.after_s)
 
 
 class Compiled(nn.Module):
@@ -84,7 +91,7 @@ class Compiled(nn.Module):
         return self._plans[key].run(call)
 
     def wait(self) -> None:
-        """Wait until what is being compiled aside is there."""
+        """Compile now what calls were learned from, and wait until it is there."""
         for plan in self._plans.values():
             plan.wait()
 
@@ -99,7 +106,8 @@ def compiled(module: Any, *, cache: str | os.PathLike[str] | None = None, **sett
     Args:
         module: a module or an optimizer.
         cache: a folder for decisions and compiled code; a second start compiles nothing.
-        settings: those of `Settings`; an optimizer has horizon, aside and backend.
+        settings: those of `Settings`; an optimizer has horizon, aside, after_s
+            and backend.
 
     """
     if isinstance(module, torch.optim.Optimizer):

@@ -1,9 +1,10 @@
 """The life of calls of one key: they run eagerly, are learned from, and run compiled.
 
-The first calls run eagerly, and their sizes are counted. Then a thread copies the module and tries:
-a variant with a dynamic dimension, and one with static sizes. Buckets are chosen if, over the calls
-to come, padding and compilation cost less than the dynamic variant does, by these measurements, and
-if padded results and gradients are those of eager. Calls run eagerly until their variant is there.
+Calls run eagerly, and their sizes are counted, until they took as long as a compilation takes at
+least (`harp.ttf.compiler.break_even`). Then a thread copies the module and tries: a variant with a
+dynamic dimension, and one with static sizes. Buckets are chosen if, over the calls to come, padding
+and compilation cost less than the dynamic variant does, by these measurements, and if padded
+results and gradients are those of eager. Calls run eagerly until their variant is there.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import copy
 import logging
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from harp.ttf.compiler import buckets
+from harp.ttf.compiler.break_even import PASSES_OF_TRAINING, EagerTime
 from harp.ttf.compiler.calls import Call, grown, linked, sliced
 from harp.ttf.compiler.decisions import Decision, fingerprint
 from harp.ttf.compiler.variants import (
@@ -61,11 +63,15 @@ class Plan:
         self._module, self._settings = module, settings
         self._name = fingerprint(module.state_dict(), type(module).__qualname__, str(module), key)
         self._grad = torch.is_grad_enabled()
+        self._trains = self._grad and any(each.requires_grad for each in module.parameters())
         self._autocast = self._autocast_now(call)
-        self._sizes: deque[dict[Any, int]] = deque(maxlen=512)
+        self._dimensions = tuple(call.sizes)
+        self._shapes: Counter[tuple[int, ...]] = Counter()
         self._samples: dict[tuple[int, ...], Call] = {}
         self._counters = Counters(module)
-        self._floats: list[dict[int, float]] = []
+        self._first_floats = call.floats
+        self._changing_floats: set[int] = set()
+        self._eager = EagerTime(sum(1 for _ in module.parameters()), settings.after_s)
         self._variants: dict[int, Variant] = {}
         self._any: Variant | None = None
         self._thread: threading.Thread | None = None
@@ -82,16 +88,28 @@ class Plan:
         """Run a call, compiled if that is ready."""
         variant, size = self._variant_for(call)
         if variant is None:
-            self._learn(call)
-            args, kwargs = call.arguments()
-            result = self._module(*args, **kwargs)
-            self._counters.look()
-            return result
+            return self._run_eagerly(call)
         assert self.decision is not None
         if variant.unsaved:  # by now its backward pass was compiled, too
             variant.unsaved = False
             self._settings.kept.add(self._name, self.decision)
         return self._run_in(variant, self._module, call, size, self.decision)
+
+    def _run_eagerly(self, call: Call) -> Any:
+        args, kwargs = call.arguments()
+        if self._thread is not None:
+            return self._module(*args, **kwargs)
+        self._learn(call)
+        begin = time.perf_counter()
+        result = self._module(*args, **kwargs)
+        forward_s = time.perf_counter() - begin
+        self._eager.add(forward_s * (PASSES_OF_TRAINING if self._trains else 1))
+        self._counters.look()
+        if self._is_time():
+            self._begin()
+            if not self._settings.aside:
+                self.wait()
+        return result
 
     def _run_in(self, variant: Any, module: Any, call: Call, bucket: int,
                 decision: Decision) -> Any:
@@ -126,24 +144,31 @@ class Plan:
         return None, 0
 
     def _learn(self, call: Call) -> None:
-        if self._thread is not None:
-            return
-        self._sizes.append(call.sizes)
-        self._floats.append(call.floats)
         shape = tuple(call.sizes.values())
+        self._shapes[shape] += 1
+        self._changing_floats |= {leaf for leaf, value in call.floats.items()
+                                  if value != self._first_floats[leaf]}
         if shape not in self._samples and len(self._samples) < MOST_SAMPLES:
             self._samples[shape] = call.copied()
-        known = self._settings.kept.get(self._name)
-        if known is None and len(self._sizes) < self._settings.learn:
-            return
+
+    def _is_time(self) -> bool:
+        if self._settings.kept.get(self._name) is not None:
+            return True
+        return self._has_learned() and (self._eager.is_enough or not self._settings.aside)
+
+    def _has_learned(self) -> bool:
+        return self._shapes.total() >= self._settings.learn
+
+    def _begin(self) -> None:
         # The process ends when it is through: a compiler that is cut off midway may crash.
-        self._thread = threading.Thread(target=self._aside, args=(known,), name="harp.ttf.compile")
+        self._thread = threading.Thread(target=self._aside, name="harp.ttf.compile",
+                                        args=(self._settings.kept.get(self._name),))
         self._thread.start()
-        if not self._settings.aside:
-            self._thread.join()
 
     def wait(self) -> None:
-        """Wait for what is compiled aside."""
+        """Compile now what calls were learned from, and wait for it."""
+        if self._thread is None and self._has_learned():
+            self._begin()
         if self._thread is not None:
             self._thread.join()
 
@@ -184,12 +209,10 @@ class Plan:
         return seconds_of(run)
 
     def _decide(self, module: nn.Module) -> Decision:
-        groups = linked(list(self._sizes))
-        first = self._floats[0]
-        plain = Decision(
-            floats=tuple(leaf for leaf in first
-                         if any(later[leaf] != first[leaf] for later in self._floats)),
-            counters=tuple(sorted(self._counters.changing)))
+        groups = linked([dict(zip(self._dimensions, shape, strict=True))
+                         for shape in self._shapes])
+        plain = Decision(floats=tuple(sorted(self._changing_floats)),
+                         counters=tuple(sorted(self._counters.changing)))
         if not groups:
             return replace(plain, why="one static graph: no size varies")
         varies = replace(plain, varies=True)
@@ -234,7 +257,10 @@ class Plan:
     def _weigh(self, module: nn.Module, varies: Decision, samples: Sequence[Call],
                times: Sequence[float], compile_s: float, other: str) -> Decision:
         """Hold the best buckets against what there is without them."""
-        sizes = Counter(call[varies.dimensions[0]] for call in self._sizes)
+        place = self._dimensions.index(varies.dimensions[0])
+        sizes: Counter[int] = Counter()
+        for shape, calls_n in self._shapes.items():
+            sizes[shape[place]] += calls_n
         largest = max(sizes)
         padded = replace(varies, buckets=(largest,))
         small, large = samples[0], samples[-1]
@@ -244,13 +270,14 @@ class Plan:
         def dynamic_of(size: int) -> float:
             return max(min(times), times[0] + slope * (size - near))
 
-        scale = self._settings.horizon / sum(sizes.values())
+        horizon = max(self._settings.horizon, sizes.total())
+        scale = horizon / sizes.total()
         calls = {size: count * scale for size, count in sizes.items()}
         dynamic = sum(count * dynamic_of(size) for size, count in calls.items())
         if dynamic < BUCKET_SHARE * compile_s:
             return replace(varies, dimensions=(), why=(
-                f"{other}: {self._settings.horizon} calls take {dynamic:.2f} s, less "
-                "than it takes to compile a bucket"))
+                f"{other}: {horizon} calls take {dynamic:.2f} s, less than it takes to compile a "
+                "bucket"))
         results, why = self._padded_right(module, small, padded)
         if why:
             return replace(varies, dimensions=(), why=f"{other}: {why}")
@@ -264,7 +291,7 @@ class Plan:
         ratio = static / dynamic_of(largest)
         ends, cost = buckets.choose(calls, lambda size: ratio * dynamic_of(size), compile_s,
                                     self._settings.most_buckets)
-        totals = (f"over {self._settings.horizon} calls {len(ends)} buckets cost {cost:.2f} s, "
+        totals = (f"over {horizon} calls {len(ends)} buckets cost {cost:.2f} s, "
                   f"{other} {dynamic:.2f} s")
         if cost >= dynamic:
             self._variants.clear()

@@ -5,12 +5,11 @@ are tensors while the step runs, and numbers again afterwards, so that scheduler
 what they put there. The learning rate is taken for one that changes from the start; others are
 learned from the first steps, which run eagerly, as does the first of all, which makes the state.
 
-Once the eager steps took as long as a compilation takes at least, a copy of the optimizer is
-compiled aside and timed (`_Trial`). This is the break-even rule of ski rental (Karlin and others,
-1988): a short training compiles nothing, and one that ends soon after has lost one compilation.
-Steps change over only if those to come save more than the change costs. torch's guards know an
-optimizer by its identity, so the optimizer itself is traced once more, and one step waits for that.
-The compiled code comes from torch's cache then.
+Once the eager steps took as long as a compilation takes at least (`harp.ttf.compiler.break_even`),
+a copy of the optimizer is compiled aside and timed (`_Trial`). Steps change over only if those to
+come save more than the change costs. torch's guards know an optimizer by its identity, so the
+optimizer itself is traced once more, and one step waits for that. The compiled code comes from
+torch's cache then.
 
 Where an optimizer does not compile with a tensor (SGD asks whether its momentum is zero), its steps
 run eagerly, and a line in the log says so.
@@ -28,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from harp.ttf.compiler.break_even import EagerTime, check_after_s
 from harp.ttf.compiler.decisions import Decision, fingerprint
 from harp.ttf.compiler.variants import Variant, compiling, first_line, seconds_of
 
@@ -40,10 +40,6 @@ log = logging.getLogger(__name__)
 
 LEARN = 4
 """Steps that run eagerly before a decision."""
-LEAST_COMPILE_S, LEAST_COMPILE_S_OF_A_PARAMETER = 1.0, 0.1
-"""Seconds that a compilation takes at least, also aside, since it takes turns with the calls:
-Python runs one thread at a time. Measured with torch 2.13's inductor on a server's core, by CPU
-time: SGD and Adam over 1 to 64 matrices took 1.0 to 1.7 s for one and 0.1 to 0.45 s for each."""
 Place = tuple[int, str]
 """A group's number; and a number's name in it, with its position where there are several."""
 
@@ -52,7 +48,8 @@ class Step:
     """An optimizer's step, called with no arguments."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, kept: Kept, *, horizon: int = 1000,
-                 aside: bool = True, backend: str | Callable[..., Any] = "inductor") -> None:
+                 aside: bool = True, after_s: float | None = None,
+                 backend: str | Callable[..., Any] = "inductor") -> None:
         """Take an optimizer.
 
         Args:
@@ -62,11 +59,14 @@ class Step:
                 as there were, if these are more.
             aside: whether a copy is tried beside the steps. If not, the step after the first
                 `LEARN` compiles, and training waits.
+            after_s: seconds of eager steps after which a copy is tried; by default what a
+                compilation takes at least.
             backend: of torch.compile.
 
         """
         if horizon < 1:
             raise ValueError(f"harp.ttf.compile: horizon is {horizon}; it must be at least 1")
+        check_after_s(after_s)
         self._optimizer, self._kept, self._backend = optimizer, kept, backend
         self._horizon, self._aside = horizon, aside
         self._variant = _variant(backend)
@@ -74,9 +74,9 @@ class Step:
         self._last = numbers(optimizer)
         self._tensors = {place: torch.tensor(value) for place, value in self._last.items()
                          if place[1] == "lr"}
-        self._calls, self._eager_s = 0, 0.0
-        self._least_s = LEAST_COMPILE_S + LEAST_COMPILE_S_OF_A_PARAMETER * sum(
-            len(group["params"]) for group in optimizer.param_groups)
+        self._calls = 0
+        self._eager = EagerTime(sum(len(group["params"]) for group in optimizer.param_groups),
+                                after_s)
         self._thread: threading.Thread | None = None
         self.decision: Decision | None = None
 
@@ -95,7 +95,7 @@ class Step:
         else:
             begin = time.perf_counter()
             result = self._optimizer.step()
-            self._eager_s += time.perf_counter() - begin
+            self._eager.add(time.perf_counter() - begin)
         if self._variant.unsaved:
             self._variant.unsaved = False
             self._keep()
@@ -127,7 +127,7 @@ class Step:
             return False
         if self._kept.first and not self._aside:
             return True
-        if self._thread is None and self._eager_s >= self._least_s:
+        if self._thread is None and self._eager.is_enough:
             trial = (_Trial(self._optimizer, self._tensors, self._last) if self._kept.first
                      else None)
             # The process ends when it is through: a compiler that is cut off midway may crash.

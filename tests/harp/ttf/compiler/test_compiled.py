@@ -89,6 +89,19 @@ def compare(compiled, eager, sizes, **arguments):
             one.grad = other.grad = None
 
 
+class Clock:
+    """A clock that stands still unless it is moved."""
+
+    def __init__(self):
+        self.now_s = 0.0
+
+    def perf_counter(self):
+        return self.now_s
+
+    def move(self, seconds):
+        self.now_s += seconds
+
+
 def settled(module, graphs, **settings):
     return harp.ttf.compile(module, backend=graphs, learn=6, aside=False, **settings)
 
@@ -115,7 +128,7 @@ def test_counters_and_floats_that_change_compile_nothing_again():
 
 def test_many_sizes_are_a_dynamic_dimension_or_buckets_by_what_they_cost(monkeypatch):
     for dynamic_slower, horizon, statics, words in (
-            (1.0, 1, 0, "a dynamic dimension: 1 calls take"),
+            (1.0, 1, 0, "a dynamic dimension: 6 calls take"),  # as many as there were
             (1.0, 10**6, 1, "a dynamic dimension: over"),
             (100.0, 10**6, 8, "buckets")):
         module, eager = twins(Rows)
@@ -190,11 +203,47 @@ def test_a_module_that_takes_a_mask_is_padded():
 def test_calls_run_while_compilation_runs_aside():
     module, eager = twins(Rows)
     graphs = Graphs()
-    compiled = harp.ttf.compile(module, backend=graphs, learn=2)
+    compiled = harp.ttf.compile(module, backend=graphs, learn=2, after_s=0)
     compare(compiled, eager, [4] * 2)
     compare(compiled, eager, [4] * 3)
     compiled.wait()
     compare(compiled, eager, [4] * 3)
+    assert graphs.static == 1
+
+
+@pytest.mark.parametrize(("trains", "calls"), [(True, 4), (False, 12)])
+def test_a_module_is_not_compiled_before_its_calls_took_as_long_as_that(monkeypatch, trains, calls):
+    """1 s and 0.1 s for each of four parameters; a backward pass counts for two forward passes."""
+    graphs, clock = Graphs(), Clock()
+    monkeypatch.setattr(plan, "time", clock)
+    module, _ = twins(Rows)
+    module.register_forward_hook(lambda *_: clock.move(0.11))
+    compiled = harp.ttf.compile(module, backend=graphs, learn=2)
+
+    def call():
+        with torch.set_grad_enabled(trains):
+            compiled(torch.ones(4, 8))
+        for thread in threading.enumerate():
+            if thread.name == "harp.ttf.compile":
+                thread.join(PATIENCE_S)
+    for _ in range(calls):
+        call()
+    assert graphs.static == 0
+    call()
+    assert graphs.static > 0
+
+
+def test_waiting_compiles_what_calls_were_learned_from():
+    module, eager = twins(Rows)
+    graphs = Graphs()
+    compiled = harp.ttf.compile(module, backend=graphs, learn=2, after_s=1e9)
+    compare(compiled, eager, [4])
+    compiled.wait()
+    assert graphs.static == 0
+    compare(compiled, eager, [4])
+    compiled.wait()
+    assert graphs.static == 1
+    compare(compiled, eager, [4] * 2)
     assert graphs.static == 1
 
 
@@ -294,13 +343,6 @@ def test_many_optimizers_compile_each_their_step(caplog):
     assert "recompile_limit" not in caplog.text
 
 
-@pytest.fixture
-def tried_at_once(monkeypatch):
-    """A copy is tried as soon as steps were learned from."""
-    monkeypatch.setattr(steps, "LEAST_COMPILE_S", 0.0)
-    monkeypatch.setattr(steps, "LEAST_COMPILE_S_OF_A_PARAMETER", 0.0)
-
-
 def twin_optimizers():
     """Make two optimizers that follow schedules of their own."""
     weights = [nn.Parameter(torch.ones(4)) for _ in range(2)]
@@ -310,22 +352,23 @@ def twin_optimizers():
 
 
 def test_an_optimizer_is_not_tried_before_its_steps_took_as_long_as_a_compilation(monkeypatch):
-    graphs = Graphs()
+    graphs, clock = Graphs(), Clock()
+    monkeypatch.setattr(steps, "time", clock)
+    monkeypatch.setattr(steps, "seconds_of", lambda run: [run(), 2.0][1])
     weights, (ours, theirs), schedules = twin_optimizers()
+    ours.register_step_post_hook(lambda *_: clock.move(0.1))
     step = harp.ttf.compile(ours, backend=graphs)
-    for _ in range(20):
+    for _ in range(10):
         step_both(weights, step, theirs, schedules)
     step.wait()
     assert (step.decisions(), graphs.static) == ([], 0)
-    monkeypatch.setattr(steps, "seconds_of", lambda run: [run(), 2.0][1])
-    step._eager_s = 1e6  # a long training
-    step_both(weights, step, theirs, schedules)
+    for _ in range(3):  # 1 s and 0.1 s for the one parameter
+        step_both(weights, step, theirs, schedules)
     step.wait()
     assert graphs.static > 0
     torch.testing.assert_close(*weights)
 
 
-@pytest.mark.usefixtures("tried_at_once")
 def test_steps_of_an_optimizer_run_eagerly_until_a_copy_is_compiled_and_pays(monkeypatch):
     begun, go_on, hooked = threading.Event(), threading.Event(), []
 
@@ -338,7 +381,7 @@ def test_steps_of_an_optimizer_run_eagerly_until_a_copy_is_compiled_and_pays(mon
     monkeypatch.setattr(steps, "seconds_of", lambda run: [run(), next(times)][1])
     weights, (ours, theirs), schedules = twin_optimizers()
     ours.register_step_post_hook(lambda *_: hooked.append(1))
-    step = harp.ttf.compile(ours, backend=slow)
+    step = harp.ttf.compile(ours, backend=slow, after_s=0)
     for _ in range(6):
         step_both(weights, step, theirs, schedules)
     assert begun.wait(PATIENCE_S)
@@ -353,7 +396,6 @@ def test_steps_of_an_optimizer_run_eagerly_until_a_copy_is_compiled_and_pays(mon
     assert len(hooked) == 10  # the copy has no hooks, and its steps are not the optimizer's
 
 
-@pytest.mark.usefixtures("tried_at_once")
 def test_another_rank_has_the_tensors_of_rank_0s_decision_before_its_numbers_change():
     class OfRank0:
         first = False
@@ -368,7 +410,7 @@ def test_another_rank_has_the_tensors_of_rank_0s_decision_before_its_numbers_cha
             pass
     graphs = Graphs()
     weights, (ours, theirs), schedules = twin_optimizers()
-    step = steps.Step(ours, OfRank0(), backend=graphs)
+    step = steps.Step(ours, OfRank0(), backend=graphs, after_s=0)
     for _ in range(5):
         step_both(weights, step, theirs, schedules)
     step.wait()
@@ -380,7 +422,6 @@ def test_another_rank_has_the_tensors_of_rank_0s_decision_before_its_numbers_cha
     assert graphs.static == 1
 
 
-@pytest.mark.usefixtures("tried_at_once")
 def test_groups_and_parameters_without_gradients_are_tried_as_they_are(monkeypatch):
     """One group has a rate of its own, and one parameter never has a gradient."""
     graphs, times = Graphs(), iter((2.0, 1.0))
@@ -391,7 +432,7 @@ def test_groups_and_parameters_without_gradients_are_tried_as_they_are(monkeypat
         both.append((weights, torch.optim.AdamW([
             {"params": weights[:2]}, {"params": weights[2:], "lr": 0.01}], lr=0.1)))
     (ours, optimizer), (theirs, twin) = both
-    step = harp.ttf.compile(optimizer, backend=graphs)
+    step = harp.ttf.compile(optimizer, backend=graphs, after_s=0)
     for number in range(12):
         for weights in (ours, theirs):
             for weight in weights[:3]:
@@ -406,12 +447,11 @@ def test_groups_and_parameters_without_gradients_are_tried_as_they_are(monkeypat
     assert graphs.static > 0
 
 
-@pytest.mark.usefixtures("tried_at_once")
 def test_an_optimizer_whose_compilation_does_not_pay_stays_eager(monkeypatch, tmp_path):
     graphs = Graphs()
     monkeypatch.setattr(steps, "seconds_of", lambda run: [run(), 2.0][1])
     weights, (ours, theirs), schedules = twin_optimizers()
-    step = harp.ttf.compile(ours, cache=tmp_path, backend=graphs)
+    step = harp.ttf.compile(ours, cache=tmp_path, backend=graphs, after_s=0)
     for _ in range(6):
         step_both(weights, step, theirs, schedules)
     step.wait()
@@ -422,20 +462,20 @@ def test_an_optimizer_whose_compilation_does_not_pay_stays_eager(monkeypatch, tm
     assert step.decisions()[0].startswith(
         "eager: 1000 steps take 2000.00 s eagerly, 2000.00 s compiled")
     assert graphs.static == compiled
-    again = harp.ttf.compile(ours, cache=tmp_path, backend=graphs)  # nothing is tried anew
+    # Nothing is tried anew.
+    again = harp.ttf.compile(ours, cache=tmp_path, backend=graphs, after_s=0)
     for _ in range(6):
         step_both(weights, again, theirs, schedules)
     again.wait()
     assert (again.decisions(), graphs.static) == (step.decisions(), compiled)
 
 
-@pytest.mark.usefixtures("tried_at_once")
 def test_a_copy_that_does_not_compile_leaves_its_optimizer_eager(monkeypatch, caplog):
     graphs = Graphs()
     monkeypatch.setattr(steps, "seconds_of", lambda run: [run(), 2.0][1])
     weight = nn.Parameter(torch.ones(4))
     optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9)
-    step = harp.ttf.compile(optimizer, backend=graphs)
+    step = harp.ttf.compile(optimizer, backend=graphs, after_s=0)
     for number in range(6):
         weight.grad = weight.detach().clone()
         optimizer.param_groups[0]["momentum"] = 0.9 - 0.01 * number
@@ -447,11 +487,10 @@ def test_a_copy_that_does_not_compile_leaves_its_optimizer_eager(monkeypatch, ca
     assert graphs.static == 0
 
 
-@pytest.mark.usefixtures("tried_at_once")
 def test_an_optimizer_that_cannot_be_copied_stays_eager_and_says_so(caplog):
     weights, (ours, theirs), schedules = twin_optimizers()
     ours.param_groups[0]["owner"] = threading.Lock()
-    step = harp.ttf.compile(ours)
+    step = harp.ttf.compile(ours, after_s=0)
     for _ in range(6):
         step_both(weights, step, theirs, schedules)
     step.wait()
@@ -539,7 +578,10 @@ def test_a_cache_that_cannot_be_read_is_a_warning(tmp_path, caplog):
     (lambda: harp.ttf.compile(len), TypeError, "takes a module or an optimizer"),
     (lambda: harp.ttf.compile(torch.optim.SGD([nn.Parameter(torch.ones(1))]), horizon=0),
      ValueError, "horizon is 0; it must be at least 1"),
-    (lambda: harp.ttf.compile(Rows(), learn=0), ValueError, "learn is 0; it must be at least 1")])
+    (lambda: harp.ttf.compile(Rows(), learn=0), ValueError, "learn is 0; it must be at least 1"),
+    (lambda: harp.ttf.compile(Rows(), after_s=-1), ValueError, "after_s is -1; it must be at"),
+    (lambda: harp.ttf.compile(torch.optim.SGD([nn.Parameter(torch.ones(1))]), after_s=-1),
+     ValueError, "after_s is -1; it must be at least 0, or None")])
 def test_a_mistake_is_one_sentence(make, error, sentence):
     with pytest.raises(error, match=sentence):
         make()

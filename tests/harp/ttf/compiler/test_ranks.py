@@ -14,17 +14,15 @@ import json, sys, torch
 import torch.distributed as dist
 from torch._dynamo.utils import counters
 import harp.ttf
-from harp.ttf.compiler import steps
 from tests.support.leave import leave
 rank, file = int(sys.argv[1]), sys.argv[2]
 torch.set_num_threads(1)
 dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=2)
 torch.manual_seed(0)
 net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
-model = harp.ttf.compile(net, learn=3 + rank, backend=sys.argv[3])
-steps.LEAST_COMPILE_S = steps.LEAST_COMPILE_S_OF_A_PARAMETER = 0.0
+model = harp.ttf.compile(net, learn=3 + rank, after_s=0, backend=sys.argv[3])
 optimizer = torch.optim.AdamW(net.parameters())
-step = harp.ttf.compile(optimizer, backend=sys.argv[3])
+step = harp.ttf.compile(optimizer, after_s=0, backend=sys.argv[3])
 for size in (4, 6, 8, 4, 5):
     model(torch.randn(size, 8)).sum().backward()
     step()
