@@ -12,8 +12,8 @@ while it sends it.
 A report has one of four kinds. `FAILED` is a reason. `SYMPTOM` follows from a failure that another
 rank sees better, such as data of a wrong size where ranks do not agree: it decides only if no
 reason comes. `LATE` says that a call takes too long; all ranks are then asked how many calls they
-have begun, and the sentence names the ranks that did not come. `DIFFERS` says that two ranks call
-different things; all are asked what they call, and the sentence names the ranks of each call.
+have begun, and the sentence names the ranks that are furthest behind. `DIFFERS` says that two ranks
+call different things; all are asked what they call, and the sentence names the ranks of each call.
 """
 
 from __future__ import annotations
@@ -253,9 +253,10 @@ class Failure:
             self._start_task(self._send_news(rank, ASK_CALLS_BEGUN, ""))
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._all_answered.wait(), LEAVE_S)
-        begun = {self._rank: self.calls_begun, **self._begun_by}
-        missing = [rank for rank in sorted([self._rank, *self._others])
-                   if begun.get(rank, 0) < int(number)]
+        answers = {self._rank: self.calls_begun, **self._begun_by}
+        begun = {rank: answers.get(rank, 0) for rank in sorted([self._rank, *self._others])}
+        last = min(begun.values())  # others that are behind wait for these in an earlier call
+        missing = [rank for rank in begun if begun[rank] == last < int(number)]
         who = "rank " if len(missing) == 1 else "ranks "
         return (f"call {number}, {what}: not over after {self._timeout_s:g} s, "
                 + (f"{who}{', '.join(map(str, missing))} did not come" if missing

@@ -247,11 +247,17 @@ class Coordinator:
         for name, waiting in self._waiting.items():
             if waiting.since_s <= before_s and not waiting.warned:
                 waiting.warned = True
-                missing = sorted(set(range(self._ranks)) - set(waiting.requests)
-                                 - set(self._joined))
-                found.append(f"{name} waits for {_name_ranks(missing)}; "
-                             f"{_name_ranks(waiting.requests)} asked for it")
+                found.append(self._describe_wait(name, waiting))
         return found
+
+    def oldest(self) -> str:
+        """Give the sentence about the tensor that waits longest."""
+        return next(self._describe_wait(*item) for item in self._waiting.items())
+
+    def _describe_wait(self, name: str, waiting: _Waiting) -> str:
+        missing = sorted(set(range(self._ranks)) - set(waiting.requests) - set(self._joined))
+        return (f"{name} waits for {_name_ranks(missing)}; {_name_ranks(waiting.requests)} asked "
+                "for it")
 
     def _find_ready(self, names: Iterable[str]) -> None:
         for name in names:

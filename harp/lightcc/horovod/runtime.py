@@ -182,8 +182,10 @@ class Runtime:
         oldest = self._coordinator.oldest_s()
         limit_s = self._settings.stall_end_s
         if oldest is not None and limit_s and time.monotonic() >= oldest + limit_s:
-            self.group.abort(f"a tensor waited for more than {limit_s:g} s; the group was aborted")
-            self._fail_all(HorovodInternalError(f"a tensor waited for more than {limit_s:g} s"))
+            why = (f"after {limit_s:g} s {self._coordinator.oldest()}; "
+                   "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS ends the group then")
+            self.group.fail(why)
+            self._fail_all(HorovodInternalError(why))
 
     def _stop_serving(self) -> None:
         self._closed = True

@@ -16,7 +16,6 @@ import functools
 import logging
 import os
 import time
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
@@ -46,6 +45,7 @@ from harp.lightcc.torch.work import LightWork, StagedWork, join_works, work_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from concurrent.futures import Future
+    from datetime import timedelta
 
     import numpy as np
     from numpy.typing import NDArray
@@ -61,7 +61,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("harp.lightcc")
 
 BACKEND = "lightcc"
-WAIT_SLICE = timedelta(seconds=0.2)
+FIRST_PAUSE_S, LAST_PAUSE_S = 0.001, 0.2
+"""Between two looks for a key; each pause is twice the one before."""
 _REDUCTIONS = {"SUM": "sum", "AVG": "avg", "PRODUCT": "product", "MIN": "min", "MAX": "max",
                "BAND": "band", "BOR": "bor", "BXOR": "bxor"}
 _REDUCTION_BY_HASH = {hash(getattr(dist.ReduceOp, name)): word
@@ -104,23 +105,18 @@ class PatientStore:
         self._store.set(key, value)
 
     def get(self, key: str) -> bytes:
-        """Wait until the key is set; in slices, so that no thread waits after the process's end."""
-        end_s = time.monotonic() + self._timeout_s
-        while not self._has_key(key):
+        """Wait until the key is set.
+
+        By looks: a wait of torch's that ends without the key writes two lines of warning, and one
+        that does not end keeps the process from ending.
+        """
+        end_s, pause_s = time.monotonic() + self._timeout_s, FIRST_PAUSE_S
+        while not self._store.check([key]):
             if time.monotonic() > end_s:
                 raise TimeoutError(key)
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, LAST_PAUSE_S)
         return bytes(self._store.get(key))
-
-    def _has_key(self, key: str) -> bool:
-        try:
-            self._store.wait([key], WAIT_SLICE)
-        except dist.DistStoreError:  # of a TCPStore
-            return False
-        except RuntimeError as error:  # a FileStore has no class of its own for it
-            if "timeout" not in str(error):
-                raise
-            return False
-        return True
 
 
 class LightGroup(dist.ProcessGroup):

@@ -13,7 +13,7 @@ import logging
 import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -184,6 +184,18 @@ class OnnxRuntime:
         return run
 
 
+@cache
+def _openvino_core() -> Any:
+    """Return OpenVINO's core, one as long as the process lives.
+
+    Its plugin for CPUs gives the thread that loads it a stack for signals, and unmaps it when the
+    last model of the core goes, also in another thread. The first one's next signal would then kill
+    the process.
+    """
+    import openvino
+    return openvino.Core()
+
+
 class OpenVino:
     """OpenVINO on the CPU, in float32."""
 
@@ -202,8 +214,7 @@ class OpenVino:
 
     def load(self, folder: Path) -> Any:
         """Compile the model with torch's number of threads."""
-        import openvino
-        made = openvino.Core().compile_model(folder / "openvino.xml", "CPU", {
+        made = _openvino_core().compile_model(folder / "openvino.xml", "CPU", {
             "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32",
             "INFERENCE_NUM_THREADS": torch.get_num_threads()})
         request = made.create_infer_request()

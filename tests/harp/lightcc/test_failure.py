@@ -183,6 +183,7 @@ def test_a_reason_goes_before_what_follows_from_it():
 
 @pytest.mark.parametrize(("calls", "sentence"), [
     ([7, 7, 6, 7], "rank 2 did not come"), ([6, 7, 8, 6], "ranks 0, 3 did not come"),
+    ([6, 7, 5, 7], "rank 2 did not come"),  # rank 0 waits for it in its call 6
     ([7, 7, 7, 7], "though all ranks came")])
 def test_a_missing_rank_is_named_though_others_came_at_different_times(calls, sentence):
     async def run():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,10 @@ from tests.support.levels import long, long_except
 from tests.support.torch_ranks import PATIENCE_S, answers_of, start
 
 torch = pytest.importorskip("torch")
+
+import torch.distributed as dist  # noqa: E402
+
+from harp.lightcc.torch import PatientStore  # noqa: E402
 
 TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2])
 RANK = Path(__file__).with_name("torch_rank.py")
@@ -36,6 +41,19 @@ def test_threads_that_spin_for_the_same_cores_are_reported_once(threads):
     lines = [line for line in "".join(said).splitlines() if "OMP_NUM_THREADS" in line]
     assert len(lines) == (threads > 1)
     assert all(line.startswith("2 ranks of this host compute with") for line in lines)
+
+
+@pytest.mark.parametrize("kind", ["tcp", "file", "hash"])
+def test_a_wait_for_a_late_rank_writes_no_warnings(kind, tmp_path, capfd):
+    store = {"tcp": lambda: dist.TCPStore("127.0.0.1", 0, is_master=True),
+             "file": lambda: dist.FileStore(str(tmp_path / "store")),
+             "hash": dist.HashStore}[kind]()
+    patient = PatientStore(dist.PrefixStore("group", store), timedelta(seconds=0.5))
+    with pytest.raises(TimeoutError):
+        patient.get("late")
+    patient.set("come", b"here")
+    assert patient.get("come") == b"here"
+    assert capfd.readouterr() == ("", "")
 
 
 def test_ddp_trains_as_one_process_with_the_whole_batch_does():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -87,6 +89,29 @@ def test_an_engine_serves_batches_of_all_sizes_and_loads_again(monkeypatch, tmp_
     assert again.table() == fast.table()
     for batch in (2, 5, 9):
         same(again(*example(batch)), model(*example(batch)))
+
+
+DROPPED = """
+import signal, sys, threading
+from harp.ttf import infer
+made = [infer.load(sys.argv[1])]
+thread = threading.Thread(target=made.clear)
+thread.start()
+thread.join()
+signal.signal(signal.SIGUSR1, lambda *_: print("heard"))
+signal.raise_signal(signal.SIGUSR1)
+"""
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_process_hears_signals_after_a_thread_has_dropped_an_engine(monkeypatch, tmp_path, name):
+    kept = [engine for engine in engines.installed() if engine.name in ("eager", name)]
+    monkeypatch.setattr(optimized, "installed", lambda: kept)
+    monkeypatch.setattr(optimized, "_total", lambda row: row.engine == "eager")
+    infer.optimize(nn.Linear(4, 2), torch.randn(3, 4), budget="1s", save=tmp_path / "served")
+    done = subprocess.run([sys.executable, "-c", DROPPED, tmp_path / "served"], check=False,
+                          capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stdout) == (0, "heard\n"), done.stderr
 
 
 def test_eager_is_kept_as_a_program(monkeypatch, tmp_path):
