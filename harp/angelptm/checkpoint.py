@@ -21,13 +21,14 @@ import json
 import mmap
 import os
 import shutil
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from harp.reading import FileError, Node, read_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
 TYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16",
@@ -165,11 +166,28 @@ def fresh_folder(folder: Path, tag: str) -> Path:
     return folder / f"{tag}.new"
 
 
+@contextmanager
+def writing(fresh: Path) -> Iterator[None]:
+    """Name the folder in which a checkpoint cannot be written. CheckpointError."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except OSError as error:
+        raise CheckpointError(f"{fresh} cannot be written: {error.strerror}; the last checkpoint "
+                              "is as it was") from None
+
+
 def begin(folder: Path, tag: str) -> None:
     """Make the folder in which a checkpoint is written."""
-    for left in (fresh_folder(folder, tag), folder / f"{tag}.old"):
-        shutil.rmtree(left, ignore_errors=True)
+    give_up(folder, tag)
+    shutil.rmtree(folder / f"{tag}.old", ignore_errors=True)
     fresh_folder(folder, tag).mkdir(parents=True)
+
+
+def give_up(folder: Path, tag: str) -> None:
+    """Remove what was written of a checkpoint."""
+    shutil.rmtree(fresh_folder(folder, tag), ignore_errors=True)
 
 
 def publish(folder: Path, tag: str) -> None:

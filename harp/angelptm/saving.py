@@ -15,7 +15,7 @@ import torch
 from harp.angelptm import checkpoint
 from harp.angelptm.checkpoint import CheckpointError
 from harp.angelptm.pages import WIDE
-from harp.angelptm.ranks import alike
+from harp.angelptm.ranks import RankError, alike
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -46,21 +46,29 @@ class Saving:
 
         Raises CheckpointError, and then the last checkpoint is as it was.
         """
+        try:
+            self._write(folder, tag, kept, scheduler)
+        except (OSError, RankError):
+            if self._is_first:
+                checkpoint.give_up(folder, tag)  # or it keeps a disk full
+            raise
+
+    def _write(self, folder: Path, tag: str, kept: Mapping[str, Any], scheduler: Any) -> None:
         fresh = checkpoint.fresh_folder(folder, tag)
         files = {"model.safetensors": self._model_tensors(),
                  "optimizer.safetensors": [self._tensor(f"{name}.{kind}", number, place)
                                            for number, name in enumerate(self.names())
                                            for place, kind in ((1, "mean"), (2, "square"))]}
-        with alike(self._ranks):
+        with alike(self._ranks), checkpoint.writing(fresh):
             text, schedule = _as_json(kept), _as_bytes(scheduler)
             if self._is_first:
                 checkpoint.begin(folder, tag)
                 for name, tensors in files.items():
                     checkpoint.write_header(fresh / name, tensors)
-        with alike(self._ranks):
+        with alike(self._ranks), checkpoint.writing(fresh):
             for name, tensors in files.items():
                 checkpoint.write_tensors(fresh / name, tensors)
-        with alike(self._ranks):
+        with alike(self._ranks), checkpoint.writing(fresh):
             if self._is_first:
                 if schedule:
                     checkpoint.write_bytes(fresh / SCHEDULER, schedule)

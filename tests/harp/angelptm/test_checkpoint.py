@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from torch import nn
 
+from harp.angelptm import checkpoint
 from harp.angelptm.checkpoint import CheckpointError
 from tests.harp.angelptm.models import (
     RATE,
@@ -127,6 +130,22 @@ def test_a_state_that_cannot_be_saved_leaves_the_last_checkpoint(tmp_path, state
         engine.save_checkpoint(tmp_path, "one")
         with pytest.raises(CheckpointError, match=sentence):
             engine.save_checkpoint(tmp_path, "two", state)
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["latest", "one"]
+        engine.load_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("call", ["write_tensors", "publish"])
+def test_a_disk_that_is_full_is_a_sentence_and_leaves_the_last_checkpoint(tmp_path, monkeypatch,
+                                                                          call):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with engine_of(seeded(), config()) as engine:
+        engine.save_checkpoint(tmp_path, "one")
+        monkeypatch.setattr(checkpoint, call, full)
+        with pytest.raises(CheckpointError, match=r"two.new cannot be written: No space left on "
+                                                  "device; the last checkpoint is as it was"):
+            engine.save_checkpoint(tmp_path, "two")
         assert sorted(path.name for path in tmp_path.iterdir()) == ["latest", "one"]
         engine.load_checkpoint(tmp_path)
 
