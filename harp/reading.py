@@ -170,8 +170,15 @@ class Node:
         value = self._value
         if isinstance(value, bool) or not isinstance(value, int | float) \
                 or not math.isfinite(value) or not least <= value <= most:
-            self.fail("a number" if math.isinf(most) else f"a number from {least:g} to {most:g}")
+            self.fail(f"a number from {least:g} to {most:g}" if math.isfinite(most) else
+                      f"a number of at least {least:g}" if math.isfinite(least) else "a number")
         return float(value)
+
+    def flag(self) -> bool:
+        """True or false."""
+        if not isinstance(self._value, bool):
+            self.fail("true or false")
+        return bool(self._value)
 
     def address(self) -> str:
         """``ip:port`` or ``[ip]:port`` of a host."""

@@ -4,6 +4,7 @@
     FOLDER/TAG/model.safetensors       parameters in float32, and buffers, by the model's names
     FOLDER/TAG/optimizer.safetensors   NAME.mean and NAME.square
     FOLDER/TAG/state.json              counters, scale, groups, and what the script adds
+    FOLDER/TAG/scheduler.pt            the state of a scheduler that the engine steps
 
 A checkpoint is written beside its place, flushed to the disk and renamed; then `latest` is. A
 process that is killed meanwhile leaves the last one. Tensors are written and read by pages, so that
@@ -20,18 +21,21 @@ import json
 import mmap
 import os
 import shutil
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from harp.reading import FileError, Node, read_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
 TYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16",
          "int64": "I64", "int32": "I32", "uint32": "U32", "int16": "I16", "int8": "I8",
          "uint8": "U8", "bool": "BOOL"}
 """Names of torch's types in the header."""
+KINDS = {name: kind for kind, name in TYPES.items()}
 MOST_STEPS = 1 << 62
 SCALER_NUMBERS = 3
 """Numbers of a scaler's state (`harp.angelptm.scaler`)."""
@@ -41,6 +45,16 @@ READ_BYTES = 1 << 20
 
 class CheckpointError(OSError):
     """A checkpoint cannot be read; the message is one sentence."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A tensor in a file, which is mapped."""
+
+    data: memoryview
+    kind: str
+    """Its type, by torch's name."""
+    shape: list[int]
 
 
 Tensors = list[tuple[str, str, list[int], int, "Callable[[], Iterable[tuple[int, Any]]]"]]
@@ -69,8 +83,13 @@ def write_tensors(path: Path, tensors: Tensors) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write a text and flush it."""
-    with path.open("w", encoding="utf-8") as file:
-        file.write(text)
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file and flush it."""
+    with path.open("wb") as file:
+        file.write(data)
         file.flush()
         os.fsync(file.fileno())
 
@@ -85,8 +104,8 @@ def _header(tensors: Tensors) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def read_tensors(path: Path) -> dict[str, memoryview]:
-    """Give the bytes of each tensor of a file, which is mapped. CheckpointError.
+def read_tensors(path: Path) -> dict[str, Stored]:
+    """Give each tensor of a file, which is mapped. CheckpointError.
 
     All of it is read first, and forgotten: an I/O error of a mapping would end the process.
     """
@@ -98,16 +117,18 @@ def read_tensors(path: Path) -> dict[str, memoryview]:
             whole = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         begin = 8 + int.from_bytes(whole[:8], "little")
         header = json.loads(bytes(whole[8:begin]))
-        found = {name: whole[begin + about["data_offsets"][0]:begin + about["data_offsets"][1]]
-                 for name, about in header.items() if name != "__metadata__"}
+        found = {name: Stored(
+            whole[begin + about["data_offsets"][0]:begin + about["data_offsets"][1]],
+            KINDS[about["dtype"]], about["shape"])
+            for name, about in header.items() if name != "__metadata__"}
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
         raise CheckpointError(f"{path} is no file of a checkpoint: it does not begin with a header "
                               "of safetensors") from None
-    for name, data in found.items():
+    for name, one in found.items():
         begin, end = header[name]["data_offsets"]
-        if len(data) != end - begin:
+        if len(one.data) != end - begin:
             raise CheckpointError(f"{path} ends before tensor {name}: it was truncated")
     return found
 
@@ -145,11 +166,28 @@ def fresh_folder(folder: Path, tag: str) -> Path:
     return folder / f"{tag}.new"
 
 
+@contextmanager
+def writing(fresh: Path) -> Iterator[None]:
+    """Name the folder in which a checkpoint cannot be written. CheckpointError."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except OSError as error:
+        raise CheckpointError(f"{fresh} cannot be written: {error.strerror}; the last checkpoint "
+                              "is as it was") from None
+
+
 def begin(folder: Path, tag: str) -> None:
     """Make the folder in which a checkpoint is written."""
-    for left in (fresh_folder(folder, tag), folder / f"{tag}.old"):
-        shutil.rmtree(left, ignore_errors=True)
+    give_up(folder, tag)
+    shutil.rmtree(folder / f"{tag}.old", ignore_errors=True)
     fresh_folder(folder, tag).mkdir(parents=True)
+
+
+def give_up(folder: Path, tag: str) -> None:
+    """Remove what was written of a checkpoint."""
+    shutil.rmtree(fresh_folder(folder, tag), ignore_errors=True)
 
 
 def publish(folder: Path, tag: str) -> None:

@@ -7,6 +7,7 @@ below names them. Every other key is refused by its name, with the nearest right
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MOST = 1 << 50
+MOST_SCALE = 2.0 ** 127
+"""Of a loss: the largest power of two that a float32 holds."""
 MOST_STALE = 64
 """Steps; a training that lacks more gradients is not the one that was asked for."""
 
@@ -147,11 +150,7 @@ def _refuse(path: str, key: str, allowed: tuple[str, ...]) -> NoReturn:
 
 def _is_on(node: Node | None) -> bool:
     flag = node.get("enabled") if node is not None else None
-    if flag is None:
-        return False
-    if not isinstance(flag.plain(), bool):
-        flag.fail("true or false")
-    return bool(flag.plain())
+    return flag is not None and flag.flag()
 
 
 def _accumulation(root: Node, ranks: int) -> int:
@@ -163,6 +162,9 @@ def _accumulation(root: Node, ranks: int) -> int:
     if whole and micro and whole != micro * steps * ranks:
         raise FileError(f"train_batch_size is {whole}: {micro * steps * ranks} is possible, which "
                         f"is {names[1]} * {names[2]} * ranks, {micro} * {steps} * {ranks}")
+    if whole and whole % (steps * ranks):
+        raise FileError(f"train_batch_size is {whole}: a multiple of {names[2]} * ranks, "
+                        f"{steps} * {ranks}, is possible")
     return steps
 
 
@@ -171,7 +173,7 @@ def _adam(node: Node) -> Adam:
     params = node.get("params") or parse("{}")
     decoupled = kind == "AdamW"
     if (mode := params.get("adam_w_mode")) is not None:
-        decoupled = bool(mode.plain())
+        decoupled = mode.flag()
     elif kind == "Adam":
         decoupled = True  # as DeepSpeed has it: adam_w_mode is true unless it is said otherwise
     betas = params.get("betas")
@@ -188,16 +190,20 @@ def _adam(node: Node) -> Adam:
 
 
 def _scaling(node: Node) -> Scaling:
-    def number(name: str, usual: float, least: float = 0.0) -> float:
-        value = node.get(name)
-        return value.number(least) if value is not None else usual
-
-    fixed = number("loss_scale", 0.0)
     usual = Scaling()
-    return Scaling(fixed or 2.0 ** number("initial_scale_power", 16),
-                   int(number("loss_scale_window", usual.window, 1)),
-                   int(number("hysteresis", usual.hysteresis, 1)),
-                   number("min_loss_scale", usual.least), bool(fixed))
+
+    def number(name: str, usual: float, most: float) -> float:
+        value = node.get(name)
+        return value.number(0.0, most) if value is not None else usual
+
+    def steps(name: str, usual: int) -> int:
+        value = node.get(name)
+        return value.whole(1, MOST) if value is not None else usual
+
+    fixed = number("loss_scale", 0.0, MOST_SCALE)
+    return Scaling(fixed or 2.0 ** number("initial_scale_power", 16, math.log2(MOST_SCALE)),
+                   steps("loss_scale_window", usual.window), steps("hysteresis", usual.hysteresis),
+                   number("min_loss_scale", usual.least, MOST_SCALE), bool(fixed))
 
 
 def _memory(root: Node) -> dict[str, Any]:

@@ -23,10 +23,17 @@ import torch
 
 from harp.angelptm.accelerator import DeviceCache, Wholes, bring, find_device, room_bytes
 from harp.angelptm.cache import Cache
+from harp.angelptm.config import ConfigError
 from harp.angelptm.late import Waiting
 from harp.angelptm.optimizer import Optimizer
-from harp.angelptm.paged import guard_outputs, put_in_class, take_out_of_class
-from harp.angelptm.pages import Layout, whole_page
+from harp.angelptm.paged import (
+    WITHOUT_ENGINE,
+    HiddenError,
+    guard_outputs,
+    put_in_class,
+    take_out_of_class,
+)
+from harp.angelptm.pages import WIDE, Layout, whole_page
 from harp.angelptm.plan import TIERS, CapacityError, Sharing
 from harp.angelptm.ranks import RankError, alike
 from harp.angelptm.reduction import Reduction
@@ -89,14 +96,18 @@ class Engine(torch.nn.Module):
         """Of each parameter."""
         self._keys: dict[int, Numbers] = {}
         """The parameter that has a memory."""
+        self._written = NOTHING
+        """Parameters in 16 bits that were written since their masters were."""
         self._here: set[int] = set()
         """Parameters whose gradient has come in this micro-batch."""
         self.staleness = 0
         """Most steps that parameters were behind when an operator used them."""
+        self.lr_scheduler: Any = None
+        """Of torch's kind: the engine steps and saves it."""
         self._outside = False
-        self._micro_steps = 0
-        self.global_steps = 0
-        self.skipped_steps = 0
+        self._micro_steps = self.global_steps = self.skipped_steps = 0
+        self._wants_step = False
+        """Whether a micro-batch is through its backward pass, and `step` was not called since."""
         self._square = 0.0
         self._norm: float | None = None
         self._norms: list[torch.Tensor] = []
@@ -169,6 +180,14 @@ class Engine(torch.nn.Module):
     def put_back(self, numbers: Numbers) -> None:
         """Write parameters that an operator has changed to their pages."""
         self.window.put_back(numbers)
+        if self.layout.element_bytes != WIDE:
+            self._written |= numbers
+
+    def _take_written_over(self) -> None:
+        """Have masters of what was written: the next update would undo it else."""
+        for number in sorted(self._written):
+            self._states.take_over(number)
+        self._written = NOTHING
 
     def _parameters_in(self, values: Iterable[Any]) -> Numbers:
         numbers = NOTHING
@@ -184,7 +203,7 @@ class Engine(torch.nn.Module):
         numbers = self._parameters_in(
             arg for arg, how in zip(args, func._schema.arguments, strict=False)
             if how.alias_info is not None and how.alias_info.is_write)
-        if self._ranks and self._outside and numbers:
+        if self._ranks and numbers:
             raise RankError("a parameter cannot be written with several ranks, each of which keeps "
                             "a part of it: write it before initialize, or load a checkpoint")
         return numbers
@@ -218,6 +237,7 @@ class Engine(torch.nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model."""
+        self._take_written_over()
         with self._telling(), self._watch:
             outputs = self.module(*args, **kwargs)
         guard_outputs(outputs, lambda: self.is_watching)
@@ -225,16 +245,18 @@ class Engine(torch.nn.Module):
 
     def backward(self, loss: torch.Tensor) -> torch.Tensor:
         """Run the backward pass of a micro-batch; the mean of micro-batches counts."""
+        self._take_written_over()
         if not self._updates.new.how:
             self._begin_step()
         scale = self._scaler.scale if self._scaler else 1.0
         self._here.clear()
         with self._telling():
-            self._steps.begin_batch(last=self.is_gradient_accumulation_boundary())
+            self._steps.begin_batch(last=self._is_last())
             with self._watch:
                 (loss * (scale / self.config.accumulation)).backward()
             self._steps.end_batch()
         self._micro_steps += 1
+        self._wants_step = True
         return loss
 
     @property
@@ -272,16 +294,32 @@ class Engine(torch.nn.Module):
         return self.config.stage
 
     def is_gradient_accumulation_boundary(self) -> bool:
-        """Whether this micro-batch is the last of its step."""
+        """Whether this micro-batch, which ends with `step`, is the last of its step."""
+        return (self._micro_steps + (not self._wants_step)) % self.config.accumulation == 0
+
+    def _is_last(self) -> bool:
+        """Whether the micro-batch of the backward pass is the last of its step."""
         return (self._micro_steps + 1) % self.config.accumulation == 0
 
-    def step(self) -> None:
-        """Update, when the last micro-batch of a step is through; else do nothing."""
+    def step(self, lr_kwargs: Mapping[str, Any] | None = None) -> None:
+        """Update, when the last micro-batch of a step is through; else do nothing.
+
+        A scheduler that `initialize` was given steps, too, with ``lr_kwargs``, unless the update
+        was skipped.
+        """
+        self._wants_step = False
         if self._micro_steps % self.config.accumulation or not self._updates.new.how:
             return
+        skipped = self.skipped_steps
+        self._take_written_over()
         with self._telling():
             self._end_step()
         self.optimizer.stepped()
+        if self.lr_scheduler is not None and self.skipped_steps == skipped:
+            # It warns where its own optimizer, which a script passed, did not step.
+            own: Any = getattr(self.lr_scheduler, "optimizer", self.optimizer)
+            own._opt_called = True
+            self.lr_scheduler.step(**(lr_kwargs or {}))
 
     def _end_step(self) -> None:
         if self._ranks:
@@ -329,14 +367,20 @@ class Engine(torch.nn.Module):
 
     def save_checkpoint(self, save_dir: str | Path, tag: str | None = None,
                         client_state: Mapping[str, Any] | None = None) -> bool:
-        """Save all between two steps, and what the script adds, which JSON can hold."""
+        """Save all between two steps, and what the script adds, which JSON can hold.
+
+        Raises CheckpointError, and then the last checkpoint is as it was.
+        """
+        self._take_written_over()
         kept = {"global_steps": self.global_steps, "skipped_steps": self.skipped_steps,
                 "counts": dict(zip(self._saving.names(), self._updates.counts, strict=True)),
                 "scaler": self._scaler.state() if self._scaler else None,
-                "groups": [{name: value for name, value in group.items() if name != "params"}
+                "groups": [{name: value.item() if isinstance(value, torch.Tensor) else value
+                            for name, value in group.items() if name != "params"}
                            for group in self.optimizer.param_groups],
-                "client_state": dict(client_state or {})}
-        self._saving.save(Path(save_dir), tag or f"global_step{self.global_steps}", kept)
+                "client_state": client_state or {}}
+        tag = f"global_step{self.global_steps}" if tag is None else str(tag)
+        self._saving.save(Path(save_dir), tag, kept, self.lr_scheduler)
         return True
 
     def load_checkpoint(self, load_dir: str | Path, tag: str | None = None,
@@ -346,7 +390,9 @@ class Engine(torch.nn.Module):
         Raises CheckpointError, and then nothing was changed.
         """
         groups = self.optimizer.param_groups
-        folder, kept = self._saving.load(Path(load_dir), tag, len(groups))
+        folder, kept = self._saving.load(Path(load_dir), None if tag is None else str(tag),
+                                         len(groups), self.lr_scheduler)
+        self._written = NOTHING
         self.global_steps, self.skipped_steps = kept["global_steps"], kept["skipped_steps"]
         self._updates.counts = [kept["counts"][name] for name in self._saving.names()]
         if self._scaler and kept["scaler"]:
@@ -399,6 +445,8 @@ class Engine(torch.nn.Module):
         return False
 
     def _put_gradient_away(self, parameter: torch.Tensor) -> None:
+        if not self.is_watching:
+            raise HiddenError(WITHOUT_ENGINE)
         number = self._number[id(parameter)]
         self._use(frozenset(self.layout.pages_of(number, gradient=True)))
         assert parameter.grad is not None
@@ -413,12 +461,15 @@ class Engine(torch.nn.Module):
         self._updates.new.arrived.add(number)
         self._here.add(number)
         self._steps.wrote(number)
-        if self._at_end and not self._ranks and self.is_gradient_accumulation_boundary():
+        if self._at_end and not self._ranks and self._is_last():
             self._norms.append(self.window.norm(number))
 
 
 def _trained(groups: Any) -> list[torch.nn.Parameter]:
     found = {id(one): one for group in groups for one in group["params"] if one.requires_grad}
+    if not any(one.numel() for one in found.values()):
+        raise ConfigError("no parameter is trained: the groups of the optimizer have none that "
+                          "requires a gradient and has an element")
     return list(found.values())
 
 

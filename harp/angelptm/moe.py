@@ -25,6 +25,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.autograd.function import once_differentiable
 
 from harp.angelptm.rows import add_rows, add_rows_to, dot_rows, take_rows
 from harp.angelptm.tokens import Places, chunk_bounds, within_capacity
@@ -71,12 +72,15 @@ class MoE(nn.Module):
                  group: dist.ProcessGroup | None = None, capacity_factor: float | None = None,
                  chunks: int = 4, way: Way | None = None, rates: Rates | None = None) -> None:
         super().__init__()
-        for name, value, most in (("top_k", top_k, experts), ("chunks", chunks, math.inf)):
-            if not 1 <= value <= most:
-                raise ValueError(f"{name} is {value}; allowed is 1 or more" + (
+        for name, value, most in (("width", width, math.inf), ("experts", experts, math.inf),
+                                  ("top_k", top_k, experts), ("chunks", chunks, math.inf)):
+            if not isinstance(value, int) or not 1 <= value <= most:
+                raise ValueError(f"{name} is {value!r}; allowed is a whole number of 1 or more" + (
                     f", up to the {experts} experts" if name == "top_k" else ""))
-        if capacity_factor is not None and capacity_factor <= 0:
-            raise ValueError(f"capacity_factor is {capacity_factor}; allowed is more than 0")
+        if capacity_factor is not None and not (isinstance(capacity_factor, int | float)
+                                                and 0 < capacity_factor < math.inf):
+            raise ValueError(f"capacity_factor is {capacity_factor!r}; allowed is a number of more "
+                             "than 0, or None")
         if way is not None and way not in WAYS:
             raise ValueError(f"way is {way!r}{did_you_mean(way, WAYS, 0.4)} (allowed: "
                              f"{', '.join(WAYS)})")
@@ -94,6 +98,10 @@ class MoE(nn.Module):
         """Load-balancing loss of the last call, 1 where all experts are used alike."""
         self.rows: Ints = np.zeros((0, 0, 0), np.int64)
         """Rows of the last call: by chunk, rank and kind of block (`Places.members`)."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the graph of the last call out of copies."""
+        return {**self.__dict__, "balance": self.balance.detach()}
 
     def expert_parameters(self) -> Iterator[nn.Parameter]:
         """Give the parameters that this rank alone has."""
@@ -176,7 +184,15 @@ class MoE(nn.Module):
         counts = torch.bincount(expert[row, choice], minlength=len(self.experts)).tolist()
         parts = _Take.apply(values.contiguous(), row).split(counts)
         return _Add.apply(len(rows), row, weights[row, choice], *(
-            make(part.to(dtype)).float() for make, part in zip(self.experts, parts, strict=True)))
+            self._say(number, part.to(dtype)) for number, part in enumerate(parts)))
+
+    def _say(self, number: int, part: torch.Tensor) -> torch.Tensor:
+        """Let an expert work. ValueError where it says what does not fit into a token."""
+        said: torch.Tensor = self.experts[number](part)
+        if said.shape != part.shape:
+            raise ValueError(f"expert {self._first + number} gives {list(said.shape)} for "
+                             f"{list(part.shape)}; allowed is the same")
+        return said.float()
 
 
 def _as_floats(numbers: torch.Tensor) -> torch.Tensor:
@@ -267,6 +283,7 @@ class _Begin(torch.autograd.Function):
         return rows.new_zeros(())
 
     @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]  # torch's has no types
     def backward(ctx: Any, _: torch.Tensor) -> tuple[Any, ...]:
         return ctx.travel.end(), None
 
@@ -280,6 +297,7 @@ class _End(torch.autograd.Function):
         return travel.end()
 
     @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]  # torch's has no types
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
         ctx.travel.begin(gradient.contiguous(), gradients=True)
         return ctx.begun, None
@@ -297,6 +315,7 @@ class _Take(torch.autograd.Function):
         return take_rows(table.contiguous(), index)
 
     @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]  # torch's has no types
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
         index, = ctx.saved_tensors
         return add_rows(ctx.rows, gradient.contiguous(), index), None
@@ -317,6 +336,7 @@ class _Add(torch.autograd.Function):
         return total
 
     @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]  # torch's has no types
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
         index, weights, *parts = ctx.saved_tensors
         gradient = gradient.contiguous()

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from harp.angelptm.config import ConfigError
+
 if TYPE_CHECKING:
     from harp.angelptm.adam import Adam
     from harp.angelptm.engine import Engine
@@ -19,6 +21,13 @@ class Optimizer(torch.optim.Optimizer):
             "lr": adam.rate, "betas": adam.betas, "eps": adam.epsilon,
             "weight_decay": adam.decay, "decoupled": adam.decoupled})
         self._engine = engine
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group, before there are pages. ConfigError later: they have no room for more."""
+        if hasattr(self, "_engine"):
+            raise ConfigError("a group of parameters cannot be added: they come into pages in "
+                              "initialize, all at once")
+        super().add_param_group(param_group)
 
     def step(self, closure: Any = None) -> None:
         """Step as the engine does."""

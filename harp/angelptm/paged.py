@@ -10,11 +10,13 @@ So a parameter in pages has a class of its own, which torch asks before each fun
     its memory (p.data)           `HiddenError`, since a copy would lose what is written to it
 
 The backward pass reads parameters without asking. A loss that is given to another backward pass
-than the engine's is refused by a hook on the model's outputs, before it comes to a parameter.
+than the engine's is refused by a hook on the model's outputs, before it comes to a parameter, or
+by the hook of the first gradient that is there, where the model's outputs are hidden from pytree.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +24,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from harp.angelptm.engine import Engine
 
@@ -85,9 +87,17 @@ def guard_outputs(outputs: Any, allowed: Callable[[], bool]) -> None:
         del gradient
         if not allowed():
             raise HiddenError(WITHOUT_ENGINE)
-    for one in tree_leaves(outputs):
-        if isinstance(one, torch.Tensor) and one.requires_grad and not one.is_leaf:
+    for one in _tensors_of(outputs):
+        if one.requires_grad and not one.is_leaf:
             one.register_hook(check)
+
+
+def _tensors_of(outputs: Any) -> Iterator[torch.Tensor]:
+    for one in tree_leaves(outputs):
+        if isinstance(one, torch.Tensor):
+            yield one
+        elif dataclasses.is_dataclass(one):
+            yield from _tensors_of([getattr(one, part.name) for part in dataclasses.fields(one)])
 
 
 def _engine_of(given: Any) -> Engine | None:

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import logging
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,15 +15,20 @@ import torch
 from harp.angelptm import checkpoint
 from harp.angelptm.checkpoint import CheckpointError
 from harp.angelptm.pages import WIDE
-from harp.angelptm.ranks import alike
+from harp.angelptm.ranks import RankError, alike
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from harp.angelptm.checkpoint import Stored
     from harp.angelptm.pages import Layout
     from harp.angelptm.ranks import Ranks
     from harp.angelptm.states import States
+
+log = logging.getLogger("harp.angelptm")
+
+SCHEDULER = "scheduler.pt"
 
 
 class Saving:
@@ -34,43 +41,62 @@ class Saving:
         self._number = {id(one): number for number, one in enumerate(parameters)}
         self._persistent = set(module.state_dict())
 
-    def save(self, folder: Path, tag: str, kept: Mapping[str, Any]) -> None:
-        """Save all tensors, and what JSON can hold beside them."""
+    def save(self, folder: Path, tag: str, kept: Mapping[str, Any], scheduler: Any) -> None:
+        """Save all tensors, a scheduler if there is one, and what JSON can hold beside them.
+
+        Raises CheckpointError, and then the last checkpoint is as it was.
+        """
+        try:
+            self._write(folder, tag, kept, scheduler)
+        except (OSError, RankError):
+            if self._is_first:
+                checkpoint.give_up(folder, tag)  # or it keeps a disk full
+            raise
+
+    def _write(self, folder: Path, tag: str, kept: Mapping[str, Any], scheduler: Any) -> None:
         fresh = checkpoint.fresh_folder(folder, tag)
         files = {"model.safetensors": self._model_tensors(),
                  "optimizer.safetensors": [self._tensor(f"{name}.{kind}", number, place)
                                            for number, name in enumerate(self.names())
                                            for place, kind in ((1, "mean"), (2, "square"))]}
-        with alike(self._ranks):
+        with alike(self._ranks), checkpoint.writing(fresh):
+            text, schedule = _as_json(kept), _as_bytes(scheduler)
             if self._is_first:
                 checkpoint.begin(folder, tag)
                 for name, tensors in files.items():
                     checkpoint.write_header(fresh / name, tensors)
-        with alike(self._ranks):
+        with alike(self._ranks), checkpoint.writing(fresh):
             for name, tensors in files.items():
                 checkpoint.write_tensors(fresh / name, tensors)
-        with alike(self._ranks):
+        with alike(self._ranks), checkpoint.writing(fresh):
             if self._is_first:
-                checkpoint.write_text(fresh / "state.json", json.dumps(kept))
+                if schedule:
+                    checkpoint.write_bytes(fresh / SCHEDULER, schedule)
+                checkpoint.write_bytes(fresh / "state.json", text)
                 checkpoint.publish(folder, tag)
 
-    def load(self, load_dir: Path, tag: str | None, groups: int) -> tuple[Path, dict[str, Any]]:
-        """Load all tensors; returns the checkpoint's folder, and what was kept beside them.
+    def load(self, load_dir: Path, tag: str | None, groups: int, scheduler: Any,
+             ) -> tuple[Path, dict[str, Any]]:
+        """Load all tensors, and a scheduler; returns the folder, and what was kept beside them.
 
         Raises CheckpointError, and then nothing was changed.
         """
         with alike(self._ranks):
             folder = checkpoint.find(load_dir, tag)
             model, states, kept = self._read(folder, groups)
+            schedule = _read_scheduler(folder / SCHEDULER) if scheduler is not None else None
         with alike(self._ranks):
             for number, name in enumerate(self.names()):
-                self._states.restore(number, (model[name], states[f"{name}.mean"],
-                                              states[f"{name}.square"]))
+                self._states.restore(number, [one.data for one in (
+                    model[name], states[f"{name}.mean"], states[f"{name}.square"])])
             if self._ranks:
                 self._states.forget()
         for name, tensor in self._unpaged().items():
-            tensor.copy_(torch.frombuffer(bytearray(model[name]), dtype=tensor.dtype).view(
+            own = model[name]
+            tensor.copy_(torch.frombuffer(bytearray(own.data), dtype=getattr(torch, own.kind)).view(
                 tensor.shape))
+        if schedule is not None:
+            scheduler.load_state_dict(schedule)
         return folder, kept
 
     def _read(self, folder: Path, groups: int) -> tuple[Any, Any, Any]:
@@ -79,14 +105,13 @@ class Saving:
                          for name in ("model", "optimizer"))
         names = self.names()
         kept = checkpoint.read_state(folder / "state.json", names, groups)
-        wide = [WIDE * size for size in self._layout.sizes]
-        wanted = [(model, name, size) for name, size in zip(names, wide, strict=True)]
-        wanted += [(states, f"{name}.{kind}", size) for name, size in zip(names, wide, strict=True)
-                   for kind in ("mean", "square")]
-        wanted += [(model, name, one.nbytes) for name, one in self._unpaged().items()]
-        for tensors, name, size in wanted:
-            if len(tensors.get(name, b"")) != size:
-                raise CheckpointError(f"{folder}: tensor {name} is missing or of another size")
+        for name, one in zip(names, self._parameters, strict=True):
+            for tensors, own in ((model, name), (states, f"{name}.mean"),
+                                 (states, f"{name}.square")):
+                _check_form(folder, own, tensors.get(own), one.shape, "float32")
+        for name, one in self._unpaged().items():
+            _check_form(folder, name, model.get(name), one.shape,
+                        str(one.dtype).removeprefix("torch."))
         return model, states, kept
 
     @property
@@ -100,10 +125,12 @@ class Saving:
 
     def _unpaged(self) -> dict[str, torch.Tensor]:
         """Tensors of the model that are not in pages: buffers, and what is not trained."""
-        own = {name: one.data for name, one in self._module.named_parameters()
+        own = {name: one.data
+               for name, one in self._module.named_parameters(remove_duplicate=False)
                if id(one) not in self._number}
-        return own | {name: one for name, one in self._module.named_buffers()
-                      if one.numel() and name in self._persistent}
+        own |= {name: one for name, one in self._module.named_buffers(remove_duplicate=False)
+                if name in self._persistent}
+        return {name: one for name, one in own.items() if one.numel()}
 
     def _model_tensors(self) -> list[Any]:
         """All of the state_dict; tied weights by each of their names."""
@@ -120,3 +147,60 @@ class Saving:
         shape = list(self._parameters[number].shape)
         return (name, "float32", shape, WIDE * self._layout.sizes[number],
                 lambda: self._states.pieces(number, kind))
+
+
+def _check_form(folder: Path, name: str, found: Stored | None, shape: torch.Size,
+                kind: str) -> None:
+    """Refuse a tensor of a checkpoint that is none of this model's. Precisions may differ."""
+    if found is None:
+        raise CheckpointError(f"{folder} has no tensor {name}: it is of another model")
+    both_real = all("float" in one for one in (kind, found.kind))
+    if found.shape != list(shape) or (kind != found.kind and not both_real):
+        raise CheckpointError(f"{folder}: tensor {name} is {found.kind} {found.shape}, and the "
+                              f"model's is {kind} {list(shape)}")
+
+
+def _as_json(kept: Mapping[str, Any]) -> bytes:
+    if not isinstance(added := kept["client_state"], dict):
+        raise CheckpointError(f"client_state is a {type(added).__name__}: an object is possible")
+    try:
+        return json.dumps(kept).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"client_state cannot be saved, for JSON cannot hold it: {error}"
+                              ) from None
+
+
+def _as_bytes(scheduler: Any) -> bytes:
+    """Give a scheduler's state, which may have keys that JSON has no form for."""
+    if scheduler is None:
+        return b""
+    state, file = scheduler.state_dict(), io.BytesIO()
+    try:
+        torch.save(state, file)
+        _loaded(file.getvalue())
+    except Exception as error:  # whatever the state's own objects raise
+        raise CheckpointError(f"the state of {type(scheduler).__name__} cannot be saved: "
+                              f"{_first_line(error)}") from None
+    return file.getvalue()
+
+
+def _read_scheduler(path: Path) -> dict[str, Any] | None:
+    """Give the state of a scheduler. CheckpointError."""
+    if not path.exists():
+        log.warning("%s is not there: the scheduler goes on from its own state", path)
+        return None
+    try:
+        return _loaded(path.read_bytes())
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
+    except Exception:  # torch raises many kinds for damaged files
+        raise CheckpointError(f"{path} is no state of a scheduler") from None
+
+
+def _loaded(data: bytes) -> dict[str, Any]:
+    found: dict[str, Any] = torch.load(io.BytesIO(data), weights_only=True)
+    return found
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]

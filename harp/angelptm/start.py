@@ -23,8 +23,11 @@ def initialize(model: torch.nn.Module, config: Mapping[str, Any] | str | Path | 
                model_parameters: Any = None, optimizer: Any = None, args: Any = None,
                config_params: Any = None, lr_scheduler: Any = None, **more: Any,
                ) -> tuple[Engine, Optimizer, None, Any]:
-    """Put a model into pages, as deepspeed.initialize does; returns engine and optimizer.
+    """Put a model into pages, as deepspeed.initialize does.
 
+    Returns engine, optimizer, None for DeepSpeed's data loader, and the scheduler. This one, which
+    may be a function that makes it for the optimizer, is stepped and saved by the engine, and
+    steps at each of its steps; keep one that steps rarer to yourself.
     Raises ConfigError for a wrong configuration, CapacityError for tiers that are too small, and
     RankError where ranks disagree.
     """
@@ -52,6 +55,7 @@ def initialize(model: torch.nn.Module, config: Mapping[str, Any] | str | Path | 
     engine = Engine(model, read, groups, adam, ranks)
     if callable(lr_scheduler):
         lr_scheduler = lr_scheduler(engine.optimizer)
+    engine.lr_scheduler = lr_scheduler
     return engine, engine.optimizer, None, lr_scheduler
 
 
@@ -91,18 +95,26 @@ def refuse_experts(model: torch.nn.Module, ranks: int) -> None:
 
 
 def _as_groups(parameters: Any) -> list[dict[str, Any]]:
+    """Give groups of lists: what is an iterator would be at its end for who reads it next."""
     found = list(parameters)
-    return [dict(one) for one in found] if found and isinstance(found[0], dict) else [
-        {"params": found}]
+    if not found or not isinstance(found[0], dict):
+        return [{"params": [_parameter_of(one) for one in found]}]
+    return [{**group, "params": [group["params"]] if isinstance(group["params"], torch.Tensor)
+             else [_parameter_of(one) for one in group["params"]]} for group in found]
+
+
+def _parameter_of(given: Any) -> Any:
+    """Give a parameter that may have its name before it, as torch's optimizers take it."""
+    return given[1] if isinstance(given, tuple) else given
 
 
 def _groups_of(optimizer: Any) -> tuple[list[dict[str, Any]], Adam]:
+    """Give an optimizer's own groups, so that a scheduler of it sets the engine's rates."""
     if type(optimizer) not in {torch.optim.Adam, torch.optim.AdamW} or any(
             group["amsgrad"] or group["maximize"] for group in optimizer.param_groups):
         raise ConfigError(f"the optimizer is {type(optimizer).__name__}: torch.optim.Adam and "
                           "AdamW are possible, without amsgrad and maximize")
     decoupled = isinstance(optimizer, torch.optim.AdamW)
-    names = ("lr", "betas", "eps", "weight_decay")
-    groups = [{"params": group["params"], "decoupled": decoupled,
-               **{name: group[name] for name in names}} for group in optimizer.param_groups]
-    return groups, Adam(decoupled=decoupled)
+    for group in optimizer.param_groups:
+        group["decoupled"] = group.get("decoupled_weight_decay", decoupled)
+    return optimizer.param_groups, Adam(decoupled=decoupled)

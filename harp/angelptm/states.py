@@ -66,6 +66,14 @@ class States:
             own = torch.frombuffer(bytearray(part), dtype=torch.float32).to(self._dtype)
             ffi.memmove(piece, ffi.from_buffer(own.view(torch.uint8).numpy()), len(piece))
 
+    def take_over(self, number: int) -> None:
+        """Make masters of what a script has written to a parameter; others keep their last bits."""
+        written = [bytearray(piece) for _, piece in self.pieces(number, OWN)]
+        for data, (_, piece) in zip(written, self.pieces(number, 0), strict=True):
+            own = torch.frombuffer(data, dtype=self._dtype)
+            masters = torch.frombuffer(piece, dtype=torch.float32)
+            torch.where(masters.to(self._dtype) == own, masters, own.float(), out=masters)
+
     def forget(self) -> None:
         """Drop what this rank has of other ranks' parts: it is old."""
         self._steps.forget(range(self._layout.apart))

@@ -19,6 +19,7 @@ from torch.distributed.pipelining import (
     ScheduleGPipe,
     ScheduleInterleaved1F1B,
 )
+from torch.utils._pytree import tree_leaves
 
 from harp.angelptm.stages.cuts import CutError, in_flight
 
@@ -61,6 +62,7 @@ class Running:
             kind = ScheduleGPipe if schedule == "gpipe" else Schedule1F1B
             self.schedule = kind(stages[0], microbatches, loss_fn=loss, scale_grads=False)
         self.microbatches = microbatches
+        self._inputs, self._has_loss = forms[0], loss is not None
         self.shared = _groups(shared, ranks, group)
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
@@ -81,8 +83,10 @@ class Running:
         """Run a batch forward and backward; gradients are those of the mean over microbatches.
 
         Every rank may give the batch: the first one uses the arguments, the last one the target.
-        Gives the loss on the rank that has the last stage.
+        Gives the loss on the rank that has the last stage. ValueError for a batch of another size
+        than all microbatches together.
         """
+        self._check(batch, target)
         losses: list[torch.Tensor] = []
         # The gradients that are there belong to an earlier batch: this one's are scaled by
         # themselves, and added to them.
@@ -99,6 +103,25 @@ class Running:
             if (old := before[id(one)]) is not None:
                 one.grad = old if one.grad is None else old.add_(one.grad)
         return torch.stack([one.detach() for one in losses]).mean() if self.last else None
+
+    def _check(self, batch: Sequence[Any], target: Any) -> None:
+        """Refuse what stages were not made for: their messages have one size. ValueError."""
+        if not self._has_loss:
+            raise ValueError("the pipeline was made without a loss: pipeline(..., loss=) is needed "
+                             "to train")
+        if self.last and target is None:
+            raise ValueError("the batch has no target: step(..., target=) is needed for the loss")
+        if len(batch) == len(self._inputs):
+            for number, (given, form) in enumerate(zip(batch, self._inputs, strict=True)):
+                wanted = [self.microbatches * size for size in form.shape[:1]] + [*form.shape[1:]]
+                if isinstance(given, torch.Tensor) and list(given.shape) != wanted:
+                    raise ValueError(f"argument {number} of the batch is {list(given.shape)}: "
+                                     f"{wanted} is possible, {self.microbatches} microbatches of "
+                                     f"{list(form.shape)}")
+        for one in tree_leaves(target):
+            if isinstance(one, torch.Tensor) and one.dim() and len(one) % self.microbatches:
+                raise ValueError(f"the target is {list(one.shape)}: a multiple of the "
+                                 f"{self.microbatches} microbatches is possible")
 
     def add_up_shared(self) -> None:
         """Add the gradients of tied parameters up among their ranks."""

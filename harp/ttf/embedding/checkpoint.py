@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from harp.angelptm.checkpoint import Tensors
+    from harp.angelptm.checkpoint import Stored, Tensors
     from harp.ttf.embedding.table import Table
 
 FORMAT = "harp.ttf.embedding/1"
@@ -280,7 +280,7 @@ def _open(path: Path, tables: dict[str, DynamicEmbedding]) -> dict[str, _Part]:
     """Map a file and check it against the tables. CheckpointError."""
     found = read_tensors(path)
     try:
-        about = json.loads(bytes(found["about"]))["tables"]
+        about = json.loads(bytes(found["about"].data))["tables"]
         parts = {name: _part(found, name, about[name]) for name in about}
     except (KeyError, ValueError, TypeError, AttributeError, RecursionError):
         raise CheckpointError(f"{path} is no file of dynamic tables") from None
@@ -295,14 +295,15 @@ def _open(path: Path, tables: dict[str, DynamicEmbedding]) -> dict[str, _Part]:
     return parts
 
 
-def _part(found: dict[str, memoryview], name: str, about: dict[str, Any]) -> _Part:
+def _part(found: dict[str, Stored], name: str, about: dict[str, Any]) -> _Part:
     arrays = {}
     for field, kind, shape in (("keys", np.int64, (-1,)), ("gone", np.int64, (-1,)),
                                ("rows", np.float32, (-1, about["dim"])),
                                *((field, np.uint32, (-1,)) for field in TIMES)):
-        arrays[field] = np.frombuffer(found[f"{name}.{field}"], kind).reshape(shape)
+        arrays[field] = np.frombuffer(found[f"{name}.{field}"].data, kind).reshape(shape)
     n = len(arrays["keys"])
-    arrays["state"] = np.frombuffer(found[f"{name}.state"], np.float32).reshape(n, about["floats"])
+    state = np.frombuffer(found[f"{name}.state"].data, np.float32)
+    arrays["state"] = state.reshape(n, about["floats"])
     if any(len(arrays[field]) != n for field in ("rows", *TIMES)):
         raise ValueError(f"the tensors of {name} differ in length")
     return _Part(about, arrays)

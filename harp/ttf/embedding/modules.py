@@ -12,6 +12,7 @@ of `harp.ttf.embedding.checkpoint` keep them, and a `state_dict` has neither.
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -20,13 +21,11 @@ from torch import nn
 
 from harp.nearest import did_you_mean
 from harp.ttf.embedding.operators import FeatureSet, check_offsets, look_up, plain
-from harp.ttf.embedding.optimizers import SGD
+from harp.ttf.embedding.optimizers import SGD, Settings
 from harp.ttf.embedding.table import DIRTY, Table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from harp.ttf.embedding.optimizers import Settings
 
 Ids: TypeAlias = "torch.Tensor | tuple[torch.Tensor, ...]"
 """Ids; with offsets; with offsets and weights."""
@@ -34,6 +33,8 @@ Ids: TypeAlias = "torch.Tensor | tuple[torch.Tensor, ...]"
 
 def whole_ids(ids: torch.Tensor, name: str = "ids") -> torch.Tensor:
     """Give ids as a flat int64 tensor on the host. TypeError if they are no integers."""
+    if not isinstance(ids, torch.Tensor):
+        raise TypeError(f"{name} are a {type(ids).__name__}: ids are a tensor, of torch.int64")
     if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
         raise TypeError(f"{name} are of {ids.dtype}: ids are integers, of torch.int64")
     if ids.dtype is torch.int64 and ids.is_cpu and ids.is_contiguous():
@@ -87,7 +88,10 @@ class DynamicEmbedding(Looking):
         over its ranks.
         """
         super().__init__()
-        self.optimizer = optimizer or SGD()
+        self.optimizer = SGD() if optimizer is None else optimizer
+        if not isinstance(self.optimizer, Settings):
+            raise ValueError(f"optimizer={optimizer!r}: SGD(), Adagrad(), Adam() or FTRL() of "
+                             "harp.ttf.embedding")
         self.table = Table(dim, self.optimizer, seed=seed, bound=bound, admit=admit, expect=expect,
                            shards=shards, memory_bytes=memory_bytes, folder=folder)
         self.tables, self.padding_idx, self.exchange = [self.table], padding_idx, exchange
@@ -136,8 +140,11 @@ class DynamicEmbedding(Looking):
         """
         for name, value in (("idle", idle), ("age", age), ("below", below), ("norm", norm),
                             ("most", most)):
-            if value is not None and (value < 0 or (name == "most" and not value)):
-                raise ValueError(f"{name}={value}: {'at least 1' if name == 'most' else '>= 0'}")
+            kind = Real if name == "norm" else int
+            least = 1 if name == "most" else 0
+            if value is not None and not (isinstance(value, kind) and value >= least):
+                raise ValueError(f"{name}={value!r}: {'a number' if kind is Real else 'an integer'}"
+                                 f" of at least {least}")
         now, going, staying = self.table.clock, [], []
         for heads, values in self.table.read(values=norm is not None):
             bad = np.zeros(len(heads), dtype=bool)
@@ -257,6 +264,9 @@ class EmbeddingCollection(Looking):
         first = next(iter(self.bags.values()), bag)
         if name in self.bags:
             raise ValueError(f"feature {name!r} is there already")
+        if not name or "." in name or hasattr(self.bags, name):
+            raise ValueError(f"feature {name!r}: torch's modules allow no such name; "
+                             f"{(name.replace('.', '_') or 'feature') + '_'!r} is possible")
         if bag.mode == "max":
             raise ValueError(f"feature {name!r}: mode 'max' is not for collections")
         if bag.optimizer != first.optimizer or bag.exchange is not first.exchange:
@@ -267,11 +277,12 @@ class EmbeddingCollection(Looking):
         self._gather()
 
     def drop(self, name: str) -> DynamicEmbeddingBag:
-        """Take a feature out; others are as before."""
+        """Take a feature out, and forget gradients that wait for it; others are as before."""
         if name not in self.bags:
             raise ValueError(f"there is no feature {name!r}{did_you_mean(name, self.bags)}")
         bag: DynamicEmbeddingBag = self.bags.pop(name)
         bag.anchor = nn.Parameter(torch.zeros(1))
+        bag.table.drop()
         self._gather()
         return bag
 
@@ -288,6 +299,8 @@ class EmbeddingCollection(Looking):
         rows = self._rows_of_plain_ids(features)
         if rows is None:
             keys, places, weights, counts = self._calls(features)
+            if not keys:
+                return {}
             # A set would bind a compiled call to a number of bags.
             if any(bags != counts[0] for bags in counts):
                 raise ValueError(f"features have {min(counts)} to {max(counts)} bags: equally many")
@@ -316,13 +329,15 @@ class EmbeddingCollection(Looking):
 
     def prefetch(self, features: Mapping[str, Ids]) -> None:
         """Have rows on their way ahead of `forward`, whose argument this is."""
-        self._prefetch(self._calls(features)[0])
+        if keys := self._calls(features)[0]:
+            self._prefetch(keys)
 
     def _calls(self, features: Mapping[str, Ids]) -> tuple[list[Any], ...]:
         """Check what a caller gave. Returns ids, offsets, weights and numbers of bags."""
         if features.keys() != self.bags.keys():
-            raise ValueError(f"features {', '.join(features)}: there are {', '.join(self.bags)}")
+            raise ValueError(f"features {', '.join(features) or 'none'}: there are "
+                             f"{', '.join(self.bags) or 'none'}")
         calls = [bag.bags(*given) if isinstance(given := features[name], tuple) and len(given) > 2
                  else bag.bags(*given, None) if isinstance(given, tuple)
                  else bag.bags(given, None, None) for name, bag in self.bags.items()]
-        return tuple(map(list, zip(*calls, strict=True)))
+        return tuple(map(list, zip(*calls, strict=True))) or ([], [], [], [])

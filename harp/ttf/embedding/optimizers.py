@@ -16,7 +16,9 @@ held against these by tests; FTRL and row-wise Adagrad against the formulas of t
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import asdict, dataclass
+from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -30,6 +32,16 @@ if TYPE_CHECKING:
     from harp.ttf.embedding.table import Table
 
 
+def _check_least(settings: Any, **bounds: float) -> None:
+    """Refuse numbers below their bounds, and what is no number. ValueError."""
+    for name, least in bounds.items():
+        value: Any = getattr(settings, name)
+        is_number = isinstance(value, Real | torch.Tensor)
+        if not is_number or not value >= least:
+            raise ValueError(f"{type(settings).__name__}: {name}={value!r}: a number of at least "
+                             f"{least:g}")
+
+
 @dataclass(frozen=True)
 class SGD:
     """Plain descent: no state."""
@@ -37,6 +49,10 @@ class SGD:
     lr: float = 1e-2
     optimizer: ClassVar[int] = lib.HARP_EMBEDDING_SGD
     first_state: ClassVar[float] = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse what is out of bounds."""
+        _check_least(self, lr=0)
 
     def floats(self, dim: int) -> int:
         """Give the size of a row's state."""
@@ -58,6 +74,10 @@ class Adagrad:
     eps: float = 1e-10
     initial: float = 0.0
     rowwise: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what is out of bounds."""
+        _check_least(self, lr=0, eps=0, initial=0)
 
     @property
     def optimizer(self) -> int:
@@ -89,6 +109,14 @@ class Adam:
     optimizer: ClassVar[int] = lib.HARP_EMBEDDING_ADAM
     first_state: ClassVar[float] = 0.0
 
+    def __post_init__(self) -> None:
+        """Refuse what is out of bounds."""
+        _check_least(self, lr=0, eps=0)
+        if not (isinstance(self.betas, tuple | list) and len(self.betas) == 2
+                and all(isinstance(beta, Real | torch.Tensor) and 0 <= beta < 1
+                        for beta in self.betas)):
+            raise ValueError(f"Adam: betas={self.betas!r}: two numbers from 0 to below 1")
+
     def floats(self, dim: int) -> int:
         """Give the size of a row's state."""
         return 2 * dim
@@ -114,6 +142,10 @@ class FTRL:
     l2: float = 0.0
     optimizer: ClassVar[int] = lib.HARP_EMBEDDING_FTRL
     first_state: ClassVar[float] = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse what is out of bounds; a rate of 0 would be divided by."""
+        _check_least(self, lr=sys.float_info.min, beta=0, l1=0, l2=0)
 
     def floats(self, dim: int) -> int:
         """Give the size of a row's state."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
@@ -34,6 +34,8 @@ assert HEAD.itemsize == ffi.sizeof("struct harp_record")
 assert BAGS.itemsize == ffi.sizeof("struct harp_embedding_bags")
 WIDEST = 4096
 """Floats of a row: TABLE_DIM_MOST."""
+MOST_BOUND = 1e30
+"""Of first rows, which are drawn in float32."""
 PART = 1 << 16
 """Records that are read at once."""
 
@@ -63,6 +65,10 @@ class Table:
                 ("expect", expect, 1, 1 << 29), ("shards", shards or 1, 1, 64)):
             if not isinstance(value, int) or not least <= value <= most:
                 raise ValueError(f"{name}={value!r}: an integer from {least} to {most}")
+        if not isinstance(seed, int):
+            raise ValueError(f"seed={seed!r}: an integer")
+        if not isinstance(bound, int | float) or not 0 <= bound <= MOST_BOUND:
+            raise ValueError(f"bound={bound!r}: a number from 0 to {MOST_BOUND:g}")
         self.dim, self.optimizer, self.seed, self.bound = dim, optimizer, seed, bound
         self._admission = admit, expect
         self.floats = dim + optimizer.floats(dim)
@@ -70,7 +76,7 @@ class Table:
         self.steps = 0
         """Steps of the optimizer."""
         self.gone: list[np.ndarray] = []
-        """Keys that were removed since the last save."""
+        """Keys that were removed since the last save, if there was one."""
         self.saved_as = ""
         """The id of the last checkpoint that was saved or loaded."""
         self._clock = 0
@@ -94,6 +100,11 @@ class Table:
             raise ValueError(f"memory_bytes={memory_bytes!r}: an integer of at least {least}, a "
                              "row for each shard")
         _check(lib.harp_embedding_cap(self.at, os.fsencode(folder), memory_bytes))
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """Refuse copies. TypeError."""
+        raise TypeError("a dynamic table is neither copied nor pickled: save(model, folder) and "
+                        "load(other, folder) of harp.ttf.embedding.checkpoint carry its rows")
 
     @property
     def rows(self) -> int:
@@ -127,8 +138,8 @@ class Table:
 
     @clock.setter
     def clock(self, now: int) -> None:
-        if not 0 <= now < 2 ** 32:
-            raise ValueError(f"clock={now}: an integer from 0 to 2^32 - 1")
+        if not isinstance(now, int) or not 0 <= now < 2 ** 32:
+            raise ValueError(f"clock={now!r}: an integer from 0 to 2^32 - 1")
         self._clock = now
         lib.harp_embedding_set_clock(self.at, now)
 
@@ -142,7 +153,7 @@ class Table:
         gone = np.zeros(len(keys), dtype=np.uint8)
         removed = lib.harp_embedding_remove(self.at, ffi.from_buffer("int64_t[]", keys), len(keys),
                                             ffi.from_buffer("uint8_t[]", gone))
-        if removed:
+        if removed and self.saved_as:  # a delta is of a checkpoint
             self.gone.append(keys[gone.view(bool)])
         return int(removed)
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import nn
 
+from harp.angelptm import checkpoint
 from harp.angelptm.checkpoint import CheckpointError
 from tests.harp.angelptm.models import (
+    RATE,
     Tied,
     batches,
     config,
@@ -57,6 +62,92 @@ def test_the_model_is_a_plain_state_dict(tmp_path):
     plain = Tied()
     plain.load_state_dict(load_file(tmp_path / "tag" / "model.safetensors"))
     assert all(map(torch.equal, plain.parameters(), expected))
+
+
+class Beside(nn.Module):
+    """A model with tensors beside its pages: buffers, and weights that are tied and not trained."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.norm = nn.Linear(8, 8), nn.BatchNorm1d(8)
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.second.weight = self.first.weight
+        self.first.weight.requires_grad_(requires_grad=False)
+
+    def forward(self, given):
+        return self.second(self.first(self.norm(self.layer(given))))
+
+
+PRECISIONS = [{}, {"bf16": {"enabled": True}}, {"fp16": {"enabled": True}}]
+
+
+@pytest.mark.parametrize("saved", PRECISIONS)
+@pytest.mark.parametrize("loaded", PRECISIONS)
+def test_another_precision_loads_what_lies_beside_pages(tmp_path, saved, loaded):
+    with engine_of(seeded(Beside), config(**saved)) as engine:
+        engine.module(torch.randn(16, 8, dtype=engine.dtype))  # so that buffers are not round
+        engine.save_checkpoint(tmp_path, 5)
+        expected = {name: one.float() for name, one in engine.module.state_dict().items()}
+    with engine_of(seeded(Beside, seed=1), config(**loaded)) as engine:
+        engine.load_checkpoint(tmp_path)
+        for name, one in engine.module.state_dict().items():
+            torch.testing.assert_close(one.float(), expected[name], rtol=2e-2, atol=1e-3)
+    Beside().load_state_dict(load_file(tmp_path / "5" / "model.safetensors"))
+
+
+def test_a_model_of_another_shape_is_refused(tmp_path):
+    with engine_of(nn.Linear(4, 8, bias=False), config()) as engine:
+        engine.save_checkpoint(tmp_path)
+    with engine_of(nn.Linear(8, 4, bias=False), config()) as engine, pytest.raises(
+            CheckpointError, match=r"tensor weight is float32 \[8, 4\], and the model's is float32 "
+                                   r"\[4, 8\]"):
+        engine.load_checkpoint(tmp_path)
+
+
+def steps_of(optimizer):
+    return torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 4], 0.5)
+
+
+def test_a_scheduler_goes_on_where_it_was(tmp_path):
+    with engine_of(seeded(), config(), lr_scheduler=steps_of) as engine:
+        train(engine, batches(3))
+        engine.save_checkpoint(tmp_path)
+    with engine_of(seeded(), config(), lr_scheduler=steps_of) as engine:
+        engine.load_checkpoint(tmp_path)
+        train(engine, batches(1))
+        assert engine.get_lr() == [RATE / 4]
+        file = tmp_path / "global_step3" / "scheduler.pt"
+        file.write_bytes(file.read_bytes()[:-40])
+        with pytest.raises(CheckpointError, match=r"scheduler.pt is no state of a scheduler"):
+            engine.load_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize(("state", "sentence"), [
+    ({"random": torch.zeros(1)}, "client_state cannot be saved, for JSON cannot hold it: .*Tensor"),
+    ([1], "client_state is a list: an object is possible")])
+def test_a_state_that_cannot_be_saved_leaves_the_last_checkpoint(tmp_path, state, sentence):
+    with engine_of(seeded(), config()) as engine:
+        engine.save_checkpoint(tmp_path, "one")
+        with pytest.raises(CheckpointError, match=sentence):
+            engine.save_checkpoint(tmp_path, "two", state)
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["latest", "one"]
+        engine.load_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("call", ["write_tensors", "publish"])
+def test_a_disk_that_is_full_is_a_sentence_and_leaves_the_last_checkpoint(tmp_path, monkeypatch,
+                                                                          call):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with engine_of(seeded(), config()) as engine:
+        engine.save_checkpoint(tmp_path, "one")
+        monkeypatch.setattr(checkpoint, call, full)
+        with pytest.raises(CheckpointError, match=r"two.new cannot be written: No space left on "
+                                                  "device; the last checkpoint is as it was"):
+            engine.save_checkpoint(tmp_path, "two")
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["latest", "one"]
+        engine.load_checkpoint(tmp_path)
 
 
 @long

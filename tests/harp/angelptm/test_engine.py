@@ -226,3 +226,71 @@ def test_a_script_asks_for_the_rate_and_passes_what_it_does_not_have():
         assert engine.get_lr() == [0.5]
     with pytest.raises(ConfigError, match="initialize: training_data has no effect"):
         initialize(model=seeded(), config=config(), training_data=[1])
+
+
+@pytest.mark.parametrize("model", [torch.nn.ReLU(), seeded().requires_grad_(requires_grad=False)],
+                         ids=["no parameters", "none that is trained"])
+def test_a_model_without_anything_to_train_is_refused_with_a_sentence(model):
+    with pytest.raises(ConfigError, match="no parameter is trained"):
+        initialize(model=model, config=config())
+
+
+def test_groups_may_be_iterators_and_parameters_may_have_names():
+    first, second, third = seeded(), seeded(), seeded()
+    losses = by_torch(first, batches(3))
+    for model, given in ((second, second.named_parameters()), (
+            third, [{"params": iter(third.parameters()), "lr": RATE}])):
+        with engine_of(model, config(), model_parameters=given) as engine:
+            torch.testing.assert_close(train(engine, batches(3)), losses, rtol=0, atol=1e-6)
+
+
+def test_a_group_that_comes_later_is_refused_with_a_sentence():
+    with engine_of(seeded(), config()) as engine, pytest.raises(
+            ConfigError, match="a group of parameters cannot be added"):
+        engine.optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(1))]})
+
+
+def test_a_rate_may_be_a_tensor(tmp_path):
+    models = [seeded(), seeded()]
+    first, second = (torch.optim.AdamW(model.parameters(), torch.tensor(RATE)) for model in models)
+    losses = by_torch(models[0], batches(3), optimizer=first)
+    with engine_of(models[1], config(), optimizer=second) as engine:
+        torch.testing.assert_close(train(engine, batches(3)), losses, rtol=0, atol=1e-6)
+        engine.save_checkpoint(tmp_path)
+        engine.load_checkpoint(tmp_path)
+        assert engine.get_lr() == pytest.approx([RATE])
+
+
+def test_decoupled_decay_of_torchs_adam_is_decoupled():
+    models = [seeded(), seeded()]
+    first, second = (torch.optim.Adam(model.parameters(), RATE, weight_decay=0.5,
+                                      decoupled_weight_decay=True) for model in models)
+    losses = by_torch(models[0], batches(5), optimizer=first)
+    with engine_of(models[1], config(), optimizer=second) as engine:
+        torch.testing.assert_close(train(engine, batches(5)), losses, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("caps", [{}, {"device": 14, "host": 160}], ids=["all", "little"])
+def test_what_a_script_writes_between_steps_is_what_trains_on(tmp_path, caps):
+    """In 16 bits, too, where the next update is of masters; what is not written keeps these."""
+    other, data = seeded(seed=5).bfloat16().state_dict(), batches(6)
+    with engine_of(seeded(seed=5).bfloat16(), config(bf16={"enabled": True})) as engine:
+        expected = train(engine, data[:3]), parameters_of(engine)
+    far = seeded()
+    for one in far.parameters():
+        torch.nn.init.constant_(one, 7.0)
+    with engine_of(far, config(bf16={"enabled": True}, **caps)) as engine:
+        engine.module.load_state_dict(other)
+        assert train(engine, data[:3]) == expected[0]
+        assert all(map(torch.equal, parameters_of(engine), expected[1]))
+        engine.save_checkpoint(tmp_path)
+        train(engine, data[3:])
+        expected = parameters_of(engine)
+    with engine_of(seeded(), config(bf16={"enabled": True}, **caps)) as engine:
+        engine.load_checkpoint(tmp_path)
+        for tokens in data[3:]:
+            train(engine, [tokens])
+            with torch.no_grad():
+                for one in engine.module.parameters():
+                    one.clamp_(-10, 10)
+        assert all(map(torch.equal, parameters_of(engine), expected))

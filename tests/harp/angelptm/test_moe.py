@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import math
 import re
 from concurrent.futures import Future
 from pathlib import Path
@@ -132,9 +134,11 @@ def expert(_):
 
 
 @pytest.mark.parametrize(("how", "sentence"), [
-    ({"top_k": 5}, "top_k is 5; allowed is 1 or more, up to the 4 experts"),
-    ({"chunks": 0}, "chunks is 0; allowed is 1 or more"),
-    ({"capacity_factor": -1.0}, "capacity_factor is -1.0; allowed is more than 0"),
+    ({"top_k": 5}, "top_k is 5; allowed is a whole number of 1 or more, up to the 4 experts"),
+    ({"top_k": "2"}, "top_k is '2'; allowed is a whole number of 1 or more, up to the 4 experts"),
+    ({"chunks": 0}, "chunks is 0; allowed is a whole number of 1 or more"),
+    ({"capacity_factor": -1.0}, "capacity_factor is -1.0; allowed is a number of more than 0"),
+    ({"capacity_factor": math.inf}, "capacity_factor is inf; allowed is a number of more than 0"),
     ({"way": "once"}, "way is 'once'; did you mean 'once-per-host'? (allowed: direct, ")])
 def test_an_impossible_layer_is_refused_in_one_sentence(how, sentence):
     with pytest.raises(ValueError, match=re.escape(sentence)):
@@ -149,6 +153,28 @@ def test_tokens_of_another_kind_are_refused():
         layer(torch.zeros(3, 8, dtype=torch.float16))
     with pytest.raises(ValueError, match="6 experts are not as many for each of the 4 ranks"):
         Places(6, (0, 0, 1, 1))
+
+
+def test_an_expert_that_changes_the_width_is_refused():
+    layer = MoE(8, 2, 1, lambda _: torch.nn.Linear(8, 5))
+    with pytest.raises(ValueError, match=r"expert 0 gives \[\d, 5\] for \[\d, 8\]; allowed is the"):
+        layer(torch.randn(4, 8))
+
+
+def test_a_layer_that_was_called_can_be_copied():
+    layer = MoE(8, 4, 2, lambda _: torch.nn.Linear(8, 8))
+    x = torch.randn(4, 8)
+    y = layer(x)
+    assert torch.equal(copy.deepcopy(layer)(x), y)
+    assert layer.balance.requires_grad
+
+
+def test_second_derivatives_are_refused_and_not_wrong():
+    layer = MoE(8, 4, 2, lambda _: torch.nn.Linear(8, 8))
+    x = torch.randn(4, 8, requires_grad=True)
+    slope, = torch.autograd.grad((layer(x) ** 2).sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        slope.sum().backward()
 
 
 def test_the_loss_of_balance_is_one_where_all_are_used_alike():

@@ -36,7 +36,7 @@ REFUSED = {
     "grad": "torch.autograd.grad(loss_of(engine, tokens), [model.scale])",
 }
 PROGRAM = """
-import copy, io, json, pickle, sys
+import copy, dataclasses, io, json, pickle, sys
 import numpy, torch
 import harp.angelptm
 from tests.harp.angelptm.models import batches, config, engine_of, loss_of, seeded, train
@@ -74,6 +74,27 @@ with engine_of(seeded(), config(14, 160)) as engine:
         loss_of(model, tokens).backward()
     except RuntimeError as error:
         found["its own call"] = str(error)
+@dataclasses.dataclass
+class Words:
+    chances: torch.Tensor
+class Hiding(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.own = seeded()
+    def forward(self, tokens):
+        self.chances = self.own(tokens)
+        return Words(self.chances) if self.answers else None
+for hiding in (True, False):
+    with engine_of(Hiding(), config(14, 160)) as engine:
+        engine.module.answers = hiding
+        engine(tokens)
+        engine.backward(engine.module.chances.sum())
+        engine.step()
+        try:
+            engine(tokens)
+            engine.module.chances.sum().backward()
+        except harp.angelptm.HiddenError as error:
+            found[f"hidden {hiding}"] = str(error)
 print(json.dumps(found))
 """
 
@@ -104,3 +125,8 @@ def test_access_to_its_memory_is_refused_in_a_sentence(found, what):
 
 def test_a_model_that_is_called_without_its_engine_has_no_gradients(found):
     assert "does not require grad" in found["its own call"]
+
+
+@pytest.mark.parametrize("hiding", [True, False], ids=["in a dataclass", "in an attribute"])
+def test_outputs_that_are_hidden_are_refused_to_another_backward_pass_too(found, hiding):
+    assert "call engine.backward(loss)" in found[f"hidden {hiding}"]

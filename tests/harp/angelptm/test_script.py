@@ -34,10 +34,7 @@ x = torch.randn(4, 8)
 for step in range(args.steps * engine.gradient_accumulation_steps()):
     loss = engine(x).square().mean()
     engine.backward(loss)
-    boundary = engine.is_gradient_accumulation_boundary()
     engine.step()
-    if boundary:
-        scheduler.step()
 engine.save_checkpoint("kept", client_state={"step": step})
 _, state = engine.load_checkpoint("kept")
 print(json.dumps([engine.local_rank, engine.get_lr()[0], engine.get_global_grad_norm(), float(loss),
@@ -60,6 +57,48 @@ def test_a_script_as_users_write_it(tmp_path):
     assert rate == pytest.approx(0.01 / 7)
     assert norm > 0
     assert 0 < loss < 0.5
+
+
+def test_a_micro_batch_is_the_last_of_its_step_until_step_is_called():
+    with engine_of(seeded(), config(gradient_accumulation_steps=3)) as engine:
+        said = []
+        for batch in batches(6):
+            before = engine.is_gradient_accumulation_boundary()
+            engine.backward(loss_of(engine, batch))
+            said.append((before, engine.is_gradient_accumulation_boundary()))
+            engine.step()
+        assert said == 2 * [(False, False), (False, False), (True, True)]
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["a function", "of torch's own optimizer"])
+@pytest.mark.filterwarnings("error:Detected call of `lr_scheduler.step")
+def test_the_engine_steps_the_scheduler_that_it_was_given(own):
+    def halved(optimizer):
+        return torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+
+    model = seeded()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3) if own else None
+    with engine_of(model, config(gradient_accumulation_steps=2), optimizer=optimizer,
+                   lr_scheduler=halved(optimizer) if own else halved) as engine:
+        rates = []
+        for batch in batches(6):
+            engine.backward(loss_of(engine, batch))
+            engine.step()
+            rates += engine.get_lr()
+        assert rates == [1e-3, 5e-4, 5e-4, 2.5e-4, 2.5e-4, 1.25e-4]
+
+
+def test_a_scheduler_waits_where_an_update_is_skipped():
+    def halved(optimizer):
+        return torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+
+    how = config(fp16={"enabled": True, "initial_scale_power": 4})
+    with engine_of(seeded(), how, lr_scheduler=halved) as engine:
+        for factor in (float("inf"), 1.0):
+            engine.backward(loss_of(engine, batches(1)[0]) * factor)
+            engine.step()
+        assert engine.skipped_steps == 1
+        assert engine.get_lr() == [5e-4]
 
 
 @pytest.mark.parametrize("clipping", [0.5, 1e9])

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.utils._pytree import tree_unflatten
 
@@ -120,6 +121,31 @@ def test_an_impossible_request_is_one_sentence():
         pipeline(made("gpt"), example, stages=500)
     with pytest.raises(CapacityError, match=r"no cut into 2 stages fits into 0.0 MiB a stage"):
         pipeline(made("gpt"), example, stages=2, memory=Memory(1000))
+
+
+@pytest.fixture
+def one_rank():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_a_batch_of_another_size_is_refused_before_anything_is_sent():
+    """A data loader's last batch, for instance: messages between stages have one size."""
+    example, target = batch("gpt", 2)
+    running = pipeline(made("gpt"), example, 1, loss=loss_of, target=target).start(
+        "1f1b", microbatches=2)
+    (words,), target = batch("gpt", 4)
+    running.step(words, target=target)
+    with pytest.raises(ValueError, match=r"argument 0 of the batch is \[3, 12\]: \[4, 12\] is"):
+        running.step(words[:3], target=target)
+    with pytest.raises(ValueError, match=r"the target is \[3, .*\]: a multiple of the 2 micro"):
+        running.step(words, target=target[:3])
+    with pytest.raises(ValueError, match="the batch has no target"):
+        running.step(words)
+    with pytest.raises(ValueError, match="made without a loss"):
+        pipeline(made("gpt"), example, 1).start("gpipe", 2).step(words)
 
 
 def test_sizes_are_those_of_the_model():

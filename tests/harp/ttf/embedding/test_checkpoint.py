@@ -108,6 +108,19 @@ def test_deltas_have_what_changed_and_what_went(tmp_path):
         save(model, tmp_path, delta=True)
 
 
+def test_ids_that_go_are_kept_for_a_delta_only(tmp_path):
+    """Without a checkpoint there is none to come, and the list would grow for ever."""
+    module = DynamicEmbedding(4)
+    optimizer, table = TableOptimizer(module), module.table
+    for save_first in (False, True):
+        module(torch.arange(9)).sum().backward()
+        optimizer.step()
+        if save_first:
+            save(module, tmp_path)
+        assert module.remove(torch.arange(5)) == 5
+        assert sum(map(len, table.gone)) == (5 if save_first else 0)
+
+
 def test_the_format_is_as_documented(tmp_path):
     module = DynamicEmbedding(2, optimizer=Adagrad(), bound=0.5)
     module.table.clock = 8

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +12,7 @@ import torch._dynamo.testing
 from torch import nn
 
 from harp.ttf.embedding import (
+    FTRL,
     SGD,
     Adagrad,
     Adam,
@@ -325,6 +329,25 @@ def test_batches_of_many_sizes_are_compiled_twice_and_without_a_break():
     assert [table.rows for table in model.tables] == [96, 96]
 
 
+def test_a_feature_that_goes_takes_no_gradient_along():
+    bag = DynamicEmbeddingBag(4, optimizer=SGD(1.0), bound=0)
+    model = EmbeddingCollection({"a": DynamicEmbeddingBag(4, optimizer=SGD(1.0)), "b": bag})
+    optimizer, ids = TableOptimizer(model), torch.tensor([[1]])
+    model({"a": ids, "b": ids})["b"].sum().backward()
+    model.add("b", model.drop("b"))
+    optimizer.zero_grad()
+    model({"a": ids, "b": ids})["b"].sum().backward()
+    optimizer.step()
+    assert torch.equal(bag(ids), torch.full((1, 4), -1.0))
+
+
+def test_a_collection_without_features_gives_none():
+    model = EmbeddingCollection({"a": DynamicEmbeddingBag(4)})
+    model.drop("a")
+    model.prefetch({})
+    assert model({}) == EmbeddingCollection()({}) == {}
+
+
 def test_features_come_and_go():
     model = EmbeddingCollection({"a": DynamicEmbeddingBag(4), "b": DynamicEmbeddingBag(3)})
     ids = torch.arange(6).reshape(3, 2)
@@ -344,7 +367,26 @@ def test_features_come_and_go():
     (lambda: DynamicEmbeddingBag(4, mode="maen"), "mode='maen': sum, mean, max; did you mean"),
     (lambda: DynamicEmbedding(4, admit=0), "admit=0: an integer from 1 to 255"),
     (lambda: DynamicEmbedding(4, expect=0), "expect=0: an integer from 1"),
-    (lambda: DynamicEmbedding(4).evict(most=0), "most=0: at least 1"),
+    (lambda: DynamicEmbedding(4).evict(most=0), "most=0: an integer of at least 1"),
+    (lambda: DynamicEmbedding(4).evict(idle=1.5), "idle=1.5: an integer of at least 0"),
+    (lambda: DynamicEmbedding(4).evict(norm="3"), "norm='3': a number of at least 0"),
+    (lambda: DynamicEmbedding(4)([1, 2]), "ids are a list: ids are a tensor, of torch.int64"),
+    (lambda: DynamicEmbedding(4, bound=float("nan")), "bound=nan: a number from 0 to"),
+    (lambda: DynamicEmbedding(4, bound=-1), "bound=-1: a number from 0 to"),
+    (lambda: DynamicEmbedding(4, seed="a"), "seed='a': an integer"),
+    (lambda: DynamicEmbedding(4, optimizer=Adam), r"optimizer=.*Adam.*: SGD\(\), Adagrad\(\), Ad"),
+    (lambda: DynamicEmbedding(4, optimizer="adam"), r"optimizer='adam': SGD\(\), Adagrad"),
+    (lambda: Adam(lr=-1), "Adam: lr=-1: a number of at least 0"),
+    (lambda: Adam(betas=(0.9, 1.0)), r"Adam: betas=\(0.9, 1.0\): two numbers from 0 to below 1"),
+    (lambda: SGD(lr=float("nan")), "SGD: lr=nan: a number of at least 0"),
+    (lambda: Adagrad(eps="1"), "Adagrad: eps='1': a number"),
+    (lambda: FTRL(lr=0), "FTRL: lr=0: a number of at least"),
+    (lambda: copy.deepcopy(nn.Sequential(DynamicEmbedding(4))), "neither copied nor pickled: save"),
+    (lambda: pickle.dumps(DynamicEmbedding(4)), "neither copied nor pickled: save"),
+    (lambda: EmbeddingCollection({"items": DynamicEmbeddingBag(2)}),
+     "feature 'items': torch's modules allow no such name; 'items_' is possible"),
+    (lambda: EmbeddingCollection({"a.b": DynamicEmbeddingBag(2)}), "'a_b_' is possible"),
+    (lambda: EmbeddingCollection({"a": DynamicEmbeddingBag(2)})({}), "features none: there are a"),
     (lambda: DynamicEmbeddingBag(4)(torch.arange(4), torch.tensor([0, 3, 2])),
      r"offsets\[2\] is 2: offsets begin with 0, never fall, and end at the number of ids, .* 4"),
     (lambda: DynamicEmbeddingBag(4)(torch.arange(4), torch.tensor([1, 3])), r"offsets\[0\] is 1"),
