@@ -77,6 +77,7 @@ four allreduces of 101 MB at 230 GB/s (3.1 ms) and the kernels that memory bound
 0.7 to 0.8."""
 _A100_40 = (40, 1555)
 _H100 = _rates(67, 494.7, 989.4, 1978.9)
+_MI300 = _rates(163.4, 653.7, 1307.4, 2614.9)
 
 KINDS = {kind.name: kind for kind in (
     GpuKind("P100", 16276, 732, _rates(10.6, half=21.2, bf16=False),
@@ -95,8 +96,13 @@ KINDS = {kind.name: kind for kind in (
     GpuKind("A100", 81920, 2039, _A100, _A100_SOURCE, _A100_REACHED, _A100_40),
     GpuKind("A100 PCIe", 81920, 1935, _A100, _A100_SOURCE, _A100_REACHED, _A100_40),
     GpuKind("A800", 81920, 2039, _A100, "NVIDIA A800 data sheet, 2022", _A100_REACHED),
+    GpuKind("RTX 6000 Ada", 49140, 960, _rates(91.1, 182.1, 364.2, 728.5),
+            "NVIDIA RTX 6000 Ada data sheet, 2022"),
+    GpuKind("RTX PRO 6000", 97887, 1597, _rates(120, 252, 503.8, 1007.6),
+            "NVIDIA RTX PRO 6000 Blackwell Server Edition data sheet, 2025"),
     GpuKind("L4", 23034, 300, _rates(30.3, 60, 121, 242), "NVIDIA L4 data sheet, 2023"),
     GpuKind("L40", 46068, 864, _rates(90.5, 90.5, 181, 362), "NVIDIA L40 data sheet, 2023"),
+    GpuKind("L20", 46068, 864, _rates(59.8, 59.8, 119.5, 239), "NVIDIA L20 data sheet, 2023"),
     GpuKind("L40S", 46068, 864, _rates(91.6, 183, 362, 733), "NVIDIA L40S data sheet, 2023"),
     GpuKind("RTX 3090", 24576, 936, _rates(35.6, 35.6, 71),
             "NVIDIA Ampere GA102 white paper, 2021"),
@@ -114,10 +120,22 @@ KINDS = {kind.name: kind for kind in (
     GpuKind("H200", 143771, 4800, _H100, "NVIDIA H200 data sheet (SXM), 2024"),
     GpuKind("B200", 183359, 7700, _rates(75, 1100, 2250, 4500),
             "NVIDIA HGX B200 data sheet, 2024"),
+    GpuKind("GH200", 97871, 4000, _H100, "NVIDIA GH200 data sheet, 2024"),
+    GpuKind("B300", 275040, 8000, _rates(75, 1100, 2250, 4500),
+            "NVIDIA HGX B300 data sheet, 2025"),
     GpuKind("GB200", 189471, 8000, _rates(80, 1250, 2500, 5000),
             "NVIDIA GB200 NVL72 data sheet, 2024"),
-    GpuKind("MI300X", 196592, 5300, _rates(163.4, 653.7, 1307.4, 2614.9),
+    GpuKind("GB300", 284208, 8000, _rates(80, 1250, 2500, 5000),
+            "NVIDIA GB300 NVL72 data sheet, 2025"),
+    GpuKind("MI250X", 65520, 1638, _rates(23.9, half=191.5),
+            "AMD Instinct MI250X data sheet, 2021; a GPU is one of its two dies, as torch sees it"),
+    GpuKind("MI300X", 196592, 5300, _MI300,
             "AMD Instinct MI300X data sheet, 2023"),
+    GpuKind("MI325X", 262128, 6000, _MI300, "AMD Instinct MI325X data sheet, 2024"),
+    GpuKind("MI350X", 294896, 8000, _rates(144.2, half=2306.9, fp8=4613.7),
+            "AMD Instinct MI350X data sheet, 2025"),
+    GpuKind("MI355X", 294896, 8000, _rates(157.3, half=2516.6, fp8=5033.2),
+            "AMD Instinct MI355X data sheet, 2025"),
 )}
 """Kinds by name."""
 _SIZE = re.compile(r"\b(\d{1,4}) ?Gi?B\b", re.IGNORECASE)
@@ -132,9 +150,13 @@ def kind_of(model: str) -> GpuKind | None:
 
 
 def memory_of(model: str) -> int | None:
-    """Bytes of memory of the GPU with this name; None if it is not known."""
+    """Bytes of memory of the GPU with this name; None if it is not known.
+
+    A size of more than twice the kind's is not its own: GH200 480GB names its CPU's memory.
+    """
     size = _SIZE.search(model)
     kind = kind_of(model)
     if kind is None:
         return None
-    return int(size[1]) << 30 if size else kind.memory_mib << 20
+    named = int(size[1]) << 30 if size else 0
+    return named if 0 < named <= kind.memory_mib << 21 else kind.memory_mib << 20

@@ -122,7 +122,9 @@ def test_a_known_gpu_computes_as_its_data_sheet_says(tmp_path, precision, tflops
 
 @pytest.mark.parametrize(("model", "gib"), [("A100", 80), ("A100-SXM4-40GB", 40), ("any", None),
                                             ("NVIDIA H100 80GB HBM3", 80), ("A10G", 22.5),
-                                            ("V100 16GB", 16), ("RTX3090", 24)])
+                                            ("V100 16GB", 16), ("RTX3090", 24),
+                                            ("NVIDIA GH200 480GB", 96), ("GH200 144GB", 144),
+                                            ("AMD Instinct MI325X", 256), ("NVIDIA GB300", 278)])
 def test_memory_is_that_of_the_model_or_of_its_name(model, gib):
     found = memory_of(model)
     assert found is None if gib is None else found / 2**30 == pytest.approx(gib, rel=0.01)
@@ -132,7 +134,10 @@ def test_memory_is_that_of_the_model_or_of_its_name(model, gib):
     ("NVIDIA A100-SXM4-80GB", 312, 2039), ("A100-SXM4-40GB", 312, 1555),
     ("NVIDIA A100 80GB PCIe", 312, 1935), ("A100-PCIE-40GB", 312, 1555),
     ("NVIDIA H100 80GB HBM3", 989.4, 3350), ("NVIDIA H100 PCIe", 756, 2039),
-    ("NVIDIA H100 NVL", 835.5, 3900)])
+    ("NVIDIA H100 NVL", 835.5, 3900), ("NVIDIA GB300", 2500, 8000),
+    ("NVIDIA GH200 480GB", 989.4, 4000),
+    ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 503.8, 1597),
+    ("NVIDIA RTX 6000 Ada Generation", 364.2, 960), ("AMD Instinct MI355X", 2516.6, 8000)])
 def test_forms_of_a_gpu_have_their_own_data_sheets(tmp_path, model, tflops, gbs):
     """Names as nvidia-smi prints them."""
     assert rate(tmp_path, {"model": model, "utilisation": "100%"}) == pytest.approx(tflops * 1e12)
