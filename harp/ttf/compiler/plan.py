@@ -21,7 +21,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from harp.ttf.compiler import buckets
-from harp.ttf.compiler.break_even import PASSES_OF_TRAINING, EagerTime
+from harp.ttf.compiler.break_even import LEAST_S, OF_A_MODULES_PARAMETER_S, EagerTime
 from harp.ttf.compiler.calls import Call, grown, linked, sliced
 from harp.ttf.compiler.decisions import Decision, fingerprint
 from harp.ttf.compiler.variants import (
@@ -63,7 +63,6 @@ class Plan:
         self._module, self._settings = module, settings
         self._name = fingerprint(module.state_dict(), type(module).__qualname__, str(module), key)
         self._grad = torch.is_grad_enabled()
-        self._trains = self._grad and any(each.requires_grad for each in module.parameters())
         self._autocast = self._autocast_now(call)
         self._dimensions = tuple(call.sizes)
         self._shapes: Counter[tuple[int, ...]] = Counter()
@@ -71,7 +70,9 @@ class Plan:
         self._counters = Counters(module)
         self._first_floats = call.floats
         self._changing_floats: set[int] = set()
-        self._eager = EagerTime(sum(1 for _ in module.parameters()), settings.after_s)
+        self._eager = EagerTime(
+            LEAST_S + OF_A_MODULES_PARAMETER_S * sum(1 for _ in module.parameters()),
+            settings.after_s)
         self._variants: dict[int, Variant] = {}
         self._any: Variant | None = None
         self._thread: threading.Thread | None = None
@@ -102,8 +103,7 @@ class Plan:
         self._learn(call)
         begin = time.perf_counter()
         result = self._module(*args, **kwargs)
-        forward_s = time.perf_counter() - begin
-        self._eager.add(forward_s * (PASSES_OF_TRAINING if self._trains else 1))
+        self._eager.add(time.perf_counter() - begin)
         self._counters.look()
         if self._is_time():
             self._begin()

@@ -27,7 +27,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from harp.ttf.compiler.break_even import EagerTime, check_after_s
+from harp.ttf.compiler.break_even import (
+    LEAST_S,
+    OF_A_STEPS_PARAMETER_S,
+    EagerTime,
+    check_after_s,
+)
 from harp.ttf.compiler.decisions import Decision, fingerprint
 from harp.ttf.compiler.variants import Variant, compiling, first_line, seconds_of
 
@@ -75,8 +80,8 @@ class Step:
         self._tensors = {place: torch.tensor(value) for place, value in self._last.items()
                          if place[1] == "lr"}
         self._calls = 0
-        self._eager = EagerTime(sum(len(group["params"]) for group in optimizer.param_groups),
-                                after_s)
+        parameters_n = sum(len(group["params"]) for group in optimizer.param_groups)
+        self._eager = EagerTime(LEAST_S + OF_A_STEPS_PARAMETER_S * parameters_n, after_s)
         self._thread: threading.Thread | None = None
         self.decision: Decision | None = None
 
