@@ -25,7 +25,7 @@ def say(*words):
 
 
 @pytest.mark.parametrize(("text", "sentence"), [
-    ("", "line 1, column 1"), ("[" * 100_000, "nested too deeply"), ("NaN", "NaN is no number"),
+    ("", "line 1, column 1"), ("[" * 200_000, "nested too deeply"), ("NaN", "NaN is no number"),
     ("9" * 5000, "too many digits"), (b"\xff", "not UTF-8")])
 def test_a_file_that_is_no_json_is_one_sentence(text, sentence):
     with pytest.raises(FileError, match=sentence):
@@ -83,7 +83,7 @@ def test_a_wrong_plan_is_one_sentence(tmp_path, change, sentence):
 
 
 def test_a_plan_that_is_nested_for_ever_is_one_sentence(tmp_path):
-    (tmp_path / "plan.json").write_text('{"ranks":' * 50_000)
+    (tmp_path / "plan.json").write_text('{"ranks":' * 200_000)
     done = say("env", "--plan", tmp_path / "plan.json")
     assert done.exit_code == 2
     assert "nested too deeply" in done.stderr

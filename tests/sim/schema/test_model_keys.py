@@ -187,7 +187,7 @@ def test_jobs_compute_at_their_own_precision(tmp_path):
     (LLAMA | {"model_type": "mistral3", "text_config": 5}, "text_config is no mapping"),
     ({"model_type": "vit", "id2label": 7} | LLAMA | {"model_type": "vit", "image_size": 8,
                                                      "patch_size": 2}, "id2label is no mapping"),
-    ('{"a":' * 50_000, "config.json is not JSON: nested too deeply"),
+    ('{"a":' * 200_000, "config.json is not JSON: nested too deeply"),
     ('{\n"a" 1}', "config.json:2: is not JSON: Expecting ':' delimiter"),
     ('{"a": ' + "9" * 5000 + "}", "a number has too many digits")])
 def test_the_field_at_fault_is_named(tmp_path, data, says):

@@ -331,7 +331,7 @@ def test_any_value_at_any_place_is_a_trace_or_one_sentence(tmp_path: Path, made:
 
 
 @pytest.mark.parametrize(("name", "text", "sentence"), [
-    ("et.1.json", '{"schema":' + "[" * 100_000, "et.1.json: is not JSON: nested too deeply"),
+    ("et.1.json", '{"schema":' + "[" * 200_000, "et.1.json: is not JSON: nested too deeply"),
     ("kineto.1.json", "9" * 5000, "kineto.1.json: is not JSON: a number has too many digits"),
     ("kineto.1.json", json.dumps(changed(KINETO, "traceEvents", 1, "ts", value=float("nan"))),
      "kineto.1.json: traceEvents[1].ts is NaN: a number"),

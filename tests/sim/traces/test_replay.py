@@ -252,7 +252,7 @@ def test_a_scenario_that_a_replay_cannot_do_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("text", "says"), [
-    ("[" * 100_000, "groups.json: is not JSON: nested too deeply"),
+    ("[" * 200_000, "groups.json: is not JSON: nested too deeply"),
     ("[]", "groups.json: is no file of groups"),
     ('{"1": [0, 1], "1": [0]}', "groups.json: key '1' stands twice"),
     ('{"1": [true]}', "groups.json: the group '1' is true; allowed: a list of ranks below 2"),
