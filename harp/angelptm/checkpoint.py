@@ -36,6 +36,8 @@ TYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16
          "uint8": "U8", "bool": "BOOL"}
 """Names of torch's types in the header."""
 KINDS = {name: kind for kind, name in TYPES.items()}
+FILES = ("model.safetensors", "optimizer.safetensors", "state.json", "scheduler.pt")
+"""Of a checkpoint; others in its folder are somebody's own."""
 MOST_STEPS = 1 << 62
 SCALER_NUMBERS = 3
 """Numbers of a scaler's state (`harp.angelptm.scaler`)."""
@@ -181,7 +183,7 @@ def writing(fresh: Path) -> Iterator[None]:
 def begin(folder: Path, tag: str) -> None:
     """Make the folder in which a checkpoint is written."""
     give_up(folder, tag)
-    shutil.rmtree(folder / f"{tag}.old", ignore_errors=True)
+    _settle(folder / tag, folder / f"{tag}.old")
     fresh_folder(folder, tag).mkdir(parents=True)
 
 
@@ -201,7 +203,21 @@ def publish(folder: Path, tag: str) -> None:
     write_text(named, tag)
     named.replace(folder / "latest")
     _sync_folder(folder)
-    shutil.rmtree(old, ignore_errors=True)
+    _settle(place, old)
+
+
+def _settle(place: Path, old: Path) -> None:
+    """Have others' files of an old checkpoint in the new one, and remove the old one.
+
+    Where a process was killed between two renames, the old one is the last that is whole.
+    """
+    if old.exists() and not place.exists():
+        old.rename(place)
+    elif old.exists():
+        for path in old.iterdir():
+            if path.name not in FILES and not (place / path.name).exists():
+                path.rename(place / path.name)
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def find(folder: Path, tag: str | None) -> Path:

@@ -193,6 +193,8 @@ class Engine(torch.nn.Module):
         numbers = NOTHING
         for value in values:
             if isinstance(value, torch.Tensor):
+                if value.layout is not torch.strided:  # such as a sparse gradient: no parameter is
+                    continue
                 numbers |= self._keys.get(self.window.key(value), NOTHING)
             elif isinstance(value, list | tuple):
                 numbers |= self._parameters_in(value)
@@ -448,6 +450,9 @@ class Engine(torch.nn.Module):
         if not self.is_watching:
             raise HiddenError(WITHOUT_ENGINE)
         number = self._number[id(parameter)]
+        if parameter.grad is not None and parameter.grad.is_sparse:
+            raise ConfigError(f"the parameter {self._saving.names()[number]} has a sparse gradient,"
+                              " which Adam has no step for: leave sparse=True out of its module")
         self._use(frozenset(self.layout.pages_of(number, gradient=True)))
         assert parameter.grad is not None
         others = self._here if self._ranks and self._reduction.each else self._updates.new.arrived

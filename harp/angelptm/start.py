@@ -9,6 +9,7 @@ import torch
 from harp.angelptm.adam import Adam
 from harp.angelptm.config import ConfigError, read_config
 from harp.angelptm.engine import Engine
+from harp.angelptm.paged import PagedParameter
 from harp.angelptm.ranks import alike, find_ranks
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def initialize(model: torch.nn.Module, config: Mapping[str, Any] | str | Path | 
         if adam is None:
             raise ConfigError("the configuration has no optimizer, and none was given: "
                               "optimizer.type Adam or AdamW is possible")
+        _refuse_paged(model)
         _refuse_meta(model)
         refuse_experts(model, ranks.ranks if ranks else 1)
     if ranks:
@@ -75,6 +77,13 @@ def _to_agree_on(model: torch.nn.Module, config: Config, adam: Adam, groups: Any
             "groups of parameters": [
                 {name: value if name != "params" else len(list(value))
                  for name, value in group.items()} for group in groups]}
+
+
+def _refuse_paged(model: torch.nn.Module) -> None:
+    for name, one in model.named_parameters():
+        if type(one) is PagedParameter:
+            raise ConfigError(f"the model's parameter {name} is in pages already: destroy() the "
+                              "engine that has it and make the model anew, or use that engine")
 
 
 def _refuse_meta(model: torch.nn.Module) -> None:

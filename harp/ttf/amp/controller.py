@@ -114,6 +114,10 @@ class Controller:
                            else tuple(optimizer))
         self._parameters = [parameter for each in self.optimizers for part in each.param_groups
                             for parameter in part["params"]]
+        if not self._parameters:
+            raise ValueError("optimizer is empty; allowed is one of torch, or several")
+        if clip_norm is not None and not clip_norm > 0:
+            raise ValueError(f"clip_norm is {clip_norm}; allowed is a number of more than 0")
         if any(part.dtype in (torch.float16, torch.bfloat16) for part in self._parameters):
             raise ValueError("parameters are in half precision already; the controller needs those "
                              "of full precision, and autocast makes the copies")

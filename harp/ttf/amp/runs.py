@@ -117,8 +117,15 @@ class Before:
 
 
 def gradients(parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-    """Give the gradients that there are."""
-    return [parameter.grad for parameter in parameters if parameter.grad is not None]
+    """Give the gradients that there are; of a sparse one its values, summed by row."""
+    found = []
+    for parameter in parameters:
+        if parameter.grad is not None and parameter.grad.is_sparse:
+            parameter.grad = parameter.grad.coalesce()
+            found.append(parameter.grad.values())
+        elif parameter.grad is not None:
+            found.append(parameter.grad)
+    return found
 
 
 def norm_of(parameters: Iterable[torch.Tensor]) -> torch.Tensor | float:
@@ -144,7 +151,7 @@ def distance(half: list[torch.Tensor], full: list[torch.Tensor]) -> float:
 
     Where the full ones are zero, any others are infinitely far.
     """
-    if len(half) != len(full):
+    if [one.shape for one in half] != [one.shape for one in full]:
         return float("inf")
     off = float(get_total_norm([a - b for a, b in zip(half, full, strict=True)]))
     size = float(get_total_norm(full))

@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 import uuid
 from contextlib import contextmanager, nullcontext
@@ -64,6 +65,8 @@ if TYPE_CHECKING:
     from harp.ttf.embedding.table import Table
 
 FORMAT = "harp.ttf.embedding/1"
+OWN_FILE = re.compile(r"[0-9a-f]{16}\.\d+-of-\d+\.safetensors(\.new)?")
+"""Parts of other models' checkpoints have a name with -of-, too."""
 TIMES = ("count", "used", "born")
 SLICE = 4096
 """Rows that a follower writes before readers get their turn."""
@@ -250,7 +253,7 @@ def _sweep(folder: Path, manifest: dict[str, Any]) -> None:
     """Remove files that no chain needs: of killed saves, and of the chain before the last one."""
     kept = {file for group in (*manifest["files"], *manifest["before"]) for file in group}
     for path in folder.glob("*-of-*.safetensors*"):
-        if path.name not in kept:
+        if path.name not in kept and OWN_FILE.fullmatch(path.name):
             path.unlink(missing_ok=True)
 
 

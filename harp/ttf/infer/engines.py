@@ -17,13 +17,12 @@ from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 from torch.utils import _pytree as pytree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-    from torch import nn
 
 PROVIDERS = {"CPUExecutionProvider": "onnxruntime cpu", "CUDAExecutionProvider": "onnxruntime cuda",
              "TensorrtExecutionProvider": "onnxruntime tensorrt"}
@@ -58,19 +57,20 @@ class Source:
     folder: Path
 
     @cached_property
+    def flat(self) -> Flat:
+        """The model as engines have it."""
+        made = Flat(self.model, self.args, self.kwargs)
+        made.eval()
+        return made
+
+    @cached_property
     def program(self) -> Any:
-        """The exported program."""
-        def shapes(value: Any) -> Any:
-            return pytree.tree_map(
-                lambda leaf: {0: torch.export.Dim.DYNAMIC} if torch.is_tensor(leaf) else None,
-                value)
-        dynamic = None
-        if self.any_batch:
-            dynamic = (*(shapes(value) for value in self.args),)
-            if self.kwargs:
-                raise ValueError("several batch sizes need an example of positional arguments")
+        """The exported program, of flat tensors."""
+        tensors = tuple(tensors_of((self.args, self.kwargs)))
+        free = {0: torch.export.Dim.DYNAMIC}
+        dynamic = ((free,) * len(tensors),) if self.any_batch else None
         with quiet(), torch.no_grad():
-            return torch.export.export(self.model, self.args, self.kwargs, dynamic_shapes=dynamic)
+            return torch.export.export(self.flat, tensors, dynamic_shapes=dynamic)
 
     @cached_property
     def onnx(self) -> Path:
@@ -85,6 +85,24 @@ class Source:
         return file
 
 
+class Flat(nn.Module):
+    """A model between flat tensors; what else the example has is the same in each call."""
+
+    def __init__(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        super().__init__()
+        self.model = model
+        leaves, self._places = pytree.tree_flatten((args, kwargs))
+        self._others = [(not torch.is_tensor(leaf), None if torch.is_tensor(leaf) else leaf)
+                        for leaf in leaves]
+
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Call the model with new tensors."""
+        each = iter(tensors)
+        leaves = [other if is_other else next(each) for is_other, other in self._others]
+        args, kwargs = pytree.tree_unflatten(leaves, self._places)
+        return tuple(tensors_of(self.model(*args, **kwargs)))
+
+
 class Eager:
     """Torch as it is; kept as an exported program."""
 
@@ -92,16 +110,9 @@ class Eager:
 
     def build(self, source: Source) -> Any:
         """Return a function that calls the model with new tensors."""
-        places = pytree.tree_structure((source.args, source.kwargs))
-        constant = [None if torch.is_tensor(leaf) else leaf
-                    for leaf in pytree.tree_leaves((source.args, source.kwargs))]
-
         def run(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-            each = iter(tensors)
-            leaves = [next(each) if leaf is None else leaf for leaf in constant]
-            args, kwargs = pytree.tree_unflatten(leaves, places)
             with torch.inference_mode():
-                return tensors_of(source.model(*args, **kwargs))
+                return list(source.flat(*tensors))
         return run
 
     def files(self) -> tuple[str, ...]:

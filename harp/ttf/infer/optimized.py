@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from harp.ttf.infer.engines import Source, by_name, installed, tensors_of
+from harp.ttf.infer.form import Form, form_of, loaded_form
 
 if TYPE_CHECKING:
     import os
@@ -58,9 +58,8 @@ class Row:
 
 def seconds(budget: str | float) -> float:
     """Read a budget, such as "60s" or "2min"."""
-    if isinstance(budget, int | float):
-        budget = f"{budget:.20f}"
-    found = re.fullmatch(r"\s*([\d.]+)\s*([a-z]*)\s*", str(budget))
+    text = f"{budget:.20f}" if isinstance(budget, int | float) else str(budget)
+    found = re.fullmatch(r"\s*([\d.]+)\s*([a-z]*)\s*", text)
     try:
         value = float(found[1]) * UNITS[found[2]] if found else 0.0
     except (KeyError, ValueError):
@@ -74,13 +73,13 @@ def seconds(budget: str | float) -> float:
 class Optimized:
     """A model in the engine that was chosen."""
 
-    def __init__(self, run: Any, result: Any, rows: list[Row], tolerance: float) -> None:
-        self._run, self._result = run, result
+    def __init__(self, run: Any, form: Form, rows: list[Row], tolerance: float) -> None:
+        self._run, self._form = run, form
         self.rows, self.tolerance = rows, tolerance
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Answer as the model does."""
-        return pytree.tree_unflatten(self._run(tensors_of((args, kwargs))), self._result)
+        """Answer as the model does. ValueError for a call of another form than the example's."""
+        return self._form.answer(self._run(self._form.tensors(args, kwargs)))
 
     @property
     def engine(self) -> str:
@@ -120,21 +119,25 @@ def optimize(model: nn.Module, example: Any, budget: str | float = "60s", *,
     args, kwargs = arguments(example)
     if not tensors_of((args, kwargs)):
         raise ValueError("the example has no tensor")
+    _check_tolerance(tolerance)
+    if save is not None:
+        _check_place(Path(save))
     training = model.training
     model.eval()
     with tempfile.TemporaryDirectory(prefix="harp-infer-") as folder:
         source = Source(model, args, kwargs, bool(batch_sizes), Path(folder))
         try:
             with torch.inference_mode():
-                result = pytree.tree_structure(model(*args, **kwargs))
+                form = form_of(args, kwargs, model(*args, **kwargs), any_batch=bool(batch_sizes))
+            given = tensors_of((args, kwargs))
             inputs = {size: resized((args, kwargs), size) for size in batch_sizes} or {
-                tensors_of((args, kwargs))[0].shape[0]: tensors_of((args, kwargs))}
+                len(given[0]) if given[0].dim() else 1: given}
             rows, runs = _build(source, inputs, tolerance, limit)
             _time(rows, runs, inputs, limit)
             best = min((row for row in rows if row.latency_s), key=_total)
             best.chosen = True
             worst = tolerance if isinstance(tolerance, int | float) else max(tolerance)
-            found = Optimized(runs[best.engine], result, rows, worst)
+            found = Optimized(runs[best.engine], form, rows, worst)
             if save is not None:
                 _keep(source, found, Path(save))
         finally:
@@ -154,8 +157,26 @@ def resized(values: Any, size: int) -> list[torch.Tensor]:
     """Repeat or cut the first dimension of an example's tensors."""
     if size < 1:
         raise ValueError(f"batch_sizes has {size}; the least batch is 1")
+    if not all(leaf.dim() for leaf in tensors_of(values)):
+        raise ValueError("batch_sizes: a tensor of the example is one number, without a dimension "
+                         "for the batch")
     return [leaf.repeat(-(-size // leaf.shape[0]), *[1] * (leaf.dim() - 1))[:size].contiguous()
             for leaf in tensors_of(values)]
+
+
+def _check_tolerance(tolerance: float | Sequence[float]) -> None:
+    given = [tolerance] if isinstance(tolerance, int | float) else list(tolerance)
+    if not given or any(not one >= 0 for one in given):
+        raise ValueError(f"tolerance is {tolerance!r}; allowed is a number of 0 or more, or one "
+                         "for each output")
+
+
+def _check_place(folder: Path) -> None:
+    """Refuse to replace what is no artifact. ValueError."""
+    if folder.exists() and not (folder / MANIFEST).exists() and (
+            not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"save is {folder}, which is there and no artifact of harp.ttf.infer; "
+                         "allowed is a folder of its own, new or empty")
 
 
 def _total(row: Row) -> float:
@@ -262,7 +283,7 @@ def _keep(source: Source, found: Optimized, folder: Path) -> None:
         for file in source.folder.glob(f"{name}*"):
             shutil.copy2(file, fresh / file.name)
     (fresh / MANIFEST).write_text(json.dumps({
-        "engine": found.engine, "result": pytree.treespec_dumps(found._result),
+        "engine": found.engine, "form": found._form.dumped(),
         "tolerance": found.tolerance, "torch": torch.__version__,
         "rows": [asdict(row) for row in found.rows]}, indent=1))
     shutil.rmtree(folder, ignore_errors=True)
@@ -278,7 +299,9 @@ def load(folder: str | os.PathLike[str]) -> Optimized:
                                             in row["latency_s"].items()}})
                 for row in kept["rows"]]
         engine = by_name(kept["engine"])
-        result = pytree.treespec_loads(kept["result"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        form = loaded_form(kept["form"])
+    except OSError as error:
+        raise ValueError(f"{manifest} is no artifact of harp.ttf.infer: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{manifest} is no artifact of harp.ttf.infer: {error}") from None
-    return Optimized(engine.load(Path(folder)), result, rows, kept["tolerance"])
+    return Optimized(engine.load(Path(folder)), form, rows, kept["tolerance"])

@@ -134,6 +134,32 @@ def test_a_state_that_cannot_be_saved_leaves_the_last_checkpoint(tmp_path, state
         engine.load_checkpoint(tmp_path)
 
 
+def test_files_of_others_stay_in_the_folder_of_a_checkpoint(tmp_path):
+    """A tokenizer, for instance, which scripts save there before or behind."""
+    own = tmp_path / "one" / "words" / "tokens.txt"
+    own.parent.mkdir(parents=True)
+    own.write_text("kept")
+    with engine_of(seeded(), config()) as engine:
+        for _ in range(2):
+            engine.save_checkpoint(tmp_path, "one")
+            assert own.read_text() == "kept"
+            assert sorted(path.name for path in tmp_path.iterdir()) == ["latest", "one"]
+
+
+def test_two_kills_leave_the_last_checkpoint(tmp_path, monkeypatch):
+    """One between the two renames of a save, and one in the next save."""
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with engine_of(seeded(), config()) as engine:
+        engine.save_checkpoint(tmp_path, "one")
+        (tmp_path / "one").rename(tmp_path / "one.old")
+        monkeypatch.setattr(checkpoint, "write_tensors", killed)
+        with pytest.raises(KeyboardInterrupt):
+            engine.save_checkpoint(tmp_path, "one")
+        engine.load_checkpoint(tmp_path)
+
+
 @pytest.mark.parametrize("call", ["write_tensors", "publish"])
 def test_a_disk_that_is_full_is_a_sentence_and_leaves_the_last_checkpoint(tmp_path, monkeypatch,
                                                                           call):

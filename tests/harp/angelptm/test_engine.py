@@ -235,6 +235,18 @@ def test_a_model_without_anything_to_train_is_refused_with_a_sentence(model):
         initialize(model=model, config=config())
 
 
+def test_a_model_that_is_in_pages_is_refused_with_a_sentence():
+    with engine_of(seeded(), config()) as engine, pytest.raises(
+            ConfigError, match=r"parameter scale is in pages already: destroy\(\) the engine"):
+        initialize(model=engine.module, config=config())
+
+
+def test_a_sparse_gradient_is_refused_with_a_sentence():
+    with engine_of(torch.nn.Embedding(8, 4, sparse=True), config()) as engine, pytest.raises(
+            ConfigError, match="parameter weight has a sparse gradient, which Adam has no step"):
+        engine.backward(engine(torch.arange(3)).sum())
+
+
 def test_groups_may_be_iterators_and_parameters_may_have_names():
     first, second, third = seeded(), seeded(), seeded()
     losses = by_torch(first, batches(3))

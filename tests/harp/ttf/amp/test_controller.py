@@ -236,7 +236,40 @@ def test_clipping_bounds_the_norm():
     assert float((weight.detach() - 1).norm()) == pytest.approx(0.5, rel=1e-3)
 
 
+def sparse_training(*, sparse, dtype, poison):
+    """Train an embedding whose ids repeat; the gradients of one step are not finite in half."""
+    torch.manual_seed(0)
+    table, layer = nn.Embedding(20, 8, sparse=sparse), nn.Linear(8, 1)
+    model = nn.Sequential(table, layer)
+    controller = Controller(model, [torch.optim.SGD(table.parameters(), lr=0.1),
+                                    torch.optim.SGD(layer.parameters(), lr=0.1)], dtype,
+                            clip_norm=0.3)
+    reports = []
+    for step in range(12):
+        ids = torch.randint(0, 20, (16,))
+
+        def loss(ids=ids, step=step):
+            said = model(ids)
+            bad = poison and step == 7 and said.dtype is dtype
+            return said.float().square().mean() * (math.inf if bad else 1.0)
+        reports.append(controller.step(loss))
+    return reports, [one.detach() for one in model.parameters()]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("poison", [False, True])
+def test_sparse_gradients_train_as_dense_ones_do(dtype, poison):
+    (found, ours), (expected, theirs) = (
+        sparse_training(sparse=sparse, dtype=dtype, poison=poison) for sparse in (True, False))
+    assert [bool(report.again) for report in found] == [bool(report.again) for report in expected]
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+
+
 @pytest.mark.parametrize(("make", "sentence"), [
+    (lambda: Controller(Small(), []), "optimizer is empty; allowed is one of torch, or several"),
+    (lambda: Controller(Small(), torch.optim.SGD(Small().parameters(), 0.1), clip_norm=-1),
+     "clip_norm is -1; allowed is a number of more than 0"),
     (lambda: Controller(Small(), torch.optim.SGD(Small().parameters(), 0.1), torch.float32),
      "dtype is torch.float32; allowed are"),
     (lambda: Controller(Small(), torch.optim.SGD(Small().half().parameters(), 0.1)),

@@ -367,6 +367,15 @@ def test_a_load_of_a_table_on_disk_takes_its_place(tmp_path):
     assert (model.table.rows, other.table.rows) == (5000, 5001)
 
 
+def test_parts_of_another_model_stay(tmp_path):
+    other = tmp_path / "model-00001-of-00002.safetensors"
+    other.write_bytes(b"kept")
+    for _ in range(3):
+        save(DynamicEmbedding(4), tmp_path)
+    assert other.read_bytes() == b"kept"
+    assert len(list(tmp_path.glob("*.0-of-1.safetensors"))) == 2
+
+
 def test_old_files_go_with_the_next_full_checkpoint_but_one(tmp_path):
     model = made()
     for full in range(3):

@@ -154,6 +154,79 @@ def test_the_budget_ends_trials_but_not_before_eager(monkeypatch):
     assert [row.why_not for row in fast.rows] == ["", "not tried: the budget was spent"]
 
 
+class Tower(nn.Module):
+    """Arguments of which none may take another's place, and results with a None."""
+
+    def forward(self, x, features, scale=1.0, mask=None):
+        assert mask is None
+        return {"sum": x - 2 * features["user"] + 3 * features["item"] * scale, "state": (None, x)}
+
+
+def told_apart():
+    x, user, item = torch.randn(3, 2, 4)
+    return {"x": x, "features": {"user": user, "item": item}, "scale": 2.0, "mask": None}
+
+
+@pytest.mark.parametrize("saved", [False, True])
+@pytest.mark.parametrize("name", ["eager", *OTHERS, pytest.param("torch.compile", marks=long)])
+def test_arguments_come_in_any_order_and_none_is_mistaken_for_another(monkeypatch, tmp_path, saved,
+                                                                      name):
+    kept = [engine for engine in engines.installed() if engine.name in ("eager", name)]
+    monkeypatch.setattr(optimized, "installed", lambda: kept)
+    monkeypatch.setattr(optimized, "_total", lambda row: row.engine == "eager")
+    fast = infer.optimize(Tower(), told_apart(), budget="100s", save=tmp_path / "served",
+                          batch_sizes=(2, 5))
+    assert fast.engine == name
+    if saved:
+        fast = infer.load(tmp_path / "served")
+    given = told_apart()
+    expected = Tower()(**given)
+    other = {name: given[name] for name in ("mask", "scale", "features", "x")}
+    other["features"] = {name: given["features"][name] for name in ("item", "user")}
+    found = fast(**other)
+    torch.testing.assert_close(found["sum"], expected["sum"])
+    assert found["state"][0] is None
+    assert torch.equal(found["state"][1], given["x"])
+
+
+@pytest.mark.parametrize(("change", "sentence"), [
+    ({"scale": 3.0}, r"argument \['scale'\] is 3.0; the engine was made with 2.0"),
+    ({"mask": torch.ones(2)}, r"argument \['mask'\] is tensor.*; the engine was made with None"),
+    ({"x": torch.randn(3, 4)}, r"argument \['x'\] is torch.float32 \[3, 4\]; the engine was made "
+                               r"for torch.float32 \[2, 4\]"),
+    ({"x": torch.ones(2, 4).long()}, r"argument \['x'\] is torch.int64 \[2, 4\]; the engine was"),
+    ({"more": 1}, "the call has 0 arguments by place and x, features, scale, mask, more by keyword;"
+                  " the example has 0 arguments by place and x, features, scale, mask by keyword"),
+    ({"features": {}}, "an argument has another form than in the example")])
+def test_a_call_that_an_engine_was_not_made_for_is_refused(monkeypatch, change, sentence):
+    monkeypatch.setattr(optimized, "installed", lambda: [engines.Eager()])
+    fast = infer.optimize(Tower(), told_apart(), budget="1s")
+    with pytest.raises(ValueError, match=sentence):
+        fast(**{**told_apart(), **change})
+
+
+def test_a_result_that_is_no_tensor_is_refused(monkeypatch):
+    class Counting(nn.Module):
+        def forward(self, x):
+            return {"mean": x.mean(), "n": float(x.sum())}
+
+    monkeypatch.setattr(optimized, "installed", lambda: [engines.Eager()])
+    with pytest.raises(ValueError, match=r"the model gives \['n'\] of float; allowed are tensors"):
+        infer.optimize(Counting(), torch.randn(2), budget="1s")
+
+
+def test_an_artifact_takes_the_place_of_no_other_files(monkeypatch, tmp_path):
+    monkeypatch.setattr(optimized, "installed", lambda: [engines.Eager()])
+    own = tmp_path / "own.txt"
+    own.write_text("kept")
+    for place in (tmp_path, own):
+        with pytest.raises(ValueError, match="is there and no artifact of harp"):
+            infer.optimize(nn.Linear(4, 2), torch.randn(3, 4), budget="1s", save=place)
+    assert own.read_text() == "kept"
+    for _ in range(2):
+        infer.optimize(nn.Linear(4, 2), torch.randn(3, 4), budget="1s", save=tmp_path / "served")
+
+
 def test_a_model_keeps_its_mode():
     model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)).train()
     with pytest.MonkeyPatch.context() as patch:
@@ -174,6 +247,7 @@ def test_deviation_is_by_the_largest_value(one, other, off):
 @pytest.mark.parametrize(("how", "sentence"), [
     ({"budget": "soon"}, "budget is 'soon'; allowed are durations"),
     ({"budget": "0s"}, "budget is '0s'"), ({"batch_sizes": (0,)}, "the least batch is 1"),
+    ({"budget": -1}, "budget is -1; allowed"), ({"tolerance": -1}, "tolerance is -1; allowed is a"),
     ({"tolerance": [1.0, 1.0], "budget": "1s"}, "tolerance has 2 values; the model has 1")])
 def test_a_mistake_is_one_sentence(how, sentence):
     with pytest.raises(ValueError, match=sentence):
