@@ -51,6 +51,11 @@ class NcclLog:
     rows: tuple[LogRow, ...]
 
 
+def is_labelled(text: str) -> bool:
+    """Whether lines begin with a rank, which may look like the beginning of JSON."""
+    return _LABEL.match(text) is not None
+
+
 def parse_log(text: str, file: str) -> NcclLog:
     """Parse a log; raises TopologyError with the line that is at fault."""
     lines = [_LABEL.sub("", line) for line in text.splitlines()]
