@@ -1,8 +1,9 @@
 """Read the output of nccl-tests' all_reduce_perf.
 
 Both layouts are supported: with a root column and ``#wrong`` (since version 2.11), and with
-``error`` and no root. Output of other programs between the lines (NCCL INFO, mpirun) is skipped. A
-malformed row is an error, and so is an incomplete log: an interrupted benchmark is no measurement.
+``error`` and no root. Output of other programs between the lines (NCCL INFO, mpirun) is skipped,
+and so is the rank that launchers put before each line. A malformed row is an error, and so is an
+incomplete log: an interrupted benchmark is no measurement.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ _RANK = re.compile(r"#\s+Rank\s+(\d+)\s+.*?\bon\s+(\S+)\s+device")
 _NRANKS = re.compile(r"\bn_?ranks\b\s*[:=]?\s*(\d{1,7})\b", re.IGNORECASE)
 _ROW = re.compile(r"\s*\d+\s+\d+\s+[a-z]\w*\b")
 _END = "Avg bus bandwidth"
+_LABEL = re.compile(r"\A(?:\[(?:[^\]\s]*@)?\d+,\d+\](?:<std\w+>)?: ?|\[\d+\]:? |\s*\d+: )")
+"""A line's rank, as Open MPI's ``--tag-output``, mpiexec's ``-prepend-rank`` and ``srun -l`` put
+it."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +51,19 @@ class NcclLog:
     rows: tuple[LogRow, ...]
 
 
+def is_labelled(text: str) -> bool:
+    """Whether lines begin with a rank, which may look like the beginning of JSON."""
+    return _LABEL.match(text) is not None
+
+
 def parse_log(text: str, file: str) -> NcclLog:
     """Parse a log; raises TopologyError with the line that is at fault."""
-    lines = text.splitlines()
+    lines = [_LABEL.sub("", line) for line in text.splitlines()]
     headers = [(number, columns) for number, line in enumerate(lines, 1)
                if (columns := _columns(line)) is not None]
     if not headers:
+        if any(_columns(line.replace("cputime", "time")) for line in lines):
+            raise _error(file, 0, "its times are the CPU's", allowed="a run without -C 1")
         raise _error(file, 0, "no table of nccl-tests in it", allowed="the output of "
                      "all_reduce_perf, with its header lines")
     if len(headers) > 1:

@@ -26,6 +26,7 @@ from sim.calibration.iperf3 import is_iperf3
 from sim.calibration.iperf3 import parse_document as iperf3_rows
 from sim.calibration.measurements import ceiling_times, parse_measurements
 from sim.calibration.nccl_json import is_nccl_tests, read_nccl
+from sim.calibration.nccl_log import is_labelled
 from sim.cluster.cluster import Cluster
 from sim.report.numbers import percent, rounded
 from sim.report.quantities import quantity
@@ -82,7 +83,8 @@ def calibrate(stack: str, measurements: Path, topology: Path | None) -> Calibrat
     file = str(measurements)
     data = read_input(measurements, most_bytes=MOST_BYTES, allowed="a file")
     text = _text(data, file)
-    document = parse_json(text, file) if text.lstrip()[:1] in ("[", "{") else None
+    as_json = text.lstrip()[:1] in ("[", "{") and not is_labelled(text)
+    document = parse_json(text, file) if as_json else None
     if document is not None and not is_nccl_tests(document):
         if is_iperf3(document):
             rows = iperf3_rows(document, file, base)

@@ -5,8 +5,9 @@ hold ``gpu`` with ``nvlink``, or ``nic`` with ``net`` (NVIDIA/nccl, src/graph/xm
 taken to be like it, and to hang on one switch that never blocks: the file knows nothing of what is
 between hosts.
 
-A GPU's kind follows from ``sm``, its compute capability, where one kind with a data sheet is meant
-(`KIND_OF_SM`); a link's rate is NCCL's own (`NVLINK_BPS`). NICs have the order of ``dev``, and a
+A GPU's kind follows from the ``device`` of its PCIe element (`MODEL_OF_DEVICE`), or else from
+``sm``, its compute capability, where one kind with a data sheet is meant (`KIND_OF_SM`); a link's
+rate is NCCL's own (`NVLINK_BPS`). NICs have the order of ``dev``, and a
 kind for each ``speed``, in Mb/s; ``keep="0"`` marks those that NCCL does not use.
 """
 
@@ -32,10 +33,23 @@ MOST_BYTES = 1 << 24
 NVLINK_BPS = {60: 18.0, 70: 20.0, 80: 20.0, 86: 12.0, 90: 20.6, 100: 40.1}
 """GB/s each way of one link by compute capability, the next lower one's where it is not named:
 SM60_NVLINK_BW to SM100_NVLINK_BW of src/graph/topo.h, NVIDIA/nccl 2.27. Published."""
+NVIDIA = "0x10de"
+MODEL_OF_DEVICE = {
+    0x15f8: "P100 PCIe", 0x15f9: "P100", 0x1db1: "V100 16GB", 0x1db4: "V100 PCIe 16GB",
+    0x1db5: "V100 32GB", 0x1db6: "V100 PCIe 32GB", 0x1db8: "V100 32GB", 0x1eb8: "T4",
+    0x20b0: "A100 40GB", 0x20b1: "A100 PCIe 40GB", 0x20b2: "A100 80GB", 0x20b5: "A100 PCIe 80GB",
+    0x20b7: "A30", 0x20bd: "A800 40GB", 0x20f1: "A100 PCIe 40GB", 0x20f3: "A800 80GB",
+    0x2204: "RTX 3090", 0x2230: "A6000", 0x2235: "A40", 0x2236: "A10", 0x2237: "A10G",
+    0x2321: "H100 NVL", 0x2324: "H800", 0x2329: "H20", 0x2330: "H100", 0x2331: "H100 PCIe",
+    0x2335: "H200", 0x2342: "GH200", 0x2684: "RTX 4090", 0x26b1: "RTX 6000 Ada", 0x26b5: "L40",
+    0x26b7: "L20", 0x26b9: "L40S", 0x26ba: "L20", 0x27b8: "L4", 0x2901: "B200", 0x2941: "GB200",
+    0x2b85: "RTX 5090", 0x2bb5: "RTX PRO 6000", 0x3182: "B300", 0x31c2: "GB300", 0x31c3: "GB300"}
+"""A GPU by NVIDIA's number for its PCIe device (pci-ids.ucw.cz, list of August 2026). Published.
+Those without a data sheet of their own in `KINDS` (H200 NVL, H100 of 94 GB) are left out."""
 KIND_OF_SM = {60: "P100", 70: "V100", 75: "T4", 90: "H100", 100: "B200"}
-"""A kind by compute capability (CUDA programming guide, appendix on compute capabilities); H200 and
-H800 are known from H100 by --gpu. Assumed. A100 and A800 (80) and all of 86 and 89 differ too much
-in memory or links to be guessed."""
+"""A kind by compute capability (CUDA programming guide, appendix on compute capabilities), for
+files and devices without a known number. Assumed. A100 and A800 (80) and all of 86 and 89 differ
+too much in memory or links to be guessed."""
 PCIE_ENCODING = 128 / 130
 """Of PCI Express from 3.0, 8 GT/s, on (PCI Express Base Specification 3.0, section 4.2.2)."""
 _SPEED = re.compile(r"(?<!\d)(\d{1,6}(?:\.\d{1,6})?) ?GT/s")
@@ -132,14 +146,25 @@ def _model(gpus: list[_Device], given: Given) -> str:
     if given.gpu is not None and kind_of(given.gpu):
         return given.gpu
     found = {_whole(gpu.element, "sm", "0") for gpu in gpus}
-    if len(found) > 1:
-        raise Problem("the GPUs differ in sm", allowed="equal GPUs")
+    models = {_model_of(gpu.pci) for gpu in gpus}
+    if len(found) > 1 or len(models) > 1:
+        raise Problem(f"the GPUs differ in {'sm' if len(found) > 1 else 'device'}",
+                      allowed="equal GPUs")
     sm = found.pop()
-    if given.gpu is not None or sm not in KIND_OF_SM:
+    model = models.pop() or KIND_OF_SM.get(sm)
+    if given.gpu is not None or model is None:
         raise Problem(f"the data sheet of {given.gpu or f'GPUs of sm {sm}'} is not known",
                       found=given.gpu, names=[*KINDS] if given.gpu else (),
                       allowed=f"--gpu with one of {', '.join(KINDS)}")
-    return KIND_OF_SM[sm]
+    return model
+
+
+def _model_of(pci: ElementTree.Element | None) -> str | None:
+    """A GPU's model by the number of its PCIe device, None where that is not known."""
+    if pci is None or pci.get("vendor") != NVIDIA:
+        return None
+    number = re.fullmatch("0x([0-9a-f]{4})", pci.get("device", ""))
+    return MODEL_OF_DEVICE.get(int(number[1], 16)) if number else None
 
 
 def _nvlink(gpus: list[_Device], given: Given) -> Plain | str:

@@ -62,8 +62,14 @@ class Unit:
         return self._bounded(text, float(Decimal(number) * self.scales[unit]))
 
     def _respelled(self, number: str, unit: str) -> Iterator[str]:
-        right = nearest(unit, self.scales)
-        if right is not None:
+        """The text in the nearest unit, if it means as much.
+
+        Where bits and bytes are both possible, a b is never taken for a B; digits after a comma or
+        an underscore are no part of a unit.
+        """
+        alike = [each for each in self.scales if ("B" in each) == ("B" in unit)]
+        right = nearest(unit, alike or self.scales)
+        if right is not None and not any(map(str.isdigit, unit)):
             yield number + right
 
     def format(self, value: float) -> str:

@@ -71,7 +71,7 @@ class _Split(NamedTuple):
 def job_of(data: bytes, ranks: int, most_ops: int) -> JobTrace:
     """Operations of ``ranks`` ranks; raises Problem."""
     try:
-        lines = [line for line in data.decode().splitlines() if line.strip()]
+        lines = [line for line in data.decode("utf-8-sig").splitlines() if line.strip()]
     except UnicodeDecodeError:
         raise Problem("is no text", allowed="SimAI's workload") from None
     split = _split(lines[0], ranks)

@@ -16,6 +16,7 @@ ranks.
 from __future__ import annotations
 
 import re
+from codecs import BOM_UTF8
 from typing import TYPE_CHECKING, Any, Literal
 
 from sim.schema.errors import Problem, TopologyError, listing, show
@@ -59,7 +60,7 @@ def load_traces(prefix: Path, *, ranks: int, deps: Deps = "data+ctrl",
     files = _files(prefix, ranks)
     if len(set(files)) == 1:
         data = read_input(files[0], most_bytes=MOST_BYTES, allowed="an execution trace")
-        if data.startswith(aicb.MAGIC):
+        if data.removeprefix(BOM_UTF8).startswith(aicb.MAGIC):
             return _workload_text(files[0], data, ranks)
     read = {file: _nodes(file) for file in dict.fromkeys(files)}
     total = sum(len(read[file]) for file in files)

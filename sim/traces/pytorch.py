@@ -275,6 +275,7 @@ class Call(NamedTuple):
     nbytes: int
     storages: frozenset[int]
     peer: int
+    tag: int
     on_gpu: bool
     name: str
 
@@ -314,25 +315,33 @@ def _call(operator: Operator, groups: Sequence[str]) -> Call | None:
     plain = name.lower().replace("_", "")
     second = operator.name.startswith("c10d::") and plain.startswith(INTO)
     goes_in = operator.inputs[1:2] if second else operator.inputs
-    nbytes = sum(tensor[3] * tensor[4] for tensor in _tensors(goes_in))
+    nbytes = 0 if kind == "barrier" else sum(
+        tensor[3] * tensor[4] for tensor in _tensors(goes_in))
     every = _tensors([operator.inputs, operator.outputs])
     if not 0 <= nbytes <= MOST_CALL:
         raise Problem(f"{show(operator.name)} of the id {operator.number} has {nbytes} bytes",
                       allowed=f"0 to {MOST_CALL}")
     return Call(kind, _only(operator, groups) if of_cpu else _named(operator), nbytes,
                 frozenset(tensor[1] for tensor in every),
-                _peer(operator), of_cpu is None,
-                operator.name if of_cpu else f"nccl:{name}")
+                *(_peer_and_tag(operator) if kind in ("send", "recv") else (-1, 0)),
+                of_cpu is None, operator.name if of_cpu else f"nccl:{name}")
 
 
-def _peer(operator: Operator) -> int:
-    """The other rank of a message; -1 of a collective."""
+def _peer_and_tag(operator: Operator) -> tuple[int, int]:
+    """The other rank of a message, and its tag.
+
+    ``record_param_comms`` has attributes; ``c10d::`` has inputs: tensors, group, rank and tag. The
+    backend's own span, which ``c10d::`` stands for, has neither.
+    """
     given = operator.attributes
-    found = given.get("dst_rank", given.get("src_rank", -1))
-    if isinstance(found, bool) or not isinstance(found, int) or abs(found) >= 1 << 31:
-        raise Problem(f"{show(operator.name)} of the id {operator.number} has {show(found)} as "
-                      "dst_rank or src_rank", allowed="a whole number")
-    return found
+    peer, tag = given.get("dst_rank", given.get("src_rank", -1)), 0
+    if operator.name.startswith("c10d::"):
+        peer, tag = (*operator.inputs[2:4], -1, -1)[:2]
+    for what, found in (("the other rank", peer), ("the tag", tag)):
+        if isinstance(found, bool) or not isinstance(found, int) or abs(found) >= 1 << 31:
+            raise Problem(f"{show(operator.name)} of the id {operator.number} has {show(found)} as "
+                          f"{what}", allowed="a whole number")
+    return peer, tag
 
 
 def _only(operator: Operator, groups: Sequence[str]) -> str:
@@ -497,18 +506,34 @@ class _Rank:
             if operator is None or operator.number in with_nccl or not (
                     ASKED.fullmatch(event.name)) or not (call := self._call(event)):
                 continue
-            own = next((span for span in spans if span.start >= event.start and (
-                self._storages(span) & call.storages or not call.storages)), None)
+            own = self._own(event, call, spans)
             taken = min((one.start for one in self._host() if one.start >= event.end
                          and self._storages(one) & call.storages), default=None)
             if own:
-                spans.remove(own)
-                yield Asked(call, event, own.start, min(own.end, taken or own.end))
+                spans = [span for span in spans if span not in own]
+                end = max(span.end for span in own)
+                yield Asked(call, event, own[0].start, min(end, taken or end))
             else:
                 yield Asked(call, event, event.end, taken or event.end)
         for span in spans:  # of functional collectives, which ask the backend themselves
             if call := self._call(span):
                 yield Asked(call, span, span.start, span.end)
+
+    def _own(self, event: Event, call: Call, spans: Sequence[Event]) -> list[Event]:
+        """The backend's spans of a call of ``c10d::``.
+
+        One has the call's tensors, or it has others (a reduce-scatter by copies) or none (a
+        barrier). Then its number, given in the call, lies before that of what the thread did next.
+        """
+        later = [span for span in spans if span.start >= event.start]
+        for span in later:
+            if self._storages(span) & call.storages or not call.storages:
+                return [span]
+        number = event.function or 0
+        after = min((one.function for one in self.threads[event.thread]
+                     if one.start >= event.end and one.function and one.function > number),
+                    default=MOST_ID)
+        return [span for span in later if number < (span.function or 0) < after]
 
     def _call(self, event: Event) -> Call | None:
         return self.calls.get(event.function or 0)
@@ -594,6 +619,7 @@ def _attributes(call: Call) -> tuple[Attribute, ...]:
     common = (Attribute("is_cpu_op", "bool", False), Attribute("comm_size", "int64", call.nbytes))
     if call.kind in ("send", "recv"):
         peer = "comm_dst" if call.kind == "send" else "comm_src"
-        return (*common, Attribute(peer, "int32", call.peer), Attribute("comm_tag", "int32", 0))
+        return (*common, Attribute(peer, "int32", call.peer),
+                Attribute("comm_tag", "int32", call.tag))
     return (*common, Attribute("comm_type", "int64", COLLECTIVES.index(call.kind)),
             Attribute("pg_name", "string", call.group))

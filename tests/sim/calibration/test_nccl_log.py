@@ -145,6 +145,7 @@ BAD_LOGS = {
                   "no table of nccl-tests"),
     "cut in a row": (GOOD[:GOOD.index("524288 ") + 60], "a row with"),
     "cut after a row": ("\n".join(LINES[:FIRST + 9]), "the log is cut off"),
+    "times of the CPU": (GOOD.replace("   time", "cputime"), "its times are the CPU's"),
     "no rows": ("\n".join(LINES[:FIRST] + LINES[-3:]), "has no rows"),
     "nan": (with_row("  8 2 float sum -1 nan 0.00 0.00 0 80.0 0.00 0.00 0"), "found 'nan'"),
     "inf": (with_row("  8 2 float sum -1 inf 0.00 0.00 0 80.0 0.00 0.00 0"), "found 'inf'"),
@@ -184,6 +185,14 @@ def test_a_bad_log_is_refused_in_one_sentence_and_nothing_is_written(tmp_path: P
     assert str(path) in sentence
     assert output.read_text() == "before"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["bad.log", "out.yaml"]
+
+
+@pytest.mark.parametrize("label", ["[1,0]<stdout>:", "[1,0]<stdout>: ", "[0] ", " 0: ", "0: ",
+                                   "[job-node-0-71@1,0]<stdout>: "])
+def test_the_ranks_that_a_launcher_puts_before_lines_are_skipped(tmp_path: Path,
+                                                                 label: str) -> None:
+    labelled = "".join(f"{label}{line}\n" for line in GOOD.splitlines())
+    assert derived(save(tmp_path, labelled)) == derived(save(tmp_path, GOOD, "plain.log"))
 
 
 def test_another_collective_is_recognised_by_its_bus_bandwidth() -> None:

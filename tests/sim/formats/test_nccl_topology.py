@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from infragraph.translators.nccl_translator import run_nccl_parser
 
 from sim.convert import main
+from sim.formats.nccl_topology import MODEL_OF_DEVICE
 from sim.schema import load
+from sim.schema.gpu_kinds import kind_of, memory_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +24,8 @@ if TYPE_CHECKING:
     from sim.schema.model import Topology
 
 
-def host(*, sm: int = 90, links: int = 18, speed: int = 400_000, nets: int = 2) -> str:
+def host(*, sm: int = 90, device: str = "0x2330", links: int = 18, speed: int = 400_000,
+         nets: int = 2) -> str:
     """Two NUMA nodes, each with two GPUs and NICs behind a PCIe switch, as NCCL dumps them."""
     lines = ['<system version="1">']
     for node in range(2):
@@ -33,7 +36,7 @@ def host(*, sm: int = 90, links: int = 18, speed: int = 400_000, nets: int = 2) 
         for number in range(2):
             dev = 2 * node + number
             lines += [f'      <pci busid="0000:{node}{1 + number}:00.0" class="0x030200" '
-                      'vendor="0x10de" device="0x2330" link_speed="32.0 GT/s PCIe" '
+                      f'vendor="0x10de" device="{device}" link_speed="32.0 GT/s PCIe" '
                       'link_width="16">',
                       f'        <gpu dev="{dev}" sm="{sm}" rank="{dev}" gdr="1">',
                       *([f'          <nvlink target="0000:c{dev}:00.0" count="{links}" '
@@ -86,7 +89,7 @@ def test_infragraphs_reader_finds_as_many_parts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("keys", "options", "nvlink_gbs"), [
-    ({"links": 0}, (), None), ({"sm": 70, "links": 6}, (), 120),
+    ({"links": 0}, (), None), ({"sm": 70, "device": "", "links": 6}, (), 120),
     ({"sm": 80, "links": 12}, ("--gpu", "A100"), 240), ({}, ("--nvlink", "450GB/s"), 450),
     ({}, ("--nvlink", "none"), None)])
 def test_the_gpus_own_fabric_is_nccls_or_the_users(
@@ -95,6 +98,23 @@ def test_the_gpus_own_fabric_is_nccls_or_the_users(
     (group,) = converted(tmp_path, host(**keys), *options).hosts
     assert (None if group.nvlink is None else group.nvlink.rate / 8e9) == (
         None if nvlink_gbs is None else pytest.approx(nvlink_gbs))
+
+
+@pytest.mark.parametrize(("sm", "device", "model", "gib"), [
+    (90, "0x2330", "H100", 80), (90, "0x2331", "H100 PCIe", 80), (90, "0x2335", "H200", 140),
+    (80, "0x20b0", "A100 40GB", 40), (80, "0x20b2", "A100 80GB", 80), (89, "0x26b9", "L40S", 45),
+    (100, "0x2941", "GB200", 185), (90, "0x2339", "H100", 80), (70, "", "V100", 32)])
+def test_a_gpu_is_known_by_its_device_or_else_by_its_compute_capability(
+        tmp_path: Path, sm: int, device: str, model: str, gib: int) -> None:
+    (group,) = converted(tmp_path, host(sm=sm, device=device)).hosts
+    assert group.gpus.model == model
+    memory = memory_of(model)
+    assert memory is not None
+    assert round(memory / 2**30) == pytest.approx(gib, abs=1)
+
+
+def test_every_device_is_of_a_kind_with_a_data_sheet() -> None:
+    assert all(kind_of(model) for model in MODEL_OF_DEVICE.values())
 
 
 def test_nics_of_two_speeds_are_two_kinds(tmp_path: Path) -> None:
@@ -116,7 +136,8 @@ WRONG = {
                   "a document type or entity"),
     "no GPU": ('<system version="1"><cpu numaid="0"/></system>', (), "the file has no GPU"),
     "no NIC": (host(nets=0), (), "the file has no network device"),
-    "a GPU that may be several": (host(sm=80), (), "GPUs of sm 80 is not known"),
+    "a GPU that may be several": (host(sm=80, device="0xfffe"), (), "GPUs of sm 80 is not known"),
+    "two kinds of GPUs": (host().replace("0x2330", "0x2335", 1), (), "the GPUs differ in device"),
     "an unknown GPU": (host(), ("--gpu", "H1000"), "did you mean"),
     "a wrong speed": (host().replace('speed="400000"', 'speed="fast"'), (), "'fast' as speed"),
     "no speed": (host(speed=0), (), "the speed 0"),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from sim.schema.errors import Problem
+from sim.schema.errors import Problem, nearest
 from sim.schema.units import COMPUTE_RATE, DURATION, PACKET_RATE, RATE, SHARE, SIZE, Unit
 
 UNITS = [RATE, DURATION, SIZE, PACKET_RATE, COMPUTE_RATE, SHARE]
@@ -84,6 +84,16 @@ def test_any_text_is_a_quantity_or_a_problem(unit: Unit, text: str):
     except Problem:
         return
     assert unit.least <= value <= unit.most
+
+
+@pytest.mark.parametrize(("unit", "text", "right"), [
+    (RATE, "25Gb/s", "25Gbit/s"), (RATE, "25GBps", "25GB/s"), (RATE, "25gbps", "25Gbps"),
+    (RATE, "1.5TB", "1.5TB/s"), (RATE, "100Gb", "100Gbps"), (RATE, "1_000Gbps", None),
+    (RATE, "1,000Gbps", None), (SIZE, "16gb", "16GB"), (DURATION, "3usec", "3us")])
+def test_the_nearest_right_text_means_as_much(unit: Unit, text: str, right: str | None) -> None:
+    with pytest.raises(Problem) as caught:
+        unit.parse(text)
+    assert nearest(caught.value.found, caught.value.names) == right
 
 
 @pytest.mark.parametrize(("unit", "text"), [

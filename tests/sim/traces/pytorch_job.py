@@ -1,6 +1,8 @@
 """A rank of a small job of DDP over gloo that records a step.
 
-    pytorch_job.py FOLDER, under torchrun's variables
+    pytorch_job.py FOLDER [calls], under torchrun's variables
+
+With ``calls``, a step ends with calls that gloo's spans show otherwise than c10d does.
 """
 
 from __future__ import annotations
@@ -29,6 +31,10 @@ with profile(activities=[ProfilerActivity.CPU], record_shapes=True,
         optimizer.zero_grad()
         model(torch.randn(16, 64)).sum().backward()
         optimizer.step()
+        if "calls" in sys.argv[2:]:
+            dist.reduce_scatter_tensor(torch.zeros(4), torch.ones(8))
+            dist.barrier()
+            (dist.send if rank == 0 else dist.recv)(torch.zeros(3), 1 - rank, tag=5)
         profiler.step()
 observer.unregister_callback()
 dist.destroy_process_group()

@@ -58,6 +58,12 @@ def test_compute_alone_is_the_sum_of_its_times(tmp_path: Path) -> None:
     assert row.efficiency == pytest.approx(1)
 
 
+def test_what_editors_of_windows_write_is_read(tmp_path: Path) -> None:
+    plain = text(layer(), layer())
+    assert run(tmp_path, "\ufeff" + plain.replace("\n", "\r\n")).step_s == run(
+        tmp_path, plain).step_s
+
+
 def test_a_collective_of_the_forward_pass_is_waited_for(tmp_path: Path) -> None:
     row = run(tmp_path, text(layer(forward=f"1000 ALLREDUCE {64 * MIB}"), tensor=4))
     low, high = ring_s(64 * MIB, 4)

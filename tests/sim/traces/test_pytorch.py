@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from harp.reading import FileError, unpacked
 from sim.schema import TopologyError
 from sim.trace import main
-from sim.traces.chakra_format import COLL, COMP, read_trace, write_trace
+from sim.traces.chakra_format import COLL, COLLECTIVES, COMP, RECV, SEND, read_trace, write_trace
 from sim.traces.pytorch import Event, convert, pieces, without
 from tests.support import ROOT
 from tests.support.cluster_files import ALPHA_S, RATE_BPS, topology, write
@@ -117,6 +117,24 @@ def test_work_is_the_recorded_step_without_the_wait(recorded: Path, tmp_path: Pa
     after = min(span["ts"] for span in ops if span["ts"] > asked["ts"])
     before = max(end for span in ops if (end := span["ts"] + span["dur"]) <= after)
     assert work_us == pytest.approx(step["dur"] - (after - before), rel=0.02, abs=30)
+
+
+def test_each_call_over_gloo_counts_once(tmp_path: Path) -> None:
+    """Gloo scatters what it reduced whole, its barrier has no tensor, its messages no rank."""
+    job = ROOT / "tests" / "sim" / "traces" / "pytorch_job.py"
+    ranks = start(job, [str(tmp_path), "calls"], 2)
+    said = [rank.communicate()[1] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], said
+    for rank, peer in ((0, "comm_dst"), (1, "comm_src")):
+        nodes = [node for node in converted(tmp_path, rank) if node.type != COMP]
+        assert [(COLLECTIVES[int(str(node.get("comm_type")))], node.get("comm_size"))
+                for node in nodes if node.type == COLL] == [
+            ("all-reduce", 4 * PARAMETERS), ("reduce-scatter", 32), ("barrier", 0)]
+        (message,) = [node for node in nodes if node.type in (SEND, RECV)]
+        assert message.type == (SEND, RECV)[rank]
+        assert (message.get(peer), message.get("comm_tag"), message.get("comm_size")) == (
+            1 - rank, 5, 12)
+    assert replayed(tmp_path, 2)["total_us"] > 0
 
 
 def parts(nodes: list[Node]) -> tuple[int, int, int]:
