@@ -4,7 +4,8 @@
     bag = DynamicEmbeddingBag(32, exchange=exchange)       # on all ranks alike
     bag.prefetch(next_ids)                                 # ids travel while this batch is computed
 
-An id's owner follows from its hash. A look-up sends each distinct id once. A batch is four
+An id's owner follows from its hash. A look-up sends each distinct id once, so counts of gradients
+(`admit`, `below`) are of ranks' batches, and not of the places of an id in them. A batch is four
 exchanges: counts, ids, rows, and gradients. Prefetching moves the first two beside compute, and
 reads of rows from disk; values are read at the look-up itself, so results have the same bits.
 
