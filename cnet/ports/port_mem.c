@@ -387,7 +387,8 @@ int harp_port_mem_open(struct harp_port **out, const struct harp_port_config *co
                                     .holds_back = true};
     int failed = getrandom(port->name.ip, sizeof port->name.ip, 0) < 0 ? -errno : mem_listen(port);
     if (failed) {
-        snprintf(why, HARP_WHY_BYTES, "mem: no socket to be found by: %s", strerror(-failed));
+        snprintf(why, HARP_WHY_BYTES, "mem: no socket in /dev/shm to be found by: %s",
+                 strerror(-failed));
         mem_port_close(&port->port);
         return failed;
     }

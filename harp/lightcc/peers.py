@@ -165,11 +165,13 @@ class Peers:
     async def _find_kinds(self) -> dict[int, str]:
         """Choose how to reach each other rank."""
         self._store.set(f"place/{self.rank}", json.dumps(
-            [memory_place(), self.direct.open(), self._port]).encode())
+            [memory_place(), self.direct.open(), self._port, self.ranks]).encode())
         found = []
         for rank in range(self.ranks):
             self._missing = {rank}
-            found.append(await self._read_store(f"place/{rank}"))
+            *place, ranks = await self._read_store(f"place/{rank}")
+            self._check_ranks(rank, ranks)
+            found.append(place)
         self._missing = set(range(self.ranks)) - {self.rank}
         self.places = [place for place, *_ in found]
         check_ports([port for *_, port in found], self.places)
@@ -180,6 +182,12 @@ class Peers:
             if kind == "mem":
                 self.direct.meet(peer, found[peer][1])
         return kinds
+
+    def _check_ranks(self, rank: int, ranks: int) -> None:
+        """Refuse another number of ranks: some would wait for ranks that nobody starts."""
+        if ranks != self.ranks:
+            raise ValueError(f"ranks do not agree on how many they are: {self.ranks} at rank "
+                             f"{self.rank}, {ranks} at rank {rank}")
 
     @property
     def hosts(self) -> int:

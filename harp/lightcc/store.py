@@ -15,6 +15,7 @@ import secrets
 import socket
 import socketserver
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from harp.lightcc.launch import read_master
@@ -176,6 +177,8 @@ def open_store(env: Mapping[str, str], rank: int, ranks: int, timeout_s: float) 
     named = env.get(VARIABLE, "")
     if named and not named.startswith(FILE):
         return StoreClient(named, timeout_s)
+    if named:
+        _check_file(named)
     from datetime import timedelta
 
     from torch.distributed import FileStore, TCPStore
@@ -189,3 +192,11 @@ def open_store(env: Mapping[str, str], rank: int, ranks: int, timeout_s: float) 
     store: Store = TCPStore(address, port, ranks, rank == 0 and not agents,
                             timedelta(seconds=timeout_s), wait_for_workers=False, multi_tenant=True)
     return store
+
+
+def _check_file(named: str) -> None:
+    """Refuse a file that nobody can make: torch tries it for five minutes without a word."""
+    file = Path(named.removeprefix(FILE))
+    if not file.parent.is_dir() or file.is_dir():
+        raise ValueError(f"{VARIABLE} is {named!r}; allowed after {FILE} is a file, new or of this "
+                         "job, in a directory that all ranks see")

@@ -1,4 +1,4 @@
-"""Ranks that make a group: who does not come is named, first in a warning."""
+"""Ranks that make a group: who does not come, or belongs to another job, is named."""
 
 from __future__ import annotations
 
@@ -31,6 +31,19 @@ def test_a_missing_rank_is_named_long_before_the_timeout(caplog):
         "the group was not made within 1 s: rank 2 did not come"] * 2
     assert all(isinstance(error, GroupError) for error in errors)
     assert [record.getMessage()[:len(MISSING)] for record in caplog.records] == [MISSING] * 2
+
+
+def test_ranks_of_jobs_of_different_sizes_do_not_wait_for_the_rest():
+    store = MemoryStore()
+    both = [Peers(rank, ranks, store, 60.0, {}) for rank, ranks in ((0, 2), (1, 3))]
+    try:
+        errors = asyncio.run(connect_all(*both))
+    finally:
+        for each in both:
+            each.close()
+    assert [str(error) for error in errors] == [
+        "ranks do not agree on how many they are: 2 at rank 0, 3 at rank 1",
+        "ranks do not agree on how many they are: 3 at rank 1, 2 at rank 0"]
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

@@ -3,6 +3,7 @@
 import _thread
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -136,3 +137,15 @@ def test_signals_come_to_the_application_threads_only():
         assert new
         assert all({signal.SIGTERM, signal.SIGINT, signal.SIGCHLD} <= blocked for blocked in new)
         assert all(after[task] == before[task] for task in before if task in after)
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None,
+                    reason="mounts a file system of its own")
+def test_where_no_file_is_left_for_a_mem_port_the_folder_is_named():
+    script = ("mount -t tmpfs -o nr_inodes=1 none /dev/shm; "
+              f"{sys.executable} -c 'import harp; harp.Engine(\"mem\")'")
+    done = subprocess.run(["unshare", "--mount", "sh", "-c", script], capture_output=True,
+                          text=True, check=False, timeout=PATIENCE_S)
+    assert done.stderr.splitlines()[-1] == (
+        "harp.net.errors.OpenError: mem: no socket in /dev/shm to be found by: "
+        "No space left on device")

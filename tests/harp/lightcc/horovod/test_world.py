@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from harp.lightcc.store import open_store
 from lab.namespace import why_unusable
 
 pytest.importorskip("torch")
@@ -31,3 +32,10 @@ def test_ranks_in_two_namespaces_are_on_two_hosts(tmp_path):
                                      "HARP_STORE": f"file:{tmp_path}/store"})
         for rank in range(3)]
     assert [rank.communicate(timeout=300)[0].strip() for rank in ranks] == ["[0, 0, 2]"] * 3
+
+
+@pytest.mark.parametrize("path", ["no/store", "", "."])
+def test_a_store_that_no_rank_can_make_is_one_sentence(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=f"HARP_STORE is 'file:{path}'; allowed after file: is"):
+        open_store({"HARP_STORE": f"file:{path}"}, 0, 2, 0.1)
