@@ -85,6 +85,9 @@ def _neox(config: Mapping[str, Any]) -> Keys:
 
 
 def _opt(config: Mapping[str, Any]) -> Keys:
+    if config.get("word_embed_proj_dim") not in (None, config["hidden_size"]):
+        raise ValueError("word_embed_proj_dim is not the hidden_size: words of another width "
+                         "than the layers' are not modelled")
     # Its table of positions has two rows more than a sample has tokens.
     return {"layers": config["num_hidden_layers"], "width": config["hidden_size"],
             "heads": config["num_attention_heads"], "vocabulary": config["vocab_size"],
