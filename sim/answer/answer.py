@@ -153,6 +153,7 @@ def _notes(topology: Topology, fidelity: str) -> list[str]:
     from sim.schema.model import LAB_TOO, packet_keys
 
     notes = [f"Set on the command line: {change}" for change in topology.changes]
+    notes += _own_models(topology)
     if topology.is_elsewhere:
         notes.append("The figures under expect come from another cluster or workload (fitted_on: "
                      f"{topology.fitted_on}; here {topology.fingerprint}): no row is compared with "
@@ -167,6 +168,16 @@ def _notes(topology: Topology, fidelity: str) -> list[str]:
                      + (" Here policed caps delay traffic instead of dropping it."
                         if "vpc.police" in keys else ""))
     return notes
+
+
+def _own_models(topology: Topology) -> list[str]:
+    """Sizes of models that the file brings itself, to be held against what their authors say."""
+    workloads = dict.fromkeys(workload for scenario in topology.scenarios
+                              for workload in topology.workloads_of(scenario))
+    counts = dict.fromkeys(workload.network.parameters for workload in workloads
+                           if workload.has_network and not isinstance(workload.model, str))
+    return [f"The file's own model has {count / 1e9:,.3f} billion parameters."
+            for count in counts]
 
 
 def _with_intervals(cluster: Cluster, rows: Sequence[Row], found: Answers, draws: int | None,

@@ -389,9 +389,13 @@ class Run:
         topology = self.cluster.topology
         number = [scenario.name for scenario in topology.scenarios].index(self.scenario.name)
         done = min(len(job.steps_s) for job in self.jobs)
+        fewer = "fewer steps or jobs, or faults that flap less often"
+        if self.scenario.alltoall in ("hierarchical", "once-per-host", "chosen"):
+            # One step of one job can be too long where each host passes tokens on to its GPUs.
+            fewer += ", or alltoall: direct"
         return topology.error(Problem(
             f"{reason}, in step {done + 1} of {self.scenario.steps}", path=("scenarios", number),
-            allowed="fewer steps or jobs, or faults that flap less often"))
+            allowed=fewer))
 
     def _cut_off(self, reason: str) -> TopologyError:
         topology = self.cluster.topology

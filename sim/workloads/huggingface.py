@@ -73,7 +73,56 @@ def _gpt2(config: Mapping[str, Any]) -> Keys:
 
 
 def _llama(config: Mapping[str, Any]) -> Keys:
-    return _decoder(config)
+    """Llama, Granite and SmolLM 3; networks with a gate have no bias in either setting."""
+    return _decoder(config, bias="all" if config.get("attention_bias") else None)
+
+
+def _neox(config: Mapping[str, Any]) -> Keys:
+    return {"layers": config["num_hidden_layers"], "width": config["hidden_size"],
+            "heads": config["num_attention_heads"], "vocabulary": config["vocab_size"],
+            "ffn": config["intermediate_size"], "bias": "all",
+            "head": "tied" if config.get("tie_word_embeddings", False) else "own"}
+
+
+def _opt(config: Mapping[str, Any]) -> Keys:
+    if config.get("word_embed_proj_dim") not in (None, config["hidden_size"]):
+        raise ValueError("word_embed_proj_dim is not the hidden_size: words of another width "
+                         "than the layers' are not modelled")
+    # Its table of positions has two rows more than a sample has tokens.
+    return {"layers": config["num_hidden_layers"], "width": config["hidden_size"],
+            "heads": config["num_attention_heads"], "vocabulary": config["vocab_size"],
+            "ffn": config["ffn_dim"], "bias": "all", "head": "tied", "dropout": True,
+            "positions": _whole(config.get("max_position_embeddings", 2048),
+                                "max_position_embeddings") + 2}
+
+
+def _starcoder2(config: Mapping[str, Any]) -> Keys:
+    return _decoder(config, gated=False, norm="layer", window=config.get("sliding_window"),
+                    bias="all" if config.get("use_bias", True) else "none",
+                    head="tied" if config.get("tie_word_embeddings", True) else "own")
+
+
+def _glm(config: Mapping[str, Any]) -> Keys:
+    return _decoder(config, bias="qkv" if config.get("attention_bias", False) else None,
+                    head_width=config.get("head_dim", 128))
+
+
+def _glm4(config: Mapping[str, Any]) -> Keys:
+    return _glm(config) | {"norms": 4}
+
+
+def _glm4_moe(config: Mapping[str, Any]) -> Keys:
+    return _glm(config) | {"head_width": config.get("head_dim"),
+                           "qk_norm": bool(config.get("use_qk_norm", False)),
+                           "experts": _deepseek_experts(config)}
+
+
+def _gpt_oss(config: Mapping[str, Any]) -> Keys:
+    # Its experts have biases as well; the sinks of its attention, one a head, are not counted.
+    return _decoder(config, bias="all", head_width=config.get("head_dim", 64),
+                    window=config.get("sliding_window", 128), full_every=2, experts={
+        "count": config.get("num_local_experts", 128),
+        "top_k": config.get("num_experts_per_tok", 4), "ffn": config["intermediate_size"]})
 
 
 def _windowed(config: Mapping[str, Any]) -> Keys:
@@ -116,16 +165,20 @@ def _qwen3_moe(config: Mapping[str, Any]) -> Keys:
     return _qwen3(config) | {"head_width": config.get("head_dim")} | _sparse(config)
 
 
-def _deepseek(config: Mapping[str, Any]) -> Keys:
+def _deepseek_experts(config: Mapping[str, Any]) -> Keys:
     expert = _whole(config["moe_intermediate_size"], "moe_intermediate_size")
-    return _decoder(config, kv_heads=None, latent={
+    return {"count": config["n_routed_experts"], "top_k": config["num_experts_per_tok"],
+            "ffn": expert,
+            "shared": expert * _whole(config.get("n_shared_experts") or 0, "n_shared_experts"),
+            "every": config.get("moe_layer_freq", 1),
+            "first": config.get("first_k_dense_replace", 0)}
+
+
+def _deepseek(config: Mapping[str, Any]) -> Keys:
+    return _decoder(config, kv_heads=None, experts=_deepseek_experts(config), latent={
         "kv_rank": config["kv_lora_rank"], "q_rank": config.get("q_lora_rank") or 0,
         "nope": config["qk_nope_head_dim"], "rope": config["qk_rope_head_dim"],
-        "value": config["v_head_dim"]}, experts={
-        "count": config["n_routed_experts"], "top_k": config["num_experts_per_tok"],
-        "ffn": expert,
-        "shared": expert * _whole(config.get("n_shared_experts") or 0, "n_shared_experts"),
-        "every": config.get("moe_layer_freq", 1), "first": config.get("first_k_dense_replace", 0)})
+        "value": config["v_head_dim"]})
 
 
 def _llama4(config: Mapping[str, Any]) -> Keys:
@@ -184,9 +237,13 @@ def _vit(config: Mapping[str, Any]) -> Keys:
 
 
 FAMILIES: dict[str, Callable[[Mapping[str, Any]], Keys]] = {
-    "gpt2": _gpt2, "llama": _llama, "llama4": _llama4, "llama4_text": _llama4,
+    "gpt2": _gpt2, "gpt_neox": _neox, "gpt_oss": _gpt_oss, "opt": _opt, "starcoder2": _starcoder2,
+    "llama": _llama, "granite": _llama, "smollm3": _llama,
+    "llama4": _llama4, "llama4_text": _llama4,
     "mistral": _windowed, "mistral3": _windowed, "phi3": _windowed, "mixtral": _mixtral,
     "qwen2": _qwen2, "qwen2_moe": _qwen2_moe, "qwen3": _qwen3, "qwen3_moe": _qwen3_moe,
-    "deepseek_v2": _deepseek, "deepseek_v3": _deepseek, "gemma": _gemma, "gemma2": _gemma2,
-    "gemma3": _gemma3, "gemma3_text": _gemma3, "bert": _bert, "t5": _t5, "vit": _vit}
+    "deepseek_v2": _deepseek, "deepseek_v3": _deepseek, "kimi_k2": _deepseek,
+    "glm": _glm, "glm4": _glm4, "glm4_moe": _glm4_moe, "gemma": _gemma, "gemma2": _gemma2,
+    "gemma3": _gemma3, "gemma3_text": _gemma3, "bert": _bert, "roberta": _bert,
+    "xlm-roberta": _bert, "t5": _t5, "mt5": _t5, "vit": _vit}
 """Reader of each family by its ``model_type``."""

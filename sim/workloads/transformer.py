@@ -281,13 +281,17 @@ def _mixture(shape: Transformer, name: str, tokens: int) -> Iterator[Layer]:
     """Router, experts and, behind them, what all tokens share."""
     mix, width = shape.experts, shape.width
     assert mix is not None
-    yield nn.linear(f"{name}.router", width, mix.count, tokens, bias=False)
+    bias = shape.bias == "all"
+    yield nn.linear(f"{name}.router", width, mix.count, tokens, bias=bias)
     matrices = 3 if shape.gated else 2
     slots = tokens * mix.top_k
     flops = 2 * matrices * width * mix.ffn * slots
     parts = ("gate", "up", "down") if shape.gated else ("in", "out")
     weights = tuple(Tensor(f"{name}.experts.{part}", width * mix.ffn * mix.count)
                     for part in parts)
+    if bias:
+        out = (matrices - 1) * mix.ffn + width
+        weights += (Tensor(f"{name}.experts.bias", out * mix.count),)
     yield Layer(f"{name}.experts", (), flops, 2 * flops, slots * width, weights,
                 mix.count, mix.top_k)
     if mix.shared:

@@ -53,11 +53,14 @@ def test_the_command_trains_a_model_of_ones_own(tmp_path):
     path = write(tmp_path, workload("config.json"))
     result = CliRunner().invoke(main, [str(path), "--quiet", "--json", "-", "--draws", "0"])
     assert result.exit_code == 0, result.stderr
-    assert json.loads(result.stdout)["scenarios"][0]["images_per_s"] > 0
+    answer = json.loads(result.stdout)
+    assert answer["scenarios"][0]["images_per_s"] > 0
+    parameters = load(path).workload.network.parameters
+    assert f"The file's own model has {parameters / 1e9:.3f} billion parameters." in answer["notes"]
 
 
 @pytest.mark.parametrize(("data", "says"), [
-    ({"model_type": "mamba"}, "model_type 'mamba' is not known; allowed: gpt2, llama"),
+    ({"model_type": "mamba"}, "model_type 'mamba' is not known; allowed: gpt2, gpt_neox"),
     ({"model_type": "llama"}, "needs the field"), ("[]", "holds no mapping"), ("{", "is not JSON"),
     (LLAMA | {"num_attention_heads": 5}, "does not fit as heads: 5 heads do not divide"),
     (LLAMA | {"hidden_size": "wide"}, "does not fit as width")])

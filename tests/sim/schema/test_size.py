@@ -116,6 +116,17 @@ def test_an_endless_run_ends_at_the_limit(tmp_path, monkeypatch, keys):
     assert "allowed: fewer steps or jobs" in result.stderr
 
 
+def test_exchanges_that_are_too_long_are_refused_with_the_way_out(tmp_path, monkeypatch):
+    """One job and one step are too much here, so fewer of these are no help."""
+    monkeypatch.setattr("sim.answer.clock.MOST_EVENTS", 50)
+    path = write(tmp_path, topology(hosts=2, gpus=4, workload={"model": "moe", "batch": 1},
+                                    scenarios=[scenario(alltoall="once-per-host")]))
+    result = CliRunner().invoke(main, [str(path)])
+    assert result.exit_code == 2
+    assert "50 events by " in result.stderr
+    assert result.stderr.endswith("or alltoall: direct\n")
+
+
 def test_a_fifo_that_nobody_writes_to_is_an_empty_file(tmp_path):
     fifo = tmp_path / "fifo.yaml"
     os.mkfifo(fifo)
