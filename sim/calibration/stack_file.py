@@ -92,7 +92,7 @@ def calibrate(stack: str, measurements: Path, topology: Path | None) -> Calibrat
         else:
             rows, unused = parse_measurements(document, file, base)
         equations = [row for row in rows if isinstance(row, Equation)]
-        what = f"{len(rows)} measurements"
+        what = f"{len(rows)} measurement{'s' if len(rows) > 1 else ''}"
         notes = [f"Not used: {', '.join(dict.fromkeys(unused))}."] if unused else []
         derived = _derived(equations, ceiling_times(rows), base, file)
     else:
