@@ -54,15 +54,15 @@ def main(sweep: Path, *, output: str, plot: str | None, page: str | None, cache:
     from sim.sweeps.sweep_file import read_sweep
     from sim.sweeps.table import csv_text, make_table, parquet_bytes
 
-    if workers and dask:
+    if workers and dask is not None:
         raise click.UsageError("--workers is for this machine; a Dask cluster has its own")
     given, source = read_sweep(sweep)
     study, points = _prepare(given, source, sweep)
     _check_outputs(sweep, output, plot, page, given)
-    if dask:
+    if dask is not None:
         from sim.sweeps.dask_cluster import check_dask
 
-        check_dask()
+        check_dask(dask)
     store = Store(cache or Path(output).absolute().parent / CACHE)
     outcomes = _run(study, points, store, sweep.stem, workers, dask, quiet=quiet)
     table = make_table(points, outcomes, given.objectives)

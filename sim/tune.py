@@ -205,13 +205,13 @@ def _layouts(path: Path | None, changes: tuple[str, ...], name: str | None, outp
 
     if path is None:
         raise click.UsageError("--layouts needs a topology file")
-    if workers and dask:
+    if workers and dask is not None:
         raise click.UsageError("--workers is for this machine; a Dask cluster has its own")
     if output is not None:
         check_targets({"-o": output}, inputs=[str(path)])
         check_target(output, (".json",))
-    if dask:
-        check_dask()
+    if dask is not None:
+        check_dask(dask)
     topology, means = load(path, changes), Means(_budget_s(budget), workers, dask)
     scenario = _scenario(topology, name)
     layout_choices.check_searchable(topology, scenario)

@@ -80,14 +80,14 @@ Means = tuple[int | None, str | None]
 
 def _means(what: tuple[str, ...], workers: int | None, dask: str | None) -> Means:
     """Check how cases shall run."""
-    if workers and dask:
+    if workers and dask is not None:
         raise click.UsageError("--workers is for this machine; a Dask cluster has its own")
     if (workers or dask) and len(what) == 1 and what[0] in WORDS[1:]:
         raise click.UsageError("--workers and --dask work only with published and files")
-    if dask:
+    if dask is not None:
         from sim.sweeps.dask_cluster import check_dask
 
-        check_dask()
+        check_dask(dask)
     return workers, dask
 
 

@@ -354,8 +354,8 @@ def decode(capture: Path, *, secret: str | None, port: int | None, bad: bool, su
            as_json: bool) -> None:
     """List the HARP frames of a packet capture, one line each, and a summary.
 
-    Exit code 1 if a tag or a CRC is wrong, 2 if the capture is not whole: then what it has is
-    listed all the same.
+    Exit code 1 if a tag or a CRC is wrong, 2 if the capture is not whole: then what it has, if
+    anything, is listed all the same.
     """
     logging.getLogger("scapy").setLevel(logging.ERROR)
     known = parse_secret(secret)
@@ -376,10 +376,9 @@ def decode(capture: Path, *, secret: str | None, port: int | None, bad: bool, su
     except Exception:
         if not problem:  # else scapy stumbled over what is reported below
             raise
-    if as_json:
-        click.echo(json.dumps({"summary": total.document()}))
-    else:
-        click.echo("\n".join(total.lines()))
+    if not problem or total.types or total.other:
+        click.echo(json.dumps({"summary": total.document()}) if as_json
+                   else "\n".join(total.lines()))
     if problem:
         raise InputError(f"{capture}: {problem}")
     if total.tags["BAD"] or total.crcs["BAD"]:

@@ -84,7 +84,7 @@ def calibrate(stack: str, measurements: Path, topology: Path | None) -> Calibrat
     data = read_input(measurements, most_bytes=MOST_BYTES, allowed="a file")
     text = _text(data, file)
     as_json = text.lstrip()[:1] in ("[", "{") and not is_labelled(text)
-    document = parse_json(text, file) if as_json else None
+    document = _document(text, file) if as_json else None
     if document is not None and not is_nccl_tests(document):
         if is_iperf3(document):
             rows = iperf3_rows(document, file, base)
@@ -92,7 +92,7 @@ def calibrate(stack: str, measurements: Path, topology: Path | None) -> Calibrat
         else:
             rows, unused = parse_measurements(document, file, base)
         equations = [row for row in rows if isinstance(row, Equation)]
-        what = f"{len(rows)} measurements"
+        what = f"{len(rows)} measurement{'s' if len(rows) > 1 else ''}"
         notes = [f"Not used: {', '.join(dict.fromkeys(unused))}."] if unused else []
         derived = _derived(equations, ceiling_times(rows), base, file)
     else:
@@ -129,6 +129,12 @@ def _from_log(text: str, file: str, base: HostStack,
         if all(math.isclose(costs[name], before[name], rel_tol=SETTLED) for name in costs):
             break
     return derived, f"{len(log.rows)} times of all_reduce_perf on {log.ranks} ranks"
+
+
+def _document(text: str, file: str) -> Any:
+    """JSON; iperf3 writes some keys once for each of several streams, others' keys stand once."""
+    document = parse_json(text, file, foreign=True)
+    return document if is_iperf3(document) else parse_json(text, file)
 
 
 def _text(data: bytes, file: str) -> str:

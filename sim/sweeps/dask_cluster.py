@@ -27,11 +27,21 @@ TIMEOUT_S = 10
 """Longest time in which a scheduler must answer."""
 
 
-def check_dask() -> None:
-    """Raise a usage error where the package is missing."""
+def check_dask(address: str) -> None:
+    """Raise a usage error where the package is missing, or no scheduler can have the address.
+
+    A client that is given such an address ends with a traceback of its own, 20 s later.
+    """
     if find_spec("distributed") is None:
         raise click.UsageError("--dask needs the package distributed: pip install "
                                "'harp-stack[sweep]'")
+    from distributed.comm.addressing import get_address_host_port
+
+    try:
+        get_address_host_port(address)
+    except ValueError:
+        raise click.UsageError(f"--dask {address!r} is no address of a Dask scheduler; allowed: "
+                               "host and port, such as tcp://10.0.0.1:8786") from None
 
 
 @dataclass(frozen=True)

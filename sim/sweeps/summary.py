@@ -34,8 +34,8 @@ def print_summary(table: SweepTable, points: int, *, console: Console) -> None:
         show(console, Text(f"No value changed a line: {', '.join(idle)}", style="dim"))
     refused = [error for error in table.columns["error"] if error is not None]
     if refused:
-        show(console, Text(f"{len(refused)} points were refused (column error), e.g. {refused[0]}",
-                           style="dim"))
+        count = "1 point was" if len(refused) == 1 else f"{len(refused):,} points were"
+        show(console, Text(f"{count} refused (column error), e.g. {refused[0]}", style="dim"))
 
 
 def _columns(table: SweepTable, lines: list[dict[str, Any]]) -> list[Any]:

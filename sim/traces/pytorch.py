@@ -28,6 +28,7 @@ The rules about streams are ProcessGroupNCCL's (torch 2.13, ProcessGroupNCCL.cpp
 from __future__ import annotations
 
 import json
+import math
 import re
 from bisect import bisect_right
 from contextlib import contextmanager
@@ -511,8 +512,8 @@ class _Rank:
                          and self._storages(one) & call.storages), default=None)
             if own:
                 spans = [span for span in spans if span not in own]
-                end = max(span.end for span in own)
-                yield Asked(call, event, own[0].start, min(end, taken or end))
+                end = min(max(span.end for span in own), taken or math.inf)
+                yield Asked(call, event, min(own[0].start, end), end)
             else:
                 yield Asked(call, event, event.end, taken or event.end)
         for span in spans:  # of functional collectives, which ask the backend themselves
@@ -522,18 +523,16 @@ class _Rank:
     def _own(self, event: Event, call: Call, spans: Sequence[Event]) -> list[Event]:
         """The backend's spans of a call of ``c10d::``.
 
-        One has the call's tensors, or it has others (a reduce-scatter by copies) or none (a
-        barrier). Then its number, given in the call, lies before that of what the thread did next.
+        Their numbers are given in the call, so they lie before that of what the thread did next.
+        Tensors alone do not tell: a barrier has none, a reduce-scatter reduces copies, and memory
+        is used again. They decide between calls of two threads.
         """
-        later = [span for span in spans if span.start >= event.start]
-        for span in later:
-            if self._storages(span) & call.storages or not call.storages:
-                return [span]
         number = event.function or 0
         after = min((one.function for one in self.threads[event.thread]
                      if one.start >= event.end and one.function and one.function > number),
                     default=MOST_ID)
-        return [span for span in later if number < (span.function or 0) < after]
+        inside = [span for span in spans if number < (span.function or 0) < after]
+        return [span for span in inside if self._storages(span) & call.storages] or inside
 
     def _call(self, event: Event) -> Call | None:
         return self.calls.get(event.function or 0)

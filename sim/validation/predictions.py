@@ -155,7 +155,8 @@ def _draws(file: _File, case: Case, draws: int) -> list[list[float]]:
 
 def size_in_words(size: int) -> str:
     """Write a size with the largest unit that divides it."""
-    for unit, scale in (("GiB", 1 << 30), ("GB", 10**9), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+    for unit, scale in (("GiB", 1 << 30), ("GB", 10**9), ("MiB", 1 << 20), ("MB", 10**6),
+                        ("KiB", 1 << 10), ("kB", 10**3)):
         if size % scale == 0:
             return f"{size // scale} {unit}"
     return f"{size} B"

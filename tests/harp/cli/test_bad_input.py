@@ -137,6 +137,7 @@ def test_a_capture_that_is_not_whole_is_listed_as_far_as_it_goes(tmp_path, data,
     done = say("decode", tmp_path / "capture")
     assert (done.exit_code, sentence in done.stderr) == (2, True), done.output
     assert done.stdout.count(" PROBE ") >= listed
+    assert "0 packets that are not" not in done.stdout or listed
 
 
 @pytest.mark.parametrize(("name", "sentence"), [(".", "is a directory"),

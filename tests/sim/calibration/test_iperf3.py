@@ -83,15 +83,16 @@ def test_a_run_that_says_nothing_is_refused_in_one_sentence(tmp_path: Path, made
 
 
 @pytest.mark.skipif(shutil.which("iperf3") is None, reason="needs iperf3")
-def test_a_run_of_the_installed_iperf3_is_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [(), ("-P", "2"), ("-P", "2", "-R")])
+def test_a_run_of_the_installed_iperf3_is_read(tmp_path: Path, options: tuple[str, ...]) -> None:
     at = ["127.0.0.1", "-p", str(free_ports(1, socket.SOCK_STREAM)[0])]
     with subprocess.Popen(["iperf3", "-s", "-1", "--forceflush", "-B", *at],
                           stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         while "listening" not in server.stdout.readline():
             assert server.poll() is None
-        client = subprocess.run(["iperf3", "-t", "1", "-J", "-c", *at], capture_output=True,
-                                text=True, check=True, timeout=60)
+        client = subprocess.run(["iperf3", "-t", "1", "-J", *options, "-c", *at],
+                                capture_output=True, text=True, check=True, timeout=60)
         server.communicate(timeout=60)
     found = derived(save(tmp_path, client.stdout), stack="kernel-tcp")
     assert 0 < found["cost_per_byte"]["value"] < 1e-6

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -77,7 +78,17 @@ def test_workers_of_another_version_are_refused(
     assert not (tmp_path / "r.csv").exists()
 
 
-@pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "nowhere", "http://127.0.0.1:1"])
+@pytest.mark.parametrize("address", ["", "nowhere", "tcp://", "tcp://h:port", "http://127.0.0.1:1"])
+def test_what_is_no_address_is_one_sentence(tmp_path: Path, address: str) -> None:
+    """In a process of its own: a client that came half into being speaks at its end."""
+    done = subprocess.run([sys.executable, "-m", "sim.sweep", sweep_file(tmp_path), "-o",
+                           tmp_path / "r.csv", "--dask", address],
+                          capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert "is no address of a Dask scheduler" in done.stderr
+
+
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "127.0.0.1:1"])
 def test_an_address_without_a_scheduler_is_one_sentence(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str) -> None:
     monkeypatch.setattr("sim.sweeps.dask_cluster.TIMEOUT_S", 0.5)

@@ -171,7 +171,7 @@ def test_a_point_that_makes_no_sense_is_a_line_with_an_error(tmp_path: Path) -> 
     good, bad = rows(tmp_path / "r.parquet")
     assert good["error"] is None
     assert "scenarios[0].gpus" in bad["error"]
-    assert "1 points were refused" in done.output
+    assert "1 point was refused" in done.output
 
 
 @pytest.mark.parametrize(("keys", "says"), [

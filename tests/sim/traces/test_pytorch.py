@@ -106,6 +106,20 @@ def test_what_follows_waits_however_long_gloo_took(
     assert any(name.startswith("aten::as_strided") for name in names)
 
 
+def test_a_span_that_begins_after_its_result_was_taken_up_takes_no_time(
+        recorded: Path, tmp_path: Path) -> None:
+    """As where gloo's thread gets no core until the caller has gone on."""
+    for rank in (0, 1):
+        shutil.copy(recorded / f"et.{rank}.json", tmp_path)
+        document = json.loads((recorded / f"kineto.{rank}.json").read_text())
+        for span in document["traceEvents"]:
+            if span["name"].startswith("gloo:"):
+                span["ts"] += 1e6
+        (tmp_path / f"kineto.{rank}.json").write_text(json.dumps(document))
+    (average,) = [node for node in converted(tmp_path) if node.type == COLL]
+    assert average.duration_us == 0
+
+
 def test_work_is_the_recorded_step_without_the_wait(recorded: Path, tmp_path: Path) -> None:
     """The wait is the pause after the call, up to gloo's end or, untold, to the next operator."""
     folder = without_backend(recorded, tmp_path)

@@ -260,6 +260,7 @@ def test_figures_read_as_their_source_wrote_them():
     assert in_words(figures["time"], 42e-6) == "42 us"
     assert size_in_words(128 << 20) == "128 MiB"
     assert size_in_words(40 * 10**9) == "40 GB"
+    assert size_in_words(25 * 10**6) == "25 MB"
 
 
 def test_the_page_has_a_row_for_every_figure():
