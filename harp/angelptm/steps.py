@@ -222,6 +222,12 @@ class Steps:
         return number < len(events) and events[number].pages == tuple(sorted(pages))
 
     def _leave_plan(self) -> None:
+        """Have the rest of the step done as it is asked for, after the updates that are owed.
+
+        Whatever comes next may move the pages of the last event, which then ask for them again.
+        """
+        self._close_event()
+        self._now = frozenset()
         if planned := self._plan is not None:
             self._worker.stop(len(self._events) - 1)
             self._plan = None

@@ -306,3 +306,15 @@ def test_what_a_script_writes_between_steps_is_what_trains_on(tmp_path, caps):
                 for one in engine.module.parameters():
                     one.clamp_(-10, 10)
         assert all(map(torch.equal, parameters_of(engine), expected))
+
+
+def test_parameters_can_be_read_within_a_step(resident):
+    """The reader moves the pages that the last operator had, and the next one needs."""
+    losses = []
+    with engine_of(seeded(), config(14, 160)) as engine:
+        for tokens in batches(8):
+            losses.append(loss_of(engine, tokens))
+            parameters_of(engine)
+            engine.backward(losses[-1])
+            engine.step()
+    assert losses == resident["fp32"][0]
