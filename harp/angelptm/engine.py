@@ -23,6 +23,7 @@ import torch
 
 from harp.angelptm.accelerator import DeviceCache, Wholes, bring, find_device, room_bytes
 from harp.angelptm.cache import Cache
+from harp.angelptm.checkpoint import CheckpointError
 from harp.angelptm.config import ConfigError
 from harp.angelptm.late import Waiting
 from harp.angelptm.optimizer import Optimizer
@@ -428,22 +429,33 @@ class Engine(torch.nn.Module):
         return True
 
     def load_checkpoint(self, load_dir: str | Path, tag: str | None = None,
+                        load_module_strict: bool = True, load_optimizer_states: bool = True,
+                        load_lr_scheduler_states: bool = True, load_module_only: bool = False,
                         ) -> tuple[str, dict[str, Any]]:
         """Load what was saved, whatever the caps were; returns its folder and what was added.
 
-        Raises CheckpointError, and then nothing was changed.
+        Without ``load_optimizer_states`` moments, groups and the scale stay as they are, without
+        ``load_lr_scheduler_states`` the scheduler does; with ``load_module_only`` all of these do,
+        and the number of steps. Raises CheckpointError, and then nothing was changed.
         """
+        if not load_module_strict:
+            raise CheckpointError("load_module_strict=False is not possible: a checkpoint is loaded"
+                                  " into a model that has the same tensors")
         groups = self.optimizer.param_groups
-        folder, kept = self._saving.load(Path(load_dir), None if tag is None else str(tag),
-                                         len(groups), self.lr_scheduler)
+        whole = load_optimizer_states and not load_module_only
+        folder, kept = self._saving.load(
+            Path(load_dir), None if tag is None else str(tag), len(groups) if whole else None,
+            self.lr_scheduler if load_lr_scheduler_states and not load_module_only else None)
         self._forget_gradients()
         self._written = NOTHING
-        self.global_steps, self.skipped_steps = kept["global_steps"], kept["skipped_steps"]
-        self._updates.counts = [kept["counts"][name] for name in self._saving.names()]
-        if self._scaler and kept["scaler"]:
-            self._scaler.restore(kept["scaler"])
-        for group, own in zip(groups, kept["groups"], strict=True):
-            group.update(own)
+        if not load_module_only:
+            self.global_steps, self.skipped_steps = kept["global_steps"], kept["skipped_steps"]
+        if whole:
+            self._updates.counts = [kept["counts"][name] for name in self._saving.names()]
+            if self._scaler and kept["scaler"]:
+                self._scaler.restore(kept["scaler"])
+            for group, own in zip(groups, kept["groups"], strict=True):
+                group.update(own)
         return str(folder), kept["client_state"]
 
     def _telling(self) -> AbstractContextManager[None]:
