@@ -135,10 +135,11 @@ def read_tensors(path: Path) -> dict[str, Stored]:
     return found
 
 
-def read_state(path: Path, names: Sequence[str], groups: int) -> dict[str, Any]:
+def read_state(path: Path, names: Sequence[str], groups: int | None) -> dict[str, Any]:
     """Give what a checkpoint keeps beside tensors. CheckpointError.
 
-    It has a count for each of the parameters ``names``, and ``groups`` groups of the optimizer.
+    It has a count for each of the parameters ``names``, and ``groups`` groups of the optimizer, or
+    any if that is None.
     """
     try:
         # What a script added may be infinite, which RFC 8259 has no word for and Python writes.
@@ -147,7 +148,7 @@ def read_state(path: Path, names: Sequence[str], groups: int) -> dict[str, Any]:
                       *map(state["counts"].__getitem__, names)):
             count.whole(0, MOST_STEPS)
         found = [dict(group.items()) for group in state["groups"].each()]
-        if len(found) != groups:
+        if groups is not None and len(found) != groups:
             raise FileError(f"groups has {len(found)} entries, and the optimizer {groups}")
         scaler = state["scaler"]
         if not scaler.is_none() and len([one.number() for one in scaler.each()]) != SCALER_NUMBERS:

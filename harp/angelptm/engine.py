@@ -23,6 +23,7 @@ import torch
 
 from harp.angelptm.accelerator import DeviceCache, Wholes, bring, find_device, room_bytes
 from harp.angelptm.cache import Cache
+from harp.angelptm.checkpoint import CheckpointError
 from harp.angelptm.config import ConfigError
 from harp.angelptm.late import Waiting
 from harp.angelptm.optimizer import Optimizer
@@ -106,8 +107,9 @@ class Engine(torch.nn.Module):
         """Of torch's kind: the engine steps and saves it."""
         self._outside = False
         self._micro_steps = self.global_steps = self.skipped_steps = 0
-        self._wants_step = False
-        """Whether a micro-batch is through its backward pass, and `step` was not called since."""
+        self._wants_step = self._failed = False
+        """Whether a micro-batch is through its backward pass, and `step` was not called since;
+        whether the last backward pass failed, and a part of its gradients may be in the step."""
         self._square = 0.0
         self._norm: float | None = None
         self._norms: list[torch.Tensor] = []
@@ -246,20 +248,58 @@ class Engine(torch.nn.Module):
         return outputs
 
     def backward(self, loss: torch.Tensor) -> torch.Tensor:
-        """Run the backward pass of a micro-batch; the mean of micro-batches counts."""
+        """Run the backward pass of a micro-batch; the mean of micro-batches counts.
+
+        One that fails does not count.
+        """
+        self._settle_failure()
         self._take_written_over()
         if not self._updates.new.how:
             self._begin_step()
         scale = self._scaler.scale if self._scaler else 1.0
         self._here.clear()
+        self._failed = True
         with self._telling():
             self._steps.begin_batch(last=self._is_last())
             with self._watch:
                 (loss * (scale / self.config.accumulation)).backward()
             self._steps.end_batch()
+        self._failed = False
         self._micro_steps += 1
         self._wants_step = True
         return loss
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients of all micro-batches since the last step.
+
+        ConfigError where updates have used them already.
+        """
+        super().zero_grad(set_to_none)
+        if self._updates.new.arrived:
+            self._steps.leave_plan()
+            if self._late or self._updates.new.updated:
+                raise ConfigError(
+                    "gradients cannot be forgotten once updates have begun with them, beside the "
+                    "backward pass: load a checkpoint, or begin with gradient_clipping, which has "
+                    "updates wait for step(), and without asynchronous updates")
+            self._forget_gradients()
+        self._failed = False
+
+    def _forget_gradients(self) -> None:
+        self._steps.forget_gradients()
+        self._updates.end()
+        self._norms.clear()
+        self._failed = False
+
+    def _settle_failure(self) -> None:
+        """Forget what a backward pass that failed has left. ConfigError if others would go, too."""
+        if self._failed and self._here:
+            if self._micro_steps % self.config.accumulation:
+                raise ConfigError("a backward pass failed and left a part of its gradients among "
+                                  "those of earlier micro-batches: call zero_grad(), which forgets "
+                                  "all since the last step")
+            self.zero_grad()
+        self._failed = False
 
     @property
     def global_rank(self) -> int:
@@ -309,6 +349,7 @@ class Engine(torch.nn.Module):
         A scheduler that `initialize` was given steps, too, with ``lr_kwargs``, unless the update
         was skipped.
         """
+        self._settle_failure()
         self._wants_step = False
         if self._micro_steps % self.config.accumulation or not self._updates.new.how:
             return
@@ -373,6 +414,8 @@ class Engine(torch.nn.Module):
 
         Raises CheckpointError, and then the last checkpoint is as it was.
         """
+        if self._failed:
+            self.zero_grad()
         self._take_written_over()
         kept = {"global_steps": self.global_steps, "skipped_steps": self.skipped_steps,
                 "counts": dict(zip(self._saving.names(), self._updates.counts, strict=True)),
@@ -386,21 +429,33 @@ class Engine(torch.nn.Module):
         return True
 
     def load_checkpoint(self, load_dir: str | Path, tag: str | None = None,
+                        load_module_strict: bool = True, load_optimizer_states: bool = True,
+                        load_lr_scheduler_states: bool = True, load_module_only: bool = False,
                         ) -> tuple[str, dict[str, Any]]:
         """Load what was saved, whatever the caps were; returns its folder and what was added.
 
-        Raises CheckpointError, and then nothing was changed.
+        Without ``load_optimizer_states`` moments, groups and the scale stay as they are, without
+        ``load_lr_scheduler_states`` the scheduler does; with ``load_module_only`` all of these do,
+        and the number of steps. Raises CheckpointError, and then nothing was changed.
         """
+        if not load_module_strict:
+            raise CheckpointError("load_module_strict=False is not possible: a checkpoint is loaded"
+                                  " into a model that has the same tensors")
         groups = self.optimizer.param_groups
-        folder, kept = self._saving.load(Path(load_dir), None if tag is None else str(tag),
-                                         len(groups), self.lr_scheduler)
+        whole = load_optimizer_states and not load_module_only
+        folder, kept = self._saving.load(
+            Path(load_dir), None if tag is None else str(tag), len(groups) if whole else None,
+            self.lr_scheduler if load_lr_scheduler_states and not load_module_only else None)
+        self._forget_gradients()
         self._written = NOTHING
-        self.global_steps, self.skipped_steps = kept["global_steps"], kept["skipped_steps"]
-        self._updates.counts = [kept["counts"][name] for name in self._saving.names()]
-        if self._scaler and kept["scaler"]:
-            self._scaler.restore(kept["scaler"])
-        for group, own in zip(groups, kept["groups"], strict=True):
-            group.update(own)
+        if not load_module_only:
+            self.global_steps, self.skipped_steps = kept["global_steps"], kept["skipped_steps"]
+        if whole:
+            self._updates.counts = [kept["counts"][name] for name in self._saving.names()]
+            if self._scaler and kept["scaler"]:
+                self._scaler.restore(kept["scaler"])
+            for group, own in zip(groups, kept["groups"], strict=True):
+                group.update(own)
         return str(folder), kept["client_state"]
 
     def _telling(self) -> AbstractContextManager[None]:

@@ -39,4 +39,5 @@ class Optimizer(torch.optim.Optimizer):
         self._opt_called = True
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Do nothing: gradients end with their step."""
+        """Forget gradients as the engine does; those of a step end with it."""
+        self._engine.zero_grad(set_to_none)

@@ -85,6 +85,12 @@ class Reduction:
         self._squares.clear()
         return square
 
+    def forget(self) -> None:
+        """Forget the gradients of this step."""
+        self._dirty = [False] * len(self._dirty)
+        self._summed.clear()
+        self._squares.clear()
+
     def updated(self, chunk: int) -> None:
         """Hear that an update took what waited."""
         self._summed.difference_update(self._cache.layout.shown_of(chunk))

@@ -75,10 +75,11 @@ class Saving:
                 checkpoint.write_bytes(fresh / "state.json", text)
                 checkpoint.publish(folder, tag)
 
-    def load(self, load_dir: Path, tag: str | None, groups: int, scheduler: Any,
+    def load(self, load_dir: Path, tag: str | None, groups: int | None, scheduler: Any,
              ) -> tuple[Path, dict[str, Any]]:
         """Load all tensors, and a scheduler; returns the folder, and what was kept beside them.
 
+        ``groups`` are those of the optimizer; if None, its moments stay as they are.
         Raises CheckpointError, and then nothing was changed.
         """
         with alike(self._ranks):
@@ -87,8 +88,8 @@ class Saving:
             schedule = _read_scheduler(folder / SCHEDULER) if scheduler is not None else None
         with alike(self._ranks):
             for number, name in enumerate(self.names()):
-                self._states.restore(number, [one.data for one in (
-                    model[name], states[f"{name}.mean"], states[f"{name}.square"])])
+                moments = [states[f"{name}.{kind}"] for kind in ("mean", "square") if states]
+                self._states.restore(number, [one.data for one in (model[name], *moments)])
             if self._ranks:
                 self._states.forget()
         for name, tensor in self._unpaged().items():
@@ -99,16 +100,16 @@ class Saving:
             scheduler.load_state_dict(schedule)
         return folder, kept
 
-    def _read(self, folder: Path, groups: int) -> tuple[Any, Any, Any]:
+    def _read(self, folder: Path, groups: int | None) -> tuple[Any, Any, Any]:
         """Give the tensors of a checkpoint, which are those of this model."""
-        model, states = (checkpoint.read_tensors(folder / f"{name}.safetensors")
-                         for name in ("model", "optimizer"))
+        model = checkpoint.read_tensors(folder / "model.safetensors")
+        states = {} if groups is None else checkpoint.read_tensors(folder / "optimizer.safetensors")
         names = self.names()
         kept = checkpoint.read_state(folder / "state.json", names, groups)
         for name, one in zip(names, self._parameters, strict=True):
-            for tensors, own in ((model, name), (states, f"{name}.mean"),
-                                 (states, f"{name}.square")):
-                _check_form(folder, own, tensors.get(own), one.shape, "float32")
+            _check_form(folder, name, model.get(name), one.shape, "float32")
+            for own in () if groups is None else (f"{name}.mean", f"{name}.square"):
+                _check_form(folder, own, states.get(own), one.shape, "float32")
         for name, one in self._unpaged().items():
             _check_form(folder, name, model.get(name), one.shape,
                         str(one.dtype).removeprefix("torch."))

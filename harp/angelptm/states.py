@@ -56,7 +56,10 @@ class States:
                                                            width * (end - begin)))
 
     def restore(self, number: int, states: Sequence[memoryview]) -> None:
-        """Write this rank's part of a parameter's masters, means and squares; all ranks get all."""
+        """Write this rank's part of a parameter's masters, means and squares; all ranks get all.
+
+        Those that are not given stay.
+        """
         for kind, data in enumerate(states):
             for at, piece in self.pieces(number, kind):
                 piece[:] = data[at:at + len(piece)]

@@ -86,7 +86,7 @@ class Steps:
             self._begin_step()
         number = len(self._events)
         if self._plan is not None and not self._follows(number, pages):
-            self._leave_plan()
+            self.leave_plan()
         if self._plan is not None:
             self._worker.wait(number)
         else:
@@ -127,7 +127,7 @@ class Steps:
         self._close_event()
         self._now = frozenset()
         if self._plan is not None and not self._follows(len(self._events), frozenset()):
-            self._leave_plan()
+            self.leave_plan()
         if self._plan is not None:
             self._worker.wait(len(self._events))
         else:
@@ -135,18 +135,18 @@ class Steps:
 
     def forget(self, pages: Iterable[int]) -> None:
         """Drop what is old."""
-        self._leave_plan()
+        self.leave_plan()
         self._on_demand().drop(pages)
 
     def look(self, pages: frozenset[int]) -> None:
         """Have pages on the device for something that is no part of a step."""
-        self._leave_plan()
+        self.leave_plan()
         self._on_demand().have(sorted(pages), DEVICE)
 
     @contextmanager
     def opened(self, page: int) -> Iterator[int]:
         """Have a page in memory, for something that is no part of a step; give its address."""
-        self._leave_plan()
+        self.leave_plan()
         self._on_demand().have([page], HOST)
         with self._cache.opened([page], [page]) as (address,):
             assert isinstance(address, int)
@@ -161,7 +161,7 @@ class Steps:
         self._close_event()
         self._now = frozenset()
         if self._plan is not None and not self._follows(len(self._events), frozenset()):
-            self._leave_plan()
+            self.leave_plan()
         planned = self._plan is not None
         if planned:
             self._worker.wait(len(self._events))
@@ -221,7 +221,24 @@ class Steps:
         events = self._trace.events
         return number < len(events) and events[number].pages == tuple(sorted(pages))
 
-    def _leave_plan(self) -> None:
+    def forget_gradients(self) -> None:
+        """Forget the gradients of this step.
+
+        Its events stay: a plan for fewer micro-batches than a step has would update too early.
+        """
+        self.leave_plan()
+        if self._reduction:
+            shown = self._cache.layout.shown
+            self._on_demand().drop(range(shown, 2 * shown))
+            self._reduction.forget()
+
+    def leave_plan(self) -> None:
+        """Have the rest of the step done as it is asked for, after the updates that are owed.
+
+        Whatever comes next may move the pages of the last event, which then ask for them again.
+        """
+        self._close_event()
+        self._now = frozenset()
         if planned := self._plan is not None:
             self._worker.stop(len(self._events) - 1)
             self._plan = None

@@ -78,11 +78,21 @@ class Pipeline:
               group: dist.ProcessGroup | None = None) -> Running:
         """Give this rank's part, to run under gpipe, 1f1b or interleaved. Raises CutError."""
         ranks, rank = dist.get_world_size(group), dist.get_rank(group)
+        self._check_parameters(ranks)
         modules = {stage: self.module(stage) for stage in range(rank, self.stages, ranks)}
         forms = [crossing(self.graph, self.forms, gap) for gap in self.cuts.gaps]
         return Running(modules, forms, self.shared(), schedule, microbatches,
                        partial(_loss, self.loss, self.program.output_spec) if self.loss else None,
                        group)
+
+    def _check_parameters(self, ranks: int) -> None:
+        """Refuse a rank without parameters, for which there is no optimizer. CutError."""
+        for rank in range(min(ranks, self.stages)):
+            own = range(rank, self.stages, ranks)
+            if not any(list(self.module(stage).parameters()) for stage in own):
+                raise CutError(f"rank {rank} would have no parameter for its optimizer: the model "
+                               f"has too few for {self.stages} stages on {ranks} ranks; fewer are "
+                               "possible")
 
     def describe(self) -> str:
         """Say where the cuts are, a line for each stage."""

@@ -89,7 +89,8 @@ def cut(graph: Graph, stages: int, *, link: Link | Sequence[Link] | None = None,
         memory: Memory | None = None, gaps: Sequence[int] | None = None) -> Cuts:
     """Find the cuts with the fastest slowest stage.
 
-    ``link`` is one for all cuts or one for each.
+    ``link`` is one for all cuts or one for each. Every stage reads a parameter if that is possible:
+    torch's optimizers refuse a rank that has none.
 
     Raises:
         CutError: there are fewer gaps than cuts, or links of another number.
@@ -114,7 +115,11 @@ def cut(graph: Graph, stages: int, *, link: Link | Sequence[Link] | None = None,
         here[np.tril_indices(len(ends))] = np.inf
         times.append(here if need is None else
                      np.where(need.bytes(stage) <= need.part, here, np.inf))
-    chosen, slowest = _search(times)
+    reading = graph.parameter_readers[at]
+    idle = reading[:, None] == reading[None, :]
+    chosen, slowest = _search([np.where(idle, np.inf, here) for here in times])
+    if not np.isfinite(slowest):
+        chosen, slowest = _search(times)
     if not np.isfinite(slowest):
         assert need is not None
         raise CapacityError(need.too_much(stages))

@@ -105,6 +105,12 @@ class Graph:
         times = [operator.forward_s + operator.backward_s for operator in self.operators]
         return np.concatenate([[0.0], np.cumsum(times)])
 
+    @cached_property
+    def parameter_readers(self) -> Floats:
+        """Operators up to each boundary that read a parameter."""
+        reads = [bool(operator.parameters) for operator in self.operators]
+        return np.cumsum([0.0, *reads])
+
     def parameters_from(self, start: int) -> Floats:
         """Bytes of parameters in the ranges that begin at a boundary, by their ends."""
         return self._distinct(start, [operator.parameters for operator in self.operators],

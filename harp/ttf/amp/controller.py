@@ -33,6 +33,7 @@ A gradient that is not finite is seen; norms, clipping and comparisons are of th
 
 from __future__ import annotations
 
+import inspect
 import logging
 import math
 from contextlib import contextmanager
@@ -116,6 +117,9 @@ class Controller:
                             for parameter in part["params"]]
         if not self._parameters:
             raise ValueError("optimizer is empty; allowed is one of torch, or several")
+        if greedy := [one for one in self.optimizers if _needs_closure(one)]:
+            raise ValueError(f"optimizer {type(greedy[0]).__name__} computes the loss itself, by a "
+                             "closure; allowed are those whose step() needs none")
         if clip_norm is not None and not clip_norm > 0:
             raise ValueError(f"clip_norm is {clip_norm}; allowed is a number of more than 0")
         if any(part.dtype in (torch.float16, torch.bfloat16) for part in self._parameters):
@@ -351,15 +355,21 @@ class Controller:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a state; modules that were pinned are pinned again."""
-        kept = _State(**state["state"])
+        try:
+            kept = _State(**state["state"])
+            scaler, trend, norms, votes = (state[name] for name in (
+                "scaler", "trend", "norms", "votes"))
+        except (KeyError, TypeError):
+            raise ValueError("the state is none of Controller.state_dict(); allowed is a whole one"
+                             ) from None
         if missing := [name for name in kept.pinned if name not in self._names]:
             raise ValueError(f"the state pins module {missing[0]!r}, which this model does not "
                              "have")
-        self.scaler.load_state_dict(state["scaler"])
-        self._trend.load_state_dict(state["trend"])
-        self._norms.load_state_dict(state["norms"])
+        self.scaler.load_state_dict(scaler)
+        self._trend.load_state_dict(trend)
+        self._norms.load_state_dict(norms)
         pinned, kept.pinned = kept.pinned, list(self._state.pinned)
-        self._votes, self._state = list(state["votes"]), kept
+        self._votes, self._state = list(votes), kept
         self._state.switches = [(step, sentence) for step, sentence in kept.switches]
         for name in pinned:
             if name not in kept.pinned:
@@ -369,6 +379,12 @@ class Controller:
 def _has_tables(optimizer: torch.optim.Optimizer) -> bool:
     """Tell whether gradients of an optimizer wait in tables: `TableOptimizer` says so."""
     return bool(getattr(optimizer, "has_tables", False))
+
+
+def _needs_closure(optimizer: torch.optim.Optimizer) -> bool:
+    """Tell whether a step calls the model, as that of LBFGS does."""
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    return closure is not None and closure.default is closure.empty
 
 
 @contextmanager

@@ -43,7 +43,11 @@ def whole_ids(ids: torch.Tensor, name: str = "ids") -> torch.Tensor:
 
 
 class Looking(nn.Module):
-    """Base of modules with tables: an anchor, and the number of their feature set."""
+    """Base of modules with tables: an anchor, and the number of their feature set.
+
+    Rows are float32 in tables and until they are reduced; results have the anchor's dtype, which
+    follows `Module.double()`, `half()` and the like, as a weight's does.
+    """
 
     anchor: nn.Parameter
     tables: list[Table]
@@ -114,7 +118,7 @@ class DynamicEmbedding(Looking):
         """Give a row for each id."""
         keys = whole_ids(ids)
         rows = self._rows(keys)
-        return rows.reshape(*ids.shape, self.table.dim).to(ids.device)
+        return rows.reshape(*ids.shape, self.table.dim).to(ids.device, self.anchor.dtype)
 
     def prefetch(self, *args: Any, **kwargs: Any) -> None:
         """Have rows on their way ahead of `forward`, whose arguments these are.
@@ -190,9 +194,10 @@ class DynamicEmbeddingBag(DynamicEmbedding):
                 per_sample_weights: torch.Tensor | None = None) -> torch.Tensor:
         """Give a row for each bag: a row of two-dimensional ids, or what begins at an offset."""
         keys, places, weights, bags = self.bags(ids, offsets, per_sample_weights)
-        if self._reduces(per_sample_weights):
-            return self._reduced(keys, places, per_sample_weights, bags).to(ids.device)
-        return self._look_up([keys], [places], [weights], bags).to(ids.device)
+        rows = (self._reduced(keys, places, per_sample_weights, bags)
+                if self._reduces(per_sample_weights)
+                else self._look_up([keys], [places], [weights], bags))
+        return rows.to(ids.device, self.anchor.dtype)
 
     def bags(self, ids: torch.Tensor, offsets: torch.Tensor | None,
              weights: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, int]:
@@ -305,7 +310,7 @@ class EmbeddingCollection(Looking):
             if any(bags != counts[0] for bags in counts):
                 raise ValueError(f"features have {min(counts)} to {max(counts)} bags: equally many")
             rows = self._look_up(keys, places, weights, counts[0])
-        parts = rows.split([table.dim for table in self.tables], dim=1)
+        parts = rows.to(self.anchor.dtype).split([table.dim for table in self.tables], dim=1)
         return dict(zip(self.bags, parts, strict=True))
 
     def _rows_of_plain_ids(self, features: Mapping[str, Ids]) -> torch.Tensor | None:

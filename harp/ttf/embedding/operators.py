@@ -181,7 +181,8 @@ def _embed_fake(anchor: torch.Tensor, keys: list[torch.Tensor], offsets: list[to
                 ) -> tuple[torch.Tensor, torch.Tensor]:
     del keys, offsets, weights
     tickets = 0 if _known[features].exchange is None else 1
-    return anchor.new_empty(bags, width), anchor.new_empty(tickets, dtype=torch.int64)
+    rows = anchor.new_empty(bags, width, dtype=torch.float32)
+    return rows, anchor.new_empty(tickets, dtype=torch.int64)
 
 
 def _embed_gradient(gradient: torch.Tensor, ticket: torch.Tensor, keys: list[torch.Tensor],

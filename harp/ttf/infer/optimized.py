@@ -112,7 +112,8 @@ def optimize(model: nn.Module, example: Any, budget: str | float = "60s", *,
         budget: seconds for building and timing; an engine begins only within it.
         batch_sizes: sizes of the first dimension to time; the example's if not given.
         tolerance: of all outputs, or of each.
-        save: a folder for the chosen engine's artifact.
+        save: a folder for the chosen engine's artifact. An artifact that cannot be written is an
+            error, which says what was measured.
 
     """
     limit = time.monotonic() + seconds(budget)
@@ -272,12 +273,26 @@ def _time(rows: list[Row], runs: dict[str, Any], inputs: dict[int, list[torch.Te
 
 
 def _keep(source: Source, found: Optimized, folder: Path) -> None:
-    """Write the artifact beside its place, and put it there whole."""
+    """Write the artifact beside its place, and put it there whole; else leave nothing behind.
+
+    What was measured took minutes, so an error has it.
+    """
+    fresh = folder.with_name(f".{folder.name}.new")
+    shutil.rmtree(fresh, ignore_errors=True)
+    try:
+        _write(source, found, folder, fresh)
+    except Exception as error:
+        shutil.rmtree(fresh, ignore_errors=True)
+        kind, reason = ((OSError, error.strerror or error) if isinstance(error, OSError)
+                        else (RuntimeError, _sentence(error)))
+        raise kind(f"the artifact of {found.engine} cannot be written to {folder}: {reason}; what "
+                   f"was measured is\n{found.table()}") from None
+
+
+def _write(source: Source, found: Optimized, folder: Path, fresh: Path) -> None:
     engine = by_name(found.engine)
     if found.engine == "eager":
         engine.keep(source)
-    fresh = folder.with_name(f".{folder.name}.new")
-    shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
     for name in engine.files():
         for file in source.folder.glob(f"{name}*"):

@@ -2,7 +2,8 @@
 
 Usage: rank.py JSON, an object of backend and ways; each way has steps and a configuration, which
 may be "torch" for DistributedDataParallel. An engine may load a checkpoint before it trains, save
-one before some step, or save one after each step without an end. Prints a JSON of way to losses, a
+one before some step, or save one after each step without an end; it may forget its gradients and
+have them again before each step. Prints a JSON of way to losses, a
 hash of the parameters, and their largest distance from torch's.
 """
 
@@ -40,7 +41,7 @@ def parts(number):
 
 
 def by_engine(config, steps, load=None, save=None, at=0, for_ever=False, branch=(),
-              same=False):
+              same=False, forgets=False):
     """Train in pages; rank 0 alone has the right values at the beginning."""
     passes = count()
     model = seeded(seed=dist.get_rank(), branch=lambda: next(passes) in branch)
@@ -51,11 +52,15 @@ def by_engine(config, steps, load=None, save=None, at=0, for_ever=False, branch=
         losses = train(engine, data[:at])
         if save:
             engine.save_checkpoint(save, "saved")
+        for tokens in data if forgets else ():
+            engine.backward(loss_of(engine, tokens[:2]))
+            engine.optimizer.zero_grad()
+            losses += train(engine, [tokens])
         while for_ever:
             train(engine, data[:1])
             engine.save_checkpoint(save, "saved")
             print("saved", flush=True)
-        losses += train(engine, data[at:])
+        losses += train(engine, () if forgets else data[at:])
         return losses, parameters_of(engine), {
             "planned": engine._steps.planned, "diverged": engine._steps.diverged,
             "tiers": sorted({tier for tier, _ in engine.cache.where})}

@@ -54,6 +54,44 @@ def test_training_goes_on_with_the_same_bits_under_other_caps(tmp_path, more):
         assert all(map(torch.equal, parameters_of(engine), expected[1]))
 
 
+@pytest.mark.parametrize("more", [{}, {"bf16": {"enabled": True}}], ids=["fp32", "bf16"])
+@pytest.mark.parametrize(("how", "steps"), [({"load_module_only": True}, 0),
+                                            ({"load_optimizer_states": False}, 3)])
+def test_a_model_is_loaded_without_its_optimizer(tmp_path, more, how, steps):
+    """Training then begins as in a new engine with these parameters."""
+    data = batches(4)
+    with engine_of(seeded(), config(14, 160, **more)) as engine:
+        train(engine, data[:3])
+        engine.save_checkpoint(tmp_path, "tag")
+    begun = seeded()
+    begun.load_state_dict(load_file(tmp_path / "tag" / "model.safetensors"))
+    with engine_of(begun, config(**more)) as engine:
+        expected = train(engine, data), parameters_of(engine)
+    (tmp_path / "tag" / "optimizer.safetensors").unlink()
+    with engine_of(seeded(seed=5), config(14, 160, **more)) as engine:
+        engine.optimizer.param_groups[0]["lr"] = RATE
+        engine.load_checkpoint(tmp_path, "tag", **how)
+        assert engine.global_steps == steps
+        assert train(engine, data) == expected[0]
+        assert all(map(torch.equal, parameters_of(engine), expected[1]))
+        with pytest.raises(CheckpointError, match="load_module_strict=False is not possible"):
+            engine.load_checkpoint(tmp_path, "tag", load_module_strict=False)
+
+
+@pytest.mark.parametrize(("how", "rate"), [({}, 0.25), ({"load_lr_scheduler_states": False}, 1.0),
+                                           ({"load_module_only": True}, 1.0)])
+def test_a_scheduler_may_stay_as_it_is(tmp_path, how, rate):
+    def halving(optimizer):
+        return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5 ** step)
+
+    with engine_of(seeded(), config(), lr_scheduler=halving) as engine:
+        train(engine, batches(2))
+        engine.save_checkpoint(tmp_path)
+    with engine_of(seeded(), config(), lr_scheduler=halving) as engine:
+        engine.load_checkpoint(tmp_path, **how)
+        assert engine.lr_scheduler.get_last_lr() == [rate * RATE]
+
+
 def test_the_model_is_a_plain_state_dict(tmp_path):
     with engine_of(seeded(), config(14, 160)) as engine:
         train(engine, batches(3))

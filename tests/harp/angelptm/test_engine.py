@@ -306,3 +306,112 @@ def test_what_a_script_writes_between_steps_is_what_trains_on(tmp_path, caps):
                 for one in engine.module.parameters():
                     one.clamp_(-10, 10)
         assert all(map(torch.equal, parameters_of(engine), expected))
+
+
+class BackwardError(Exception):
+    """Of a backward pass."""
+
+
+def failing():
+    """Give a model whose backward pass fails in its middle while a list has an item."""
+    model, fails = seeded(), []
+
+    def fail(gradient):
+        if fails:
+            raise BackwardError
+
+    model.layers[1].register_forward_hook(lambda _, __, output: output.register_hook(fail) and None)
+    return model, fails
+
+
+def fail_once(engine, fails, tokens):
+    fails.append(1)
+    with pytest.raises(BackwardError):
+        engine.backward(loss_of(engine, tokens))
+    fails.clear()
+
+
+@pytest.mark.parametrize("caps", [{}, CAPS["device and host"]], ids=["all", "little"])
+@pytest.mark.parametrize("after", ["nothing", "zero_grad", "step", "save"])
+def test_a_backward_pass_that_fails_does_not_count(tmp_path, caps, after):
+    data = batches(8)
+    with engine_of(seeded(), config(**caps, gradient_clipping=9)) as engine:
+        losses = train(engine, data)
+    model, fails = failing()
+    with engine_of(model, config(**caps, gradient_clipping=9)) as engine:
+        found = []
+        for number, tokens in enumerate(data):
+            if number in {0, 4}:
+                fail_once(engine, fails, data[0])
+                {"nothing": lambda: None, "zero_grad": engine.optimizer.zero_grad,
+                 "step": engine.step, "save": lambda: engine.save_checkpoint(tmp_path)}[after]()
+            found += train(engine, [tokens])
+        assert found == losses
+        assert engine.global_steps == len(data)
+
+
+@pytest.mark.parametrize("clipping", [0, 9])
+def test_zero_grad_forgets_earlier_micro_batches(clipping):
+    data, accumulated = batches(10), {"gradient_accumulation_steps": 2}
+    model = seeded()
+    torch_optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
+    with engine_of(seeded(), config(**accumulated, gradient_clipping=clipping)) as engine:
+        for number, tokens in enumerate(data, 1):
+            expected, loss = loss_of(model, tokens), loss_of(engine, tokens)
+            torch.testing.assert_close(loss, expected, rtol=0, atol=1e-5)
+            (expected / 2).backward()
+            engine.backward(loss)
+            engine.step()
+            if number in {3, 7}:
+                torch_optimizer.zero_grad()
+                engine.optimizer.zero_grad()
+            elif number % 2 == 0:
+                torch_optimizer.step()
+                torch_optimizer.zero_grad()
+
+
+def test_parameters_can_be_read_within_a_step(resident):
+    """The reader moves the pages that the last operator had, and the next one needs."""
+    losses = []
+    with engine_of(seeded(), config(14, 160)) as engine:
+        for tokens in batches(8):
+            losses.append(loss_of(engine, tokens))
+            parameters_of(engine)
+            engine.backward(losses[-1])
+            engine.step()
+    assert losses == resident["fp32"][0]
+
+
+def test_a_failure_among_micro_batches_is_refused_until_zero_grad():
+    model, fails = failing()
+    with engine_of(model, config(gradient_accumulation_steps=2)) as engine:
+        first, second = batches(2)
+        train(engine, [first])
+        fail_once(engine, fails, second)
+        for call in (engine.step, lambda: engine.backward(loss_of(engine, second))):
+            with pytest.raises(ConfigError, match=r"earlier micro-batches: call zero_grad\(\)"):
+                call()
+        engine.zero_grad()
+        train(engine, [second])
+        assert engine.global_steps == 1
+
+
+@pytest.mark.parametrize("more", [{}, {"angelptm": {"update": "async"}}], ids=["now", "late"])
+def test_gradients_that_updates_have_used_are_not_forgotten_but_a_checkpoint_loads(tmp_path, more):
+    """From its second step on an engine updates beside the backward pass."""
+    data = batches(6)
+    model, fails = failing()
+    with engine_of(model, config(14, 160, **more)) as engine:
+        train(engine, data[:3])
+        engine.save_checkpoint(tmp_path, "good")
+        saved, losses = parameters_of(engine), train(engine, data[3:])
+        fail_once(engine, fails, data[0])
+        for call in (engine.zero_grad, engine.step, lambda: engine.save_checkpoint(tmp_path),
+                     lambda: engine.backward(loss_of(engine, data[0]))):
+            with pytest.raises(ConfigError, match="gradients cannot be forgotten once updates"):
+                call()
+        engine.load_checkpoint(tmp_path, "good")
+        assert all(map(torch.equal, parameters_of(engine), saved))
+        found = train(engine, data[3:])
+        assert engine.global_steps == len(data)
+    assert more or found == losses  # late updates depend on the time that the thread has

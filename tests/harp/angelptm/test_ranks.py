@@ -64,6 +64,16 @@ def alone():
     return losses
 
 
+def test_all_ranks_forget_gradients_in_zero_grad():
+    clipped = {"gradient_clipping": 0.3, **LITTLE}
+    ways = {name: {"config": of_stage(stage, **clipped), "forgets": forgets}
+            for stage in (1, 3) for name, forgets in ((f"all {stage}", False), (f"{stage}", True))}
+    for one in run(2, "lightcc", ways):
+        for stage in "13":
+            assert one[stage]["losses"] == one[f"all {stage}"]["losses"]
+            assert one[stage]["bits"] == one[f"all {stage}"]["bits"]
+
+
 @pytest.mark.parametrize(("ranks", "backend"), long_except(
     [(2, "lightcc"), (4, "lightcc"), (2, "gloo")], (2, "lightcc")))
 def test_all_stages_train_as_torch_does(tmp_path, alone, ranks, backend):

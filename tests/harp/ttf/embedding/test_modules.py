@@ -314,6 +314,55 @@ def test_a_collection_gives_what_its_bags_give():
     assert len(list(model.parameters())) == 1
 
 
+class OneBag(nn.Module):
+    def __init__(self, made):
+        super().__init__()
+        self.rows, self.head = made, nn.Linear(8, 1)
+
+    def forward(self, ids):
+        found = self.rows({"one": ids})["one"] if isinstance(self.rows, EmbeddingCollection) else (
+            self.rows(ids))
+        return self.head(found)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's compiler imports torch.jit
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("made", [
+    lambda: DynamicEmbedding(8), lambda: DynamicEmbeddingBag(8),
+    lambda: DynamicEmbeddingBag(8, mode="max"),
+    lambda: EmbeddingCollection({"one": DynamicEmbeddingBag(8)})])
+def test_a_model_of_another_dtype_gives_results_in_it_and_trains(made, dtype, compiled):
+    torch._dynamo.reset()
+    ids = torch.arange(6).reshape(3, 2)
+    torch.manual_seed(0)
+    model = OneBag(made())
+    model.head.weight.data.copy_(model.head.weight.to(torch.bfloat16))  # exact in each dtype
+    first = model(ids)
+    first.sum().backward()
+    torch.manual_seed(0)
+    other = OneBag(made()).to(dtype)
+    other.head.weight.data.copy_(model.head.weight.data)
+    call = torch.compile(other, backend="aot_eager", fullgraph=True) if compiled else other
+    found = call(ids)
+    assert found.dtype is dtype
+    torch.testing.assert_close(found.float(), first, rtol=0, atol=1e-2)
+    found.sum().backward()
+    assert other.rows.anchor.grad.dtype is dtype
+    for each in (model, other):
+        TableOptimizer(each).step()
+    torch.testing.assert_close(other(ids).float(), model(ids), rtol=0, atol=1e-2)
+    assert all(table.rows == 6 for table in other.rows.tables)
+
+
+def test_weights_of_a_bag_may_have_the_dtype_of_its_module():
+    bag = DynamicEmbeddingBag(8, mode="sum").double()
+    weights = torch.ones(3, 2, dtype=torch.float64, requires_grad=True)
+    found = bag(torch.arange(6).reshape(3, 2), per_sample_weights=weights)
+    found.sum().backward()
+    assert found.dtype is weights.grad.dtype is torch.float64
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's compiler imports torch.jit
 def test_batches_of_many_sizes_are_compiled_twice_and_without_a_break():
     torch._dynamo.reset()

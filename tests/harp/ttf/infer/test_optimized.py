@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import shutil
 import subprocess
 import sys
 
@@ -225,6 +228,52 @@ def test_an_artifact_takes_the_place_of_no_other_files(monkeypatch, tmp_path):
     assert own.read_text() == "kept"
     for _ in range(2):
         infer.optimize(nn.Linear(4, 2), torch.randn(3, 4), budget="1s", save=tmp_path / "served")
+
+
+FULL_DISK = """
+import sys
+from pathlib import Path
+import torch
+from torch import nn
+from harp.ttf import infer
+from harp.ttf.infer import engines, optimized
+optimized.installed = lambda: [engines.Eager()]
+place, example = Path(sys.argv[1]), torch.randn(3, 512)
+infer.optimize(nn.Linear(512, 2), example, budget="1s", save=place / "served")
+for name in ("served", "other"):
+    try:
+        infer.optimize(nn.Linear(512, 512), example, budget="1s", save=place / name)
+    except OSError as error:
+        print(error)
+assert infer.load(place / "served")(example).shape == (3, 2)
+assert [file.name for file in place.iterdir()] == ["served"]
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None,
+                    reason="mounting a small disk takes root")
+def test_a_full_disk_is_named_with_what_was_measured_and_leaves_what_was_there(tmp_path):
+    mounted = 'mount -t tmpfs -o size=256k none "$2" && exec "$0" -c "$1" "$2"'
+    done = subprocess.run(["unshare", "--mount", "sh", "-c", mounted, sys.executable, FULL_DISK,
+                           str(tmp_path)], capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    for name, *lines in zip(("served", "other"), *[iter(done.stdout.splitlines())] * 2,
+                            strict=True):
+        assert lines[0] == (f"the artifact of eager cannot be written to {tmp_path / name}: No "
+                            "space left on device; what was measured is")
+        assert re.match(r"\* eager +batch 3 +[0-9.]+ ms ", lines[1])
+
+
+def test_a_model_that_no_engine_keeps_is_an_error_with_what_was_measured(monkeypatch, tmp_path):
+    monkeypatch.setattr(optimized, "installed", lambda: [engines.Eager()])
+
+    class Branch(nn.Module):
+        def forward(self, rows):
+            return rows + 1 if rows.sum() > 0 else rows - 1
+
+    with pytest.raises(RuntimeError, match=r"cannot be written to .*/served: .*\n\* eager "):
+        infer.optimize(Branch(), torch.ones(3), budget="1s", save=tmp_path / "served")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_model_keeps_its_mode():
