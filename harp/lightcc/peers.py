@@ -1,8 +1,8 @@
 """The connections of a group of ranks: two to each other rank, made when the group is made.
 
-Ranks publish where they listen in a store with ``set(key, bytes)`` and ``get(key) -> bytes``; get
-waits until the key is set. torch's stores are such. Ranks that share a host and its network connect
-over memory (``mem``), others over the network (``ports.py``); HARP_PORT chooses one port for all.
+Ranks publish where they listen in a store (`harp.lightcc.store`). Ranks that share a host and its
+network connect over memory (``mem``), others over the network (``ports.py``); HARP_PORT chooses one
+port for all.
 
 One connection of a pair carries the pieces of collectives, the other one messages that may come at
 any time: data between two ranks, and news that the group has failed. Each has an engine of its own:
@@ -76,7 +76,10 @@ class Store(Protocol):
         """Set a key for all ranks."""
 
     def get(self, key: str) -> bytes:
-        """Wait until the key is set."""
+        """Wait until the key is set, and give its value."""
+
+    def has(self, key: str) -> bool:
+        """Whether the key is set."""
 
 
 class Peers:

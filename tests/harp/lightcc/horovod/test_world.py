@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ import pytest
 
 from harp.lightcc.store import open_store
 from lab.namespace import why_unusable
+from tests.support.free_ports import free_ports
 
 pytest.importorskip("torch")
 
@@ -39,3 +41,14 @@ def test_a_store_that_no_rank_can_make_is_one_sentence(path, tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=f"HARP_STORE is 'file:{path}'; allowed after file: is"):
         open_store({"HARP_STORE": f"file:{path}"}, 0, 2, 0.1)
+
+
+@pytest.mark.parametrize("kind", ["tcp", "file"])
+def test_a_wait_for_a_late_rank_ends_in_one_sentence_and_no_warnings(kind, tmp_path, capfd):
+    port, = free_ports(1, socket.SOCK_STREAM)
+    said = {"file": {"HARP_STORE": f"file:{tmp_path}/store"},
+            "tcp": {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}}[kind]
+    store = open_store(said, 0, 2, 0.5)
+    with pytest.raises(TimeoutError, match=r"^no rank has set late in the store within 0.5 s$"):
+        store.get("late")
+    assert capfd.readouterr() == ("", "")
