@@ -94,10 +94,10 @@ class LightGroup(dist.ProcessGroup):
     def __init__(self, store: Any, rank: int, ranks: int, timeout: timedelta,
                  settings: LightSettings | None = None) -> None:
         super().__init__(rank, ranks)
-        in_force = settings or LightSettings.from_env(os.environ)
         self.callbacks = Callbacks(lambda prefix: Group(
             rank, ranks, PatientStore(dist.PrefixStore(prefix, store), timeout),
-            timeout.total_seconds(), in_force))
+            timeout.total_seconds(), settings))
+        settings = self._group.settings  # for groups made later, when the environment may differ
         self._stager = Stager(Accelerator())
         _warn_of_threads(self._group)
 
