@@ -9,8 +9,10 @@ hosts see and no other job uses.
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import json
+import os
 import secrets
 import socket
 import socketserver
@@ -22,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from harp.lightcc.launch import read_master
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from datetime import timedelta
 
     from harp.lightcc.peers import Store
@@ -187,11 +189,13 @@ class PatientStore:
 
     def __init__(self, store: Any, timeout: timedelta) -> None:
         self._given = store  # at the rank that serves the others it is the server
-        self._store, self._timeout_s = store.clone(), timeout.total_seconds()
+        with _naming_holder(store):
+            self._store, self._timeout_s = store.clone(), timeout.total_seconds()
 
     def set(self, key: str, value: bytes) -> None:
         """Set a key for all ranks."""
-        self._store.set(key, value)
+        with _naming_holder(self._given):
+            self._store.set(key, value)
 
     def get(self, key: str) -> bytes:
         """Wait until the key is set.
@@ -206,11 +210,37 @@ class PatientStore:
                                    f"{self._timeout_s:g} s")
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, LAST_PAUSE_S)
-        return bytes(self._store.get(key))
+        with _naming_holder(self._given):
+            return bytes(self._store.get(key))
 
     def has(self, key: str) -> bool:
         """Whether the key is set."""
-        return bool(self._store.check([key]))
+        with _naming_holder(self._given):
+            return bool(self._store.check([key]))
+
+
+@contextlib.contextmanager
+def _naming_holder(store: Any) -> Iterator[None]:
+    """Say in one sentence that the connection with a store of torch's has ended."""
+    from torch.distributed import DistNetworkError
+
+    try:
+        yield
+    except DistNetworkError:
+        while hasattr(store, "underlying_store"):
+            store = store.underlying_store
+        raise ConnectionError(f"{_holder(store.host, store.port)} is gone") from None
+
+
+def _holder(host: str, port: int, env: Mapping[str, str] = os.environ) -> str:
+    """Name a TCPStore: rank 0 serves the one at MASTER_PORT unless torchrun does."""
+    if env.get("MASTER_PORT") == str(port) and not _agent_serves(env):
+        return "rank 0, which has the store,"
+    return f"the store at {host}:{port}"
+
+
+def _agent_serves(env: Mapping[str, str]) -> bool:
+    return env.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
 def open_store(env: Mapping[str, str], rank: int, ranks: int, timeout_s: float) -> Store:
@@ -230,9 +260,8 @@ def open_store(env: Mapping[str, str], rank: int, ranks: int, timeout_s: float) 
     if named:
         return PatientStore(FileStore(named.removeprefix(FILE), ranks), timeout)
     address, port = read_master(env)
-    agents = env.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    return PatientStore(TCPStore(address, port, ranks, rank == 0 and not agents, timeout,
-                                 wait_for_workers=False, multi_tenant=True), timeout)
+    return PatientStore(TCPStore(address, port, ranks, rank == 0 and not _agent_serves(env),
+                                 timeout, wait_for_workers=False, multi_tenant=True), timeout)
 
 
 def _check_file(named: str) -> None:

@@ -25,6 +25,14 @@ hosts = _exchange_hosts(place, open_store(os.environ, place.rank, place.size, 30
 print([hosts.index(host) for host in hosts])
 """
 
+SERVE = """
+import os, sys
+from harp.lightcc.store import open_store
+store = open_store({**os.environ, "TORCHELASTIC_USE_AGENT_STORE": ""}, 0, 2, 300)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
 
 @pytest.mark.skipif(bool(why_unusable()), reason=str(why_unusable()))
 def test_ranks_in_two_namespaces_are_on_two_hosts(tmp_path):
@@ -52,3 +60,21 @@ def test_a_wait_for_a_late_rank_ends_in_one_sentence_and_no_warnings(kind, tmp_p
     with pytest.raises(TimeoutError, match=r"^no rank has set late in the store within 0.5 s$"):
         store.get("late")
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(("agent", "who"), [
+    ("", "rank 0, which has the store, is gone"),
+    ("True", "the store at 127.0.0.1:{port} is gone")])
+def test_the_end_of_the_process_that_has_the_store_is_one_sentence(agent, who, monkeypatch):
+    port, = free_ports(1, socket.SOCK_STREAM)
+    for name, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+                        "TORCHELASTIC_USE_AGENT_STORE": agent}.items():
+        monkeypatch.setenv(name, value)
+    with subprocess.Popen([sys.executable, "-c", SERVE], text=True, stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE) as serving:
+        assert serving.stdout.readline() == "ready\n"
+        store = open_store(os.environ, 1, 2, 300)
+        serving.kill()
+    for ask in (lambda: store.get("key"), lambda: store.set("key", b"")):
+        with pytest.raises(ConnectionError, match=f"^{who.format(port=port)}$"):
+            ask()
