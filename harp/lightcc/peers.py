@@ -18,6 +18,7 @@ import contextlib
 import json
 import logging
 import os
+import socket
 import threading
 import time
 from pathlib import Path
@@ -47,6 +48,8 @@ FAILED_KEY = "failed"
 LOOK_S, LOOKS_PER_S = 0.5, 1000
 """While the group is made each rank looks so often whether another one has failed, and all together
 no more often than the second says: a small part of the requests that a store can answer."""
+PROCESS = -1
+"""Where the value of a rank's place names its process."""
 log = logging.getLogger("harp.lightcc")
 
 
@@ -119,6 +122,8 @@ class Peers:
         self._port = read_port(environment)
         self._environment = environment
         self._asking: set[threading.Thread] = set()
+        self._place = b""
+        """What this rank has put into the store; another one where two processes have its rank."""
         self._missing: set[int] = set()
         """Ranks that have not come yet while the group is made."""
         self.places: list[str] = []
@@ -164,6 +169,10 @@ class Peers:
             if await self._ask_store(lambda: self._store.has(FAILED_KEY)):
                 why = await self._ask_store(lambda: self._store.get(FAILED_KEY))
                 raise GroupError(why.decode())
+            place = await self._ask_store(lambda: self._store.get(f"place/{self.rank}"))
+            if place != self._place:
+                both = (json.loads(one)[PROCESS] for one in (place, self._place))
+                raise GroupError(f"two processes have rank {self.rank}: " + " and ".join(both))
 
     def _warn_of_missing(self) -> None:
         if self._missing:
@@ -219,12 +228,13 @@ class Peers:
 
     async def _find_kinds(self) -> dict[int, str]:
         """Choose how to reach each other rank."""
-        self._store.set(f"place/{self.rank}", json.dumps(
-            [memory_place(), self.direct.open(), self._port, self.ranks]).encode())
+        self._place = json.dumps([memory_place(), self.direct.open(), self._port, self.ranks,
+                                  f"process {os.getpid()} of {socket.gethostname()}"]).encode()
+        self._store.set(f"place/{self.rank}", self._place)
         found = []
         for rank in range(self.ranks):
             self._missing = {rank}
-            *place, ranks = await self._read_store(f"place/{rank}")
+            *place, ranks, _ = await self._read_store(f"place/{rank}")
             self._check_ranks(rank, ranks)
             found.append(place)
         self._missing = set(range(self.ranks)) - {self.rank}

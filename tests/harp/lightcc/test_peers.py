@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 import subprocess
 import sys
 
@@ -92,3 +93,15 @@ def test_a_rank_that_cannot_make_the_group_says_why_to_all_others(
     own = said.pop(failing).strip()
     assert own.startswith(sentence)
     assert said == [f"rank {failing}: {own}\n"] * 2
+
+
+def test_two_processes_of_the_same_rank_say_so():
+    with StoreServer() as server:
+        ranks = [start(rank, server.variable("127.0.0.1")) for rank in (0, 1, 1)]
+        said = [rank.communicate(timeout=PATIENCE_S)[0].strip() for rank in ranks]
+        server.shutdown()
+    found, = {sentence.removeprefix("rank 1: ") for sentence in said}
+    what, both = found.split(": ")
+    assert what == "two processes have rank 1"
+    assert sorted(both.split(" and ")) == sorted(
+        f"process {rank.pid} of {socket.gethostname()}" for rank in ranks[1:])
