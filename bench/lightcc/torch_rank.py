@@ -22,12 +22,12 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
-import harp.lightcc.torch  # noqa: F401  (registers the backend)
 from harp._cnet import ffi, lib
 from harp.lightcc.few_bits import FewBits
 from harp.lightcc.group import Group
 from harp.lightcc.hook import GradientState, average_gradients
 from harp.lightcc.tensors import flat_bytes
+from harp.lightcc.torch import PatientStore  # which registers the backend, too
 from sim.workloads.models import get_model
 
 if TYPE_CHECKING:
@@ -55,7 +55,8 @@ class Groups:
     def own(self) -> Group:
         """A group of all ranks that is called directly, not by torch; all must ask for it."""
         store = dist.distributed_c10d._get_default_store()
-        return Group(dist.get_rank(), dist.get_world_size(), dist.PrefixStore("own", store))
+        return Group(dist.get_rank(), dist.get_world_size(), PatientStore(
+            dist.PrefixStore("own", store), dist.default_pg_timeout))
 
 
 class Layer(torch.autograd.Function):

@@ -46,7 +46,7 @@ from harp.lightcc.few_bits import FewBits
 from harp.lightcc.few_bits_ring import FewBitsRing
 from harp.lightcc.mover import INLINE_DESCRIPTOR_BYTES, Mover
 from harp.lightcc.p2p import DATA, PointToPoint
-from harp.lightcc.peers import Peers
+from harp.lightcc.peers import Peers, telling_others
 from harp.lightcc.pieces import PLACE, SEND, address, cut, in_turn, plan_pieces, table
 from harp.lightcc.policy import allreduce_path, between_path, tuning_of
 from harp.lightcc.program import Program, small_broadcast
@@ -126,11 +126,18 @@ class Group:
         timeout_s: a call that takes longer fails the group.
         settings: the LIGHT_* variables; those of the environment by default.
 
-    Raises the network's error if the other ranks cannot be reached in that time.
+    Raises the network's error if the other ranks cannot be reached in that time, and GroupError
+    where one of them fails before the group is made.
     """
 
     def __init__(self, rank: int, ranks: int, store: Store, timeout_s: float = 1800.0,
                  settings: LightSettings | None = None) -> None:
+        with telling_others(rank, ranks, store):
+            self._make(rank, ranks, store, timeout_s, settings)
+        _groups.add(self)
+
+    def _make(self, rank: int, ranks: int, store: Store, timeout_s: float,
+              settings: LightSettings | None) -> None:
         self.rank, self.ranks = rank, ranks
         self._programs: dict[Any, Program] = {}
         self._few_bits: dict[Any, FewBits | FewBitsRing] = {}
@@ -153,7 +160,6 @@ class Group:
         except BaseException:
             self.close()
             raise
-        _groups.add(self)
 
     def _on_loop(self, work: Coroutine[Any, Any, Any]) -> Future[Any]:
         if os.getpid() != self._process:

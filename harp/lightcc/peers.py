@@ -1,8 +1,9 @@
 """The connections of a group of ranks: two to each other rank, made when the group is made.
 
-Ranks publish where they listen in a store with ``set(key, bytes)`` and ``get(key) -> bytes``; get
-waits until the key is set. torch's stores are such. Ranks that share a host and its network connect
-over memory (``mem``), others over the network (``ports.py``); HARP_PORT chooses one port for all.
+Ranks publish where they listen in a store (`harp.lightcc.store`). Ranks that share a host and its
+network connect over memory (``mem``), others over the network (``ports.py``); HARP_PORT chooses one
+port for all. A rank that cannot make the group says why in the store, and the others, who look
+there now and then, end with its sentence.
 
 One connection of a pair carries the pieces of collectives, the other one messages that may come at
 any time: data between two ranks, and news that the group has failed. Each has an engine of its own:
@@ -17,7 +18,9 @@ import contextlib
 import json
 import logging
 import os
+import socket
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -28,7 +31,7 @@ from harp.lightcc.ports import open_memory, open_network, open_p2p, read_port
 from harp.net.errors import EndedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -41,6 +44,12 @@ PIECES, P2P = KINDS = b"pieces", b"p2p"
 WARN_AFTER_S = 60.0
 """A group that is not made for this long, or half its timeout, names whom it waits for; 60 s is
 Horovod's HOROVOD_STALL_CHECK_TIME_SECONDS."""
+FAILED_KEY = "failed"
+LOOK_S, LOOKS_PER_S = 0.5, 1000
+"""While the group is made each rank looks so often whether another one has failed, and all together
+no more often than the second says: a small part of the requests that a store can answer."""
+PROCESS = -1
+"""Where the value of a rank's place names its process."""
 log = logging.getLogger("harp.lightcc")
 
 
@@ -76,7 +85,30 @@ class Store(Protocol):
         """Set a key for all ranks."""
 
     def get(self, key: str) -> bytes:
-        """Wait until the key is set."""
+        """Wait until the key is set, and give its value."""
+
+    def has(self, key: str) -> bool:
+        """Whether the key is set."""
+
+
+@contextlib.contextmanager
+def telling_others(rank: int, ranks: int, store: Store) -> Iterator[None]:
+    """Put into the store why this rank fails here; the first rank that does so speaks for all."""
+    try:
+        yield
+    except BaseException as error:
+        if ranks > 1:
+            with contextlib.suppress(Exception):  # the store may be what failed
+                if not store.has(FAILED_KEY):
+                    store.set(FAILED_KEY, f"rank {rank}: {error or type(error).__name__}".encode())
+                    if rank == 0:  # its process may have the store: the others look before it ends
+                        time.sleep(2 * look_s(ranks))
+        raise
+
+
+def look_s(ranks: int) -> float:
+    """Return the time between two looks of a rank for a failure of others."""
+    return max(LOOK_S, ranks / LOOKS_PER_S)
 
 
 class Peers:
@@ -89,7 +121,9 @@ class Peers:
         self._engines: dict[tuple[bytes, str], Engine] = {}
         self._port = read_port(environment)
         self._environment = environment
-        self._asking: threading.Thread | None = None
+        self._asking: set[threading.Thread] = set()
+        self._place = b""
+        """What this rank has put into the store; another one where two processes have its rank."""
         self._missing: set[int] = set()
         """Ranks that have not come yet while the group is made."""
         self.places: list[str] = []
@@ -106,16 +140,39 @@ class Peers:
         loop = asyncio.get_running_loop()
         warning = loop.call_later(min(WARN_AFTER_S, self._timeout_s / 2), self._warn_of_missing)
         try:
-            await asyncio.wait_for(self._connect_all(), self._timeout_s)
+            await asyncio.wait_for(self._connect_or_hear(), self._timeout_s)
         except asyncio.TimeoutError:
-            if self._asking:
-                self._asking.join(1)  # else it may ask on while the process ends
+            for thread in self._asking:
+                thread.join(1)  # else it may ask on while the process ends
             late = sorted(self._missing)
             raise GroupError(f"the group was not made within {self._timeout_s:g} s: rank"
                              f"{'s' if len(late) > 1 else ''} {', '.join(map(str, late))} did not "
                              "come") from None
         finally:
             warning.cancel()
+
+    async def _connect_or_hear(self) -> None:
+        """Open all connections, unless another rank fails."""
+        both = [asyncio.ensure_future(work)
+                for work in (self._connect_all(), self._look_for_failure())]
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            next(work for work in both if work.done()).result()
+        finally:
+            for work in both:
+                work.cancel()
+            await asyncio.gather(*both, return_exceptions=True)
+
+    async def _look_for_failure(self) -> None:
+        while True:
+            await asyncio.sleep(look_s(self.ranks))
+            if await self._ask_store(lambda: self._store.has(FAILED_KEY)):
+                why = await self._ask_store(lambda: self._store.get(FAILED_KEY))
+                raise GroupError(why.decode())
+            place = await self._ask_store(lambda: self._store.get(f"place/{self.rank}"))
+            if place != self._place:
+                both = (json.loads(one)[PROCESS] for one in (place, self._place))
+                raise GroupError(f"two processes have rank {self.rank}: " + " and ".join(both))
 
     def _warn_of_missing(self) -> None:
         if self._missing:
@@ -142,6 +199,10 @@ class Peers:
 
     async def _read_store(self, key: str) -> Any:
         """Wait for a key of the store, and return its value."""
+        return json.loads(await self._ask_store(lambda: self._store.get(key)))
+
+    async def _ask_store(self, question: Callable[[], Any]) -> Any:
+        """Give the store's answer; the loop goes on in the meantime."""
         loop = asyncio.get_running_loop()
         came: asyncio.Future[Any] = loop.create_future()
 
@@ -151,25 +212,29 @@ class Peers:
 
         def ask() -> None:
             try:
-                value: Any = self._store.get(key)
+                value: Any = question()
                 finish = came.set_result
             except Exception as error:  # it is raised where it is awaited
                 finish, value = came.set_exception, error
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(settle, finish, value)
         # A daemon: an executor's thread would be joined when the process ends.
-        self._asking = threading.Thread(target=ask, daemon=True, name="lightcc store")
-        self._asking.start()
-        return json.loads(await came)
+        thread = threading.Thread(target=ask, daemon=True, name="lightcc store")
+        self._asking.add(thread)
+        thread.start()
+        answer = await came
+        self._asking.discard(thread)
+        return answer
 
     async def _find_kinds(self) -> dict[int, str]:
         """Choose how to reach each other rank."""
-        self._store.set(f"place/{self.rank}", json.dumps(
-            [memory_place(), self.direct.open(), self._port, self.ranks]).encode())
+        self._place = json.dumps([memory_place(), self.direct.open(), self._port, self.ranks,
+                                  f"process {os.getpid()} of {socket.gethostname()}"]).encode()
+        self._store.set(f"place/{self.rank}", self._place)
         found = []
         for rank in range(self.ranks):
             self._missing = {rank}
-            *place, ranks = await self._read_store(f"place/{rank}")
+            *place, ranks, _ = await self._read_store(f"place/{rank}")
             self._check_ranks(rank, ranks)
             found.append(place)
         self._missing = set(range(self.ranks)) - {self.rank}

@@ -9,25 +9,31 @@ hosts see and no other job uses.
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import json
+import os
 import secrets
 import socket
 import socketserver
 import threading
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from harp.lightcc.launch import read_master
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
+    from datetime import timedelta
 
     from harp.lightcc.peers import Store
 
 VARIABLE = "HARP_STORE"
 FILE = "file:"
 LINE_BYTES = 1 << 20
+FIRST_PAUSE_S, LAST_PAUSE_S = 0.001, 0.2
+"""Between two looks for a key; each pause is twice the one before."""
 
 
 class MemoryStore:
@@ -169,6 +175,73 @@ class PrefixStore:
         """Wait until the key is set."""
         return bytes(self._store.get(self._prefix + key))
 
+    def has(self, key: str) -> bool:
+        """Whether the key is set."""
+        return self._store.has(self._prefix + key)
+
+
+class PatientStore:
+    """A store of torch's that waits as long as a group does.
+
+    It is a copy with a connection of its own: a thread that waits for a store of torch's keeps
+    other threads from using it.
+    """
+
+    def __init__(self, store: Any, timeout: timedelta) -> None:
+        self._given = store  # at the rank that serves the others it is the server
+        with _naming_holder(store):
+            self._store, self._timeout_s = store.clone(), timeout.total_seconds()
+
+    def set(self, key: str, value: bytes) -> None:
+        """Set a key for all ranks."""
+        with _naming_holder(self._given):
+            self._store.set(key, value)
+
+    def get(self, key: str) -> bytes:
+        """Wait until the key is set.
+
+        By looks: a wait of torch's that ends without the key writes two lines of warning, and one
+        that does not end keeps the process from ending.
+        """
+        end_s, pause_s = time.monotonic() + self._timeout_s, FIRST_PAUSE_S
+        while not self.has(key):
+            if time.monotonic() > end_s:
+                raise TimeoutError(f"no rank has set {key} in the store within "
+                                   f"{self._timeout_s:g} s")
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, LAST_PAUSE_S)
+        with _naming_holder(self._given):
+            return bytes(self._store.get(key))
+
+    def has(self, key: str) -> bool:
+        """Whether the key is set."""
+        with _naming_holder(self._given):
+            return bool(self._store.check([key]))
+
+
+@contextlib.contextmanager
+def _naming_holder(store: Any) -> Iterator[None]:
+    """Say in one sentence that the connection with a store of torch's has ended."""
+    from torch.distributed import DistNetworkError
+
+    try:
+        yield
+    except DistNetworkError:
+        while hasattr(store, "underlying_store"):
+            store = store.underlying_store
+        raise ConnectionError(f"{_holder(store.host, store.port)} is gone") from None
+
+
+def _holder(host: str, port: int, env: Mapping[str, str] = os.environ) -> str:
+    """Name a TCPStore: rank 0 serves the one at MASTER_PORT unless torchrun does."""
+    if env.get("MASTER_PORT") == str(port) and not _agent_serves(env):
+        return "rank 0, which has the store,"
+    return f"the store at {host}:{port}"
+
+
+def _agent_serves(env: Mapping[str, str]) -> bool:
+    return env.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
 
 def open_store(env: Mapping[str, str], rank: int, ranks: int, timeout_s: float) -> Store:
     """Give the store that the launcher of this process provides."""
@@ -183,15 +256,12 @@ def open_store(env: Mapping[str, str], rank: int, ranks: int, timeout_s: float) 
 
     from torch.distributed import FileStore, TCPStore
 
+    timeout = timedelta(seconds=timeout_s)
     if named:
-        file = FileStore(named.removeprefix(FILE), ranks)
-        file.set_timeout(timedelta(seconds=timeout_s))
-        return cast("Store", file)
+        return PatientStore(FileStore(named.removeprefix(FILE), ranks), timeout)
     address, port = read_master(env)
-    agents = env.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    store: Store = TCPStore(address, port, ranks, rank == 0 and not agents,
-                            timedelta(seconds=timeout_s), wait_for_workers=False, multi_tenant=True)
-    return store
+    return PatientStore(TCPStore(address, port, ranks, rank == 0 and not _agent_serves(env),
+                                 timeout, wait_for_workers=False, multi_tenant=True), timeout)
 
 
 def _check_file(named: str) -> None:

@@ -84,6 +84,8 @@ class Peers:
         self._group: Group | None = None
         self._group_name = ""
         self._grouped: tuple[int, ...] = ()
+        self._reasons: dict[int, str] = {}
+        """Why peers are gone of whose death this one has heard since the last round."""
         self._parts: Sequence[Bytes] = ()
 
     # ---- The state that peers have in common
@@ -232,11 +234,21 @@ class Peers:
                 attempt += 1
                 continue
             if self._meeting.settle(number, attempt):
+                self._log_changes(number, members.numbers)
                 self.number, self.members = number, members.numbers
                 return done
             break
         self.close_group()
         return None
+
+    def _log_changes(self, number: int, members: Sequence[int]) -> None:
+        """Say who takes no part any more, and why, and who is new."""
+        for peer in sorted({*self.members} - {*members}):
+            log.warning("round %d goes on without peer %d: %s", number, peer,
+                        self._reasons.get(peer, "it did not come in time"))
+        for peer in sorted({*members} - {*self.members, self.me}):
+            log.info("peer %d comes in round %d", peer, number)
+        self._reasons.clear()
 
     def _look_for_dead(self) -> None:
         if self._group is not None and self._group.failure is not None:
@@ -244,7 +256,9 @@ class Peers:
 
     def _forget_dead(self, sentence: str) -> None:
         if self._group is not None and (gone := GONE.search(sentence)):
-            self._meeting.forget(self._grouped[int(gone[1])])
+            peer = self._grouped[int(gone[1])]
+            self._reasons[peer] = f"it is gone{sentence[gone.end():]}"
+            self._meeting.forget(peer)
 
     def _group_of(self, members: Members, name: str) -> Group:
         if self._group is None or not members.group or self._group.ranks != len(members.numbers):

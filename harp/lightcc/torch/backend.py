@@ -15,7 +15,6 @@ import contextlib
 import functools
 import logging
 import os
-import time
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
@@ -25,6 +24,7 @@ from harp.lightcc.accelerator import Accelerator
 from harp.lightcc.group import Group
 from harp.lightcc.launch import torch_variables
 from harp.lightcc.settings import LightSettings
+from harp.lightcc.store import PatientStore
 from harp.lightcc.tensors import (
     NO_BYTES,
     all_bytes,
@@ -61,8 +61,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("harp.lightcc")
 
 BACKEND = "lightcc"
-FIRST_PAUSE_S, LAST_PAUSE_S = 0.001, 0.2
-"""Between two looks for a key; each pause is twice the one before."""
 _REDUCTIONS = {"SUM": "sum", "AVG": "avg", "PRODUCT": "product", "MIN": "min", "MAX": "max",
                "BAND": "band", "BOR": "bor", "BXOR": "bxor"}
 _REDUCTION_BY_HASH = {hash(getattr(dist.ReduceOp, name)): word
@@ -90,45 +88,16 @@ def _group_call(first: First) -> Callable[[_Method], _Method]:
     return decorate
 
 
-class PatientStore:
-    """A store of torch's that waits as long as a group does.
-
-    It is a copy with a connection of its own: a thread that waits for a store of torch's keeps
-    other threads from using it.
-    """
-
-    def __init__(self, store: Any, timeout: timedelta) -> None:
-        self._store, self._timeout_s = store.clone(), timeout.total_seconds()
-
-    def set(self, key: str, value: bytes) -> None:
-        """Set a key for all ranks."""
-        self._store.set(key, value)
-
-    def get(self, key: str) -> bytes:
-        """Wait until the key is set.
-
-        By looks: a wait of torch's that ends without the key writes two lines of warning, and one
-        that does not end keeps the process from ending.
-        """
-        end_s, pause_s = time.monotonic() + self._timeout_s, FIRST_PAUSE_S
-        while not self._store.check([key]):
-            if time.monotonic() > end_s:
-                raise TimeoutError(key)
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, LAST_PAUSE_S)
-        return bytes(self._store.get(key))
-
-
 class LightGroup(dist.ProcessGroup):
     """A process group of torch over a `Group`."""
 
     def __init__(self, store: Any, rank: int, ranks: int, timeout: timedelta,
                  settings: LightSettings | None = None) -> None:
         super().__init__(rank, ranks)
-        in_force = settings or LightSettings.from_env(os.environ)
         self.callbacks = Callbacks(lambda prefix: Group(
             rank, ranks, PatientStore(dist.PrefixStore(prefix, store), timeout),
-            timeout.total_seconds(), in_force))
+            timeout.total_seconds(), settings))
+        settings = self._group.settings  # for groups made later, when the environment may differ
         self._stager = Stager(Accelerator())
         _warn_of_threads(self._group)
 

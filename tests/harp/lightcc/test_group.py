@@ -23,26 +23,10 @@ from harp.lightcc.group import Group, GroupError
 from harp.lightcc.peers import Peers, check_ports
 from harp.lightcc.pieces import PIECE_BYTES
 from harp.lightcc.settings import LightSettings
+from harp.lightcc.store import MemoryStore
 
 PATIENCE_S = 60.0
 SIZES = [0, 1, 2, 7, 1000, 300_001]
-
-
-class MemoryStore:
-    """A store within a process."""
-
-    def __init__(self):
-        self.values, self.changed = {}, threading.Condition()
-
-    def set(self, key, value):
-        with self.changed:
-            self.values[key] = value
-            self.changed.notify_all()
-
-    def get(self, key):
-        with self.changed:
-            assert self.changed.wait_for(lambda: key in self.values, PATIENCE_S)
-            return self.values[key]
 
 
 @contextlib.contextmanager

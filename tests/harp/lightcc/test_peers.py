@@ -4,13 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import socket
+import subprocess
+import sys
 
 import pytest
 
 from harp.lightcc.failure import GroupError
 from harp.lightcc.peers import Peers
-from harp.lightcc.store import MemoryStore
+from harp.lightcc.store import MemoryStore, StoreServer
+from tests.support import PATIENCE_S
 
+MAKE = """
+import os
+from harp.lightcc.group import Group
+from harp.lightcc.store import StoreClient
+try:
+    Group(int(os.environ["RANK"]), 3, StoreClient(os.environ["HARP_STORE"], 600.0), 600.0).close()
+except Exception as error:
+    print(error)
+"""
 MISSING = "a group of 3 ranks still waits for rank 2; each of its ranks must make it, in the same "
 
 
@@ -56,3 +70,38 @@ def test_a_group_that_all_ranks_make_warns_of_nobody(ranks, caplog):
         for each in all_of_it:
             each.close()
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def start(rank, store, **variables):
+    return subprocess.Popen([sys.executable, "-c", MAKE], text=True, stdout=subprocess.PIPE,
+                            env={**os.environ, "RANK": str(rank), "HARP_PORT": "udp",
+                                 "HARP_STORE": store, **variables})
+
+
+@pytest.mark.parametrize("failing", range(3))
+@pytest.mark.parametrize(("variable", "value", "sentence"), [
+    ("HARP_IFNAME", "eth9", "there is no interface eth9 here; ip -br link lists them"),
+    ("HARP_PORT", "roce", "HARP_PORT is 'roce'"),
+    ("LIGHT_TOPK", "1", "unknown setting LIGHT_TOPK")])
+def test_a_rank_that_cannot_make_the_group_says_why_to_all_others(
+        failing, variable, value, sentence):
+    with StoreServer() as server:
+        ranks = [start(rank, server.variable("127.0.0.1"),
+                       **({variable: value} if rank == failing else {})) for rank in range(3)]
+        said = [rank.communicate(timeout=PATIENCE_S)[0] for rank in ranks]
+        server.shutdown()
+    own = said.pop(failing).strip()
+    assert own.startswith(sentence)
+    assert said == [f"rank {failing}: {own}\n"] * 2
+
+
+def test_two_processes_of_the_same_rank_say_so():
+    with StoreServer() as server:
+        ranks = [start(rank, server.variable("127.0.0.1")) for rank in (0, 1, 1)]
+        said = [rank.communicate(timeout=PATIENCE_S)[0].strip() for rank in ranks]
+        server.shutdown()
+    found, = {sentence.removeprefix("rank 1: ") for sentence in said}
+    what, both = found.split(": ")
+    assert what == "two processes have rank 1"
+    assert sorted(both.split(" and ")) == sorted(
+        f"process {rank.pid} of {socket.gethostname()}" for rank in ranks[1:])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ import pytest
 
 from harp.lightcc.store import open_store
 from lab.namespace import why_unusable
+from tests.support.free_ports import free_ports
 
 pytest.importorskip("torch")
 
@@ -21,6 +23,14 @@ from harp.lightcc.store import open_store
 place = read_place(os.environ)
 hosts = _exchange_hosts(place, open_store(os.environ, place.rank, place.size, 300))
 print([hosts.index(host) for host in hosts])
+"""
+
+SERVE = """
+import os, sys
+from harp.lightcc.store import open_store
+store = open_store({**os.environ, "TORCHELASTIC_USE_AGENT_STORE": ""}, 0, 2, 300)
+print("ready", flush=True)
+sys.stdin.read()
 """
 
 
@@ -39,3 +49,32 @@ def test_a_store_that_no_rank_can_make_is_one_sentence(path, tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=f"HARP_STORE is 'file:{path}'; allowed after file: is"):
         open_store({"HARP_STORE": f"file:{path}"}, 0, 2, 0.1)
+
+
+@pytest.mark.parametrize("kind", ["tcp", "file"])
+def test_a_wait_for_a_late_rank_ends_in_one_sentence_and_no_warnings(kind, tmp_path, capfd):
+    port, = free_ports(1, socket.SOCK_STREAM)
+    said = {"file": {"HARP_STORE": f"file:{tmp_path}/store"},
+            "tcp": {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}}[kind]
+    store = open_store(said, 0, 2, 0.5)
+    with pytest.raises(TimeoutError, match=r"^no rank has set late in the store within 0.5 s$"):
+        store.get("late")
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(("agent", "who"), [
+    ("", "rank 0, which has the store, is gone"),
+    ("True", "the store at 127.0.0.1:{port} is gone")])
+def test_the_end_of_the_process_that_has_the_store_is_one_sentence(agent, who, monkeypatch):
+    port, = free_ports(1, socket.SOCK_STREAM)
+    for name, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+                        "TORCHELASTIC_USE_AGENT_STORE": agent}.items():
+        monkeypatch.setenv(name, value)
+    with subprocess.Popen([sys.executable, "-c", SERVE], text=True, stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE) as serving:
+        assert serving.stdout.readline() == "ready\n"
+        store = open_store(os.environ, 1, 2, 300)
+        serving.kill()
+    for ask in (lambda: store.get("key"), lambda: store.set("key", b"")):
+        with pytest.raises(ConnectionError, match=f"^{who.format(port=port)}$"):
+            ask()

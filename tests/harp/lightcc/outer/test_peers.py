@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import logging
+import re
 import socket
 import subprocess
 import sys
@@ -214,10 +216,14 @@ def test_an_attempt_that_failed_leaves_what_was_not_sent(monkeypatch):
     together(*(one.close for one in two))
 
 
-def test_a_late_peer_and_a_new_one_take_the_newest_state_and_go_on_with_the_others():
+def test_a_late_peer_and_a_new_one_take_the_newest_state_and_go_on_with_the_others(caplog):
+    caplog.set_level(logging.INFO, "harp.lightcc")
     make = lambda *of, **more: DiLoCo(*of, 2, **more)  # noqa: E731
     store, (first, second) = begin(make, 2, deadline_s=0.5)
+    caplog.clear()
     first.train(6)  # three rounds alone
+    assert [(one.levelname, one.getMessage()) for one in caplog.records] == [
+        ("WARNING", "round 1 goes on without peer 1: it did not come in time")]
     assert (first.peers.number, first.peers.members) == (3, (0,))
     second.train(2)  # is late for the first
     assert second.peers.number == 3
@@ -228,6 +234,8 @@ def test_a_late_peer_and_a_new_one_take_the_newest_state_and_go_on_with_the_othe
     together(*(lambda one=one: one.train(4) for one in (first, second, third)))
     check_equal(first, second, third)
     assert first.peers.members == third.peers.members == (0, 1, 2)
+    assert {("INFO", f"peer {one} comes in round {first.peers.number - 1}") for one in (1, 2)} <= {
+        (one.levelname, one.getMessage()) for one in caplog.records}
     leave(first, second, third)
 
 
@@ -248,13 +256,17 @@ def test_a_peer_that_is_killed_in_an_exchange_is_left_out():
     with StoreServer() as server:
         variable = server.variable("127.0.0.1")
         started = [subprocess.Popen([sys.executable, "-c", PEER, variable], text=True, cwd=ROOT,
-                                    stdout=subprocess.PIPE) for _ in range(2)]
+                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                   for _ in range(2)]
         try:
             killed, left = sorted(started, key=lambda one: -int(one.stdout.readline()))
             for process in (killed, left):
                 assert process.stdout.readline() == "1 0 1\n"
             killed.kill()
             assert any(line.endswith(" 0\n") for line in iter(left.stdout.readline, ""))
+            left.kill()
+            said = left.communicate()[1]
+            assert re.search(r"^round \d+ goes on without peer 1: it is gone: .+$", said, re.M)
         finally:
             for process in started:
                 process.kill()
