@@ -22,16 +22,17 @@ PROGRAMS = {
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False,
-                                 "help_option_names": ["-h", "--help"]}, no_args_is_help=True,
+                                 "help_option_names": ["-h", "--help"]},
                epilog="\b\nPrograms:\n" + "\n".join(f"  {name:<10} {text}"
                                                     for name, text in PROGRAMS.items()))
-@click.argument("program", metavar="PROGRAM")
+@click.argument("program", metavar="PROGRAM", default="")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENTS]...")
 def sim(program: str, arguments: tuple[str, ...]) -> None:
     """Run a program of the simulator, as `python -m sim.PROGRAM` does."""
     if program not in PROGRAMS:
         near = nearest_name(program, PROGRAMS)
         hint = f" Did you mean {near!r}?" if near else f" Allowed: {', '.join(PROGRAMS)}."
-        raise click.UsageError(f"No such program {program!r}.{hint}")
+        raise click.UsageError((f"No such program {program!r}." if program else
+                                "Missing argument 'PROGRAM'.") + hint)
     sys.argv = [f"sim.{program}", *arguments]
     runpy.run_module(f"sim.{program}", run_name="__main__", alter_sys=True)

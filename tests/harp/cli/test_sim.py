@@ -34,16 +34,11 @@ def test_each_program_has_its_help(program):
     assert (ROOT / "sim" / f"{program}.py").exists()
 
 
-def test_without_a_program_the_help_lists_them():
-    done = run(*HARP)
-    assert done.returncode == 2
-    assert all(program in done.stdout for program in PROGRAMS)
-
-
 @pytest.mark.parametrize(("words", "sentence"), [
     (("rum",), "No such program 'rum'. Did you mean 'run'?"),
     (("xyz",), "No such program 'xyz'. Allowed: run, compare, sweep,"),
-    (("run", "/nosuch.yaml"), "/nosuch.yaml"), (("run", "--nosuch"), "--nosuch")])
+    (("run", "/nosuch.yaml"), "/nosuch.yaml"), (("run", "--nosuch"), "--nosuch"),
+    ((), "Missing argument 'PROGRAM'. Allowed: run, compare, sweep,")])
 def test_a_mistake_is_a_sentence_and_status_2(words, sentence):
     done = run(*HARP, *words)
     assert done.returncode == 2
