@@ -16,6 +16,7 @@ from harp.angelptm import checkpoint
 from harp.angelptm.checkpoint import CheckpointError
 from harp.angelptm.pages import WIDE
 from harp.angelptm.ranks import RankError, alike
+from harp.first_line import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -181,7 +182,7 @@ def _as_bytes(scheduler: Any) -> bytes:
         _loaded(file.getvalue())
     except Exception as error:  # whatever the state's own objects raise
         raise CheckpointError(f"the state of {type(scheduler).__name__} cannot be saved: "
-                              f"{_first_line(error)}") from None
+                              f"{first_line(error)}") from None
     return file.getvalue()
 
 
@@ -201,7 +202,3 @@ def _read_scheduler(path: Path) -> dict[str, Any] | None:
 def _loaded(data: bytes) -> dict[str, Any]:
     found: dict[str, Any] = torch.load(io.BytesIO(data), weights_only=True)
     return found
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]

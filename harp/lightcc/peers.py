@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from harp.collectives.channels import ConnectionChannel
+from harp.first_line import first_line
 from harp.lightcc.failure import GroupError, name_ranks
 from harp.lightcc.mover import Direct
 from harp.lightcc.ports import open_memory, open_network, open_p2p, read_port
@@ -100,7 +101,7 @@ def telling_others(rank: int, ranks: int, store: Store) -> Iterator[None]:
         if ranks > 1:
             with contextlib.suppress(Exception):  # the store may be what failed
                 if not store.has(FAILED_KEY):
-                    store.set(FAILED_KEY, f"rank {rank}: {error or type(error).__name__}".encode())
+                    store.set(FAILED_KEY, f"rank {rank}: {first_line(error)}".encode())
                     if rank == 0:  # its process may have the store: the others look before it ends
                         time.sleep(2 * look_s(ranks))
         raise

@@ -30,6 +30,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
+from harp.first_line import first_line
 from sim.workloads.layers import SCORES, Layer, Tensor
 from sim.workloads.model import Model
 from sim.workloads.torch_profile import measure
@@ -112,7 +113,7 @@ def traced_model(step: Step, name: str, source: str, profile: bytes | None = Non
         if "meta" not in str(error):
             raise
         raise ModuleError("it asks for the values of a tensor, which tensors on the device meta "
-                          f"do not have ({_first_line(error)})") from error
+                          f"do not have ({first_line(error)[:120]})") from error
     if profile is not None:
         source += f", times by a profile of its steps on a {watch.measure(profile)}"
     first = step.tensors[0]
@@ -124,10 +125,6 @@ def traced_model(step: Step, name: str, source: str, profile: bytes | None = Non
     return Model(name, tuple(layers), f"sequence of {first.shape[1]} tokens" if text
                  else f"input of {shapes}", source, watch.between_blocks(first.shape[0]),
                  tokens=int(first.shape[1]) if text else 0)
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).partition("\n")[0][:120]
 
 
 @dataclass

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils import _pytree as pytree
 
+from harp.first_line import first_line
 from harp.ttf.compiler import buckets
 from harp.ttf.compiler.break_even import LEAST_S, OF_A_MODULES_PARAMETER_S, EagerTime
 from harp.ttf.compiler.calls import Call, grown, linked, sliced
@@ -28,7 +29,6 @@ from harp.ttf.compiler.variants import (
     Counters,
     Variant,
     compiling,
-    first_line,
     gradients_too,
     in_tensors,
     seconds_of,

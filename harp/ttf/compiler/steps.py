@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from harp.first_line import first_line
 from harp.ttf.compiler.break_even import (
     LEAST_S,
     OF_A_STEPS_PARAMETER_S,
@@ -34,7 +35,7 @@ from harp.ttf.compiler.break_even import (
     check_after_s,
 )
 from harp.ttf.compiler.decisions import Decision, fingerprint
-from harp.ttf.compiler.variants import Variant, compiling, first_line, seconds_of
+from harp.ttf.compiler.variants import Variant, compiling, seconds_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -174,11 +174,6 @@ def gradients_too(result: Any, parameters: list[torch.Tensor]) -> list[torch.Ten
     return list(torch.autograd.grad(leaves, parameters, weights, allow_unused=True))
 
 
-def first_line(error: Exception) -> str:
-    """Give the first line of an error's text, or its name where it has none."""
-    return (str(error).strip() or repr(error)).splitlines()[0]
-
-
 def seconds_of(run: Callable[[], Any], times: int = 3) -> float:
     """Give the least seconds of a call, an accelerator's work included."""
     def now_s() -> float:

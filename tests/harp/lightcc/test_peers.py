@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from harp.lightcc.failure import GroupError
-from harp.lightcc.peers import Peers
+from harp.lightcc.peers import FAILED_KEY, Peers, telling_others
 from harp.lightcc.store import MemoryStore, StoreServer
 from tests.support import PATIENCE_S
 
@@ -105,3 +105,10 @@ def test_two_processes_of_the_same_rank_say_so():
     assert what == "two processes have rank 1"
     assert sorted(both.split(" and ")) == sorted(
         f"process {rank.pid} of {socket.gethostname()}" for rank in ranks[1:])
+
+
+def test_an_error_without_words_is_told_by_its_name():
+    store = MemoryStore()
+    with pytest.raises(MemoryError), telling_others(1, 2, store):
+        raise MemoryError
+    assert store.get(FAILED_KEY) == b"rank 1: MemoryError()"
