@@ -36,7 +36,8 @@ TYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16
          "uint8": "U8", "bool": "BOOL"}
 """Names of torch's types in the header."""
 KINDS = {name: kind for kind, name in TYPES.items()}
-FILES = ("model.safetensors", "optimizer.safetensors", "state.json", "scheduler.pt")
+FILES = MODEL, OPTIMIZER, STATE, SCHEDULER = (
+    "model.safetensors", "optimizer.safetensors", "state.json", "scheduler.pt")
 """Of a checkpoint; others in its folder are somebody's own."""
 MOST_STEPS = 1 << 62
 SCALER_NUMBERS = 3

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from harp.angelptm import checkpoint
-from harp.angelptm.checkpoint import CheckpointError
+from harp.angelptm.checkpoint import MODEL, OPTIMIZER, SCHEDULER, STATE, CheckpointError
 from harp.angelptm.pages import WIDE
 from harp.angelptm.ranks import RankError, alike
 from harp.first_line import first_line
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from harp.angelptm.states import States
 
 log = logging.getLogger("harp.angelptm")
-
-SCHEDULER = "scheduler.pt"
 
 
 class Saving:
@@ -56,8 +54,8 @@ class Saving:
 
     def _write(self, folder: Path, tag: str, kept: Mapping[str, Any], scheduler: Any) -> None:
         fresh = checkpoint.fresh_folder(folder, tag)
-        files = {"model.safetensors": self._model_tensors(),
-                 "optimizer.safetensors": [self._tensor(f"{name}.{kind}", number, place)
+        files = {MODEL: self._model_tensors(),
+                 OPTIMIZER: [self._tensor(f"{name}.{kind}", number, place)
                                            for number, name in enumerate(self.names())
                                            for place, kind in ((1, "mean"), (2, "square"))]}
         with alike(self._ranks), checkpoint.writing(fresh):
@@ -73,7 +71,7 @@ class Saving:
             if self._is_first:
                 if schedule:
                     checkpoint.write_bytes(fresh / SCHEDULER, schedule)
-                checkpoint.write_bytes(fresh / "state.json", text)
+                checkpoint.write_bytes(fresh / STATE, text)
                 checkpoint.publish(folder, tag)
 
     def load(self, load_dir: Path, tag: str | None, groups: int | None, scheduler: Any,
@@ -103,10 +101,10 @@ class Saving:
 
     def _read(self, folder: Path, groups: int | None) -> tuple[Any, Any, Any]:
         """Give the tensors of a checkpoint, which are those of this model."""
-        model = checkpoint.read_tensors(folder / "model.safetensors")
-        states = {} if groups is None else checkpoint.read_tensors(folder / "optimizer.safetensors")
+        model = checkpoint.read_tensors(folder / MODEL)
+        states = {} if groups is None else checkpoint.read_tensors(folder / OPTIMIZER)
         names = self.names()
-        kept = checkpoint.read_state(folder / "state.json", names, groups)
+        kept = checkpoint.read_state(folder / STATE, names, groups)
         for name, one in zip(names, self._parameters, strict=True):
             _check_form(folder, name, model.get(name), one.shape, "float32")
             for own in () if groups is None else (f"{name}.mean", f"{name}.square"):
@@ -153,7 +151,7 @@ class Saving:
 
 def _check_form(folder: Path, name: str, found: Stored | None, shape: torch.Size,
                 kind: str) -> None:
-    """Refuse a tensor of a checkpoint that is none of this model's. Precisions may differ."""
+    """Refuse a tensor whose shape or kind is not the model's. Precisions may differ."""
     if found is None:
         raise CheckpointError(f"{folder} has no tensor {name}: it is of another model")
     both_real = all("float" in one for one in (kind, found.kind))
