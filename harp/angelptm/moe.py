@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -269,6 +269,14 @@ class _Trip:
         return _Begin.apply(rows, self._back), self._back
 
 
+_Backward = TypeVar("_Backward")
+
+
+def _first_order(backward: _Backward) -> _Backward:
+    """Refuse a derivative of a backward pass: it would be incomplete."""
+    return cast("_Backward", once_differentiable(backward))
+
+
 class _Begin(torch.autograd.Function):
     """Begin to send; backwards, wait for the gradients.
 
@@ -283,7 +291,7 @@ class _Begin(torch.autograd.Function):
         return rows.new_zeros(())
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]  # torch's has no types
+    @_first_order
     def backward(ctx: Any, _: torch.Tensor) -> tuple[Any, ...]:
         return ctx.travel.end(), None
 
@@ -297,7 +305,7 @@ class _End(torch.autograd.Function):
         return travel.end()
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]  # torch's has no types
+    @_first_order
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
         ctx.travel.begin(gradient.contiguous(), gradients=True)
         return ctx.begun, None
@@ -315,7 +323,7 @@ class _Take(torch.autograd.Function):
         return take_rows(table.contiguous(), index)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]  # torch's has no types
+    @_first_order
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
         index, = ctx.saved_tensors
         return add_rows(ctx.rows, gradient.contiguous(), index), None
@@ -336,7 +344,7 @@ class _Add(torch.autograd.Function):
         return total
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]  # torch's has no types
+    @_first_order
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
         index, weights, *parts = ctx.saved_tensors
         gradient = gradient.contiguous()
