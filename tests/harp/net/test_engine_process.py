@@ -3,7 +3,6 @@
 import _thread
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ import pytest
 
 import harp
 from tests.harp.net.test_engine import PATIENCE_S, engine, pair
+from tests.support.mounts import mounts
 
 
 def refusal(connection):
@@ -139,8 +139,7 @@ def test_signals_come_to_the_application_threads_only():
         assert all(after[task] == before[task] for task in before if task in after)
 
 
-@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None,
-                    reason="mounts a file system of its own")
+@mounts
 def test_where_no_file_is_left_for_a_mem_port_the_folder_is_named():
     script = ("mount -t tmpfs -o nr_inodes=1 none /dev/shm; "
               f"{sys.executable} -c 'import harp; harp.Engine(\"mem\")'")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from sim.schema import load
 from sim.sweep import main
 from sim.sweeps import study
 from tests.support.cluster_files import topology, write
+from tests.support.mounts import mounts
 
 GRID = {"hosts[0].nics[0].rate": ["10Gbps", "100Gbps"], "workload.batch": [32, 64, 128]}
 LIMIT_S = 120
@@ -143,8 +143,7 @@ def test_a_worker_that_is_killed_ends_it_with_a_sentence_and_keeps_the_rest(tmp_
     assert f"{len(stored(tmp_path))} of 160 points are kept" in says
 
 
-@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None,
-                    reason="mounts a file system of its own")
+@mounts
 def test_a_full_disk_ends_it_with_a_sentence_and_keeps_what_was_done(tmp_path: Path) -> None:
     sweep = sweep_file(tmp_path, grid={"workload.batch": list(range(1, 41))})
     (tmp_path / "small").mkdir()
