@@ -178,6 +178,9 @@ def _check_place(folder: Path) -> None:
             not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"save is {folder}, which is there and no artifact of harp.ttf.infer; "
                          "allowed is a folder of its own, new or empty")
+    if folder.is_mount():  # which cannot be replaced whole
+        raise ValueError(f"save is {folder}, where a file system is mounted; allowed is a folder "
+                         "in it")
 
 
 def _total(row: Row) -> float:

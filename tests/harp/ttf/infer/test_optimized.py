@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
 import subprocess
 import sys
 
@@ -18,6 +16,7 @@ from torch import nn  # noqa: E402
 from harp.ttf import infer  # noqa: E402
 from harp.ttf.infer import engines, optimized  # noqa: E402
 from tests.support.levels import long  # noqa: E402
+from tests.support.mounts import mounts  # noqa: E402
 
 OTHERS = ("onnxruntime cpu", "openvino cpu")
 
@@ -239,7 +238,12 @@ from harp.ttf import infer
 from harp.ttf.infer import engines, optimized
 optimized.installed = lambda: [engines.Eager()]
 place, example = Path(sys.argv[1]), torch.randn(3, 512)
+try:
+    infer.optimize(nn.Linear(512, 2), example, budget="1s", save=place)
+except ValueError as error:
+    print(error)
 infer.optimize(nn.Linear(512, 2), example, budget="1s", save=place / "served")
+assert [file.name for file in place.iterdir()] == ["served"]
 for name in ("served", "other"):
     try:
         infer.optimize(nn.Linear(512, 512), example, budget="1s", save=place / name)
@@ -250,15 +254,16 @@ assert [file.name for file in place.iterdir()] == ["served"]
 """
 
 
-@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None,
-                    reason="mounting a small disk takes root")
+@mounts
 def test_a_full_disk_is_named_with_what_was_measured_and_leaves_what_was_there(tmp_path):
     mounted = 'mount -t tmpfs -o size=256k none "$2" && exec "$0" -c "$1" "$2"'
     done = subprocess.run(["unshare", "--mount", "sh", "-c", mounted, sys.executable, FULL_DISK,
                            str(tmp_path)], capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
-    for name, *lines in zip(("served", "other"), *[iter(done.stdout.splitlines())] * 2,
-                            strict=True):
+    refused, *said = done.stdout.splitlines()
+    assert refused == (f"save is {tmp_path}, where a file system is mounted; allowed is a folder "
+                       "in it")
+    for name, *lines in zip(("served", "other"), *[iter(said)] * 2, strict=True):
         assert lines[0] == (f"the artifact of eager cannot be written to {tmp_path / name}: No "
                             "space left on device; what was measured is")
         assert re.match(r"\* eager +batch 3 +[0-9.]+ ms ", lines[1])
