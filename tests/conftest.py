@@ -26,7 +26,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option by which CI runs a part of the long tests: its time is limited."""
+    """Add --long-part: CI has no time for all long tests, and runs a part of them."""
     parser.addoption("--long-part", metavar="K/N", default="0/1", help=(
         "of the long tests run those of the K-th of every N files, K from 0 (default: all)"))
 

@@ -85,7 +85,7 @@ class Peers:
         self._group_name = ""
         self._grouped: tuple[int, ...] = ()
         self._reasons: dict[int, str] = {}
-        """Why peers are gone of whose death this one has heard since the last round."""
+        """Why peers are gone, by their numbers: what was heard since the last round."""
         self._parts: Sequence[Bytes] = ()
 
     # ---- The state that peers have in common
@@ -242,7 +242,7 @@ class Peers:
         return None
 
     def _log_changes(self, number: int, members: Sequence[int]) -> None:
-        """Say who takes no part any more, and why, and who is new."""
+        """Log the peers that left since the last round, with reasons, and those that came."""
         for peer in sorted({*self.members} - {*members}):
             log.warning("round %d goes on without peer %d: %s", number, peer,
                         self._reasons.get(peer, "it did not come in time"))

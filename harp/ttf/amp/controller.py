@@ -117,9 +117,9 @@ class Controller:
                             for parameter in part["params"]]
         if not self._parameters:
             raise ValueError("optimizer is empty; allowed is one of torch, or several")
-        if greedy := [one for one in self.optimizers if _needs_closure(one)]:
-            raise ValueError(f"optimizer {type(greedy[0]).__name__} computes the loss itself, by a "
-                             "closure; allowed are those whose step() needs none")
+        if closing := [one for one in self.optimizers if _needs_closure(one)]:
+            raise ValueError(f"optimizer {type(closing[0]).__name__} computes the loss itself, by "
+                             "a closure; allowed is an optimizer whose step() takes no argument")
         if clip_norm is not None and not clip_norm > 0:
             raise ValueError(f"clip_norm is {clip_norm}; allowed is a number of more than 0")
         if any(part.dtype in (torch.float16, torch.bfloat16) for part in self._parameters):
@@ -360,8 +360,8 @@ class Controller:
             scaler, trend, norms, votes = (state[name] for name in (
                 "scaler", "trend", "norms", "votes"))
         except (KeyError, TypeError):
-            raise ValueError("the state is none of Controller.state_dict(); allowed is a whole one"
-                             ) from None
+            raise ValueError("the state is no whole one; allowed is what Controller.state_dict() "
+                             "gives") from None
         if missing := [name for name in kept.pinned if name not in self._names]:
             raise ValueError(f"the state pins module {missing[0]!r}, which this model does not "
                              "have")

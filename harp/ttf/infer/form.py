@@ -25,7 +25,7 @@ class Leaf:
     is_batch: bool = False
     """Whether the first dimension may be any."""
     constant: str = ""
-    """What stands for something that is no tensor."""
+    """The text (repr) of an argument that is no tensor."""
 
     def check(self, given: Any) -> None:
         """Refuse what the engine was not made for. ValueError."""
@@ -107,7 +107,7 @@ def form_of(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, *, any_b
 
 
 def loaded_form(kept: Any) -> Form:
-    """Make the form that `Form.dumped` gave. KeyError, TypeError or ValueError if it is none."""
+    """Read a form from what `Form.dumped` gave. KeyError, TypeError, ValueError otherwise."""
     leaves = [Leaf(**{**one, "shape": tuple(one["shape"])}) for one in kept["leaves"]]
     return Form(pytree.treespec_loads(kept["call"]), leaves,
                 pytree.treespec_loads(kept["result"]), list(kept["nothing"]))
