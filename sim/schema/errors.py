@@ -164,6 +164,14 @@ def unknown(what: str, found: str, names: Collection[str], path: Path = ()) -> P
                    allowed=listing(names) or f"none, for this file has no {what}")
 
 
+def missing(name: str, given: Any, path: Path = ()) -> Problem:
+    """Describe a key that a mapping lacks; one that is spelt nearly so is named."""
+    keys = [key for key in given if isinstance(key, str)] if isinstance(given, dict) else []
+    near = nearest(name, keys)
+    there = f", but {show(near)} is there" if near is not None else ""
+    return Problem(f"is missing and has no default{there}", path=(*path, name))
+
+
 @contextmanager
 def exit_on_error() -> Iterator[None]:
     """End the command with status 2 and one sentence on stderr when a file cannot be used."""
@@ -237,8 +245,8 @@ def _wrong_type(detail: ErrorDetails, path: Path) -> Problem:
                    allowed=wanted)
 
 
-def _missing(_found: Any, _context: Any, path: Path) -> Problem:
-    return Problem("is missing and has no default", path=path)
+def _missing(found: Any, _context: Any, path: Path) -> Problem:
+    return missing(str(path[-1]), found, path[:-1])
 
 
 def _choice(found: Any, context: Any, path: Path) -> Problem:

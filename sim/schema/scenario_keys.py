@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Strict, Tag, model_validator
 
 from sim.schema.base import Count, Flag, Line, Model, Name, Title, one_of
-from sim.schema.errors import Problem, listing, show
+from sim.schema.errors import Problem, listing, missing, show
 from sim.schema.hosts import Bond
 from sim.schema.model_file import ModelFile
 from sim.schema.offload_keys import Offload
@@ -80,7 +80,7 @@ class Workload(Model):
         if data.get("trace") is None:
             for key in ("model", "batch"):
                 if key not in data:
-                    raise Problem("is missing and has no default", path=(key,))
+                    raise missing(key, data)
             return data
         for key in data:
             if key in cls.model_fields and key not in ("trace", "precision"):

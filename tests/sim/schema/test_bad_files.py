@@ -48,6 +48,18 @@ def test_an_error_carries_its_parts(tmp_path):
     assert "rdma" in error.allowed
 
 
+@pytest.mark.parametrize(("right", "misspelt", "where"), [
+    ("template: single", "templte", "fabric.template"),
+    ("model: vgg16", "modle", "workload.model")])
+def test_a_needed_key_that_is_misspelt_is_named(tmp_path, right, misspelt, where):
+    path = tmp_path / "x.yaml"
+    value = right.partition(":")[2]
+    assert right in GOOD
+    path.write_text(GOOD.replace(right, f"{misspelt}:{value}"))
+    assert f"{where}: is missing and has no default, but '{misspelt}' is there" in str(
+        refusal(path))
+
+
 def test_the_first_problem_in_the_file_is_named_and_the_others_are_counted(tmp_path):
     path = tmp_path / "x.yaml"
     path.write_text(GOOD.replace("25Gbps", "25").replace("vgg16", "7").replace("2\n", "0\n"))
