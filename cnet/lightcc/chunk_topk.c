@@ -1,16 +1,16 @@
-/* Selection: what is at least as large as a guess is listed in one pass, in which most
- * blocks have nothing, and the list, a little longer than what is wanted, is selected from. Chunks
- * of one vector are alike, so the guess is a little below the least value that was kept of the
- * chunk before.
+/* Selection: one pass lists the places of what is at least as large as a guess, and the list, a
+ * little longer than what is wanted, is selected from. Chunks of one vector are alike, so the guess
+ * is a little below the least value that was kept of the chunk before.
  */
 #include "lightcc/chunk_topk.h"
+
+#include "lightcc/kernels.h"
 
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>
 
-#define MAGNITUDE UINT32_C(0x7fffffff)
-#define BLOCK 8
+#define LEVEL_BITS 8              /* at most, of what is no float */
 #define SLACK (UINT32_C(1) << 19) /* of a float's bits: a sixteenth of a power of two */
 
 /* ---- Streams of bits ---- */
@@ -21,37 +21,37 @@ struct bit_writer {
     uint32_t held_n;
 };
 
+/* Write 32 bits at most. */
 static void put_bits(struct bit_writer *writer, uint32_t value, uint32_t bits)
 {
     writer->held = writer->held << bits | value;
     writer->held_n += bits;
-    while (writer->held_n >= 8) {
-        writer->held_n -= 8;
-        *writer->to++ = (uint8_t)(writer->held >> writer->held_n);
+    if (writer->held_n >= 32) {
+        writer->held_n -= 32;
+        uint32_t word = __builtin_bswap32((uint32_t)(writer->held >> writer->held_n));
+        memcpy(writer->to, &word, sizeof word);
+        writer->to += sizeof word;
     }
 }
 
 static void end_bits(struct bit_writer *writer)
 {
-    if (writer->held_n)
-        *writer->to++ = (uint8_t)(writer->held << (8 - writer->held_n));
+    uint32_t word = __builtin_bswap32((uint32_t)(writer->held << (32 - writer->held_n)));
+    uint32_t bytes = (writer->held_n + 7) / 8;
+    memcpy(writer->to, &word, bytes);
+    writer->to += bytes;
     writer->held_n = 0;
 }
 
-struct bit_reader {
-    const uint8_t *from;
-    uint64_t held;
-    uint32_t held_n;
-};
-
-static uint32_t get_bits(struct bit_reader *reader, uint32_t bits)
+/* Bits of a stream of `bytes` from number `first` on, 32 at most. */
+static uint32_t read_bits(const uint8_t *stream, size_t bytes, size_t first, uint32_t bits)
 {
-    while (reader->held_n < bits) {
-        reader->held = reader->held << 8 | *reader->from++;
-        reader->held_n += 8;
-    }
-    reader->held_n -= bits;
-    return (uint32_t)(reader->held >> reader->held_n & ((UINT64_C(1) << bits) - 1));
+    uint64_t window = 0;
+    if (bytes - first / 8 >= sizeof window)
+        memcpy(&window, stream + first / 8, sizeof window);
+    else
+        memcpy(&window, stream + first / 8, bytes - first / 8);
+    return (uint32_t)(__builtin_bswap64(window) << first % 8 >> (64 - bits));
 }
 
 /* ---- Messages ---- */
@@ -67,12 +67,17 @@ static uint32_t index_bits(const struct harp_chunk_rule *rule)
 static size_t bytes_of_chunk(const struct harp_chunk_rule *rule)
 {
     size_t stream = ((size_t)rule->keep * (index_bits(rule) + rule->bits) + 7) / 8;
-    return stream + (rule->bits < 32 ? sizeof(float) : 0);
+    return stream + (rule->bits <= LEVEL_BITS ? sizeof(float) : 0);
 }
 
 size_t harp_chunk_bytes(size_t n, const struct harp_chunk_rule *rule)
 {
     return (n + rule->chunk - 1) / rule->chunk * bytes_of_chunk(rule);
+}
+
+size_t harp_chunk_scratch_words(const struct harp_chunk_rule *rule)
+{
+    return 3 * (size_t)rule->chunk + HARP_FIND_SLACK;
 }
 
 static uint32_t bits_of(float value)
@@ -89,17 +94,26 @@ static float float_of(uint32_t bits)
     return value;
 }
 
-/* Value of a level. */
-static float value_of(uint32_t level, float scale, uint32_t bits)
+/* Share of the scale that each level stands for. */
+struct shares {
+    float of[1U << LEVEL_BITS];
+};
+
+static void fill_shares(struct shares *shares, uint32_t bits)
 {
-    if (bits == 32)
-        return float_of(level);
-    return scale * (2.0F * (float)level / (float)((1U << bits) - 1) - 1.0F);
+    for (uint32_t level = 0; bits <= LEVEL_BITS && level < 1U << bits; level++)
+        shares->of[level] = 2.0F * (float)level / (float)((1U << bits) - 1) - 1.0F;
+}
+
+/* Value of a level. */
+static float value_of(uint32_t level, float scale, uint32_t bits, const struct shares *shares)
+{
+    return bits > LEVEL_BITS ? float_of(level) : scale * shares->of[level];
 }
 
 static uint32_t level_of(float value, float scale, uint32_t bits)
 {
-    if (bits == 32)
+    if (bits > LEVEL_BITS)
         return bits_of(value);
     float steps = (float)((1U << bits) - 1);
     float share = scale > 0.0F && isfinite(scale) ? value / scale : 0.0F;
@@ -108,55 +122,25 @@ static uint32_t level_of(float value, float scale, uint32_t bits)
 
 /* ---- Selection ---- */
 
-/* Move the n-th largest, counted from 0, to its place among `of` values, and larger ones before it
- * (Hoare's selection). */
-static uint32_t select_nth(uint32_t *values, uint32_t of, uint32_t n)
+/* A magnitude that `keep` values or a few more reach: more only where some equal it. All are `from`
+ * or more. Its bits are found from the highest on that differs. */
+static uint32_t find_least(const uint32_t *magnitudes, uint32_t of, uint32_t from, uint32_t keep)
 {
-    uint32_t first = 0, last = of - 1;
-    while (first < last) {
-        uint32_t pivot = values[first + (last - first) / 2], i = first, j = last;
-        for (;;) {
-            while (values[i] > pivot)
-                i++;
-            while (values[j] < pivot)
-                j--;
-            if (i >= j)
-                break;
-            uint32_t swapped = values[i];
-            values[i++] = values[j];
-            values[j--] = swapped;
-        }
-        if (n <= j)
-            last = j;
-        else
-            first = j + 1;
-    }
-    return values[n];
-}
-
-/* Whether a magnitude of a block is at least as large. Signed, since SSE2 compares no other words.
- */
-static bool has_large(const float *values, int32_t least)
-{
-    int32_t any = 0;
-    for (uint32_t i = 0; i < BLOCK; i++)
-        any |= (int32_t)(bits_of(values[i]) & MAGNITUDE) >= least;
-    return any;
-}
-
-/* The places of all magnitudes of at least `least`, which rise. */
-static uint32_t list_places(const float *values, uint32_t n, uint32_t least, uint32_t *places)
-{
-    uint32_t found = 0;
-    for (uint32_t first = 0; first < n; first += BLOCK) {
-        if (n - first >= BLOCK && !has_large(values + first, (int32_t)least))
-            continue;
-        for (uint32_t i = first; i < n && i < first + BLOCK; i++) {
-            places[found] = i;
-            found += (bits_of(values[i]) & MAGNITUDE) >= least;
+    uint32_t differ = 0, reach = of;
+    for (uint32_t i = 0; i < of; i++)
+        differ |= magnitudes[i] ^ from;
+    uint32_t bit = differ ? UINT32_C(1) << (31 - __builtin_clz(differ)) : 0;
+    uint32_t least = bit ? from & ~(2 * bit - 1) : from;
+    for (; bit && reach > keep; bit >>= 1) {
+        uint32_t count = 0;
+        for (uint32_t i = 0; i < of; i++) /* signed, since SSE2 compares no other words */
+            count += (int32_t)magnitudes[i] >= (int32_t)(least | bit);
+        if (count >= keep) {
+            least |= bit;
+            reach = count;
         }
     }
-    return found;
+    return least;
 }
 
 /* Select the places of the `keep` largest of a chunk, to the front of `places`. *guess: a magnitude
@@ -164,23 +148,27 @@ static uint32_t list_places(const float *values, uint32_t n, uint32_t least, uin
 static void select_places(const float *values, const struct harp_chunk_rule *rule, uint32_t *guess,
                           uint32_t *places, uint32_t *scratch)
 {
-    uint32_t listed = list_places(values, rule->chunk, *guess, places);
+    const struct harp_kernels *kernels = harp_kernels();
+    size_t listed = kernels->find(values, rule->chunk, *guess, places);
     for (uint32_t lower = SLACK; listed < rule->keep; lower *= 2) {
         *guess = *guess > lower && lower < UINT32_C(1) << 30 ? *guess - lower : 0;
-        listed = list_places(values, rule->chunk, *guess, places);
+        listed = kernels->find(values, rule->chunk, *guess, places);
     }
-    for (uint32_t i = 0; i < listed; i++)
-        scratch[i] = bits_of(values[places[i]]) & MAGNITUDE;
-    uint32_t least = select_nth(scratch, listed, rule->keep - 1), above = 0, kept = 0;
-    for (uint32_t i = 0; i < listed; i++)
-        above += (bits_of(values[places[i]]) & MAGNITUDE) > least;
-    uint32_t equals = rule->keep - above;
-    for (uint32_t i = 0; i < listed; i++) {
-        uint32_t magnitude = bits_of(values[places[i]]) & MAGNITUDE;
-        bool is_equal = magnitude == least && equals > 0;
-        equals -= is_equal;
+    for (size_t i = 0; i < listed; i++)
+        scratch[i] = harp_magnitude(&values[places[i]]);
+    uint32_t least = find_least(scratch, (uint32_t)listed, *guess, rule->keep);
+    uint32_t above = 0, reach = 0;
+    for (size_t i = 0; i < listed; i++) {
+        above += (int32_t)scratch[i] > (int32_t)least;
+        reach += (int32_t)scratch[i] >= (int32_t)least;
+    }
+    /* Of equals the first ones are kept: what comes after those has to be above. */
+    uint32_t equals = rule->keep - above, kept = 0;
+    for (size_t i = 0; i < listed; i++) {
         places[kept] = places[i];
-        kept += magnitude > least || is_equal;
+        kept += scratch[i] >= least;
+        if (reach > rule->keep && scratch[i] == least && !--equals)
+            least++;
     }
     *guess = least > SLACK ? least - SLACK : 0;
 }
@@ -188,17 +176,17 @@ static void select_places(const float *values, const struct harp_chunk_rule *rul
 /* ---- Chunks ---- */
 
 static uint8_t *write_chunk(float *values, const struct harp_chunk_rule *rule,
-                            const uint32_t *places, uint8_t *message)
+                            const struct shares *shares, const uint32_t *places, uint8_t *message)
 {
     struct bit_writer writer = {.to = message};
     uint32_t wide = index_bits(rule), peak = 0;
     for (uint32_t i = 0; i < rule->keep; i++) {
-        uint32_t magnitude = bits_of(values[places[i]]) & MAGNITUDE;
+        uint32_t magnitude = harp_magnitude(&values[places[i]]);
         peak = magnitude > peak ? magnitude : peak;
     }
     float scale = float_of(peak);
     bool is_finite = isfinite(scale);
-    if (rule->bits < 32) {
+    if (rule->bits <= LEVEL_BITS) {
         memcpy(message, &scale, sizeof scale);
         writer.to += sizeof scale;
     }
@@ -207,7 +195,7 @@ static uint8_t *write_chunk(float *values, const struct harp_chunk_rule *rule,
         uint32_t level = level_of(*value, scale, rule->bits);
         put_bits(&writer, places[i], wide);
         put_bits(&writer, level, rule->bits);
-        *value = is_finite ? *value - value_of(level, scale, rule->bits) : 0;
+        *value = is_finite ? *value - value_of(level, scale, rule->bits, shares) : 0;
     }
     for (uint32_t i = 0; !is_finite && i < rule->chunk; i++)
         values[i] = isfinite(values[i]) ? values[i] : 0;
@@ -218,8 +206,10 @@ static uint8_t *write_chunk(float *values, const struct harp_chunk_rule *rule,
 void harp_chunk_take(float *error, size_t n, const struct harp_chunk_rule *rule, uint8_t *message,
                      uint32_t *scratch)
 {
-    uint32_t *places = scratch, *list = scratch + rule->chunk, guess = 0;
-    float *filled = (float *)(scratch + 2 * (size_t)rule->chunk);
+    uint32_t *places = scratch, *list = places + rule->chunk + HARP_FIND_SLACK, guess = 0;
+    float *filled = (float *)(list + rule->chunk);
+    struct shares shares;
+    fill_shares(&shares, rule->bits);
     for (size_t first = 0; first < n; first += rule->chunk) {
         size_t here = n - first < rule->chunk ? n - first : rule->chunk;
         float *values = error + first;
@@ -229,7 +219,7 @@ void harp_chunk_take(float *error, size_t n, const struct harp_chunk_rule *rule,
             values = filled;
         }
         select_places(values, rule, &guess, places, list);
-        message = write_chunk(values, rule, places, message);
+        message = write_chunk(values, rule, &shares, places, message);
         if (values == filled)
             memcpy(error + first, filled, here * sizeof *filled);
     }
@@ -238,18 +228,23 @@ void harp_chunk_take(float *error, size_t n, const struct harp_chunk_rule *rule,
 void harp_chunk_add(float *total, float *weights, size_t n, const struct harp_chunk_rule *rule,
                     const uint8_t *message, float weight)
 {
-    uint32_t wide = index_bits(rule);
-    size_t bytes = bytes_of_chunk(rule);
+    uint32_t wide = index_bits(rule), pair = wide + rule->bits;
+    size_t bytes = bytes_of_chunk(rule), head = rule->bits <= LEVEL_BITS ? sizeof(float) : 0;
+    struct shares shares;
+    fill_shares(&shares, rule->bits);
     for (size_t first = 0; first < n; first += rule->chunk, message += bytes) {
-        struct bit_reader reader = {.from = message};
+        const uint8_t *stream = message + head;
         float scale = 0;
-        if (rule->bits < 32) {
-            memcpy(&scale, message, sizeof scale);
-            reader.from += sizeof scale;
+        memcpy(&scale, message, head);
+        for (uint32_t i = 0; i < rule->keep; i++) { /* so that the misses of the cache overlap */
+            size_t place = first + read_bits(stream, bytes - head, (size_t)i * pair, wide);
+            __builtin_prefetch(&total[place < n ? place : first], 1);
         }
         for (uint32_t i = 0; i < rule->keep; i++) {
-            size_t place = first + get_bits(&reader, wide);
-            float value = value_of(get_bits(&reader, rule->bits), scale, rule->bits);
+            size_t at = (size_t)i * pair;
+            size_t place = first + read_bits(stream, bytes - head, at, wide);
+            uint32_t level = read_bits(stream, bytes - head, at + wide, rule->bits);
+            float value = value_of(level, scale, rule->bits, &shares);
             if (place >= n)
                 continue;
             total[place] += weight * value;

@@ -19,8 +19,6 @@
 #include <stdint.h>
 
 /* cdef: begin */
-#define HARP_CHUNK_SCRATCH 3 /* words that the calls need for each element of a chunk */
-
 struct harp_chunk_rule {
     uint32_t chunk; /* elements, 2 or more */
     uint32_t keep;  /* of each chunk, 1 to all */
@@ -30,8 +28,10 @@ struct harp_chunk_rule {
 /* Bytes of a message of `n` values. */
 size_t harp_chunk_bytes(size_t n, const struct harp_chunk_rule *rule);
 
-/* Move the largest values of `error` into a message: what it says is subtracted from them.
- * `scratch` has HARP_CHUNK_SCRATCH * chunk words. */
+/* Words of `scratch` below. */
+size_t harp_chunk_scratch_words(const struct harp_chunk_rule *rule);
+
+/* Move the largest values of `error` into a message: what it says is subtracted from them. */
 void harp_chunk_take(float *error, size_t n, const struct harp_chunk_rule *rule, uint8_t *message,
                      uint32_t *scratch);
 

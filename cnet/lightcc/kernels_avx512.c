@@ -41,8 +41,6 @@ TARGET static inline size_t find_block(const float *values, size_t n, uint32_t l
         __m512i bits = _mm512_maskz_loadu_epi32(lanes, values + at);
         __m512i magnitudes = _mm512_and_si512(bits, _mm512_set1_epi32(0x7FFFFFFF));
         lanes = _mm512_mask_cmpge_epu32_mask(lanes, magnitudes, _mm512_set1_epi32((int)least));
-        if (!lanes)
-            continue;
         __m512i where = _mm512_add_epi32(order, _mm512_set1_epi32((int)at));
         _mm512_storeu_si512(indices + found, _mm512_maskz_compress_epi32(lanes, where));
         found += (size_t)__builtin_popcount(lanes);

@@ -26,7 +26,7 @@ def take(error: torch.Tensor, policy: OuterPolicy) -> torch.Tensor:
     """
     here, rule = _on_host(error), _rule(policy)
     message = torch.empty(lib.harp_chunk_bytes(len(error), rule), dtype=torch.uint8)
-    scratch = np.empty(lib.HARP_CHUNK_SCRATCH * policy.chunk, np.uint32)
+    scratch = np.empty(lib.harp_chunk_scratch_words(rule), np.uint32)
     lib.harp_chunk_take(_floats(here), len(here), rule, _bytes(message),
                         ffi.from_buffer("uint32_t[]", scratch))
     if here is not error:
