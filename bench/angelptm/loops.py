@@ -197,9 +197,9 @@ def disk_alone(folder: str) -> Callable[[], object]:
 class Layers(torch.nn.Module):
     """Equal layers, as many as wanted."""
 
-    def __init__(self, layers: int) -> None:
+    def __init__(self, layers: int, width: int) -> None:
         super().__init__()
-        self.layers = torch.nn.ModuleList(torch.nn.Linear(CAP_WIDTH, CAP_WIDTH, bias=False)
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(width, width, bias=False)
                                           for _ in range(layers))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -209,17 +209,18 @@ class Layers(torch.nn.Module):
         return x
 
 
-def trains(layers: int) -> bool:
-    """Say if ``layers`` layers train within the caps: one step traced, two by plans."""
+def trains(layers: int, width: int, cap_bytes: int, device: str) -> bool:
+    """Say if ``layers`` layers train within two such caps: one step traced, two by plans."""
     try:
-        engine, *_ = initialize(model=Layers(layers), config={
+        engine, *_ = initialize(model=Layers(layers, width), config={
             "optimizer": {"type": "AdamW"}, "bf16": {"enabled": True},
-            "angelptm": {"device_bytes": CAP_BYTES, "host_bytes": CAP_BYTES, "device": "cpu"}})
+            "angelptm": {"device_bytes": cap_bytes, "host_bytes": cap_bytes, "device": device}})
     except CapacityError:
         return False
+    x = torch.ones(4, width, dtype=torch.bfloat16, device=engine.device)
     try:
         for _ in range(3):
-            engine.backward(engine(torch.ones(4, CAP_WIDTH, dtype=torch.bfloat16)).sum())
+            engine.backward(engine(x).sum())
             engine.step()
     except CapacityError:
         return False
@@ -229,13 +230,14 @@ def trains(layers: int) -> bool:
 
 
 @cache
-def largest() -> int:
+def largest(width: int = CAP_WIDTH, cap_bytes: int = CAP_BYTES, device: str = "cpu") -> int:
     """Parameters of the largest model that trains, found by halving."""
-    fits, fails = 1, 2 * CAP_BYTES // (16 * CAP_WIDTH ** 2) + 1
+    fits, fails = 1, 2 * cap_bytes // (16 * width ** 2) + 1
     while fails - fits > 1:
         middle = (fits + fails) // 2
-        fits, fails = (middle, fails) if trains(middle) else (fits, middle)
-    return fits * CAP_WIDTH ** 2
+        right = trains(middle, width, cap_bytes, device)
+        fits, fails = (middle, fails) if right else (fits, middle)
+    return fits * width ** 2
 
 
 def makers(folder: str) -> dict[str, Callable[[], Callable[[], object]]]:

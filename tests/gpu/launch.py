@@ -14,7 +14,6 @@ import subprocess
 import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lab.namespace import why_unusable
@@ -22,6 +21,7 @@ from lab.veth import veth_pair
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
 # One GPU for both: no memory that is shared between hosts, and few enough blocks for two kernels.
 ONE_GPU = {"NCCL_MNNVL_ENABLE": "0", "NCCL_NVLS_ENABLE": "0", "NCCL_MAX_CTAS": "4",
@@ -33,23 +33,24 @@ OURS = ("NCCL_", "HARP_", "TORCH_", "GLOO_", "MASTER_")
 
 @dataclass(frozen=True)
 class Network:
-    """The transport of a job: settings, a line that must be in the log, whether it needs root."""
+    """The transport of a job: settings, lines that must be in the log, and what it needs."""
 
     name: str
     settings: dict[str, str]
     says: tuple[str, ...] = ()
     needs_root: bool = False
     backend: str = "nccl"
+    needs_harp: bool = False
+    """Whether ranks import harp."""
 
 
 REHEARSAL = Network("gloo", {}, backend="gloo")
-LIGHTCC = Network("lightcc", {"PYTHONPATH": str(Path(__file__).resolve().parents[2]),
-                              "HARP_CONF_FILE": "/dev/null"}, backend="lightcc")
+LIGHTCC = Network("lightcc", {"HARP_CONF_FILE": "/dev/null"}, backend="lightcc", needs_harp=True)
 """Tensors on the GPU, staged through pinned memory."""
 HOOK = Network("hook", {**LIGHTCC.settings, "NCCL_NET_PLUGIN": "none", "NCCL_NET": "Socket"},
-               backend="nccl+hook")
+               backend="nccl+hook", needs_harp=True)
 """DDP's gradients by LightCC's hook: NCCL within a host, LightCC between."""
-HOOK_REHEARSAL = Network("gloo-hook", LIGHTCC.settings, backend="gloo+hook")
+HOOK_REHEARSAL = Network("gloo-hook", LIGHTCC.settings, backend="gloo+hook", needs_harp=True)
 
 
 def networks(plugin: Path) -> list[Network]:

@@ -1,4 +1,4 @@
-"""``make test-gpu``: real NCCL over HARP, and LightCC, where there is a CUDA GPU.
+"""``make test-gpu``: real NCCL over HARP, LightCC and trainings, where there is a CUDA GPU.
 
     python -m tests.gpu.run [--evidence FOLDER] [--seconds 300] [--networks socket,harp-auto]
     python -m tests.gpu.run --rehearse      # over gloo and LightCC on CPUs: tries the ranks
@@ -6,23 +6,26 @@
 Two ranks on one GPU that seem to be on two hosts run collectives and train over NCCL's Socket
 transport, over HARP's ports, by LightCC's staging and by its hook over NCCL; their losses must be
 the same to the last bit. Kernels of both share the GPU by turns, so it shows that HARP is right,
-not that it is fast.
-What was found is written to docs/evidence/, with versions and hardware.
+not that it is fast. Then one process trains in half precision, compiled and in pages
+(trainings.py). What was found is written to docs/evidence/, with versions and hardware.
 
 Without a GPU, or a python that has torch with CUDA (this one, python3, or the one that TORCH_PYTHON
-names), it says so and ends with status 0. This file needs Python and a C compiler only.
+names), it says so and ends with status 0. LightCC and trainings need harp in that python as well,
+and are left out with a line where it is not. This file needs Python and a C compiler only.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from lab import nccl_pair
@@ -34,6 +37,8 @@ HAS_TORCH = "import torch"
 HAS_CUDA = "import torch; raise SystemExit(0 if torch.cuda.is_available() else 3)"
 TOLD = ("NET/HARP", "NET/Plugin", "Using network", "NCCL version", "via NET")
 """Which lines of NCCL's log are evidence."""
+TRAININGS = 4
+"""Time of the trainings of one process, in that of a job."""
 
 
 def torch_python(wanted: str) -> tuple[str, str]:
@@ -51,6 +56,36 @@ def torch_python(wanted: str) -> tuple[str, str]:
         if done.returncode == 3:
             why = f"the torch of {python} sees no CUDA GPU"
     return "", why
+
+
+def why_no_harp(python: str) -> str:
+    """Say why harp cannot be imported, or nothing."""
+    with tempfile.TemporaryDirectory() as elsewhere:  # this folder has harp, but not its library
+        done = subprocess.run([python, "-c", "import harp._cnet"], capture_output=True, text=True,
+                              check=False, cwd=elsewhere, timeout=300)
+    if not done.returncode:
+        return ""
+    said = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+    return f"{python} cannot import harp ({said}); {python} -m pip install {ROOT} puts it there"
+
+
+def train(python: str, seconds: float, *, rehearse: bool) -> tuple[list[str], list[str]]:
+    """Run the trainings of one process; gives lines for the log, and problems."""
+    with tempfile.TemporaryDirectory() as folder:
+        out, log = Path(folder) / "found.json", Path(folder) / "log"
+        code: int | None = None
+        with log.open("w") as file, suppress(subprocess.TimeoutExpired):
+            code = subprocess.run(
+                [python, ROOT / "tests" / "gpu" / "trainings.py", out,
+                 *(("--device", "cpu", "--quick") if rehearse else ())],
+                stdout=file, stderr=file, check=False, cwd=folder, timeout=seconds).returncode
+        found = json.loads(out.read_text()) if out.exists() else {"lines": [], "problems": []}
+        problems = list(found["problems"])
+        if code != 0:
+            how = f"did not end in {seconds:.0f} s" if code is None else f"ended with status {code}"
+            problems.append(f"trainings: {how}")
+            print(f"-- trainings\n{log.read_text(errors='replace')[-4000:]}")
+    return found["lines"], problems
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -72,8 +107,12 @@ def main(arguments: list[str] | None = None) -> int:
         networks = [one for one in networks if one.name in wish.networks.split(",")]
     jobs: list[launch.Ended] = []
     lines: list[str] = []
-    good = True
+    good, no_harp = True, why_no_harp(python)
     for network in networks:
+        if network.needs_harp and no_harp:
+            lines.append(f"{network.name}: not tried: {no_harp}")
+            print(lines[-1])
+            continue
         if network.needs_root and why_unusable():
             lines.append(f"{network.name}: not tried: {why_unusable()}")
             continue
@@ -89,6 +128,14 @@ def main(arguments: list[str] | None = None) -> int:
         print("\n".join(problems) or lines[-1], flush=True)
         if problems:
             print("\n".join(f"-- rank {rank}\n{log[-4000:]}" for rank, log in enumerate(job.logs)))
+    if not wish.networks and no_harp:
+        lines.append(f"trainings: not tried: {no_harp}")
+        print(lines[-1])
+    elif not wish.networks:
+        found, problems = train(python, TRAININGS * wish.seconds, rehearse=wish.rehearse)
+        good = good and not problems
+        lines += [*found, *problems]
+        print("\n".join([*found, *problems]))
     if not wish.rehearse:
         print(f"test-gpu: {write(wish.evidence, jobs, lines + perf(plugin))}")
     return int(not good)

@@ -5,6 +5,7 @@ The ranks here are stand-ins; what real ones compute over gloo, `tests/gpu/run.p
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -15,13 +16,17 @@ import pytest
 from lab.namespace import why_unusable
 from tests.gpu import launch
 from tests.support import ROOT
+from tests.support.levels import long_except
 
-# Called as a python that has torch: with -c it says that there is a GPU, else it is a rank whose
-# log has what NCCL would say.
+# Called as a python that has torch: with -c it says that there is a GPU and harp, or it makes the
+# trainings, else it is a rank whose log has what NCCL would say.
 STAND_IN = """#!{python}
 import json, os, pathlib, sys
 if sys.argv[1] == "-c":
-    sys.exit({cuda})
+    sys.exit({harp} if "harp" in sys.argv[2] else {cuda})
+if sys.argv[1].endswith("trainings.py"):
+    found = {{"lines": ["fp16: as it should be"], "problems": {wrong!r}}}
+    sys.exit(pathlib.Path(sys.argv[2]).write_text(json.dumps(found)) == 0)
 rank, store, out = sys.argv[2:5]
 network = os.environ.get("NCCL_NET", "of LightCC")
 print("NCCL INFO Using network", network)
@@ -112,9 +117,11 @@ def test_losses_are_compared_to_the_last_bit():
     assert ended(2.0, 1.0).problems(reference)
 
 
-def stand_in(folder: Path, *, cuda: int = 0, liar: str = "") -> Path:
+def stand_in(folder: Path, *, cuda: int = 0, harp: int = 0, liar: str = "",
+             wrong: tuple[str, ...] = ()) -> Path:
     path = folder / "python"
-    path.write_text(STAND_IN.format(python=sys.executable, cuda=cuda, liar=liar))
+    path.write_text(STAND_IN.format(python=sys.executable, cuda=cuda, harp=harp, liar=liar,
+                                    wrong=list(wrong)))
     path.chmod(0o755)
     return path
 
@@ -135,14 +142,41 @@ def test_all_networks_are_tried_and_what_was_found_is_kept(tmp_path):
              *([] if why_unusable() else ["harp-xdp"])]
     for name in names:
         assert f"{name}: all as it should be, " in text
-    for found in ("torch: 9.9\n", "gpu: a stand-in\n", "Using network HARP", "all_reduce_perf: "):
+    for found in ("torch: 9.9\n", "gpu: a stand-in\n", "Using network HARP", "all_reduce_perf: ",
+                  "fp16: as it should be\n"):
         assert found in text
+
+
+def test_a_python_without_harp_tries_nccl_alone(tmp_path):
+    done = run(stand_in(tmp_path, harp=1), tmp_path / "evidence")
+    assert done.returncode == 0, done.stdout + done.stderr
+    text = next((tmp_path / "evidence").iterdir()).read_text()
+    for name in ("lightcc", "hook", "trainings"):
+        assert f"{name}: not tried: " in text
+    assert "harp-udp: all as it should be, " in text
+
+
+def test_a_problem_of_a_training_ends_with_status_1(tmp_path):
+    done = run(stand_in(tmp_path, wrong=("fp16 spike: 1.2 of the loss",)), tmp_path / "evidence")
+    assert done.returncode == 1
+    assert "fp16 spike: 1.2 of the loss" in done.stdout
 
 
 def test_other_losses_over_harp_end_with_status_1(tmp_path):
     done = run(stand_in(tmp_path, liar="HARP"), tmp_path / "evidence")
     assert done.returncode == 1
     assert "harp-udp: rank 0's losses differ from those over socket, first in step 1" in done.stdout
+
+
+@pytest.mark.parametrize("only", long_except(["fp16,pages", "compile"], "fp16,pages"))
+def test_trainings_are_right_on_a_cpu(tmp_path, only):
+    pytest.importorskip("torch")
+    out = tmp_path / "found.json"
+    subprocess.run([sys.executable, ROOT / "tests" / "gpu" / "trainings.py", out, "--device", "cpu",
+                    "--quick", "--only", only], check=True, timeout=600, cwd=tmp_path)
+    found = json.loads(out.read_text())
+    assert not found["problems"]
+    assert len(found["lines"]) > len(only.split(","))
 
 
 @pytest.mark.parametrize(("cuda", "why"), [(3, "sees no CUDA GPU"), (1, "no python here has")])

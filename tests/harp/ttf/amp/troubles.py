@@ -54,12 +54,13 @@ class Net(nn.Module):
 
 
 class Training:
-    """A model, its teacher's batches and its optimizer, from one seed."""
+    """A model, its teacher's batches and its optimizer, from one seed; the same on each device."""
 
-    def __init__(self, trouble: str, seed: int) -> None:
+    def __init__(self, trouble: str, seed: int, device: str = "cpu") -> None:
         self.trouble, self.random = trouble, torch.Generator().manual_seed(seed)
+        self.device = device
         torch.manual_seed(seed)
-        self.model = Net(trouble)
+        self.model = Net(trouble).to(device)
         self.teacher = torch.randn(WIDTH, generator=self.random) / 2
         self.size = 1e-10 if trouble == "underflow" else 1.0
         # torch adds 1e-6 to a norm before it clips, which would swallow one of 1e-10.
@@ -71,12 +72,12 @@ class Training:
     def batch(self, size: int = BATCH) -> tuple[torch.Tensor, torch.Tensor]:
         x = torch.randn(size, 4, WIDTH, generator=self.random)
         noise = 0.5 * torch.randn(size, generator=self.random)
-        return x, torch.sin(x.mean(1) @ self.teacher) + noise
+        return x.to(self.device), (torch.sin(x.mean(1) @ self.teacher) + noise).to(self.device)
 
     def offset(self) -> torch.Tensor:
         """Give what the features stand on: LayerNorm takes it away again."""
         on = self.trouble == "stall" or (self.trouble == "spike" and self.step % 40 == 39)
-        return torch.tensor(8192.0 if on else 0.0)
+        return torch.tensor(8192.0 if on else 0.0, device=self.device)
 
     def loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         found = self.model(x, self.offset())
@@ -109,11 +110,11 @@ class Training:
         return advance
 
     def _autocast(self):
-        scaler = torch.amp.GradScaler("cpu")
+        scaler = torch.amp.GradScaler(self.device)
 
         def advance(x, y):
             self.optimizer.zero_grad()
-            with torch.autocast("cpu", torch.float16):
+            with torch.autocast(self.device, torch.float16):
                 loss = self.loss(x, y)
             scaler.scale(loss).backward()
             scaler.unscale_(self.optimizer)
