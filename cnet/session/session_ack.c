@@ -13,7 +13,7 @@
  * an eighth are equally good, a sixteenth is too small. */
 #define REVERSE_LEAST_OF_TARGET 4
 
-/* The packet has not been acknowledged in time: its chunk travels again, under a new number. */
+/* The packet has not been acknowledged in time: its chunk is sent again, under a new number. */
 static void give_up(struct harp_session *session, struct harp_path *path, struct harp_sent *sent,
                     bool overtaken)
 {
@@ -278,8 +278,8 @@ static void write_ack(struct harp_session *session, struct harp_frame *frame, ui
     session->credit_news = false;
 }
 
-/* How soon news of credit leaves. Small messages may travel ahead of credit: where an ACK waits for
- * the last of them, so does this, until half of those that may have done so. */
+/* How soon news of credit leaves. Small messages may be sent before there is credit: where an ACK
+ * waits for the last of them, so does this, until half of those that may have done so. */
 static uint64_t credit_in_ns(const struct harp_session *session)
 {
     int32_t ahead = (int32_t)(session->inbox.complete - (uint32_t)session->granted_messages);

@@ -31,7 +31,7 @@ A script for DeepSpeed runs with its import line changed (`docs/use/angelptm.md`
 Beside it stand:
 
     stages      a model as a pipeline, cut anywhere between its operators
-    moe         a layer whose experts are spread over ranks: chunks travel while experts compute
+    moe         a layer whose experts are spread over ranks: chunks are sent while experts compute
     tokens      which tokens go where
     rows        rows of tensors by index
 

@@ -83,7 +83,7 @@ class Config:
     io: str = "auto"
     update: str = "sync"
     staleness: int = 1
-    """Most steps by which a late update is behind."""
+    """Most steps that a late update may be behind."""
     device: str = "accelerator"
     """Of training, where torch has one; or ``cpu``."""
 

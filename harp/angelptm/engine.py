@@ -208,7 +208,7 @@ class Engine(torch.nn.Module):
             arg for arg, how in zip(args, func._schema.arguments, strict=False)
             if how.alias_info is not None and how.alias_info.is_write)
         if self._ranks and numbers:
-            raise RankError("a parameter cannot be written with several ranks, each of which keeps "
+            raise RankError("a parameter cannot be written with several ranks, since each keeps "
                             "a part of it: write it before initialize, or load a checkpoint")
         return numbers
 

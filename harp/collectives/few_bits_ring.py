@@ -5,7 +5,7 @@ N hosts of one rank, and a vector cut into a part for each, as in `harp.collecti
 1. each rank encodes all parts of its own;
 2. part j starts at the rank at position j. In each of N - 1 hops a rank sends its sum of a part to
    its right neighbour, which adds its own encoded part to it, in float32, and encodes the result;
-3. the complete sums travel once more around the ring, unchanged, and all ranks decode them.
+3. the complete sums are sent once more around the ring, unchanged, and all ranks decode them.
 
 Each host sends 2 (N - 1) / N of an encoded vector, as in the direct exchange. The gain is on a line
 between two sites: if the hosts of a site are neighbours in the ring, that line carries these bytes
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 def part_sent(position: Index, hop: Index, hosts: int) -> Ints:
     """Part that a rank sends to its right neighbour, in a hop counted over both ways around.
 
-    The first ``hosts - 1`` hops add up; in the others whole sums travel.
+    The first ``hosts - 1`` hops add up; the others send whole sums.
     """
     return np.asarray((np.asarray(position, np.int64) - np.asarray(hop)) % hosts)
 

@@ -60,8 +60,8 @@ def follow(group: Group, call: Future[None] | None, what: str,
            step: Callable[[], None]) -> Future[None]:
     """Take a step after a call, where that does not fail; what is over when both are.
 
-    Where the step fails so does the group, so that no rank takes for a sum what is none. Without a
-    call it is taken at once.
+    If the step fails, so does the group, so that no rank takes an unfinished sum for a sum. Without
+    a call the step is taken at once.
     """
     over: Future[None] = Future()
 
@@ -149,7 +149,7 @@ class FewBits:
                  f"{self._bits} bits, {self._intra} ranks a host")
         # All exchanges name all the memory, so the group begins each when the one before it and its
         # callbacks are over. If one fails, so do those behind it. Another vector's exchange, with
-        # rooms of its own, begins as soon as the last one of this has: its messages travel
+        # rooms of its own, begins as soon as the last one of this has: its messages are sent
         # meanwhile, and while the sums are decoded.
         data = [vector.view(np.uint8), *self._rooms]
         if error is not None:

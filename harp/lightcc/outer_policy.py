@@ -3,7 +3,7 @@
 The pure half of `harp.lightcc.outer`, which the simulator asks as well. A *round* is ``every``
 inner steps. Parameters are divided into *fragments*, each of them sent once a round: fragment i of
 P after (i + 1) * every / P steps of it, so that the last one ends the round. What has been sent is
-mixed in ``delay`` steps later, and travels while these compute.
+mixed in ``delay`` steps later, and is sent while these compute.
 
 | method | sent of a fragment | fragments, delay | source |
 |---|---|---|---|
@@ -88,7 +88,7 @@ class OuterPolicy:
 
     @property
     def sparse(self) -> bool:
-        """Whether a few values travel, to all, in place of a sum."""
+        """Whether a few values are sent, to all, in place of a sum."""
         return self.method == "sparseloco"
 
     @property

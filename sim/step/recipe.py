@@ -41,7 +41,7 @@ ALLTOALL_PLANS = {"direct": "alltoall", "hierarchical": "hierarchical-alltoall"}
 
 
 class Chosen(NamedTuple):
-    """How a buffer travels."""
+    """How a buffer is sent."""
 
     plan: Plan
     protocol: Protocol = SIMPLE
@@ -67,7 +67,7 @@ class Recipe:
     host_group: int = 1
     """Ranks of a host; where hosts differ, of the largest group that fills every one of them."""
     fp16: bool = False
-    """Gradients travel as fp16."""
+    """Gradients are sent as fp16."""
     gradient_bytes: int = FP32_BYTES
     """Bytes of a gradient element as the backward pass leaves it."""
     fusion: str = "cycle"
@@ -78,9 +78,9 @@ class Recipe:
     alltoall: str = "direct"
     """How experts exchange activations (`sim.schema.scenario_keys`)."""
     expert_chunks: int = 1
-    """Parts of a GPU's tokens: experts compute on one while others travel."""
+    """Parts of a GPU's tokens: experts compute on one while others are sent."""
     expert_overlap: str = "none"
-    """Whether tokens travel while another micro-step computes (``micro-steps``)."""
+    """Whether tokens are sent while another micro-step computes (``micro-steps``)."""
     rates: Rates = field(default_factory=Rates)
     """Rates of hosts and network that choose an algorithm."""
     layout: Parallel = field(default_factory=Parallel)

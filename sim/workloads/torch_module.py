@@ -5,7 +5,7 @@ numbers are not, so a model of any size takes no memory to speak of. A layer is 
 parameters, or that multiplies matrices by itself; what the pass says of each:
 
 - FLOPs of matrix products and convolutions, by torch's ``FlopCounterMode`` (a multiply-add is two).
-  The backward pass is counted node by node of the autograd graph, each of which belongs to the
+  The backward pass is counted node by node of the autograd graph. Each node belongs to the
   module that made it, so that frozen parameters and inputs without gradient cost what they cost.
 - Parameters, in the reverse of the order in which their gradients are complete. A tied parameter
   belongs to the first module that has it, and is complete when the last use of it is.

@@ -205,9 +205,9 @@ def _routers(map_file: str) -> dict[tuple[str, str], tuple[str, ...]]:
     from harp.routing.path_plan import PlanError
 
     try:
-        ways = from_json(read_text(Path(map_file)))
+        paths = from_json(read_text(Path(map_file)))
     except PlanError as error:
         raise click.UsageError(f"{map_file}: {error}") from error
-    return {(f"{way.source}:{port}", way.target):
-            tuple(router for router in way.routers if router is not None)
-            for way in ways for port in way.ports}
+    return {(f"{path.source}:{port}", path.target):
+            tuple(router for router in path.routers if router is not None)
+            for path in paths for port in path.ports}

@@ -82,8 +82,8 @@ class Runtime:
         group: used by this object only, and closed with it.
         settings: the HOROVOD_* variables.
         timeline: of rank 0.
-        errors: by tensor, the values that top-k has not sent yet; the caller keeps them, so that
-            they outlive the group.
+        errors: by tensor, the values that top-k has not sent yet; the caller keeps them for
+            the next group.
         tuner: chooses settings while it runs, at rank 0.
 
     """

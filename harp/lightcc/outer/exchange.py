@@ -1,6 +1,6 @@
 """The mean of a vector over islands: of all its values, or of the messages of SparseLoCo.
 
-A caller begins an exchange, computes while it travels, and waits for it. All islands get the same
+A caller begins an exchange, computes meanwhile, and waits for it. All islands get the same
 bits: the backend makes sums, messages are added up in the order of ranks, and a mean in few bits
 comes from the one rank that made it.
 """

@@ -291,7 +291,7 @@ class DiLoCo(Outer):
     The defaults of ``lr`` and ``momentum`` are the paper's (arXiv 2311.08105, with AdamW inside).
     ``bits`` of 8, 4 or 2 send the difference in that width, as in INTELLECT-1 (8, arXiv
     2412.01152); rounding errors are added to the next round's, as in MuLoCo (2, arXiv 2505.23725).
-    They travel as ``exchange`` says: `harp.lightcc.outer_policy.faster_exchange` chooses.
+    They are sent as ``exchange`` says: `harp.lightcc.outer_policy.faster_exchange` chooses.
     """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, every: int,

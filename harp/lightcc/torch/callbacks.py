@@ -124,7 +124,7 @@ class Callbacks:
                 if self._is_closed:
                     return self.program_group  # which says so
                 lane.group = self._make(f"callbacks{lane.origin}/")
-                if self._is_closed:  # meanwhile, by who did not know of it
+                if self._is_closed:  # meanwhile, by a thread that did not know of it
                     lane.group.close()
             return lane.group
 

@@ -11,9 +11,9 @@
 - Floats among the arguments, and numbers in modules that change from call to call, are tensors for
   the compiled code. So are an optimizer's (`harp.ttf.compiler.steps`).
 - Graph passes merge look-ups and small linear layers (`harp.ttf.compiler.passes`).
-- A copy of the module is compiled aside, while calls run eagerly, once these took as long as a
-  compilation takes at least (`harp.ttf.compiler.break_even`). A compiler that fails leaves them
-  eager, with one line in the log.
+- A copy of the module is compiled in the background, while calls run eagerly, once these took as
+  long as a compilation takes at least (`harp.ttf.compiler.break_even`). If the compiler fails,
+  calls stay eager, and the log has one line about it.
 - Decisions and compiled code are kept in a folder, and rank 0 compiles for all
   (`harp.ttf.compiler.decisions`).
 - A variant that is compiled again is logged, as is torch's recompile limit
@@ -58,10 +58,10 @@ class Settings:
     passes: bool = True
     """Whether graph passes run (`harp.ttf.compiler.passes`)."""
     aside: bool = True
-    """Whether compilation runs beside the calls, not between two."""
+    """Whether compilation runs in the background, not between two calls."""
     after_s: float | None = None
-    """Seconds of eager calls after which compilation aside begins; by default what it takes at
-    least."""
+    """Seconds of eager calls after which compilation in the background begins; by default what it
+    takes at least."""
     backend: str | Callable[..., Any] = "inductor"
     kept: Kept = field(default_factory=lambda: Kept(None))
 

@@ -188,7 +188,7 @@ class Table:
                                         ffi.from_buffer("float[]", values), len(heads)),
                f"no memory for {len(heads)} more rows")
 
-    def aside(self) -> Table:
+    def empty_copy(self) -> Table:
         """Make an empty table with the same settings. StoreError."""
         admit, expect = self._admission
         return Table(self.dim, self.optimizer, seed=self.seed, bound=self.bound, admit=admit,
@@ -196,7 +196,7 @@ class Table:
                      folder=self.folder)
 
     def take(self, other: Table) -> None:
-        """Take all records of a table that was made aside, and give it those of this one."""
+        """Swap all records with a table that `empty_copy` made."""
         lib.harp_embedding_swap(self.at, other.at)
         self.steps, self.clock = other.steps, other.clock
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class Edges(NamedTuple):
-    """How messages between pairs of ranks travel; one entry a pair."""
+    """How messages between pairs of ranks are sent; one entry a pair."""
 
     route: Ids
     """Routes of the `Fluid`, for bytes."""

@@ -50,9 +50,10 @@ int32_t packet_add_link(packet_world *w, int32_t from, int32_t to, double bits_p
 void packet_share_buffers(packet_world *w, int32_t switches, uint64_t bytes, double alpha);
 /* Ports of switches let frames without payload go first, as those of NICs do. */
 void packet_put_acks_first(packet_world *w);
-/* Let switches pause who sends to them (IEEE 802.1Qbb), above `xoff_bytes` that came by a link and
- * wait (0: alpha times what is free), until it is `xon_offset_bytes` less. Each link that leads to
- * a switch has headroom of its own in the shared buffer. After all links and packet_share_buffers.
+/* Let switches pause the links towards them (IEEE 802.1Qbb), above `xoff_bytes` that came by a link
+ * and wait (0: alpha times what is free), until it is `xon_offset_bytes` less. Each link that leads
+ * to a switch has headroom of its own in the shared buffer. After all links and
+ * packet_share_buffers.
  */
 void packet_set_pfc(packet_world *w, const uint64_t *headroom_bytes, uint64_t xoff_bytes,
                     uint64_t xon_offset_bytes);

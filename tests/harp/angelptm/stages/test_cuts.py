@@ -18,7 +18,7 @@ BLOCKS = 4
 
 @st.composite
 def graphs(draw):
-    """Graphs of up to nine operators, some values of which skip far."""
+    """Graphs of up to nine operators; some of their values skip far."""
     inputs = draw(st.integers(1, 2))
     count = draw(st.integers(inputs + 1, 9))
     few = st.integers(0, 9)
