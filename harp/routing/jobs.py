@@ -3,7 +3,7 @@
 `plan_jobs` plans the flows of all jobs of a fabric at once: they share one objective, and each job
 gets a `Deployment` of its own. ``around`` is the traffic of others on the fabric, and flows take
 links with room left (``background``). `replan_jobs` makes the next revision of plans while the jobs
-run. `plan_job` and `replan_job` are the same for one job.
+run. `plan_job` plans one job.
 
 Ranks of one host share its ports, whatever their job, so each gets its own: it listens on the
 next free ones, and takes every n-th source port from ``first_source`` on, n being the ranks of the
@@ -168,12 +168,6 @@ def plan_jobs(fabric: Fabric, jobs: Sequence[Job], discovered: Map | None = None
                                        by_rank=_splits(jobs))
     known = fabric.fingerprint if discovered is None else discovered.fingerprint(fabric)
     return _deployments(known, fabric, jobs, listens, flows, plan)
-
-
-def replan_job(fabric: Fabric, ranks: Ranks, wanted: Wanted, before: Deployment,
-               bonds: Bonds | None = None, around: Background | None = None) -> Deployment:
-    """Replan one job, as `replan_jobs` does several."""
-    return replan_jobs(fabric, [Job(ranks, wanted)], [before], bonds, around)[0]
 
 
 def replan_jobs(fabric: Fabric, jobs: Sequence[Job], before: Sequence[Deployment],
