@@ -26,7 +26,7 @@ import numpy as np
 from bench.rows import Row, by_id
 from bench.subject import Subject
 from harp.net import Engine
-from harp.net.trace import trace
+from harp.net.traceroute import trace
 from harp.routing import discovered
 from harp.routing.jobs import Job, PortRange, Ranks, Wanted, plan_job, plan_jobs
 from harp.routing.templates import Endpoints, SwitchHash, Wires, leaf_spine

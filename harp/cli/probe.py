@@ -17,7 +17,7 @@ from harp.cli.io import STDOUT, check_target, write_text
 from harp.cli.options import Number
 
 if TYPE_CHECKING:
-    from harp.net.trace import Trace
+    from harp.net.traceroute import Trace
 
 PORTS = "61256-61287"
 """32 ports: they cover all of four paths with probability 99.96 %, of eight with 89 %."""
@@ -173,7 +173,7 @@ def _group_ports(targets: tuple[str, ...], port: int, ports: list[int], source: 
 def _trace_paths(targets: tuple[str, ...], port: int, ports: list[int], source: str | None,
            seconds: float) -> str:
     """Trace the paths to the targets, for a map of `harp.routing.discovered`."""
-    from harp.net.trace import trace
+    from harp.net.traceroute import trace
     from harp.routing import discovered
 
     paths: list[discovered.DiscoveredPath] = []
@@ -197,7 +197,7 @@ def _trace_paths(targets: tuple[str, ...], port: int, ports: list[int], source: 
 def _check_plan(path: Path, seconds: float) -> None:
     """Trace this host's flows, and compare the routers that answer with the plan."""
     from harp.cli.plan.job_files import read_plan
-    from harp.net.trace import trace
+    from harp.net.traceroute import trace
     from harp.routing.deployment import split_address
     from harp.routing.verify import find_mismatch
 
