@@ -25,7 +25,7 @@ from harp.angelptm.plan import (
     plan,
     relabel,
 )
-from harp.angelptm.trace import Work, make_trace
+from harp.angelptm.step_trace import Work, make_trace
 from harp.angelptm.worker import Worker
 
 if TYPE_CHECKING:

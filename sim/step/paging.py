@@ -2,7 +2,7 @@
 
 The plan is the runtime's: `harp.angelptm.plan`, for a trace that is made of the model's layers. As
 in the runtime (`harp.angelptm.steps`), a forward pass touches a layer's parameters, a backward pass
-its gradients as well, and `harp.angelptm.trace` says when gradients are reduced and chunks updated.
+its gradients as well, and `harp.angelptm.step_trace` says when gradients are reduced and chunks updated.
 The first steps may end with pages in new tiers; then a plan returns, and serves all steps that
 follow. `harp.angelptm.plan.estimate` gives the times. So what the simulator leaves out is what that
 leaves out: copies that slow computing down, and disks whose reads slow writes down (a page's read
@@ -36,7 +36,7 @@ from harp.angelptm.plan import (
     first_placement,
     plan,
 )
-from harp.angelptm.trace import Work, make_trace
+from harp.angelptm.step_trace import Work, make_trace
 from sim.step.compute import NONE, backward_s, forward_s
 from sim.step.kernels import moving
 
