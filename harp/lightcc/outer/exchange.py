@@ -17,7 +17,7 @@ from harp.lightcc.outer import few_bits, sparse
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from harp.lightcc.outer.peers import Peers
+    from harp.lightcc.outer.elastic_peers import Peers
     from harp.lightcc.outer_policy import OuterPolicy
 
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from harp.lightcc.outer.peers import Peers
+    from harp.lightcc.outer.elastic_peers import Peers
     from harp.lightcc.outer_policy import ExchangeAlgorithm
 
 
