@@ -1,4 +1,4 @@
-"""DeepSpeed in an environment of its own (`bench.peers`), with the project's torch.
+"""DeepSpeed in an environment of its own (`bench.peer_environment`), with the project's torch.
 
 It compiles its kernels when it first runs; row disk-ds needs Debian's libaio-dev.
 """
@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench import peers
+from bench import peer_environment
 from bench.subject import PeerError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 from rich.progress import Progress
 from torch.utils.file_baton import FileBaton
 
-from bench import peers
+from bench import peer_environment
 from bench.angelptm import control_group, peer
 from bench.arms import Bench, Sample
 from bench.comparison import ArmRow, run_group
