@@ -23,7 +23,7 @@ from bench.arms import ROOT, Sample
 from bench.comparison import ArmRow
 from bench.rows import by_id
 from bench.subject import BenchError
-from bench.ttf.peers import peer
+from bench.ttf.table_peers import peer
 from harp.ttf.embedding import (
     SGD,
     Adam,

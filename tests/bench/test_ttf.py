@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from bench.subject import BenchError, PeerError
-from bench.ttf import peers
+from bench.ttf import table_peers
 from bench.ttf.compile_rows import Reports
 from bench.ttf.recompiles import REPORTS
 from bench.ttf.ttf_rows import SUBJECT
