@@ -167,7 +167,7 @@ def _print_suspects(reports: list[Report], missing: list[str], map_file: str | N
     suspects = find_suspects(reports, _routers(map_file) if map_file else None)
     legs = len(picture_of(reports).legs)
     if page:
-        from harp.cli.diagnose.page import diagnose_html
+        from harp.cli.diagnose.suspects_page import diagnose_html
 
         hosts = [report.host for report in reports]
         says = _format_suspects([], len(reports), legs) if not suspects else ""
