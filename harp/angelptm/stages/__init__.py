@@ -29,7 +29,7 @@ from torch.utils import _pytree as pytree
 
 from harp.angelptm.stages.cuts import CutError, Cuts, Link, Memory, cut
 from harp.angelptm.stages.measure import measured
-from harp.angelptm.stages.program import by_modules, exported
+from harp.angelptm.stages.operator_program import by_modules, exported
 from harp.angelptm.stages.running import Running
 from harp.angelptm.stages.stage import Value, crossing, stage_module
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from torch import fx, nn
 
     from harp.angelptm.stages.graph import Graph
-    from harp.angelptm.stages.program import Program
+    from harp.angelptm.stages.operator_program import Program
 
 KINDS = ("operators", "layers", "modules")
 

@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils._pytree import tree_unflatten
 
 from harp.angelptm import CapacityError, CutError, Memory, pipeline
-from harp.angelptm.stages import program
+from harp.angelptm.stages import operator_program
 from harp.angelptm.stages.stage import stage_module
 from tests.harp.angelptm.stages.models import WIDTH, WORDS, batch, loss_of, made
 from tests.support.levels import long_except
