@@ -11,7 +11,7 @@ import torch
 from bench.subject import BenchError, PeerError
 from bench.ttf import table_peers
 from bench.ttf.compile_rows import Reports
-from bench.ttf.recompiles import REPORTS
+from bench.ttf.recompile_reports import REPORTS
 from bench.ttf.ttf_rows import SUBJECT
 from tests.support.levels import long_except
 
