@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bench.row_store import Store, open_store, when_measured
 from bench.rows import Mistake, Result, Row, goal, select
 from bench.rows_page import bench_html
-from bench.store import Store, open_store, when_measured
 from harp.cli.io import check_target, write_text
 from lab.namespace import LabError
 

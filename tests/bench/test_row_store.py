@@ -7,7 +7,7 @@ import subprocess
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from bench.store import Store, stamp, when_measured
+from bench.row_store import Store, stamp, when_measured
 from tests.support import ROOT
 
 if TYPE_CHECKING:
