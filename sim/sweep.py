@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from sim.schema.source import Source
     from sim.sweeps.design import Point
-    from sim.sweeps.store import Store
+    from sim.sweeps.outcome_store import Store
     from sim.sweeps.study import Outcome, Study
     from sim.sweeps.sweep_file import SweepFile
     from sim.sweeps.table import SweepTable
@@ -50,7 +50,7 @@ def main(sweep: Path, *, output: str, plot: str | None, page: str | None, cache:
          workers: int | None, dask: str | None, quiet: bool) -> None:
     """Simulate all points of a SWEEP file."""
     from harp.cli.io import write_bytes, write_text
-    from sim.sweeps.store import Store
+    from sim.sweeps.outcome_store import Store
     from sim.sweeps.sweep_file import read_sweep
     from sim.sweeps.table import csv_text, make_table, parquet_bytes
 
