@@ -90,7 +90,7 @@ def diagnose(sources: tuple[str, ...], *, snapshot: str | None, serve: str | Non
 
 
 def _token(token_file: str | None) -> bytes:
-    from harp.cli.diagnose.exchange import ExchangeError, read_token
+    from harp.cli.diagnose.snapshot_exchange import ExchangeError, read_token
 
     if token_file is None:
         raise click.UsageError("the network needs a token: --token-file FILE")
@@ -101,7 +101,7 @@ def _token(token_file: str | None) -> bytes:
 
 
 def _serve(serve: str, token: bytes, own: str) -> None:
-    from harp.cli.diagnose.exchange import SnapshotServer
+    from harp.cli.diagnose.snapshot_exchange import SnapshotServer
 
     address, port = _parse_address(serve if ":" in serve else f":{serve}", default="0.0.0.0")
     with naming_address(address, port):
@@ -124,8 +124,8 @@ def _write_snapshot(file: str, own: str, seconds: float) -> None:
 def _collect_reports(sources: tuple[str, ...], token_file: str | None,
              seconds: float) -> tuple[list[Report], list[str]]:
     """Collect the reports, and a sentence for each source that gave none."""
-    from harp.cli.diagnose.exchange import ask_all
     from harp.cli.diagnose.snapshot import MOMENTS
+    from harp.cli.diagnose.snapshot_exchange import ask_all
 
     files = [source for source in sources if os.path.exists(source)]  # noqa: PTH110 - never raises
     hosts = [_parse_address(source) for source in sources if source not in files]

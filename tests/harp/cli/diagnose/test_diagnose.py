@@ -14,9 +14,9 @@ import pytest
 from click.testing import CliRunner
 
 from harp.cli import stats_files
-from harp.cli.diagnose import diagnose, exchange
-from harp.cli.diagnose.exchange import SnapshotServer, ask_host
+from harp.cli.diagnose import diagnose, snapshot_exchange
 from harp.cli.diagnose.snapshot import engines, from_json, to_json
+from harp.cli.diagnose.snapshot_exchange import SnapshotServer, ask_host
 from harp.net import Engine, Port
 from lab.namespace import why_unusable
 from lab.veth import veth_pair
