@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from harp.lightcc.outer import few_bits, sparse
+from harp.lightcc.outer import quantised_mean, sparse
 
 if TYPE_CHECKING:
     from collections.abc import Callable

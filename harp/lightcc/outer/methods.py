@@ -17,7 +17,6 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from harp.lightcc.outer.few_bits import check_exchange
 from harp.lightcc.outer.fragment import Fragment, local_of
 from harp.lightcc.outer.island_exchange import (
     Exchange,
@@ -29,6 +28,7 @@ from harp.lightcc.outer.island_exchange import (
     sparse_mean_of_peers,
 )
 from harp.lightcc.outer.islands import Islands, check_alike
+from harp.lightcc.outer.quantised_mean import check_exchange
 from harp.lightcc.outer_policy import OuterPolicy, split
 from harp.lightcc.tensors import flat_bytes
 
