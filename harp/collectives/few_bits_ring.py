@@ -1,6 +1,6 @@
 """Quantised allreduce around a ring: each host sends to one other host alone.
 
-N hosts of one rank, and a vector cut into a part for each, as in `harp.collectives.few_bits`:
+N hosts of one rank, and a vector cut into a part for each, as in `harp.collectives.few_bits_plan`:
 
 1. each rank encodes all parts of its own;
 2. part j starts at the rank at position j. In each of N - 1 hops a rank sends its sum of a part to
@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from harp.collectives.collective_plan import Plan, Stage
-from harp.collectives.few_bits import Code, Coding, Parts, message_bytes, require_few_bits
+from harp.collectives.few_bits_plan import Code, Coding, Parts, message_bytes, require_few_bits
 from harp.collectives.ir import (
     Buffer,
     LocalWork,

@@ -5,7 +5,16 @@ from __future__ import annotations
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
-from harp.collectives import alltoall, doubling, few_bits, few_bits_ring, halving, ring, topk, tree
+from harp.collectives import (
+    alltoall,
+    doubling,
+    few_bits_plan,
+    few_bits_ring,
+    halving,
+    ring,
+    topk,
+    tree,
+)
 from harp.collectives.request import Request
 from harp.nearest import did_you_mean
 

@@ -1,6 +1,6 @@
 """An allreduce of float32 in 8, 4 or 2 bits a value, with error feedback.
 
-It carries out the plans of `harp.collectives.few_bits`, by the same parts. Ranks lie on hosts,
+It carries out the plans of `harp.collectives.few_bits_plan`, by the same parts. Ranks lie on hosts,
 ``intra`` on each. A vector is divided into a shard for each rank of a host, and a shard into a part
 for each host:
 
@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from harp._cnet import ffi, lib
-from harp.collectives.few_bits import BITS, CHUNK, Parts, message_bytes
+from harp.collectives.few_bits_plan import BITS, CHUNK, Parts, message_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from harp.collectives.few_bits import BITS, Parts
+from harp.collectives.few_bits_plan import BITS, Parts
 from harp.collectives.few_bits_ring import part_sent
 from harp.lightcc.few_bits import add, follow, take
 

@@ -28,7 +28,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
-from harp.collectives import few_bits
+from harp.collectives import few_bits_plan
 from harp.nearest import nearest_name
 
 if TYPE_CHECKING:

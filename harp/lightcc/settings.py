@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal
 
-from harp.collectives.few_bits import BITS
+from harp.collectives.few_bits_plan import BITS
 from harp.nearest import nearest_name
 
 if TYPE_CHECKING:

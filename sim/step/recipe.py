@@ -11,7 +11,7 @@ from harp.collectives.alltoallv import dispatch
 from harp.collectives.choice import Rates
 from harp.collectives.choice import choose as choose_way
 from harp.collectives.even_routing import even_blocks
-from harp.collectives.few_bits import BITS
+from harp.collectives.few_bits_plan import BITS
 from harp.collectives.protocol import SIMPLE
 from harp.collectives.registry import make_plan
 from harp.lightcc.policy import FP16_BYTES, FP32_BYTES, allreduce_path

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from harp.collectives.few_bits import Parts, message_bytes
+from harp.collectives.few_bits_plan import Parts, message_bytes
 from harp.lightcc.few_bits import FewBits, add, take
 from harp.lightcc.few_bits_ring import FewBitsRing
 from harp.lightcc.torch.backend import LightGroup
