@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from harp.routing.background import Background
+    from harp.routing.background_load import Background
     from harp.routing.fabric import Fabric
     from harp.routing.source_ports import Bonds
 

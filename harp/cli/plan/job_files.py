@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from harp.collectives.tuning import Tuning
-    from harp.routing.background import Background
+    from harp.routing.background_load import Background
     from harp.routing.bond import Policy
     from harp.routing.deployment import Deployment
     from harp.routing.discovered import DiscoveredPath, Map
@@ -223,7 +223,7 @@ def _wanted(job: PlannedJob, ranks: int) -> Wanted:
 
 def load_background(paths: tuple[Path, ...], loaded: Loaded) -> Background | None:
     """Read traffic of others: plans of other jobs, and link rates."""
-    from harp.routing.background import Background
+    from harp.routing.background_load import Background
     from harp.routing.path_plan import PlanError
 
     found = None
