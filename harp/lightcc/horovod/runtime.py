@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from harp.lightcc.group import Group
     from harp.lightcc.horovod.autotune import Tuner
-    from harp.lightcc.horovod.settings import Settings
+    from harp.lightcc.horovod.horovod_settings import Settings
     from harp.lightcc.horovod.timeline import Timeline
 
     Bytes = NDArray[np.uint8]

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from harp.cli import conf, env
 from harp.cli.main import harp
-from harp.lightcc.horovod.settings import NAMES as HOROVOD_NAMES
+from harp.lightcc.horovod.horovod_settings import NAMES as HOROVOD_NAMES
 from tests.support import PATIENCE_S, ROOT
 
 CLEAN = {name: value for name, value in os.environ.items()
