@@ -43,7 +43,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from harp.angelptm.plan import CapacityError
+from harp.angelptm.page_plan import CapacityError
 
 if TYPE_CHECKING:
     from harp.angelptm.config import ConfigError

@@ -27,6 +27,7 @@ from harp.angelptm.checkpoint import CheckpointError
 from harp.angelptm.config import ConfigError
 from harp.angelptm.late import Waiting
 from harp.angelptm.optimizer import Optimizer
+from harp.angelptm.page_plan import TIERS, CapacityError, Sharing
 from harp.angelptm.paged import (
     WITHOUT_ENGINE,
     HiddenError,
@@ -35,7 +36,6 @@ from harp.angelptm.paged import (
     take_out_of_class,
 )
 from harp.angelptm.pages import WIDE, Layout, whole_page
-from harp.angelptm.plan import TIERS, CapacityError, Sharing
 from harp.angelptm.ranks import RankError, alike
 from harp.angelptm.reduction import Reduction
 from harp.angelptm.saving import Saving

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from harp.angelptm.plan import RESERVE, Capacities
+from harp.angelptm.page_plan import RESERVE, Capacities
 
 if TYPE_CHECKING:
     from harp.angelptm.config import Config

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from harp.angelptm.plan import CapacityError
+from harp.angelptm.page_plan import CapacityError
 from harp.collectives.choice import Rates
 from harp.collectives.registry import make_plan
 from harp.lightcc.settings import LightSettings

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from harp.angelptm.plan import CapacityError
+from harp.angelptm.page_plan import CapacityError
 from harp.nearest import did_you_mean
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import torch.distributed.pipelining.schedules as torch_schedules
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harp.angelptm.plan import CapacityError
+from harp.angelptm.page_plan import CapacityError
 from harp.angelptm.stages.cuts import CutError, Link, Memory, cut, in_flight
 from harp.angelptm.stages.graph import Graph, Operator
 
