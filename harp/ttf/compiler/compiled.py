@@ -5,7 +5,7 @@
 
 - Sizes are learned from the first calls. A size that varies becomes a dynamic dimension, or is
   padded to one of at most eight buckets, or calls stay eager: whichever measurement finds cheaper
-  over the calls to come (`harp.ttf.compiler.plan`). Padding is cut off again, and is used only
+  over the calls to come (`harp.ttf.compiler.compile_plan`). Padding is cut off again, and is used only
   where results and gradients are those of an unpadded call; a module that needs to know gets a
   boolean mask by keyword.
 - Floats among the arguments, and numbers in modules that change from call to call, are tensors for
@@ -33,8 +33,8 @@ from torch import nn
 from harp.ttf.compiler.break_even import check_after_s
 from harp.ttf.compiler.buckets import MOST
 from harp.ttf.compiler.calls import Call
+from harp.ttf.compiler.compile_plan import Plan
 from harp.ttf.compiler.decisions import Kept
-from harp.ttf.compiler.plan import Plan
 from harp.ttf.compiler.steps import Step
 
 if TYPE_CHECKING:

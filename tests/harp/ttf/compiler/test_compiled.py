@@ -20,7 +20,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 import harp.ttf  # noqa: E402
-from harp.ttf.compiler import plan, steps  # noqa: E402
+from harp.ttf.compiler import compile_plan, steps  # noqa: E402
 from harp.ttf.compiler.decisions import Decision  # noqa: E402
 from harp.ttf.compiler.variants import Variant  # noqa: E402
 from tests.support import PATIENCE_S  # noqa: E402
