@@ -40,8 +40,8 @@ FP32_BITS = 32
 SCALE_BYTES = 4
 """Of each chunk of a sparse message: the largest magnitude, in fp32."""
 BITS: dict[Method, tuple[int, ...]] = {
-    "local-sgd": (FP32_BITS,), "diloco": (FP32_BITS, *few_bits.BITS),
-    "streaming": (FP32_BITS, *few_bits.BITS), "sparseloco": (2, 4, 8, FP32_BITS)}
+    "local-sgd": (FP32_BITS,), "diloco": (FP32_BITS, *few_bits_plan.BITS),
+    "streaming": (FP32_BITS, *few_bits_plan.BITS), "sparseloco": (2, 4, 8, FP32_BITS)}
 """Bits that a value may have, first those where not given; 32: as it is."""
 MOST_CHUNK = 1 << 16
 
@@ -131,7 +131,7 @@ class OuterPolicy:
         if self.sparse:
             return -(-elements // self.chunk) * self.chunk_bytes
         if self.bits < FP32_BITS:
-            return int(few_bits.message_bytes(elements, self.bits))
+            return int(few_bits_plan.message_bytes(elements, self.bits))
         return elements * FP32_BITS // 8
 
     def state_bytes(self, elements: int) -> int:

@@ -1,12 +1,12 @@
 """Waiting times of a step with its states in pages over device, host and disk.
 
-The plan is the runtime's: `harp.angelptm.page_plan`, for a trace that is made of the model's layers. As
-in the runtime (`harp.angelptm.steps`), a forward pass touches a layer's parameters, a backward pass
-its gradients as well, and `harp.angelptm.step_trace` says when gradients are reduced and chunks updated.
-The first steps may end with pages in new tiers; then a plan returns, and serves all steps that
-follow. `harp.angelptm.page_plan.estimate` gives the times. So what the simulator leaves out is what that
-leaves out: copies that slow computing down, and disks whose reads slow writes down (a page's read
-and write take the mean of both rates here).
+The plan is the runtime's: `harp.angelptm.page_plan`, for a trace that is made of the model's
+layers. As in the runtime (`harp.angelptm.steps`), a forward pass touches a layer's parameters, a
+backward pass its gradients as well, and `harp.angelptm.step_trace` says when gradients are reduced
+and chunks updated. The first steps may end with pages in new tiers; then a plan returns, and serves
+all steps that follow. `harp.angelptm.page_plan.estimate` gives the times. So what the simulator
+leaves out is what that leaves out: copies that slow computing down, and disks whose reads slow
+writes down (a page's read and write take the mean of both rates here).
 
 Several ranks share all pages, and gather and reduce them one after the other, as the runtime does
 (`Exchanges`). So each takes the time that its collective has alone on the network.

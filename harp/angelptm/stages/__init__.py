@@ -10,12 +10,12 @@
 The example is one microbatch. Every rank has the model and calls this; the first one measures,
 and all take its cuts.
 
-    graph      operators with times and sizes
-    cuts       the best cuts: a pure function
-    program    a model as a graph, by torch.export or module by module
-    measure    the times
-    stage      a module for each stage, which relays what skips it
-    running    a rank's stages under torch.distributed.pipelining
+    graph             operators with times and sizes
+    cuts              the best cuts: a pure function
+    operator_program  a model as a graph, by torch.export or module by module
+    measure           the times
+    stage             a module for each stage, which relays values that skip it
+    running           a rank's stages under torch.distributed.pipelining
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """``harp diagnose``: find the host, port, path or rank that slows down a running job.
 
-    snapshot.py   a host's counters, taken several times: the file that `harp diagnose` reads
-    exchange.py   the same over a TCP port, for clients that hold the token
-    legs.py       each direction of each path, as both of its ends counted it
-    symptoms.py   legs and receivers that do badly, with the evidence
-    suspects.py   the common cause of the symptoms, with a confidence
+    snapshot.py            a host's counters, taken several times: a file for `harp diagnose`
+    snapshot_exchange.py   the same over a TCP port, for clients that hold the token
+    legs.py                each direction of each path, as both of its ends counted it
+    symptoms.py            legs and receivers that do badly, with the evidence
+    suspects.py            the common cause of the symptoms, with a confidence
 
 Each file uses only those above it. Only the first two touch the host.
 """

@@ -44,7 +44,7 @@ def begin_mean(vector: torch.Tensor, group: dist.ProcessGroup | None) -> Exchang
 def begin_few_bits_mean(vector: torch.Tensor, error: torch.Tensor, policy: OuterPolicy,
                         group: dist.ProcessGroup | None) -> Exchange:
     """Begin the mean of ``vector`` plus ``error``; ``error`` keeps the part that is not sent."""
-    return Exchange(*few_bits.begin(vector, error, policy.bits, group, policy.exchange))
+    return Exchange(*quantised_mean.begin(vector, error, policy.bits, group, policy.exchange))
 
 
 def begin_sparse_mean(error: torch.Tensor, policy: OuterPolicy,

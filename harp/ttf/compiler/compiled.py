@@ -5,8 +5,8 @@
 
 - Sizes are learned from the first calls. A size that varies becomes a dynamic dimension, or is
   padded to one of at most eight buckets, or calls stay eager: whichever measurement finds cheaper
-  over the calls to come (`harp.ttf.compiler.compile_plan`). Padding is cut off again, and is used only
-  where results and gradients are those of an unpadded call; a module that needs to know gets a
+  over the calls to come (`harp.ttf.compiler.compile_plan`). Padding is cut off again, and is used
+  only where results and gradients are those of an unpadded call; a module that needs to know gets a
   boolean mask by keyword.
 - Floats among the arguments, and numbers in modules that change from call to call, are tensors for
   the compiled code. So are an optimizer's (`harp.ttf.compiler.steps`).

@@ -50,12 +50,12 @@ def test_stages_one_after_another_are_the_model_wherever_it_is_cut(name):
     loss_of(whole(*example), target).backward()
     pipe = pipeline(cut, example, stages=5)
     gaps = pipe.graph.boundaries
-    parts = [0, *gaps[::7], len(pipe.program.order)]
+    parts = [0, *gaps[::7], len(pipe.operator_program.order)]
     values = example
     for begin, end in pairwise(parts):
         values = stage_module(pipe.program, pipe.graph, begin, end)(*values)
         values = values if isinstance(values, tuple) else (values,)
-    output = tree_unflatten(list(values), pipe.program.output_spec)
+    output = tree_unflatten(list(values), pipe.operator_program.output_spec)
     loss_of(output, target).backward()
     for (each, own), other in zip(cut.named_parameters(), whole.parameters(), strict=True):
         torch.testing.assert_close(own.grad, other.grad, msg=each)
@@ -181,6 +181,6 @@ def test_sizes_are_those_of_the_model():
 
 def test_layers_are_named_by_the_list_that_they_are_in():
     example, _ = batch("t5", 2)
-    followed = program.exported(made("t5"), example, {})
-    layers = {program.layer_of(node) for node in followed.operators}
+    followed = operator_program.exported(made("t5"), example, {})
+    layers = {operator_program.layer_of(node) for node in followed.operators}
     assert {"words", "encoder.0", "encoder.1", "decoder.0", "decoder.1"} <= layers
