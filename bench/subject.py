@@ -78,7 +78,7 @@ class Subject:
             check_target(page, (".html", ".htm"), stdout=False)
         if shown is not None:
             results = self._print_kept(shown, select(shown.rows, only), as_json=as_json)
-            if not as_json and not only and (when := when_measured(results)):
+            if not as_json and (when := when_measured(results)):
                 click.echo(f"\n{when}")
             self._write_page(page, results)
             if self.finish:
