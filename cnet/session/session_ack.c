@@ -70,10 +70,10 @@ static void uncount_lost(struct harp_session *session, struct harp_path *path)
     harp_session_path_found(session, path);
 }
 
-/* Spurious RTO (F-RTO, RFC 5682): packets that it gave up count as in flight again, unless their
- * chunks have been sent again. If some of them are lost all the same, packets that arrive after
- * them will show it. The youngest packet of a chunk comes first, since it is the one that carries
- * it. */
+/* Spurious RTO (F-RTO, RFC 5682): packets that the timeout gave up count as in flight again, unless
+ * their chunks have been sent again. If some of them are lost all the same, packets that arrive
+ * after them will show it. The youngest packet of a chunk comes first, since it is the one that
+ * carries it. */
 static void undo_spurious_timeout(struct harp_session *session, struct harp_path *path)
 {
     for (uint64_t packet = path->sent.next; packet != path->sent.tail;) {

@@ -73,8 +73,8 @@ void packet_set_faults(packet_world *w, int32_t link, const struct packet_link_f
  * come at one a byte's time (a token bucket: RFC 2697). */
 int32_t packet_add_bucket(packet_world *w, double ps_per_byte, double burst, uint64_t bytes);
 
-/* A server without a time of its own that drops what finds no tokens, of `bytes` at most, which
- * come at one a byte's time. */
+/* A policer: a server that takes no time, and drops a packet that finds too few tokens in a bucket
+ * of `bytes`. One token, for a byte, comes each `ps_per_byte`. */
 int32_t packet_add_policer(packet_world *w, double ps_per_byte, uint64_t bytes);
 
 /* A server, and a chain of `n` of them with what each takes for a byte of payload, in ps. */

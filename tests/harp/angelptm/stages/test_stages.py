@@ -50,12 +50,12 @@ def test_stages_one_after_another_are_the_model_wherever_it_is_cut(name):
     loss_of(whole(*example), target).backward()
     pipe = pipeline(cut, example, stages=5)
     gaps = pipe.graph.boundaries
-    parts = [0, *gaps[::7], len(pipe.operator_program.order)]
+    parts = [0, *gaps[::7], len(pipe.program.order)]
     values = example
     for begin, end in pairwise(parts):
         values = stage_module(pipe.program, pipe.graph, begin, end)(*values)
         values = values if isinstance(values, tuple) else (values,)
-    output = tree_unflatten(list(values), pipe.operator_program.output_spec)
+    output = tree_unflatten(list(values), pipe.program.output_spec)
     loss_of(output, target).backward()
     for (each, own), other in zip(cut.named_parameters(), whole.parameters(), strict=True):
         torch.testing.assert_close(own.grad, other.grad, msg=each)
