@@ -149,7 +149,7 @@ def loss_of(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
 
 
 def compute() -> Callable[[], object]:
-    """What a step computes."""
+    """Computation of a step."""
     torch.manual_seed(0)
     model, tokens = example().GPT(LAYERS, WIDTH, WIDTH // 64), batch()
 

@@ -68,7 +68,7 @@ class DeviceCache(Cache):
         super().__init__(layout, *given)
         self._buffers = [Buffer(layout.page_bytes) for _ in range(BUFFERS)]
         self._lent = [Buffer(layout.page_bytes) for _ in range(2 + layout.states)]
-        """What updates work on, in place of pages on the device."""
+        """Memory that updates work on, in place of pages on the device."""
         self.mark()
 
     def _open_device(self, pages: int) -> Any:

@@ -56,7 +56,7 @@ class ConfigError(ValueError):
 
 @dataclass(frozen=True)
 class Scaling:
-    """How the loss is scaled in float16: DeepSpeed's rules and defaults."""
+    """Scaling of the loss in float16: DeepSpeed's rules and defaults."""
 
     initial: float = 65536.0
     window: int = 1000

@@ -43,7 +43,7 @@ RESERVE = 8
 Place = tuple[int, int]
 """A tier and a slot of it; what is nowhere has its own number as its slot."""
 Placement = tuple[Place, ...]
-"""Where each page is."""
+"""The tier and slot of each page."""
 
 
 class CapacityError(RuntimeError):
@@ -178,7 +178,7 @@ class Plan:
 
 
 class Space(ABC):
-    """Where pages are, and which slots are free. Makes room by moving pages down."""
+    """Places of pages, and free slots. Makes room by moving pages down."""
 
     def __init__(self, capacities: Capacities, placement: Iterable[Place],
                  sharing: Sharing | None = None) -> None:
@@ -197,7 +197,7 @@ class Space(ABC):
 
     @abstractmethod
     def next_use(self, page: int, tier: int) -> float:
-        """When a page is used next, if it were to leave this tier."""
+        """Next use of a page, if it were to leave this tier."""
 
     @abstractmethod
     def moved(self, page: int, source: Place, target: Place) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Work:
-    """What is done with gradients."""
+    """Treatment of gradients."""
 
     update_s: float
     """Seconds of an update of a chunk."""

@@ -1,4 +1,4 @@
-"""How many pages each tier holds, by the caps of a configuration."""
+"""Number of pages of each tier, by the caps of a configuration."""
 
 from __future__ import annotations
 

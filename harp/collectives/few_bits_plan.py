@@ -174,7 +174,7 @@ class Code(LocalStage):
 
 @dataclass(frozen=True)
 class Places:
-    """Where a rank's messages lie in CODES: those to send, those that came, and the sums."""
+    """Places of a rank's messages in CODES: those to send, those that came, and the sums."""
 
     parts: Parts
     unit_bytes: int

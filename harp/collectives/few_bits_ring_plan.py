@@ -55,7 +55,7 @@ def part_sent(position: Index, hop: Index, hosts: int) -> Ints:
 
 @dataclass(frozen=True)
 class Rooms:
-    """Where a rank's messages lie in CODES.
+    """Places of a rank's messages in CODES.
 
     By part its own one, or what it has of the sum, and behind it the one that came.
     """

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Cut(NamedTuple):
-    """How a pipeline's edges carry their bytes: equal pieces, one after the other."""
+    """Pieces of a pipeline's edges: equal in size, one after the other."""
 
     pieces: int
     """Pieces on each edge over the whole phase."""

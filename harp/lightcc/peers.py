@@ -124,7 +124,7 @@ class Peers:
         self._environment = environment
         self._asking: set[threading.Thread] = set()
         self._place = b""
-        """What this rank has put into the store; another one where two processes have its rank."""
+        """This rank's value in the store; another one where two processes have its rank."""
         self._missing: set[int] = set()
         """Ranks that have not come yet while the group is made."""
         self.places: list[str] = []

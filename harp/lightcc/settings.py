@@ -51,7 +51,7 @@ Gropp 2005, whose links have 0.3 to 3 Gb/s); 4096 take 33 us at 1 Gb/s, about a 
 
 @dataclass(frozen=True)
 class Choice:
-    """How one tensor is to be averaged."""
+    """The algorithm that averages one tensor."""
 
     algorithm: Algorithm
     intra_size: int = 1

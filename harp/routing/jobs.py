@@ -76,7 +76,7 @@ class Wanted:
     """Engines of each NIC: HARP_ENGINES."""
     ports: PortRange = field(default_factory=PortRange)
     protocol: str = "udp"
-    """What flows are, udp or tcp; jobs that are planned together have the same."""
+    """Protocol of the flows, udp or tcp; jobs that are planned together have the same."""
 
 
 class Job(NamedTuple):
@@ -214,7 +214,7 @@ def _ports_of(jobs: Sequence[Job]) -> PortRange:
 
 
 def _protocol_of(jobs: Sequence[Job]) -> str:
-    """What flows of all jobs are. Raises ValueError where they differ."""
+    """Return the protocol of all jobs' flows. Raises ValueError where they differ."""
     if len({job.wanted.protocol for job in jobs}) > 1:
         raise ValueError("jobs that are planned together must have the same protocol")
     return jobs[0].wanted.protocol

@@ -65,7 +65,7 @@ class Choice:
     least_s: float
     """No step is shorter."""
     offload: dict[str, Any] | None = None
-    """Where its pages are, if it has pages: keys of the file."""
+    """Places of its pages, if it has pages: keys of the file."""
     chunks: int = 1
     """Chunks of the tokens that are sent to experts."""
     overlap: str = "none"
@@ -233,7 +233,7 @@ def _powers(most: int) -> list[int]:
 
 
 def _on_gpu_s(cluster: Cluster, recipe: Recipe, gpus: int) -> float:
-    """What a GPU computes and waits for in a step, at least: see the module's manual."""
+    """Lower bound of a GPU's computing and waiting in a step: see the module's manual."""
     layout = recipe.layout
     stage = slowest_stage(recipe.model, layout, recipe.accumulation)
     recipe = replace(recipe, model=stage.model)

@@ -48,7 +48,7 @@ class Equation:
 
     time_s: float
     coefficients: Mapping[str, float]
-    """How often each parameter counts, by its name in `CPU` and `SERIAL`."""
+    """Count of each parameter, by its name in `CPU` and `SERIAL`."""
     fixed_s: float = 0.0
     """Time of the network independent of the stack: its latencies."""
     floor_s: float = 0.0

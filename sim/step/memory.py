@@ -65,7 +65,7 @@ class Held(NamedTuple):
 
 
 def held_of(recipe: Recipe, groups: Groups, stage: Model) -> Held:
-    """What a GPU holds of a stage before anything is shared out."""
+    """Memory of a stage on a GPU before anything is shared out."""
     layout = recipe.layout
     copies = groups.size("shard" if layout.shard == "hsdp" else "replicas")
     return Held(-(-stage.replicated // layout.tensor), -(-stage.spread // spread_over(

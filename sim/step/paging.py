@@ -72,7 +72,7 @@ class Tiers:
 
 @dataclass(frozen=True)
 class Exchanges:
-    """How several ranks share pages."""
+    """Sharing of pages among ranks."""
 
     ranks: int
     stage: int
@@ -83,7 +83,7 @@ class Exchanges:
 
 @dataclass(frozen=True)
 class Waits:
-    """What the GPU waits for in a micro-step."""
+    """Waits of the GPU in a micro-step."""
 
     forward_s: tuple[float, ...]
     """Before each layer, in forward order."""

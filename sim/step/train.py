@@ -120,7 +120,7 @@ COLLECTIVES = {"gather": "allgather", "scatter": "reduce-scatter", "reduce": "al
 
 
 class Mark(NamedTuple):
-    """Where in a step an operation began."""
+    """Begin of an operation within its step."""
 
     since_s: float
     spans: int
@@ -176,7 +176,7 @@ class Job:
         self._marks: dict[int, Mark] = {}
         self._once_s: dict[int, float] = {}
         self._done_s: dict[int, float] = {}
-        """When each collective of the step ended."""
+        """End of each collective of the step."""
         self._waited = {number for done in self.graph for number in done.after}
         self._exchange_track = f"{track}/alltoall"
         self._chunks = Streams(env, [f"{track}/experts"])
@@ -231,7 +231,7 @@ class Job:
 
     @property
     def stretch(self) -> float:
-        """How much longer compute takes than alone, since a step waits for the slowest rank."""
+        """Extra time of compute, since a step waits for the slowest rank."""
         return self._stretch
 
     @property

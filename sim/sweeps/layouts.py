@@ -70,7 +70,7 @@ class Search:
 
 @dataclass(frozen=True)
 class Means:
-    """Where a search runs, and for how long."""
+    """Place and duration of a search."""
 
     budget_s: float
     workers: int | None = None

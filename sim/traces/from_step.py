@@ -143,13 +143,13 @@ class _Rank:
         """The last all-to-all of a chunk of tokens, which the next one waits for."""
         self.beside: list[int] = []
         self.ready: dict[int, float] = {}
-        """When each of them asks for a stream, if the GPU never waits."""
+        """Time at which each of them asks for a stream, if the GPU never waits."""
         self.late: list[tuple[Operation, list[int]]] = []
         """Averages, which may wait before they are launched, and what completes them."""
         self.idle_s = 0.0
         """Time beyond the GPU's last operation in which the CPU waits for such."""
         self.chain: dict[int, float] = {}
-        """When each node of the chain ends, if the GPU never waits."""
+        """End of each node of the chain, if the GPU never waits."""
         self.whole_s = 0.0
         self.whole_us = 0
 

@@ -51,7 +51,7 @@ class Prediction:
     case: str
     source: str
     number: int
-    """Which of the case's figures it is."""
+    """Number of the figure in its case."""
     figure: Figure
     value: float
     low: float

@@ -59,7 +59,7 @@ class Pipeline:
 
     @property
     def stages(self) -> int:
-        """How many."""
+        """Their number."""
         return len(self.cuts.seconds)
 
     def module(self, stage: int) -> fx.GraphModule:

@@ -72,7 +72,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Cuts:
-    """Where a model is cut, and what is expected of it."""
+    """Cuts of a model, and the figures expected of it."""
 
     gaps: tuple[int, ...]
     """Boundaries from 0 to the end: one more than stages."""

@@ -83,7 +83,7 @@ class StateServer(socketserver.ThreadingTCPServer):
 
     @property
     def address(self) -> list[Any]:
-        """Where it answers: host and port."""
+        """Its address: host and port."""
         return list(self.server_address[:2])
 
     @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""When a compilation begins: once eager calls took as long as a compilation takes at least.
+"""The start of a compilation: once eager calls took as long as a compilation takes at least.
 
 This is the break-even rule of ski rental (Karlin and others, "Competitive snoopy caching", 1988): a
 short training compiles nothing, and one that ends soon after has lost one compilation. Compilation

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Settings:
-    """How a module is compiled."""
+    """Settings of a module's compilation."""
 
     learn: int = 16
     """Calls that run eagerly before a decision."""

@@ -184,7 +184,7 @@ class PacketCommunicator:
         return limits
 
     def _used_by(self, channels: Iterable[int]) -> Uses:
-        """What channels use; None: any path of the fabric."""
+        """Resources that channels use; None: any path of the fabric."""
         found: set[Hashable] = set()
         for number in channels:
             uses = self._uses[number]
