@@ -307,7 +307,7 @@ bool harp_connection_has_shorts_alone(const struct harp_connection *connection);
 /* Give its application the frames to write into that it is owed, as far as the pool has some. */
 void harp_connection_refill_drafts(struct harp_connection *connection);
 
-/* engine_paths.c: the path's way out, learnt from the first frame that came on it. */
+/* engine_paths.c: the path's way out, learned from the first frame that came on it. */
 void harp_connection_heard(struct harp_connection *connection, uint8_t path, uint8_t port,
                            uint16_t local, const struct harp_address *from);
 
@@ -403,7 +403,7 @@ void harp_engine_path_ends(struct harp_connection *connection, uint32_t path);
 struct harp_peer *harp_engine_find_peer(const struct harp_engine *engine, uint8_t port,
                                         const struct harp_address *remote);
 
-/* engine_turn.c: take in what a port has learnt. */
+/* engine_turn.c: take in what a port has learned. */
 void harp_engine_take_notice(struct harp_engine *engine, uint8_t port,
                              const struct harp_notice *notice);
 

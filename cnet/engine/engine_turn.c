@@ -1,4 +1,4 @@
-/* One turn of an engine: what ports learnt, commands, connections that are due, and upkeep. */
+/* One turn of an engine: what ports learned, commands, connections that are due, and upkeep. */
 #include <errno.h>
 
 #include "engine/engine_state.h"
