@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harp.cli.program import run_program
+from harp.cli.standalone import run_program
 from harp.nearest import did_you_mean
 
 if TYPE_CHECKING:

@@ -159,7 +159,7 @@ def read_line(process: subprocess.Popen[Any], patience_s: float) -> str:
     """Read the next line of a program; empty if it ended or took too long.
 
     It is read byte by byte, past Python's buffer: lines that lay there would be ready for nobody
-    who waits for the pipe.
+    that waits for the pipe.
     """
     assert process.stdout is not None
     pipe, line, end_s = process.stdout.fileno(), b"", time.monotonic() + patience_s

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bench.page import bench_html
+from bench.row_store import Store, open_store, when_measured
 from bench.rows import Mistake, Result, Row, goal, select
-from bench.store import Store, open_store, when_measured
+from bench.rows_page import bench_html
 from harp.cli.io import check_target, write_text
 from lab.namespace import LabError
 
@@ -78,7 +78,7 @@ class Subject:
             check_target(page, (".html", ".htm"), stdout=False)
         if shown is not None:
             results = self._print_kept(shown, select(shown.rows, only), as_json=as_json)
-            if not as_json and not only and (when := when_measured(results)):
+            if not as_json and (when := when_measured(results)):
                 click.echo(f"\n{when}")
             self._write_page(page, results)
             if self.finish:

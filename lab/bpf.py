@@ -23,7 +23,7 @@ _BPF = {"x86_64": 321, "aarch64": 280}
 _MAP_CREATE, _PROG_LOAD, _PROG_ATTACH, _PROG_GET_FD_BY_ID, _LINK_CREATE = 0, 5, 8, 13, 28
 _ARRAY, _SCHED_CLS = 2, 3
 XDP, TCX_INGRESS, TCX_EGRESS = 37, 46, 47
-"""Where programs attach: enum bpf_attach_type of linux/bpf.h."""
+"""Attach points of programs: enum bpf_attach_type of linux/bpf.h."""
 GET_RANDOM, KTIME_NS, LOAD_BYTES, STORE_BYTES, FORGET_HASH, SET_HASH = 7, 5, 26, 9, 41, 48
 """Helpers that programs call: enum bpf_func_id of linux/bpf.h."""
 

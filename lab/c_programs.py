@@ -38,7 +38,7 @@ def build(out: Path, sources: Sequence[str], flags: Sequence[str] = SANITIZED,
           root: Path = ROOT) -> Path:
     """Compile ``sources`` (paths from the repository's root) into the program ``out``.
 
-    Of cnet those below ``root`` are taken, which may have a copy of it with a bug. A program of the
+    Files of cnet are those below ``root``, which may be a copy with a planted bug. A program of the
     repository's own files is compiled once for all tests and workers and kept in build/, named
     after the contents of its sources and of all headers.
     """

@@ -128,7 +128,7 @@ def delay(delay_us: int) -> bytes:
 def choose_queue(queues: int, factor: int) -> bytes:
     """Choose the receive queue by a hash of the UDP ports, as a NIC with several queues does.
 
-    Packets that are routed on keep it. ``factor`` is the hash's key.
+    A packet that is routed on keeps its queue. ``factor`` is the hash's key.
     """
     if queues < 2 or queues & (queues - 1):
         raise ValueError(f"{queues} queues; the hash takes a power of two")

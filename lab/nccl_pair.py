@@ -74,7 +74,7 @@ def harp(flags: Sequence[str] = SANITIZED) -> Path:
 
 @dataclass(frozen=True)
 class Ended:
-    """How two ranks ended: exit codes, and what each printed."""
+    """The end of two ranks: exit codes, and what each printed."""
 
     codes: tuple[int, int]
     said: tuple[str, str]

@@ -1,7 +1,7 @@
 """Hold rtnl, the kernel's lock of all links, while a test looks for waiters on it.
 
 ETHTOOLGSTRINGS copies names to memory of the caller while it holds the lock. That memory is a page
-that is not there, and who has to bring it (userfaultfd(2)) is the test.
+that is not there, and the test has to bring it (userfaultfd(2)).
 """
 
 from __future__ import annotations

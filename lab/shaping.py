@@ -9,7 +9,7 @@ LATE_S = 2e-4
 def burst_bytes(rate_bps: float, mtu: int) -> int:
     """Return the burst that a rate needs: a frame, and the bytes of a late timer.
 
-    A small burst cuts larger segments, so that little runs ahead of the rate.
+    A small burst cuts larger segments, so that few bytes are sent before their time.
     """
     return mtu + 14 + int(rate_bps * LATE_S / 8)  # tbf counts Ethernet's header
 

@@ -264,7 +264,7 @@ def _write(report: Report, ask: Options, cluster: Cluster, topology: Path) -> No
                                                      cluster.topology.text))
             made.append((target, page.encode()))
         else:
-            from sim.report.trace import report_trace
+            from sim.report.chrome_trace import report_trace
 
             made.append((target, report_trace(report).encode()))
     write_files(dict(made))

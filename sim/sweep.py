@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
     from sim.schema.source import Source
     from sim.sweeps.design import Point
-    from sim.sweeps.store import Store
+    from sim.sweeps.outcome_store import Store
+    from sim.sweeps.result_table import SweepTable
     from sim.sweeps.study import Outcome, Study
     from sim.sweeps.sweep_file import SweepFile
-    from sim.sweeps.table import SweepTable
 
 PATH = click.Path(path_type=Path)
 CACHE = ".harp-sweep"
@@ -50,9 +50,9 @@ def main(sweep: Path, *, output: str, plot: str | None, page: str | None, cache:
          workers: int | None, dask: str | None, quiet: bool) -> None:
     """Simulate all points of a SWEEP file."""
     from harp.cli.io import write_bytes, write_text
-    from sim.sweeps.store import Store
+    from sim.sweeps.outcome_store import Store
+    from sim.sweeps.result_table import csv_text, make_table, parquet_bytes
     from sim.sweeps.sweep_file import read_sweep
-    from sim.sweeps.table import csv_text, make_table, parquet_bytes
 
     if workers and dask is not None:
         raise click.UsageError("--workers is for this machine; a Dask cluster has its own")
@@ -89,8 +89,8 @@ def _prepare(sweep: SweepFile, source: Source, path: Path) -> tuple[Study, list[
     from sim.schema.errors import Problem
     from sim.schema.source import MAX_BYTES, read_input
     from sim.sweeps.design import points, samples
+    from sim.sweeps.result_table import check_columns
     from sim.sweeps.study import Study
-    from sim.sweeps.table import check_columns
 
     file = path.parent / sweep.topology
     study = Study(str(file), read_input(file, most_bytes=MAX_BYTES, allowed="a YAML file"),
@@ -120,7 +120,7 @@ def _check_outputs(sweep: Path, output: str, plot: str | None, page: str | None,
     from harp.cli.io import check_target, check_targets
     from sim.report.plot import SUFFIXES as PICTURES
     from sim.schema.errors import Problem
-    from sim.sweeps.table import SUFFIXES, check_parquet
+    from sim.sweeps.result_table import SUFFIXES, check_parquet
 
     check_targets({"-o": output, "--plot": plot, "--html": page}, inputs=[str(sweep)])
     check_target(output, SUFFIXES, stdout=False)

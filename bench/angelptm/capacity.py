@@ -69,7 +69,7 @@ def main() -> None:
         engine.backward(engine(torch.ones(BATCH, WIDTH, dtype=torch.bfloat16)).sum())
         engine.step()
     print("trained", flush=True)
-    os._exit(0)  # DeepSpeed's threads outlive its last line
+    os._exit(0)  # DeepSpeed's threads run on after its last line
 
 
 if __name__ == "__main__":

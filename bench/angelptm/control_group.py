@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bench.angelptm.peer import clear_stale_locks, environment, installed
 from bench.arms import ROOT
-from bench.peers import last_line
+from bench.peer_environment import last_line
 from bench.subject import BenchError, PeerError
 from lab.control_groups import control_group
 

@@ -70,7 +70,7 @@ def main() -> None:
         step()
         times += 1
     print(json.dumps({"seconds": (time.perf_counter() - begun) / times}), flush=True)
-    os._exit(0)  # DeepSpeed's threads outlive its last line
+    os._exit(0)  # DeepSpeed's threads run on after its last line
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ from bench.arms import ROOT
 from harp._cnet import ffi, lib
 from harp.angelptm import CapacityError, initialize
 from harp.angelptm.adam import Adam, update
-from harp.angelptm.plan import DISK
+from harp.angelptm.page_plan import DISK
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -149,7 +149,7 @@ def loss_of(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
 
 
 def compute() -> Callable[[], object]:
-    """What a step computes."""
+    """Computation of a step."""
     torch.manual_seed(0)
     model, tokens = example().GPT(LAYERS, WIDTH, WIDTH // 64), batch()
 

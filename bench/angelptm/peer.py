@@ -1,4 +1,4 @@
-"""DeepSpeed in an environment of its own (`bench.peers`), with the project's torch.
+"""DeepSpeed in an environment of its own (`bench.peer_environment`), with the project's torch.
 
 It compiles its kernels when it first runs; row disk-ds needs Debian's libaio-dev.
 """
@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench import peers
+from bench import peer_environment
 from bench.subject import PeerError
 
 if TYPE_CHECKING:
@@ -24,19 +24,20 @@ SWEEP = {"block_size": ["1M", "8M"], "queue_depth": [32, 128], "sequential_reque
 """The tuner's own settings, less those that two CPUs do not have and the slow variants."""
 RELEASE = "0.19.8"
 NAME = "deepspeed"
-FOLDER = peers.folder_of(NAME)
+FOLDER = peer_environment.folder_of(NAME)
 PATIENCE_S = 900.0
 
 
 def _run(command: Sequence[str | Path | float], seconds: float) -> subprocess.CompletedProcess[str]:
     clear_stale_locks()
-    return peers.run(command, seconds, environment())
+    return peer_environment.run(command, seconds, environment())
 
 
 def environment() -> dict[str, str]:
     """Variables of DeepSpeed's processes: kernels of its own, and its tools first."""
-    return peers.environment(PATH=f"{FOLDER / 'bin'}:/usr/bin:/bin", DS_ACCELERATOR="cpu",
-                             TORCH_EXTENSIONS_DIR=str(FOLDER / "kernels"))
+    return peer_environment.environment(
+        PATH=f"{FOLDER / 'bin'}:/usr/bin:/bin", DS_ACCELERATOR="cpu",
+        TORCH_EXTENSIONS_DIR=str(FOLDER / "kernels"))
 
 
 def clear_stale_locks() -> None:
@@ -55,7 +56,8 @@ def clear_stale_locks() -> None:
 
 def installed() -> Path:
     """Make the environment unless it is there, and give its Python."""
-    return peers.installed(NAME, f"deepspeed=={RELEASE} ninja torch=={peers.TORCH}")
+    return peer_environment.installed(
+        NAME, f"deepspeed=={RELEASE} ninja torch=={peer_environment.TORCH}")
 
 
 @cache
@@ -73,7 +75,7 @@ def read_tuning(said: str, error: str = "") -> dict[str, object]:
     """Read the best setting that the tuner printed; a part of its keys has other names there."""
     found = re.search(r"\{\s*\"aio\".*\}", said, re.DOTALL)
     if found is None:
-        raise PeerError(peers.last_line(error or said))
+        raise PeerError(peer_environment.last_line(error or said))
     kept: dict[str, object] = {
         name: {"true": True, "false": False}.get(value, value) if isinstance(value, str) else value
         for name, value in json.loads(found[0])["aio"].items()}
@@ -88,4 +90,4 @@ def step_on_disk(folder: Path, seconds: float, *sizes: int) -> float:
     for line in done.stdout.splitlines():
         if line.startswith('{"seconds"'):
             return float(json.loads(line)["seconds"])
-    raise PeerError(peers.last_line(done.stderr or done.stdout))
+    raise PeerError(peer_environment.last_line(done.stderr or done.stdout))

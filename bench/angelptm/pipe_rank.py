@@ -23,7 +23,7 @@ from bench.angelptm.pipe_models import MODELS, gpt2, loss_of, tokens
 from harp.angelptm.stages import Cuts, pipeline
 from harp.angelptm.stages.cuts import cut
 from harp.angelptm.stages.measure import measured
-from harp.angelptm.stages.program import exported
+from harp.angelptm.stages.operator_program import exported
 
 if TYPE_CHECKING:
     from harp.angelptm.stages import Pipeline, Running

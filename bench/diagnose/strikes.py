@@ -1,6 +1,6 @@
 """Faults that strike a job, and the suspect that `harp diagnose` has to name.
 
-One table for the laboratory and for packets in virtual time: both have the verbs of `Network`
+One table serves the laboratory and packets in virtual time: both implement `Network`
 (lab_job.py, packet_job.py), and a case draws the place and the strength of the fault.
 """
 

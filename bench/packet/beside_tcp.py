@@ -1,9 +1,10 @@
 """HARP's share of one queue beside TCP, over packets.
 
-A row is a queue and its neighbours: least and mean over the seeds of HARP's rate by its fair share.
-``late``: TCP was there first. TCP is that of fidelity packet, with Linux's bursts and ACKs; hosts
-cost nothing. With ``--congestion`` a flow of TCP takes HARP's place, beside BBR: the share of a
-control that gives way to loss as HARP does. docs/inside/packet.md keeps the tables.
+A row is a queue and its other flows. Its figures are HARP's rate over its fair share, least and
+mean of the seeds. ``late``: TCP was there first. TCP is fidelity packet's, with Linux's bursts and
+ACKs; hosts cost nothing. With ``--congestion`` a flow of TCP takes HARP's place, beside BBR: it
+shows the share of a controller that gives way to loss as HARP does. docs/inside/packet.md keeps the
+tables.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from harp.routing.background import Background
+from harp.routing.background_load import Background
 from harp.routing.jobs import Job, Ranks, Wanted, plan_job, plan_jobs
 from harp.routing.source_ports import DYNAMIC_PORTS
 from harp.routing.templates import Endpoints, fat_tree, leaf_spine

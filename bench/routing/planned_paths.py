@@ -26,7 +26,7 @@ import numpy as np
 from bench.rows import Row, by_id
 from bench.subject import Subject
 from harp.net import Engine
-from harp.net.trace import trace
+from harp.net.traceroute import trace
 from harp.routing import discovered
 from harp.routing.jobs import Job, PortRange, Ranks, Wanted, plan_job, plan_jobs
 from harp.routing.templates import Endpoints, SwitchHash, Wires, leaf_spine
@@ -111,11 +111,12 @@ def probe(wiring: Wiring, fabric: Fabric, pairs: list[tuple[int, int]]) -> disco
     spines = sum(name.startswith("spine") for name in fabric.switches)
     ports = [*range(first, first + PROBES_OF_A_SPINE * spines)]
 
-    def paths(pair: tuple[int, int]) -> list[discovered.Way]:
+    def paths(pair: tuple[int, int]) -> list[discovered.DiscoveredPath]:
         source, target = map(wiring.address, pair)
         with wiring.hosts[pair[0]].entered():
             found = trace(source, (target, PortRange().listen), ports, budget_s=PROBE_S)
-        return [discovered.Way(source, f"{target}:{PortRange().listen}", routers, tuple(some))
+        at = f"{target}:{PortRange().listen}"
+        return [discovered.DiscoveredPath(source, at, routers, tuple(some))
                 for routers, some in found.classes.items() if routers]
 
     with ThreadPoolExecutor(len(pairs)) as pool:

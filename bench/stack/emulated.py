@@ -88,7 +88,7 @@ def run(bench: Bench, wanted: dict[str, tuple[list[str], list[str]]],
         programs: Sequence[Path] = (), mtu: int = 1500) -> dict[str, list[Sample]]:
     """Boot the machine and take every arm as often as there are rounds.
 
-    Without ``programs`` they are those of bench/c that the arms name.
+    ``programs`` defaults to those of bench/c that the arms name.
     """
     steps = [SCRIPT]
     for _ in range(bench.rounds):

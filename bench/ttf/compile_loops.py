@@ -1,6 +1,6 @@
 """Measurements of harp.ttf.compile's rows, in a process that obeys commands.
 
-``fewest`` asks for the compilations that each report of `bench.ttf.recompiles` can do with;
+``fewest`` asks for the compilations that each report of `bench.ttf.recompile_reports` can do with;
 ``rate`` for steps a second of a recommender's part, with graph passes or without; ``run`` names a
 report and a way to compile:
 
@@ -27,7 +27,7 @@ from torch._inductor.utils import fresh_cache
 from torch.compiler._cache import CacheArtifactManager
 
 import harp.ttf
-from bench.ttf.recompiles import REPORTS
+from bench.ttf.recompile_reports import REPORTS
 from harp.ttf.embedding import DynamicEmbeddingBag, TableOptimizer
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ warm       compilations of a second start from the same folder, all reports toge
 pass-...   forward and backward of eight gates, and of 26 dynamic embeddings, with the graph passes
            of `harp.ttf.compiler.passes` and without
 
-All run on one thread, so that a second CPU is left to compile aside.
+All run on one thread, so that a second CPU is left to compile in the background.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""TTF's dynamic tables beside torch's dense ones, and tables of TFRA and torchrec (peers.py).
+"""TTF's dynamic tables beside torch's dense ones, and tables of TFRA and torchrec (table_peers.py).
 
 Ids are Zipf's with exponent 1.05, over 10 M rows of 32 floats; both sides have all rows from the
 start. Tables need up to 9 GB. Needs root.
@@ -23,7 +23,7 @@ from bench.arms import ROOT, Sample
 from bench.comparison import ArmRow
 from bench.rows import by_id
 from bench.subject import BenchError
-from bench.ttf.peers import peer
+from bench.ttf.table_peers import peer
 from harp.ttf.embedding import (
     SGD,
     Adam,

@@ -1,7 +1,7 @@
 /* A bit for each of the last numbers of a row that goes on for ever.
  *
- * The bit of number n is n modulo the ring's length, so nothing moves when the row goes on. Who
- * reads a run of bits must know that all of its numbers are still in the ring.
+ * The bit of number n is n modulo the ring's length, so nothing moves when the row goes on. A
+ * reader of a run of bits must know that all of its numbers are still in the ring.
  */
 #ifndef HARP_BIT_RING_H
 #define HARP_BIT_RING_H

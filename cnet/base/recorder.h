@@ -1,4 +1,4 @@
-/* A flight recorder: the last events of an engine, in memory that outlives a crash of its thread.
+/* A flight recorder: the last events of an engine, still readable after it has crashed.
  *
  *     count -------------------------------v
  *     | event | event | event | event | oldest ... |     HARP_RECORDER_EVENTS of 32 bytes
@@ -9,7 +9,7 @@
  * what happens to connections, paths and memory, not for every frame.
  *
  * Owner: the engine's thread writes. Anybody reads. Memory order: an event is written before it is
- * counted (release); who reads takes the events and then looks at the count again (acquire): those
+ * counted (release); a reader takes the events and then looks at the count again (acquire): those
  * that may have been overwritten meanwhile do not count.
  */
 #ifndef HARP_RECORDER_H
@@ -90,8 +90,8 @@ static inline void harp_recorder_add(struct harp_recorder *recorder, uint64_t no
 {
     uint64_t count = recorder->count;
     struct harp_recorder_event *event = &recorder->events[count & (HARP_RECORDER_EVENTS - 1)];
-    /* Release, all of them: who reads a part of this event sees that the one before it is counted,
-     * hence that what lay here is gone. */
+    /* Release, all of them: a reader of a part of this event sees that the one before it is
+     * counted, hence that what lay here is gone. */
     __atomic_store_n(&event->time_ns, now_ns, __ATOMIC_RELEASE);
     __atomic_store_n(&event->what, (uint32_t)what, __ATOMIC_RELEASE);
     __atomic_store_n(&event->connection, (uint32_t)connection, __ATOMIC_RELEASE);

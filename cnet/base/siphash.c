@@ -19,11 +19,6 @@
 static const uint64_t initial[4] = {0x736f6d6570736575, 0x646f72616e646f6d, 0x6c7967656e657261,
                                     0x7465646279746573};
 
-struct harp_key harp_key_read(const uint8_t *bytes)
-{
-    return (struct harp_key){.low = harp_load64(bytes), .high = harp_load64(bytes + 8)};
-}
-
 ALWAYS_INLINE void start(uint64_t v[4], const struct harp_key *key)
 {
     v[0] = initial[0] ^ key->low;

@@ -28,9 +28,6 @@ struct harp_key {
     uint64_t high;
 };
 
-/* The key that 16 bytes spell. */
-struct harp_key harp_key_read(const uint8_t *bytes);
-
 uint64_t harp_siphash(const struct harp_key *key, const uint8_t *bytes, size_t length);
 
 /* harp_siphash of the 36 tagged bytes of a header, followed by the three bytes of `lap` (below

@@ -13,11 +13,11 @@
  * Ownership: a slot from `taken` up to `put` belongs to the consumer, any other to the producer.
  * Memory order, which is what makes it so:
  * - The producer writes slots, then stores `put` with release. The consumer loads `put` with
- *   acquire, then reads slots. So who sees the count sees the items. Were the store relaxed, the
- *   consumer could read a slot before it is written.
+ *   acquire, then reads slots. So a thread that sees the count sees the items. Were the store
+ * relaxed, the consumer could read a slot before it is written.
  * - The consumer reads slots, then stores `taken` with release. The producer loads `taken` with
- *   acquire, then writes slots. So who sees the room overwrites only what has been read. Were it
- *   relaxed, the producer's write could overtake the consumer's read.
+ *   acquire, then writes slots. So a thread that sees the room overwrites only what has been read.
+ * Were it relaxed, the producer's write could overtake the consumer's read.
  * - A side loads its own counter relaxed: nobody else writes it.
  * - A stale look at the other's counter is harmless. The ring seems fuller, or emptier, than it is.
  *
@@ -124,7 +124,7 @@ static inline uint32_t harp_spsc_put(struct harp_spsc *ring, const void *items, 
         return 0;
     harp_spsc_copy_in(ring, put, items, now);
     HARP_SPSC_STEP();
-    /* Release: who sees the new count sees the items. */
+    /* Release: a thread that sees the new count sees the items. */
     atomic_store_explicit(&ring->put, put + now, memory_order_release);
     return now;
 }
@@ -161,8 +161,8 @@ static inline uint32_t harp_spsc_room(struct harp_spsc *ring)
     return ring->capacity - (uint32_t)(put - ring->taken_seen);
 }
 
-/* Consumer: how many items may be taken now. Sequentially consistent, so that who is about to wait
- * may look here after he has said so. */
+/* Consumer: how many items may be taken now. Sequentially consistent, so that a thread that is
+ * about to wait may look here after he has said so. */
 static inline uint32_t harp_spsc_ready(struct harp_spsc *ring)
 {
     uint64_t taken = atomic_load_explicit(&ring->taken, memory_order_relaxed);

@@ -76,7 +76,7 @@ struct harp_engine_config {
     const char *dump;     /* file to which the flight recorder is added when a connection ends in
                              error; NULL: none. `harp top --events` reads it at any time. */
     struct harp_world world;
-    uint32_t slower; /* factor by which its clock is slower than the host's, for a network that is
+    uint32_t slower; /* its clock is slower than the host's by this factor, for a network that is
                         as much slower than the one that it stands for; 0 and 1: as fast. Times here
                         and in `ports` are the host's, those of connections its own. */
     struct harp_engine_port ports[HARP_PORTS_MAX];
@@ -175,7 +175,7 @@ int harp_listen(struct harp_engine *engine, const struct harp_connection_config 
                 struct harp_listening **listening, struct harp_handle *handle, char *why);
 
 /* The next connection that was made to it, or NULL if there is none yet. The other end may have
- * closed it already. It outlives the listening. */
+ * closed it already. It stays open when the listening ends. */
 struct harp_connection *harp_accept(struct harp_listening *listening);
 
 /* A file descriptor that becomes readable when a connection waits to be accepted; reading 8 bytes

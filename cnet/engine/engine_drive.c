@@ -325,8 +325,8 @@ static void after_fork(void)
     pthread_mutex_unlock(&open_lock);
 }
 
-/* The child lets go of sockets and cards at once, else they would outlive the parent; and of the
- * statistics, whose lock says that the parent lives. */
+/* The child closes sockets and cards at once, else they would stay open when the parent ends; and
+ * it closes the statistics, since a lock on them says that the parent lives. */
 static void in_child(void)
 {
     harp_generation++;

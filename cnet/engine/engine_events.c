@@ -167,8 +167,8 @@ static void on_connected(struct harp_connection *connection)
         harp_engine_welcome(connection->listening, connection);
 }
 
-/* Name the way on which nothing comes any more: of several flows one may be lost, and whoever looks
- * for it in a network needs its ports. */
+/* Name the flow on which nothing arrives any more: one of several may be lost, and a search for it
+ * in the network needs its ports. */
 static void add_way(struct harp_connection *connection)
 {
     const struct harp_hop *hop = &connection->hops[0];

@@ -273,7 +273,7 @@ static void take_joined(struct harp_engine *engine, uint8_t port, struct group *
         left -= arrival->length;
         arrival->bytes += arrival->length;
     }
-    *arrival = whole; /* as the port gave it, who gets it back */
+    *arrival = whole; /* as the port gave it: it goes back there */
 }
 
 static void take_all(struct harp_engine *engine, uint8_t port, size_t count)

@@ -6,7 +6,7 @@
  *   engine.c            memory, open, close
  *   engine_wait.c       the application's threads wait
  *   engine_drive.c      threads, sleeping and waking; all engines of the process
- *   engine_turn.c       one turn: notices of ports, commands, who is due, what is not urgent
+ *   engine_turn.c       one turn: notices of ports, commands, due connections, upkeep
  *   engine_stats.c      what others may see: counters, rows, the recorder's dump
  *   engine_receive.c    arrivals: which connection, tag, payload to its place
  *   engine_hello.c      arrivals of the handshake, for which there may be no connection yet
@@ -20,7 +20,8 @@
  *   rails.c             which port is paired with which address
  *   engine_peers.c      which connections lead to the same process
  *   connection.c        a connection's memory, the application's side
- *   engine_core.c       time, chance, and the token, with the doorbell of who sleeps
+ *   engine_core.c       time, random numbers, and the token, with the doorbell of its sleeping
+ * owner
  */
 #ifndef HARP_ENGINE_STATE_H
 #define HARP_ENGINE_STATE_H
@@ -234,7 +235,7 @@ struct harp_engine {
 bool harp_token_try(struct harp_engine *engine);
 void harp_token_take(struct harp_engine *engine); /* control plane: waits */
 void harp_token_drop(struct harp_engine *engine);
-void harp_engine_ring(struct harp_engine *engine); /* wake who sleeps */
+void harp_engine_ring(struct harp_engine *engine); /* wake the thread that sleeps */
 
 /* After a put: sequentially consistent, as is the sleeper's look at the rings after it has said
  * that it sleeps. One of both sees the other. */
@@ -306,7 +307,7 @@ bool harp_connection_has_shorts_alone(const struct harp_connection *connection);
 /* Give its application the frames to write into that it is owed, as far as the pool has some. */
 void harp_connection_refill_drafts(struct harp_connection *connection);
 
-/* engine_paths.c: the path's way out, learnt from the first frame that came on it. */
+/* engine_paths.c: the path's way out, learned from the first frame that came on it. */
 void harp_connection_heard(struct harp_connection *connection, uint8_t path, uint8_t port,
                            uint16_t local, const struct harp_address *from);
 
@@ -349,8 +350,7 @@ void harp_engine_drop_hops(const struct harp_engine *engine, const struct harp_h
 /* Largest datagram that all of these hops take. */
 uint32_t harp_engine_hops_payload_max(const struct harp_engine *engine, const struct harp_hop *hops,
                                       uint32_t count);
-/* Largest datagram that a port takes, and each other one of its kind, by which further paths may
- * come. */
+/* Largest datagram that a port and all others of its kind take, for paths that may come later. */
 uint32_t harp_engine_payload_max_beside(const struct harp_engine *engine, uint8_t port);
 
 /* engine_paths.c: the path leaves by another local from now on; false: it cannot. */
@@ -403,7 +403,7 @@ void harp_engine_path_ends(struct harp_connection *connection, uint32_t path);
 struct harp_peer *harp_engine_find_peer(const struct harp_engine *engine, uint8_t port,
                                         const struct harp_address *remote);
 
-/* engine_turn.c: take in what a port has learnt. */
+/* engine_turn.c: take in what a port has learned. */
 void harp_engine_take_notice(struct harp_engine *engine, uint8_t port,
                              const struct harp_notice *notice);
 

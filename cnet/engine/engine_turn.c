@@ -1,4 +1,4 @@
-/* One turn of an engine: what ports learnt, commands, connections that are due, and upkeep. */
+/* One turn of an engine: what ports learned, commands, connections that are due, and upkeep. */
 #include <errno.h>
 
 #include "engine/engine_state.h"
@@ -15,8 +15,8 @@ static bool quotes_connection(const struct harp_notice *notice,
            (id == harp_session_peer(connection->session)->connection || id == connection->listener);
 }
 
-/* Whether it quotes a frame that any connection sent there: nobody can forge that who has not seen
- * one. */
+/* Whether it quotes a frame that any connection sent there: only a host that has seen such a frame
+ * can forge that. */
 static bool is_refusal(const struct harp_notice *notice, const struct harp_hop *hop)
 {
     for (; hop && notice->type == HARP_NOTICE_REFUSED; hop = hop->next)
@@ -152,7 +152,7 @@ static bool drive_connection(struct harp_engine *engine, struct harp_connection 
     return data;
 }
 
-/* A question and its answer may travel on two connections: what acknowledges the one leaves in one
+/* A question and its answer may be sent on two connections: what acknowledges the one leaves in one
  * call of the kernel with the other. Only what was driven since data last left can have such an
  * ACK. */
 static void send_acks_along(struct harp_engine *engine)

@@ -7,10 +7,11 @@
  *        ^ ^_______ again: more to send, behind all others
  *        |_________ blocked: found no room at its port, keeps its place before those
  *
- * So what connections want to send takes turns, message sizes and window aside: who had its share
- * stands behind who had none, and who found no room is the first to be asked when there is some;
- * but a turn that does not reach the queue's end puts such behind it, so that it gets there. A
- * queue in which all are blocked is served again after HARP_RETRY_NS.
+ * So connections take turns at sending, whatever their message sizes and windows are. A connection
+ * that had its share stands behind those that had none; one that found no room at its port is
+ * served first when there is room. A turn that does not reach the queue's end puts these behind it,
+ * so that the next turn gets there. A queue in which all are blocked is served again after
+ * HARP_RETRY_NS.
  *
  * A turn costs what it does for the connections that are due, however many there are.
  *
@@ -45,7 +46,8 @@ void harp_schedule_wake(struct harp_schedule *schedule, uint32_t i);
 uint32_t harp_schedule_begin(struct harp_schedule *schedule, uint64_t now_ns);
 uint32_t harp_schedule_next(struct harp_schedule *schedule);
 
-/* What became of who was served: it waits until a deadline; it has more to send; it found no room.
+/* Outcome of serving a connection: it waits until a deadline; it has more to send; it found no
+ * room.
  */
 void harp_schedule_wait(struct harp_schedule *schedule, uint32_t i, uint64_t at_ns);
 void harp_schedule_again(struct harp_schedule *schedule, uint32_t i);

@@ -132,7 +132,7 @@ int harp_stats_create(struct harp_stats_file *file, const char *name)
     stats->started_unix_ns = harp_clock_of_ns(CLOCK_REALTIME);
     snprintf(stats->name, sizeof stats->name, "%s", name);
     stats->layout = HARP_STATS_LAYOUT;
-    /* Release: who sees the magic sees the rest. */
+    /* Release: a reader that sees the magic sees the rest. */
     __atomic_store_n(&stats->magic, HARP_STATS_MAGIC, __ATOMIC_RELEASE);
     file->stats = stats;
     return 0;
@@ -155,7 +155,7 @@ static void put_row(uint64_t *row, const uint64_t *from, size_t bytes)
 {
     uint64_t changes = row[0];
     assert(changes % 2 == 0);
-    /* Release, all of them: who reads a new word reads `changes` as odd, or later, after it. */
+    /* Release, all of them: a reader of a new word reads `changes` as odd, or later, after it. */
     __atomic_store_n(&row[0], changes + 1, __ATOMIC_RELAXED);
     for (size_t i = 1; i < bytes / WORD; i++)
         __atomic_store_n(&row[i], from[i], __ATOMIC_RELEASE);

@@ -142,7 +142,7 @@ struct harp_stats_file {
     char line[HARP_STATS_LINE_BYTES]; /* for a log */
 };
 
-/* Create the statistics of an engine, all zero but for who it is. Returns 0 or -ENOMEM. */
+/* Create the statistics of an engine: its identity, and zeros. Returns 0 or -ENOMEM. */
 int harp_stats_create(struct harp_stats_file *file, const char *name);
 
 /* Remove them. */

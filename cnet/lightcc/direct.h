@@ -38,7 +38,7 @@ void harp_direct_close(struct harp_direct *direct);
 /* By what other ranks find it. */
 const uint8_t *harp_direct_name(const struct harp_direct *direct);
 
-/* Link up with a peer of that name. If the peer has done so already, and this one has learnt by
+/* Link up with a peer of that name. If the peer has done so already, and this one has learned by
  * other means that it has, both use the same memory. Returns 0, or -errno and a sentence. */
 int harp_direct_link(struct harp_direct *direct, uint32_t peer, const uint8_t *name, char *why);
 /* cdef: end */

@@ -57,8 +57,9 @@ struct harp_kernels {
     harp_average *average[HARP_ELEMENTS];
     void (*widen_float16)(union wide *wide, const uint8_t *halves);
     void (*narrow_float16)(uint8_t *halves, const union wide *wide);
-    /* Write to `indices` those of the `n` values whose magnitude is `least` or more. Returns how
-     * many there are. There is room for n + HARP_FIND_SLACK, all of which may be written to. */
+    /* Write to `indices` the places of values with a magnitude of `least` or more, of `n`. Returns
+     * how many there are. There is room for n + HARP_FIND_SLACK, and all of it may be written to.
+     */
     size_t (*find)(const float *values, size_t n, uint32_t least, uint32_t *indices);
     /* Of a whole chunk: its largest magnitude, its levels, which leave the rest in `values`, and
      * adding up what levels say. */

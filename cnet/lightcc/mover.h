@@ -11,7 +11,7 @@
  *     SELECT   waits likewise; the largest elements of `from` become pairs
  *     ADD      waits likewise; the pairs of `from` are added up
  *
- * A piece with an `inline_descriptor` travels behind the call's description, by a copy and through
+ * A piece with an `inline_descriptor` is sent behind the call's description, by a copy and through
  * a slot. What comes must begin with the same description, and no piece without one is received
  * before all descriptions have been compared.
  *

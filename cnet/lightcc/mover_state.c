@@ -14,7 +14,7 @@ void mover_open_piece(struct harp_mover *mover, struct mover_run *run)
     run->descriptors_due += piece->inline_descriptor && piece->kind != HARP_PIECE_SEND;
 }
 
-/* Nothing more is wanted of its peer, who may leave. */
+/* Nothing more is wanted of its peer, which may leave. */
 static void want_no_more(struct harp_mover *mover, const struct harp_piece *piece)
 {
     mover->peers[piece->peer].open--;

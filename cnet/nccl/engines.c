@@ -108,8 +108,8 @@ static void add_tcp_ports(const struct device *device, struct harp_engine_config
         configure_port(device->nics[i], PORT_TCP, 0, &config->ports[config->ports_n++]);
 }
 
-/* Whether xdp is worth trying where nobody asks for it. With a copy it loses to udp, of which the
- * kernel takes and gives many packets at once; and only a real card's driver can do without. */
+/* Whether xdp is worth trying where nobody asks for it. With a copy it loses to udp, since the
+ * kernel takes and gives many packets of udp at once. Only a real card's driver copies nothing. */
 static bool may_have_zero_copy(const struct device *device, char *why)
 {
     for (uint32_t i = 0; i < device->nics_n; i++) {

@@ -38,7 +38,7 @@ struct engines_host {
     uint32_t cpus;        /* of the rank (cores_of_rank) */
     uint32_t engine_cpus; /* CPUs that HARP_CPUS names for engines; 0: it does not */
     uint32_t devices;     /* of the rank, which share the CPUs */
-    uint32_t queues;      /* of the device, each of which serves one engine; 0: any number does */
+    uint32_t queues;      /* of the device, one for each engine; 0: any number does */
     bool drives_inline;   /* NCCL's one thread drives all engines in turn: more gain nothing */
 };
 

@@ -248,8 +248,8 @@ struct comm *comm_new(enum comm_kind kind, struct device *device, struct harp_en
 bool comm_idle(const struct comm *comm); /* no request is outstanding */
 void comm_let_go(struct comm *comm);
 
-/* The implementation that all versions share: calls as in version 12 but for the context, of which
- * there is only one, and structs that differ. */
+/* The implementation that all versions share: calls as in version 12, less the context (there is
+ * only one), and structs that differ. */
 enum nccl_result plugin_init(nccl_logger logger, nccl_profiler profiler);
 enum nccl_result plugin_finalize(void);
 enum nccl_result plugin_devices(int *count);

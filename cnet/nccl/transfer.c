@@ -109,7 +109,7 @@ static void end_request(struct request *request, uint32_t bytes)
     request->state = REQUEST_DONE;
     request->bytes = (int)bytes;
     if (request->memory)
-        /* Release: who sees it at 0 sees that HARP is done with the memory. */
+        /* Release: a thread that sees it at 0 sees that HARP is done with the memory. */
         atomic_fetch_sub_explicit(&request->memory->used, 1, memory_order_release);
     stop_event(request);
 }

@@ -140,7 +140,7 @@ static void read_rows(struct reading *reading, bool wanted)
         read_row(reading, wanted);
 }
 
-/* Rows come after the numbers that say whose they are, so that one pass is enough. */
+/* Rows come after the numbers of the job that they are for, so that one pass is enough. */
 static void read_communicator(struct reading *reading)
 {
     struct json_reader *json = &reading->json;

@@ -61,8 +61,8 @@ struct harp_arrival {
     bool shared; /* set by the engine: several of HARP's frames lie in it */
 };
 
-/* What a port learns besides datagrams. Anybody can write ICMP, but only who saw a datagram of ours
- * on its way can quote it. */
+/* What a port learns besides datagrams. Anybody can write ICMP, but only a host that saw a
+ * datagram of ours on its way can quote it. */
 #define HARP_QUOTE_BYTES 12 /* of a header, up to the end of the connection's id */
 enum harp_notice_type {
     HARP_NOTICE_NONE,
@@ -212,9 +212,9 @@ struct harp_port_ops {
 };
 
 /* cdef: begin */
-/* Who knows where payload belongs. For a port that reads it out of a stream: where the payload of
- * the frame with this header (HARP_HEADER_BYTES) is to go as it comes, or NULL if it may go there
- * only when the frame is whole. What it says holds until the port returns to its caller. */
+/* The place of payload, for a port that reads it out of a stream: where the payload of the frame
+ * with this header (HARP_HEADER_BYTES) is to go as it comes, or NULL if it may go there only when
+ * the frame is whole. The answer holds until the port returns to its caller. */
 struct harp_placing {
     uint8_t *(*place)(void *engine, const uint8_t *header);
     void *engine;

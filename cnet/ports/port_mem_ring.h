@@ -21,7 +21,7 @@
  * are read before `consumed` (release) and overwritten after it (acquire). Sleep: the consumer sets
  * `sleeping` and then looks at `produced`; the producer sets `produced` and then looks at
  * `sleeping`. All four are sequentially consistent, so that at least one of them sees the other's.
- * Who sleeps until it can write, too, looks at its own ring's `consumed` in the place of
+ * An end that sleeps until it can write, too, looks at its own ring's `consumed` in the place of
  * `produced`, and whoever consumes there looks at `sleeping` of the ring that leads back.
  *
  * Nothing that the other side writes is trusted further than to be inside of the ring: positions

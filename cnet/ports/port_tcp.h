@@ -64,9 +64,9 @@
 #define TCP_STAGE_BYTES (2u * TCP_FRAME_MAX)
 #define TCP_PIECES 128u
 #define TCP_DIRECT_LEAST 8192u /* a shorter payload is copied sooner than a call is made for it */
-#define TCP_PLACED_MOST                                                                            \
-    16u /* frames of a flow that go to their places in a turn: who drives the                      \
-           engine may yield the CPU after each turn, as NCCL's threads do */
+/* Frames of a flow that go to their places in a turn: the driver of the engine may yield the CPU
+ * after each turn, as NCCL's threads do. */
+#define TCP_PLACED_MOST 16u
 #define TCP_LOCALS_MAX 256u
 #define TCP_ASKED_FLOWS 4u      /* up to here each is asked by itself; of more, epoll says which */
 #define TCP_STRANGERS_MAX 1024u /* accepted flows that no path of ours uses */

@@ -140,8 +140,9 @@ static void cork_flow(struct tcp_flow *flow, int on)
     flow->corked = on;
 }
 
-/* Whether all of a flow's pieces have left, and it need not be looked at again. Who has filled
- * `out` goes on in this turn: packets of the card are then filled from one call to the next. */
+/* Whether all of a flow's pieces have left, and it need not be looked at again. A caller that has
+ * filled `out` goes on in this turn: packets of the card are then filled from one call to the next.
+ */
 static bool flush_flow(struct tcp_port *tcp, uint32_t number)
 {
     struct tcp_flow *flow = tcp->flows[number];

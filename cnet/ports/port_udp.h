@@ -43,10 +43,10 @@
 /* The kernel counts the memory behind a packet, up to twice what SO_RCVBUF says (socket(7)): a card
  * that puts each packet of 1500 bytes into a page of 4 KiB fills it with a third of payload. */
 #define UDP_PAGE_SHARE 3u
-#define UDP_MTU_LEAST 552u   /* no network takes less; who says so by ICMP lies */
+#define UDP_MTU_LEAST 552u   /* no network takes less; ICMP that says so is forged */
 #define UDP_RETRY_NS 200000u /* after the kernel would take no more */
-/* A queue before a card moves on in less. Who drops a packet for longer drops it for what it is, as
- * a veth does that is longer than the other side's MTU. */
+/* A queue before a card moves on in less. A packet that is dropped for longer is dropped for what
+ * it is, as by a veth where it exceeds the other side's MTU. */
 #define UDP_REFUSED_NS UINT64_C(50000000)
 #define UDP_SINGLE_NS UINT64_C(1000000000) /* after it refused to cut; twice as long each time */
 #define UDP_SINGLE_MOST_NS UINT64_C(60000000000)

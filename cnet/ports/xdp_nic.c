@@ -32,8 +32,8 @@ static int attach_program(struct harp_xdp_nic *nic, const struct harp_link *inte
     return error;
 }
 
-/* The link by which that program is attached to that interface; -ENOENT if there is none (any
- * more). Another network namespace may have the same interface index, but not the same program. */
+/* The link that attaches that program to that interface; -ENOENT if there is none (any more).
+ * Another network namespace may have the same interface index, but not the same program. */
 static int find_link(uint32_t interface, uint32_t program)
 {
     uint32_t id = 0;

@@ -9,8 +9,8 @@
  *   that link by its id, or has it handed over by one that has it (xdp_handover.h). The kernel
  * detaches the program when the last descriptor of the link is closed, however its process ends.
  * Nothing is pinned, nothing needs cleaning up.
- * - **A queue belongs to whose socket is bound to it**; the kernel lets no other bind. A socket's
- *   entry in `sockets` goes with the socket.
+ * - **A queue belongs to the process that has bound a socket to it**; the kernel lets no other
+ * bind. A socket's entry in `sockets` goes with the socket.
  * - **An entry of `ports` belongs to the owner of the queue that it names.** What a process that
  *   was killed left behind passes to the kernel while the queue has no owner, and the queue's next
  *   owner removes it first.

@@ -12,9 +12,9 @@
  *          answer COOKIE and keep nothing
  *
  * The cookie is a SipHash, under a key that only this listener has, of the sender's address, of its
- * parameters and of the minute. So only who can be reached at that address has it, it cannot be
- * used from elsewhere nor for another connection, and it expires. COOKIE is shorter than FIRST: a
- * listener is of no use to amplify.
+ * parameters and of the minute. So only a host that can be reached at that address has it, it
+ * cannot be used from elsewhere nor for another connection, and it expires. COOKIE is shorter than
+ * FIRST: a listener is of no use to amplify.
  *
  * Tags come before all of this: FIRST without the listener's secret is dropped unseen.
  *

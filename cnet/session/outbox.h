@@ -9,17 +9,17 @@
  *                        +--take-- TO SEND AGAIN --- acknowledged late ---+
  *
  *    base      cursor             credit     credit + 8         end
- *     | in flight | may travel      | small ones | wait for credit |
+ *     | in flight | may be sent     | small ones | wait for credit |
  *
  * Lost chunks go before new ones, older messages before younger: messages are reported in order, so
  * the oldest holds up the rest. A message is done when all of its chunks are, and is reported
  * (popped) only after all before it; until then its buffer must not change.
  *
  * Credit is a number: messages before it are posted at the far end. Of those after it, the next
- * HARP_EAGER may travel if they have one chunk only; the far end has no room for more.
+ * HARP_EAGER may be sent if they have one chunk only; the far end has no room for more.
  *
  * A peer that receives streamed lends frames instead of posting buffers. Then chunks have numbers
- * too, counted over all messages, and one may travel if its message is below `credit` and its own
+ * too, counted over all messages, and one may be sent if its message is below `credit` and its own
  * number below `chunk_credit`; nothing goes ahead of either.
  *
  * Owner: the session; rings of bits lie in the session's memory. No function allocates.
@@ -36,7 +36,7 @@
 /* cdef: begin */
 #define HARP_MESSAGES 256 /* in flight each way, at most */
 /* cdef: end */
-#define HARP_EAGER 8 /* small messages that may travel ahead of credit */
+#define HARP_EAGER 8 /* small messages that may be sent before there is credit */
 
 struct harp_outgoing {
     const uint8_t *buffer;        /* NULL if scattered, or simulated without payload */
@@ -60,7 +60,7 @@ struct harp_outbox {
     uint32_t base;         /* oldest message that was not reported */
     uint32_t end;          /* number of the next message */
     uint32_t cursor;       /* all messages before it have been sent once, whole */
-    uint64_t credit;       /* messages and chunks below may travel; in 64 bits, */
+    uint64_t credit;       /* messages and chunks below may be sent; in 64 bits, */
     uint64_t chunk_credit; /* so that old news never looks new; the latter if streamed */
     uint32_t chunk_end;    /* number of the next message's first chunk */
     uint32_t lost;         /* chunks to send again, all messages together */
@@ -95,7 +95,7 @@ void harp_outbox_stream(struct harp_outbox *outbox, uint32_t frames);
 bool harp_outbox_add(struct harp_outbox *outbox, const uint8_t *buffer,
                      const uint8_t *const *chunks, uint32_t size, uint64_t context);
 
-/* The chunk that should travel next; false if none may. Changes nothing but the cursor. */
+/* The chunk to be sent next; false if none may be. Changes nothing but the cursor. */
 bool harp_outbox_pick(struct harp_outbox *outbox, struct harp_pick *pick);
 
 /* The picked chunk is in flight. */
@@ -110,7 +110,7 @@ void harp_outbox_acked(struct harp_outbox *outbox, uint32_t message, uint32_t ch
 void harp_outbox_lost(struct harp_outbox *outbox, uint32_t message, uint32_t chunk);
 
 /* Take harp_outbox_lost back: the chunk is still on its way. False if that comes too late, since it
- * has been acknowledged or travels again. */
+ * has been acknowledged or is sent again. */
 bool harp_outbox_found(struct harp_outbox *outbox, uint32_t message, uint32_t chunk);
 
 /* New credit, in chunks only if the peer receives streamed; older news is passed over. True if it

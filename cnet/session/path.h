@@ -5,7 +5,7 @@
  *        ^                                            |
  *        +------ any of its packets acknowledged -----+
  *
- * What was in flight on a path that dies is given up and travels on the others. A peer that is off
+ * What was in flight on a path that dies is given up and sent on the others. A peer that is off
  * its core is silent on all paths, which makes none look dead before dead_ns (loss.h).
  */
 #ifndef HARP_PATH_H

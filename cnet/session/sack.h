@@ -10,7 +10,7 @@
  *
  * A packet that has left the map counts as arrived. That is safe in both directions: a sender never
  * has more than 1,024 packets of a path unresolved (sent.h), so what left the map is either
- * acknowledged or given up, and its chunk travels under a new number.
+ * acknowledged or given up, and its chunk is sent under a new number.
  *
  * Owner: the session's path. Nothing here allocates; all functions take constant time, except that
  * a jump of n numbers clears n bits, 1,024 at most.

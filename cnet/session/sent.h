@@ -78,8 +78,8 @@ static inline bool harp_sent_has_free_slot(const struct harp_sent_ring *ring)
 /* Whether a packet can be added. A LOST tail makes room, one in flight does not. */
 bool harp_sent_has_room(struct harp_sent_ring *ring);
 
-/* Give the next number and its slot to a packet of `bytes`, in frames of which the longest has
- * `longest`; harp_sent_has_room must hold. The caller fills in what the packet carries. */
+/* Give the next number and its slot to a packet of `bytes`, in frames of at most `longest`.
+ * harp_sent_has_room must hold. The caller fills in what the packet carries. */
 struct harp_sent *harp_sent_add(struct harp_sent_ring *ring, uint64_t now_ns, uint32_t bytes,
                                 uint16_t longest);
 

@@ -63,7 +63,7 @@
 struct harp_session;
 
 /* cdef: begin */
-/* Why a connection ended. Those below 256 travel in CLOSE. */
+/* Why a connection ended. Those below 256 are sent in CLOSE. */
 enum harp_reason {
     HARP_REASON_DONE = 0,
     HARP_REASON_UNDER_WAY = 1,
@@ -178,11 +178,11 @@ uint8_t *harp_session_where(const struct harp_session *session, const struct har
 void harp_session_placed(struct harp_session *session, bool holds);
 
 struct harp_frame {
-    struct harp_header header; /* version to size; crc and tag are not the session's */
-    uint32_t lap;              /* bits 32 to 55 of its number, for the tag (seal.h) */
-    uint8_t path;              /* on which it travels; an ACK's header names the path it is about */
-    bool again;                /* a chunk that has travelled before */
-    const uint8_t *payload;    /* DATA: header.length bytes, NULL without payload */
+    struct harp_header header;   /* version to size; crc and tag are not the session's */
+    uint32_t lap;                /* bits 32 to 55 of its number, for the tag (seal.h) */
+    uint8_t path;                /* that it leaves on; an ACK's header names the path it is about */
+    bool again;                  /* a chunk that was sent before */
+    const uint8_t *payload;      /* DATA: header.length bytes, NULL without payload */
     uint8_t body[HARP_BODY_MAX]; /* others but PROBE, whose body is header.length zeros */
 };
 
@@ -263,7 +263,7 @@ void harp_reason_explain(const struct harp_event *closed, char *out, size_t room
 /* cdef: begin */
 struct harp_session_counters {
     uint64_t data_sent;    /* packets with a chunk, in one frame or in fragments */
-    uint64_t data_again;   /* of these, chunks that had travelled before */
+    uint64_t data_again;   /* of these, chunks that had been sent before */
     uint64_t placed;       /* payloads that counted */
     uint64_t lost;         /* packets given up and not found since: goes down when they are */
     uint64_t spurious;     /* packets given up that were not lost, but late, or their ACK was */
@@ -336,7 +336,8 @@ bool harp_session_is_newest(const struct harp_session *session, const struct har
 
 /* The peer's address on this path has changed, as behind a NAT that forgot it, and frames go to the
  * new one from now on. The path carries no data until a PROBE is acknowledged that went there (path
- * validation, RFC 9000, section 9.3): who sent on a captured frame must not draw a flood. */
+ * validation, RFC 9000, section 9.3): a host that sends a captured frame again must not draw a
+ * flood. */
 void harp_session_path_moved(struct harp_session *session, uint8_t path);
 
 /* Our frames on this path take another way from now on, from or to another UDP port: what the peer

@@ -13,7 +13,7 @@
  * an eighth are equally good, a sixteenth is too small. */
 #define REVERSE_LEAST_OF_TARGET 4
 
-/* The packet has not been acknowledged in time: its chunk travels again, under a new number. */
+/* The packet has not been acknowledged in time: its chunk is sent again, under a new number. */
 static void give_up(struct harp_session *session, struct harp_path *path, struct harp_sent *sent,
                     bool overtaken)
 {
@@ -70,10 +70,10 @@ static void uncount_lost(struct harp_session *session, struct harp_path *path)
     harp_session_path_found(session, path);
 }
 
-/* Spurious RTO (F-RTO, RFC 5682): packets that it gave up count as in flight again, unless their
- * chunks have been sent again. If some of them are lost all the same, packets that arrive after
- * them will show it. The youngest packet of a chunk comes first, since it is the one that carries
- * it. */
+/* Spurious RTO (F-RTO, RFC 5682): packets that the timeout gave up count as in flight again, unless
+ * their chunks have been sent again. If some of them are lost all the same, packets that arrive
+ * after them will show it. The youngest packet of a chunk comes first, since it is the one that
+ * carries it. */
 static void undo_spurious_timeout(struct harp_session *session, struct harp_path *path)
 {
     for (uint64_t packet = path->sent.next; packet != path->sent.tail;) {
@@ -278,8 +278,8 @@ static void write_ack(struct harp_session *session, struct harp_frame *frame, ui
     session->credit_news = false;
 }
 
-/* How soon news of credit leaves. Small messages may travel ahead of credit: where an ACK waits for
- * the last of them, so does this, until half of those that may have done so. */
+/* How soon news of credit leaves. Small messages may be sent before there is credit: where an ACK
+ * waits for the last of them, so does this, until half of those that may have done so. */
 static uint64_t credit_in_ns(const struct harp_session *session)
 {
     int32_t ahead = (int32_t)(session->inbox.complete - (uint32_t)session->granted_messages);

@@ -60,7 +60,7 @@ void harp_session_paths_begin(struct harp_session *session)
     harp_session_paths_rate(session);
 }
 
-/* A frame of the size that is tried and then a small one, by whose arrival we know of the other. */
+/* A frame of the size that is tried and then a small one; an ACK of the small one settles both. */
 void harp_session_path_try_size(struct harp_session *session, uint8_t path)
 {
     struct harp_path_state *path_state = &session->path_state[path];

@@ -75,7 +75,7 @@ struct harp_cut {
     uint8_t packets_n; /* and how many they are; 0: none */
     uint8_t next;      /* the packet of the next fragment, */
     uint32_t at;       /* and where in the chunk it begins */
-    uint64_t again;    /* a bit for each packet whose chunk has travelled before */
+    uint64_t again;    /* a bit for each packet whose chunk was sent before */
     uint16_t length;   /* of the chunks */
     uint8_t path;
     uint8_t fragments;
@@ -249,8 +249,8 @@ static inline bool harp_session_is_too_narrow(const struct harp_path_state *path
 void harp_session_path_confirm_again(struct harp_session *session, uint8_t path,
                                      uint32_t hint_bytes);
 
-/* If it is time to: a frame of the size that is tried and then a small one, by whose arrival we
- * know of the other. */
+/* If it is time to: a frame of the size that is tried and then a small one, so that an ACK of
+ * the small one settles both. */
 void harp_session_path_try_size(struct harp_session *session, uint8_t path);
 
 /* Something has happened to a path: look at it again, until nothing is due on it any more. */

@@ -11,11 +11,11 @@
  * memory has no gaps, whatever the tensors' sizes. To touch what is hidden ends the process with
  * SIGSEGV: nothing is ever read from another place, or too late.
  *
- * The states of a slot, and who may touch its bytes:
+ * The states of a slot, and the threads that may touch its bytes:
  *
  *   FREE    nobody
- *   HELD    who took it
- *   SHOWN   who took it, and whoever reads the window
+ *   HELD    its owner
+ *   SHOWN   its owner, and readers of the window
  *   LENT    the kernel, which reads or writes a file (page_file.h)
  *
  *   FREE --take--> HELD --show--> SHOWN --hide--> HELD

@@ -7,8 +7,8 @@
  * without a cap. `where` says of each slot where its values are:
  *
  *     where   | 7 | cold 41 | 0 | ...      a place in `values`, or one on disk
- *     owners  | slot, epoch | ...          of each place in `values`: whose it is, when last used
- *     page    | key, values | key, values | ...    place 41 is record 41 % n of page 41 / n
+ *     owners  | slot, epoch | ...          of each place in `values`: the slot that has it, when
+ * last used page    | key, values | key, values | ...    place 41 is record 41 % n of page 41 / n
  *
  * Rows that are cold together go to a page together, so a page is written once for many rows. A
  * read takes those rows of a page that were asked for. Where few others would be left, it takes
@@ -21,7 +21,7 @@
  * LRU). Rows of this call and the one before stay, if others are there, and so do rows with
  * gradients that wait; so a batch is in memory even where the cap is smaller.
  *
- * Locks: `io`, of who moves rows between memory and disk; and `rows`, of who reads or changes any.
+ * Locks: `io`, to move rows between memory and disk; and `rows`, to read or change any.
  * `io` is taken first. Reads and writes of pages happen under `io` alone, so look-ups and steps go
  * on meanwhile; a row that they changed since its copy was written stays in memory.
  *
@@ -50,7 +50,7 @@ struct table_victim {
 
 struct table_cold {
     pthread_mutex_t io, rows;
-    bool io_held; /* by who has `rows`, too */
+    bool io_held; /* by a holder of `rows`, too */
     struct harp_page_file *file;
     size_t page_bytes, record_bytes;
     uint32_t per_page, sparse; /* records; as few left over are taken, too */

@@ -14,8 +14,8 @@ struct look_up {
     const int64_t *keys;
     const float *weights; /* of each id, or NULL */
     uint32_t dim;
-    uint64_t end, begun, found; /* ids: all, those whose groups, and whose rows are being fetched */
-    struct table_block blocks[2];          /* in turn: those that are begun and not found */
+    uint64_t end, begun, found;   /* ids: all; those with groups, and with rows, being fetched */
+    struct table_block blocks[2]; /* in turn: those that are begun and not found */
     const float *rows[RING * TABLE_BLOCK]; /* of ids; NULL where there is none */
     bool missing[RING];                    /* whether a block has such an id */
 };

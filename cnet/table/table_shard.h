@@ -25,7 +25,7 @@
 /* In `where`: the rest is a place on disk. */
 #define TABLE_COLD (UINT32_C(1) << 31)
 
-/* Whose a place in `values` is, where a table is capped. */
+/* The slot that has a place in `values`, where a table is capped. */
 struct table_owner {
     uint32_t slot, epoch; /* the call that used it last */
 };

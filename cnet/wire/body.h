@@ -2,8 +2,8 @@
  *
  * Encoding writes a body and returns its length: there must be room for HARP_BODY_MAX bytes.
  * Decoding is strict as that of headers is, and returns the same errors (wire.h). Bodies are read
- * after the tag and the CRC have held. COOKIE's body is 16 bytes that mean nothing to who brings
- * them back, so it has no struct; PROBE's means nothing to anybody.
+ * after the tag and the CRC have held. COOKIE's body is 16 bytes that mean nothing to the end that
+ * brings them back, so it has no struct; PROBE's means nothing to anybody.
  *
  * No function allocates or keeps state.
  */
@@ -28,8 +28,8 @@ struct harp_parameters {
     uint64_t connection; /* the sender's own id, not 0: frames to it carry this */
     uint8_t nonce[16];
     uint16_t epoch;        /* changes with every start of the sender's process */
-    uint16_t segment;      /* largest payload that it can take, bytes, of which 128s count; at least
-                              128. Its low 7 bits: what its port holds (harp_holds_code) */
+    uint16_t segment;      /* largest payload that it can take: bytes, a multiple of 128, at
+                              least 128. Its low 7 bits: what its port holds (harp_holds_code) */
     uint16_t paths;        /* paths that it can take; 1 to 256 */
     uint8_t flags;         /* 1: it receives streamed */
     uint8_t traffic_class; /* of the connection's packets as the connecting end wants it; the low
@@ -45,9 +45,9 @@ struct harp_parameters {
 /* ACK: what has arrived on a path, and credit. The header's number is the largest that has arrived.
  * Credit has 64 bits, so that it never wraps and an old ACK always differs from a new one. */
 struct harp_ack {
-    uint64_t messages; /* messages below this number may travel */
+    uint64_t messages; /* messages below this number may be sent */
     uint64_t bytes;    /* posted: bytes posted since the beginning */
-    uint64_t frames;   /* streamed: chunks below this number may travel */
+    uint64_t frames;   /* streamed: chunks below this number may be sent */
     uint32_t delay_ns; /* from the largest packet's arrival to this ACK; saturates */
     uint32_t marked;   /* packets that came with a congestion mark, since the beginning */
     uint32_t sent_ns;  /* when this ACK was made, by its sender's clock; wraps */

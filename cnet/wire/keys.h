@@ -1,4 +1,4 @@
-/* The keys of a connection, made of the secret that travels outside of the protocol.
+/* The keys of a connection, made of a secret that the protocol does not send.
  *
  *     key(label, context) = SipHash(secret, label, 0, context), SipHash(secret, label, 1, context)
  *

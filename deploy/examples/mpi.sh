@@ -4,7 +4,7 @@
 #   HOSTS=gpu1:8,gpu2:8 deploy/examples/mpi.sh
 #   HOSTS=gpu1:8,gpu2:8 deploy/examples/mpi.sh all_reduce_perf -b 8 -e 1G -f 2     # another program
 #
-# HOSTS: hosts with their numbers of GPUs. BOOTSTRAP: the interface by which ranks find each other
+# HOSTS: hosts with their numbers of GPUs. BOOTSTRAP: the interface over which ranks find each other
 # (eth0). HARP lies at the same path on all hosts. What is set here as NCCL_, HOROVOD_ or LIGHT_
 # goes to all ranks, and overrides what stands below.
 set -eu

@@ -5,7 +5,8 @@ A script for DeepSpeed runs with its import line changed (`docs/use/angelptm.md`
     import harp.angelptm as deepspeed
 
     pages       where parameters, gradients, masters and moments lie
-    plan        which page moves when: a pure function
+    page_plan   moves of pages, in order: a pure function
+    step_trace  the jobs of a step, from the pages that it touched
     paged       parameters as code outside of the engine sees them
     window      parameters at addresses for good, on a CPU
     accelerator pages on a device that has memory of its own
@@ -18,10 +19,10 @@ A script for DeepSpeed runs with its import line changed (`docs/use/angelptm.md`
     watch       operators, before and after they run
     optimizer   the optimizer as scripts see it
     tiers       pages of each tier, by the configuration's caps
-    saving      what a checkpoint has, and where it lies
+    saving      contents of a checkpoint, and where each lies
     checkpoint  its files
     start       a model and a configuration become an engine
-    script      what else a script for DeepSpeed calls
+    script      other functions that a script for DeepSpeed calls
     scaler      the scale of the loss in float16
     config      DeepSpeed's JSON keys
     ranks       gathers, reductions and errors of several ranks
@@ -31,8 +32,8 @@ A script for DeepSpeed runs with its import line changed (`docs/use/angelptm.md`
 Beside it stand:
 
     stages      a model as a pipeline, cut anywhere between its operators
-    moe         a layer whose experts are spread over ranks: chunks travel while experts compute
-    tokens      which tokens go where
+    moe         a layer whose experts are spread over ranks: chunks are sent while experts compute
+    tokens      the ranks that tokens go to
     rows        rows of tensors by index
 
 The simulator plans pages, too, and has no torch: names that need it are imported when first used.
@@ -43,7 +44,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from harp.angelptm.plan import CapacityError
+from harp.angelptm.page_plan import CapacityError
 
 if TYPE_CHECKING:
     from harp.angelptm.config import ConfigError

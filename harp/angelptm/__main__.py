@@ -12,7 +12,7 @@ import click
 from harp.angelptm.accelerator import find_device
 from harp.angelptm.config import ConfigError, read_config
 from harp.cli.io import InputError
-from harp.cli.program import run_program
+from harp.cli.standalone import run_program
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -22,13 +22,13 @@ import torch
 from harp._cnet import ffi
 from harp.angelptm.cache import Cache, StoreError
 from harp.angelptm.config import ConfigError
-from harp.angelptm.plan import DEVICE
+from harp.angelptm.page_plan import DEVICE
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
+    from harp.angelptm.page_plan import Move, Place
     from harp.angelptm.pages import Layout
-    from harp.angelptm.plan import Move, Place
 
 BUFFERS = 4
 """Pinned buffers, hence copies to the device that are under way at once."""
@@ -68,7 +68,7 @@ class DeviceCache(Cache):
         super().__init__(layout, *given)
         self._buffers = [Buffer(layout.page_bytes) for _ in range(BUFFERS)]
         self._lent = [Buffer(layout.page_bytes) for _ in range(2 + layout.states)]
-        """What updates work on, in place of pages on the device."""
+        """Memory that updates work on, in place of pages on the device."""
         self.mark()
 
     def _open_device(self, pages: int) -> Any:

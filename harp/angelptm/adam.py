@@ -64,7 +64,7 @@ def update_part(pages: Sequence[int] | Sequence[torch.Tensor], begins: Sequence[
     """Make a step over a part of pages, which are addresses, or bytes of an accelerator.
 
     They are masters, both moments, gradients and, where they are no masters, parameters; the part
-    begins in each at so many bytes.
+    begins in each at this many bytes.
     """
     if isinstance(pages[0], int):
         addresses = [page + begin for page, begin in zip(pages, begins, strict=True)] + [0]

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from harp._cnet import ffi, lib
-from harp.angelptm.plan import (
+from harp.angelptm.page_plan import (
     DEVICE,
     DISK,
     HOST,
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
     import torch
 
+    from harp.angelptm.page_plan import Place
     from harp.angelptm.pages import Layout
-    from harp.angelptm.plan import Place
 
 log = logging.getLogger("harp.angelptm")
 

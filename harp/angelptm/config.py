@@ -56,7 +56,7 @@ class ConfigError(ValueError):
 
 @dataclass(frozen=True)
 class Scaling:
-    """How the loss is scaled in float16: DeepSpeed's rules and defaults."""
+    """Scaling of the loss in float16: DeepSpeed's rules and defaults."""
 
     initial: float = 65536.0
     window: int = 1000
@@ -83,7 +83,7 @@ class Config:
     io: str = "auto"
     update: str = "sync"
     staleness: int = 1
-    """Most steps by which a late update is behind."""
+    """Most steps that a late update may be behind."""
     device: str = "accelerator"
     """Of training, where torch has one; or ``cpu``."""
 

@@ -27,6 +27,7 @@ from harp.angelptm.checkpoint import CheckpointError
 from harp.angelptm.config import ConfigError
 from harp.angelptm.late import Waiting
 from harp.angelptm.optimizer import Optimizer
+from harp.angelptm.page_plan import TIERS, CapacityError, Sharing
 from harp.angelptm.paged import (
     WITHOUT_ENGINE,
     HiddenError,
@@ -35,7 +36,6 @@ from harp.angelptm.paged import (
     take_out_of_class,
 )
 from harp.angelptm.pages import WIDE, Layout, whole_page
-from harp.angelptm.plan import TIERS, CapacityError, Sharing
 from harp.angelptm.ranks import RankError, alike
 from harp.angelptm.reduction import Reduction
 from harp.angelptm.saving import Saving
@@ -208,7 +208,7 @@ class Engine(torch.nn.Module):
             arg for arg, how in zip(args, func._schema.arguments, strict=False)
             if how.alias_info is not None and how.alias_info.is_write)
         if self._ranks and numbers:
-            raise RankError("a parameter cannot be written with several ranks, each of which keeps "
+            raise RankError("a parameter cannot be written with several ranks, since each keeps "
                             "a part of it: write it before initialize, or load a checkpoint")
         return numbers
 

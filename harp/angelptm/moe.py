@@ -4,10 +4,10 @@
     y = layer(x)                                # x: (…, width), another one at each rank
     loss = loss + 0.01 * layer.balance
 
-A router gives each token its ``top_k`` experts with weights. A token travels to a host once
+A router gives each token its ``top_k`` experts with weights. A token is sent to a host once
 (`harp.collectives.alltoallv`), with its weights and the numbers of its experts behind its values.
 Experts add up there, and sums come back. Tokens are cut into chunks: experts compute on one while
-the next one travels, forwards and backwards.
+the next one is sent, forwards and backwards.
 
 The result, and the gradients of inputs, router and experts, are those of a layer that has all
 experts. Gradients of the router are of a rank's own tokens; average them as those of other layers.
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 FLOAT_BYTES = 4
 TYPES = (torch.float32, torch.bfloat16)
-"""Of tokens, router and experts. Values travel, and are added up, in float32."""
+"""Of tokens, router and experts. Values are sent and added up in float32."""
 
 
 class MoE(nn.Module):
@@ -118,12 +118,12 @@ class MoE(nn.Module):
         payload = torch.cat([tokens.float(), weights, _as_floats(chosen)], dim=1)
         bounds = chunk_bounds(len(tokens), self._chunks)
         index, self.rows = self._sort(chosen.numpy(), bounds)
-        ways = cache(self._way_of)
-        trips = [_Trip(self._group, blocks, self.places.hosts, ways)
+        way_of = cache(self._way_of)
+        trips = [_RoundTrip(self._group, blocks, self.places.hosts, way_of)
                  for blocks in self._chunk_blocks()]
         coming = [trip.there(_Take.apply(payload[start:end], tokens_of))
                   for (start, end), tokens_of, trip in zip(bounds, index, trips, strict=True)]
-        # Experts compute on a chunk while others travel.
+        # Experts compute on a chunk while others are sent.
         returning = [trip.back(self._ask(moving, x.dtype))
                      for trip, moving in zip(trips, coming, strict=True)]
         return torch.cat([
@@ -160,7 +160,7 @@ class MoE(nn.Module):
         return index, np.ascontiguousarray(table.numpy().transpose(1, 0, 2))
 
     def _chunk_blocks(self) -> list[tuple[Blocks, Blocks]]:
-        """Of each chunk the blocks there, which say for whom a token is, and back."""
+        """Of each chunk the blocks there, which name the ranks that a token is for, and back."""
         back = FLOAT_BYTES * self.width
         there = back + 2 * FLOAT_BYTES * self.top_k
         return [(self.places.blocks(rows, there), self.places.blocks(rows, back))
@@ -196,7 +196,7 @@ class MoE(nn.Module):
 
 
 def _as_floats(numbers: torch.Tensor) -> torch.Tensor:
-    """Give the bits of int32 as float32, to travel with other values."""
+    """Give the bits of int32 as float32, to be sent with other values."""
     return numbers.to(torch.int32).view(torch.float32)
 
 
@@ -212,14 +212,14 @@ def _light_group(group: dist.ProcessGroup | None) -> LightGroup | None:
     return found
 
 
-# ---- Trips of a chunk ----
+# ---- Round trips of a chunk ----
 
-class _Travel:
-    """One way of a trip: a plan forwards, and the one back for gradients."""
+class _AllToAll:
+    """One direction of a round trip: a plan forwards, and the one back for gradients."""
 
     def __init__(self, group: LightGroup | None, blocks: Blocks, hosts: tuple[int, ...],
-                 ways: Callable[[Callable[..., Plan]], Way], *, sums: bool) -> None:
-        self._group, self._blocks, self._hosts, self._ways = group, blocks, hosts, ways
+                 way_of: Callable[[Callable[..., Plan]], Way], *, sums: bool) -> None:
+        self._group, self._blocks, self._hosts, self._way_of = group, blocks, hosts, way_of
         self._sums = sums
         self._under_way: tuple[Future[None], torch.Tensor, torch.Tensor] | None = None
         self._came: torch.Tensor | None = None
@@ -235,7 +235,7 @@ class _Travel:
         out = given.new_empty(int(nbytes) // (FLOAT_BYTES * given.shape[1]), given.shape[1])
         if gradients and make is combine:
             given = given.clone()  # autograd's own, and a combine leaves partial sums in it
-        plan = make(blocks, self._ways(make), self._hosts, FLOAT_BYTES)
+        plan = make(blocks, self._way_of(make), self._hosts, FLOAT_BYTES)
         self._under_way = self._group.run_blocks(plan, given, out), given, out
 
     def end(self) -> torch.Tensor:
@@ -249,16 +249,16 @@ class _Travel:
         return found
 
 
-_Moving = tuple[torch.Tensor, _Travel]
+_Moving = tuple[torch.Tensor, _AllToAll]
 
 
-class _Trip:
-    """A chunk's way to its experts and back."""
+class _RoundTrip:
+    """A chunk's round trip to its experts and back."""
 
     def __init__(self, group: LightGroup | None, blocks: tuple[Blocks, Blocks],
-                 hosts: tuple[int, ...], ways: Callable[[Callable[..., Plan]], Way]) -> None:
-        self._there = _Travel(group, blocks[0], hosts, ways, sums=False)
-        self._back = _Travel(group, blocks[1], hosts, ways, sums=True)
+                 hosts: tuple[int, ...], way_of: Callable[[Callable[..., Plan]], Way]) -> None:
+        self._there = _AllToAll(group, blocks[0], hosts, way_of, sums=False)
+        self._back = _AllToAll(group, blocks[1], hosts, way_of, sums=True)
 
     def there(self, rows: torch.Tensor) -> _Moving:
         """Send each row to its ranks."""
@@ -280,34 +280,34 @@ def _first_order(backward: _Backward) -> _Backward:
 class _Begin(torch.autograd.Function):
     """Begin to send; backwards, wait for the gradients.
 
-    What comes has another shape than what is sent, so the travel holds it, and autograd gets a
+    What comes has another shape than what is sent, so the all-to-all holds it, and autograd gets a
     number in its place, which binds the end to the begin.
     """
 
     @staticmethod
-    def forward(ctx: Any, rows: torch.Tensor, travel: _Travel) -> torch.Tensor:
-        ctx.travel = travel
-        travel.begin(rows.contiguous(), gradients=False)
+    def forward(ctx: Any, rows: torch.Tensor, all_to_all: _AllToAll) -> torch.Tensor:
+        ctx.all_to_all = all_to_all
+        all_to_all.begin(rows.contiguous(), gradients=False)
         return rows.new_zeros(())
 
     @staticmethod
     @_first_order
     def backward(ctx: Any, _: torch.Tensor) -> tuple[Any, ...]:
-        return ctx.travel.end(), None
+        return ctx.all_to_all.end(), None
 
 
 class _End(torch.autograd.Function):
     """Wait for what was sent; backwards, begin to send the gradients."""
 
     @staticmethod
-    def forward(ctx: Any, begun: torch.Tensor, travel: _Travel) -> torch.Tensor:
-        ctx.travel, ctx.begun = travel, begun
-        return travel.end()
+    def forward(ctx: Any, begun: torch.Tensor, all_to_all: _AllToAll) -> torch.Tensor:
+        ctx.all_to_all, ctx.begun = all_to_all, begun
+        return all_to_all.end()
 
     @staticmethod
     @_first_order
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
-        ctx.travel.begin(gradient.contiguous(), gradients=True)
+        ctx.all_to_all.begin(gradient.contiguous(), gradients=True)
         return ctx.begun, None
 
 

@@ -41,7 +41,7 @@ WIDE = 4
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each element of each kind lies."""
+    """Places of the elements of each kind."""
 
     sizes: tuple[int, ...]
     """Elements of each parameter."""
@@ -101,7 +101,7 @@ class Layout:
         return self.apart + 2 * self.kept + self.states * self.chunks
 
     def offset(self, parameter: int, *, gradient: bool = False) -> int:
-        """Where a parameter or its gradient begins in the window, in bytes."""
+        """Offset of a parameter or its gradient in the window, in bytes."""
         return (self.begins[parameter] * self.element_bytes
                 + gradient * self.shown * self.page_bytes)
 

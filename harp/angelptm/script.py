@@ -1,7 +1,7 @@
 """Functions that a script for DeepSpeed calls beside `initialize` and the engine's own functions.
 
 A model stands in the host's memory once while it is made, and goes into pages whole. So
-`zero.Init`, by which DeepSpeed divides each layer as it is made, has nothing to do here.
+`zero.Init` has nothing to do here; in DeepSpeed it divides each layer as it is made.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ def refuse_experts(model: torch.nn.Module, ranks: int) -> None:
 
 
 def _as_groups(parameters: Any) -> list[dict[str, Any]]:
-    """Give groups of lists: what is an iterator would be at its end for who reads it next."""
+    """Give groups of lists: an iterator would be at its end for its next reader."""
     found = list(parameters)
     if not found or not isinstance(found[0], dict):
         return [{"params": [_parameter_of(one) for one in found]}]

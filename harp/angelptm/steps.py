@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from harp.angelptm.cache import Demand
-from harp.angelptm.plan import (
+from harp.angelptm.page_plan import (
     DEVICE,
     HOST,
     REDUCE,
@@ -25,14 +25,14 @@ from harp.angelptm.plan import (
     plan,
     relabel,
 )
-from harp.angelptm.trace import Work, make_trace
+from harp.angelptm.step_trace import Work, make_trace
 from harp.angelptm.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from harp.angelptm.cache import Cache
-    from harp.angelptm.plan import Job, Placement
+    from harp.angelptm.page_plan import Job, Placement
     from harp.angelptm.reduction import Reduction
 
 Plans = dict[tuple[int, ...], tuple["Plan", "Placement"]]

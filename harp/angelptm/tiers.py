@@ -1,10 +1,10 @@
-"""How many pages each tier holds, by the caps of a configuration."""
+"""Number of pages of each tier, by the caps of a configuration."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from harp.angelptm.plan import RESERVE, Capacities
+from harp.angelptm.page_plan import RESERVE, Capacities
 
 if TYPE_CHECKING:
     from harp.angelptm.config import Config

@@ -1,8 +1,8 @@
 """Tokens and the ranks of their experts: from a router's choice to blocks of an all-to-all.
 
-A token goes to a host once, in a block with the other tokens of its rank that the same ranks of
-that host want. So a rank has a block for each host and each subset of its ranks. Where hosts have
-more than `MOST_OF_A_HOST` ranks, subsets are too many: a token has a block for each rank then.
+A token is sent to a host once. A block holds a rank's tokens for one host that have experts on the
+same ranks there, so a rank has a block for each host and each subset of that host's ranks. Hosts of
+more than `MOST_OF_A_HOST` ranks have too many subsets: a token is then in a block for each rank.
 """
 
 from __future__ import annotations

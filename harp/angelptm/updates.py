@@ -33,7 +33,7 @@ class Gradients:
 
 
 class Updates:
-    """Which gradients there are, and how each is applied. `update` is any thread's."""
+    """The gradients of a step, and how each is applied. `update` is any thread's."""
 
     def __init__(self, cache: Cache, precision: str, late: Waiting | None,
                  reduction: Reduction | None) -> None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from harp.angelptm.plan import Move
+from harp.angelptm.page_plan import Move
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from harp.angelptm.cache import Cache
-    from harp.angelptm.plan import Job, Plan
+    from harp.angelptm.page_plan import Job, Plan
 
 DEPTH = 32
 """Number of actions ahead of their turn at which reads and writes may begin."""

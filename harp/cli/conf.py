@@ -89,7 +89,7 @@ def check_settings(environment: Mapping[str, str], *, here: bool) -> None:
     rank 0 runs on this host.
     """
     from harp.cli.io import OutputError, check_target
-    from harp.lightcc.horovod.settings import Settings
+    from harp.lightcc.horovod.horovod_settings import Settings
     from harp.lightcc.settings import LightSettings
 
     try:

@@ -15,7 +15,7 @@ import click
 
 from harp.cli import conf
 from harp.lightcc.fusion import DDP_BYTES, DDP_FIRST_BYTES, fill
-from harp.lightcc.horovod.settings import NAMES as HOROVOD_NAMES
+from harp.lightcc.horovod.horovod_settings import NAMES as HOROVOD_NAMES
 from harp.lightcc.policy import allreduce_path, tuning_of
 from harp.lightcc.settings import NAMES, WHOLE_BITS, Choice, LightSettings
 

@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import click
 
-from harp.cli.program import run_program
+from harp.cli.standalone import run_program
 from harp.nearest import nearest_name
 
 COMMANDS = {

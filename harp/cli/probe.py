@@ -17,7 +17,7 @@ from harp.cli.io import STDOUT, check_target, write_text
 from harp.cli.options import Number
 
 if TYPE_CHECKING:
-    from harp.net.trace import Trace
+    from harp.net.traceroute import Trace
 
 PORTS = "61256-61287"
 """32 ports: they cover all of four paths with probability 99.96 %, of eight with 89 %."""
@@ -144,7 +144,7 @@ def _group_ports(targets: tuple[str, ...], port: int, ports: list[int], source: 
     from harp.routing import discovered
     from harp.routing.fingerprint import find_classes
 
-    ways: list[discovered.Way] = []
+    paths: list[discovered.DiscoveredPath] = []
     for target in targets:
         own = source or _own_address(target)
         try:
@@ -160,22 +160,23 @@ def _group_ports(targets: tuple[str, ...], port: int, ports: list[int], source: 
         click.echo(f"{target}: {grouped} of {len(ports)} source ports map to {count} paths "
                    f"({delays.sent_packets} packets in {delays.taken_s:.1f} s), {found.sure:.0%} "
                    f"sure; {len(ports) - grouped} ports could not be classified", err=True)
-        ways += [discovered.Way(own, f"{target}:{port}", (None,),
-                            tuple(ports[at] for at in np.flatnonzero(found.label == number)))
-                 for number in range(count)]
-    if len(ways) < 2:
+        paths += [discovered.DiscoveredPath(
+            own, f"{target}:{port}", (None,),
+            tuple(ports[at] for at in np.flatnonzero(found.label == number)))
+            for number in range(count)]
+    if len(paths) < 2:
         raise click.ClickException("nothing was discovered: the delays of no ports rise together, "
                                    "or those of all do. Does another job use these links?")
-    return discovered.to_json(ways)
+    return discovered.to_json(paths)
 
 
 def _trace_paths(targets: tuple[str, ...], port: int, ports: list[int], source: str | None,
            seconds: float) -> str:
     """Trace the paths to the targets, for a map of `harp.routing.discovered`."""
-    from harp.net.trace import trace
+    from harp.net.traceroute import trace
     from harp.routing import discovered
 
-    ways: list[discovered.Way] = []
+    paths: list[discovered.DiscoveredPath] = []
     for target in targets:
         own = source or _own_address(target)
         try:
@@ -184,19 +185,19 @@ def _trace_paths(targets: tuple[str, ...], port: int, ports: list[int], source: 
             raise click.ClickException(f"{target} cannot be probed from {own}: "
                                        f"{error.strerror}") from error
         click.echo(f"{target}: {_describe_trace(found)}", err=True)
-        ways += [discovered.Way(own, f"{target}:{port}", routers, tuple(which))
-                 for routers, which in found.classes.items()
-                 if found.answered and found.alike == 1.0]
-    if not ways:
+        paths += [discovered.DiscoveredPath(own, f"{target}:{port}", routers, tuple(which))
+                  for routers, which in found.classes.items()
+                  if found.answered and found.alike == 1.0]
+    if not paths:
         raise click.ClickException("nothing was discovered: no router on the path answers, or "
                                    "packets of one flow take several paths")
-    return discovered.to_json(ways)
+    return discovered.to_json(paths)
 
 
 def _check_plan(path: Path, seconds: float) -> None:
     """Trace this host's flows, and compare the routers that answer with the plan."""
     from harp.cli.plan.job_files import read_plan
-    from harp.net.trace import trace
+    from harp.net.traceroute import trace
     from harp.routing.deployment import split_address
     from harp.routing.verify import find_mismatch
 
@@ -219,8 +220,8 @@ def _check_plan(path: Path, seconds: float) -> None:
         except OSError as error:
             raise click.ClickException(f"{target} cannot be probed from {source}: "
                                        f"{error.strerror}") from error
-        routers |= {(f"{source}:{port}", target): way for port, way in found.routers.items()}
-    answered = {router for way in routers.values() for router in way if router is not None}
+        routers |= {(f"{source}:{port}", target): path for port, path in found.routers.items()}
+    answered = {router for path in routers.values() for router in path if router is not None}
     if not answered:
         raise click.ClickException(f"{path}: cannot be checked: no router on the path answers")
     mismatch = find_mismatch(own, routers)
@@ -266,7 +267,7 @@ def _describe_trace(found: Trace) -> str:
         parts.append(f"{len(found.unanswered)} ports without an answer: raise --seconds")
     if found.taken:
         parts.append(f"{len(found.taken)} ports are in use")
-    silent = max(way.count(None) for way in found.classes)
+    silent = max(path.count(None) for path in found.classes)
     if silent:
         parts.append(f"{silent} routers on the path do not answer")
     return "; ".join(parts)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harp.cli.options import starting
-from harp.ttf.compiler.recompiles import LIMIT, Compile, read_trace
+from harp.ttf.compiler.recompile_log import LIMIT, Compile, read_trace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

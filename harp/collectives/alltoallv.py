@@ -83,7 +83,7 @@ class Listed(Stage):
 
 
 class _End(NamedTuple):
-    """Where copies lie: at which rank, in which buffer, from which byte on."""
+    """Places of copies: the rank, the buffer, and the first byte."""
 
     rank: Ints
     buffer: Buffer

@@ -54,14 +54,14 @@ class Blocks:
 
     @cached_property
     def at_source(self) -> Ints:
-        """Where each block begins in its source's memory."""
+        """Offset of each block in its source's memory."""
         ends = np.cumsum(self.nbytes)
         before = np.searchsorted(self.src, self.src)
         return np.asarray(ends - self.nbytes - np.append(0, ends)[before])
 
     @cached_property
     def at_target(self) -> Ints:
-        """Where each of `pairs` begins at its rank."""
+        """Offset of each of `pairs` at its rank."""
         block, rank = self.pairs
         order = np.argsort(rank, kind="stable")
         nbytes, of_rank = self.nbytes[block[order]], rank[order]

@@ -45,7 +45,7 @@ def check(plan: Plan) -> None:
 
     Also that no message leaves its buffers, that no rank sends to itself or sends what it does not
     hold, and that in no step a byte is replaced twice, or while it is being sent. (Messages may be
-    added to a byte that is sent to whom they come from, and several at once.)
+    added to a byte that is sent to the rank that they come from, and several at once.)
 
     Raises:
         PlanError: the first thing that is wrong.

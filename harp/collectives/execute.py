@@ -1,8 +1,8 @@
 """Execute one rank's part of a plan: real bytes, over a channel to each of its peers.
 
-Who waits for whom
-------------------
-A message travels in pieces of at most a slot (`harp.collectives.window`). A piece is sent when
+What a piece waits for
+----------------------
+A message is sent in pieces of at most a slot (`harp.collectives.window`). A piece is sent when
 
 1. all that its bytes depend on is done: what earlier steps receive into them or make of them;
 2. the pieces before it on the same channel have left;

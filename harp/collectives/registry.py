@@ -5,7 +5,16 @@ from __future__ import annotations
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
-from harp.collectives import alltoall, doubling, few_bits, few_bits_ring, halving, ring, topk, tree
+from harp.collectives import (
+    alltoall,
+    doubling,
+    few_bits_plan,
+    few_bits_ring_plan,
+    halving,
+    ring,
+    topk,
+    tree,
+)
 from harp.collectives.request import Request
 from harp.nearest import did_you_mean
 
@@ -22,9 +31,9 @@ _BUILDERS: dict[str, Callable[[Request], Plan]] = {
     "2d": ring.two_level,
     "topk": topk.flat,
     "2d-topk": topk.sharded,
-    "few-bits": few_bits.flat,
-    "2d-few-bits": few_bits.sharded,
-    "ring-few-bits": few_bits_ring.ring,
+    "few-bits": few_bits_plan.flat,
+    "2d-few-bits": few_bits_plan.sharded,
+    "ring-few-bits": few_bits_ring_plan.ring,
     "reduce-scatter": ring.reduce_scatter,
     "allgather": ring.allgather,
     "broadcast": tree.broadcast,

@@ -1,10 +1,10 @@
 """The window of a pipeline: the pieces of a message, and the number in flight.
 
-An edge has a fixed number of *slots* in its receiver's memory. A message travels in pieces of at
+An edge has a fixed number of *slots* in its receiver's memory. A message is sent in pieces of at
 most a slot. A piece may be sent as soon as a slot is free, whether its receiver has come to that
 step or not; the slot is free again when the receiver has passed the piece on, or has used it if it
 passes nothing on. Around a ring everybody sends before it receives, so a message must not fill the
-window: a longer one goes around in several *loops*, each of which takes every step with a part of
+window: a longer one goes around in several *loops*, and each loop takes every step with a part of
 every shard, and follows on the one before it.
 
 NCCL has 8 slots (NCCL_STEPS) of 512 KiB (NCCL_BUFFSIZE of 4 MiB over them), and lets a message of a
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Cut(NamedTuple):
-    """How a pipeline's edges carry their bytes: equal pieces, one after the other."""
+    """Pieces of a pipeline's edges: equal in size, one after the other."""
 
     pieces: int
     """Pieces on each edge over the whole phase."""
@@ -50,7 +50,7 @@ class Window:
         return max(1, min(most, nbytes // self.channel_bytes))
 
     def cut(self, phase: Phase, channels: int = 1) -> Cut:
-        """Cut what a phase sends on each channel; in lock step messages travel whole."""
+        """Cut what a phase sends on each channel; in lock step messages are sent whole."""
         if phase.feeds is None or not len(phase.src):
             return Cut(1, 0)
         message = -(-int(phase.bytes_per_edge.max()) // (phase.steps * channels))

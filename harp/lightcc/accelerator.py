@@ -50,7 +50,7 @@ class Accelerator:
 
     def record(self, stream: torch.Stream) -> torch.Event:
         """Give an event of all that the stream has been given so far."""
-        event = torch.Event(stream.device, blocking=True)  # who waits for it sleeps
+        event = torch.Event(stream.device, blocking=True)  # a thread that waits for it sleeps
         event.record(stream)
         return event
 

@@ -52,7 +52,7 @@ def combination(dtype: str, reduction: str) -> Any:
 
 
 def element_type(dtype: str) -> np.dtype[Any]:
-    """How numpy sees the bytes of a type. Raises ValueError for one that is not known."""
+    """Return numpy's type for the bytes of a type. Raises ValueError for one that is not known."""
     if dtype not in TYPES:
         raise ValueError(f"elements of type {dtype} cannot be sent; allowed are {', '.join(TYPES)}")
     return TYPES[dtype]

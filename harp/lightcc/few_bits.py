@@ -1,6 +1,6 @@
 """An allreduce of float32 in 8, 4 or 2 bits a value, with error feedback.
 
-It carries out the plans of `harp.collectives.few_bits`, by the same parts. Ranks lie on hosts,
+It carries out the plans of `harp.collectives.few_bits_plan`, by the same parts. Ranks lie on hosts,
 ``intra`` on each. A vector is divided into a shard for each rank of a host, and a shard into a part
 for each host:
 
@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from harp._cnet import ffi, lib
-from harp.collectives.few_bits import BITS, CHUNK, Parts, message_bytes
+from harp.collectives.few_bits_plan import BITS, CHUNK, Parts, message_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -60,8 +60,8 @@ def follow(group: Group, call: Future[None] | None, what: str,
            step: Callable[[], None]) -> Future[None]:
     """Take a step after a call, where that does not fail; what is over when both are.
 
-    Where the step fails so does the group, so that no rank takes for a sum what is none. Without a
-    call it is taken at once.
+    If the step fails, so does the group, so that no rank takes an unfinished sum for a sum. Without
+    a call the step is taken at once.
     """
     over: Future[None] = Future()
 
@@ -149,7 +149,7 @@ class FewBits:
                  f"{self._bits} bits, {self._intra} ranks a host")
         # All exchanges name all the memory, so the group begins each when the one before it and its
         # callbacks are over. If one fails, so do those behind it. Another vector's exchange, with
-        # rooms of its own, begins as soon as the last one of this has: its messages travel
+        # rooms of its own, begins as soon as the last one of this has: its messages are sent
         # meanwhile, and while the sums are decoded.
         data = [vector.view(np.uint8), *self._rooms]
         if error is not None:

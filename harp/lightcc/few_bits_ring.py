@@ -1,7 +1,7 @@
 """An allreduce of float32 in few bits around a ring, with error feedback.
 
-It carries out the plan `harp.collectives.few_bits_ring`, by the same parts and messages, for ranks
-that are a host each. What is lost is kept by the rank that encoded it, as in
+It carries out the plan `harp.collectives.few_bits_ring_plan`, by the same parts and messages, for
+ranks that are a host each. What is lost is kept by the rank that encoded it, as in
 `harp.lightcc.few_bits`: of its own values, and of each sum that it sent on.
 """
 
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from harp.collectives.few_bits import BITS, Parts
-from harp.collectives.few_bits_ring import part_sent
+from harp.collectives.few_bits_plan import BITS, Parts
+from harp.collectives.few_bits_ring_plan import part_sent
 from harp.lightcc.few_bits import add, follow, take
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Tensor fusion: the rules for which gradients travel together, without time.
+"""Tensor fusion: the rules for which gradients are sent together, without time.
 
 The simulator (`sim.workloads.buckets`) and Horovod's negotiation (`harp.lightcc.horovod`) ask the
 same function, so what is simulated is what is deployed. DDP's buckets are torch's own work; the
@@ -25,7 +25,7 @@ DDP_BYTES = 25 << 20
 def fuse(nbytes: Iterable[int], threshold_bytes: int) -> list[int]:
     """Give the first tensor of each bucket, for tensors that are ready at the same time.
 
-    Order is kept. A tensor larger than the threshold travels alone, so 0 fuses nothing (Sergeev and
+    Order is kept. A tensor larger than the threshold is sent alone, so 0 fuses nothing (Sergeev and
     Del Balso 2018, section "Tensor Fusion").
 
     >>> fuse([3, 3, 3, 20, 1], 6)

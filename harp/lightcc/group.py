@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from harp._cnet import ffi
-from harp.collectives.few_bits import Parts
+from harp.collectives.few_bits_plan import Parts
 from harp.lightcc.blocks import Counts, program_of, program_of_counts
 from harp.lightcc.call_queue import CallQueue
 from harp.lightcc.elements import combination, divide, element_type, move

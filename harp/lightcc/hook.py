@@ -37,7 +37,7 @@ Layout = tuple[int, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Sparsity:
-    """How gradients are made ready to be sent sparsely.
+    """Preparation of gradients that are sent sparsely.
 
     Raises ValueError for values that make no sense.
     """

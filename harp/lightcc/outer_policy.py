@@ -3,7 +3,7 @@
 The pure half of `harp.lightcc.outer`, which the simulator asks as well. A *round* is ``every``
 inner steps. Parameters are divided into *fragments*, each of them sent once a round: fragment i of
 P after (i + 1) * every / P steps of it, so that the last one ends the round. What has been sent is
-mixed in ``delay`` steps later, and travels while these compute.
+mixed in ``delay`` steps later, and is sent while these compute.
 
 | method | sent of a fragment | fragments, delay | source |
 |---|---|---|---|
@@ -28,7 +28,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
-from harp.collectives import few_bits
+from harp.collectives import few_bits_plan
 from harp.nearest import nearest_name
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ FP32_BITS = 32
 SCALE_BYTES = 4
 """Of each chunk of a sparse message: the largest magnitude, in fp32."""
 BITS: dict[Method, tuple[int, ...]] = {
-    "local-sgd": (FP32_BITS,), "diloco": (FP32_BITS, *few_bits.BITS),
-    "streaming": (FP32_BITS, *few_bits.BITS), "sparseloco": (2, 4, 8, FP32_BITS)}
+    "local-sgd": (FP32_BITS,), "diloco": (FP32_BITS, *few_bits_plan.BITS),
+    "streaming": (FP32_BITS, *few_bits_plan.BITS), "sparseloco": (2, 4, 8, FP32_BITS)}
 """Bits that a value may have, first those where not given; 32: as it is."""
 MOST_CHUNK = 1 << 16
 
@@ -88,7 +88,7 @@ class OuterPolicy:
 
     @property
     def sparse(self) -> bool:
-        """Whether a few values travel, to all, in place of a sum."""
+        """Whether a few values are sent, to all, in place of a sum."""
         return self.method == "sparseloco"
 
     @property
@@ -131,7 +131,7 @@ class OuterPolicy:
         if self.sparse:
             return -(-elements // self.chunk) * self.chunk_bytes
         if self.bits < FP32_BITS:
-            return int(few_bits.message_bytes(elements, self.bits))
+            return int(few_bits_plan.message_bytes(elements, self.bits))
         return elements * FP32_BITS // 8
 
     def state_bytes(self, elements: int) -> int:

@@ -2,7 +2,7 @@
 
 Ranks publish where they listen in a store (`harp.lightcc.store`). Ranks that share a host and its
 network connect over memory (``mem``), others over the network (``ports.py``); HARP_PORT chooses one
-port for all. A rank that cannot make the group says why in the store, and the others, who look
+port for all. A rank that cannot make the group says why in the store, and the others, which look
 there now and then, end with its sentence.
 
 One connection of a pair carries the pieces of collectives, the other one messages that may come at
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
 PIECES, P2P = KINDS = b"pieces", b"p2p"
 WARN_AFTER_S = 60.0
-"""A group that is not made for this long, or half its timeout, names whom it waits for; 60 s is
-Horovod's HOROVOD_STALL_CHECK_TIME_SECONDS."""
+"""A group that is not made for this long, or half its timeout, names the ranks that it waits for;
+60 s is Horovod's HOROVOD_STALL_CHECK_TIME_SECONDS."""
 FAILED_KEY = "failed"
 LOOK_S, LOOKS_PER_S = 0.5, 1000
 """While the group is made each rank looks so often whether another one has failed, and all together
@@ -124,7 +124,7 @@ class Peers:
         self._environment = environment
         self._asking: set[threading.Thread] = set()
         self._place = b""
-        """What this rank has put into the store; another one where two processes have its rank."""
+        """This rank's value in the store; another one where two processes have its rank."""
         self._missing: set[int] = set()
         """Ranks that have not come yet while the group is made."""
         self.places: list[str] = []

@@ -60,7 +60,7 @@ class PlanPieces(NamedTuple):
 
     @property
     def error_offset(self) -> int:
-        """Where those begin."""
+        """Offsets of those."""
         return int(self._selects["from"][0]) if len(self._selects) else 0
 
     @property

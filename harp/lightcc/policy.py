@@ -31,7 +31,7 @@ _FLAT_FEW_BITS = {"few-bits": "few-bits", "few-bits-ring": "ring-few-bits"}
 
 
 class PlanPath(NamedTuple):
-    """How a tensor travels."""
+    """The algorithm and format in which a tensor is sent."""
 
     plan: str
     parameters: Mapping[str, Any]

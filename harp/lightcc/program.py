@@ -103,7 +103,7 @@ class Program:
 
 
 def small_broadcast(data: Bytes, rank: int, ranks: int, root: int) -> NDArray[np.void]:
-    """Return a rank's pieces of a broadcast that travels with the descriptors.
+    """Return a rank's pieces of a broadcast that is sent with the descriptors.
 
     Partners exchange messages as in recursive doubling, between ranks that differ in one bit. A
     message holds the data if its sender has it by then and its receiver has not.

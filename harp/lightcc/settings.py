@@ -8,8 +8,8 @@ nowhere and is ours. For a tensor or fused buffer of n bytes:
    elements with the largest magnitude, values as fp16 if LIGHT_TOPK_FP16; selected on the
    reduce-scattered shard if LIGHT_2D_ALLREDUCE, else on the whole tensor (flat);
 2. else LIGHT_BITS (ours) below 32 and n > LIGHT_SMALL_THRESHOLD, of gradients of float32: values
-   travel in 8, 4 or 2 bits; between groups of LIGHT_INTRA_SIZE alone if LIGHT_2D_ALLREDUCE, around
-   a ring of all ranks if LIGHT_BITS_RING (ours);
+   are sent in 8, 4 or 2 bits; between groups of LIGHT_INTRA_SIZE alone if LIGHT_2D_ALLREDUCE,
+   around a ring of all ranks if LIGHT_BITS_RING (ours);
 3. else LIGHT_2D_ALLREDUCE and n <= LIGHT_HIERARCHICAL_THRESHOLD: 2D in groups of LIGHT_INTRA_SIZE;
 4. else n <= LIGHT_SMALL_THRESHOLD (ours): recursive doubling up to 4 KiB, in the fewest steps, and
    recursive halving-doubling above, in twice as many that carry less;
@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal
 
-from harp.collectives.few_bits import BITS
+from harp.collectives.few_bits_plan import BITS
 from harp.nearest import nearest_name
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ Raw = str | int | float
 WHOLE_BITS = 32
 """LIGHT_BITS where values are not quantised."""
 INDEX_BYTES = 4
-"""A sparse element travels with an int32 index."""
+"""A sparse element is sent with an int32 index."""
 SPARSE_MOST_BYTES = (1 << 32) - 4
 """The sizes of a piece have 32 bits (cnet/lightcc/mover.h), and top-k selects in one."""
 DOUBLING_BYTES = 4096
@@ -51,7 +51,7 @@ Gropp 2005, whose links have 0.3 to 3 Gb/s); 4096 take 33 us at 1 Gb/s, about a 
 
 @dataclass(frozen=True)
 class Choice:
-    """How one tensor is to be averaged."""
+    """The algorithm that averages one tensor."""
 
     algorithm: Algorithm
     intra_size: int = 1
@@ -59,7 +59,7 @@ class Choice:
     ratio: Fraction = Fraction(1)
     """Share of the elements that is sent."""
     fp16: bool = False
-    """Whether the values of a sparse message travel as fp16."""
+    """Whether the values of a sparse message are sent as fp16."""
     bits: int = 32
     """Bits of a value, for ``few-bits``, ``few-bits-2d`` and ``few-bits-ring``."""
     why: str = ""
@@ -67,7 +67,7 @@ class Choice:
 
     @property
     def sparse(self) -> bool:
-        """Whether (value, index) pairs travel in place of the whole tensor."""
+        """Whether (value, index) pairs are sent in place of the whole tensor."""
         return self.algorithm in {"sparse-2d", "sparse-flat"}
 
     @property

@@ -7,7 +7,7 @@ The Manager makes a quorum of the replicas that live and calls `configure` when 
 group is aborted and left, and a new one is made in the same process. A replica that is killed is
 an error of the call that is under way; torchft then does not commit the step.
 
-With ``bits=8`` sums of float32 travel in 8 bits (`harp.lightcc.few_bits`), as DiLoCo's
+With ``bits=8`` sums of float32 are sent in 8 bits (`harp.lightcc.few_bits`), as DiLoCo's
 differences did for INTELLECT-1 (arXiv 2412.01152): torchft's own ``should_quantize`` needs a GPU.
 """
 

@@ -36,7 +36,7 @@ _uncleared = ffi.new_allocator(should_clear_after_alloc=False)
 class Connection:
     """A connection to one other end. Made by :meth:`Engine.connect` and :meth:`Listener.accept`.
 
-    Messages of up to 1 GiB travel in both directions at once, complete and in the order sent.
+    Messages of up to 1 GiB arrive complete and in the order sent, in both directions at once.
     Up to 256 may be in flight in each direction; more wait.
 
     The receiving end chooses: messages come into buffers that it posts (:meth:`post`,

@@ -96,7 +96,7 @@ class Stream:
 
     ``buffer.offset`` says where in the message it belongs. Each is given back when its context is
     left, or when nothing refers to it any more; no more than the connection's ``streamed`` frames
-    are ever out, so who keeps them all stops a longer message.
+    are ever out, so a caller that keeps them all stops a longer message.
     """
 
     def __init__(self, connection: Connection, message: int, timeout: float | None) -> None:

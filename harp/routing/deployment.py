@@ -82,7 +82,7 @@ class Deployment:
     without: tuple[str, ...] = ()
     """Links that were down when it was made, ``from->to``."""
     protocol: str = "udp"
-    """What its flows are: one of `PROTOCOLS`."""
+    """Protocol of its flows: one of `PROTOCOLS`."""
 
     def to_json(self) -> str:
         """Write it as JSON, a line for each rank and flow."""

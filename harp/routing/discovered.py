@@ -37,7 +37,7 @@ FORMAT = "harp-map-1"
 
 
 @dataclass(frozen=True)
-class Way:
+class DiscoveredPath:
     """A path from a source to a target, and the source ports that take it.
 
     ``routers`` has the address of each router, None for one that does not answer.
@@ -50,23 +50,23 @@ class Way:
     ports: tuple[int, ...]
 
 
-def to_json(ways: list[Way]) -> str:
+def to_json(paths: list[DiscoveredPath]) -> str:
     """Write a map, one line per path."""
-    rows = [json.dumps({"source": way.source, "target": way.target, "routers": way.routers,
-                        "ports": way.ports}) for way in ways]
+    rows = [json.dumps({"source": path.source, "target": path.target, "routers": path.routers,
+                        "ports": path.ports}) for path in paths]
     return f'{{"format": "{FORMAT}", "ways": [\n  ' + ",\n  ".join(rows) + "]}\n"
 
 
-def from_json(text: str) -> list[Way]:
+def from_json(text: str) -> list[DiscoveredPath]:
     """Read what `to_json` wrote; raises PlanError, one sentence, for anything else."""
     try:
         data = parse(text)
         check_format(data, FORMAT, "make it again with harp probe")
-        return [Way(way["source"].text(), way["target"].address(),
-                    tuple(None if router.is_none() else router.text()
-                          for router in way["routers"].each()),
-                    tuple(port.whole(1, 65535) for port in way["ports"].each()))
-                for way in data["ways"].each()]
+        return [DiscoveredPath(row["source"].text(), row["target"].address(),
+                               tuple(None if router.is_none() else router.text()
+                                     for router in row["routers"].each()),
+                               tuple(port.whole(1, 65535) for port in row["ports"].each()))
+                for row in data["ways"].each()]
     except FileError as error:
         raise PlanError(f"it is not a map: {error}") from error
 
@@ -81,12 +81,12 @@ class Choice(NamedTuple):
 class Map:
     """The discovered paths of a fabric; ``routers`` names the switch of an address."""
 
-    def __init__(self, ways: Sequence[Way], routers: Mapping[str, str]) -> None:
-        self._ways: dict[tuple[str, str], list[Way]] = {}
+    def __init__(self, paths: Sequence[DiscoveredPath], routers: Mapping[str, str]) -> None:
+        self._paths: dict[tuple[str, str], list[DiscoveredPath]] = {}
         self._routers = routers
-        for way in ways:
-            self._ways.setdefault((way.source, way.target), []).append(way)
-        text = to_json(list(ways)) + json.dumps(dict(routers), sort_keys=True)
+        for path in paths:
+            self._paths.setdefault((path.source, path.target), []).append(path)
+        text = to_json(list(paths)) + json.dumps(dict(routers), sort_keys=True)
         self._digest = hashlib.sha256(text.encode()).hexdigest()
 
     def fingerprint(self, fabric: Fabric) -> str:
@@ -105,16 +105,17 @@ class Map:
         source, target = (str(IPv4Address(int(fabric.endpoint_ip[end]))) for end in (src, dst))
         paths = equal_cost_paths(fabric, np.array([src]), np.array([dst]), MOST_PATHS)[0]
         guesses = cycle(_links_of(path) for path in paths.tolist() if path[0] >= 0)
-        return [Choice(self._path(fabric, way, paths) if any(way.routers) else next(guesses),
-                       way.ports)
-                for way in self._ways.get((source, f"{target}:{port}"), ())]
+        return [Choice(self._match(fabric, found, paths) if any(found.routers)
+                       else next(guesses), found.ports)
+                for found in self._paths.get((source, f"{target}:{port}"), ())]
 
-    def _path(self, fabric: Fabric, way: Way, paths: Ints) -> tuple[int, ...]:
-        for router in way.routers:
+    def _match(self, fabric: Fabric, found: DiscoveredPath, paths: Ints) -> tuple[int, ...]:
+        """Find the links of a discovered path among a fabric's; PlanError if none has them."""
+        for router in found.routers:
             if router is not None and router not in self._routers:
-                raise PlanError(f"routers has no name for {router} on the path from {way.source} "
-                                f"to {way.target}")
-        wanted = [None if router is None else self._routers[router] for router in way.routers]
+                raise PlanError(f"routers has no name for {router} on the path from "
+                                f"{found.source} to {found.target}")
+        wanted = [None if router is None else self._routers[router] for router in found.routers]
         for path in paths.tolist():
             links = _links_of(path)
             passed = [fabric.node_name(int(fabric.link_dst[link])) for link in links[:-1]]
@@ -122,7 +123,7 @@ class Map:
                     name in {None, at} for name, at in zip(wanted, passed, strict=False)):
                 return links
         by = ", ".join(name or "a silent router" for name in wanted)
-        raise PlanError(f"{way.source} reaches {way.target} by {by}, a path that the topology "
+        raise PlanError(f"{found.source} reaches {found.target} by {by}, a path that the topology "
                         "does not have")
 
 

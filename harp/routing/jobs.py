@@ -3,7 +3,7 @@
 `plan_jobs` plans the flows of all jobs of a fabric at once: they share one objective, and each job
 gets a `Deployment` of its own. ``around`` is the traffic of others on the fabric, and flows take
 links with room left (``background``). `replan_jobs` makes the next revision of plans while the jobs
-run. `plan_job` and `replan_job` are the same for one job.
+run. `plan_job` plans one job.
 
 Ranks of one host share its ports, whatever their job, so each gets its own: it listens on the
 next free ones, and takes every n-th source port from ``first_source`` on, n being the ranks of the
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from harp.routing.background import Background
+    from harp.routing.background_load import Background
     from harp.routing.fabric import Fabric
     from harp.routing.source_ports import Bonds
 
@@ -76,7 +76,7 @@ class Wanted:
     """Engines of each NIC: HARP_ENGINES."""
     ports: PortRange = field(default_factory=PortRange)
     protocol: str = "udp"
-    """What flows are, udp or tcp; jobs that are planned together have the same."""
+    """Protocol of the flows, udp or tcp; jobs that are planned together have the same."""
 
 
 class Job(NamedTuple):
@@ -170,12 +170,6 @@ def plan_jobs(fabric: Fabric, jobs: Sequence[Job], discovered: Map | None = None
     return _deployments(known, fabric, jobs, listens, flows, plan)
 
 
-def replan_job(fabric: Fabric, ranks: Ranks, wanted: Wanted, before: Deployment,
-               bonds: Bonds | None = None, around: Background | None = None) -> Deployment:
-    """Replan one job, as `replan_jobs` does several."""
-    return replan_jobs(fabric, [Job(ranks, wanted)], [before], bonds, around)[0]
-
-
 def replan_jobs(fabric: Fabric, jobs: Sequence[Job], before: Sequence[Deployment],
                 bonds: Bonds | None = None, around: Background | None = None) -> list[Deployment]:
     """Make plans that jobs follow fit the fabric as it is now, moving as few flows as it takes.
@@ -220,7 +214,7 @@ def _ports_of(jobs: Sequence[Job]) -> PortRange:
 
 
 def _protocol_of(jobs: Sequence[Job]) -> str:
-    """What flows of all jobs are. Raises ValueError where they differ."""
+    """Return the protocol of all jobs' flows. Raises ValueError where they differ."""
     if len({job.wanted.protocol for job in jobs}) > 1:
         raise ValueError("jobs that are planned together must have the same protocol")
     return jobs[0].wanted.protocol

@@ -118,8 +118,8 @@ static struct link *to_rank_0(struct link *links)
     return &links[links[0].sending == (links[0].world->rank == 1) ? 0 : 1];
 }
 
-/* From rank 1 to rank 0, which counts what it received; or each way at once, by one progress thread
- * an end: then rank 0 also counts what it sent and is done. */
+/* Stream from rank 1 to rank 0, which counts what it received; or in both directions at once, by
+ * one progress thread an end: then rank 0 also counts what it sent and is done. */
 static void measure_streams(struct world *world, int ways)
 {
     const struct options *options = world->options;

@@ -114,7 +114,7 @@ struct tcp_comm {
     uint64_t known; /* messages queued, or whose header came */
     struct tcp_message messages[TCP_REQUESTS];
     struct tcp_header incoming;
-    uint64_t posted, begun; /* receives posted, and those all of whose messages are known */
+    uint64_t posted, begun; /* receives posted, and those that know all of their messages */
     struct tcp_request *order[TCP_REQUESTS];
     struct tcp_request requests[TCP_REQUESTS];
 };

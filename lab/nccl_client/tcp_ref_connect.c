@@ -329,7 +329,7 @@ static void drop_caller(struct caller *caller)
     *caller = (struct caller){.fd = -1};
 }
 
-/* Take who has connected, as far as there are places. */
+/* Take connections that have come, as far as there are places. */
 static void take_callers(struct listener *listener)
 {
     for (int i = 0; i < CALLERS_MAX; i++) {
@@ -364,7 +364,8 @@ static void hear_callers(struct listener *listener)
     }
 }
 
-/* The sockets of an attempt all of whose are there; their number, 0 if there is none. */
+/* The sockets of an attempt that has all of its own; their number, 0 if there is no such attempt.
+ */
 static int gather_sockets(struct listener *listener, int *fds)
 {
     for (int i = 0; i < CALLERS_MAX; i++) {

@@ -1,8 +1,8 @@
 """Layouts of a model over a scenario's GPUs: those that are possible, fit, and might be fast.
 
 `choices` goes through degrees of tensor, pipeline, context and expert parallelism, shards, chunks
-of the tokens that travel to experts, sizes of micro-steps and recomputation, with as many samples a
-step in each. Of kernels only the fused ones are tried, since no step is faster without. What the
+of the tokens that are sent to experts, sizes of micro-steps and recomputation, with as many samples
+a step in each. Of kernels only the fused ones are tried, since no step is faster without. What the
 topology file would refuse is left out, by its own checks, and so is what needs more memory than a
 GPU has (`sim.step.memory`). Of the rest each has a `least_s`: no step of it can be shorter, since
 
@@ -45,7 +45,7 @@ LARGEST_BATCH = 16
 KERNELS = "fused"
 """Kernels of every choice."""
 CHUNKS = (1, 2, 4, 8)
-"""Chunks that are tried where tokens travel to experts."""
+"""Chunks that are tried where tokens are sent to experts."""
 SURE = 0.95
 """Of what the network takes at least: a micro-step that stands for others, and lasts as long within
 some percent, may be too short (`sim.step.graph`)."""
@@ -65,9 +65,9 @@ class Choice:
     least_s: float
     """No step is shorter."""
     offload: dict[str, Any] | None = None
-    """Where its pages are, if it has pages: keys of the file."""
+    """Places of its pages, if it has pages: keys of the file."""
     chunks: int = 1
-    """Chunks of the tokens that travel to experts."""
+    """Chunks of the tokens that are sent to experts."""
     overlap: str = "none"
     """The file's ``expert_overlap``, if tokens are dispatched and there is another micro-step."""
 
@@ -233,7 +233,7 @@ def _powers(most: int) -> list[int]:
 
 
 def _on_gpu_s(cluster: Cluster, recipe: Recipe, gpus: int) -> float:
-    """What a GPU computes and waits for in a step, at least: see the module's manual."""
+    """Lower bound of a GPU's computing and waiting in a step: see the module's manual."""
     layout = recipe.layout
     stage = slowest_stage(recipe.model, layout, recipe.accumulation)
     recipe = replace(recipe, model=stage.model)

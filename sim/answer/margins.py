@@ -3,7 +3,7 @@
 P10 to P90 of draws hold the truth only if all that differs between clusters is a parameter. It is
 not: of published rows of sources that nothing was fitted to, draws hold far fewer. So an interval
 is widened by what rows of other sources miss it by (conformalised quantile regression: Romano,
-Patterson and Candes, NeurIPS 2019, with each source as one group): the logarithm by which a row
+Patterson and Candes, NeurIPS 2019, with each source as one group): the logarithm that a row
 lies below P10 counts for the lower end, the one above P90 for the upper end, and a margin is their
 92 % quantile, all sources alike. Negative margins are taken as none.
 

@@ -54,7 +54,7 @@ class Size:
 
     @property
     def gain(self) -> float:
-        """How many times faster than NCCL's own choice."""
+        """Speed-up over NCCL's own choice."""
         return self.own_s / self.best_s
 
 

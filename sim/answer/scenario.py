@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from harp.angelptm.plan import CapacityError
+from harp.angelptm.page_plan import CapacityError
 from harp.collectives.choice import Rates
 from harp.collectives.registry import make_plan
 from harp.lightcc.settings import LightSettings
@@ -283,7 +283,7 @@ class Run:
                 Memory(paging.device_bytes, 0, 0, memory.activations, memory.buffers))
 
     def _exchanges(self, ranks: Ranks) -> Exchanges | None:
-        """How ranks share pages: as the runtime does, by one collective at a time."""
+        """Sharing of pages among ranks: as the runtime does, by one collective at a time."""
         count = len(ranks.gpus)
         stage = {"none": 1, "zero1": 1, "zero2": 2, "fsdp": 3}[self.scenario.layout.shard]
         return Exchanges(count, stage, partial(self._time_of, ranks)) if count > 1 else None

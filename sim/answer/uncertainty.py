@@ -91,7 +91,7 @@ def _quantile(share: float, low: float, value: float, high: float, confidence: s
 
 
 def halton(count: int, dimensions: int, seed: int) -> NDArray[np.float64]:
-    """Points of the unit cube, float64[count, dimensions]; the first of more are the same points.
+    """Halton points in the unit cube, float64[count, dimensions]; a larger count only adds points.
 
     Args:
         count: how many.

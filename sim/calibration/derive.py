@@ -48,7 +48,7 @@ class Equation:
 
     time_s: float
     coefficients: Mapping[str, float]
-    """How often each parameter counts, by its name in `CPU` and `SERIAL`."""
+    """Count of each parameter, by its name in `CPU` and `SERIAL`."""
     fixed_s: float = 0.0
     """Time of the network independent of the stack: its latencies."""
     floor_s: float = 0.0
@@ -278,8 +278,8 @@ def _fit(equations: Sequence[Equation], chosen: Sequence[str], values: dict[str,
     times = np.array([e.time_s for e in equations])
     if not (known < times).all():
         worst = int(np.argmax(known / times))
-        raise Problem(f"a time of {times[worst] * 1e6:.4g} us, of which the network and the "
-                      f"parameters that are not fitted take {known[worst] * 1e6:.4g} us",
+        raise Problem(f"a time of {times[worst] * 1e6:.4g} us, but the network and "
+                      f"the parameters that are not fitted alone take {known[worst] * 1e6:.4g} us",
                       allowed="longer times, a base with lower costs, or another --topology")
     design = np.array([[e.coefficients.get(name, 0.0) for name in chosen] for e in equations])
     # The known part takes away time but no scatter, so a row keeps the weight of its whole time.

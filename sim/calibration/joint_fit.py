@@ -120,7 +120,7 @@ class FittedParameter:
 
 @dataclass(frozen=True)
 class Deviation:
-    """How far one source lies from the next beyond what parameters explain: the interval's ends."""
+    """Distance of one source from the next beyond what parameters explain: the interval's ends."""
 
     shipped: float
     """Upper end of the shipped interval; the lower one is its inverse."""
@@ -134,7 +134,7 @@ class Deviation:
 
 @dataclass(frozen=True)
 class PublishedFit:
-    """What ``python -m sim.calibrate --published`` says of a stack."""
+    """Output of ``python -m sim.calibrate --published`` for a stack."""
 
     stack: str
     parameters: tuple[FittedParameter, ...]

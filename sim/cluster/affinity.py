@@ -30,7 +30,7 @@ class Devices(NamedTuple):
     nic: Ints
     """First NIC of those that its traffic takes."""
     own_nics: Ints
-    """How many, from that one on, only this GPU takes; its channels take turns on them."""
+    """Number of NICs from that one on that only this GPU takes, its channels in turn."""
     gpu_node: Ints
     """NUMA node of the GPU."""
     nic_node: Ints

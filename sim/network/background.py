@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import numpy as np
 
 from harp.routing import hashes
-from sim.network.packet_routes import hashed_ways, reverse
+from sim.network.packet_routes import hashed_links, reverse
 from sim.network.transport import ETHERNET_BYTES
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class BackgroundFlow(NamedTuple):
     source_port: int
 
 
-class Ways(NamedTuple):
+class FlowRoutes(NamedTuple):
     """Links that a flow's data and its ACKs cross, and what switches hash of the data."""
 
     there: list[int]
@@ -95,11 +95,11 @@ class Ways(NamedTuple):
 class Carrier(Protocol):
     """The part of a network that carries background flows, known by their numbers."""
 
-    def begin(self, number: int, flow: BackgroundFlow, ways: Ways,
+    def begin(self, number: int, flow: BackgroundFlow, routes: FlowRoutes,
               congestion: str) -> simpy.Event:
         """Begin a flow now; the event comes when its last byte has arrived."""
 
-    def reroute(self, number: int, ways: Ways) -> None:
+    def reroute(self, number: int, routes: FlowRoutes) -> None:
         """Move an open flow to other links."""
 
 
@@ -124,28 +124,28 @@ class BackgroundTraffic:
     def reroute(self) -> None:
         """Route all open flows again after a change of the links."""
         flows = list(self._open.items())
-        ways = find_ways(self._transport, [flow for _, flow in flows])
-        for (number, _), way in zip(flows, ways, strict=True):
-            self._carrier.reroute(number, way)
+        routes = find_flow_routes(self._transport, [flow for _, flow in flows])
+        for (number, _), route in zip(flows, routes, strict=True):
+            self._carrier.reroute(number, route)
 
     def _offer(self, source: Background, number: int) -> Generator[simpy.Event, None, None]:
         transport, flows = self._transport, arrivals(self._transport, source, number)
         while True:
             block = [next(flows) for _ in range(BLOCK)]
-            ways: list[Ways] = []
+            routes: list[FlowRoutes] = []
             routed = None
             for at, flow in enumerate(block):
                 yield self._env.timeout(max(flow.at_ns * NS - self._env.now, 0.0))
                 if routed != transport.links.key:
                     routed = transport.links.key
-                    ways = [*ways[:at], *find_ways(transport, block[at:])]
-                self._begin(flow, ways[at], source.congestion)
+                    routes = [*routes[:at], *find_flow_routes(transport, block[at:])]
+                self._begin(flow, routes[at], source.congestion)
 
-    def _begin(self, flow: BackgroundFlow, ways: Ways, congestion: str) -> None:
+    def _begin(self, flow: BackgroundFlow, routes: FlowRoutes, congestion: str) -> None:
         number = self._begun
         self._begun += 1
         self._open[number] = flow
-        done = self._carrier.begin(number, flow, ways, congestion)
+        done = self._carrier.begin(number, flow, routes, congestion)
 
         def forget(_: simpy.Event) -> None:
             del self._open[number]
@@ -192,7 +192,7 @@ def _endpoints(transport: Transport, names: Sequence[str]) -> Ints:
     return np.flatnonzero(np.isin(transport.links.whole.endpoint_host, hosts))
 
 
-def find_ways(transport: Transport, flows: Sequence[BackgroundFlow]) -> list[Ways]:
+def find_flow_routes(transport: Transport, flows: Sequence[BackgroundFlow]) -> list[FlowRoutes]:
     """Hash flows over the current links; raises CutOffError if none lead to the destination."""
     if not flows:
         return []
@@ -200,9 +200,9 @@ def find_ways(transport: Transport, flows: Sequence[BackgroundFlow]) -> list[Way
         *((flow.src, flow.dst, flow.source_port) for flow in flows), strict=True))
     made = transport.links.fabric.flows(src, dst, port, SERVICE_PORT, hashes.TCP)
     there, back = transport.over_links(lambda fabric: tuple(
-        hashed_ways(transport, fabric, each) for each in (made, reverse(made))))
+        hashed_links(transport, fabric, each) for each in (made, reverse(made))))
     tuples = made.tuples
-    return [Ways(links, answers, ips, ports) for links, answers, ips, ports in zip(
+    return [FlowRoutes(links, answers, ips, ports) for links, answers, ips, ports in zip(
         there, back,
         zip(tuples.src_ip.tolist(), tuples.dst_ip.tolist(), strict=True),
         zip(tuples.src_port.tolist(), tuples.dst_port.tolist(), strict=True), strict=True)]

@@ -79,7 +79,7 @@ _PLATEAU = (1.9, 1.4, 1.4)
 
 
 class Enabled(NamedTuple):
-    """What a plugin's settings leave of NCCL's choices, by the names of its log."""
+    """NCCL's choices that a plugin's settings leave, by the names of its log."""
 
     algorithms: tuple[str, ...]
     protocols: tuple[str, ...]
@@ -169,7 +169,7 @@ class View:
 
 
 def _enabled(topology: Topology, stack: str, generation: int) -> Enabled | None:
-    """What the plugin of a stack leaves of NCCL's choices; None: all."""
+    """NCCL's choices that the plugin of a stack leaves; None: all."""
     for name, enabled in _ENABLED.items():
         if derives_from(stack, name, topology.stacks, "stacks", StackSet):
             return None if name == "efa" and generation == HOPPER else enabled
@@ -177,7 +177,7 @@ def _enabled(topology: Topology, stack: str, generation: int) -> Enabled | None:
 
 
 def _sharp(cluster: Cluster, group: HostGroup, gpus: NDArray[np.int64]) -> float:
-    """What NVLink SHARP reaches between these GPUs; 0 where NCCL does not use it.
+    """Share of a ring's rate that NVLink SHARP reaches between these GPUs; 0 where it is not used.
 
     It needs NVSwitches of Hopper or later and more than one GPU a host; between hosts NCCL took
     trees where eight GPUs share a NIC (GKE's A3: sim/validation/cases), so a NIC for each is asked.

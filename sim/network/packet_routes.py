@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 
-class Way(NamedTuple):
+class OneWayRoute(NamedTuple):
     """Links in order; or, where ``to`` is an endpoint, the first one and then any shortest path."""
 
     links: list[int]
@@ -37,8 +37,8 @@ class Way(NamedTuple):
 class Route(NamedTuple):
     """One path of a connection: the links of the data, and those of the ACKs."""
 
-    there: Way
-    back: Way
+    there: OneWayRoute
+    back: OneWayRoute
     ips: tuple[int, int]
     """Of the data's five-tuple, source and target."""
     ports: tuple[int, int]
@@ -65,7 +65,7 @@ def _routes(transport: Transport, fabric: Fabric, owner: Ints, flows: Flows,
     if planned is not None:
         there = [[link for link in links if link >= 0] for links in planned.links.tolist()]
         flows = flows._replace(tuples=flows.tuples._replace(src_port=planned.source_port))
-        _add_routes(found, owner, flows, there, hashed_ways(transport, fabric, reverse(flows)))
+        _add_routes(found, owner, flows, there, hashed_links(transport, fabric, reverse(flows)))
         return found
     policies = np.array(transport.bond_policies(flows.src))
     for policy in np.unique(policies).tolist():
@@ -75,15 +75,15 @@ def _routes(transport: Transport, fabric: Fabric, owner: Ints, flows: Flows,
         if policy == DYNAMIC:
             split = bond.split(fabric, parts)
             mine, parts, port = mine[split.parent], split.flows, split.port
-        _add_routes(found, mine, parts, hashed_ways(transport, fabric, parts, port),
-                    hashed_ways(transport, fabric, reverse(parts)))
+        _add_routes(found, mine, parts, hashed_links(transport, fabric, parts, port),
+                    hashed_links(transport, fabric, reverse(parts)))
     return found
 
 
 def _add_routes(found: list[list[Route]], owner: Ints, flows: Flows, there: list[list[int]],
                 back: list[list[int]]) -> None:
     for edge, named, links, answers in zip(owner.tolist(), _names(flows), there, back, strict=True):
-        found[edge].append(Route(Way(links), Way(answers), *named))
+        found[edge].append(Route(OneWayRoute(links), OneWayRoute(answers), *named))
 
 
 def _names(flows: Flows) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
@@ -103,12 +103,12 @@ def _add_sprayed(fabric: Fabric, found: list[list[Route]], owner: Ints, flows: F
         if not ports or not answers:
             raise UnreachableError(f"{fabric.endpoints[src]} or {fabric.endpoints[dst]} has no "
                                    "port that is up")
-        found[edge] += [Route(Way([port], dst), Way([answers[number % len(answers)]], src),
-                              *named)
+        found[edge] += [Route(OneWayRoute([port], dst),
+                              OneWayRoute([answers[number % len(answers)]], src), *named)
                         for number, port in enumerate(ports)]
 
 
-def hashed_ways(transport: Transport, fabric: Fabric, flows: Flows,
+def hashed_links(transport: Transport, fabric: Fabric, flows: Flows,
                 port: Ints | None = None) -> list[list[int]]:
     """Links of each flow in order; unless a port is given, its NIC's bond chooses it."""
     vpc = transport.cluster.topology.vpc

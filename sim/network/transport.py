@@ -98,7 +98,7 @@ _kept: WeakKeyDictionary[Cluster, dict[tuple[object, ...], Rows]] = WeakKeyDicti
 
 @dataclass(frozen=True)
 class Style:
-    """How a scenario uses the network."""
+    """Settings of a scenario's use of the network."""
 
     routing: str = "ecmp"
     sockets: int = 1
@@ -429,7 +429,7 @@ class Transport:
         return self.plan.paths(fabric, flows.src.astype(np.int64), flows.dst.astype(np.int64))
 
     def bond_policies(self, endpoint: Ints) -> list[str]:
-        """How the bond of each endpoint picks a port."""
+        """Policy of each endpoint's bond."""
         return [self._policies[number] for number in self._bonds[endpoint].tolist()]
 
     def _routed(self, fabric: Fabric, owner: Ints, flows: Flows) -> Rows:

@@ -35,7 +35,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Breakdown:
-    """Where a step's time goes; the parts add up to the step.
+    """Parts of a step's time; they add up to the step.
 
     Everything but ``compute_s`` is *exposed*: time in which the GPUs wait, or (selection) in which
     they do something other than the model's own arithmetic.
@@ -107,7 +107,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Cause:
-    """How far one parameter alone moves a row between its own P10 and P90.
+    """Effect of one parameter alone on a row, between its own P10 and P90.
 
     Rates are images/s, or in rows of collectives busbw in bytes/s.
     """
@@ -190,20 +190,20 @@ class ScenarioResult:
     limits: tuple[Limit, ...] = ()
     """Causes on the step's critical path, the longest first: bottleneck, runner-up, the rest."""
     causes: tuple[Cause, ...] = ()
-    """What the interval is due to, the widest first, where that was asked."""
+    """Causes of the interval, the widest first, where they were asked for."""
     spans: tuple[Span, ...] = ()
     """The timeline of the last simulated step."""
     links: LinkUse | None = None
     notes: tuple[str, ...] = field(default=())
     """Sentences for the reader, e.g. which flows a fault stalled and for how long."""
     effort: int = 0
-    """What its simulation costs, in events; the same on every machine."""
+    """Cost of its simulation, in events; the same on every machine."""
     cost: Cost | None = None
     """Cost of its hosts, where the file has prices."""
 
     @property
     def whole_s(self) -> tuple[float, ...]:
-        """How long a whole training takes: the answer, then P10 and P90; nothing if none is known.
+        """Time of a whole training: the answer, then P10 and P90; nothing if none is known.
 
         The interval is the other way round, since time falls as the rate grows.
         """
@@ -216,7 +216,7 @@ class ScenarioResult:
 
     @property
     def start_s(self) -> float:
-        """When the timeline begins: its first span, else the first time of ``links``, else 0."""
+        """Begin of the timeline: its first span, else the first time of ``links``, else 0."""
         first = 0.0 if self.links is None else float(self.links.times_s[0])
         return min((span.start_s for span in self.spans), default=first)
 
@@ -320,7 +320,7 @@ class CollectiveRow:
     limits: tuple[Limit, ...] = ()
     """Causes of its time, the longest first, where that was asked."""
     causes: tuple[Cause, ...] = ()
-    """What its interval is due to, the widest first, where that was asked."""
+    """Causes of its interval, the widest first, where they were asked for."""
 
     @property
     def busbw_interval(self) -> tuple[float, float, float] | None:
@@ -346,4 +346,4 @@ class CollectiveReport:
     notes: tuple[str, ...] = ()
     """Sentences about the whole run."""
     effort: int = 0
-    """What its simulation costs, in events; the same on every machine."""
+    """Cost of its simulation, in events; the same on every machine."""

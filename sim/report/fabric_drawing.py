@@ -100,7 +100,7 @@ def cable_loads(fabric: Fabric, load: ArrayLike) -> Floats:
 
 
 def positions(fabric: Fabric) -> Floats:
-    """Where to draw each node, shape (nodes, 2): x from 0 to 1, y its tier.
+    """Place of each node in the drawing, shape (nodes, 2): x from 0 to 1, y its tier.
 
     Nodes of a row stand evenly, in the order of what hangs below them.
     """

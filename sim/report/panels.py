@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sim.report.answer_table import label
+from sim.report.chrome_trace import disjoint_lanes
 from sim.report.numbers import milliseconds, rate, rate_unit
-from sim.report.trace import disjoint_lanes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """Keys of states that do not fit into a GPU: a host's memory and disk, and a scenario's offload.
 
-`harp.angelptm.plan` decides which page moves when, for the simulator as for the runtime.
+`harp.angelptm.page_plan` decides which page moves when, for the simulator as for the runtime.
 """
 
 from typing import Annotated, Literal

@@ -146,7 +146,7 @@ def _fits_experts(workload: Workload, layout: Parallel, where: _Where) -> Iterat
 
 
 def _fits_hiding(workload: Workload, scenario: Scenario, path: Path) -> Iterator[Problem]:
-    """What hides tokens that travel to experts needs such tokens."""
+    """Check that tokens are sent to experts where a key hides their exchange."""
     keys = [key for key in ("expert_chunks", "expert_overlap")
             if key in scenario.model_fields_set and getattr(scenario, key) not in (1, "none")]
     layers = workload.network.layers
@@ -155,7 +155,7 @@ def _fits_hiding(workload: Workload, scenario: Scenario, path: Path) -> Iterator
     if not any(layer.dispatches_tokens for layer in layers):
         says, allowed = f"model {workload.network.name} has no experts", "a model that has some"
     elif scenario.layout.is_sharded:
-        says = f"with {scenario.layout.shard} experts are gathered, and no token travels"
+        says = f"with {scenario.layout.shard} experts are gathered, and no token is sent"
         allowed = "another shard"
     elif "expert_overlap" in keys and workload.accumulation == 1:
         keys, says = ["expert_overlap"], "a step of one micro-step has no other to compute"

@@ -40,7 +40,7 @@ class Parallel(Model):
     """What the copies keep only a share of: zero1 optimizer states, zero2 gradients as well, fsdp
     parameters as well, and hsdp as fsdp, but within groups, with copies between them."""
     replicate: Count | None = None
-    """Groups of hsdp (torchtitan's data_parallel_replicate_degree), each of which has all
+    """Groups of hsdp (torchtitan's data_parallel_replicate_degree), and each group has all
     parameters in shards; one a host where not given."""
 
     @model_validator(mode="after")

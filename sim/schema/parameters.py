@@ -144,11 +144,11 @@ class FrameworkSet(Model):
     overlap: ShareParameter | None = None
     """Share of the backward pass in which communication can run."""
     slowdown: FactorParameter | None = None
-    """Factor by which the backward pass takes longer while a collective runs beside it."""
+    """Time of the backward pass while a collective runs beside it, over its time alone."""
     jitter: ShareParameter | None = None
     """Standard deviation of a rank's compute time; a step waits for the slowest rank."""
     contention: ShareParameter | None = None
-    """Share by which compute takes longer where several GPUs of a host train; where not given,
+    """Share of time that compute takes longer where several GPUs of a host train; where not given,
     none."""
     selection_per_element: TimeParameter | None = None
     """GPU seconds per gradient element that top-k examines."""

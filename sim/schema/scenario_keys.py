@@ -171,7 +171,7 @@ class Light(Model):
     LIGHT_TOPK_FP16: Switch | None = None
     """1: send the values as fp16."""
     LIGHT_BITS: Literal[2, 4, 8, 32] | None = None
-    """Bits in which a value of a large buffer of float32 travels; 32: whole."""
+    """Bits in which a value of a large buffer of float32 is sent; 32: whole."""
     LIGHT_BITS_RING: Switch | None = None
     """1: send these bits around a ring of all ranks, in place of each to each other one."""
     LIGHT_SMALL_THRESHOLD: Threshold | None = None
@@ -206,7 +206,7 @@ class Scenario(Model):
     routing."""
     expert_chunks: Annotated[Count, Field(le=64)] = 1
     """Number of parts into which a GPU cuts its tokens. Experts compute on one part while another
-    travels, as in AngelPTM's layer (4 there by default). With 1 experts wait for all tokens."""
+    is sent, as in AngelPTM's layer (4 there by default). With 1 experts wait for all tokens."""
     expert_overlap: Literal["none", "micro-steps"] = "none"
     """Overlap of experts' all-to-alls with compute. With micro-steps they run beside the compute
     of another micro-step, and only the last micro-step waits for them (DualPipe; Megatron's

@@ -38,8 +38,8 @@ def check_resources(topology: Topology) -> Iterator[Problem]:
     if total > MOST_RESOURCES:
         largest = max(parts, key=parts.__getitem__)
         yield Problem(f"{total:,} resources (links and caps of hosts and GPUs)", path=largest,
-                      allowed=f"at most {MOST_RESOURCES:,}, of which there would be "
-                      f"{parts[largest]:,} here")
+                      allowed=f"at most {MOST_RESOURCES:,}; this part of the file alone makes "
+                      f"{parts[largest]:,}")
     links, leaves = parts["fabric",], _leaves(topology)
     if links * leaves > MOST_NEXT_HOPS:
         yield Problem(f"{links:,} links between switches and {leaves:,} leaves",

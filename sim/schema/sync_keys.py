@@ -29,7 +29,7 @@ class Sync(Model):
     fragments: Count = 1
     """Parts of the model, sent in turn."""
     delay: Annotated[int, Strict(), Field(ge=0)] = 0
-    """Steps for which a part travels while the islands go on; 0: they wait for it."""
+    """Steps during which a part is sent while the islands go on; 0: they wait for it."""
     topk: Count = 64
     """Values of each chunk that SparseLoCo sends."""
     chunk: Count = 4096

@@ -214,7 +214,7 @@ def _read(path: Path) -> TransformerKeys:
 
 
 def _field(config: dict[str, Any], value: Any) -> str:
-    """Name the field that a refused value comes from, as far as it can be told."""
+    """Name the field that a refused value comes from, where it is known."""
     inner = config.get("text_config")
     fields = {**config, **inner} if isinstance(inner, dict) else config
     names = [name for name, given in fields.items() if given is value]

@@ -46,7 +46,7 @@ MEANINGS = {
         "overlap": "share of the backward pass in which communication can run",
         "slowdown": "factor on the backward pass while a collective runs beside it",
         "jitter": "standard deviation of a rank's compute time; a step waits for the slowest rank",
-        "contention": "share by which compute takes longer where several GPUs of a host train",
+        "contention": "share of time that compute takes longer where several GPUs of a host train",
         "scatter_per_element": "GPU time per received element of top-k that is added",
         "selection_per_element": "GPU time per gradient element that top-k examines",
         "cast_per_element": "GPU time per element for a cast between fp32 and fp16",

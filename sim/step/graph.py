@@ -17,7 +17,7 @@ stage 3: ibid., section 7.2.2). The GPU lays out what was gathered, and what wil
 (`sim.step.states`). The next unit is gathered while one computes,
 and no earlier: one unit is ahead (`forward_prefetch` and `BACKWARD_PRE` of Zhao et al., VLDB 2023,
 section 3.3). A model without blocks is a single unit, as in FSDP without a wrapping policy. Experts
-are gathered like all else, so that no token travels. Hybrid
+are gathered like all else, so that no token is sent. Hybrid
 sharding gathers within hosts, and averages what has been scattered between them (ibid., section
 3.2.2). In a pipeline parameters are gathered once a step and kept (as torchtitan does), and
 gradients scattered once.
@@ -65,15 +65,15 @@ if TYPE_CHECKING:
 
 
 Kind = Literal["forward", "backward", "settle", "exchange", "reduce", "collect", "spread", "send",
-               "again", "bubble", "page", "average", "gather", "scatter", "backlog", "travel"]
+               "again", "bubble", "page", "average", "gather", "scatter", "backlog", "overlapped"]
 ON_GPU = frozenset({"forward", "backward", "settle", "exchange", "reduce", "collect", "spread",
                     "send", "again", "bubble", "page"})
 """Kinds that the GPU does or waits for; the others run beside it."""
 
 
-def outlives(kind: Kind) -> bool:
+def may_outlast(kind: Kind) -> bool:
     """Whether what runs beside the GPU may still do so when its micro-step ends."""
-    return kind not in ON_GPU and kind != "travel"
+    return kind not in ON_GPU and kind != "overlapped"
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Operation:
     - forward, backward: arithmetic of ``seconds``;
     - settle: the GPU gives back the time that collectives took of it;
     - exchange: an all-to-all of ``size`` bytes a rank, between experts or tables;
-    - travel: such an all-to-all beside the GPU, of a part of the tokens or while another
+    - overlapped: such an all-to-all beside the GPU, of a part of the tokens or while another
       micro-step computes;
     - reduce, collect, spread: an allreduce, allgather, reduce-scatter of ``size`` bytes of
       activations;
@@ -122,7 +122,7 @@ class Micro:
     ends: Literal["", "average", "scatter"] = ""
     """Fate of its gradients."""
     hides: bool = False
-    """Whether another micro-step computes while its tokens travel to experts and back."""
+    """Whether another micro-step computes while its tokens are sent to experts and back."""
 
     @property
     def is_quiet(self) -> bool:
@@ -155,7 +155,7 @@ def step_graph(recipe: Recipe, work: Pass, groups: Groups, *, alike: bool = True
         before = len(graph)
         _micro_step(graph, recipe, work, groups, micro)
         if lag is not None:
-            graph[before:] = [replace(done, after=(*done.after, lag)) if outlives(done.kind)
+            graph[before:] = [replace(done, after=(*done.after, lag)) if may_outlast(done.kind)
                               else done for done in graph[before:]]
         if times > 1 and alike:
             graph.append(Operation("again", f"{times - 1} more micro-steps", size=times - 1,
@@ -176,7 +176,7 @@ def step_graph(recipe: Recipe, work: Pass, groups: Groups, *, alike: bool = True
 
 def _backlog(graph: list[Operation], before: int, times: int) -> int | None:
     """Append the unsent traffic of ``times`` micro-steps like the last; return its number."""
-    sent = [number for number, done in enumerate(graph) if outlives(done.kind)]
+    sent = [number for number, done in enumerate(graph) if may_outlast(done.kind)]
     earlier = [number for number in sent if number < before]
     if not earlier or earlier == sent:  # the first micro-steps, or quiet ones
         return None
@@ -294,13 +294,13 @@ def _exchanging(graph: list[Operation], groups: Groups, kind: Kind, work: Work,
     graph.append(Operation(kind, f"{work.name} begins"))
     begun = len(graph) - 1
     names = [f"{work.name} {number + 1} of {work.chunks}" for number in range(work.chunks)]
-    graph += [Operation("travel", f"{name} in", size=-(-work.before_bytes // work.chunks),
+    graph += [Operation("overlapped", f"{name} in", size=-(-work.before_bytes // work.chunks),
                         after=(begun,), group=group) for name in names]
     back = []
     for number, name in enumerate(names, start=1):
         graph.append(Operation(kind, name, work.seconds / work.chunks, after=(begun + number,)))
-        graph.append(Operation("travel", f"{name} out", size=-(-work.after_bytes // work.chunks),
-                               after=(len(graph) - 1,), group=group))
+        graph.append(Operation("overlapped", f"{name} out", after=(len(graph) - 1,),
+                               size=-(-work.after_bytes // work.chunks), group=group))
         back.append(len(graph) - 1)
     graph.append(Operation(kind, f"{work.name} ends", after=tuple(back)))
 
@@ -311,13 +311,13 @@ def _hide_exchanges(graph: list[Operation], first: int) -> None:
     Meanwhile the GPU computes another micro-step. The tokens of that one have arrived.
     """
     begun = tuple(number for number, done in enumerate(graph[:first]) if done.kind in ON_GPU)[-1:]
-    travel = {number for number, done in enumerate(graph[first:], first)
-              if done.kind in ("exchange", "travel")}
+    hidden = {number for number, done in enumerate(graph[first:], first)
+              if done.kind in ("exchange", "overlapped")}
     for number, done in enumerate(graph[first:], first):
-        graph[number] = (replace(done, kind="travel", after=begun) if number in travel else
+        graph[number] = (replace(done, kind="overlapped", after=begun) if number in hidden else
                          replace(done, after=tuple(each for each in done.after
-                                                   if each not in travel)))
-    graph.append(Operation("backward", "tokens of experts", after=tuple(sorted(travel))))
+                                                   if each not in hidden)))
+    graph.append(Operation("backward", "tokens of experts", after=tuple(sorted(hidden))))
 
 
 def _exchange(name: str, nbytes: int, group: Group) -> list[Operation]:

@@ -76,7 +76,7 @@ class Moving(NamedTuple):
 
 
 def widened(recipe: Recipe, layer: Layer) -> float:
-    """How many times as long a layer's products take as at the rate of the precision."""
+    """Time of a layer's products over that at the rate of the precision."""
     narrow = block_of(layer) and not layer.name.endswith(nn.SCORES)
     return 1.0 if narrow else recipe.left_wide
 

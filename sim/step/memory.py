@@ -14,8 +14,8 @@ but a block's input, and needs one block whole at a time. A gated network keeps 
 inner width (gate, up, product). The logits are kept in 4 bytes each (ibid., section 4.3).
 
 The first stage of 1F1B keeps p micro-steps, and with v pieces a stage 1 + (p - 1)/(p v) times as
-much (ibid., section 4.2.3); stage i keeps p - i. Where the tokens of experts travel beside another
-micro-step, that is one more (DeepSeek-V3's report, arXiv 2412.19437, table 2).
+much (ibid., section 4.2.3); stage i keeps p - i. Where the tokens of experts are sent beside
+another micro-step, that is one more (DeepSeek-V3's report, arXiv 2412.19437, table 2).
 
 Buffers: the largest unit three times (two gathered ones and a gradient) where parameters are
 gathered; the gradients once more where DDP copies them into buckets (PyTorch's
@@ -65,7 +65,7 @@ class Held(NamedTuple):
 
 
 def held_of(recipe: Recipe, groups: Groups, stage: Model) -> Held:
-    """What a GPU holds of a stage before anything is shared out."""
+    """Memory of a stage on a GPU before anything is shared out."""
     layout = recipe.layout
     copies = groups.size("shard" if layout.shard == "hsdp" else "replicas")
     return Held(-(-stage.replicated // layout.tensor), -(-stage.spread // spread_over(

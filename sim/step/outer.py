@@ -28,9 +28,9 @@ Islands are as slow as their slowest GPU in each step, and wait for the slowest 
 they meet: over a round deviations of islands average out, so a step of all is longer by the largest
 of M deviations over the square root of the round's steps.
 
-A step in which nothing is sent, travels or ends is like every other such step, so it is simulated
-once. As many steps as the delay are simulated before the round that counts, so that what is under
-way when it begins is.
+A step in which no part begins, is being sent or ends is like every other such step, so it is
+simulated once. As many steps as the delay are simulated before the round that counts, so that what
+is under way when it begins is.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Waiting times of a step with its states in pages over device, host and disk.
 
-The plan is the runtime's: `harp.angelptm.plan`, for a trace that is made of the model's layers. As
-in the runtime (`harp.angelptm.steps`), a forward pass touches a layer's parameters, a backward pass
-its gradients as well, and `harp.angelptm.trace` says when gradients are reduced and chunks updated.
-The first steps may end with pages in new tiers; then a plan returns, and serves all steps that
-follow. `harp.angelptm.plan.estimate` gives the times. So what the simulator leaves out is what that
-leaves out: copies that slow computing down, and disks whose reads slow writes down (a page's read
-and write take the mean of both rates here).
+The plan is the runtime's: `harp.angelptm.page_plan`, for a trace that is made of the model's
+layers. As in the runtime (`harp.angelptm.steps`), a forward pass touches a layer's parameters, a
+backward pass its gradients as well, and `harp.angelptm.step_trace` says when gradients are reduced
+and chunks updated. The first steps may end with pages in new tiers; then a plan returns, and serves
+all steps that follow. `harp.angelptm.page_plan.estimate` gives the times. So what the simulator
+leaves out is what that leaves out: copies that slow computing down, and disks whose reads slow
+writes down (a page's read and write take the mean of both rates here).
 
 Several ranks share all pages, and gather and reduce them one after the other, as the runtime does
 (`Exchanges`). So each takes the time that its collective has alone on the network.
@@ -22,8 +22,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from harp.angelptm.pages import Layout, whole_page
-from harp.angelptm.plan import (
+from harp.angelptm.page_plan import (
     RESERVE,
     Capacities,
     Event,
@@ -36,7 +35,8 @@ from harp.angelptm.plan import (
     first_placement,
     plan,
 )
-from harp.angelptm.trace import Work, make_trace
+from harp.angelptm.pages import Layout, whole_page
+from harp.angelptm.step_trace import Work, make_trace
 from sim.step.compute import NONE, backward_s, forward_s
 from sim.step.kernels import moving
 
@@ -72,7 +72,7 @@ class Tiers:
 
 @dataclass(frozen=True)
 class Exchanges:
-    """How several ranks share pages."""
+    """Sharing of pages among ranks."""
 
     ranks: int
     stage: int
@@ -83,7 +83,7 @@ class Exchanges:
 
 @dataclass(frozen=True)
 class Waits:
-    """What the GPU waits for in a micro-step."""
+    """Waits of the GPU in a micro-step."""
 
     forward_s: tuple[float, ...]
     """Before each layer, in forward order."""
@@ -107,7 +107,7 @@ class Paging:
 
 def paged(recipe: Recipe, flops: float, tiers: Tiers,
           exchanges: Exchanges | None = None) -> Paging:
-    """Plan the steps of a model. Raises `harp.angelptm.plan.CapacityError`."""
+    """Plan the steps of a model. Raises `harp.angelptm.page_plan.CapacityError`."""
     layout = _layout(recipe, tiers, exchanges.ranks if exchanges else 1)
     page = layout.page_bytes
     enough = layout.pages + SPARE  # a tier that holds all pages is as good as a larger one

@@ -11,7 +11,7 @@ from harp.collectives.alltoallv import dispatch
 from harp.collectives.choice import Rates
 from harp.collectives.choice import choose as choose_way
 from harp.collectives.even_routing import even_blocks
-from harp.collectives.few_bits import BITS
+from harp.collectives.few_bits_plan import BITS
 from harp.collectives.protocol import SIMPLE
 from harp.collectives.registry import make_plan
 from harp.lightcc.policy import FP16_BYTES, FP32_BYTES, allreduce_path
@@ -41,7 +41,7 @@ ALLTOALL_PLANS = {"direct": "alltoall", "hierarchical": "hierarchical-alltoall"}
 
 
 class Chosen(NamedTuple):
-    """How a buffer travels."""
+    """The algorithm and format in which a buffer is sent."""
 
     plan: Plan
     protocol: Protocol = SIMPLE
@@ -67,7 +67,7 @@ class Recipe:
     host_group: int = 1
     """Ranks of a host; where hosts differ, of the largest group that fills every one of them."""
     fp16: bool = False
-    """Gradients travel as fp16."""
+    """Gradients are sent as fp16."""
     gradient_bytes: int = FP32_BYTES
     """Bytes of a gradient element as the backward pass leaves it."""
     fusion: str = "cycle"
@@ -76,23 +76,23 @@ class Recipe:
     cycle_s: float = 1e-3
     streams: int = 1
     alltoall: str = "direct"
-    """How experts exchange activations (`sim.schema.scenario_keys`)."""
+    """Exchange of activations between experts (`sim.schema.scenario_keys`)."""
     expert_chunks: int = 1
-    """Parts of a GPU's tokens: experts compute on one while others travel."""
+    """Parts of a GPU's tokens: experts compute on one while others are sent."""
     expert_overlap: str = "none"
-    """Whether tokens travel while another micro-step computes (``micro-steps``)."""
+    """Whether tokens are sent while another micro-step computes (``micro-steps``)."""
     rates: Rates = field(default_factory=Rates)
     """Rates of hosts and network that choose an algorithm."""
     layout: Parallel = field(default_factory=Parallel)
-    """How the model is split."""
+    """Split of the model."""
     accumulation: int = 1
     """Micro-steps of ``batch`` samples whose gradients add up before they are averaged."""
     recompute: str = "none"
-    """What the backward pass computes again (`sim.schema.scenario_keys`)."""
+    """Parts that the backward pass computes again (`sim.schema.scenario_keys`)."""
     precision: str = "fp32"
     """Type of matrix products."""
     left_wide: float = 1.0
-    """How many times as long a product takes that the precision leaves in 16 bits."""
+    """Time of a product that the precision leaves in 16 bits, over that at the precision's rate."""
     flash: bool = True
     """Whether attention keeps no scores."""
     kernels: str = "fused"
@@ -100,9 +100,9 @@ class Recipe:
     moved: float = math.inf
     """Bytes/s of a GPU's memory: the rate of kernels with few FLOPs."""
     paging: Paging | None = None
-    """Where states are in pages beyond the GPU's memory: what the step waits for."""
+    """Waits of the step where states are in pages beyond the GPU's memory."""
     placement: Placement | None = None
-    """Where ranks lie; None for a job of one GPU."""
+    """Places of ranks; None for a job of one GPU."""
     place: Callable[[Ints], Placement] | None = None
     """Lays some of the ranks, which are a communicator of their own."""
 
@@ -171,7 +171,7 @@ def share_plan(recipe: Recipe, groups: Groups, collective: str, elements: int,
 
 def activation_plan(recipe: Recipe, groups: Groups, collective: str, nbytes: int,
                     group: Group) -> Chosen:
-    """How a group adds up, gathers or scatters ``nbytes`` bytes."""
+    """Plan with which a group adds up, gathers or scatters ``nbytes`` bytes."""
     unit = recipe.gradient_bytes
     if recipe.views is not None:
         each = groups.each(group) if collective == "allreduce" else 1

@@ -23,7 +23,7 @@ stand at the end of the step, outside a pipeline's bubble.
 
 Confidence: which kernels there are is published, in the sources named; that each moves its bytes
 once is assumed. Norms of gradients, clipping, zeroing, and DDP's own copies (``copy_per_element``)
-are not counted, nor are tables, of which few rows change.
+are not counted, nor are tables, since few of their rows change.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ step, at the pace of the slowest.
 Experts of a Mixture of Experts are spread over all GPUs of the job. An expert layer waits for an
 all-to-all before it (dispatch) and one after it (combine), and so does its backward pass, in which
 they run the other way. Their time is exposed, whatever else the network does meanwhile. With
-``expert_chunks`` a part of the tokens travels while experts compute on another.
+``expert_chunks`` a part of the tokens is sent while experts compute on another.
 
 Work that a collective puts on the GPU (top-k selection and scatter-add, casts) takes its time there
 and delays the backward pass by the same time, since the two share one GPU; where the host does it
@@ -120,7 +120,7 @@ COLLECTIVES = {"gather": "allgather", "scatter": "reduce-scatter", "reduce": "al
 
 
 class Mark(NamedTuple):
-    """Where in a step an operation began."""
+    """Begin of an operation within its step."""
 
     since_s: float
     spans: int
@@ -176,7 +176,7 @@ class Job:
         self._marks: dict[int, Mark] = {}
         self._once_s: dict[int, float] = {}
         self._done_s: dict[int, float] = {}
-        """When each collective of the step ended."""
+        """End of each collective of the step."""
         self._waited = {number for done in self.graph for number in done.after}
         self._exchange_track = f"{track}/alltoall"
         self._chunks = Streams(env, [f"{track}/experts"])
@@ -231,7 +231,7 @@ class Job:
 
     @property
     def stretch(self) -> float:
-        """How much longer compute takes than alone, since a step waits for the slowest rank."""
+        """Extra time of compute, since a step waits for the slowest rank."""
         return self._stretch
 
     @property
@@ -348,7 +348,7 @@ class Job:
         yield from self._run_groups(Chosen(plan), self._members(plan.name, operation.group),
                                     Timeline(self.env, self.record, track), operation.name)
 
-    def _travel(self, operation: Operation) -> Process:
+    def _overlapped_exchange(self, operation: Operation) -> Process:
         """All-to-all of a chunk of tokens, behind those that were begun before."""
         stream = yield from self._chunks.take()
         self._count_running(1)
@@ -400,8 +400,8 @@ class Job:
             line.transfer(operation.name, since_s, [(since_s, limit)])  # as what it repeats
             done[number].succeed()
             return
-        if operation.kind == "travel":
-            yield from self._travel(operation)
+        if operation.kind == "overlapped":
+            yield from self._overlapped_exchange(operation)
             done[number].succeed()
             return
         if operation.delay_s > 0:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sim.sweeps.executor import each_outcome
-from sim.sweeps.table import OF_ROWS, non_dominated
+from sim.sweeps.result_table import OF_ROWS, non_dominated
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,7 +45,7 @@ class Tried:
 
     choice: Choice
     row: dict[str, Any]
-    """Cells under `sim.sweeps.table.OF_ROWS`."""
+    """Cells under `sim.sweeps.result_table.OF_ROWS`."""
 
     @property
     def speed(self) -> float:
@@ -70,7 +70,7 @@ class Search:
 
 @dataclass(frozen=True)
 class Means:
-    """Where a search runs, and for how long."""
+    """Place and duration of a search."""
 
     budget_s: float
     workers: int | None = None

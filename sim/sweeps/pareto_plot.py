@@ -21,12 +21,12 @@ from sim.report.panels import (
     literal,
 )
 from sim.report.plot import DATELESS
-from sim.sweeps.table import objective_values
+from sim.sweeps.result_table import objective_values
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from sim.sweeps.table import SweepTable
+    from sim.sweeps.result_table import SweepTable
 
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION, YELLOW, GREY)
 

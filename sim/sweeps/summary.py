@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from sim.report.numbers import rate
 from sim.report.screen import fit, grid, show, text_column
-from sim.sweeps.table import idle_keys
+from sim.sweeps.result_table import idle_keys
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from sim.sweeps.table import SweepTable
+    from sim.sweeps.result_table import SweepTable
 
 MOST_LINES = 12
 

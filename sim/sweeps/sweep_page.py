@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from harp.html_page.tables_page import Part, tables_html
 from sim.report.panels import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION, YELLOW
-from sim.sweeps.table import objective_values
+from sim.sweeps.result_table import objective_values
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sim.sweeps.table import SweepTable
+    from sim.sweeps.result_table import SweepTable
 
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION, YELLOW, GREY)
 AFTER_KEYS = ("scenario", "gpus", "images_per_s", "step_ms", "efficiency", "p10_images_per_s",

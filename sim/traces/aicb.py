@@ -48,7 +48,7 @@ class _Part(NamedTuple):
 
 
 class _Split(NamedTuple):
-    """How many ranks share what."""
+    """Sizes of the groups of ranks."""
 
     ranks: int
     tensor: int

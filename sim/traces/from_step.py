@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from harp.lightcc.policy import FP16_BYTES
 from sim.schema.errors import Problem
-from sim.step.graph import ON_GPU, outlives, step_graph
+from sim.step.graph import ON_GPU, may_outlast, step_graph
 from sim.step.outer import OuterJob
 from sim.step.recipe import choose_plan
 from sim.traces.chakra_format import (
@@ -47,7 +47,7 @@ VERSION = "0.0.4"
 """Of the schema, as Chakra's own generators write it."""
 NAMES = {"average": "all-reduce", "reduce": "all-reduce", "gather": "all-gather",
          "collect": "all-gather", "scatter": "reduce-scatter", "spread": "reduce-scatter",
-         "exchange": "all-to-all", "travel": "all-to-all"}
+         "exchange": "all-to-all", "overlapped": "all-to-all"}
 """Chakra's collective of each kind of operation."""
 SHARED: tuple[Group, ...] = ("replicas", "shard", "copies")
 """Groups whose ranks have a tensor-parallel share of the elements each."""
@@ -139,17 +139,17 @@ class _Rank:
         self.made: list[Node] = []
         self.last: int | None = None
         """Node of the chain of the GPU."""
-        self.travelled: list[int] = []
+        self.overlapped: list[int] = []
         """The last all-to-all of a chunk of tokens, which the next one waits for."""
         self.beside: list[int] = []
         self.ready: dict[int, float] = {}
-        """When each of them asks for a stream, if the GPU never waits."""
+        """Time at which each of them asks for a stream, if the GPU never waits."""
         self.late: list[tuple[Operation, list[int]]] = []
         """Averages, which may wait before they are launched, and what completes them."""
         self.idle_s = 0.0
         """Time beyond the GPU's last operation in which the CPU waits for such."""
         self.chain: dict[int, float] = {}
-        """When each node of the chain ends, if the GPU never waits."""
+        """End of each node of the chain, if the GPU never waits."""
         self.whole_s = 0.0
         self.whole_us = 0
 
@@ -188,9 +188,9 @@ class _Rank:
         if operation.kind in ON_GPU:
             self.last = self._collective(operation, ranks, self._chain(after))
             return self.last
-        if operation.kind == "travel":
-            self.travelled = [self._collective(operation, ranks, [*after, *self.travelled])]
-            return self.travelled[0]
+        if operation.kind == "overlapped":
+            self.overlapped = [self._collective(operation, ranks, [*after, *self.overlapped])]
+            return self.overlapped[0]
         if operation.kind == "average":  # which nothing but the end of the step waits for
             self.late.append((operation, after))
             return None
@@ -253,7 +253,7 @@ class _Rank:
     def _bytes(self, operation: Operation) -> int:
         """Bytes of the whole: of gradients or parameters, or activations as they are."""
         recipe = self.job.recipe
-        if not outlives(operation.kind):
+        if not may_outlast(operation.kind):
             return operation.size
         elements = operation.size
         if operation.group in SHARED:

@@ -66,7 +66,7 @@ class RankTime:
     """Times of one rank, in seconds."""
 
     total_s: float
-    """When its last operation ended."""
+    """End of its last operation."""
     compute_s: float
     """Its GPU's compute."""
 
@@ -83,7 +83,7 @@ class Replay:
     ranks: tuple[RankTime, ...]
     spans: tuple[Span, ...]
     breakdown: Breakdown
-    """Where the time of the rank goes that is done last."""
+    """Parts of the time of the rank that is done last."""
     links: LinkUse | None
     notes: tuple[str, ...]
     effort: int
@@ -91,13 +91,13 @@ class Replay:
 
     @property
     def total_s(self) -> float:
-        """When the last rank is done."""
+        """End of the last rank."""
         return max((rank.total_s for rank in self.ranks), default=0.0)
 
 
 @dataclass(frozen=True)
 class Means:
-    """How traces are replayed."""
+    """Settings of a replay."""
 
     fidelity: str = "flow"
     """``flow`` or ``packet``."""

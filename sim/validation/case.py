@@ -88,7 +88,7 @@ class Figure(Model):
 
     @property
     def quantity(self) -> str:
-        """Which of `QUANTITIES` it gives."""
+        """The one of `QUANTITIES` that it gives."""
         return next(name for name in QUANTITIES if getattr(self, name) is not None)
 
     @property

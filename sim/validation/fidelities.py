@@ -23,6 +23,7 @@ from harp.cli.io import write_bytes, write_text
 from harp.collectives.collective_plan import Plan, Stage
 from harp.collectives.ir import Buffer, Op, Phase, Transfers
 from harp.collectives.registry import make_plan
+from harp.provenance import dated
 from sim.cluster.cluster import Cluster
 from sim.cluster.placement import choose_gpus, common_group, place
 from sim.network.fidelity import make_network, wall_clock
@@ -357,8 +358,8 @@ def write_compared(rows: Sequence[Compared], page: Path) -> None:
     lines += [f"| {row.case.name} | {_us(row.flow_s)} | {_us(row.packet_s)} | "
               f"{percent(row.error, sign=True)} | {_reason(row)} | {_without(row)} |"
               for row in rows]
-    write_text(str(page), "\n".join([INTRODUCTION, summary_line(rows), "", picture, "", *lines,
-                                     ""]))
+    write_text(str(page), "\n".join([INTRODUCTION, dated(measured=False), summary_line(rows), "",
+                                     picture, "", *lines, ""]))
 
 
 def summary_line(rows: Sequence[Compared]) -> str:

@@ -13,6 +13,7 @@ from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from harp.cli.io import write_bytes, write_text
+from harp.provenance import dated
 from sim.cluster.cluster import Cluster
 from sim.report.numbers import percent
 from sim.report.screen import grid, show, text_column
@@ -148,7 +149,7 @@ def write_compared(rows: Sequence[LabCompared], page: Path) -> None:
     lines += [f"| {row.case.name} | {_us(row.packet_s)} | {_us(row.lab_s)} | "
               f"{percent(row.error, sign=True)} | {row.case.note} |" for row in rows]
     picture = f"![Packet over laboratory of every row]({plot.name})"
-    text = [INTRODUCTION, summary_line(rows), "", picture, "", *lines, ""]
+    text = [INTRODUCTION, dated(measured=True), summary_line(rows), "", picture, "", *lines, ""]
     write_text(str(page), "\n".join(text))
 
 

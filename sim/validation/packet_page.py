@@ -70,10 +70,11 @@ def print_tables(tables: Sequence[Sequence[Row]], console: Console) -> None:
 def write_tables(tables: Sequence[Sequence[Row]], page: Path) -> None:
     """Write the page: closed forms first, then what was published."""
     from harp.cli.io import write_text
+    from harp.provenance import dated
 
     forms, published = tables
     write_text(str(page), "\n".join([
-        INTRODUCTION, FORMS, *_table(forms, "form", "expected"), "",
+        INTRODUCTION, dated(measured=False), FORMS, *_table(forms, "form", "expected"), "",
         PUBLISHED, *_table(published, "figure", "theirs"), ""]))
 
 

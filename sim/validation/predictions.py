@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from harp.cli.io import write_bytes, write_text
+from harp.provenance import dated
 from sim.answer.collective_bench import measure
 from sim.answer.hidden import uncover
 from sim.answer.scenario import Settings, run_scenario
@@ -50,7 +51,7 @@ class Prediction:
     case: str
     source: str
     number: int
-    """Which of the case's figures it is."""
+    """Number of the figure in its case."""
     figure: Figure
     value: float
     low: float
@@ -376,7 +377,8 @@ def write_page(rows: Sequence[Prediction], path: Path) -> None:
 
 def page(rows: Sequence[Prediction], plot: str) -> str:
     """Return the page's text."""
-    parts = [INTRODUCTION, "".join(f"- {line}\n" for line in summary_lines(rows)),
+    parts = [INTRODUCTION, dated(measured=False),
+             "".join(f"- {line}\n" for line in summary_lines(rows)),
              f"![Prediction over measurement of every row]({plot})\n", _table(rows)]
     parts.append(REMARKS)
     first = first_lines(rows)

@@ -61,7 +61,7 @@ def horovod_buckets(nbytes: ArrayLike, ready_s: ArrayLike, *, threshold_bytes: i
 
     ``nbytes`` and ``ready_s`` have shape (tensors,), in the order of the backward pass. Ticks come
     at whole multiples of ``cycle_s``; with ``cycle_s`` 0 a tensor is seen the moment it is ready. A
-    tensor larger than ``threshold_bytes`` travels alone, so a threshold of 0 fuses nothing. Raises
+    tensor larger than ``threshold_bytes`` is sent alone, so a threshold of 0 fuses nothing. Raises
     `ValueError` for empty tensors, times below 0 and shapes that differ.
     """
     sizes, ready = _check(nbytes, ready_s)

@@ -48,7 +48,7 @@ def _text_model(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _whole(value: Any, name: str) -> int:
-    """A number that is reckoned with here; all others go as they are to who checks the keys."""
+    """A number that is reckoned with here; all others go as they are to the check of the keys."""
     if type(value) is not int:
         raise ValueError(f"{name} is no whole number")
     return value

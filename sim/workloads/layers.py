@@ -136,7 +136,7 @@ def embedding(name: str, rows: int, width: int) -> Layer:
 
 
 def spread_tables(name: str, rows: int, width: int, lookups: int) -> Layer:
-    """Tables of ``rows`` vectors over all GPUs, of which a sample looks up ``lookups``."""
+    """Tables of ``rows`` vectors over all GPUs; a sample looks up ``lookups`` of them."""
     return Layer(name, alltoall_elements=lookups * width, lookups=lookups,
                  expert_tensors=(Tensor(f"{name}.weight", rows * width),))
 

@@ -23,7 +23,7 @@ class Model:
     sample: str
     """Name of one sample, e.g. ``image of 224x224`` or ``sequence of 128 tokens``."""
     source: str
-    """Where the shapes come from."""
+    """Source of the shapes."""
     activations: int = 0
     """Elements that go from one block to the next for one sample; 0 where blocks differ."""
     tokens: int = 0

@@ -5,7 +5,7 @@ numbers are not, so a model of any size takes no memory to speak of. A layer is 
 parameters, or that multiplies matrices by itself; what the pass says of each:
 
 - FLOPs of matrix products and convolutions, by torch's ``FlopCounterMode`` (a multiply-add is two).
-  The backward pass is counted node by node of the autograd graph, each of which belongs to the
+  The backward pass is counted node by node of the autograd graph. Each node belongs to the
   module that made it, so that frozen parameters and inputs without gradient cost what they cost.
 - Parameters, in the reverse of the order in which their gradients are complete. A tied parameter
   belongs to the first module that has it, and is complete when the last use of it is.
@@ -142,9 +142,9 @@ class _Counts:
     forward_s: float = 0.0
     backward_s: float = 0.0
     entered: int = 0
-    """When it was first called, among all modules."""
+    """Its place in the order of first calls."""
     computed: int | None = None
-    """When it first used its parameters or multiplied."""
+    """Its place in the order of first use of parameters, or multiplication."""
     kept_first: int | None = None
 
     def take(self, other: _Counts) -> None:
@@ -170,7 +170,7 @@ class _Watch:
         self._blocks = dict.fromkeys(_blocks(module), -1)
         """Elements that come into each block."""
         self._ready: dict[str, int] = {}
-        """When each parameter's gradient was complete."""
+        """Place of each parameter in the order of complete gradients."""
         self._stack: list[str] = []
         self._called: list[str] = []
         """Modules in the order of their calls."""

@@ -10,7 +10,7 @@ import pytest
 from rich.progress import Progress
 from torch.utils.file_baton import FileBaton
 
-from bench import peers
+from bench import peer_environment
 from bench.angelptm import control_group, peer
 from bench.arms import Bench, Sample
 from bench.comparison import ArmRow, run_group
@@ -46,11 +46,11 @@ def test_a_row_with_another_peer_is_judged_by_that_one():
 
 def test_an_environment_that_cannot_be_made_is_the_peers_error(monkeypatch, tmp_path):
     """The registry's own sentence is what the row says."""
-    monkeypatch.setattr(peers, "folder_of", lambda name: tmp_path / name)
-    monkeypatch.setattr(peers, "run", lambda command, *_: subprocess.CompletedProcess(
+    monkeypatch.setattr(peer_environment, "folder_of", lambda name: tmp_path / name)
+    monkeypatch.setattr(peer_environment, "run", lambda command, *_: subprocess.CompletedProcess(
         command, 1, "", "warning: slow\n[rank0]: ERROR: No matching distribution found\n\n"))
     with pytest.raises(PeerError, match=r"^ERROR: No matching distribution found$"):
-        peers.installed("other", "other==1")
+        peer_environment.installed("other", "other==1")
 
 
 def test_an_environment_is_made_once_for_what_it_has(monkeypatch, tmp_path):
@@ -62,9 +62,9 @@ def test_an_environment_is_made_once_for_what_it_has(monkeypatch, tmp_path):
         (tmp_path / "other").mkdir(exist_ok=True)
         return subprocess.CompletedProcess(command, 0, "", "")
 
-    monkeypatch.setattr(peers, "folder_of", lambda name: tmp_path / name)
-    monkeypatch.setattr(peers, "run", run)
-    make = peers.installed.__wrapped__
+    monkeypatch.setattr(peer_environment, "folder_of", lambda name: tmp_path / name)
+    monkeypatch.setattr(peer_environment, "run", run)
+    make = peer_environment.installed.__wrapped__
     for release in ("1", "1", "2"):
         assert make("other", f"other=={release} --no-deps", "more") == (
             tmp_path / "other" / "bin" / "python")

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from bench.__main__ import SUBJECTS, main, subject
 from bench.rows import Mistake, Row, select
-from harp.cli.program import run_program
+from harp.cli.standalone import run_program
 from tests.support import ROOT
 from tests.support.html_pages import Page
 

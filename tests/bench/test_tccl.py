@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from bench.store import Store
+from bench.row_store import Store
 from bench.tccl.features import (
     affinity_gain,
     faults_met,

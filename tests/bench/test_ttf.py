@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from bench.subject import BenchError, PeerError
-from bench.ttf import peers
+from bench.ttf import table_peers
 from bench.ttf.compile_rows import Reports
-from bench.ttf.recompiles import REPORTS
+from bench.ttf.recompile_reports import REPORTS
 from bench.ttf.ttf_rows import SUBJECT
 from tests.support.levels import long_except
 
@@ -64,9 +64,9 @@ def test_rows_of_peers_are_there_whatever_is_installed():
 
 def ask(monkeypatch, tmp_path, program):
     (tmp_path / "peer_loops.py").write_text(program)
-    monkeypatch.setattr(peers, "__file__", str(tmp_path / "peers.py"))
-    monkeypatch.setattr(peers, "installed", lambda *_: sys.executable)
-    with peers.peer("tfra", np.zeros((1, 2), np.int64), 5, 32) as asked:
+    monkeypatch.setattr(table_peers, "__file__", str(tmp_path / "table_peers.py"))
+    monkeypatch.setattr(table_peers, "installed", lambda *_: sys.executable)
+    with table_peers.peer("tfra", np.zeros((1, 2), np.int64), 5, 32) as asked:
         return asked("find", 0.25)
 
 

@@ -9,7 +9,7 @@
  *                             |
  *                             +-> memory of old frames -> sent again as they are, or forged
  *
- * Ghost knowledge travels with each frame, for the checks only: whether its header is one that
+ * Ghost knowledge goes with each frame, for the checks only: whether its header is one that
  * an end sealed (`forged` if not) and whether its payload is what was sent (`spoilt` if not).
  */
 #ifndef DST_LINK_H

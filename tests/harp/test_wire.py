@@ -36,7 +36,7 @@ patient = settings(deadline=None)  # the machine may be busy
 
 def c_key(key):
     value = ffi.new("struct harp_key *")
-    value[0] = lib.harp_key_read(key)
+    value.low, value.high = (int.from_bytes(half, "little") for half in (key[:8], key[8:]))
     return value
 
 

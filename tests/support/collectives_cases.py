@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 
-from harp.collectives.few_bits import BITS
+from harp.collectives.few_bits_plan import BITS
 from harp.collectives.registry import make_plan, plan_names
 
 if TYPE_CHECKING:

@@ -51,7 +51,7 @@ IN_SESSIONS = {
         "    if (chunk < chunks->low || chunks->done == chunks->low)\n",
         "    return false;\n    if (chunk < chunks->low || chunks->done == chunks->low)\n"),
     "CREDIT_OFF_BY_ONE": bug(
-        "one message more than the credit travels", "session/outbox.c",
+        "one message more than the credit is sent", "session/outbox.c",
         "    if (outbox->streamed)\n        return harp_before(number, credit) &&",
         "    if (number == credit)\n        return true;\n"
         "    if (outbox->streamed)\n        return harp_before(number, credit) &&"),

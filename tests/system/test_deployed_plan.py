@@ -20,7 +20,7 @@ from harp.collectives.registry import make_plan
 from harp.net import Engine
 from harp.routing.deployment import Deployment
 from harp.routing.hashes import NAMES, ROCE_PORT
-from harp.routing.jobs import Ranks, Wanted, plan_job, replan_job
+from harp.routing.jobs import Job, Ranks, Wanted, plan_job, replan_jobs
 from harp.routing.path_plan import PlanError
 from lab.namespace import why_unusable
 from lab.wiring import Wiring
@@ -206,7 +206,8 @@ def test_connections_follow_a_revision_around_a_dead_spine_and_lose_nothing(tmp_
         end = running.begin()
         wiring.shape(down.tolist(), share)
         less = fabric.without(down)
-        again = replan_job(less, ranks_of(made), Wanted(across(made), protocol=protocol), plan)
+        job = Job(ranks_of(made), Wanted(across(made), protocol=protocol))
+        again, = replan_jobs(less, [job], [plan])
         wiring.route(less)
         assert running.follow(again) == 1
         end()

@@ -266,7 +266,7 @@ def test_on_1g_an_average_in_each_step_takes_most_of_it_and_rare_ones_a_share():
     # A message of 28 bits for each of 64 among 4,096 values, from each of seven others.
     sparse_s = 7 * parameters * 116 / 4096 / line
     assert step_s("slow-8x1g", "SparseLoCo") == pytest.approx(compute_s + sparse_s / 30, rel=0.15)
-    # An eighth of 4 bytes a value travels while seven steps compute.
+    # An eighth of 4 bytes a value is sent while seven steps compute.
     assert average_s / 8 / 4 < 7 * compute_s
     assert step_s("slow-8x1g", "streaming int4") < 1.05 * compute_s
 
@@ -285,7 +285,7 @@ def test_three_continents_meet_over_the_slowest_link():
         local_s + direct_s / 100, rel=0.05)
     assert faster_exchange(parameters, [7, 4, 3], 8 * line, 0.08) == "ring"
     assert step_s("three-continents", "fp32") == pytest.approx(local_s + ring_s / 100, rel=0.05)
-    # A fifth of it travels while five steps compute.
+    # A fifth of it is sent while five steps compute.
     exposed_s = direct_s / 5 - 5 * local_s
     assert exposed_s > 0
     assert step_s("three-continents", "streaming") == pytest.approx(

@@ -10,12 +10,12 @@
 The example is one microbatch. Every rank has the model and calls this; the first one measures,
 and all take its cuts.
 
-    graph      operators with times and sizes
-    cuts       the best cuts: a pure function
-    program    a model as a graph, by torch.export or module by module
-    measure    the times
-    stage      a module for each stage, which relays what skips it
-    running    a rank's stages under torch.distributed.pipelining
+    graph             operators with times and sizes
+    cuts              the best cuts: a pure function
+    operator_program  a model as a graph, by torch.export or module by module
+    measure           the times
+    stage             a module for each stage, which relays values that skip it
+    running           a rank's stages under torch.distributed.pipelining
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from torch.utils import _pytree as pytree
 
 from harp.angelptm.stages.cuts import CutError, Cuts, Link, Memory, cut
 from harp.angelptm.stages.measure import measured
-from harp.angelptm.stages.program import by_modules, exported
+from harp.angelptm.stages.operator_program import by_modules, exported
 from harp.angelptm.stages.running import Running
 from harp.angelptm.stages.stage import Value, crossing, stage_module
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from torch import fx, nn
 
     from harp.angelptm.stages.graph import Graph
-    from harp.angelptm.stages.program import Program
+    from harp.angelptm.stages.operator_program import Program
 
 KINDS = ("operators", "layers", "modules")
 
@@ -59,7 +59,7 @@ class Pipeline:
 
     @property
     def stages(self) -> int:
-        """How many."""
+        """Their number."""
         return len(self.cuts.seconds)
 
     def module(self, stage: int) -> fx.GraphModule:

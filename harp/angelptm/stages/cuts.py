@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from harp.angelptm.plan import CapacityError
+from harp.angelptm.page_plan import CapacityError
 from harp.nearest import did_you_mean
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Cuts:
-    """Where a model is cut, and what is expected of it."""
+    """Cuts of a model, and the figures expected of it."""
 
     gaps: tuple[int, ...]
     """Boundaries from 0 to the end: one more than stages."""

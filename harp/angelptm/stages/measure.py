@@ -17,7 +17,7 @@ from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 from harp.angelptm.stages.graph import Graph, Operator
-from harp.angelptm.stages.program import Program, layer_of
+from harp.angelptm.stages.operator_program import Program, layer_of
 from harp.angelptm.stages.stage import Value
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from harp.angelptm.stages.graph import Graph
-    from harp.angelptm.stages.program import Program
+    from harp.angelptm.stages.operator_program import Program
 
 
 @dataclass(frozen=True)

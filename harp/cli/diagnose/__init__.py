@@ -1,10 +1,10 @@
 """``harp diagnose``: find the host, port, path or rank that slows down a running job.
 
-    snapshot.py   a host's counters, taken several times: the file that `harp diagnose` reads
-    exchange.py   the same over a TCP port, for clients that hold the token
-    legs.py       each direction of each path, as both of its ends counted it
-    symptoms.py   legs and receivers that do badly, with the evidence
-    suspects.py   the common cause of the symptoms, with a confidence
+    snapshot.py            a host's counters, taken several times: a file for `harp diagnose`
+    snapshot_exchange.py   the same over a TCP port, for clients that hold the token
+    legs.py                each direction of each path, as both of its ends counted it
+    symptoms.py            legs and receivers that do badly, with the evidence
+    suspects.py            the common cause of the symptoms, with a confidence
 
 Each file uses only those above it. Only the first two touch the host.
 """
@@ -90,7 +90,7 @@ def diagnose(sources: tuple[str, ...], *, snapshot: str | None, serve: str | Non
 
 
 def _token(token_file: str | None) -> bytes:
-    from harp.cli.diagnose.exchange import ExchangeError, read_token
+    from harp.cli.diagnose.snapshot_exchange import ExchangeError, read_token
 
     if token_file is None:
         raise click.UsageError("the network needs a token: --token-file FILE")
@@ -101,7 +101,7 @@ def _token(token_file: str | None) -> bytes:
 
 
 def _serve(serve: str, token: bytes, own: str) -> None:
-    from harp.cli.diagnose.exchange import SnapshotServer
+    from harp.cli.diagnose.snapshot_exchange import SnapshotServer
 
     address, port = _parse_address(serve if ":" in serve else f":{serve}", default="0.0.0.0")
     with naming_address(address, port):
@@ -124,8 +124,8 @@ def _write_snapshot(file: str, own: str, seconds: float) -> None:
 def _collect_reports(sources: tuple[str, ...], token_file: str | None,
              seconds: float) -> tuple[list[Report], list[str]]:
     """Collect the reports, and a sentence for each source that gave none."""
-    from harp.cli.diagnose.exchange import ask_all
     from harp.cli.diagnose.snapshot import MOMENTS
+    from harp.cli.diagnose.snapshot_exchange import ask_all
 
     files = [source for source in sources if os.path.exists(source)]  # noqa: PTH110 - never raises
     hosts = [_parse_address(source) for source in sources if source not in files]
@@ -167,7 +167,7 @@ def _print_suspects(reports: list[Report], missing: list[str], map_file: str | N
     suspects = find_suspects(reports, _routers(map_file) if map_file else None)
     legs = len(picture_of(reports).legs)
     if page:
-        from harp.cli.diagnose.page import diagnose_html
+        from harp.cli.diagnose.suspects_page import diagnose_html
 
         hosts = [report.host for report in reports]
         says = _format_suspects([], len(reports), legs) if not suspects else ""
@@ -205,9 +205,9 @@ def _routers(map_file: str) -> dict[tuple[str, str], tuple[str, ...]]:
     from harp.routing.path_plan import PlanError
 
     try:
-        ways = from_json(read_text(Path(map_file)))
+        paths = from_json(read_text(Path(map_file)))
     except PlanError as error:
         raise click.UsageError(f"{map_file}: {error}") from error
-    return {(f"{way.source}:{port}", way.target):
-            tuple(router for router in way.routers if router is not None)
-            for way in ways for port in way.ports}
+    return {(f"{path.source}:{port}", path.target):
+            tuple(router for router in path.routers if router is not None)
+            for path in paths for port in path.ports}

@@ -45,7 +45,7 @@ class Suspect:
     name: str
     """As printed: port a1 (10.0.2.1) of node-0."""
     host: str
-    """Where to look first; empty for things between hosts."""
+    """Host to look at first; empty for things between hosts."""
     way: str
     """out, in, or both."""
     symptom: str

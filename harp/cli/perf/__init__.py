@@ -456,7 +456,7 @@ def _finish(rows: list[Row], asked: Asked, here: Sequence[str], there: Sequence[
 
 
 def _write_page(page: str, rows: list[Row], asked: Asked, lines: Sequence[str]) -> None:
-    from harp.cli.perf.page import perf_html
+    from harp.cli.perf.perf_page import perf_html
 
     about = [f"Port {asked.port.kind}, engines: {asked.engines}, paths: {asked.paths}", *lines]
     write_text(page, perf_html(rows, "; ".join(about), shlex.join(["harp", *sys.argv[1:]])))

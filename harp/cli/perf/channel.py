@@ -1,7 +1,7 @@
 """The control channel of ``harp perf``: dictionaries that the two ends send each other.
 
-They travel over a TCP connection (or a pair of sockets) as lines of JSON, or over a HARP connection
-as one message each.
+They are sent over a TCP connection (or a pair of sockets) as lines of JSON, or over a HARP
+connection as one message each.
 """
 
 from __future__ import annotations

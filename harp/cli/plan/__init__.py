@@ -21,7 +21,7 @@ from harp.routing.deployment import LAUNCHERS
 
 if TYPE_CHECKING:
     from harp.cli.plan.job_files import Loaded
-    from harp.routing.background import Background
+    from harp.routing.background_load import Background
     from harp.routing.deployment import Deployment
     from harp.routing.jobs import Job
 

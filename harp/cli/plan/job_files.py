@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from harp.collectives.tuning import Tuning
-    from harp.routing.background import Background
+    from harp.routing.background_load import Background
     from harp.routing.bond import Policy
     from harp.routing.deployment import Deployment
-    from harp.routing.discovered import Map, Way
+    from harp.routing.discovered import DiscoveredPath, Map
     from harp.routing.fabric import Fabric
     from harp.routing.jobs import Job, Ranks, Wanted
     from sim.cluster.cluster import Cluster
@@ -96,13 +96,13 @@ def _map(job: PlannedJob, fabric: Fabric, path: Path) -> Map | None:
     """Read the discovered paths, if the job names maps."""
     from harp.routing.discovered import Map
 
-    ways = [way for name in job.maps for way in _read_map(path.parent / name)]
+    paths = [one for name in job.maps for one in _read_map(path.parent / name)]
     for address, switch in job.routers.items():
         _require_switch(fabric, switch, path, ("routers", address))
-    return Map(ways, job.routers) if job.maps else None
+    return Map(paths, job.routers) if job.maps else None
 
 
-def _read_map(path: Path) -> list[Way]:
+def _read_map(path: Path) -> list[DiscoveredPath]:
     from harp.routing.discovered import from_json
     from harp.routing.path_plan import PlanError
 
@@ -223,7 +223,7 @@ def _wanted(job: PlannedJob, ranks: int) -> Wanted:
 
 def load_background(paths: tuple[Path, ...], loaded: Loaded) -> Background | None:
     """Read traffic of others: plans of other jobs, and link rates."""
-    from harp.routing.background import Background
+    from harp.routing.background_load import Background
     from harp.routing.path_plan import PlanError
 
     found = None

@@ -3,7 +3,7 @@
 Where to look:
 
     host_slots.py  hosts and their slots: options, hostfile, discovery script
-    here.py        which of the hosts is this one, and by which address the others reach it
+    here.py        this host among those of the job, and the address at which the others reach it
     processes.py   starts the ranks, by ssh where they are on another host, and ends them together
 """
 

@@ -1,4 +1,4 @@
-"""Find the hosts of a job that are this one, and the address by which the others reach it.
+"""Find the hosts of a job that are this one, and the address at which the others reach it.
 
 A host is this one if its name resolves to an address that this host has, of either family. It then
 needs no ssh. A name with a user, as ssh takes it, is always another host's.

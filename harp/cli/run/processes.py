@@ -223,7 +223,7 @@ class Job:
     def _find_cause(self, number: int, status: int) -> tuple[int, int]:
         """Give the rank, and its status, that failed on its own where another ended after it.
 
-        Whose end is seen first is chance: ranks hear of it before the process is gone.
+        It is chance which end is seen first: ranks hear of it before the process is gone.
         """
         ended, limit = {number: status}, time.monotonic() + CAUSE_S
         while True:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from harp.lightcc.horovod.horovod_settings import Settings
     from harp.lightcc.horovod.negotiation import Response
-    from harp.lightcc.horovod.settings import Settings
     from harp.lightcc.settings import LightSettings
 
 MIB = 1 << 20

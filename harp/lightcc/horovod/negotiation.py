@@ -1,4 +1,4 @@
-"""Rank 0's decisions: which tensors are ready at all ranks, and which travel together.
+"""Rank 0's decisions: which tensors are ready at all ranks, and which are sent together.
 
 Ranks ask for collectives by a tensor's name, each in its own order. A `Coordinator` hears the
 requests of all ranks and returns responses: the calls that all ranks make, in one order. It uses
@@ -64,7 +64,7 @@ class Request:
 
     @property
     def fused_with(self) -> tuple[Any, ...]:
-        """Tensors with the same may travel together."""
+        """Tensors with the same may be sent together."""
         return self.dtype, self.detail, self.sparse
 
     def __str__(self) -> str:
@@ -183,7 +183,7 @@ class Coordinator:
 
     @property
     def expects_more(self) -> bool:
-        """Whether tensors may come that could travel with those that are ready."""
+        """Whether tensors may come that could be sent with those that are ready."""
         return len(self._waiters.union(self._joined, self._gone)) < self._ranks
 
     def oldest_s(self, *, warned: bool = True) -> float | None:

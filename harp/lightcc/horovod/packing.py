@@ -1,4 +1,4 @@
-"""Packing of rows of tensors: by tensor, or by rank where several travel in one call."""
+"""Packing of rows of tensors: by tensor, or by rank where one call sends several."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def unpack(data: Bytes, parts: Iterable[Bytes]) -> None:
 
 
 class Buffers:
-    """Memory of calls in which several tensors travel, which is kept for the next ones.
+    """Memory of calls that send several tensors; it is kept for the next ones.
 
     Args:
         usual_bytes: what most calls need at most.

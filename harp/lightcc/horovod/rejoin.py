@@ -42,7 +42,7 @@ def here_key(meeting: int) -> str:
 
 
 def members_key(meeting: int) -> str:
-    """Give the key of who makes the new group."""
+    """Give the key of the rank that makes the new group."""
     return f"elastic/{meeting}/members"
 
 
@@ -65,7 +65,7 @@ def start(process_sets: Sequence[world.ProcessSet] = (),
 
 def meet_again(process_sets: Sequence[world.ProcessSet] = (),
                environment: Mapping[str, str] = os.environ) -> None:
-    """Make a group of who is there now; one may be lost meanwhile. Raises HorovodInternalError."""
+    """Make a group of the ranks that are there now. Raises HorovodInternalError if one is lost."""
     global _meeting  # noqa: PLW0603  (counts what this process lived through)
     world.end()
     for _ in range(ATTEMPTS):

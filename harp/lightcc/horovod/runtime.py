@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from harp.lightcc.group import Group
     from harp.lightcc.horovod.autotune import Tuner
-    from harp.lightcc.horovod.settings import Settings
+    from harp.lightcc.horovod.horovod_settings import Settings
     from harp.lightcc.horovod.timeline import Timeline
 
     Bytes = NDArray[np.uint8]
@@ -82,8 +82,8 @@ class Runtime:
         group: used by this object only, and closed with it.
         settings: the HOROVOD_* variables.
         timeline: of rank 0.
-        errors: by tensor, the values that top-k has not sent yet; the caller keeps them, so that
-            they outlive the group.
+        errors: by tensor, the values that top-k has not sent yet; the caller keeps them for
+            the next group.
         tuner: chooses settings while it runs, at rank 0.
 
     """

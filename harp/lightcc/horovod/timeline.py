@@ -85,7 +85,7 @@ _STEPS: dict[str, Any] = {
 
 
 class _File:
-    """Events on a disk. Its methods but `open` are for who has the `lock`."""
+    """Events on a disk. All methods but `open` need the `lock`."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

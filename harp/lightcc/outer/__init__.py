@@ -10,12 +10,12 @@
 
 An island is what trains in step: ranks of a host under DDP or FSDP2, or one rank. Groups may have
 any backend. `harp.lightcc.outer_policy` says what is sent and when. Islands of one rank may come
-and go (`harp.lightcc.outer.peers`).
+and go (`harp.lightcc.outer.elastic_peers`).
 """
 
+from harp.lightcc.outer.elastic_peers import Peers
 from harp.lightcc.outer.islands import Islands, make_islands
 from harp.lightcc.outer.methods import DiLoCo, LocalSGD, Outer, SparseLoCo, StreamingDiLoCo
-from harp.lightcc.outer.peers import Peers
 
 __all__ = ["DiLoCo", "Islands", "LocalSGD", "Outer", "Peers", "SparseLoCo", "StreamingDiLoCo",
            "make_islands"]

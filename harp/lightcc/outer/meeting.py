@@ -2,19 +2,20 @@
 
 Peers have numbers, in the order in which they came. Before round n each says that it is here; when
 all are here that took part in the last round, or have said that they will come, or when the
-deadline of one is over, that one proposes the list of who is here, and the store takes the first
-proposal. So all have the same list; who is not in it is late. Members whose exchange fails, since
-one of them died, meet again for another attempt at the same round. The first attempt that succeeds
-at a member is the round's result, for all: who failed in it, or made another, is late, too.
+deadline of one is over, that one proposes the list of peers that are here, and the store takes
+the first proposal. So all have the same list; a peer that is not in it is late. If an exchange
+fails, since a member died, the others meet again for another attempt at the same round. The first
+attempt that succeeds at a member is the round's result, for all: a peer that failed in it, or made
+another, is late, too.
 
     member/P        where peer P answers (`harp.lightcc.outer.newest`)
     n.a/here/P      peer P has come to attempt a of round n, and the group that it has, if any
-    n.a/members     who takes part in it, decided once, and the group that all of them have
+    n.a/members     the peers that take part in it, decided once, and the group that all have
     coming/P        how often peer P has said that it takes the newest state: others wait for it, in
                     one round, so that the state stays the newest until P has it
     n/result        the attempt whose result counts, decided once
 
-The store must outlive all peers: ``harp run`` holds one.
+The store must stay up as long as any peer does: ``harp run`` holds one.
 """
 
 from __future__ import annotations

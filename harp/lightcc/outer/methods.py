@@ -17,7 +17,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from harp.lightcc.outer.exchange import (
+from harp.lightcc.outer.fragment import Fragment, local_of
+from harp.lightcc.outer.island_exchange import (
     Exchange,
     begin_few_bits_mean,
     begin_mean,
@@ -26,9 +27,8 @@ from harp.lightcc.outer.exchange import (
     mean_of_peers,
     sparse_mean_of_peers,
 )
-from harp.lightcc.outer.few_bits import check_exchange
-from harp.lightcc.outer.fragment import Fragment, local_of
 from harp.lightcc.outer.islands import Islands, check_alike
+from harp.lightcc.outer.quantised_mean import check_exchange
 from harp.lightcc.outer_policy import OuterPolicy, split
 from harp.lightcc.tensors import flat_bytes
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from harp.lightcc.outer.peers import Peers
+    from harp.lightcc.outer.elastic_peers import Peers
     from harp.lightcc.outer_policy import ExchangeAlgorithm
 
 
@@ -291,7 +291,7 @@ class DiLoCo(Outer):
     The defaults of ``lr`` and ``momentum`` are the paper's (arXiv 2311.08105, with AdamW inside).
     ``bits`` of 8, 4 or 2 send the difference in that width, as in INTELLECT-1 (8, arXiv
     2412.01152); rounding errors are added to the next round's, as in MuLoCo (2, arXiv 2505.23725).
-    They travel as ``exchange`` says: `harp.lightcc.outer_policy.faster_exchange` chooses.
+    They are sent as ``exchange`` says: `harp.lightcc.outer_policy.faster_exchange` chooses.
     """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, every: int,

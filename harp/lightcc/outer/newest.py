@@ -4,7 +4,7 @@ Each peer answers at a TCP port, with one line of JSON each way and then the byt
 from the offset that was asked for. A state is the same at all peers of a round, bit for bit, so
 what one peer began to send another one may finish; a hash (SHA-256) says whether it came right. A
 state that is replaced by the next round's while it is sent breaks off, and the new one is asked
-for: it must travel within a round.
+for: it must arrive within a round.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class StateServer(socketserver.ThreadingTCPServer):
 
     @property
     def address(self) -> list[Any]:
-        """Where it answers: host and port."""
+        """Its address: host and port."""
         return list(self.server_address[:2])
 
     @contextlib.contextmanager
@@ -157,7 +157,7 @@ def take_newest(peers: Mapping[int, Any], token: str, newer_than: int,
         if time.monotonic() > limit_s:
             raise TimeoutError(f"no peer could give a state of a round after {newer_than} within "
                                f"{timeout_s:g} s")
-        time.sleep(AGAIN_S)  # who is asked does not say when it has a newer one
+        time.sleep(AGAIN_S)  # a peer that is asked does not say when it has a newer one
     return None
 
 

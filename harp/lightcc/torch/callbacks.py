@@ -1,14 +1,13 @@
 """Callbacks of torch's futures, and the collectives that they call.
 
-All ranks must make a group's calls in the same order. What a callback calls, as those of torch's
-PowerSGD do, comes between the program's calls wherever its rank is by then: ranks would add up
-different tensors, and never notice. So
+All ranks must make a group's calls in the same order. A callback may call a collective, too, as
+those of torch's PowerSGD do. It would come between the program's calls wherever its rank is by
+then: ranks would add up different tensors, and never notice. So
 
-- a group's callbacks are run by one thread, in the order in which they were chained, which is that
-  of the program, even if the future is done by then (torch would run them in the thread that chains
-  them);
-- what they call goes by a group of its own, of the same ranks, made when it is first needed. So do
-  the calls of callbacks of these calls.
+- one thread runs a group's callbacks, in the order in which the program chained them, even if the
+  future is done by then (torch would run them in the thread that chains them);
+- their collectives use a group of their own, of the same ranks, made when it is first needed. So do
+  the collectives of callbacks of these calls.
 
 Futures become done in one more thread, since a callback may wait for a call that it has made. What
 torch itself chains to a future (`torch.futures.collect_all`) is done there.
@@ -124,7 +123,7 @@ class Callbacks:
                 if self._is_closed:
                     return self.program_group  # which says so
                 lane.group = self._make(f"callbacks{lane.origin}/")
-                if self._is_closed:  # meanwhile, by who did not know of it
+                if self._is_closed:  # meanwhile, by a thread that did not know of it
                     lane.group.close()
             return lane.group
 

@@ -4,8 +4,8 @@
     model.register_comm_hook(BitsState(bits=8), average_in_few_bits)
 
 `harp.lightcc.few_bits` says how. With LIGHT_2D_ALLREDUCE=1 the LIGHT_INTRA_SIZE ranks of a host add
-up in float32 first, and few bits travel between hosts alone. Rounding errors are added to the next
-step's gradients, so a `BitsState` is memory as large as a rank's share of them. The first
+up in float32 first, and few bits are sent between hosts alone. Rounding errors are added to the
+next step's gradients, so a `BitsState` is memory as large as a rank's share of them. The first
 step's average is dense, since DDP makes its buckets anew after it; so is that of gradients that are
 not float32 on the CPU. LIGHT_BITS with `harp.lightcc.hook` is the same as a setting.
 """

@@ -58,7 +58,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Report:
-    """A step, for those who plot or log it."""
+    """A step, to plot or log it."""
 
     loss: float
     """Mean over ranks, of the run that counted."""
@@ -99,7 +99,7 @@ class Controller:
         dtype: the half precision: `torch.float16` or `torch.bfloat16`, which has no scaler.
         policy: thresholds.
         clip_norm: most that the norm of gradients may be; larger ones are clipped.
-        group: whose ranks decide together; the default group if not given.
+        group: its ranks decide together; the default group if not given.
 
     """
 
@@ -258,7 +258,7 @@ class Controller:
             state.next_probe = state.steps + state.spacing
 
     def _after_overflow(self, compute: Callable[[], torch.Tensor], half: Run, again: str) -> None:
-        """Look for who overflowed, unless a smaller scale may be all that is needed."""
+        """Look for the module that overflowed, unless a smaller scale may be all that is needed."""
         state, policy = self._state, self.policy
         if math.isfinite(half.loss) and self._scale_may_fall():
             return

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 
 @dataclass(frozen=True)
 class Policy:
-    """When precision changes.
+    """Rules for changes of precision.
 
     Every value is positive; a wrong one is a `ValueError`.
     """

@@ -1,8 +1,9 @@
-"""When a compilation begins: once eager calls took as long as a compilation takes at least.
+"""The start of a compilation: once eager calls took as long as a compilation takes at least.
 
 This is the break-even rule of ski rental (Karlin and others, "Competitive snoopy caching", 1988): a
 short training compiles nothing, and one that ends soon after has lost one compilation. Compilation
-aside is no gift: it takes turns with the calls, since Python runs one thread at a time.
+in the background is not free: it takes turns with the calls, since Python runs one thread at a
+time.
 """
 
 from __future__ import annotations

@@ -5,15 +5,15 @@
 
 - Sizes are learned from the first calls. A size that varies becomes a dynamic dimension, or is
   padded to one of at most eight buckets, or calls stay eager: whichever measurement finds cheaper
-  over the calls to come (`harp.ttf.compiler.plan`). Padding is cut off again, and is used only
-  where results and gradients are those of an unpadded call; a module that needs to know gets a
+  over the calls to come (`harp.ttf.compiler.compile_plan`). Padding is cut off again, and is used
+  only where results and gradients are those of an unpadded call; a module that needs to know gets a
   boolean mask by keyword.
 - Floats among the arguments, and numbers in modules that change from call to call, are tensors for
   the compiled code. So are an optimizer's (`harp.ttf.compiler.steps`).
 - Graph passes merge look-ups and small linear layers (`harp.ttf.compiler.passes`).
-- A copy of the module is compiled aside, while calls run eagerly, once these took as long as a
-  compilation takes at least (`harp.ttf.compiler.break_even`). A compiler that fails leaves them
-  eager, with one line in the log.
+- A copy of the module is compiled in the background, while calls run eagerly, once these took as
+  long as a compilation takes at least (`harp.ttf.compiler.break_even`). If the compiler fails,
+  calls stay eager, and the log has one line about it.
 - Decisions and compiled code are kept in a folder, and rank 0 compiles for all
   (`harp.ttf.compiler.decisions`).
 - A variant that is compiled again is logged, as is torch's recompile limit
@@ -33,8 +33,8 @@ from torch import nn
 from harp.ttf.compiler.break_even import check_after_s
 from harp.ttf.compiler.buckets import MOST
 from harp.ttf.compiler.calls import Call
+from harp.ttf.compiler.compile_plan import Plan
 from harp.ttf.compiler.decisions import Kept
-from harp.ttf.compiler.plan import Plan
 from harp.ttf.compiler.steps import Step
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Settings:
-    """How a module is compiled."""
+    """Settings of a module's compilation."""
 
     learn: int = 16
     """Calls that run eagerly before a decision."""
@@ -58,10 +58,10 @@ class Settings:
     passes: bool = True
     """Whether graph passes run (`harp.ttf.compiler.passes`)."""
     aside: bool = True
-    """Whether compilation runs beside the calls, not between two."""
+    """Whether compilation runs in the background, not between two calls."""
     after_s: float | None = None
-    """Seconds of eager calls after which compilation aside begins; by default what it takes at
-    least."""
+    """Seconds of eager calls after which compilation in the background begins; by default what it
+    takes at least."""
     backend: str | Callable[..., Any] = "inductor"
     kept: Kept = field(default_factory=lambda: Kept(None))
 

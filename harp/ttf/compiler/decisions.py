@@ -37,7 +37,7 @@ LOOK_S = 0.2
 
 @dataclass(frozen=True)
 class Decision:
-    """How calls of one key run."""
+    """The decision for calls of one key."""
 
     dimensions: tuple[tuple[int, int], ...] = ()
     """Those of arguments that vary together and are padded."""

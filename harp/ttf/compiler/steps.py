@@ -6,10 +6,10 @@ what they put there. The learning rate is taken for one that changes from the st
 learned from the first steps, which run eagerly, as does the first of all, which makes the state.
 
 Once the eager steps took as long as a compilation takes at least (`harp.ttf.compiler.break_even`),
-a copy of the optimizer is compiled aside and timed (`_Trial`). Steps change over only if those to
-come save more than the change costs. torch's guards know an optimizer by its identity, so the
-optimizer itself is traced once more, and one step waits for that. The compiled code comes from
-torch's cache then.
+a copy of the optimizer is compiled in the background and timed (`_Trial`). Steps change over only
+if those to come save more than the change costs. torch's guards know an optimizer by its identity,
+so the optimizer itself is traced once more, and one step waits for that. The compiled code comes
+from torch's cache then.
 
 Where an optimizer does not compile with a tensor (SGD asks whether its momentum is zero), its steps
 run eagerly, and a line in the log says so.
@@ -63,7 +63,7 @@ class Step:
             kept: decisions of earlier starts.
             horizon: least number of steps to come that the decision counts on; it counts on as many
                 as there were, if these are more.
-            aside: whether a copy is tried beside the steps. If not, the step after the first
+            aside: whether a copy is tried in the background. If not, the step after the first
                 `LEARN` compiles, and training waits.
             after_s: seconds of eager steps after which a copy is tried; by default what a
                 compilation takes at least.
@@ -108,7 +108,7 @@ class Step:
         return result
 
     def wait(self) -> None:
-        """Wait for what is tried aside, or for what rank 0 compiles."""
+        """Wait for what is tried in the background, or for what rank 0 compiles."""
         if self._thread is not None:
             self._thread.join()
 

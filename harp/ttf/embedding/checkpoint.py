@@ -315,7 +315,7 @@ def _part(found: dict[str, Stored], name: str, about: dict[str, Any]) -> _Part:
 def load(model: nn.Module, folder: str | Path) -> str:
     """Make a model's dynamic tables those of the last checkpoint, and return its id.
 
-    Tables are filled aside, with room on disk for all rows, and then take the place of those that
+    New tables are filled, with room on disk for all rows, and then take the place of those that
     are there: CheckpointError, StoreError or MemoryError, and then no table is changed. With tables
     that are divided over ranks, all ranks call it, and all of them raise what one does.
     """
@@ -376,7 +376,7 @@ class Follower:
         """Make tables that have what checkpoints say."""
         made = {}
         for name, module in self._tables.items():
-            made[name] = module.table.aside()
+            made[name] = module.table.empty_copy()
             self._reserve(made[name], [part[name] for parts in fresh for part in parts])
             for parts in fresh:
                 self._apply(made[name], [part[name] for part in parts], PART, nullcontext())

@@ -1,8 +1,8 @@
 """Tables divided over ranks: ids go to their owners, rows come back, and so do gradients.
 
-    exchange = Exchange()                                  # of the default group, any backend
-    bag = DynamicEmbeddingBag(32, exchange=exchange)       # on all ranks alike
-    bag.prefetch(next_ids)                                 # ids travel while this batch is computed
+    exchange = Exchange()                              # of the default group, any backend
+    bag = DynamicEmbeddingBag(32, exchange=exchange)   # on all ranks alike
+    bag.prefetch(next_ids)                             # ids are sent while this batch is computed
 
 An id's owner follows from its hash. A look-up sends each distinct id once, so counts of gradients
 (`admit`, `below`) are of ranks' batches, and not of the places of an id in them. A batch is four
@@ -42,7 +42,7 @@ MOST_TICKETS = 64
 
 @dataclass
 class _Route:
-    """Where the ids of a batch go, and which ids come from whom."""
+    """The ranks that the ids of a batch go to, and the ids that come from each rank."""
 
     keys: list[torch.Tensor]
     places: list[np.ndarray]
@@ -61,11 +61,11 @@ class _Route:
     def wait(self) -> None:
         """Wait for the ids, from any thread, and let go of the calls.
 
-        gloo ends the process at its exit where a call outlives its group.
+        gloo ends the process at its exit if a call is still open when its group ends.
         """
         with self.waiting:
             while self.works:
-                self.works[-1].wait()  # which stays if it fails, for the next one who waits
+                self.works[-1].wait()  # which stays if it fails, for the next caller that waits
                 self.works.pop()
 
 

@@ -53,12 +53,13 @@ class Table:
                  memory_bytes: int | None = None, folder: str | None = None) -> None:
         """Make an empty table. ValueError if a setting is out of bounds.
 
-        ``memory_bytes``: of rows and their states, so much is in memory at most, and the rest in a
-        file in ``folder`` (by default that for temporary files), which goes with the table.
-        StoreError if it cannot be had. A batch's own rows are in memory, even if they take more.
+        ``memory_bytes`` bounds the memory of rows and their states; the rest is in a file in
+        ``folder`` (by default that for temporary files), which is removed with the table.
+        StoreError if the file cannot be made. A batch's own rows are in memory, even if they take
+        more.
 
-        A key is inserted at its gradient number ``admit``; until then counters keep it, four bytes
-        for each of the ``expect`` keys that are expected to be too rare.
+        A key is inserted when its ``admit``-th gradient comes. Until then it is counted, in four
+        bytes for each of the ``expect`` keys that are expected to be too rare.
         """
         for name, value, least, most in (
                 ("dim", dim, 1, WIDEST), ("admit", admit, 1, 255),
@@ -188,7 +189,7 @@ class Table:
                                         ffi.from_buffer("float[]", values), len(heads)),
                f"no memory for {len(heads)} more rows")
 
-    def aside(self) -> Table:
+    def empty_copy(self) -> Table:
         """Make an empty table with the same settings. StoreError."""
         admit, expect = self._admission
         return Table(self.dim, self.optimizer, seed=self.seed, bound=self.bound, admit=admit,
@@ -196,7 +197,7 @@ class Table:
                      folder=self.folder)
 
     def take(self, other: Table) -> None:
-        """Take all records of a table that was made aside, and give it those of this one."""
+        """Swap all records with a table that `empty_copy` made."""
         lib.harp_embedding_swap(self.at, other.at)
         self.steps, self.clock = other.steps, other.clock
 

@@ -1,4 +1,4 @@
-"""How a model is called and what it gives: by the example that an engine was made with.
+"""Arguments and results of a model, by the example that an engine was made with.
 
 Engines take and give flat tensors. An engine that was compiled for a type, a shape or a number does
 not look at them again, so a call that differs from the example is refused.

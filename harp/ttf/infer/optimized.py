@@ -143,7 +143,7 @@ def optimize(model: nn.Module, example: Any, budget: str | float = "60s", *,
                 _keep(source, found, Path(save))
         finally:
             model.train(training)
-        # Weights of some engines are mapped from the folder; loaded, they outlive its name.
+        # Weights of some engines are mapped from the folder; loaded, they stay when it is removed.
         return found
 
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class Edges(NamedTuple):
-    """How messages between pairs of ranks travel; one entry a pair."""
+    """Messages between pairs of ranks; one entry a pair."""
 
     route: Ids
     """Routes of the `Fluid`, for bytes."""
@@ -65,11 +65,11 @@ class Edges(NamedTuple):
 
 
 class StepTimes(NamedTuple):
-    """When a collective ended, and what simulating it took."""
+    """End of a collective, and the cost of simulating it."""
 
     end_s: float
     rank_end_s: Floats
-    """When each rank was done, float64[ranks]."""
+    """End at each rank, float64[ranks]."""
     effort: Effort
 
 

@@ -231,7 +231,7 @@ class FlowCommunicator:
     def _time(self, phase: Phase, laid: Laid, protocol: Protocol, tree_bytes: int) -> Timed:
         """Time of a phase beside its flows: found once for each step that has it again.
 
-        A tree lasts at least as long as trees through whole hosts need for so many bytes.
+        A tree lasts at least as long as trees through whole hosts need for the same bytes.
         """
         known = self._timed.setdefault(phase, {})
         key = (self.transport.links.key, protocol, laid.key)

@@ -9,7 +9,7 @@
  *
  * Rates are the weighted max-min fair ones (Bertsekas and Gallager, Data Networks, 6.5.2): every
  * flow is at its ceiling, or crosses a saturated resource on which no flow has a larger
- * rate/weight. That sentence is the certificate by which a solution is recognised, and the solver
+ * rate/weight. That sentence certifies a solution, and the solver
  * uses it: after an event only the flows near it are solved again by water-filling, then the
  * certificate is checked around them, and flows for which it fails join, until it holds.
  *
@@ -69,9 +69,9 @@ double fluid_cancel(fluid *f, int32_t id);
 
 /* Per flow: rate now and the amount left. */
 int32_t fluid_flow_state(fluid *f, int64_t n, const int32_t *id, double *rate, double *left);
-/* What holds back whichever of these running flows ends last at the present rates: the saturated
- * resources of its route, of which at most `room` are written, after FLUID_CEILING where it runs
- * at its own ceiling. Returns how many there are. */
+/* Bottlenecks of that one of these running flows which ends last at the present rates: the
+ * saturated resources of its route, after FLUID_CEILING where it runs at its own ceiling. At most
+ * `room` are written. Returns how many there are. */
 #define FLUID_CEILING -1
 int32_t fluid_holding(fluid *f, int64_t n, const int32_t *id, int32_t *resource, int32_t room);
 /* Per resource: units per second in use now, and units carried since the beginning. */

@@ -156,7 +156,7 @@ class Fluid:
         return int(lib.fluid_flows(self.handle))
 
     def effort(self) -> tuple[int, int]:
-        """How many times rates were solved, and how many flows those solutions visited in all."""
+        """Number of solutions of the rates, and of the flows that they visited in all."""
         counts = ffi.new("int64_t[2]")
         lib.fluid_effort(self.handle, counts, counts + 1)
         return int(counts[0]), int(counts[1])

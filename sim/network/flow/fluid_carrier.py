@@ -11,7 +11,7 @@ from sim.network.background import segment_bytes
 if TYPE_CHECKING:
     import simpy
 
-    from sim.network.background import BackgroundFlow, Ways
+    from sim.network.background import BackgroundFlow, FlowRoutes
     from sim.network.flow.timed_fluid import FlowSet, TimedFluid
     from sim.network.transport import Transport
 
@@ -33,11 +33,11 @@ class FluidCarrier:
         self.begun = 0
         """Flows so far."""
 
-    def begin(self, number: int, flow: BackgroundFlow, ways: Ways,
+    def begin(self, number: int, flow: BackgroundFlow, routes: FlowRoutes,
               congestion: str) -> simpy.Event:  # noqa: ARG002  (fluids have none)
         """Begin a flow."""
         self.begun += 1
-        moving = self._fluid.move([self._route(ways)], [float(flow.nbytes)], watched=False)
+        moving = self._fluid.move([self._route(routes)], [float(flow.nbytes)], watched=False)
         self._moving[number] = moving
 
         def forget(_: simpy.Event) -> None:
@@ -46,15 +46,15 @@ class FluidCarrier:
         moving.done.callbacks.append(forget)
         return moving.done
 
-    def reroute(self, number: int, ways: Ways) -> None:
+    def reroute(self, number: int, routes: FlowRoutes) -> None:
         """Put a flow on other links."""
         flows = self._moving[number]
         running = self._fluid.running(flows)
         if running.any():
-            self._fluid.reroute(flows.flows, [self._route(ways)])
+            self._fluid.reroute(flows.flows, [self._route(routes)])
 
-    def _route(self, ways: Ways) -> int:
-        links = tuple(ways.there)
+    def _route(self, routes: FlowRoutes) -> int:
+        links = tuple(routes.there)
         if links not in self._routes:
             self._routes[links] = int(self._fluid.net.add_routes(
                 [0, len(links)], self._links[np.array(links)],

@@ -196,7 +196,7 @@ static int all_below(int64_t n, const int32_t *value, int64_t limit)
     return 1;
 }
 
-/* Lists under each of `keys` keys the entries i whose key[i] it is; a second array of keys, unless
+/* Lists under each of `keys` keys the entries i with that key[i]; a second array of keys, unless
  * NULL, lists them a second time. `entry` names what is listed, NULL i itself. */
 static int make_lists(struct lists *lists, int64_t keys, int64_t n, const int32_t *key,
                       const int32_t *second, const int32_t *entry)

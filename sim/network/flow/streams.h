@@ -1,6 +1,6 @@
 /* A collective edge by edge: every piece of a message is a flow of a fluid network.
  *
- * A *stage* is a set of edges, each of which carries pieces of one size in order, one at a time.
+ * A *stage* is a set of edges. Each edge carries pieces of one size in order, one at a time.
  * Its source *hands over* piece n of an edge as soon as
  *   - both its ends have begun the stage, and piece n - 1 has been handed over;
  *   - piece n - lag of every edge that feeds it has arrived (the data);
@@ -32,8 +32,8 @@ typedef struct streams streams;
 #define STREAMS_LOAD 1
 #define STREAMS_STUCK 2
 
-/* `count` stages over `ranks` ranks, all of which begin stage 0 now; an edge has `window` slots.
- * The network must outlive it. */
+/* `count` stages over `ranks` ranks; all ranks begin stage 0 now; an edge has `window` slots. Free
+ * it before the network. */
 streams *streams_new(fluid *net, int32_t ranks, int32_t count, int32_t window);
 void streams_free(streams *s);
 

@@ -137,7 +137,7 @@ class TimedFluid:
         self._reschedule()
 
     def running(self, flows: FlowSet) -> NDArray[np.bool_]:
-        """Which flows of a set have not completed."""
+        """Flows of a set that have not completed, as a mask."""
         self._advance()
         return np.equal(self._set_of[flows.flows], flows.number)
 

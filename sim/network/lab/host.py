@@ -100,7 +100,7 @@ class Host:
                         share=(part.channel, len(job.placement))).run()
 
     def pace(self, key: EdgeKey) -> EdgePace:
-        """How an edge is paced."""
+        """Pace of an edge."""
         return self.paces[key.channel, key.src, key.dst]
 
     def wire(self, key: EdgeKey) -> asyncio.Task[Wire]:
@@ -175,7 +175,7 @@ class Channel:
         return units[0] if len(units) == 1 else np.concatenate(units)
 
     def _handled_s(self, key: EdgeKey, *, sends: bool) -> tuple[float, float]:
-        """When this host's proxy is through with a piece's messages, and what they cost it."""
+        """End of a piece's messages at this host's proxy, and their cost."""
         pace, gpu = self.host.pace(key), key.src if sends else key.dst
         thread = pace.threads and pace.threads[0 if sends else 1]
         cost_s = pace.message_s * self.messages

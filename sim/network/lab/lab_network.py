@@ -284,7 +284,7 @@ class LabNetwork:
             self._recorder.forget(before_s)
 
     def _used_s(self) -> Floats:
-        """How long each resource has been used so far: links by the kernel's counters."""
+        """Time of use of each resource so far: links by the kernel's counters."""
         used_s = self._asked_s * self.env.scale
         used_s[self._links] = self._wiring.sent_bytes() / self._capacity[self._links]
         return used_s

@@ -44,7 +44,7 @@ class Setup:
     congestion: str | None
     """Congestion control of kernel TCP."""
     slower: int
-    """How many times slower than the host's the laboratory's clock goes."""
+    """Factor that the laboratory's clock is slower by than the host's."""
     window: Window
     addresses: tuple[str, ...]
     """NICs of this host."""

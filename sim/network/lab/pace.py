@@ -24,7 +24,7 @@ MOST_GAPS = 64
 
 @dataclass(frozen=True)
 class EdgePace:
-    """How one edge is paced; all in seconds of the wall clock."""
+    """Pace of one edge; all in seconds of the wall clock."""
 
     out: tuple[tuple[int, float], ...]
     """Resources of the sender's host, and the seconds of each that a byte takes."""
@@ -46,7 +46,7 @@ class EdgePace:
     """Payload of a frame, which each link takes whole before the next one does."""
 
     def way_s(self, nbytes: int) -> float:
-        """How much later bytes count as arrived than kernels bring them.
+        """Delay after which bytes that the kernel brought count as arrived.
 
         Beside the latencies that is a frame's time on each link: tbf lets the first one after a
         pause through at once.
@@ -59,7 +59,7 @@ class Pacer:
 
     def __init__(self) -> None:
         self.free_s = 0.0
-        """When it has done all that was asked of it."""
+        """End of all that was asked of it."""
         self.asked_s = 0.0
         """The time that all this takes."""
         self._gaps = deque[tuple[float, float]](maxlen=MOST_GAPS)
@@ -96,7 +96,7 @@ class Line:
         self._busy = deque[tuple[float, float]](maxlen=MOST_GAPS)
 
     def began_s(self, took_s: float, now_s: float) -> float:
-        """When a piece began to come that took so much of the line until now, beside others."""
+        """Begin of a piece that took this much of the line until now, beside others."""
         while self._busy and self._busy[-1][1] > now_s - took_s:
             first_s, last_s = self._busy.pop()
             took_s += last_s - first_s

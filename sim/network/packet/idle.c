@@ -2,10 +2,10 @@
  *
  * A channel is idle while no slot of its sender or receiver has a piece. Then it gives back what
  * keeps its pieces. Few idle connections stay open (packet_config): an all-to-all of
- * 1,024 ranks has a million, of which some ten thousand move something at a time. The one that has
- * been idle longest is closed and forgets what it has learned of its path; the next piece opens it
- * again, by a new handshake. Linux forgets a window as well while nothing moves, after a timeout of
- * 200 ms (RFC 2861), and keeps what it knows of round trips.
+ * 1,024 ranks has a million, and some ten thousand of them move something at a time. The one that
+ * has been idle longest is closed and forgets what it has learned of its path; the next piece opens
+ * it again, by a new handshake. Linux forgets a window as well while nothing moves, after a timeout
+ * of 200 ms (RFC 2861), and keeps what it knows of round trips.
  */
 #include "world.h"
 

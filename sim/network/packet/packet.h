@@ -50,9 +50,10 @@ int32_t packet_add_link(packet_world *w, int32_t from, int32_t to, double bits_p
 void packet_share_buffers(packet_world *w, int32_t switches, uint64_t bytes, double alpha);
 /* Ports of switches let frames without payload go first, as those of NICs do. */
 void packet_put_acks_first(packet_world *w);
-/* Let switches pause who sends to them (IEEE 802.1Qbb), above `xoff_bytes` that came by a link and
- * wait (0: alpha times what is free), until it is `xon_offset_bytes` less. Each link that leads to
- * a switch has headroom of its own in the shared buffer. After all links and packet_share_buffers.
+/* Let switches pause the links towards them (IEEE 802.1Qbb), above `xoff_bytes` that came by a link
+ * and wait (0: alpha times what is free), until it is `xon_offset_bytes` less. Each link that leads
+ * to a switch has headroom of its own in the shared buffer. After all links and
+ * packet_share_buffers.
  */
 void packet_set_pfc(packet_world *w, const uint64_t *headroom_bytes, uint64_t xoff_bytes,
                     uint64_t xon_offset_bytes);
@@ -72,8 +73,8 @@ void packet_set_faults(packet_world *w, int32_t link, const struct packet_link_f
  * come at one a byte's time (a token bucket: RFC 2697). */
 int32_t packet_add_bucket(packet_world *w, double ps_per_byte, double burst, uint64_t bytes);
 
-/* A server without a time of its own that drops what finds no tokens, of `bytes` at most, which
- * come at one a byte's time. */
+/* A policer: a server that takes no time, and drops a packet that finds too few tokens in a bucket
+ * of `bytes`. One token, for a byte, comes each `ps_per_byte`. */
 int32_t packet_add_policer(packet_world *w, double ps_per_byte, uint64_t bytes);
 
 /* A server, and a chain of `n` of them with what each takes for a byte of payload, in ps. */

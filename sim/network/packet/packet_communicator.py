@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from sim.network.packet.repeats import Repeats, Uses
     from sim.network.packet.timed_world import TimedWorld
     from sim.network.packet.world import End, World
-    from sim.network.packet_routes import Route, Way
+    from sim.network.packet_routes import OneWayRoute, Route
     from sim.network.transport import Transport
     from sim.records.timeline import Timeline
 
@@ -134,8 +134,8 @@ class PacketCommunicator:
                                   strict=True):
             # A port that is down has no path: those that are left take its place.
             paths = [routes[path % len(routes)] for path in range(self._paths[number])]
-            world.set_routes(number, [_add_way(world, route.there) for route in paths],
-                             [_add_way(world, route.back) for route in paths])
+            world.set_routes(number, [_add_route(world, route.there) for route in paths],
+                             [_add_route(world, route.back) for route in paths])
 
     def _run_phases(self, phases: Sequence[Phase], *, plan: Plan, placement: Sequence[Ints],
                     line: Timeline, label: str,
@@ -184,7 +184,7 @@ class PacketCommunicator:
         return limits
 
     def _used_by(self, channels: Iterable[int]) -> Uses:
-        """What channels use; None: any path of the fabric."""
+        """Resources that channels use; None: any path of the fabric."""
         found: set[Hashable] = set()
         for number in channels:
             uses = self._uses[number]
@@ -271,8 +271,8 @@ class PacketCommunicator:
                 self.timed.end(dst, channel, sends=False))
         number = add(
             *ends,
-            [_add_way(world, route.there) for route in routes],
-            [_add_way(world, route.back) for route in routes], delay_s=delay_s,
+            [_add_route(world, route.there) for route in routes],
+            [_add_route(world, route.back) for route in routes], delay_s=delay_s,
             message_s=message_s)
         for path, route in enumerate(routes):
             world.name_path(number, path, route.ips, route.ports)
@@ -281,11 +281,11 @@ class PacketCommunicator:
 
     def _used_between(self, ends: Sequence[End], routes: Sequence[Route]) -> Uses:
         """Servers, processes, links and switches; None: any path."""
-        ways = [way for route in routes for way in (route.there, route.back)]
-        if any(way.to >= 0 for way in ways):
+        each_way = [one for route in routes for one in (route.there, route.back)]
+        if any(one.to >= 0 for one in each_way):
             return None
         chains = [chain for end in ends for chain in end[1:]]
-        links = sorted({link for way in ways for link in way.links})
+        links = sorted({link for one in each_way for link in one.links})
         servers: frozenset[Hashable] = frozenset().union(*map(self.timed.servers, chains))
         return (servers | {("process", end.process) for end in ends}
                 | {("link", link) for link in links}
@@ -311,6 +311,7 @@ def in_batches(phase: Phase) -> list[Phase]:
             for part in parts]
 
 
-def _add_way(world: World, way: Way) -> int:
+def _add_route(world: World, route: OneWayRoute) -> int:
     """Make a route of it."""
-    return world.add_route(way.links) if way.to < 0 else world.add_spray(way.links[0], way.to)
+    return (world.add_route(route.links) if route.to < 0 else
+            world.add_spray(route.links[0], route.to))

@@ -1,5 +1,5 @@
-/* Priority flow control (IEEE 802.1Qbb), with one priority: switches that pause who sends to them
- * before they would have to drop.
+/* Priority flow control (IEEE 802.1Qbb), with one priority: switches that pause the links towards
+ * them before they would have to drop.
  *
  * A switch counts what came by each of its links and waits in its ports. When that is more than
  * XOFF it pauses the link's sender, and resumes it when it has fallen by an offset. Either

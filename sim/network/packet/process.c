@@ -1,4 +1,4 @@
-/* Processes: whose turn it is, when ends wake, and the ring of frames in the NIC. */
+/* Processes: their turns, the times at which ends wake, and the ring of frames in the NIC. */
 #include "base/sequence.h"
 #include "world.h"
 
@@ -77,7 +77,7 @@ void leave_ring(struct packet_world *w, struct packet *packet)
     packet->process = NOBODY;
     if (w->ends[end].ops->left && packet->payload)
         w->ends[end].ops->left(w, packet);
-    /* Half a ring at a time, as a driver wakes who waits for room. */
+    /* Half a ring at a time, as a driver wakes a sender that waits for room. */
     if (process->in_ring-- == process->ring_frames / 2 + 1 && process->ready_first != NO_PACKET)
         turn_process_at(w, number, w->now_ns);
 }

@@ -54,7 +54,7 @@ class Kind:
 
     met: int = 0
     uses: Uses = frozenset()
-    """What they may share with others, by name; None: anything."""
+    """Resources that they may share with others, by name; None: anything."""
     shares: bool = False
     """Whether one was not alone."""
     took: list[tuple[Took, ...]] = field(default_factory=list)
@@ -157,7 +157,7 @@ class Repeats:
 
     @property
     def notes(self) -> list[str]:
-        """What was not simulated, and what that leaves open."""
+        """A note on what was not simulated, and the error that this leaves."""
         notes = [f"{self._known:,} of {self._met:,} collectives take the mean time of those before "
                  "them that did the same alone, whose standard error is at most "
                  f"{self._error:.2%}; the others are simulated."]

@@ -80,8 +80,8 @@ void free_run(struct run *run)
     free(run);
 }
 
-/* Lists under each of `keys` keys the entries i whose key[i], or second[i] unless that is NULL, it
- * is. `entry` names what is listed, NULL i itself. */
+/* List under each of `keys` keys the entries i with that key[i], or that second[i] unless it is
+ * NULL. `entry` names what is listed; NULL: i itself. */
 static void make_lists(struct lists *lists, int32_t keys, int32_t n, const int32_t *key,
                        const int32_t *second, const int32_t *entry)
 {

@@ -47,8 +47,8 @@
 #define TCP_QUEUE_BYTES (4u << 20) /* sysctl tcp_limit_output_bytes */
 #define TCP_BURST_RTT_SHIFT 9      /* sysctl tcp_tso_rtt_log */
 #define TCP_DEFER_SHARE 3          /* sysctl tcp_tso_win_divisor */
-/* What comes so soon after one another is one NAPI poll, and acknowledged together: the interrupt
- * moderation of mlx5 (MLX5E_PARAMS_DEFAULT_RX_CQ_MODERATION_USEC). */
+/* Segments that come this soon after one another are one NAPI poll, and acknowledged together: the
+ * interrupt moderation of mlx5 (MLX5E_PARAMS_DEFAULT_RX_CQ_MODERATION_USEC). */
 #define TCP_POLL_NS (16 * TCP_US)
 
 enum tcp_sent_flags {

@@ -12,7 +12,7 @@ from sim.network.packet.world import End, Stage, Tcp
 if TYPE_CHECKING:
     import simpy
 
-    from sim.network.background import BackgroundFlow, Ways
+    from sim.network.background import BackgroundFlow, FlowRoutes
     from sim.network.packet.timed_world import TimedWorld
     from sim.network.transport import Transport
 
@@ -34,14 +34,14 @@ class TcpCarrier:
         self._closed: dict[tuple[int, int, str], list[int]] = defaultdict(list)
         self._channels: dict[int, int] = {}
 
-    def begin(self, number: int, flow: BackgroundFlow, ways: Ways,
+    def begin(self, number: int, flow: BackgroundFlow, routes: FlowRoutes,
               congestion: str) -> simpy.Event:
         """Connect, and send a flow piece by piece."""
         kept = self._closed[flow.src, flow.dst, congestion]
-        channel = kept.pop() if kept else self._add_channel(flow, ways, congestion)
+        channel = kept.pop() if kept else self._add_channel(flow, routes, congestion)
         self._channels[number] = channel
-        self.reroute(number, ways)
-        self._world.name_path(channel, 0, ways.ips, ways.ports)
+        self.reroute(number, routes)
+        self._world.name_path(channel, 0, routes.ips, routes.ports)
         pieces = -(-flow.nbytes // NCCL_WINDOW.slot_bytes)
         done = self._timed.run(2, 1, iter([Stage([0], [1], [channel], [flow.nbytes], [pieces])]),
                                 flow.nbytes)
@@ -53,15 +53,15 @@ class TcpCarrier:
         done.callbacks.append(close)
         return done
 
-    def reroute(self, number: int, ways: Ways) -> None:
+    def reroute(self, number: int, routes: FlowRoutes) -> None:
         """Put a flow on other links."""
-        self._world.set_routes(self._channels[number], [self._route(ways.there)],
-                               [self._route(ways.back)])
+        self._world.set_routes(self._channels[number], [self._route(routes.there)],
+                               [self._route(routes.back)])
 
-    def _add_channel(self, flow: BackgroundFlow, ways: Ways, congestion: str) -> int:
+    def _add_channel(self, flow: BackgroundFlow, routes: FlowRoutes, congestion: str) -> int:
         return self._world.add_tcp(
-            self._end(flow.src), self._end(flow.dst), [self._route(ways.there)],
-            [self._route(ways.back)], Tcp(*self._segment, congestion))
+            self._end(flow.src), self._end(flow.dst), [self._route(routes.there)],
+            [self._route(routes.back)], Tcp(*self._segment, congestion))
 
     def _end(self, endpoint: int) -> End:
         """A process of the NIC's host, which costs no time."""

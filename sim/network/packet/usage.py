@@ -73,7 +73,7 @@ class Usage:
         return carried
 
     def used_s(self) -> Floats:
-        """How many seconds each resource has been used so far."""
+        """Seconds for which each resource has been used so far."""
         return self.carried() / self._highest
 
     def result(self, step_s: tuple[float, float]) -> LinkUse | None:

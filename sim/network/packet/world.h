@@ -87,7 +87,7 @@ struct packet {
     uint32_t body;    /* of a control frame, or NO_PACKET */
     uint32_t bytes;   /* on a link */
     uint32_t payload; /* of what hosts pay for; 0: a frame of control */
-    int32_t process;  /* in whose ring it is, or NOBODY */
+    int32_t process;  /* that has it in its ring, or NOBODY */
     bool marked;
     bool can_mark; /* its sender understands marks (ECT of RFC 3168) */
     uint8_t path;
@@ -203,7 +203,7 @@ struct end_ops {
      * counted is kept in channel.fresh and packet_world.counts. */
     void (*disconnect)(struct packet_world *w, uint32_t channel);
     uint64_t (*again)(const struct packet_world *w, uint32_t end); /* frames sent again */
-    uint64_t (*fresh)(const struct packet_world *w, uint32_t end); /* taken whose payload was new */
+    uint64_t (*fresh)(const struct packet_world *w, uint32_t end); /* taken, with new payload */
     void (*free)(struct packet_world *w, uint32_t end);
     uint8_t protocol; /* over IP, for captures */
 };
@@ -259,7 +259,7 @@ struct channel {
     bool is_open;                    /* its ends have what they need */
     bool connected;                  /* the sender can send */
     uint8_t held;                    /* pieces in the sender's slots */
-    uint8_t coming;                  /* pieces that have come and whose run does not know yet */
+    uint8_t coming;                  /* pieces that have come, unknown to their run as yet */
     uint8_t taken;                   /* the receiver's slots with pieces that were not passed on */
     uint8_t posted;                  /* slots of the receiver that the session does not know yet */
     uint8_t incarnation;             /* counts its connections of TCP, which follow one another */

@@ -87,7 +87,7 @@ class LinkCounts(NamedTuple):
     pauses: int
     """That its sender heard of."""
     paused_ns: int
-    """How long those took that are over."""
+    """Time of the pauses that are over."""
 
 
 class PathCounts(NamedTuple):
@@ -334,7 +334,7 @@ class World:
 
     @property
     def next_ns(self) -> int:
-        """When something happens next; `NO_LIMIT` if nothing does."""
+        """Time of the next event; `NO_LIMIT` if there is none."""
         return int(lib.packet_next_ns(self._world))
 
     def link_counts(self, link: int) -> LinkCounts:

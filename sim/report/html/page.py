@@ -44,7 +44,7 @@ MOST_TABLE_ROWS = 1500
 
 @dataclass(frozen=True)
 class Made:
-    """Where a report comes from."""
+    """Origin of a report."""
 
     command: str
     """The command that makes it again."""

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sim.report.chrome_trace import natural_key
 from sim.report.export import breakdown_ms
 from sim.report.fabric_drawing import positions
 from sim.report.numbers import rate, rate_unit, rounded
 from sim.report.panels import GPU_KINDS, GREY, KIND_COLOURS, busiest, labels
 from sim.report.plot import timelines
 from sim.report.quantities import quantity
-from sim.report.trace import natural_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

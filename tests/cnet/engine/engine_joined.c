@@ -1,7 +1,7 @@
 /* Small frames that take one way share a datagram.
  *
  * Two engines over mem in virtual time. The connecting one's port keeps what was written until the
- * flush, as a card's does, and lets datagrams become longer. A message travels there and back again
+ * flush, as a card's does, and lets datagrams become longer. A message is sent there and back again
  * and again, on a connection for each direction, as between two ranks of NCCL.
  */
 #include <string.h>

@@ -49,7 +49,7 @@ static void await_end(struct side *side, bool listens)
     }
     harp_connection_close(side->connection);
     for (uint64_t end_ns = now_ns() + 50000000; now_ns() < end_ns;)
-        harp_engine_drive(side->engine); /* CLOSE travels */
+        harp_engine_drive(side->engine); /* CLOSE is on its way */
 }
 
 int main(int count, char **arguments)

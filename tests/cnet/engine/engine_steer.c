@@ -1,7 +1,7 @@
 /* Choice of a path's UDP port, where cards have many queues.
  *
  * Two engines over mem in virtual time. The connecting one's port pretends to have one UDP port
- * after another, each of which leads to the right queue of a card or not: of the far one, of the
+ * after another, and each leads to the right queue of a card or not: of the far one, of the
  * near one, of both or of neither.
  */
 #include <errno.h>
@@ -12,7 +12,7 @@
 enum { LOCALS_MAX = 256, QUEUES = 16 };
 
 static struct harp_port_ops near_ops, far_ops;
-static uint16_t current; /* by which frames travel now, both ways */
+static uint16_t current; /* of the path that frames take now, in both directions */
 static uint32_t hops_made;
 static uint16_t both; /* the only one that is right for both; LOCALS_MAX: none is */
 

@@ -105,7 +105,7 @@ class Rails:
 
 
 def wait_for_datagrams(space: Namespace, count: int) -> None:
-    """Wait until so many short ones wait in a socket that nobody reads."""
+    """Wait until this many short ones are in a socket that nobody reads."""
     until_s = time.monotonic() + PATIENCE_S
     while time.monotonic() < until_s:
         waiting = max(int(line.split()[1]) for line in space.run("ss", "-uanH").splitlines())

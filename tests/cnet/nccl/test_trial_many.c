@@ -1,6 +1,6 @@
 /* One rank with many peers whose ports are all to be tried.
  *
- * Device 0 connects to the others, each of which has an address of its own, and so is a host to
+ * Device 0 connects to the others. Each of them has an address of its own, and so is a host to
  * the trial. All comms are made at once by one thread, as NCCL's proxy makes them. Argument: how
  * many comms to each host. Prints their number, the time, and how much more memory and how many
  * more descriptors there were on the way than in the end.

@@ -252,7 +252,7 @@ static void show_counters(void)
            c->sent, c->received, c->sent_copied, c->received_copied, c->dropped, c->strays);
 }
 
-/* A child does what an engine does there, and outlives its parent; not the test, though. */
+/* A child does what an engine does there, and runs on when its parent ends, until the test ends. */
 static void fork_child(void)
 {
     int ends[2];

@@ -136,7 +136,7 @@ static uint32_t sender_of(const struct bn_scene *scene, uint32_t flow)
     return 2 * flow + (scene->ring && flow & 1);
 }
 
-/* Frames that travel as one: all arrive, or none. */
+/* Frames that are sent as one: all arrive, or none. */
 static void transmit_super(struct world *w, uint32_t host, uint64_t now_ns,
                            const struct harp_frame *frames, size_t n)
 {

@@ -99,7 +99,7 @@ struct bn_result {
     double queue_ns; /* mean wait in the queue */
     double queue_p99_ns;
     double queue_max_ns;
-    double again; /* share of DATA that had travelled before */
+    double again; /* share of DATA that had been sent before */
     double lost;  /* share of DATA that the bottleneck dropped */
     double said;  /* and that the senders count as lost */
     double found; /* and that they took for lost for a while */

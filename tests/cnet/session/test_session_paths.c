@@ -1,4 +1,4 @@
-/* Choice of paths for data: where they lead, by which queues they arrive. */
+/* Choice of paths for data: where they lead, and the queues that they arrive on. */
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>

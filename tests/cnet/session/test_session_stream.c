@@ -206,7 +206,7 @@ static void test_scattered(void)
     pair_free(pair);
 }
 
-/* Nothing but 8 small messages travels without credit. */
+/* Nothing but 8 small messages is sent without credit. */
 static void test_without_credit(void)
 {
     struct pair *pair = pair_make(1);

@@ -156,7 +156,7 @@ static void *warm_some(void *unused)
     return unused;
 }
 
-/* With a cap of so many rows, or 0 for none. */
+/* With a cap of this many rows, or 0 for none. */
 static void test_random_calls(uint32_t shards, uint32_t operations, uint32_t rows)
 {
     pthread_t warmer;

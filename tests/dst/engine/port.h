@@ -21,7 +21,7 @@
 #define DST_NOWHERE 255 /* the path to a stranger */
 #define DST_PORT_BASE 5000
 
-enum { DST_RING_MISSING = 4 }; /* at most one in so many of the ring is missing */
+enum { DST_RING_MISSING = 4 }; /* at most one in this many of the ring is missing */
 
 struct dst_card {
     bool pool;            /* receives into frames of the pool, and sends frames */

@@ -18,8 +18,8 @@ from click.testing import CliRunner
 
 from harp.angelptm.__main__ import main
 from harp.angelptm.accelerator import DeviceCache
+from harp.angelptm.page_plan import DEVICE, DISK, HOST, Capacities, Move
 from harp.angelptm.pages import WIDE, Layout
-from harp.angelptm.plan import DEVICE, DISK, HOST, Capacities, Move
 from tests.harp.angelptm.models import (
     PAGE,
     RATE,

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 import harp.lightcc.torch  # noqa: F401  (it registers the backend)
-from harp.angelptm.plan import REDUCE, Job
+from harp.angelptm.page_plan import REDUCE, Job
 from tests.harp.angelptm.models import config, engine_of, loss_of, seeded
 from tests.harp.angelptm.rank import parts
 from tests.support.leave import leave

@@ -10,8 +10,8 @@ import pytest
 
 from harp._cnet import ffi
 from harp.angelptm.cache import Cache
+from harp.angelptm.page_plan import DISK, HOST, Capacities
 from harp.angelptm.pages import Layout
-from harp.angelptm.plan import DISK, HOST, Capacities
 from lab.control_groups import control_group
 from tests.support import PATIENCE_S, ROOT
 

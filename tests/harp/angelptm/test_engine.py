@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from harp.angelptm import CapacityError, ConfigError, initialize
-from harp.angelptm.plan import DEVICE, DISK, HOST
+from harp.angelptm.page_plan import DEVICE, DISK, HOST
 from tests.harp.angelptm.models import (
     PAGE,
     RATE,

@@ -1,4 +1,4 @@
-"""Updates of a step beside the next ones: parameters are so many steps behind at most."""
+"""Updates of a step beside the next ones: parameters are at most this many steps behind."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_a_look_between_steps_and_a_layer_left_out_lose_none_of_a_sum():
 
 
 def test_late_updates_move_states_once_for_all_gradients_of_a_sum(tmp_path):
-    """With moments on disk, each page of them is read and written once in so many steps."""
+    """With moments on disk, each page of them is read and written once in this many steps."""
     moved = []
     for most in (1, 4):
         _, engine = parameters_after(24, changes=False, device=8, host=40, angelptm={

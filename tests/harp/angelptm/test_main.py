@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from harp.angelptm.__main__ import main
-from harp.cli.program import run_program
+from harp.cli.standalone import run_program
 from tests.harp.angelptm.test_config import WRONG
 from tests.support import ROOT
 

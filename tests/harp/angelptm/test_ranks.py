@@ -107,7 +107,7 @@ def test_precisions_clipping_and_accumulation_have_the_same_bits_in_whatever_tie
 
 @pytest.mark.parametrize("stage", long_except([1, 2, 3], 2))
 def test_a_branch_that_all_ranks_take_now_and_then_does_no_harm(stage):
-    """With two micro-batches, one of which may have gradients that the other has not."""
+    """With two micro-batches; one may have gradients that the other has not."""
     each = run(2, "lightcc", {
         size: {"config": of_stage(stage, **caps, gradient_accumulation_steps=2), "steps": 14,
                "branch": [3, 6, 9, 10]} for size, caps in SIZES})

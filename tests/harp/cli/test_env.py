@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from harp.cli import conf, env
 from harp.cli.main import harp
-from harp.lightcc.horovod.settings import NAMES as HOROVOD_NAMES
+from harp.lightcc.horovod.horovod_settings import NAMES as HOROVOD_NAMES
 from tests.support import PATIENCE_S, ROOT
 
 CLEAN = {name: value for name, value in os.environ.items()
@@ -185,7 +185,7 @@ def test_explain_says_which_of_horovods_variables_do_something():
 
 
 def test_the_names_of_horovod_are_those_that_are_read():
-    source = (ROOT / "harp" / "lightcc" / "horovod" / "settings.py").read_text()
+    source = (ROOT / "harp" / "lightcc" / "horovod" / "horovod_settings.py").read_text()
     read = source[source.index("def from_env"):]
     names = {f"HOROVOD_{name}" for name in re.findall(r'_number\(env, "([A-Z_]+)"', read)}
     assert {*HOROVOD_NAMES} == names | {*re.findall(r'env.get\("(HOROVOD_[A-Z_]+)"', read)}
@@ -193,7 +193,7 @@ def test_the_names_of_horovod_are_those_that_are_read():
 
 def test_explain_names_all_that_lightcc_reads():
     folder = ROOT / "harp" / "lightcc"
-    read = {name for path in folder.rglob("*.py") if path.name != "settings.py"
+    read = {name for path in folder.rglob("*.py") if path.name != "horovod_settings.py"
             for name in re.findall(r'"(HARP_[A-Z_]*[A-Z])"', path.read_text())}
     assert "HARP_IFNAME" in read
     said = explained(HARP_IFNAME="lo")

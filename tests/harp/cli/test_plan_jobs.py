@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from harp.cli.main import harp
-from harp.routing.background import Background
+from harp.routing.background_load import Background
 from harp.routing.deployment import Deployment
 from harp.routing.jobs import Job, Ranks, Wanted, plan_job, plan_jobs
 from lab.namespace import why_unusable

@@ -15,7 +15,7 @@ import yaml
 from click.testing import CliRunner
 
 from harp.cli.main import harp
-from harp.net.trace import Trace, trace
+from harp.net.traceroute import Trace, trace
 from harp.routing import discovered
 from harp.routing.deployment import Deployment, Flow
 from harp.routing.jobs import Ranks, Wanted, plan_job
@@ -213,7 +213,7 @@ def test_a_way_without_routers_teaches_nothing():
 def test_a_target_that_answers_late_is_no_path(monkeypatch):
     """The probe of TTL 1 went unanswered, and the target answered that of TTL 2."""
     late = Trace(dict.fromkeys((61256, 61257), (None,)), sent_packets=4, seconds=1.0)
-    monkeypatch.setattr("harp.net.trace.trace", lambda *_, **__: late)
+    monkeypatch.setattr("harp.net.traceroute.trace", lambda *_, **__: late)
     done = run("127.0.0.1", "--ports", "61256-61257")
     assert (done.exit_code, done.stdout) == (1, "")
     assert "127.0.0.1: no router on the path answers" in done.stderr
@@ -222,8 +222,9 @@ def test_a_target_that_answers_late_is_no_path(monkeypatch):
 def test_a_target_that_answers_some_ports_late_is_no_router(monkeypatch):
     """The first port's probe of TTL 1 went unanswered, and the target answers those of others."""
     late = iter([{}])
-    monkeypatch.setattr("harp.net.trace._Asker.ask", lambda _asker, ports, _ttl, _until_s: next(
-        late, dict.fromkeys(ports, "127.0.0.1")))
+    monkeypatch.setattr("harp.net.traceroute._Asker.ask",
+                        lambda _asker, ports, _ttl, _until_s: next(
+                            late, dict.fromkeys(ports, "127.0.0.1")))
     found = trace("127.0.0.1", ("127.0.0.1", 61000), list(range(61256, 61260)))
     assert len(found.routers) == 4
     assert not found.answered

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from harp.ttf.compiler.recompiles import read_lines, remedy
+from harp.ttf.compiler.recompile_log import read_lines, remedy
 from tests.support import PATIENCE_S
 
 PROGRAM = """

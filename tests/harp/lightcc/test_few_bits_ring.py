@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from harp.collectives.few_bits import BITS, CHUNK
+from harp.collectives.few_bits_plan import BITS, CHUNK
 from harp.collectives.ir import Buffer
 from harp.collectives.registry import make_plan
 from harp.lightcc.few_bits_ring import FewBitsRing

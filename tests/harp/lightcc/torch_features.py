@@ -264,7 +264,7 @@ def tensors_of_all_kinds(rank, folder):
     scalar = torch.tensor(float(rank))
     dist.all_reduce(scalar)
     assert scalar.item() == SUM
-    whole = torch.zeros(RANKS, 3)  # results that share a storage, of which one is the input
+    whole = torch.zeros(RANKS, 3)  # results that share a storage; one of them is the input
     whole[rank] = rank
     dist.all_gather(list(whole), whole[rank])
     assert whole[:, 0].tolist() == [float(i) for i in range(RANKS)]

@@ -38,7 +38,7 @@ KEPT_FOR_OTHERS = re.compile(
     r"|Only Gloo backend supports sparse all reduce"
     r"|get_future is only supported|Only Nccl & Gloo backend support Distributed"
     r"|Test requires backend lightcc to be one of {'gloo'}")
-"""Reasons by which torch skips tests of what lightcc has, too."""
+"""Reasons that torch names where it skips tests of what lightcc has, too."""
 TORCH_REFUSES = re.compile("test_monitored_barrier|.*_cuda$")
 """torch itself lets gloo's groups alone call it; and tests for GPUs."""
 

@@ -2,8 +2,8 @@
 
     python -m tests.harp.lightcc.torch_rpc_tests [DdpComparison.test_... ...]
 
-Gradients travel by torch's RPC, which has a transport of its own; DDP averages over the backend. A
-rank is a spawned process. The suite does not run them: what they ask of the backend beyond
+Gradients are sent by torch's RPC, which has a transport of its own; DDP averages over the backend.
+A rank is a spawned process. The suite does not run them: what they ask of the backend beyond
 `torch_own_tests.py` is sparse gradients, which `torch_features.py` checks in seconds.
 """
 

@@ -177,9 +177,9 @@ def test_paths_of_a_connection_take_ways_of_which_nobody_knows_the_routers() -> 
     """Which class takes which spine is a guess, but each of four paths gets another class."""
     fabric = leaf_spine(Endpoints.uniform(4, bps=1e9), leaves=2, spines=4)
     source, target = (str(IPv4Address(int(fabric.endpoint_ip[end]))) for end in (0, 2))
-    ways = [discovered.Way(source, f"{target}:61000", (None,), (61256 + way, 61260 + way))
-            for way in range(4)]
-    choices = discovered.Map(ways, {}).choices(fabric, 0, 2, 61000)
+    paths = [discovered.DiscoveredPath(source, f"{target}:61000", (None,), (61256 + n, 61260 + n))
+             for n in range(4)]
+    choices = discovered.Map(paths, {}).choices(fabric, 0, 2, 61000)
     assert len({choice.links for choice in choices}) == 4
     ends, each = np.zeros(4, np.int64), np.ones(4)
     plan = discovered.plan_discovered(fabric, ends, ends + 2, each * 1e8, ends + 61000,

@@ -37,7 +37,7 @@ def recorded(made, moves, step_s):
 
 
 def test_shares_by_hand(tmp_path):
-    """1 MB/s: 1 MB from 3 s to 4 s; 2 MB from 6 s on, of which the step sees a half second."""
+    """1 MB/s: 1 MB from 3 s to 4 s; 2 MB from 6 s on, when the step has half a second left."""
     made = cluster(tmp_path, rate_bps=8e6)
     link = int(made.fabric.links_between("h-0/eth0", "switch0")[0])
     use = recorded(made, [(3.0, link, 1e6), (6.0, link, 2e6)], (1.0, 6.5))

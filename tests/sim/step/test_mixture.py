@@ -37,7 +37,7 @@ def workload(model=SHAPE, **more):
 
 
 def run(folder, gpus=8, **given):
-    """The job and the result of a step; links cost nothing unless told otherwise."""
+    """The job and the result of a step; links cost nothing unless a test says otherwise."""
     made = cluster(folder, **{"hosts": 1, "gpus": gpus} | workload() | given)
     simulated = Run(made, made.topology.scenarios[0], made.gpus)
     (result,) = simulated.go()
@@ -436,7 +436,7 @@ def test_chunks_send_the_same_bytes_in_less_time(tmp_path, parallel):
 @pytest.mark.parametrize(("key", "value", "model", "parallel", "says"), [
     ("expert_chunks", 4, SHAPE, {}, "has no experts"),
     ("expert_overlap", "micro-steps", SHAPE, {}, "has no experts"),
-    ("expert_chunks", 4, EXPERTS, {"shard": "fsdp"}, "no token travels"),
+    ("expert_chunks", 4, EXPERTS, {"shard": "fsdp"}, "no token is sent"),
     ("expert_overlap", "micro-steps", EXPERTS, {}, "one micro-step has no other")])
 def test_hiding_without_travelling_tokens_is_refused(tmp_path, key, value, model, parallel, says):
     with pytest.raises(TopologyError, match=says) as caught:

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from harp.angelptm import pages
-from harp.angelptm.plan import DEVICE, DISK, HOST, CapacityError, Job
+from harp.angelptm.page_plan import DEVICE, DISK, HOST, CapacityError, Job
 from sim.run import main
 from sim.schema.offload_keys import PAGE_BYTES
 from sim.schema.parameters import load_framework

@@ -38,7 +38,7 @@ def layer(name, seconds_of_network, *, forward=1, backward=2, **more):
 
 
 def job(folder, layers, *, costs=None, gpus=2, latency="0s", **recipe):
-    """A job on GPUs of 1 FLOP/s that fuses nothing unless told otherwise."""
+    """A job on GPUs of 1 FLOP/s that fuses nothing unless a test says otherwise."""
     made = cluster(folder, hosts=2, rate_bps=8e6,
                    stacks={"ideal": IDEAL | {"start_latency": latency}})
     env = simpy.Environment()
@@ -76,7 +76,7 @@ def test_one_layer_hides_nothing(tmp_path):
 
 
 def test_the_last_layer_is_averaged_while_the_first_computes(tmp_path):
-    """Forward to 2 s, b backward to 4 s, a to 6 s; b travels from 4 to 5 s, a from 6 to 7 s."""
+    """Forward to 2 s, b backward to 4 s, a to 6 s; b is sent from 4 to 5 s, a from 6 to 7 s."""
     made = job(tmp_path, [layer("a", 1), layer("b", 1)])
     assert step_of(made) == pytest.approx(7)
     assert parts_of(made) == pytest.approx({"compute_s": 6, "exposed_transfer_s": 1})
@@ -162,7 +162,7 @@ def test_a_poor_overlap_holds_buckets_back(tmp_path, overlap, seconds):
 
 
 def test_coordination_is_serial_and_counts_as_message_cost(tmp_path):
-    """Ready at 4 s and 6 s; 0.5 s of coordination each, of which the second is exposed."""
+    """Ready at 4 s and 6 s; 0.5 s of coordination each; the second one is exposed."""
     made = job(tmp_path, [layer("a", 1), layer("b", 1)], costs={"per_tensor": 0.5})
     assert step_of(made) == pytest.approx(7.5)
     assert parts_of(made) == pytest.approx(
@@ -254,7 +254,7 @@ def test_experts_exchange_before_and_after(tmp_path):
 
 
 def in_chunks(chunks, compute_s, exchange_s):
-    """End of a layer. Its chunks travel one behind the other, and experts take them in order."""
+    """End of a layer. Its chunks are sent one behind the other, and experts take them in order."""
     come = [exchange_s * (number + 1) / chunks for number in range(chunks)]
     computed_s, sent_s = 0.0, come[-1]
     for come_s in come:

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 from distributed import Client, LocalCluster
 
-from sim.sweeps.store import Store
+from sim.sweeps.outcome_store import Store
 from sim.validate import main as validate
 from tests.sim.sweeps.test_sweep import run, stored, sweep_file
 from tests.sim.validation.test_validate import case_of, write

@@ -122,7 +122,7 @@ def test_chunks_are_searched_where_tokens_travel(tmp_path, own):
 
 
 def test_a_files_expert_overlap_leaves_no_layout_out(tmp_path_factory):
-    """It stays where tokens travel in one micro-step and another computes."""
+    """It stays where tokens are sent in one micro-step and another computes."""
     model = MODEL | {"experts": {"count": 4, "top_k": 2, "ffn": 4096}}
     files = [cluster_file(tmp_path_factory.mktemp(name), rate_bps=5e9, accumulation=2,
                           model=model, scenario=given)

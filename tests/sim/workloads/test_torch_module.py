@@ -113,7 +113,7 @@ def test_scores_are_apart_from_what_a_block_keeps_otherwise():
     assert scores[0].forward_flops == 2 * 2 * 128 * 128 * 768
     block = [layer for layer in found.layers if layer.block == "encoder.layer.0"]
     width, tokens = 768, 128
-    # Inputs of attention, of two norms and of the two products of the network, of which one is
+    # Inputs of attention, of two norms and of the two products of the network; one is
     # wide; queries, keys, values and context; GELU's input.
     expected = (1 + 1 + 1 + 1 + 4) + 4 + 4
     assert sum(layer.kept for layer in block) == pytest.approx(expected * tokens * width, rel=0.15)

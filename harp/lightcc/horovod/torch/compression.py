@@ -1,4 +1,4 @@
-"""Compression of gradients before they travel, chosen by the caller."""
+"""Compression of gradients before they are sent, chosen by the caller."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Compressor:
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        """Give what travels, and what `decompress` needs."""
+        """Give what is sent, and what `decompress` needs."""
         raise NotImplementedError
 
     @staticmethod
@@ -22,11 +22,11 @@ class Compressor:
 
 
 class NoneCompressor(Compressor):
-    """Gradients travel as they are."""
+    """Gradients are sent as they are."""
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        """Give what travels, and what `decompress` needs."""
+        """Give what is sent, and what `decompress` needs."""
         return tensor, None
 
     @staticmethod
@@ -36,11 +36,11 @@ class NoneCompressor(Compressor):
 
 
 class FP16Compressor(Compressor):
-    """Floating point numbers travel as float16."""
+    """Floating point numbers are sent as float16."""
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        """Give what travels, and what `decompress` needs."""
+        """Give what is sent, and what `decompress` needs."""
         if not tensor.dtype.is_floating_point:
             return tensor, tensor.dtype
         return tensor.to(torch.float16), tensor.dtype

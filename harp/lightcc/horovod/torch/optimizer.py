@@ -1,7 +1,7 @@
 """An optimizer that averages gradients over all ranks.
 
 A hook on each parameter asks for the reduction as soon as its gradient is there, so that gradients
-travel while others are still computed; ``step`` waits for what is left. LIGHT_TOPK_ALLREDUCE and
+are sent while others are still computed; ``step`` waits for what is left. LIGHT_TOPK_ALLREDUCE and
 the other LIGHT_* variables hold for these gradients (`harp.lightcc.settings`).
 """
 
@@ -54,7 +54,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         super(self.__class__, self).load_state_dict(*args, **more)
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """Sum the gradients of this many backward passes before they travel."""
+        """Sum the gradients of this many backward passes before they are sent."""
         self.backward_passes_per_step = passes
         self._left = dict.fromkeys(self._trained, passes)
 
@@ -154,11 +154,11 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         return super(self.__class__, self).step(closure)
 
     def zero_grad(self, *args: Any, **more: Any) -> Any:
-        """Forget gradients. Raises AssertionError while they travel."""
+        """Forget gradients. Raises AssertionError while they are being sent."""
         if self._handles:
             raise AssertionError(
                 "optimizer.zero_grad() was called after loss.backward() but before "
-                "optimizer.step() or optimizer.synchronize(), while gradients travel")
+                "optimizer.step() or optimizer.synchronize(), while gradients are being sent")
         return super(self.__class__, self).zero_grad(*args, **more)
 
     def light_state_dict(self) -> dict[str, torch.Tensor]:
@@ -194,7 +194,7 @@ def _names(param_groups: Any, named_parameters: Any) -> dict[torch.Tensor, str]:
 
 def _groups(groups: Any, parameters: list[torch.Tensor],
             ) -> dict[torch.Tensor, Sequence[torch.Tensor]]:
-    """Return the parameters that travel together: given lists, or groups of like size."""
+    """Return the parameters that are sent together: given lists, or groups of like size."""
     if groups is None or groups == 0:
         return {}
     if isinstance(groups, int):
@@ -225,10 +225,10 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
         optimizer: makes the steps; the object given back is of a subclass of its class.
         named_parameters: ``model.named_parameters()``, for names that all ranks agree on.
         compression: ``Compression.none`` or ``Compression.fp16``.
-        backward_passes_per_step: the passes whose gradients are summed here before they travel.
+        backward_passes_per_step: the passes whose gradients are summed here before they are sent.
         op: ``Average`` or ``Sum``.
         gradient_predivide_factor: an average is divided by it before the sum, and the rest after.
-        num_groups: the number of groups in which parameters travel, each as a whole.
+        num_groups: the number of groups in which parameters are sent, each as a whole.
         groups: the groups themselves, or their number.
         sparse_as_dense: sends sparse gradients as dense ones; the others go by allgather.
         process_set: the ranks.

@@ -9,7 +9,7 @@ import torch.distributed.pipelining.schedules as torch_schedules
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harp.angelptm.plan import CapacityError
+from harp.angelptm.page_plan import CapacityError
 from harp.angelptm.stages.cuts import CutError, Link, Memory, cut, in_flight
 from harp.angelptm.stages.graph import Graph, Operator
 
@@ -18,7 +18,7 @@ BLOCKS = 4
 
 @st.composite
 def graphs(draw):
-    """Graphs of up to nine operators, some values of which skip far."""
+    """Graphs of up to nine operators; some of their values skip far."""
     inputs = draw(st.integers(1, 2))
     count = draw(st.integers(inputs + 1, 9))
     few = st.integers(0, 9)

@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils._pytree import tree_unflatten
 
 from harp.angelptm import CapacityError, CutError, Memory, pipeline
-from harp.angelptm.stages import program
+from harp.angelptm.stages import operator_program
 from harp.angelptm.stages.stage import stage_module
 from tests.harp.angelptm.stages.models import WIDTH, WORDS, batch, loss_of, made
 from tests.support.levels import long_except
@@ -181,6 +181,6 @@ def test_sizes_are_those_of_the_model():
 
 def test_layers_are_named_by_the_list_that_they_are_in():
     example, _ = batch("t5", 2)
-    followed = program.exported(made("t5"), example, {})
-    layers = {program.layer_of(node) for node in followed.operators}
+    followed = operator_program.exported(made("t5"), example, {})
+    layers = {operator_program.layer_of(node) for node in followed.operators}
     assert {"words", "encoder.0", "encoder.1", "decoder.0", "decoder.1"} <= layers

@@ -14,9 +14,9 @@ import pytest
 from click.testing import CliRunner
 
 from harp.cli import stats_files
-from harp.cli.diagnose import diagnose, exchange
-from harp.cli.diagnose.exchange import SnapshotServer, ask_host
+from harp.cli.diagnose import diagnose, snapshot_exchange
 from harp.cli.diagnose.snapshot import engines, from_json, to_json
+from harp.cli.diagnose.snapshot_exchange import SnapshotServer, ask_host
 from harp.net import Engine, Port
 from lab.namespace import why_unusable
 from lab.veth import veth_pair
@@ -59,7 +59,7 @@ def token_file(tmp_path):
 def quick(monkeypatch):
     """Hosts that report a made-up job, at once."""
     reports = {report.host: report for report in faulty()}
-    monkeypatch.setattr(exchange, "take_report",
+    monkeypatch.setattr(snapshot_exchange, "take_report",
                         lambda host, seconds, moments: reports[host])
 
 
@@ -194,7 +194,7 @@ def test_hosts_are_asked_over_a_port(quick, token_file):
 
 
 def test_another_token_learns_nothing(quick):
-    with serving("h0") as port, pytest.raises(exchange.ExchangeError, match="wrong token"):
+    with serving("h0") as port, pytest.raises(snapshot_exchange.ExchangeError, match="wrong token"):
         ask_host("127.0.0.1", port, b"x" * 32, 1, 2)
 
 
@@ -227,7 +227,7 @@ def test_bytes_that_are_no_request_get_no_report(quick, request_):
 def test_a_client_without_the_token_holds_nobody_up(quick):
     """As many strangers as the server hears at once, and more, each amid a request."""
     with serving("h0") as port, ExitStack() as stack:
-        for _ in range(exchange.STRANGERS + 6):
+        for _ in range(snapshot_exchange.STRANGERS + 6):
             stranger = stack.enter_context(socket.create_connection(("127.0.0.1", port), 20))
             with suppress(OSError):  # the oldest are hung up on
                 stranger.makefile("rb").readline()
@@ -236,10 +236,10 @@ def test_a_client_without_the_token_holds_nobody_up(quick):
 
 
 def test_a_request_that_trickles_in_has_an_end(quick, monkeypatch):
-    monkeypatch.setattr(exchange, "REQUEST_S", 0.5)
+    monkeypatch.setattr(snapshot_exchange, "REQUEST_S", 0.5)
     with serving("h0") as port, socket.create_connection(("127.0.0.1", port), 20) as made:
         made.makefile("rb").readline()
-        for _ in range(exchange.REQUEST_BYTES // 2):
+        for _ in range(snapshot_exchange.REQUEST_BYTES // 2):
             with suppress(OSError):
                 made.sendall(b" ")
             if select.select([made], [], [], 0.05)[0]:
@@ -250,7 +250,7 @@ def test_a_request_that_trickles_in_has_an_end(quick, monkeypatch):
 
 @pytest.mark.parametrize(("seconds", "moments"), [(-1, 2), (1e9, 2), (1, 1), (1, 10**6)])
 def test_only_so_much_can_be_asked_for(quick, seconds, moments):
-    with serving("h0") as port, pytest.raises(exchange.ExchangeError, match="hung up"):
+    with serving("h0") as port, pytest.raises(snapshot_exchange.ExchangeError, match="hung up"):
         ask_host("127.0.0.1", port, TOKEN, seconds, moments)
 
 

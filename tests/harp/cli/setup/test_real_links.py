@@ -21,7 +21,7 @@ HARP = [sys.executable, "-m", "harp.cli.main"]
 
 
 class Machine:
-    """A network namespace with file systems of its own, which outlive a command."""
+    """A network namespace with file systems of its own, which stay when a command ends."""
 
     def __init__(self, end, folder):
         self.end, self.folder = end, folder

@@ -14,9 +14,9 @@ import pytest
 
 from harp.lightcc.horovod.autotune import Tuner, apply, choices
 from harp.lightcc.horovod.errors import DuplicateNameError, HorovodInternalError
+from harp.lightcc.horovod.horovod_settings import Settings
 from harp.lightcc.horovod.negotiation import Codec, Request, Response
 from harp.lightcc.horovod.runtime import REQUESTS, Entry, Runtime
-from harp.lightcc.horovod.settings import Settings
 from harp.lightcc.horovod.timeline import Timeline
 from harp.lightcc.mover import Mover
 from harp.lightcc.settings import LightSettings

@@ -31,8 +31,8 @@ from harp.lightcc.outer import (
     LocalSGD,
     SparseLoCo,
     StreamingDiLoCo,
-    few_bits,
     make_islands,
+    quantised_mean,
 )
 from harp.lightcc.outer_policy import split
 from tests.harp.lightcc.outer import reference
@@ -112,7 +112,7 @@ def few_bits_lose_nothing(rank, _):
         for _ in range(5):
             vector = random.normal(size=1000).astype(np.float32)
             given += vector
-            work, finish = few_bits.begin(torch.from_numpy(vector), error, bits, None,
+            work, finish = quantised_mean.begin(torch.from_numpy(vector), error, bits, None,
                                           exchange)
             work.wait()
             mean = finish().numpy()
@@ -135,13 +135,13 @@ def few_bits_over_gloo_are_those_over_lightcc(rank, _):
             error = torch.zeros(elements)
             for _ in range(3):
                 vector = torch.from_numpy(random.normal(size=elements).astype(np.float32))
-                work, finish = few_bits.begin(vector, error, bits, group)
+                work, finish = quantised_mean.begin(vector, error, bits, group)
                 work.wait()
                 found.append(finish().clone())
             found.append(error)
         assert all(map(torch.equal, found[:4], found[4:]))
     with pytest.raises(ValueError, match="over gloo give exchange='direct'"):
-        few_bits.begin(torch.zeros(4), torch.zeros(4), 8, gloo, "ring")
+        quantised_mean.begin(torch.zeros(4), torch.zeros(4), 8, gloo, "ring")
 
 
 def few_bits_are_near_and_the_same_at_all(rank, _):

@@ -16,7 +16,7 @@ def parameters(*gradients):
         part = torch.nn.Parameter(torch.zeros_like(gradient))
         part.grad = gradient
         made.append(part)
-    return [*made, torch.nn.Parameter(torch.zeros(3))]  # of which there is no gradient
+    return [*made, torch.nn.Parameter(torch.zeros(3))]  # it has no gradient
 
 
 def random(*shape):

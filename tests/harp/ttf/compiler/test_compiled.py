@@ -20,7 +20,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 import harp.ttf  # noqa: E402
-from harp.ttf.compiler import plan, steps  # noqa: E402
+from harp.ttf.compiler import compile_plan, steps  # noqa: E402
 from harp.ttf.compiler.decisions import Decision  # noqa: E402
 from harp.ttf.compiler.variants import Variant  # noqa: E402
 from tests.support import PATIENCE_S  # noqa: E402
@@ -134,16 +134,16 @@ def test_many_sizes_are_a_dynamic_dimension_or_buckets_by_what_they_cost(monkeyp
         module, eager = twins(Rows)
         graphs = Graphs()
         compiled = settled(module, graphs, horizon=horizon)
-        take = plan.seconds_of
+        take = compile_plan.seconds_of
 
         def timed(run, take=take, slower=dynamic_slower):
             run()
             names = [cell.cell_contents.name for cell in run.__closure__
                      if isinstance(cell.cell_contents, Variant)]
             return 1e-3 * (slower if names == ["any_size"] else 1.0)
-        monkeypatch.setattr(plan, "seconds_of", timed)
+        monkeypatch.setattr(compile_plan, "seconds_of", timed)
         compare(compiled, eager, [3, 5, 9, 5, 3, 7, 2, 9, 8, 4, 12, 6])
-        monkeypatch.setattr(plan, "seconds_of", take)
+        monkeypatch.setattr(compile_plan, "seconds_of", take)
         assert compiled.decisions()[0].startswith(words)
         assert graphs.dynamic == 1
         assert min(statics, 1) <= graphs.static <= statics
@@ -214,7 +214,7 @@ def test_calls_run_while_compilation_runs_aside():
 def test_a_module_is_not_compiled_before_its_calls_took_as_long_as_that(monkeypatch):
     """1 s, and 0.03 s for each of four parameters."""
     graphs, clock = Graphs(), Clock()
-    monkeypatch.setattr(plan, "time", clock)
+    monkeypatch.setattr(compile_plan, "time", clock)
     module, eager = twins(Rows)
     module.register_forward_hook(lambda *_: clock.move(0.11))
     compiled = harp.ttf.compile(module, backend=graphs, learn=2)

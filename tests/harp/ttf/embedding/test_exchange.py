@@ -75,7 +75,7 @@ def test_without_a_group_it_says_what_to_call():
 
 
 class Network:
-    """What a rank of three asks torch.distributed for, in order; nothing travels."""
+    """What a rank of three asks torch.distributed for, in order; nothing is sent."""
 
     def __init__(self):
         self.calls = []

@@ -157,7 +157,7 @@ def test_the_budget_ends_trials_but_not_before_eager(monkeypatch):
 
 
 class Tower(nn.Module):
-    """Arguments of which none may take another's place, and results with a None."""
+    """Arguments that may not take one another's place, and results with a None."""
 
     def forward(self, x, features, scale=1.0, mask=None):
         assert mask is None

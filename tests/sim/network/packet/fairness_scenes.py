@@ -91,7 +91,7 @@ class Port:
         self.world = world = World(seed=scene.seed, segment=SEGMENT, overhead=OVERHEAD, slots=8,
                                    piece_bytes=4 << 20, unit_bytes=65536)
         first_us, last_us = scene.base_us, scene.base_last_us or scene.base_us
-        # A round trip crosses four links, of which two are the receiver's.
+        # A round trip crosses four links; two of them are the receiver's.
         latency_s = [(first_us / 4 + (last_us - first_us) / 2 * host / max(hosts - 1, 1)) * 1e-6
                      for host in range(hosts)] + [first_us / 4 * 1e-6]
         self.up = [world.add_link(rate, s) for s in latency_s]

@@ -1,6 +1,6 @@
 """The mean of a vector over islands: of all its values, or of the messages of SparseLoCo.
 
-A caller begins an exchange, computes while it travels, and waits for it. All islands get the same
+A caller begins an exchange, computes meanwhile, and waits for it. All islands get the same
 bits: the backend makes sums, messages are added up in the order of ranks, and a mean in few bits
 comes from the one rank that made it.
 """
@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from harp.lightcc.outer import few_bits, sparse
+from harp.lightcc.outer import quantised_mean, sparse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from harp.lightcc.outer.peers import Peers
+    from harp.lightcc.outer.elastic_peers import Peers
     from harp.lightcc.outer_policy import OuterPolicy
 
 
@@ -44,7 +44,7 @@ def begin_mean(vector: torch.Tensor, group: dist.ProcessGroup | None) -> Exchang
 def begin_few_bits_mean(vector: torch.Tensor, error: torch.Tensor, policy: OuterPolicy,
                         group: dist.ProcessGroup | None) -> Exchange:
     """Begin the mean of ``vector`` plus ``error``; ``error`` keeps the part that is not sent."""
-    return Exchange(*few_bits.begin(vector, error, policy.bits, group, policy.exchange))
+    return Exchange(*quantised_mean.begin(vector, error, policy.bits, group, policy.exchange))
 
 
 def begin_sparse_mean(error: torch.Tensor, policy: OuterPolicy,

@@ -161,7 +161,7 @@ class Plan:
 
     def _begin(self) -> None:
         # The process ends when it is through: a compiler that is cut off midway may crash.
-        self._thread = threading.Thread(target=self._aside, name="harp.ttf.compile",
+        self._thread = threading.Thread(target=self._in_background, name="harp.ttf.compile",
                                         args=(self._settings.kept.get(self._name),))
         self._thread.start()
 
@@ -172,7 +172,7 @@ class Plan:
         if self._thread is not None:
             self._thread.join()
 
-    def _aside(self, known: Decision | None) -> None:
+    def _in_background(self, known: Decision | None) -> None:
         """Decide and compile, on a copy, under the modes of the calls."""
         device, dtype, on = self._autocast
         try:

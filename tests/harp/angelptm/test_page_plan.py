@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harp.angelptm.plan import (
+from harp.angelptm.page_plan import (
     AHEAD,
     DEVICE,
     DISK,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from harp.angelptm.plan import FAR, REDUCE, Event, Job, Sharing, Trace
+from harp.angelptm.page_plan import FAR, REDUCE, Event, Job, Sharing, Trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Work:
-    """What is done with gradients."""
+    """Treatment of gradients."""
 
     update_s: float
     """Seconds of an update of a chunk."""

@@ -1,11 +1,11 @@
 """Quantised allreduce around a ring: each host sends to one other host alone.
 
-N hosts of one rank, and a vector cut into a part for each, as in `harp.collectives.few_bits`:
+N hosts of one rank, and a vector cut into a part for each, as in `harp.collectives.few_bits_plan`:
 
 1. each rank encodes all parts of its own;
 2. part j starts at the rank at position j. In each of N - 1 hops a rank sends its sum of a part to
    its right neighbour, which adds its own encoded part to it, in float32, and encodes the result;
-3. the complete sums travel once more around the ring, unchanged, and all ranks decode them.
+3. the complete sums are sent once more around the ring, unchanged, and all ranks decode them.
 
 Each host sends 2 (N - 1) / N of an encoded vector, as in the direct exchange. The gain is on a line
 between two sites: if the hosts of a site are neighbours in the ring, that line carries these bytes
@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from harp.collectives.collective_plan import Plan, Stage
-from harp.collectives.few_bits import Code, Coding, Parts, message_bytes, require_few_bits
+from harp.collectives.few_bits_plan import Code, Coding, Parts, message_bytes, require_few_bits
 from harp.collectives.ir import (
     Buffer,
     LocalWork,
@@ -48,14 +48,14 @@ if TYPE_CHECKING:
 def part_sent(position: Index, hop: Index, hosts: int) -> Ints:
     """Part that a rank sends to its right neighbour, in a hop counted over both ways around.
 
-    The first ``hosts - 1`` hops add up; in the others whole sums travel.
+    The first ``hosts - 1`` hops add up; the others send whole sums.
     """
     return np.asarray((np.asarray(position, np.int64) - np.asarray(hop)) % hosts)
 
 
 @dataclass(frozen=True)
 class Rooms:
-    """Where a rank's messages lie in CODES.
+    """Places of a rank's messages in CODES.
 
     By part its own one, or what it has of the sum, and behind it the one that came.
     """

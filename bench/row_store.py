@@ -1,22 +1,18 @@
 """Measured rows in a file: ``--save`` puts them there, and ``--show`` prints them.
 
-Each row keeps the day on which it was measured, the commit, and the machine (`stamp`).
+Each row keeps the day on which it was measured, the commit, and the machine (`harp.provenance`).
 """
 
 from __future__ import annotations
 
 import json
-import os
-import platform
-import re
-import subprocess
 from collections import Counter
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.rows import Mistake
 from harp.cli.io import check_target, read_text, write_text
+from harp.provenance import stamp
 from harp.reading import FileError, parse
 
 if TYPE_CHECKING:
@@ -26,23 +22,6 @@ if TYPE_CHECKING:
 
     from bench.rows import Result
 
-
-ROOT = Path(__file__).resolve().parents[1]
-
-
-def stamp() -> dict[str, str]:
-    """Say which day it is, which commit is checked out, and what this machine is."""
-    described = subprocess.run(["git", "describe", "--always", "--exclude=*", "--dirty=+"],
-                               cwd=ROOT, capture_output=True, text=True,
-                               check=False).stdout.strip()
-    try:
-        found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text("utf-8"))
-    except OSError:
-        found = None
-    model = found[1] if found else platform.machine()
-    kernel = platform.release().partition("-")[0]  # what distributions add says nothing of speed
-    return {"date": datetime.now(timezone.utc).date().isoformat(), "commit": described or "unknown",
-            "machine": f"{model}, {os.cpu_count()} CPUs, Linux {kernel}"}
 
 
 def when_measured(rows: Iterable[Result]) -> str:

@@ -1,4 +1,4 @@
-"""Peers of dynamic tables, each in an environment of its own (`bench.peers`)."""
+"""Peers of dynamic tables, each in an environment of its own (`bench.peer_environment`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench.arms import ROOT, read_line
-from bench.peers import TORCH, environment, installed, last_line
+from bench.peer_environment import TORCH, environment, installed, last_line
 from bench.subject import PeerError
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from sim.report.export import HEADER
 from sim.schema.errors import Problem
 from sim.sweeps.design import Point
-from sim.sweeps.study import Outcome
-from sim.sweeps.table import (
+from sim.sweeps.result_table import (
     check_columns,
     csv_text,
     idle_keys,
@@ -23,6 +22,7 @@ from sim.sweeps.table import (
     non_dominated,
     parquet_bytes,
 )
+from sim.sweeps.study import Outcome
 
 
 def row(**cells: Any) -> tuple[Any, ...]:

@@ -1,7 +1,7 @@
 """Plan moves of pages: a pure function of a step's trace, the tiers' capacities and their rates.
 
-A step is a list of events, each of which needs some pages on the device, and of jobs (updates of
-the optimizer), each of which needs some pages in memory, be it the device's or the host's. A plan
+A step is a list of events, which need pages on the device, and of jobs (updates of the optimizer),
+which need pages in memory, be it the device's or the host's. A plan
 is a list of actions, moves and jobs, that a second thread does one after another beside the events:
 
     events    | 0 | 1 | 2 | waits | 3 | ...        an event waits for the actions it needs
@@ -43,7 +43,7 @@ RESERVE = 8
 Place = tuple[int, int]
 """A tier and a slot of it; what is nowhere has its own number as its slot."""
 Placement = tuple[Place, ...]
-"""Where each page is."""
+"""The tier and slot of each page."""
 
 
 class CapacityError(RuntimeError):
@@ -178,7 +178,7 @@ class Plan:
 
 
 class Space(ABC):
-    """Where pages are, and which slots are free. Makes room by moving pages down."""
+    """Places of pages, and free slots. Makes room by moving pages down."""
 
     def __init__(self, capacities: Capacities, placement: Iterable[Place],
                  sharing: Sharing | None = None) -> None:
@@ -197,7 +197,7 @@ class Space(ABC):
 
     @abstractmethod
     def next_use(self, page: int, tier: int) -> float:
-        """When a page is used next, if it were to leave this tier."""
+        """Next use of a page, if it were to leave this tier."""
 
     @abstractmethod
     def moved(self, page: int, source: Place, target: Place) -> None:
@@ -246,7 +246,7 @@ class Space(ABC):
                     return max(found, key=lambda page: (self.next_use(page, tier), page))
         raise CapacityError(f"{len(self.where)} pages do not fit into {self.capacities.device} of "
                             f"the device, {self.capacities.host} of the host and "
-                            f"{self.capacities.disk} on disk, some of which stay free to move "
+                            f"{self.capacities.disk} on disk, and some stay free to move "
                             f"others: the {TIERS[tier]} is full")
 
     def bring(self, pages: Iterable[int], lowest: int, keep: Sequence[set[int]]) -> None:

@@ -1,10 +1,10 @@
 """The mean of a vector over islands, with few bits on the wire.
 
-Over LightCC it is the allreduce of `harp.lightcc.few_bits`, or of `harp.lightcc.few_bits_ring`, all
-of which travels while its caller computes. Any other backend carries the same parts and messages of
-the first (`cnet/lightcc/few_bits.h`), so that the same bits come out of it: an all-to-all of parts,
-which is under way, and an all-gather of the parts' means when the caller waits. What is lost is
-kept as there, by the rank that encoded it.
+Over LightCC it is the allreduce of `harp.lightcc.few_bits`, or of `harp.lightcc.few_bits_ring`;
+all messages are sent while the caller computes. Any other backend carries the parts and messages of
+`harp.lightcc.few_bits` (`cnet/lightcc/few_bits.h`), so the same bits come out: an all-to-all of
+parts while the caller computes, and an all-gather of the parts' means when it waits. The rank that
+encoded a value keeps its rounding error, as there.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from harp.collectives.few_bits import Parts, message_bytes
+from harp.collectives.few_bits_plan import Parts, message_bytes
 from harp.lightcc.few_bits import FewBits, add, take
 from harp.lightcc.few_bits_ring import FewBitsRing
 from harp.lightcc.torch.backend import LightGroup

@@ -64,14 +64,14 @@ class Trace:
     @property
     def answered(self) -> bool:
         """Whether any router on a path has answered: silent ones alone tell no paths apart."""
-        return any(router is not None for way in self.routers.values() for router in way)
+        return any(router is not None for routers in self.routers.values() for router in routers)
 
     @property
     def classes(self) -> dict[tuple[str | None, ...], list[int]]:
-        """Source ports by way."""
+        """Source ports by the routers that they pass."""
         found: dict[tuple[str | None, ...], list[int]] = defaultdict(list)
-        for port, way in sorted(self.routers.items()):
-            found[way].append(port)
+        for port, routers in sorted(self.routers.items()):
+            found[routers].append(port)
         return dict(found)
 
 
@@ -148,10 +148,10 @@ def trace(source: str, target: tuple[str, int], ports: list[int], *,
 def _trace_all(asker: _Asker, target: str, until_s: float) -> Trace:
     ports = list(asker.sockets)
     known = _walk_one(asker, ports[0], target, until_s) if ports else []
-    ways: dict[int, list[str | None]] = {port: [] for port in ports}
+    passed: dict[int, list[str | None]] = {port: [] for port in ports}
     parts: list[int] = []  # hops at which paths diverge
     for ttl, first in enumerate(known[:(len(known) + 1) // 2], 1):
-        sample = [port for port in list(ways)[:SAMPLE] if port != ports[0]]
+        sample = [port for port in list(passed)[:SAMPLE] if port != ports[0]]
         answers = asker.ask(sample, ttl, until_s)
         if first is not None:
             answers[ports[0]] = first
@@ -160,35 +160,35 @@ def _trace_all(asker: _Asker, target: str, until_s: float) -> Trace:
         routers = set(answers.values())
         if len(routers) > 1:
             parts.append(ttl)
-            answers |= asker.ask([port for port in ways if port not in answers], ttl, until_s)
-            ways = {port: way for port, way in ways.items() if port in answers}
+            answers |= asker.ask([port for port in passed if port not in answers], ttl, until_s)
+            passed = {port: path for port, path in passed.items() if port in answers}
         only = routers.pop() if len(routers) == 1 else None
-        for port, way in ways.items():
-            way.append(answers.get(port, only))
-    return Trace({port: tuple(way) for port, way in ways.items()},
-                 _share_alike(asker, ways, parts, until_s),
-                 unanswered=tuple(port for port in ports if port not in ways))
+        for port, path in passed.items():
+            path.append(answers.get(port, only))
+    return Trace({port: tuple(path) for port, path in passed.items()},
+                 _share_alike(asker, passed, parts, until_s),
+                 unanswered=tuple(port for port in ports if port not in passed))
 
 
 def _walk_one(asker: _Asker, port: int, target: str, until_s: float) -> list[str | None]:
     """Routers on the path of one port; None for a silent one."""
-    way: list[str | None] = []
-    while len(way) < MOST_HOPS and way[-SILENT:] != [None] * SILENT:
-        way.append(asker.ask([port], len(way) + 1, until_s).get(port))
-        if way[-1] == target:
-            return way[:-1]
-    while way and way[-1] is None:
-        way.pop()
-    return way
+    routers: list[str | None] = []
+    while len(routers) < MOST_HOPS and routers[-SILENT:] != [None] * SILENT:
+        routers.append(asker.ask([port], len(routers) + 1, until_s).get(port))
+        if routers[-1] == target:
+            return routers[:-1]
+    while routers and routers[-1] is None:
+        routers.pop()
+    return routers
 
 
-def _share_alike(asker: _Asker, ways: dict[int, list[str | None]], parts: list[int],
+def _share_alike(asker: _Asker, passed: dict[int, list[str | None]], parts: list[int],
                  until_s: float) -> float:
     """Probe some ports again where paths diverge."""
-    if not parts or not ways:
+    if not parts or not passed:
         return 1.0
-    again = asker.ask(random.sample(list(ways), min(CHECKED, len(ways))), parts[0], until_s)
-    alike = [router == ways[port][parts[0] - 1] for port, router in again.items()]
+    again = asker.ask(random.sample(list(passed), min(CHECKED, len(passed))), parts[0], until_s)
+    alike = [router == passed[port][parts[0] - 1] for port, router in again.items()]
     return sum(alike) / len(alike) if alike else 1.0
 
 

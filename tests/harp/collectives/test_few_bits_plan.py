@@ -9,7 +9,7 @@ import pytest
 
 from harp._cnet import lib
 from harp.collectives.check import check
-from harp.collectives.few_bits import BITS, CHUNK, message_bytes
+from harp.collectives.few_bits_plan import BITS, CHUNK, message_bytes
 from harp.collectives.ir import Buffer, Op
 from harp.collectives.registry import make_plan
 from tests.harp.collectives.test_execute import execute

@@ -375,7 +375,7 @@ def test_a_state_that_came_wrong_is_taken_from_another_peer(servers):
 
 def test_an_impossible_request_is_refused_in_a_sentence(monkeypatch):
     monkeypatch.delenv("HARP_STORE", raising=False)
-    with pytest.raises(ValueError, match="need a store that outlives them"):
+    with pytest.raises(ValueError, match="need a store that stays up longer than they do"):
         Peers(2)
     with pytest.raises(ValueError, match="count is 0; allowed is 1 or more"):
         Peers(0, store=MemoryStore())

@@ -1,4 +1,4 @@
-"""Quantised allreduce: float32 that travel between hosts as 8, 4 or 2 bits a value.
+"""Quantised allreduce: float32 values are sent between hosts in 8, 4 or 2 bits each.
 
 With g ranks on each of M hosts a vector is cut into a shard for each rank of a host, and a shard
 into a part for each host:
@@ -174,7 +174,7 @@ class Code(LocalStage):
 
 @dataclass(frozen=True)
 class Places:
-    """Where a rank's messages lie in CODES: those to send, those that came, and the sums."""
+    """Places of a rank's messages in CODES: those to send, those that came, and the sums."""
 
     parts: Parts
     unit_bytes: int

@@ -34,7 +34,7 @@ class Settings:
     mark_cycles: bool = False
     """HOROVOD_TIMELINE_MARK_CYCLES"""
     stall_s: float = 60.0
-    """HOROVOD_STALL_CHECK_TIME_SECONDS: after so long rank 0 names who is missing; 0 is never."""
+    """HOROVOD_STALL_CHECK_TIME_SECONDS: after this long rank 0 names missing ranks; 0 is never."""
     stall_end_s: float = 0.0
     """HOROVOD_STALL_SHUTDOWN_TIME_SECONDS: after so long the group fails; 0 is never."""
     start_timeout_s: float = 600.0

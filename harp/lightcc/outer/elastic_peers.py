@@ -1,4 +1,4 @@
-"""Peers that come and go: a round goes on without those that miss it, who catch up when they come.
+"""Peers that come and go: a round goes on without those that miss it, and they catch up later.
 
     peers = Peers(2, deadline_s=60)               # in each process, which is an island of one rank
     outer = DiLoCo(model, optimizer, every=30, peers=peers)
@@ -9,9 +9,9 @@ that it has made since it last had the common state, times its ``weight``. A pee
 new takes the newest state from the nearest peer; its steps since the last round are lost, and so is
 what it had not sent. The others keep theirs, and send it in the rounds to come.
 
-`harp.lightcc.outer.meeting` says who takes part, `harp.lightcc.outer.newest` how a state travels.
-Members of a round sum over a group of LightCC of their own, which is made again when they change.
-The store is that of ``harp run --min-np`` by default.
+`harp.lightcc.outer.meeting` says which peers take part, `harp.lightcc.outer.newest` how a state is
+sent. Members of a round sum over a group of LightCC of their own, which is made again when they
+change. The store is that of ``harp run --min-np`` by default.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Peers:
         weight: of this peer's steps beside those of the others; such as samples a step.
         timeout_s: how long an exchange may take. A peer that is silent for this long, or 30 s if
             that is less, counts as dead.
-        store: which all peers share and which outlives them.
+        store: all peers share it, and it stays up longer than they do.
 
     """
 
@@ -182,7 +182,7 @@ class Peers:
 
     def mean_in_few_bits(self, vector: Floats, error: Floats, bits: int,
                          share: float) -> Floats | None:
-        """Do as `mean`, in ``bits`` bits a value; weights travel whole.
+        """Do as `mean`, in ``bits`` bits a value; weights are sent whole.
 
         ``error`` has what was lost of this peer's weighted vectors, and of the sums that it made.
         It changes with the attempt that counts, and with no other: what an attempt took that a
@@ -221,7 +221,7 @@ class Peers:
         return list(came[:, :-4]), weights
 
     def _attempt(self, number: int, work: Callable[[Group], T]) -> T | None:
-        """Do the work of a round with those who come, again without those who die in it."""
+        """Do the work of a round with the peers that come, again without those that die in it."""
         attempt = 0
         while (members := self._meeting.gather(number, attempt, self._group_name,
                                                self._look_for_dead)) is not None:
@@ -284,8 +284,8 @@ class Peers:
 def _store_of_launcher(timeout_s: float) -> DecidingStore:
     named = os.environ.get(VARIABLE, "")
     if not named or named.startswith("file:"):
-        raise ValueError("peers that come and go need a store that outlives them: start them by "
-                         "`harp run --min-np 1`, or give store=")
+        raise ValueError("peers that come and go need a store that stays up longer than they do: "
+                         "start them by `harp run --min-np 1`, or give store=")
     return StoreClient(named, timeout_s)
 
 

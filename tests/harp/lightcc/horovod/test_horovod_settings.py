@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harp.lightcc.horovod.settings import Settings
+from harp.lightcc.horovod.horovod_settings import Settings
 
 
 def test_each_variable_is_read_in_its_unit():

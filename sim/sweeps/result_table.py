@@ -205,7 +205,7 @@ def _front(columns: Mapping[str, Sequence[Any]], objectives: Mapping[str, str]) 
 
 
 def non_dominated(costs: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[Any, Any]:
-    """Which rows of ``costs`` (smaller is better) no other row dominates; never one with a NaN.
+    """Mask of the rows of ``costs`` (smaller is better) that no other dominates; none with a NaN.
 
     The rows are visited from the smallest sum on, and each drops those that it dominates, so the
     work is rows times front.

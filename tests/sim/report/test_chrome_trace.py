@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.records.results import LinkUse, Report, Span
-from sim.report.trace import disjoint_lanes, natural_key, report_trace
+from sim.report.chrome_trace import disjoint_lanes, natural_key, report_trace
 from tests.support.report_samples import taco
 
 NEEDED = {"X": {"name", "cat", "ts", "dur", "pid", "tid"}, "C": {"name", "ts", "pid", "args"},
