@@ -4,7 +4,7 @@
 
 fp16      six trainings with planted trouble (`tests.harp.ttf.amp.troubles`) end within a hundredth
           of full precision's loss by `harp.ttf.amp`; autocast and GradScaler stand beside it
-compile   the twelve reports of `bench.ttf.recompiles` by `harp.ttf.compile`: results are those of
+compile   the twelve reports of `bench.ttf.recompile_reports` by `harp.ttf.compile`: results are those of
           torch.compile, one compilation beyond the fewest at most, and none at a second start
 pages     steps a second of the example's GPT by `harp.angelptm` with less device memory than its
           states need, beside DeepSpeed's ZeRO-Offload and torchao's CPUOffloadOptimizer; and the
@@ -31,7 +31,7 @@ import torch
 from bench.angelptm import loops
 from bench.angelptm.capacity import job_of_one
 from bench.ttf import compile_loops
-from bench.ttf.recompiles import REPORTS
+from bench.ttf.recompile_reports import REPORTS
 from harp.angelptm import initialize
 from tests.harp.ttf.amp.troubles import TROUBLES, Training
 
