@@ -3,7 +3,7 @@
 Ranks publish where they listen in a store (`harp.lightcc.store`). Ranks that share a host and its
 network connect over memory (``mem``), others over the network (``ports.py``); HARP_PORT chooses one
 port for all. A rank that cannot make the group says why in the store, and the others, who look
-there now and then, end with its sentence.
+there now and then, end with its sentence. So they do where a rank dies meanwhile (`heartbeat.py`).
 
 One connection of a pair carries the pieces of collectives, the other one messages that may come at
 any time: data between two ranks, and news that the group has failed. Each has an engine of its own:
@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from harp.collectives.channels import ConnectionChannel
 from harp.first_line import first_line
 from harp.lightcc.failure import GroupError, name_ranks
+from harp.lightcc.heartbeat import SILENT_TURNS, Heartbeat
 from harp.lightcc.mover import Direct
 from harp.lightcc.ports import open_memory, open_network, open_p2p, read_port
 from harp.net.errors import EndedError
@@ -119,6 +120,7 @@ class Peers:
                  environment: Mapping[str, str] = os.environ) -> None:
         self.rank, self.ranks = rank, ranks
         self._store, self._timeout_s = store, timeout_s
+        self._heartbeat = Heartbeat(rank, ranks, store)
         self._engines: dict[tuple[bytes, str], Engine] = {}
         self._port = read_port(environment)
         self._environment = environment
@@ -153,16 +155,18 @@ class Peers:
             warning.cancel()
 
     async def _connect_or_hear(self) -> None:
-        """Open all connections, unless another rank fails."""
-        both = [asyncio.ensure_future(work)
-                for work in (self._connect_all(), self._look_for_failure())]
+        """Open all connections, unless another rank fails or dies."""
+        self._heartbeat.beat()
+        works = [asyncio.ensure_future(work) for work in (
+            self._connect_all(), self._look_for_failure(), self._look_for_dead())]
         try:
-            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-            next(work for work in both if work.done()).result()
+            await asyncio.wait(works, return_when=asyncio.FIRST_COMPLETED)
+            next(work for work in works if work.done()).result()
         finally:
-            for work in both:
+            for work in works:
                 work.cancel()
-            await asyncio.gather(*both, return_exceptions=True)
+            await asyncio.gather(*works, return_exceptions=True)
+        self._heartbeat.be_ready()
 
     async def _look_for_failure(self) -> None:
         while True:
@@ -174,6 +178,15 @@ class Peers:
             if place != self._place:
                 both = (json.loads(one)[PROCESS] for one in (place, self._place))
                 raise GroupError(f"two processes have rank {self.rank}: " + " and ".join(both))
+
+    async def _look_for_dead(self) -> None:
+        turn_s = max(look_s(self.ranks), self.dead_s / SILENT_TURNS)
+        while True:
+            await asyncio.sleep(turn_s)
+            dead = await self._ask_store(self._heartbeat.take_turn)
+            if dead is not None:
+                raise GroupError(f"rank {dead} is gone: it came to make the group, and was silent "
+                                 f"for {turn_s * SILENT_TURNS:g} s")
 
     def _warn_of_missing(self) -> None:
         if self._missing:

@@ -1,4 +1,4 @@
-"""Ranks that make a group: who does not come, or belongs to another job, is named."""
+"""Ranks that make a group: who does not come, dies, or belongs to another job, is named."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ import os
 from harp.lightcc.group import Group
 from harp.lightcc.store import StoreClient
 try:
-    Group(int(os.environ["RANK"]), 3, StoreClient(os.environ["HARP_STORE"], 600.0), 600.0).close()
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    Group(rank, ranks, StoreClient(os.environ["HARP_STORE"], 600.0), 600.0).close()
 except Exception as error:
     print(error)
 """
@@ -30,6 +31,13 @@ MISSING = "a group of 3 ranks still waits for rank 2; each of its ranks must mak
 
 async def connect_all(*peers):
     return await asyncio.gather(*(each.connect() for each in peers), return_exceptions=True)
+
+
+async def connect_all_by(store, *peers):
+    async def connect(each):
+        with telling_others(each.rank, each.ranks, store):
+            await each.connect()
+    return await asyncio.gather(*(connect(each) for each in peers), return_exceptions=True)
 
 
 def test_a_missing_rank_is_named_long_before_the_timeout(caplog):
@@ -74,8 +82,8 @@ def test_a_group_that_all_ranks_make_warns_of_nobody(ranks, caplog):
 
 def start(rank, store, **variables):
     return subprocess.Popen([sys.executable, "-c", MAKE], text=True, stdout=subprocess.PIPE,
-                            env={**os.environ, "RANK": str(rank), "HARP_PORT": "udp",
-                                 "HARP_STORE": store, **variables})
+                            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "3",
+                                 "HARP_PORT": "udp", "HARP_STORE": store, **variables})
 
 
 @pytest.mark.parametrize("failing", range(3))
@@ -93,6 +101,28 @@ def test_a_rank_that_cannot_make_the_group_says_why_to_all_others(
     own = said.pop(failing).strip()
     assert own.startswith(sentence)
     assert said == [f"rank {failing}: {own}\n"] * 2
+
+
+def test_a_rank_that_is_killed_while_the_group_is_made_is_named(monkeypatch):
+    monkeypatch.setattr("harp.lightcc.peers.LOOK_S", 0.1)
+    monkeypatch.setattr(Peers, "dead_s", 1.0)
+    with StoreServer() as server:
+        killed = start(2, server.variable("127.0.0.1"), WORLD_SIZE="4")
+        server.store.get("place/2")  # it has come
+        both = [Peers(rank, 4, server.store, 600.0, {}) for rank in range(2)]
+        killed.kill()
+        killed.communicate()
+        try:
+            errors = asyncio.run(connect_all_by(server.store, *both))
+        finally:
+            for rank in (2, 3):
+                server.store.set(f"place/{rank}", b"null")  # so that no thread waits for it
+            for each in both:
+                each.close()
+        server.shutdown()
+    # Rank 3 has not come, and is not called dead.
+    why = "rank 2 is gone: it came to make the group, and was silent for 1 s"
+    assert [str(error) for error in errors] == [f"rank 1: {why}", why]
 
 
 def test_two_processes_of_the_same_rank_say_so():
