@@ -50,6 +50,8 @@ FAILED_KEY = "failed"
 LOOK_S, LOOKS_PER_S = 0.5, 1000
 """While the group is made each rank looks so often whether another one has failed, and all together
 no more often than the second says: a small part of the requests that a store can answer."""
+SAY_S = 5.0
+"""A rank tries for so long to say that it fails, or is ready."""
 PROCESS = -1
 """Where the value of a rank's place names its process."""
 log = logging.getLogger("harp.lightcc")
@@ -96,15 +98,19 @@ class Store(Protocol):
 @contextlib.contextmanager
 def telling_others(rank: int, ranks: int, store: Store) -> Iterator[None]:
     """Put into the store why this rank fails here; the first rank that does so speaks for all."""
+    def say(why: str) -> None:
+        with contextlib.suppress(Exception):  # the store may be what failed
+            if not store.has(FAILED_KEY):
+                store.set(FAILED_KEY, f"rank {rank}: {why}".encode())
+                if rank == 0:  # its process may have the store: the others look before it ends
+                    time.sleep(2 * look_s(ranks))
     try:
         yield
     except BaseException as error:
-        if ranks > 1:
-            with contextlib.suppress(Exception):  # the store may be what failed
-                if not store.has(FAILED_KEY):
-                    store.set(FAILED_KEY, f"rank {rank}: {first_line(error)}".encode())
-                    if rank == 0:  # its process may have the store: the others look before it ends
-                        time.sleep(2 * look_s(ranks))
+        if ranks > 1:  # a daemon: the store may not answer
+            saying = threading.Thread(target=say, args=(first_line(error),), daemon=True)
+            saying.start()
+            saying.join(SAY_S + 2 * look_s(ranks))
         raise
 
 
@@ -156,7 +162,7 @@ class Peers:
 
     async def _connect_or_hear(self) -> None:
         """Open all connections, unless another rank fails or dies."""
-        self._heartbeat.beat()
+        await self._ask_store(self._heartbeat.beat)
         works = [asyncio.ensure_future(work) for work in (
             self._connect_all(), self._look_for_failure(), self._look_for_dead())]
         try:
@@ -166,7 +172,8 @@ class Peers:
             for work in works:
                 work.cancel()
             await asyncio.gather(*works, return_exceptions=True)
-        self._heartbeat.be_ready()
+        await asyncio.wait([asyncio.ensure_future(self._ask_store(self._heartbeat.be_ready))],
+                           timeout=SAY_S)  # the store may not answer, and is not needed any more
 
     async def _look_for_failure(self) -> None:
         while True:
@@ -181,12 +188,20 @@ class Peers:
 
     async def _look_for_dead(self) -> None:
         turn_s = max(look_s(self.ranks), self.dead_s / SILENT_TURNS)
+        silent_s = turn_s * SILENT_TURNS
         while True:
             await asyncio.sleep(turn_s)
-            dead = await self._ask_store(self._heartbeat.take_turn)
-            if dead is not None:
+            turn = asyncio.ensure_future(self._ask_store(self._heartbeat.take_turn))
+            for _ in range(SILENT_TURNS):  # not at once, where this process was stopped meanwhile
+                if (await asyncio.wait([turn], timeout=turn_s))[0]:
+                    break
+            else:
+                turn.cancel()
+                raise GroupError(f"the store has not answered for {silent_s:g} s: rank 0 or the "
+                                 "launcher, whichever has it, is stopped, or its host is gone")
+            if (dead := turn.result()) is not None:
                 raise GroupError(f"rank {dead} is gone: it came to make the group, and was silent "
-                                 f"for {turn_s * SILENT_TURNS:g} s")
+                                 f"for {silent_s:g} s")
 
     def _warn_of_missing(self) -> None:
         if self._missing:
@@ -198,10 +213,10 @@ class Peers:
         kinds = await self._find_kinds()
         listeners = {(peer, which): self._engine_for(which, kind).listen(dead_after=self.dead_s)
                      for peer, kind in kinds.items() if peer > self.rank for which in KINDS}
-        self._store.set(f"handles/{self.rank}", json.dumps(
-            {f"{which.decode()} {peer}": listener.handle.to_bytes().hex()
-             for (peer, which), listener in listeners.items()}).encode())
+        handles = json.dumps({f"{which.decode()} {peer}": listener.handle.to_bytes().hex()
+                              for (peer, which), listener in listeners.items()}).encode()
         try:
+            await self._ask_store(lambda: self._store.set(f"handles/{self.rank}", handles))
             await asyncio.gather(
                 *(self._accept_peer(peer, which, listener)
                   for (peer, which), listener in listeners.items()),
@@ -244,7 +259,7 @@ class Peers:
         """Choose how to reach each other rank."""
         self._place = json.dumps([memory_place(), self.direct.open(), self._port, self.ranks,
                                   f"process {os.getpid()} of {socket.gethostname()}"]).encode()
-        self._store.set(f"place/{self.rank}", self._place)
+        await self._ask_store(lambda: self._store.set(f"place/{self.rank}", self._place))
         found = []
         for rank in range(self.ranks):
             self._missing = {rank}

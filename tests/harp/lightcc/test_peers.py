@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -123,6 +124,46 @@ def test_a_rank_that_is_killed_while_the_group_is_made_is_named(monkeypatch):
     # Rank 3 has not come, and is not called dead.
     why = "rank 2 is gone: it came to make the group, and was silent for 1 s"
     assert [str(error) for error in errors] == [f"rank 1: {why}", why]
+
+
+class Stopped(MemoryStore):
+    """A store that stops to answer when a rank has come, as where rank 0's host lost its power."""
+
+    def __init__(self):
+        super().__init__()
+        self.answers = threading.Event()
+        self.answers.set()
+
+    def has(self, key):
+        self.answers.wait()
+        return super().has(key)
+
+    def get(self, key):
+        self.answers.wait()
+        return super().get(key)
+
+    def set(self, key, value):
+        self.answers.wait()
+        super().set(key, value)
+        if key.startswith("place"):
+            self.answers.clear()
+
+
+def test_a_store_that_does_not_answer_is_named(monkeypatch):
+    monkeypatch.setattr("harp.lightcc.peers.LOOK_S", 0.1)
+    monkeypatch.setattr("harp.lightcc.peers.SAY_S", 0.1)
+    monkeypatch.setattr(Peers, "dead_s", 1.0)
+    store = Stopped()
+    peers = Peers(1, 2, store, 600.0, {})
+    try:
+        error, = asyncio.run(connect_all_by(store, peers))
+    finally:
+        store.answers.set()
+        store.set("place/0", b"null")  # so that no thread waits for it
+        store.answers.set()
+        peers.close()
+    assert str(error) == ("the store has not answered for 1 s: rank 0 or the launcher, whichever "
+                          "has it, is stopped, or its host is gone")
 
 
 def test_two_processes_of_the_same_rank_say_so():

@@ -56,6 +56,17 @@ def test_a_wait_for_a_late_rank_writes_no_warnings(kind, tmp_path, capfd):
     assert capfd.readouterr() == ("", "")
 
 
+def test_a_store_that_is_gone_is_asked_once(capfd):
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True)
+    patient = PatientStore(dist.PrefixStore("group", dist.TCPStore("127.0.0.1", store.port)),
+                           timedelta(seconds=60))
+    del store
+    for _ in range(3):
+        with pytest.raises(ConnectionError, match=r"the store at 127.0.0.1:\d+ is gone"):
+            patient.has("key")
+    assert capfd.readouterr().err.count("[c10d]") == 1  # torch's own words, of many lines
+
+
 def test_ddp_trains_as_one_process_with_the_whole_batch_does():
     one, other = answers_of(start(RANK, "ddp", 2))
     assert one == other
