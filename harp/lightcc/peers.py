@@ -120,13 +120,24 @@ def look_s(ranks: int) -> float:
 
 
 class Peers:
-    """Engines and connections of one rank of one group."""
+    """Engines and connections of one rank of one group.
+
+    Args:
+        rank: the number of this rank.
+        ranks: the number of ranks.
+        store: where the ranks find each other.
+        timeout_s: how long the group may take to be made.
+        environment: has HARP's variables.
+        find_gone: gives a rank that is known to be gone from elsewhere.
+
+    """
 
     def __init__(self, rank: int, ranks: int, store: Store, timeout_s: float,
-                 environment: Mapping[str, str] = os.environ) -> None:
+                 environment: Mapping[str, str] = os.environ,
+                 find_gone: Callable[[], int | None] = lambda: None) -> None:
         self.rank, self.ranks = rank, ranks
         self._store, self._timeout_s = store, timeout_s
-        self._heartbeat = Heartbeat(rank, ranks, store)
+        self._heartbeat, self._find_gone = Heartbeat(rank, ranks, store), find_gone
         self._engines: dict[tuple[bytes, str], Engine] = {}
         self._port = read_port(environment)
         self._environment = environment
@@ -178,6 +189,8 @@ class Peers:
     async def _look_for_failure(self) -> None:
         while True:
             await asyncio.sleep(look_s(self.ranks))
+            if (gone := self._find_gone()) is not None:
+                raise GroupError(f"rank {gone} is gone, as another group of this process has found")
             if await self._ask_store(lambda: self._store.has(FAILED_KEY)):
                 why = await self._ask_store(lambda: self._store.get(FAILED_KEY))
                 raise GroupError(why.decode())

@@ -210,6 +210,17 @@ def test_a_killed_rank_is_an_error_at_every_other_rank_and_they_go_on_without_it
     assert answers[0]["error"] == answers[1]["error"]
 
 
+def test_a_rank_that_was_killed_is_not_waited_for_in_another_group():
+    first, *others = start(RANK, "killed_between_groups", 3)
+    answers = answers_of(others)
+    first.communicate(timeout=PATIENCE_S)
+    for answer in answers:
+        assert len(answer["said"]) == 2
+        assert all("rank 0 is gone, as another group of this process has found" in said
+                   for said in answer["said"])
+        assert answer["sum"] == 6
+
+
 def test_shapes_that_differ_are_the_same_error_at_every_rank():
     one, *others = answers_of(start(RANK, "different", 3))
     assert "rank 0 calls allreduce of 9 float32" in one
