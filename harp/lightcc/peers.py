@@ -102,8 +102,8 @@ def telling_others(rank: int, ranks: int, store: Store) -> Iterator[None]:
         with contextlib.suppress(Exception):  # the store may be what failed
             if not store.has(FAILED_KEY):
                 store.set(FAILED_KEY, f"rank {rank}: {why}".encode())
-                if rank == 0:  # its process may have the store: the others look before it ends
-                    time.sleep(2 * look_s(ranks))
+            if rank == 0:  # its process may have the store: the others look before it ends
+                time.sleep(2 * look_s(ranks))
     try:
         yield
     except BaseException as error:

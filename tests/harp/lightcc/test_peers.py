@@ -13,7 +13,7 @@ import threading
 import pytest
 
 from harp.lightcc.failure import GroupError
-from harp.lightcc.peers import FAILED_KEY, Peers, telling_others
+from harp.lightcc.peers import FAILED_KEY, Peers, look_s, telling_others
 from harp.lightcc.store import MemoryStore, StoreServer
 from tests.support import PATIENCE_S
 
@@ -176,6 +176,18 @@ def test_two_processes_of_the_same_rank_say_so():
     assert what == "two processes have rank 1"
     assert sorted(both.split(" and ")) == sorted(
         f"process {rank.pid} of {socket.gethostname()}" for rank in ranks[1:])
+
+
+@pytest.mark.parametrize("said_by", [0, 1])
+def test_rank_0_leaves_with_its_store_when_the_others_have_looked(said_by, monkeypatch):
+    slept, store = [], MemoryStore()
+    monkeypatch.setattr("harp.lightcc.peers.time.sleep", slept.append)
+    if said_by:
+        store.set(FAILED_KEY, b"rank 1: why")
+    with pytest.raises(ValueError, match="why"), telling_others(0, 3, store):
+        raise ValueError("why")
+    assert sum(slept) > look_s(3)
+    assert store.get(FAILED_KEY) == b"rank %d: why" % said_by
 
 
 def test_an_error_without_words_is_told_by_its_name():
