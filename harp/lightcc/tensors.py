@@ -59,7 +59,9 @@ def lies_flat(tensor: torch.Tensor) -> bool:
 
 
 def flat_bytes(whole: torch.Tensor) -> Bytes:
-    """Give the memory of a contiguous tensor."""
+    """Give the memory of a contiguous tensor, which is as it is seen."""
+    assert not whole.is_conj()
+    assert not whole.is_neg()
     if not whole.numel():
         return NO_BYTES
     if is_traceable_wrapper_subclass(whole):
