@@ -165,8 +165,11 @@ class CallQueue:
             return f"{number} {program.what}", LATE
         if isinstance(error, CancelledError):
             return which, FAILED
-        if isinstance(error, SizeError):
-            return f"{which}: {error}", SYMPTOM if program.same_sizes else FAILED
+        if isinstance(error, SizeError) and program.same_sizes:
+            return f"{which}: {error}", SYMPTOM
+        if isinstance(error, SizeError):  # it came before the descriptor of another call, or alone
+            own = {self._rank: program.what}
+            return json.dumps([number, program.what, own, f"{which}: {error}"]), DIFFERS
         if isinstance(error, DiffersError):
             both = {error.peer: read_descriptor(error.descriptor), self._rank: program.what}
             return json.dumps([number, program.what, both]), DIFFERS

@@ -13,7 +13,8 @@ A report has one of four kinds. `FAILED` is a reason. `SYMPTOM` follows from a f
 rank sees better, such as data of a wrong size where ranks do not agree: it decides only if no
 reason comes. `LATE` says that a call takes too long; all ranks are then asked how many calls they
 have begun, and the sentence names the ranks that are furthest behind. `DIFFERS` says that two ranks
-call different things; all are asked what they call, and the sentence names the ranks of each call.
+call different things, or may do so, since data of a wrong size came; all are asked what they call,
+and the sentence names the ranks of each call.
 """
 
 from __future__ import annotations
@@ -128,7 +129,8 @@ class Failure:
         """Report a failure.
 
         For LATE, ``why`` is the call, with its number first; for DIFFERS it is JSON: the number of
-        the call, what the rank that reports calls, and what each of two ranks calls.
+        the call, what the rank that reports calls, what each of two ranks calls, if both are known,
+        and, if they may call the same, the sentence for that.
         """
         if self.sentence is None and not self._reported & {FAILED, kind}:
             self._reported.add(kind)
@@ -262,7 +264,8 @@ class Failure:
                 + (f"{who}{', '.join(map(str, missing))} did not come" if missing
                    else "though all ranks came"))
 
-    async def _name_odd_ranks(self, number: int, what: str, both: dict[str, str]) -> str:
+    async def _name_odd_ranks(self, number: int, what: str, both: dict[str, str],
+                              if_same: str = "") -> str:
         for rank in self._others:
             self._start_task(self._send_news(rank, ASK_CALL, str(number)))
         own = await self._wait_for_call(number)
@@ -274,6 +277,8 @@ class Failure:
         for rank in sorted(said):
             if said[rank]:
                 calls.setdefault(said[rank], []).append(rank)
+        if if_same and len(calls) == 1:
+            return if_same
         return f"call {number}, {what}: ranks do not agree: " + ", ".join(
             f"{name_ranks(ranks)} call{'s' * (len(ranks) == 1)} {call}"
             for call, ranks in calls.items())

@@ -97,11 +97,18 @@ PROGRAMS = 256
 """Programs that a group keeps: those of the buckets of a model and its optimizer's states."""
 
 _groups: weakref.WeakSet[Group] = weakref.WeakSet()
+"""Those of this process that are not closed."""
+_listing = threading.Lock()
+
+
+def _all_groups() -> list[Group]:
+    with _listing:
+        return list(_groups)
 
 
 @atexit.register
 def _close_all() -> None:
-    for group in list(_groups):
+    for group in _all_groups():
         group.close()
 
 
@@ -109,7 +116,9 @@ FORKED = "this process is a child of fork: only the process that made the group 
 
 
 def _leave_all() -> None:
-    for group in list(_groups):
+    global _listing  # noqa: PLW0603  (a thread that is not here may hold it)
+    _listing = threading.Lock()
+    for group in _all_groups():
         group.forked()
 
 
@@ -125,16 +134,21 @@ class Group:
         store: where the ranks find each other, for this group alone (`harp.lightcc.peers`).
         timeout_s: a call that takes longer fails the group.
         settings: the LIGHT_* variables; those of the environment by default.
+        members: the numbers of the ranks in the job, if it has others: a group of the same job is
+            not made where this one has found that one of them is gone.
 
     Raises the network's error if the other ranks cannot be reached in that time, and GroupError
     where one of them fails before the group is made.
     """
 
     def __init__(self, rank: int, ranks: int, store: Store, timeout_s: float = 1800.0,
-                 settings: LightSettings | None = None) -> None:
+                 settings: LightSettings | None = None,
+                 members: Sequence[int] | None = None) -> None:
+        self._members = members
         with telling_others(rank, ranks, store):
             self._make(rank, ranks, store, timeout_s, settings)
-        _groups.add(self)
+        with _listing:
+            _groups.add(self)
 
     def _make(self, rank: int, ranks: int, store: Store, timeout_s: float,
               settings: LightSettings | None) -> None:
@@ -146,7 +160,7 @@ class Group:
         self._tuning = tuning_of(os.environ)
         self._process = os.getpid()
         self._token = np.zeros(1, np.uint8)
-        self._peers = Peers(rank, ranks, store, timeout_s)
+        self._peers = Peers(rank, ranks, store, timeout_s, find_gone=self._find_gone)
         self._loop = asyncio.new_event_loop()
         self._failure = Failure(rank, ranks, timeout_s, self._peers.dead_s + 2 * LEAVE_S,
                                 self._loop)
@@ -173,6 +187,13 @@ class Group:
         self._mover = Mover(self._peers)
         self._failure.attach(self._p2p, self._mover)
         self._queue.start(self._mover)
+
+    def _find_gone(self) -> int | None:
+        """Give a rank of this group that another group of this process has found to be gone."""
+        gone = {group._members[rank] for group in _all_groups() if group._members is not None
+                for rank in group._p2p.gone}
+        return next((rank for rank, member in enumerate(self._members or ()) if member in gone),
+                    None)
 
     # ---- Collectives ----
 
@@ -515,6 +536,8 @@ class Group:
 
     def close(self) -> None:
         """Leave the group. Calls that are not over fail here; other ranks go on."""
+        with _listing:
+            _groups.discard(self)
         if self._loop.is_closed() or os.getpid() != self._process:
             return  # a child of fork has no thread of the group
         if self._mover:

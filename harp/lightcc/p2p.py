@@ -50,6 +50,8 @@ class PointToPoint:
         self._arrived: dict[tuple[int, int], deque[Bytes]] = defaultdict(deque)
         self._receives: list[_Receive] = []
         self._left: dict[int, str] = {}
+        self.gone: set[int] = set()
+        """Ranks that ended or were silent for too long, without closing. Any thread may read it."""
         self._ended: str | None = None
         self._readers = {peer: asyncio.ensure_future(self._read_messages(peer))
                          for peer in channels}
@@ -102,6 +104,7 @@ class PointToPoint:
                 self._fail_receives([receive for receive in self._receives
                                      if receive.peer == peer], str(error))
             else:
+                self.gone.add(peer)
                 self._failure.report(str(error))
 
     async def _read_message(self, peer: int) -> tuple[bytes, int, Bytes]:

@@ -3,7 +3,7 @@
 Ranks publish where they listen in a store (`harp.lightcc.store`). Ranks that share a host and its
 network connect over memory (``mem``), others over the network (``ports.py``); HARP_PORT chooses one
 port for all. A rank that cannot make the group says why in the store, and the others, which look
-there now and then, end with its sentence.
+there now and then, end with its sentence. So they do where a rank dies meanwhile (`heartbeat.py`).
 
 One connection of a pair carries the pieces of collectives, the other one messages that may come at
 any time: data between two ranks, and news that the group has failed. Each has an engine of its own:
@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from harp.collectives.channels import ConnectionChannel
 from harp.first_line import first_line
 from harp.lightcc.failure import GroupError, name_ranks
+from harp.lightcc.heartbeat import SILENT_TURNS, Heartbeat
 from harp.lightcc.mover import Direct
 from harp.lightcc.ports import open_memory, open_network, open_p2p, read_port
 from harp.net.errors import EndedError
@@ -49,6 +50,8 @@ FAILED_KEY = "failed"
 LOOK_S, LOOKS_PER_S = 0.5, 1000
 """While the group is made each rank looks so often whether another one has failed, and all together
 no more often than the second says: a small part of the requests that a store can answer."""
+SAY_S = 5.0
+"""A rank tries for so long to say that it fails, or is ready."""
 PROCESS = -1
 """Where the value of a rank's place names its process."""
 log = logging.getLogger("harp.lightcc")
@@ -95,15 +98,19 @@ class Store(Protocol):
 @contextlib.contextmanager
 def telling_others(rank: int, ranks: int, store: Store) -> Iterator[None]:
     """Put into the store why this rank fails here; the first rank that does so speaks for all."""
+    def say(why: str) -> None:
+        with contextlib.suppress(Exception):  # the store may be what failed
+            if not store.has(FAILED_KEY):
+                store.set(FAILED_KEY, f"rank {rank}: {why}".encode())
+            if rank == 0:  # its process may have the store: the others look before it ends
+                time.sleep(2 * look_s(ranks))
     try:
         yield
     except BaseException as error:
-        if ranks > 1:
-            with contextlib.suppress(Exception):  # the store may be what failed
-                if not store.has(FAILED_KEY):
-                    store.set(FAILED_KEY, f"rank {rank}: {first_line(error)}".encode())
-                    if rank == 0:  # its process may have the store: the others look before it ends
-                        time.sleep(2 * look_s(ranks))
+        if ranks > 1:  # a daemon: the store may not answer
+            saying = threading.Thread(target=say, args=(first_line(error),), daemon=True)
+            saying.start()
+            saying.join(SAY_S + 2 * look_s(ranks))
         raise
 
 
@@ -113,12 +120,24 @@ def look_s(ranks: int) -> float:
 
 
 class Peers:
-    """Engines and connections of one rank of one group."""
+    """Engines and connections of one rank of one group.
+
+    Args:
+        rank: the number of this rank.
+        ranks: the number of ranks.
+        store: where the ranks find each other.
+        timeout_s: how long the group may take to be made.
+        environment: has HARP's variables.
+        find_gone: gives a rank that is known to be gone from elsewhere.
+
+    """
 
     def __init__(self, rank: int, ranks: int, store: Store, timeout_s: float,
-                 environment: Mapping[str, str] = os.environ) -> None:
+                 environment: Mapping[str, str] = os.environ,
+                 find_gone: Callable[[], int | None] = lambda: None) -> None:
         self.rank, self.ranks = rank, ranks
         self._store, self._timeout_s = store, timeout_s
+        self._heartbeat, self._find_gone = Heartbeat(rank, ranks, store), find_gone
         self._engines: dict[tuple[bytes, str], Engine] = {}
         self._port = read_port(environment)
         self._environment = environment
@@ -153,20 +172,25 @@ class Peers:
             warning.cancel()
 
     async def _connect_or_hear(self) -> None:
-        """Open all connections, unless another rank fails."""
-        both = [asyncio.ensure_future(work)
-                for work in (self._connect_all(), self._look_for_failure())]
+        """Open all connections, unless another rank fails or dies."""
+        await self._ask_store(self._heartbeat.beat)
+        works = [asyncio.ensure_future(work) for work in (
+            self._connect_all(), self._look_for_failure(), self._look_for_dead())]
         try:
-            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-            next(work for work in both if work.done()).result()
+            await asyncio.wait(works, return_when=asyncio.FIRST_COMPLETED)
+            next(work for work in works if work.done()).result()
         finally:
-            for work in both:
+            for work in works:
                 work.cancel()
-            await asyncio.gather(*both, return_exceptions=True)
+            await asyncio.gather(*works, return_exceptions=True)
+        await asyncio.wait([asyncio.ensure_future(self._ask_store(self._heartbeat.be_ready))],
+                           timeout=SAY_S)  # the store may not answer, and is not needed any more
 
     async def _look_for_failure(self) -> None:
         while True:
             await asyncio.sleep(look_s(self.ranks))
+            if (gone := self._find_gone()) is not None:
+                raise GroupError(f"rank {gone} is gone, as another group of this process has found")
             if await self._ask_store(lambda: self._store.has(FAILED_KEY)):
                 why = await self._ask_store(lambda: self._store.get(FAILED_KEY))
                 raise GroupError(why.decode())
@@ -174,6 +198,23 @@ class Peers:
             if place != self._place:
                 both = (json.loads(one)[PROCESS] for one in (place, self._place))
                 raise GroupError(f"two processes have rank {self.rank}: " + " and ".join(both))
+
+    async def _look_for_dead(self) -> None:
+        turn_s = max(look_s(self.ranks), self.dead_s / SILENT_TURNS)
+        silent_s = turn_s * SILENT_TURNS
+        while True:
+            await asyncio.sleep(turn_s)
+            turn = asyncio.ensure_future(self._ask_store(self._heartbeat.take_turn))
+            for _ in range(SILENT_TURNS):  # not at once, where this process was stopped meanwhile
+                if (await asyncio.wait([turn], timeout=turn_s))[0]:
+                    break
+            else:
+                turn.cancel()
+                raise GroupError(f"the store has not answered for {silent_s:g} s: rank 0 or the "
+                                 "launcher, whichever has it, is stopped, or its host is gone")
+            if (dead := turn.result()) is not None:
+                raise GroupError(f"rank {dead} is gone: it came to make the group, and was silent "
+                                 f"for {silent_s:g} s")
 
     def _warn_of_missing(self) -> None:
         if self._missing:
@@ -185,10 +226,10 @@ class Peers:
         kinds = await self._find_kinds()
         listeners = {(peer, which): self._engine_for(which, kind).listen(dead_after=self.dead_s)
                      for peer, kind in kinds.items() if peer > self.rank for which in KINDS}
-        self._store.set(f"handles/{self.rank}", json.dumps(
-            {f"{which.decode()} {peer}": listener.handle.to_bytes().hex()
-             for (peer, which), listener in listeners.items()}).encode())
+        handles = json.dumps({f"{which.decode()} {peer}": listener.handle.to_bytes().hex()
+                              for (peer, which), listener in listeners.items()}).encode()
         try:
+            await self._ask_store(lambda: self._store.set(f"handles/{self.rank}", handles))
             await asyncio.gather(
                 *(self._accept_peer(peer, which, listener)
                   for (peer, which), listener in listeners.items()),
@@ -231,7 +272,7 @@ class Peers:
         """Choose how to reach each other rank."""
         self._place = json.dumps([memory_place(), self.direct.open(), self._port, self.ranks,
                                   f"process {os.getpid()} of {socket.gethostname()}"]).encode()
-        self._store.set(f"place/{self.rank}", self._place)
+        await self._ask_store(lambda: self._store.set(f"place/{self.rank}", self._place))
         found = []
         for rank in range(self.ranks):
             self._missing = {rank}

@@ -184,17 +184,19 @@ class PatientStore:
     """A store of torch's that waits as long as a group does.
 
     It is a copy with a connection of its own: a thread that waits for a store of torch's keeps
-    other threads from using it.
+    other threads from using it. When the connection has ended torch is not asked again: it writes
+    pages about each try.
     """
 
     def __init__(self, store: Any, timeout: timedelta) -> None:
         self._given = store  # at the rank that serves the others it is the server
-        with _naming_holder(store):
+        self._why_gone = ""
+        with self._naming_holder():
             self._store, self._timeout_s = store.clone(), timeout.total_seconds()
 
     def set(self, key: str, value: bytes) -> None:
         """Set a key for all ranks."""
-        with _naming_holder(self._given):
+        with self._naming_holder():
             self._store.set(key, value)
 
     def get(self, key: str) -> bytes:
@@ -210,26 +212,29 @@ class PatientStore:
                                    f"{self._timeout_s:g} s")
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, LAST_PAUSE_S)
-        with _naming_holder(self._given):
+        with self._naming_holder():
             return bytes(self._store.get(key))
 
     def has(self, key: str) -> bool:
         """Whether the key is set."""
-        with _naming_holder(self._given):
+        with self._naming_holder():
             return bool(self._store.check([key]))
 
+    @contextlib.contextmanager
+    def _naming_holder(self) -> Iterator[None]:
+        """Say in one sentence that the connection has ended."""
+        from torch.distributed import DistNetworkError
 
-@contextlib.contextmanager
-def _naming_holder(store: Any) -> Iterator[None]:
-    """Say in one sentence that the connection with a store of torch's has ended."""
-    from torch.distributed import DistNetworkError
-
-    try:
-        yield
-    except DistNetworkError:
-        while hasattr(store, "underlying_store"):
-            store = store.underlying_store
-        raise ConnectionError(f"{_holder(store.host, store.port)} is gone") from None
+        if self._why_gone:
+            raise ConnectionError(self._why_gone)
+        try:
+            yield
+        except DistNetworkError:
+            store = self._given
+            while hasattr(store, "underlying_store"):
+                store = store.underlying_store
+            self._why_gone = f"{_holder(store.host, store.port)} is gone"
+            raise ConnectionError(self._why_gone) from None
 
 
 def _holder(host: str, port: int, env: Mapping[str, str] = os.environ) -> str:

@@ -46,9 +46,9 @@ def bytes_of(tensor: torch.Tensor) -> tuple[Bytes, Callable[[], None]]:
         raise ValueError(f"a tensor of layout {layout}: the backend lightcc takes strided "
                          "tensors, and for allreduce sparse ones (COO)")
     whole = tensor.detach()
-    if whole.is_contiguous():
+    if lies_flat(whole):
         return flat_bytes(whole), nothing
-    whole = whole.contiguous()
+    whole = whole.resolve_conj().resolve_neg().contiguous()
     return flat_bytes(whole), functools.partial(write, tensor, whole)
 
 
@@ -59,15 +59,27 @@ def lies_flat(tensor: torch.Tensor) -> bool:
 
 
 def flat_bytes(whole: torch.Tensor) -> Bytes:
-    """Give the memory of a contiguous tensor."""
+    """Give the memory of a contiguous tensor, which is as it is seen."""
+    assert not whole.is_conj()
+    assert not whole.is_neg()
     if not whole.numel():
         return NO_BYTES
     if is_traceable_wrapper_subclass(whole):
         raise ValueError(f"a {type(whole).__name__} holds other tensors: the backend lightcc takes "
                          "these, as to_local() of a DTensor gives them")
-    # torch calls one element contiguous whatever its stride is, and views only stride 1 as bytes.
-    found: Bytes = whole.detach().as_strided((whole.numel(),), (1,)).view(torch.uint8).numpy()
-    return found
+    return np.asarray(_Memory(whole.detach()))
+
+
+class _Memory:
+    """The memory of a contiguous tensor, for numpy, which keeps this object and so the tensor.
+
+    ``tensor.numpy()`` would forbid its owner to resize it for ever, as FSDP does.
+    """
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor
+        self.__array_interface__ = {"data": (tensor.data_ptr(), False), "typestr": "|u1",
+                                    "shape": (tensor.nbytes,), "version": 3}
 
 
 def all_bytes(tensors: Iterable[torch.Tensor]) -> tuple[list[Bytes], Callable[[], None]]:

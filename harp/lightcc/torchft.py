@@ -16,13 +16,14 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torchft.process_group import ProcessGroupWrapper
 
 from harp.lightcc.few_bits import FewBits
 from harp.lightcc.settings import WHOLE_BITS
-from harp.lightcc.tensors import lies_flat
+from harp.lightcc.tensors import flat_bytes, lies_flat
 from harp.lightcc.torch import LightGroup
 from harp.lightcc.torch.backend import find_reduction
 from harp.lightcc.torch.work import LightWork
@@ -128,7 +129,7 @@ class ProcessGroupLightCC(ProcessGroupWrapper):
         if reduction not in {"sum", "avg"}:
             return None
         call = FewBits(group.callbacks.program_group, tensor.numel(), self._bits)
-        work = LightWork([call.allreduce(tensor.detach().view(-1).numpy(),
+        work = LightWork([call.allreduce(flat_bytes(tensor).view(np.float32),
                                          average=reduction == "avg")], tensors)
         work.callbacks = group.callbacks
         return work

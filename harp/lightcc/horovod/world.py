@@ -120,7 +120,8 @@ class World:
         number, self._sets = self._sets, self._sets + 1
         if self.rank in added.ranks:
             group = Group(added.ranks.index(self.rank), len(added.ranks),
-                          PrefixStore(f"set{number}/", self._store), self.settings.start_timeout_s)
+                          PrefixStore(f"set{number}/", self._store), self.settings.start_timeout_s,
+                          members=added.ranks)
             tuner = (Tuner(self.settings, group.settings)
                      if self.settings.autotune and number == self.rank == 0 else None)
             timeline = self.timeline.of_set(number) if number else self.timeline

@@ -255,7 +255,7 @@ class Peers:
             self._forget_dead(self._group.failure)
 
     def _forget_dead(self, sentence: str) -> None:
-        if self._group is not None and (gone := GONE.search(sentence)):
+        if gone := GONE.search(sentence):
             peer = self._grouped[int(gone[1])]
             self._reasons[peer] = f"it is gone{sentence[gone.end():]}"
             self._meeting.forget(peer)
@@ -263,9 +263,9 @@ class Peers:
     def _group_of(self, members: Members, name: str) -> Group:
         if self._group is None or not members.group or self._group.ranks != len(members.numbers):
             self.close_group()
+            self._group_name, self._grouped = name, members.numbers
             self._group = Group(members.numbers.index(self.me), len(members.numbers),
                                 PrefixStore(f"{name}/group/", self._store), self._timeout_s)
-            self._group_name, self._grouped = name, members.numbers
         return self._group
 
     def close_group(self) -> None:

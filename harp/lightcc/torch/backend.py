@@ -92,11 +92,12 @@ class LightGroup(dist.ProcessGroup):
     """A process group of torch over a `Group`."""
 
     def __init__(self, store: Any, rank: int, ranks: int, timeout: timedelta,
-                 settings: LightSettings | None = None) -> None:
+                 settings: LightSettings | None = None,
+                 members: Sequence[int] | None = None) -> None:
         super().__init__(rank, ranks)
         self.callbacks = Callbacks(lambda prefix: Group(
             rank, ranks, PatientStore(dist.PrefixStore(prefix, store), timeout),
-            timeout.total_seconds(), settings))
+            timeout.total_seconds(), settings, members))
         settings = self._group.settings  # for groups made later, when the environment may differ
         self._stager = Stager(Accelerator())
         _warn_of_threads(self._group)
@@ -476,7 +477,8 @@ def _create_group(asked: Any, settings: LightSettings | None) -> LightGroup:
     if settings is not None and not isinstance(settings, LightSettings):
         raise ValueError(f"pg_options is a {type(settings).__name__}; the backend lightcc takes "
                          "harp.lightcc.settings.LightSettings")
-    return LightGroup(asked.store, asked.group_rank, asked.group_size, asked.timeout, settings)
+    return LightGroup(asked.store, asked.group_rank, asked.group_size, asked.timeout, settings,
+                      asked.global_ranks_in_group or range(asked.group_size))
 
 
 def register() -> None:

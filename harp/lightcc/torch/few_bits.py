@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 from harp.lightcc.few_bits import BITS, FewBits
+from harp.lightcc.tensors import flat_bytes
 from harp.lightcc.torch.backend import LightGroup
 from harp.lightcc.torch.work import LightWork
 
@@ -87,6 +88,7 @@ def _begin_average(state: BitsState,
         work = state.group.allreduce([gradients])
     else:
         call, error = kept
-        work = LightWork([call.allreduce(gradients.numpy(), error, average=True)], [gradients])
+        values = flat_bytes(gradients).view(np.float32)
+        work = LightWork([call.allreduce(values, error, average=True)], [gradients])
         work.callbacks = state.group.callbacks
     return work.get_future().then(lambda done: done.value()[0])

@@ -232,14 +232,16 @@ def test_a_step_that_fails_at_a_rank_fails_the_sum_at_all_ranks(algorithm, step,
 
 
 @pytest.mark.parametrize(("algorithm", "words"), [
-    (FewBits, ""), (FewBitsRing, " around a ring, hop 1 of 2")])
-def test_ranks_with_other_bits_are_named(algorithm, words):
-    with group_of(2) as group:
-        futures = [algorithm(rank, 100, 8 if rank.rank else 4).allreduce(np.zeros(100, "<f4"))
-                   for rank in group]
+    (FewBits, ""), (FewBitsRing, " around a ring, hop 1 of ")])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_ranks_with_other_bits_are_named(algorithm, words, ranks):
+    """Also where a message of another size comes before the ranks have compared their calls."""
+    with group_of(ranks) as group:
+        futures = [algorithm(rank, 5000, 4 if rank.rank == 1 else 8).allreduce(
+            np.zeros(5000, "<f4")) for rank in sorted(group, key=lambda rank: rank.rank != 1)]
         said = {str(future.exception(60)) for future in futures}
     assert len(said) == 1
-    assert "rank 0 calls allreduce of 100 float32, sum, in 4 bits" + words in said.pop()
+    assert "rank 1 calls allreduce of 5000 float32, sum, in 4 bits" + words in said.pop()
 
 
 def test_bits_that_cannot_be_are_refused():

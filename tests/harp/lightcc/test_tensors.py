@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -31,3 +34,33 @@ def test_others_are_copied_and_written_back():
     assert column.tolist() == [1, 5, 9]
     finish()
     assert column.tolist() == [0, 0, 0]
+
+
+def test_a_tensor_whose_bytes_were_seen_may_be_resized():
+    """As FullyShardedDataParallel does between two collectives; torch forbids it after numpy()."""
+    tensor = torch.arange(12.0)
+    flat_bytes(tensor)
+    tensor.untyped_storage().resize_(0)
+    tensor.untyped_storage().resize_(48)
+    assert flat_bytes(tensor).shape == (48,)
+
+
+def test_bytes_keep_the_memory_of_their_tensor():
+    tensor = torch.full((1 << 20,), 7, dtype=torch.uint8)
+    kept, found = weakref.ref(tensor.untyped_storage()), flat_bytes(tensor)
+    del tensor
+    gc.collect()
+    assert kept() is not None
+    assert (found == 7).all()
+
+
+@pytest.mark.parametrize("of", [torch.conj, lambda data: torch.imag(torch.conj(data))])
+def test_conjugates_and_negatives_are_sent_as_they_are_seen(of):
+    whole = torch.tensor([1 + 2j, 3 - 4j])
+    seen = of(whole)
+    found, finish = bytes_of(seen)
+    assert found.tobytes() == seen.clone().numpy(force=True).tobytes()
+    found[:] = bytes_of(2 * seen.clone())[0]
+    wanted = (2 * seen).tolist()
+    finish()
+    assert seen.tolist() == wanted

@@ -56,6 +56,17 @@ def test_a_wait_for_a_late_rank_writes_no_warnings(kind, tmp_path, capfd):
     assert capfd.readouterr() == ("", "")
 
 
+def test_a_store_that_is_gone_is_asked_once(capfd):
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True)
+    patient = PatientStore(dist.PrefixStore("group", dist.TCPStore("127.0.0.1", store.port)),
+                           timedelta(seconds=60))
+    del store
+    for _ in range(3):
+        with pytest.raises(ConnectionError, match=r"the store at 127.0.0.1:\d+ is gone"):
+            patient.has("key")
+    assert capfd.readouterr().err.count("[c10d]") == 1  # torch's own words, of many lines
+
+
 def test_ddp_trains_as_one_process_with_the_whole_batch_does():
     one, other = answers_of(start(RANK, "ddp", 2))
     assert one == other
@@ -197,6 +208,17 @@ def test_a_killed_rank_is_an_error_at_every_other_rank_and_they_go_on_without_it
         assert answer["seconds"] < NOTICED_S
         assert answer["again"] == 3
     assert answers[0]["error"] == answers[1]["error"]
+
+
+def test_a_rank_that_was_killed_is_not_waited_for_in_another_group():
+    first, *others = start(RANK, "killed_between_groups", 3)
+    answers = answers_of(others)
+    first.communicate(timeout=PATIENCE_S)
+    for answer in answers:
+        assert len(answer["said"]) == 2
+        assert all("rank 0 is gone, as another group of this process has found" in said
+                   for said in answer["said"])
+        assert answer["sum"] == 6
 
 
 def test_shapes_that_differ_are_the_same_error_at_every_rank():

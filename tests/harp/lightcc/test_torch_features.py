@@ -16,7 +16,7 @@ PATIENCE_S = 400
 FEATURES = """
     functional_collectives functional_gradients gradients_of_what_ends_late dtensor
     mesh_of_two_dimensions tensor_parallel
-    fsdp2 hybrid_sharded pipelining zero_redundancy_optimizer distributed_checkpoint
+    fsdp1 fsdp2 hybrid_sharded pipelining zero_redundancy_optimizer distributed_checkpoint
     tensors_of_all_kinds sparse_gradients futures uneven_inputs new_groups batches_of_messages
     gradients_in_few_bits two_groups_from_two_threads fork_of_data_loader timeouts abort
 """

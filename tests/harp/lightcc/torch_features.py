@@ -21,7 +21,8 @@ import torch.distributed._functional_collectives as functional
 import torch.distributed.checkpoint as dcp
 import torch.multiprocessing
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
@@ -191,6 +192,19 @@ def train_sharded(mesh, batch):
 def fsdp2(rank, folder):
     model = train_sharded(init_device_mesh("cpu", (RANKS,)), make_batch().chunk(RANKS)[rank])
     check_weights(model.named_parameters(), train_alone())
+
+
+def fsdp1(rank, folder):
+    model = FullyShardedDataParallel(make_model(), device_id=torch.device("cpu"),
+                                     auto_wrap_policy=ModuleWrapPolicy({torch.nn.Linear}))
+    optimizer = torch.optim.Adam(model.parameters(), 0.01)
+    batch = make_batch().chunk(RANKS)[rank]
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(batch).square().mean().backward()
+        optimizer.step()
+    with FullyShardedDataParallel.summon_full_params(model):
+        check_weights(model.named_parameters(), train_alone())
 
 
 def hybrid_sharded(rank, folder):
@@ -457,7 +471,7 @@ def abort(rank, folder):
 
 CHECKS = {check.__name__: check for check in (
     functional_collectives, functional_gradients, gradients_of_what_ends_late, dtensor,
-    mesh_of_two_dimensions, tensor_parallel, fsdp2, hybrid_sharded, pipelining,
+    mesh_of_two_dimensions, tensor_parallel, fsdp1, fsdp2, hybrid_sharded, pipelining,
     zero_redundancy_optimizer, distributed_checkpoint, tensors_of_all_kinds, sparse_gradients,
     futures, uneven_inputs, new_groups, batches_of_messages, gradients_in_few_bits,
     two_groups_from_two_threads,

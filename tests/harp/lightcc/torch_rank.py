@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -431,6 +432,21 @@ def late_group(rank, ranks):
     if rank == 0:  # it has the store
         store.wait([f"ended/{other}" for other in range(ranks)])
     return said
+
+
+def killed_between_groups(rank, ranks):
+    """Rank 0 is killed when there is a group; the others make more, with it and without it."""
+    one = torch.ones(1)
+    dist.all_reduce(one)
+    if rank == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    said = []
+    for members in (range(ranks), [0, rank]):
+        said += refusal(lambda members=members: dist.new_group(
+            members, use_local_synchronization=len(members) < ranks))
+    without = dist.new_group(range(1, ranks), use_local_synchronization=True)
+    dist.all_reduce(one, group=without)
+    return {"said": said, "sum": one.item()}
 
 
 def refusal(call):

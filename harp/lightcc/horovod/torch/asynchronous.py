@@ -52,7 +52,7 @@ def _memory(tensor: torch.Tensor) -> torch.Tensor:
         raise ValueError("sparse tensors have no collectives here; sparse_as_dense=True of "
                          "DistributedOptimizer makes gradients dense")
     if tensor.is_cpu:
-        return tensor.detach().contiguous()
+        return tensor.detach().resolve_conj().resolve_neg().contiguous()
     if not _accelerator().holds(tensor):
         raise ValueError(f"a tensor on {tensor.device}: collectives of LightCC take tensors on the "
                          "CPU and on torch's accelerator")
@@ -105,6 +105,9 @@ def chosen(average: bool | None, op: ReduceOp | None) -> ReduceOp:
         raise ValueError("op and average say the same; give only op")
     if op is None:
         return Sum if average is False else Average
+    if not isinstance(op, ReduceOp):
+        raise ValueError(f"op is {op!r}; allowed are hvd.Average, hvd.Sum, hvd.Min, hvd.Max and "
+                         "hvd.Product")
     if op == Adasum:
         raise NotImplementedError("Adasum is not supported; allowed are Average, Sum, Min, Max and "
                                   "Product")

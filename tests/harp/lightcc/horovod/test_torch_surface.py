@@ -8,6 +8,8 @@ import pytest
 
 pytest.importorskip("torch")
 
+import torch
+
 import harp.lightcc.horovod.torch as hvd
 
 REDUCTION = ("average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0, "
@@ -100,3 +102,24 @@ def test_ranks_of_a_communicator_are_refused_in_a_sentence():
         hvd.init([0, 1])
     with pytest.raises(ValueError, match="allowed are a list of sets and 'dynamic'"):
         hvd.init(process_sets="static")
+
+
+@pytest.mark.parametrize("of", [torch.conj, lambda data: torch.imag(torch.conj(data))])
+def test_conjugates_and_negatives_are_sent_as_they_are_seen(of, alone):
+    seen = of(torch.tensor([1 + 2j, 3 - 4j]))
+    for result in (hvd.allreduce(seen, op=hvd.Sum), hvd.allgather(seen), hvd.broadcast(seen, 0),
+                   hvd.alltoall(seen), hvd.reducescatter(seen, op=hvd.Sum),
+                   hvd.allreduce_(seen, op=hvd.Sum), seen):
+        assert result.tolist() == of(torch.tensor([1 + 2j, 3 - 4j])).tolist()
+
+
+def test_a_reduction_that_is_none_is_refused(alone):
+    with pytest.raises(ValueError, match=r"op is 'sum'; allowed are hvd\.Average, "):
+        hvd.allreduce(torch.ones(2), op="sum")
+
+
+@pytest.fixture
+def alone():
+    hvd.init()
+    yield
+    hvd.shutdown()

@@ -18,10 +18,12 @@ pytest.importorskip("torch")
 
 import torch
 
+from harp.lightcc.heartbeat import Heartbeat
 from harp.lightcc.outer import DiLoCo, Islands, LocalSGD, Peers, SparseLoCo, StreamingDiLoCo
 from harp.lightcc.outer.meeting import Meeting
 from harp.lightcc.outer.newest import StateServer, take_newest
-from harp.lightcc.store import MemoryStore, StoreServer
+from harp.lightcc.peers import Peers as PeersOfGroup
+from harp.lightcc.store import MemoryStore, PrefixStore, StoreServer
 from tests.harp.lightcc.outer import reference
 from tests.harp.lightcc.outer.quadratic import ELEMENTS, Quadratic
 from tests.support import ROOT
@@ -272,6 +274,26 @@ def test_a_peer_that_is_killed_in_an_exchange_is_left_out():
                 process.kill()
                 process.communicate()
         server.shutdown()
+
+
+def test_a_peer_that_is_killed_while_the_group_is_made_is_left_out(monkeypatch):
+    monkeypatch.setattr("harp.lightcc.peers.LOOK_S", 0.1)
+    monkeypatch.setattr(PeersOfGroup, "dead_s", 1.0)
+    store = MemoryStore()
+    both = [Peers(3, store=store, timeout_s=10 * PATIENCE_S) for _ in range(2)]
+
+    def die():
+        dead = Meeting(store, "nowhere", PATIENCE_S, PATIENCE_S)
+        dead.found(3)
+        place = dead.gather(0, 0).numbers.index(dead.number)
+        Heartbeat(place, 3, PrefixStore("0.0/group/", store)).beat()
+        return dead.number
+    *_, dead = together(*(lambda one=one: one.start([np.zeros(4, np.uint8)], lambda: 0)
+                          for one in both), die)
+    assert [one.members for one in both] == [tuple({0, 1, 2} - {dead})] * 2
+    for rank in range(3):
+        store.set(f"0.0/group/place/{rank}", b"null")  # so that no thread waits for it
+    together(*(one.close for one in both))
 
 
 def test_a_rank_outside_the_counted_result_is_late():
