@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 from distributed import Client, LocalCluster
+from hypothesis import given
+from hypothesis import strategies as st
 
+from sim.sweeps.dask_cluster import LEAST_TASKS, TASK_S, shares
 from sim.sweeps.store import Store
 from sim.validate import main as validate
 from tests.sim.sweeps.test_sweep import run, stored, sweep_file
@@ -56,6 +59,17 @@ def test_a_killed_worker_costs_no_point_and_none_is_done_twice(
     again = run(sweep, "-o", tmp_path / "b.parquet", "--dask", cluster.scheduler_address)
     assert "40 of 40 points are stored" in again.stderr
     assert len(kept) == 80  # only the run without Dask added some
+
+
+@given(count=st.integers(1, 300), each_s=st.floats(0, 100), threads=st.integers(1, 20))
+def test_short_items_share_tasks_and_each_is_in_one(count: int, each_s: float,
+                                                    threads: int) -> None:
+    items = [(str(number), number) for number in range(count)]
+    made = [list(one) for one in shares(items, each_s, threads)]
+    assert [item for one in made for item in one] == items
+    longest = max(map(len, made))
+    assert longest == 1 or longest * each_s <= TASK_S
+    assert longest == 1 or len(made) >= LEAST_TASKS * threads
 
 
 def test_a_users_figures_are_scored_on_a_cluster_as_here(
