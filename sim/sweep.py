@@ -142,6 +142,7 @@ def _run(study: Study, points: Sequence[Point], store: Store, label: str, worker
          dask: str | None, *, quiet: bool) -> dict[tuple[str, ...], Outcome]:
     """Outcomes by changes: those that are stored, and new ones, which are stored at once."""
     from sim.answer.progress import progress
+    from sim.sweeps.dask_cluster import SchedulerGoneError
     from sim.sweeps.executor import each_outcome
 
     keys = {point.changes: study.key(point.changes) for point in points}
@@ -157,10 +158,11 @@ def _run(study: Study, points: Sequence[Point], store: Store, label: str, worker
                 store.put(outcome)
                 done[outcome.changes] = outcome
                 advance()
-    except BrokenProcessPool:
-        raise click.ClickException(
-            f"a worker was killed (perhaps memory ran out: try fewer --workers); {len(done):,} of "
-            f"{len(points):,} points are kept, and the same command goes on") from None
+    except (BrokenProcessPool, SchedulerGoneError) as error:
+        why = str(error.message if isinstance(error, SchedulerGoneError) else (
+            "a worker was killed (perhaps memory ran out: try fewer --workers)"))
+        raise click.ClickException(f"{why}; {len(done):,} of {len(points):,} points are kept, and "
+                                   "the same command goes on") from None
     return done
 
 

@@ -10,6 +10,7 @@ first few go alone, and show how long the others may be.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from contextlib import contextmanager
@@ -37,6 +38,10 @@ TASK_S = 0.5
 """Time of the items that share a task."""
 LEAST_TASKS = 4
 """Tasks for each thread that are made of the items at least, so that threads end together."""
+
+
+class SchedulerGoneError(click.ClickException):
+    """The scheduler ended, or can be reached no more, while tasks were on their way."""
 
 
 def check_dask(address: str) -> None:
@@ -94,6 +99,8 @@ def each_on_dask(address: str, function: Callable[[Shared, Item], Answer], share
                 yield from result.answers
             elif future.status in ("lost", "pending"):
                 done.add(future)  # its worker died before it was fetched: another does it again
+            elif future.status == "cancelled":
+                raise SchedulerGoneError(f"the Dask scheduler at {address} has gone")
             else:
                 raise click.ClickException(f"the Dask cluster at {address} gave up: "
                                            f"{_reason(future, result)}")
@@ -128,10 +135,13 @@ def _done(function: Callable[[Shared, Item], Answer], shared: Shared,
 def _client(address: str) -> Iterator[Any]:
     from distributed import Client
 
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # errors here are one sentence
+    for name in logging.root.manager.loggerDict:  # errors here are one sentence
+        if name.partition(".")[0] == "distributed":
+            logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
+        asyncio.run(asyncio.wait_for(_asked(address), TIMEOUT_S))
         client = Client(address, timeout=TIMEOUT_S, set_as_default=False)
-    except (OSError, ValueError, TimeoutError) as error:
+    except Exception as error:  # whatever comes of talking to something else
         raise click.UsageError(f"--dask {address}: no Dask scheduler answers there; start one by "
                                "`dask scheduler`, and workers by `dask worker`") from error
     try:
@@ -141,6 +151,14 @@ def _client(address: str) -> Iterator[Any]:
         yield client
     finally:
         client.close(timeout=2)
+
+
+async def _asked(address: str) -> None:
+    """Ask a scheduler what it is: a client would wait for ever for a port of something else."""
+    from distributed import Security, rpc
+
+    async with rpc(address, connection_args=Security().get_connection_args("client")) as scheduler:
+        await scheduler.identity()
 
 
 def _reason(future: Any, result: Any) -> str:
