@@ -12,7 +12,7 @@ import shlex
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -98,12 +98,30 @@ def _prepare(sweep: SweepFile, source: Source, path: Path) -> tuple[Study, list[
     try:
         found = points(sweep)
         check_columns(found, sweep.objectives)
-        for point, _ in samples(sweep):
-            study.check_form(point.changes)
+        for point, place in samples(sweep):
+            _check_point(study, point, place, sweep.fixed)
         _check_scenarios(sweep, study)
     except Problem as problem:
         raise source.first([problem]) from None
     return study, found
+
+
+def _check_point(study: Study, point: Point, place: tuple[str | int, ...],
+                 fixed: dict[str, Any]) -> None:
+    """Raise Problem, at the value's place in the sweep file, where the topology cannot have it."""
+    from sim.schema.errors import Problem, TopologyError
+
+    try:
+        study.check_form(point.changes)
+    except TopologyError as error:
+        at_fault = dict(zip((f"--set {change}" for change in point.changes),
+                            (key for key, _ in point.settings), strict=True)).get(error.file)
+        if at_fault is None:
+            raise
+        names = [] if error.nearest is None else [error.nearest]
+        raise Problem(f"{error.key}: {error.says}" if error.key else error.says,
+                      path=(*(("set",) if at_fault in fixed else place), at_fault),
+                      allowed=error.allowed, found=error.nearest, names=names) from None
 
 
 def _check_scenarios(sweep: SweepFile, study: Study) -> None:
