@@ -73,8 +73,11 @@ def main(sweep: Path, *, output: str, plot: str | None, page: str | None, cache:
     if page:
         from sim.sweeps.sweep_page import sweep_html
 
-        command = shlex.join(["python", "-m", "sim.sweep", str(sweep), "-o", output, "--html", page,
-                              *(["--dask", dask] if dask else [])])
+        given_options = {"-o": output, "--plot": plot, "--html": page, "--cache": cache,
+                         "--workers": workers, "--dask": dask}
+        command = shlex.join(["python", "-m", "sim.sweep", str(sweep), *(
+            word for option, value in given_options.items() if value is not None
+            for word in (option, str(value)))])
         write_text(page, sweep_html(table, sweep.stem, command))
     if Path(output).suffix.lower() == ".csv":
         write_text(output, csv_text(table))
