@@ -12,7 +12,7 @@ import shlex
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -73,8 +73,11 @@ def main(sweep: Path, *, output: str, plot: str | None, page: str | None, cache:
     if page:
         from sim.sweeps.sweep_page import sweep_html
 
-        command = shlex.join(["python", "-m", "sim.sweep", str(sweep), "-o", output, "--html", page,
-                              *(["--dask", dask] if dask else [])])
+        given_options = {"-o": output, "--plot": plot, "--html": page, "--cache": cache,
+                         "--workers": workers, "--dask": dask}
+        command = shlex.join(["python", "-m", "sim.sweep", str(sweep), *(
+            word for option, value in given_options.items() if value is not None
+            for word in (option, str(value)))])
         write_text(page, sweep_html(table, sweep.stem, command))
     if Path(output).suffix.lower() == ".csv":
         write_text(output, csv_text(table))
@@ -98,12 +101,30 @@ def _prepare(sweep: SweepFile, source: Source, path: Path) -> tuple[Study, list[
     try:
         found = points(sweep)
         check_columns(found, sweep.objectives)
-        for point, _ in samples(sweep):
-            study.check_form(point.changes)
+        for point, place in samples(sweep):
+            _check_point(study, point, place, sweep.fixed)
         _check_scenarios(sweep, study)
     except Problem as problem:
         raise source.first([problem]) from None
     return study, found
+
+
+def _check_point(study: Study, point: Point, place: tuple[str | int, ...],
+                 fixed: dict[str, Any]) -> None:
+    """Raise Problem, at the value's place in the sweep file, where the topology cannot have it."""
+    from sim.schema.errors import Problem, TopologyError
+
+    try:
+        study.check_form(point.changes)
+    except TopologyError as error:
+        at_fault = dict(zip((f"--set {change}" for change in point.changes),
+                            (key for key, _ in point.settings), strict=True)).get(error.file)
+        if at_fault is None:
+            raise
+        names = [] if error.nearest is None else [error.nearest]
+        raise Problem(f"{error.key}: {error.says}" if error.key else error.says,
+                      path=(*(("set",) if at_fault in fixed else place), at_fault),
+                      allowed=error.allowed, found=error.nearest, names=names) from None
 
 
 def _check_scenarios(sweep: SweepFile, study: Study) -> None:
@@ -142,6 +163,7 @@ def _run(study: Study, points: Sequence[Point], store: Store, label: str, worker
          dask: str | None, *, quiet: bool) -> dict[tuple[str, ...], Outcome]:
     """Outcomes by changes: those that are stored, and new ones, which are stored at once."""
     from sim.answer.progress import progress
+    from sim.sweeps.dask_cluster import SchedulerGoneError
     from sim.sweeps.executor import each_outcome
 
     keys = {point.changes: study.key(point.changes) for point in points}
@@ -157,10 +179,11 @@ def _run(study: Study, points: Sequence[Point], store: Store, label: str, worker
                 store.put(outcome)
                 done[outcome.changes] = outcome
                 advance()
-    except BrokenProcessPool:
-        raise click.ClickException(
-            f"a worker was killed (perhaps memory ran out: try fewer --workers); {len(done):,} of "
-            f"{len(points):,} points are kept, and the same command goes on") from None
+    except (BrokenProcessPool, SchedulerGoneError) as error:
+        why = str(error.message if isinstance(error, SchedulerGoneError) else (
+            "a worker was killed (perhaps memory ran out: try fewer --workers)"))
+        raise click.ClickException(f"{why}; {len(done):,} of {len(points):,} points are kept, and "
+                                   "the same command goes on") from None
     return done
 
 

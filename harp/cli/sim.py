@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import runpy
 import sys
 
 import click
+from click.shell_completion import CompletionItem
 
 from harp.nearest import nearest_name
 
@@ -21,12 +23,34 @@ PROGRAMS = {
 }
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False,
+class Programs(click.Command):
+    """Lets a shell complete what stands after ``harp sim`` as the program itself would have it."""
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete options of the program that is named."""
+        program = ctx.params.get("program")
+        if program not in PROGRAMS:
+            return super().shell_complete(ctx, incomplete)
+        command: click.Command = importlib.import_module(f"sim.{program}").main
+        return command.shell_complete(click.Context(command), incomplete)
+
+
+def _programs(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    return [name for name in PROGRAMS if name.startswith(incomplete)]
+
+
+def _files(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    return [CompletionItem(incomplete, type="file")]
+
+
+@click.command(cls=Programs,
+               context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False,
                                  "help_option_names": ["-h", "--help"]},
                epilog="\b\nPrograms:\n" + "\n".join(f"  {name:<10} {text}"
                                                     for name, text in PROGRAMS.items()))
-@click.argument("program", metavar="PROGRAM", default="")
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENTS]...")
+@click.argument("program", metavar="PROGRAM", default="", shell_complete=_programs)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENTS]...",
+                shell_complete=_files)
 def sim(program: str, arguments: tuple[str, ...]) -> None:
     """Run a program of the simulator, as `python -m sim.PROGRAM` does."""
     if program not in PROGRAMS:

@@ -2,8 +2,8 @@
 
 Both layouts are supported: with a root column and ``#wrong`` (since version 2.11), and with
 ``error`` and no root. Output of other programs between the lines (NCCL INFO, mpirun) is skipped,
-and so is the rank that launchers put before each line. A malformed row is an error, and so is an
-incomplete log: an interrupted benchmark is no measurement.
+and so are the rank and the time that launchers and containers put before each line. A malformed
+row is an error, and so is an incomplete log: an interrupted benchmark is no measurement.
 """
 
 from __future__ import annotations
@@ -27,9 +27,15 @@ _RANK = re.compile(r"#\s+Rank\s+(\d+)\s+.*?\bon\s+(\S+)\s+device")
 _NRANKS = re.compile(r"\bn_?ranks\b\s*[:=]?\s*(\d{1,7})\b", re.IGNORECASE)
 _ROW = re.compile(r"\s*\d+\s+\d+\s+[a-z]\w*\b")
 _END = "Avg bus bandwidth"
-_LABEL = re.compile(r"\A(?:\[(?:[^\]\s]*@)?\d+,\d+\](?:<std\w+>)?: ?|\[\d+\]:? |\s*\d+: )")
+_DATE = (r"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun),? )?(?:\d{4}[-/]\d\d[-/]\d\d[T ]|"
+         r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) [ \d]?\d )")
+_TIME = (rf"\[?(?:{_DATE})?\d\d:\d\d:\d\d(?:[.,]\d{{1,9}})?(?: ?(?:Z|UTC|[+-]\d\d:?\d\d))?"
+         r"(?: \d{4}(?=[<\[]))?\]?:?|\d{10}\.\d{1,9}")
+_RANK_LABEL = r"\[(?:[^\]\s]*@)?\d+,\d+\](?:<std\w+>)?:|\[\d+\]:?(?= )|\s*\d+:(?= )|<std\w+>:"
+_LABEL = re.compile(rf"\A(?:(?:(?:{_TIME})(?=[ <\[])|{_RANK_LABEL}) ?(?:std(?:out|err) F )?)+")
 """A line's rank, as Open MPI's ``--tag-output``, mpiexec's ``-prepend-rank`` and ``srun -l`` put
-it."""
+it, and its time, as ``--timestamp-output``, ``ts``, ``kubectl logs --timestamps`` and containerd's
+files have it."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +58,7 @@ class NcclLog:
 
 
 def is_labelled(text: str) -> bool:
-    """Whether lines begin with a rank, which may look like the beginning of JSON."""
+    """Whether lines begin with a rank or a time, which may look like the beginning of JSON."""
     return _LABEL.match(text) is not None
 
 

@@ -231,6 +231,8 @@ class _Reader:
         one, other = (list(self._ends(end.instance, end.component, path))
                       for path, end in (("ep1", edge.ep1), ("ep2", edge.ep2)))
         for near, far in pairs(one, other, edge.scheme):
+            if near[:2] == far[:2]:  # as in de Bruijn graphs, whose first node follows itself
+                continue
             cable: Plain = {"from": self._end(near, rate), "to": self._end(far, rate)}
             if "/" not in cable["from"] and "/" not in cable["to"]:
                 cable["rate"] = RATE.format(rate)

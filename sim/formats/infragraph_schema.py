@@ -6,8 +6,10 @@ instances of devices, and edges between their components. Names and types of key
 models refuse them, so that a file of another version is seen to be one.
 
 An end of an edge is a component, ``nic[0:2]`` or ``nic[0].port[1]``, of an instance, ``host[3]``;
-without brackets all are meant. Scheme ``one2one`` joins the first to the first and so on,
-``many2many`` each to each.
+without brackets all are meant, and in them stands a slice of Python's (``[-1]``, ``[::2]``).
+Scheme ``one2one`` joins the first to the first and so on, as far as both go, ``many2many`` each to
+each. The schema also has ``ring``, without saying what it joins; InfraGraph's own service refuses
+it.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ Choice = Literal["custom", "device", "cpu", "xpu", "nic", "memory", "port", "swi
 GIGA = {"gigabits_per_second": 1e9, "gigabytes_per_second": 8e9}
 """Bits/s of each unit of bandwidth."""
 SECONDS = {"ms": 1e-3, "us": 1e-6, "ns": 1e-9}
-_PART = re.compile(r"([^\[\].]+)(?:\[(\d{1,7})(?::(\d{1,7}))?\])?")
+_PART = re.compile(r"([^\[\].]+)(?:\[((?:-?\d{1,7})?(?::(?:-?\d{1,7})?){0,2})\])?")
 
 
 class Schema(Model):
@@ -232,21 +234,15 @@ def parts(text: str, counts: dict[str, int]) -> list[tuple[Part, ...]]:
         match = _PART.fullmatch(piece)
         if match is None:
             raise Problem(f"{show(text)} is no component", found=text,
-                          allowed="such as nic, nic[0] or nic[0:2]")
-        name, first, last = match.groups()
+                          allowed="such as nic, nic[0], nic[0:2] or nic[-1]")
+        name, slice_text = match[1], match[2] or ":"
         if depth == 0 and name not in counts:
             raise Problem(f"there is no {show(name)}", found=name, names=[*counts],
                           allowed=listing([*counts]))
-        count = counts[name] if depth == 0 else MOST
-        if first is None and depth:
+        if depth and not re.fullmatch(r"\d+(:\d+(:\d+)?)?", slice_text):
             raise Problem(f"{show(text)} does not say which {name}", found=text,
-                          allowed=f"{piece}[0]")
-        start = int(first or 0)
-        stop = int(last) if last is not None else count if first is None else start + 1
-        if not start < stop <= count:
-            raise Problem(f"{show(text)} is out of range", found=text,
-                          allowed=f"numbers below {count}")
-        places.append(range(start, stop))
+                          allowed=f"{name}[0]")
+        places.append(_numbers(text, slice_text, counts[name] if depth == 0 else MOST))
         names.append(name)
     count = prod(map(len, places))
     if count > MOST:
@@ -255,13 +251,28 @@ def parts(text: str, counts: dict[str, int]) -> list[tuple[Part, ...]]:
     return [tuple(map(Part, names, numbers)) for numbers in product(*places)]
 
 
+def _numbers(text: str, slice_text: str, count: int) -> range:
+    """What a slice takes of ``count`` things; raises Problem where one or all are not there."""
+    bounds = [int(bound) if bound else None for bound in slice_text.split(":")]
+    if len(bounds) == 1:
+        (index,) = bounds
+        assert index is not None
+        bounds = [index, index + 1 or None]
+    if bounds[2:] != [0]:
+        found = range(*slice(*bounds).indices(count))
+        inside = all(-count <= bound <= count for bound in bounds[:2] if bound is not None)
+        if inside and found:
+            return found
+    raise Problem(f"{show(text)} is out of range", found=text, allowed=f"numbers below {count}")
+
+
 def pairs(one: list[Any], other: list[Any], scheme: str) -> list[tuple[Any, Any]]:
     """The pairs that an edge joins; raises Problem."""
     if scheme == "many2many":
         if len(one) * len(other) > MOST:
             raise Problem(f"{len(one) * len(other):,} pairs", allowed=f"at most {MOST:,}")
         return list(product(one, other))
-    if scheme != "one2one" or len(one) != len(other):
-        raise Problem(f"{scheme} of {len(one)} and {len(other)} components",
-                      allowed="one2one of as many, or many2many")
-    return list(zip(one, other, strict=True))
+    if scheme != "one2one":
+        raise Problem(f"the scheme {scheme}", found=scheme, path=("scheme",),
+                      allowed="one2one, many2many")
+    return list(zip(one, other, strict=False))

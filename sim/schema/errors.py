@@ -62,9 +62,8 @@ class Problem(ValueError):  # noqa: N818  (the user reads TopologyError)
                        names=self.names, at_key=self.at_key)
 
 
-def _come_back(kind: type[TopologyError], said: tuple[str, ...],
-               state: dict[str, Any]) -> TopologyError:
-    error = kind.__new__(kind, *said)
+def _come_back(kind: type[TopologyError], state: dict[str, Any]) -> TopologyError:
+    error = kind.__new__(kind)
     error.__dict__.update(state)
     return error
 
@@ -87,11 +86,15 @@ class TopologyError(ValueError):
         self.allowed = problem.allowed
         self.nearest = nearest(problem.found, problem.names)
         self.more = more
-        super().__init__(self._sentence())
+        self.sentence = self._sentence()
+        super().__init__(file, problem, line, column, more)  # simpy makes an error again of these
+
+    def __str__(self) -> str:
+        return self.sentence
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Come back whole from the process of a worker."""
-        return _come_back, (type(self), self.args, self.__dict__)
+        return _come_back, (type(self), self.__dict__)
 
     def _sentence(self) -> str:
         where = f"{self.file}:{self.line}:{self.column}" if self.line else self.file

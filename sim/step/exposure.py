@@ -11,6 +11,8 @@ import numpy as np
 from sim.records.results import Breakdown
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from sim.records.results import Span
 
 KINDS = {"transfer": "transfer", "selection": "selection", "latency": "latency",
@@ -26,16 +28,29 @@ def exposed(spans: tuple[Span, ...], start_s: float, end_s: float) -> dict[str, 
     Where several things happen at once, the first of `ORDER` counts.
     What no span covers is waiting for a turn or a cycle and counts as message cost.
     """
-    parts = dict.fromkeys(ORDER, 0.0)
-    busy = dict.fromkeys(ORDER, 0)
-    changes = [(start_s, "message", 0), (end_s, "message", 0)]
-    for span in spans:
+    return shares(((KINDS[span.kind], span) for span in spans), ORDER, start_s, end_s)
+
+
+def shares(spans: Iterable[tuple[str, Span]], order: Sequence[str], start_s: float,
+           end_s: float) -> dict[str, float]:
+    """Split [start_s, end_s] by what goes on, in seconds by name.
+
+    Args:
+        spans: each with its name.
+        order: the names; where several things go on, the first counts, and where none does the
+            last.
+        start_s: beginning.
+        end_s: end.
+    """
+    parts = dict.fromkeys(order, 0.0)
+    busy = dict.fromkeys(order, 0)
+    changes = [(start_s, order[-1], 0), (end_s, order[-1], 0)]
+    for name, span in spans:
         if span.end_s > start_s and span.start_s < end_s:
-            changes += [(max(span.start_s, start_s), KINDS[span.kind], 1),
-                        (min(span.end_s, end_s), KINDS[span.kind], -1)]
-    for (left_s, kind, change), (right_s, _, _) in pairwise(sorted(changes)):
-        busy[kind] += change
-        parts[next((kind for kind in ORDER if busy[kind]), "message")] += right_s - left_s
+            changes += [(max(span.start_s, start_s), name, 1), (min(span.end_s, end_s), name, -1)]
+    for (left_s, name, change), (right_s, _, _) in pairwise(sorted(changes)):
+        busy[name] += change
+        parts[next((one for one in order if busy[one]), order[-1])] += right_s - left_s
     return parts
 
 

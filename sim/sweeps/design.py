@@ -47,13 +47,13 @@ def points(sweep: SweepFile) -> list[Point]:
 
 
 def samples(sweep: SweepFile) -> list[tuple[Point, Path]]:
-    """Points that have each value at least once, with the place of the value in the file."""
+    """Points that have each value at least once, with the place of their keys in the file."""
     if sweep.listed is not None:
         return [(Point(tuple({**sweep.fixed, **settings}.items())), ("list", number))
                 for number, settings in enumerate(sweep.listed)]
     values, path = _values(sweep)
     first = {key: choices[0] for key, choices in values.items()}
-    return [(Point(tuple({**sweep.fixed, **first, key: value}.items())), (*path, key))
+    return [(Point(tuple({**sweep.fixed, **first, key: value}.items())), path)
             for key, choices in values.items() for value in choices]
 
 

@@ -48,6 +48,12 @@ class SweepTable:
         """Number of points that the simulator refused."""
         return sum(error is not None for error in self.columns["error"])
 
+    @property
+    def valueless(self) -> list[str]:
+        """Objectives that have a number in no line, such as a cost without prices."""
+        return [name for name in self.objectives
+                if not np.isfinite(objective_values(self.columns, name)).any()]
+
     def lines(self, *, pareto: bool = False) -> list[dict[str, Any]]:
         """Lines as mappings; with ``pareto`` only those of the front."""
         lines = [dict(zip(self.columns, cells, strict=True))

@@ -29,6 +29,9 @@ def print_summary(table: SweepTable, points: int, *, console: Console) -> None:
                            style="bold"))
         show(console, grid(fit(_columns(table, lines[:MOST_LINES]), console.width)))
     show(console, Text(f"{points:,} points, {len(table.columns['point']):,} lines", style="dim"))
+    if table.valueless:
+        show(console, Text(f"No Pareto front: no line has {' or '.join(table.valueless)}",
+                           style="dim"))
     idle = idle_keys(table)
     if idle:
         show(console, Text(f"No value changed a line: {', '.join(idle)}", style="dim"))

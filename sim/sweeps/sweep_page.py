@@ -29,14 +29,17 @@ def sweep_html(table: SweepTable, title: str, command: str) -> str:
     if table.failed:
         shown.append("error")
     parts = [Part("All points", shown, _rows(table, shown), texts=len(keys) + 1)]
-    if len(table.objectives) >= 2:
+    count = len(set(table.columns["point"]))
+    says = f"{count:,} points."
+    if table.valueless:
+        says += f" There is no Pareto front, since no line has {' or '.join(table.valueless)}."
+    elif len(table.objectives) >= 2:
         aims = ", ".join(f"{name} ({aim})" for name, aim in table.objectives.items())
         parts.insert(0, Part(
             "Pareto front", shown, _rows(table, shown, front=True), chart=_chart(table),
             says=f"Every point by its first two objectives, of {aims}; the line joins those that "
                  "no other beats in all.", texts=len(keys) + 1))
-    count = len(set(table.columns["point"]))
-    return tables_html(title, f"{count:,} points.", parts, command)
+    return tables_html(title, says, parts, command)
 
 
 def _rows(table: SweepTable, shown: Sequence[str], *, front: bool = False) -> list[list[str]]:

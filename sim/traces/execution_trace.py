@@ -9,14 +9,15 @@ error.
 A file of SimAI's workload text is read if the prefix is its name (`sim.traces.aicb`).
 
 Groups come from the traces (nodes ``process_group:init``) or from a file in ASTRA-sim's format,
-``{"1": [0, 1], "2": [2, 3]}``. A collective without a group, or with group "" or "0", spans all
-ranks.
+``{"1": [0, 1], "2": [2, 3]}``. A name may mean other ranks in the traces of other ranks, as where
+PyTorch splits a group. A collective without a group, or with group "" or "0", spans all ranks.
 """
 
 from __future__ import annotations
 
 import re
 from codecs import BOM_UTF8
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from sim.schema.errors import Problem, TopologyError, listing, show
@@ -66,8 +67,8 @@ def load_traces(prefix: Path, *, ranks: int, deps: Deps = "data+ctrl",
     total = sum(len(read[file]) for file in files)
     if total > MOST_NODES:
         raise TopologyError(str(prefix), Problem(f"{total:,} nodes", allowed=f"{MOST_NODES:,}"))
-    named = _named_groups(read) if groups is None else _group_file(groups)
     made = {file: _ops(file, nodes, deps) for file, nodes in read.items()}
+    named = _named_groups(read, made) if groups is None else _group_file(groups)
     trace = JobTrace(tuple(made[file][0] for file in files),
                      _checked(named, ranks, groups or prefix),
                      sum(made[file][1] for file in files))
@@ -196,7 +197,8 @@ def _op(node: Node, after: tuple[int, ...]) -> Op:
     if node.type in (SEND, RECV):
         peer = "comm_dst" if node.type == SEND else "comm_src"
         return Op(node.name, "send" if node.type == SEND else "receive", after, seconds,
-                  nbytes=_whole(node, "comm_size"), peer=_whole(node, peer),
+                  nbytes=_whole(node, "comm_size", 0 if node.type == RECV else None),
+                  peer=_whole(node, peer),
                   tag=_whole(node, "comm_tag", 0))
     if node.type == COLL and (node.get("comm_type") is not None or not node.get("is_cpu_op")):
         return _collective(node, after, seconds)
@@ -227,18 +229,42 @@ def _whole(node: Node, name: str, default: int | None = None) -> int:
     return value
 
 
-def _named_groups(read: Mapping[Path, Sequence[Node]]) -> dict[str, Any]:
-    """Groups of the nodes ``process_group:init``; an empty list of ranks means all."""
+def _named_groups(read: Mapping[Path, Sequence[Node]],
+                  made: dict[Path, tuple[tuple[Op, ...], int]]) -> dict[str, Any]:
+    """Groups of the nodes ``process_group:init``; an empty list of ranks means all.
+
+    Where files mean other ranks by a name, each meaning becomes a group of its own, also in what
+    was ``made`` of the files.
+    """
+    own = {file: _file_groups(file, nodes) for file, nodes in read.items()}
     found: dict[str, Any] = {}
-    for file, nodes in read.items():
-        for node in nodes:
-            if node.type == METADATA and "process_group:init" in node.name and node.inputs:
-                for name, ranks in _groups_of(file, node):
-                    if found.setdefault(name, ranks) != ranks:
-                        raise TopologyError(str(file), Problem(
-                            f"the group {show(name)} is {_listed(ranks)} here and "
-                            f"{_listed(found[name])} in another file",
-                            allowed="one meaning of a name in all files, or a file of groups"))
+    several: set[str] = set()
+    for named in own.values():
+        for name, ranks in named.items():
+            if found.setdefault(name, ranks) != ranks and name not in ALL:
+                several.add(name)
+    for name in several:
+        del found[name]
+    for file, named in own.items():
+        meant = {name: f"{name} of {', '.join(map(str, named[name]))}"
+                 for name in several & set(named)}
+        found |= {meant[name]: named[name] for name in meant}
+        ops, dropped = made[file]
+        made[file] = tuple(replace(op, group=meant[op.group]) if op.group in meant else op
+                           for op in ops), dropped
+    return found
+
+
+def _file_groups(file: Path, nodes: Sequence[Node]) -> dict[str, list[int]]:
+    """Groups that a file names."""
+    found: dict[str, list[int]] = {}
+    for node in nodes:
+        if node.type == METADATA and "process_group:init" in node.name and node.inputs:
+            for name, ranks in _groups_of(file, node):
+                if found.setdefault(name, ranks) != ranks:
+                    raise TopologyError(str(file), Problem(
+                        f"the group {show(name)} is {_listed(ranks)} and {_listed(found[name])}",
+                        allowed="one meaning of a name, or a file of groups"))
     return found
 
 

@@ -32,7 +32,7 @@ from sim.records.timeline import Timeline
 from sim.schema.errors import Problem, TopologyError, show
 from sim.schema.nccl_defaults import channel_count
 from sim.schema.parameters import load_stack
-from sim.step.exposure import exposed
+from sim.step.exposure import shares
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 
 NETWORK = ("transfer", "latency", "message")
 """Kinds of the network's spans, and parts of the time in which a GPU waits for it."""
+PARTS = ("compute", *NETWORK, "work", *(f"others' {kind}" for kind in NETWORK))
+"""Parts of a rank's time, first the one to which it belongs when several things happen at once."""
 UNIT = 4
 """Bytes of an element; traces count bytes only."""
 NAMES = {"all-reduce": "allreduce", "all-gather": "allgather", "reduce-scatter": "reduce-scatter",
@@ -187,19 +189,25 @@ class _Run:
         self._of.append(members)
 
     def _breakdown(self) -> Breakdown:
-        """Parts of the time of the rank that is done last, the first of several."""
+        """Parts of the time of the rank that is done last, the first of several.
+
+        Where neither its GPU nor the network for it is at work, it waits for the work of its CPU or
+        of another rank, which counts as compute like a pipeline's bubble, or else for messages of
+        others.
+        """
         rank = max(range(len(self.ends_s)), key=self.ends_s.__getitem__)
-        own = [span for span, members in zip(self.spans, self._of, strict=True) if rank in members]
-        carried = tuple(span for span in own if span.kind in NETWORK)
-        parts, now_s = dict.fromkeys(NETWORK, 0.0), 0.0
-        gpu = sorted((span.start_s, span.end_s) for span in own if span.kind == "forward")
-        for start_s, end_s in [*gpu, (self.ends_s[rank], self.ends_s[rank])]:
-            if start_s > now_s:
-                found = exposed(carried, now_s, start_s)
-                parts = {kind: parts[kind] + found[kind] for kind in NETWORK}
-            now_s = end_s
-        return Breakdown(self.compute_s[rank], parts["transfer"], 0.0, parts["latency"],
-                         parts["message"])
+        named = ((self._part(span, own=rank in members, gpu=self._track(rank)), span)
+                 for span, members in zip(self.spans, self._of, strict=True))
+        found = shares(named, PARTS, 0.0, self.ends_s[rank])
+        transfer_s, latency_s, message_s = (found[kind] + found[f"others' {kind}"]
+                                            for kind in NETWORK)
+        return Breakdown(found["compute"] + found["work"], transfer_s, 0.0, latency_s, message_s)
+
+    @staticmethod
+    def _part(span: Span, *, own: bool, gpu: str) -> str:
+        if span.kind in NETWORK:
+            return span.kind if own else f"others' {span.kind}"
+        return "compute" if span.track == gpu else "work"
 
     def _stuck(self) -> TopologyError:
         waiting = next((one for one in self._meetings.values()

@@ -237,7 +237,9 @@ source, and run the command: a row that is off by more than a quarter needs a `n
 
 Other pages compare the fidelities: [fidelities.md](fidelities.md) (flow and packet),
 [lab-validation.md](lab-validation.md) (packet and real kernels), and
-[packet-published.md](packet-published.md) (packet, closed forms and others' results).
+[packet-published.md](packet-published.md) (packet, closed forms and others' results); ASTRA-sim's
+published microbenchmarks stand beside the same traces here in
+[traces.md](../use/traces.md#beside-astra-sim).
 """
 
 REMARKS = """\

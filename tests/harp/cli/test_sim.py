@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -44,3 +47,36 @@ def test_a_mistake_is_a_sentence_and_status_2(words, sentence):
     assert done.returncode == 2
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def completed(shell: str, words: str) -> list[str]:
+    """What a shell's script gets for the last of some words, as click's scripts ask for it."""
+    line = words.split(" ")
+    asked = {"bash": str(len(line) - 1), "zsh": str(len(line) - 1), "fish": line[-1]}[shell]
+    said = subprocess.run([sys.executable, "-m", "harp.cli.main"], capture_output=True, text=True,
+                          check=False, env={**os.environ, "_HARP_COMPLETE": f"{shell}_complete",
+                                            "COMP_WORDS": words, "COMP_CWORD": asked}).stdout
+    return [item for item in re.split(r"[,\n\t]", said) if item]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@pytest.mark.parametrize(("words", "found"), [
+    ("harp pe", "perf"), ("harp perf --ht", "--html"), ("harp sim ru", "run"),
+    ("harp sim sweep --da", "--dask"), ("harp sim run x.yaml --expl", "--explain"),
+    ("harp sim run topologies/", "topologies/")])
+def test_shells_complete_commands_programs_options_and_files(shell: str, words: str,
+                                                             found: str) -> None:
+    assert found in completed(shell, words)
+
+
+def test_bash_takes_the_documented_line() -> None:
+    """Zsh and fish are not in Debian's base; their scripts are click's, as this one is."""
+    line = re.search(r'`(eval "\$\(_HARP_COMPLETE=bash_source harp\)")`',
+                     (ROOT / "docs" / "use" / "python.md").read_text())
+    assert line
+    said = subprocess.run(["bash", "-c", f"{line[1]} && complete -p harp"], capture_output=True,
+                          text=True, check=False, env={
+                              **os.environ,
+                              "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"})
+    assert (said.returncode, said.stderr) == (0, "")
+    assert "_harp_completion harp" in said.stdout

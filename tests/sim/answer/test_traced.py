@@ -15,8 +15,9 @@ from sim.cluster.cluster import Cluster
 from sim.schema import load
 from sim.schema.errors import TopologyError
 from sim.sweeps.study import Study
-from tests.sim.traces.test_replay import MIB, collective, compute, one_by_one_s, save
-from tests.support.cluster_files import topology, write
+from sim.traces.chakra_format import RECV, SEND, Attribute
+from tests.sim.traces.test_replay import MIB, collective, compute, one_by_one_s, save, transfer
+from tests.support.cluster_files import ALPHA_S, RATE_BPS, topology, write
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,6 +55,35 @@ def test_exposed_time_is_what_the_gpu_waits_for(tmp_path: Path) -> None:
     assert row.breakdown.step_s == pytest.approx(row.step_s)
     assert 6 * MIB / 4 * 8 / 100e9 < row.breakdown.exposed_s < one_by_one_s(6, MIB / 4) * 1.01
     assert {limit.name for limit in row.limits} >= {"compute", "NIC"}
+
+
+ON_CPU = (Attribute("is_cpu_op", "bool", True),)
+
+
+def test_a_job_of_cpus_computes_between_its_messages(tmp_path: Path) -> None:
+    """As PyTorch's traces over gloo: no GPU does anything."""
+    cluster = Cluster(load(file(
+        tmp_path, compute(1, 1000, attributes=ON_CPU), collective(2, "all-reduce", MIB, 1),
+        compute(3, 250, 2, attributes=ON_CPU))))
+    (row,) = run_scenario(cluster, cluster.topology.scenarios[0], 4)
+    assert row.breakdown.compute_s == pytest.approx(1.25e-3)
+    assert row.breakdown.step_s == pytest.approx(row.step_s)
+    assert row.breakdown.exposed_transfer_s == pytest.approx(6 * MIB / 4 * 8 / RATE_BPS, rel=0.02)
+    assert row.efficiency == 0
+
+
+def test_a_stage_that_waits_for_those_before_it_does_not_wait_for_messages(tmp_path: Path) -> None:
+    """Each computes 1 ms in its turn, and two of three hand their output on."""
+    (tmp_path / "traces").mkdir()
+    save(tmp_path / "traces", [compute(1, 1000), transfer(2, SEND, 1, MIB, 1)],
+         [transfer(1, RECV, 0, MIB), compute(2, 1000, 1), transfer(3, SEND, 2, MIB, 2)],
+         [transfer(1, RECV, 1, MIB), compute(2, 1000, 1)])
+    cluster = Cluster(load(write(tmp_path, topology(hosts=3, workload={"trace": "traces/t"}))))
+    (row,) = run_scenario(cluster, cluster.topology.scenarios[0], 3)
+    assert row.breakdown.compute_s == pytest.approx(3e-3)
+    assert row.breakdown.exposed_s == pytest.approx(2 * (ALPHA_S + MIB * 8 / RATE_BPS), rel=0.02)
+    assert row.breakdown.exposed_transfer_s == pytest.approx(2 * MIB * 8 / RATE_BPS, rel=0.05)
+    assert row.efficiency == pytest.approx(1e-3 / row.step_s, rel=1e-6)
 
 
 def test_a_real_stack_gives_intervals_and_a_cost(tmp_path: Path) -> None:
@@ -114,8 +144,6 @@ def test_other_traces_are_another_point_of_a_sweep(tmp_path: Path) -> None:
 
 
 def test_traces_that_take_flops_run_at_the_gpus_rate(tmp_path: Path) -> None:
-    from sim.traces.chakra_format import Attribute
-
     node = compute(1, 5000, attributes=(Attribute("num_ops", "int64", 10**11),))
     cluster = Cluster(load(file(tmp_path, node, trace={"prefix": "traces/t", "by_flops": True})))
     (row,) = run_scenario(cluster, cluster.topology.scenarios[0], 4)

@@ -15,12 +15,17 @@ from infragraph.blueprints.devices.generic.generic_switch import Switch
 from infragraph.blueprints.devices.generic.server import Server
 from infragraph.blueprints.devices.nvidia.dgx import NvidiaDGX
 from infragraph.blueprints.fabrics.clos_fat_tree_fabric import ClosFatTreeFabric
+from infragraph.blueprints.fabrics.closfabric import ClosFabric
+from infragraph.blueprints.fabrics.dragonfly_fabric import DragonflyFabric
+from infragraph.blueprints.fabrics.hybrid_debruijn_fabric import HybridDeBruijnFabric
+from infragraph.blueprints.fabrics.multi_host_debruijn_fabric import MultiHostDeBruijnFabric
+from infragraph.blueprints.fabrics.single_tier_fabric import SingleTierFabric
 from infragraph.infragraph_service import InfraGraphService
 
 from sim.cluster.cluster import build_fabric
 from sim.convert import main
 from sim.formats.infragraph_export import infrastructure_of
-from sim.formats.infragraph_schema import parts
+from sim.formats.infragraph_schema import pairs, parts
 from sim.schema import load
 from sim.schema.errors import Problem
 from tests.support import ROOT
@@ -122,6 +127,79 @@ def test_the_blueprint_of_a_clos_of_dgx_is_read(tmp_path: Path, profile: Any, nv
     assert set(fabric.link_bps.tolist()) == {100e9, 200e9}
 
 
+FABRICS = {
+    "Clos": ClosFabric,
+    "Dragonfly": lambda: DragonflyFabric(Switch(port_count=16), Server(1), 4, 2, 2),
+    "hybrid de Bruijn": lambda: HybridDeBruijnFabric(Switch(port_count=16), Server(1), 3),
+    "de Bruijn": lambda: MultiHostDeBruijnFabric(Switch(port_count=16), Server(1), 3),
+    "one switch": lambda: SingleTierFabric(Server(2), 4)}
+
+
+def joined(text: str) -> list[tuple[str, ...]]:
+    """Instances that the edges of an infrastructure join, by InfraGraph's service."""
+    service = InfraGraphService()
+    service.set_graph(text)
+    counts = {one["name"]: one["count"] for one in json.loads(text)["instances"]}
+    hosts = {node.split(".")[0] for node in service.get_networkx_graph() if ".xpu." in node}
+    pairs = [[tuple(end.split(".")[:2]) for end in edge]
+             for edge in service.get_networkx_graph().edges]
+    return sorted(tuple(sorted(
+        name if counts[name] == 1 and name not in hosts else f"{name}-{number}"
+        for name, number in pair)) for pair in pairs if pair[0] != pair[1])
+
+
+def cabled(path: Path) -> list[tuple[str, ...]]:
+    """Hosts and switches that the cables of a topology file join."""
+    links = yaml.safe_load(path.read_text())["fabric"]["links"]
+    return sorted(tuple(sorted(link[end].split("/")[0] for end in ("from", "to")))
+                  for link in links)
+
+
+@pytest.mark.parametrize("name", FABRICS)
+def test_each_fabric_of_the_package_has_the_cables_of_its_own_service(tmp_path: Path,
+                                                                      name: str) -> None:
+    text = FABRICS[name]().serialize("json")
+    (tmp_path / "i.json").write_text(text)
+    convert(tmp_path / "i.json", tmp_path / "t.yaml", "--gpu", "A100", "--nvlink", "none")
+    assert cabled(tmp_path / "t.yaml") == joined(text)
+    assert load(tmp_path / "t.yaml").gpu_count > 1
+
+
+@pytest.mark.filterwarnings("ignore:Infrastructure has nodes that are not connected")
+@pytest.mark.parametrize(("hosts", "nics", "ports"), [
+    ("host", "eth", "port"), ("host[:]", "eth[0]", "port[4:]"), ("host[-2:]", "eth[::2]", "port"),
+    ("host[1:3]", "eth[:-1]", "port[-2:]"), ("host[3:0:-1]", "eth[-1]", "port[1:6:2]")])
+def test_an_end_is_a_slice_as_in_infragraphs_service(tmp_path: Path, hosts: str, nics: str,
+                                                     ports: str) -> None:
+    text = json.dumps({"name": "x", "devices": [
+        {"name": "box", "links": [], "edges": [], "components": [
+            {"name": "xpu", "count": 1, "choice": "xpu"}, {"name": "eth", "count": 4,
+                                                           "choice": "nic"}]},
+        {"name": "switch", "links": [], "edges": [], "components": [
+            {"name": "port", "count": 8, "choice": "port"}]}],
+        "links": [{"name": "cable"}],
+        "instances": [{"name": "host", "device": "box", "count": 4},
+                      {"name": "tor", "device": "switch", "count": 1}],
+        "edges": [{"ep1": {"instance": hosts, "component": nics}, "ep2": {
+            "instance": "tor[0]", "component": ports}, "scheme": "one2one", "link": "cable"}]})
+    service = InfraGraphService()
+    service.set_graph(text)
+    wanted = {tuple(edge) for edge in service.get_networkx_graph().edges}
+    near, far = ([f"{name}.{number}.{part}.{each}" for ((name, number),) in parts(instance, counts)
+                  for ((part, each),) in parts(component, counts)]
+                 for counts in ({"host": 4, "tor": 1, "eth": 4, "port": 8},)
+                 for instance, component in ((hosts, nics), ("tor[0]", ports)))
+    assert wanted
+    assert set(pairs(near, far, "one2one")) == wanted
+
+
+@pytest.mark.parametrize("component", ["eth[9]", "eth[-5]", "eth[2:2]", "eth[::0]", "eth[1:2:3:4]",
+                                       "eth[a]", "eth[0", "eth[0:9]"])
+def test_a_slice_that_takes_nothing_is_one_sentence(component: str) -> None:
+    with pytest.raises(Problem, match=r"out of range|is no component"):
+        parts(component, {"eth": 4})
+
+
 def test_gaps_of_a_blueprint_are_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "clos.json"
     path.write_text(ClosFatTreeFabric(Switch(port_count=8), Server(1), 2, []).serialize("json"))
@@ -148,6 +226,10 @@ WRONG = {
     "an unknown link": (edited(edges=[{"ep1": {"instance": "a", "component": "b"}, "ep2": {
         "instance": "a", "component": "b"}, "scheme": "one2one", "link": "no"}]),
         "edges[0].link: there is no link 'no'"),
+    "a scheme that nobody defines": (edited(edges=[{"ep1": {
+        "instance": "gn10xp", "component": "eth"}, "ep2": {
+            "instance": "switch0", "component": "port"}, "scheme": "ring", "link": "cable0"}]),
+        "edges[0].scheme: the scheme ring; allowed: one2one, many2many"),
     "an unknown component": (edited(edges=[{"ep1": {
         "instance": "gn10xp", "component": "eth[7]"}, "ep2": {
         "instance": "switch", "component": "port[0]"}, "link": "cable0"}]), "edges[0].ep1"),

@@ -114,7 +114,35 @@ def test_a_gpu_is_known_by_its_device_or_else_by_its_compute_capability(
 
 
 def test_every_device_is_of_a_kind_with_a_data_sheet() -> None:
-    assert all(kind_of(model) for model in MODEL_OF_DEVICE.values())
+    assert all(kind_of(model) for known in MODEL_OF_DEVICE.values() for model in known.values())
+
+
+def of_rccl(device: str = "0x74a1", gcn: str = "gfx942") -> str:
+    """As RCCL dumps a host of AMD's: version 2, each GPU with links to the three others."""
+    text = host(device=device, links=0).replace('version="1"', 'version="2"')
+    text = text.replace("0x10de", "0x1002").replace('rank=', f'gcn="{gcn}" arch="38911" rank=')
+    links = "".join(f'<xgmi target="0000:c{peer}:00.0" count="1" tclass="0x038000"/>'
+                    for peer in range(3))
+    return text.replace("        </gpu>", f"          {links}\n        </gpu>")
+
+
+@pytest.mark.parametrize(("device", "gcn", "options", "model", "link_gbs"), [
+    ("0x74a1", "gfx942", (), "MI300X", 48), ("0x75a3", "gfx950", (), "MI355X", 48),
+    ("0x740c", "910", (), "MI250X", 36), ("0x740c", "gfx90a:sramecc+:xnack-", (), "MI250X", 36),
+    ("0x738c", "gfx908", ("--gpu", "MI250X"), "MI250X", 24)])
+def test_a_host_of_rccl_is_read(tmp_path: Path, device: str, gcn: str, options: tuple[str, ...],
+                                model: str, link_gbs: float) -> None:
+    (group,) = converted(tmp_path, of_rccl(device, gcn), *options).hosts
+    assert (group.gpus.count, group.gpus.model) == (4, model)
+    assert group.nvlink is not None
+    assert group.nvlink.rate == pytest.approx(3 * link_gbs * 8e9)
+    assert group.affinity is not None
+    assert group.affinity.gpu_nodes == (0, 0, 1, 1)
+
+
+def test_a_host_of_one_gpu_may_lack_a_hash(tmp_path: Path) -> None:
+    text = re.sub(' host_hash="[^"]*"', "", host())
+    assert converted(tmp_path, text).hosts == converted(tmp_path, host()).hosts
 
 
 def test_nics_of_two_speeds_are_two_kinds(tmp_path: Path) -> None:
@@ -131,7 +159,11 @@ def test_a_device_that_nccl_does_not_keep_is_left_out(tmp_path: Path) -> None:
 
 WRONG = {
     "no XML": ("<system version='1'><cpu>", (), "is no XML"),
-    "another version": ('<system version="2"></system>', (), "version='2'"),
+    "another version": ('<system version="3"></system>', (), "version='3'"),
+    "AMD's GPU that may be several": (of_rccl("0x74a0"), (), "GPUs of gfx942 is not known"),
+    "a GPU that is there twice": (host().replace('gpu dev="1"', 'gpu dev="0"'), (),
+                                  "two GPUs have the dev 0"),
+    "two hosts": (host().replace("0x1", "0x2", 1), (), "the CPUs are of 2 hosts"),
     "an entity": ('<?xml version="1.0"?><!DOCTYPE s [<!ENTITY a "b">]><system version="1"/>', (),
                   "a document type or entity"),
     "no GPU": ('<system version="1"><cpu numaid="0"/></system>', (), "the file has no GPU"),
@@ -190,4 +222,5 @@ def test_xml_of_something_else_is_told_so(tmp_path: Path) -> None:
     (tmp_path / "n.xml").write_text("<html><body/></html>")
     found = CliRunner().invoke(main, [str(tmp_path / "n.xml"), str(tmp_path / "t.yaml")])
     assert found.exit_code == 2
-    assert "found <html version=nothing>; allowed: <system version=\"1\">" in found.stderr
+    assert ("found <html version=nothing>; allowed: <system version=\"1\">, or RCCL's"
+            in found.stderr)

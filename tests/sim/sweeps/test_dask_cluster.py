@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import socketserver
 import subprocess
 import sys
+from contextlib import ExitStack
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
 from distributed import Client, LocalCluster
+from hypothesis import given
+from hypothesis import strategies as st
 
+from sim.sweeps.dask_cluster import LEAST_TASKS, TASK_S, shares
 from sim.sweeps.outcome_store import Store
 from sim.validate import main as validate
 from tests.sim.sweeps.test_sweep import run, stored, sweep_file
 from tests.sim.validation.test_validate import case_of, write
+from tests.support.free_ports import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,6 +66,17 @@ def test_a_killed_worker_costs_no_point_and_none_is_done_twice(
     assert len(kept) == 80  # only the run without Dask added some
 
 
+@given(count=st.integers(1, 300), each_s=st.floats(0, 100), threads=st.integers(1, 20))
+def test_short_items_share_tasks_and_each_is_in_one(count: int, each_s: float,
+                                                    threads: int) -> None:
+    items = [(str(number), number) for number in range(count)]
+    made = [list(one) for one in shares(items, each_s, threads)]
+    assert [item for one in made for item in one] == items
+    longest = max(map(len, made))
+    assert longest == 1 or longest * each_s <= TASK_S
+    assert longest == 1 or len(made) >= LEAST_TASKS * threads
+
+
 def test_a_users_figures_are_scored_on_a_cluster_as_here(
         tmp_path: Path, cluster: LocalCluster) -> None:
     """The workers get the file's bytes: the file itself is of another machine."""
@@ -96,6 +115,65 @@ def test_an_address_without_a_scheduler_is_one_sentence(
     assert done.exit_code == 2
     assert "no Dask scheduler answers there" in done.stderr
     assert "Traceback" not in done.output
+    assert not (tmp_path / "r.csv").exists()
+
+
+@pytest.mark.parametrize("says", [b"", b"HTTP/1.0 400 Bad Request\r\n\r\n"])
+def test_a_port_of_something_else_is_one_sentence(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: bytes) -> None:
+    """A client would wait for its greeting without end."""
+    monkeypatch.setattr("sim.sweeps.dask_cluster.TIMEOUT_S", 0.5)
+    callers = []
+
+    class Silent(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            callers.append(self.request)
+            self.request.sendall(says)
+            self.request.recv(1 << 16)
+            while self.request.recv(1 << 16):
+                pass
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Silent) as server:
+        server.daemon_threads = True
+        Thread(target=server.serve_forever, daemon=True).start()
+        done = run(sweep_file(tmp_path), "-o", tmp_path / "r.csv", "--dask",
+                   f"tcp://127.0.0.1:{server.server_address[1]}")
+        server.shutdown()
+    assert done.exit_code == 2, done.output
+    assert callers
+    assert "no Dask scheduler answers there" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "r.csv").exists()
+
+
+def test_a_scheduler_that_dies_is_one_sentence_and_what_was_done_is_kept(tmp_path: Path) -> None:
+    """In processes of their own, as no in-process scheduler is killed."""
+    (port,), folder = free_ports(1, socket.SOCK_STREAM), tmp_path / "cache"
+    address = f"tcp://127.0.0.1:{port}"
+    dask = [sys.executable, "-m", "dask"]
+    command = [sys.executable, "-m", "sim.sweep",
+               sweep_file(tmp_path, grid={"workload.batch": list(range(1, 4001))}),
+               "-o", tmp_path / "r.csv", "--cache", folder, "--dask", address, "--quiet"]
+    with ExitStack() as ended:
+        def start(*words: str) -> subprocess.Popen[bytes]:
+            made = subprocess.Popen([*dask, *words, "--no-dashboard"], stderr=subprocess.DEVNULL)
+            ended.callback(made.wait)
+            ended.callback(made.kill)
+            return made
+
+        scheduler = start("scheduler", "--host", "127.0.0.1", "--port", str(port))
+        start("worker", address, "--nthreads", "1", "--no-nanny")
+        with Client(address, timeout=60, set_as_default=False) as client:
+            client.wait_for_workers(1, timeout=60)
+        sweeping = subprocess.Popen([*map(str, command)], stderr=subprocess.PIPE, text=True)
+        while len(list(folder.glob("*/*.json"))) < 5:
+            assert sweeping.poll() is None
+        scheduler.kill()
+        said = sweeping.communicate(timeout=120)[1]
+    kept = len(list(folder.glob("*/*.json")))
+    assert (sweeping.returncode, said) == (2, f"error: the Dask scheduler at {address} has gone; "
+                                           f"{kept:,} of 4,000 points are kept, and the same "
+                                           "command goes on\n")
     assert not (tmp_path / "r.csv").exists()
 
 

@@ -238,3 +238,25 @@ def test_packets_can_be_swept(tmp_path: Path) -> None:
     (row,) = rows(tmp_path / "r.parquet")
     assert row["error"] is None
     assert row["images_per_s"] > 0
+
+
+@pytest.mark.parametrize(("keys", "says"), [
+    ({"grid": {"workload.batch": [1, 2], "workload.bach": [3]}},
+     "grid['workload.bach']: workload.bach: unknown key 'bach'"),
+    ({"grid": {"workload.batch": [1, "two"]}},
+     "grid['workload.batch']: workload.batch: found 'two'"),
+    ({"set": {"seeed": 4}}, "set.seeed: seeed: unknown key 'seeed'"),
+    ({"list": [{"seed": 1}, {"seed": 1, "fabric.spine": 2}]},
+     "list[1]['fabric.spine']: fabric.spine: unknown key 'spine'"),
+    ({"random": {"points": 2, "keys": {"seed": {"low": 1, "high": 9},
+                                       "workload.batch": {"low": -3, "high": 5}}}},
+     "random.keys['workload.batch']: workload.batch: found -3")])
+def test_a_value_that_the_topology_cannot_have_is_named_where_it_stands(
+        tmp_path: Path, keys: dict[str, Any], says: str) -> None:
+    sweep = sweep_file(tmp_path, **keys)
+    done = run(sweep, "-o", tmp_path / "r.csv")
+    assert done.exit_code == 2
+    assert done.stderr.startswith(f"error: {sweep}:")
+    assert says in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / ".harp-sweep").exists()

@@ -85,3 +85,20 @@ def test_names_cannot_end_their_element() -> None:
 def test_a_browser_draws_the_front_and_says_nothing(tmp_path: Path, chrome: Chrome) -> None:
     swept(tmp_path, objectives=AIMS)
     check_chart(chrome, tmp_path / "a.html")
+
+
+def test_the_command_that_made_the_page_is_whole(tmp_path: Path) -> None:
+    page = swept(tmp_path, "--cache", str(tmp_path / "kept"), "--plot", str(tmp_path / "p.png"),
+                 objectives=AIMS)
+    for words in ("--workers 1", f"--cache {tmp_path / 'kept'}", f"--plot {tmp_path / 'p.png'}",
+                  f"-o {tmp_path / 'a.csv'}"):
+        assert words in page
+
+
+def test_an_objective_without_a_value_is_named(tmp_path: Path) -> None:
+    """The topology file has no prices."""
+    page = swept(tmp_path, objectives={"images_per_s": "max", "cost_step": "min"})
+    assert "There is no Pareto front, since no line has cost_step." in page
+    assert "chart-0" not in page
+    done = CliRunner().invoke(main, [str(tmp_path / "sweep.yaml"), "-o", str(tmp_path / "b.csv")])
+    assert "No Pareto front: no line has cost_step" in done.stdout

@@ -154,6 +154,26 @@ def test_groups_of_the_trace_are_read(tmp_path: Path) -> None:
     assert trace.members("0") == (0, 1, 2)
 
 
+@pytest.mark.parametrize("name", ["1", "mesh_tp"])
+def test_a_name_may_mean_other_ranks_in_other_files(tmp_path: Path, name: str) -> None:
+    """As PyTorch names the parts of a group that it splits."""
+    def rank(members: list[int]) -> list[Node]:
+        init = Node(9, "## process_group:init ##", METADATA, inputs=Values(
+            json.dumps([{"pg_name": name, "ranks": members}])))
+        return [init, collective(1, "all-reduce", MIB, group=name)]
+
+    found = run(tmp_path, *[rank([0, 1])] * 2, *[rank([2, 3])] * 2)
+    (tmp_path / "pair").mkdir()
+    pair = run(tmp_path / "pair", *[[collective(1, "all-reduce", MIB)]] * 2).total_s
+    assert found.total_s == pytest.approx(pair)
+
+
+def test_a_receive_needs_no_size(tmp_path: Path) -> None:
+    receive = Node(1, "r", RECV, attributes=(Attribute("comm_src", "int32", 0),))
+    found = run(tmp_path, [transfer(1, SEND, 1, MIB)], [receive])
+    assert found.total_s == pytest.approx(ALPHA_S + MIB * 8 / RATE_BPS, rel=0.02)
+
+
 def test_a_receive_ends_when_its_bytes_are_there(tmp_path: Path) -> None:
     sender = [compute(1, 200), transfer(2, SEND, 1, MIB, 1)]
     receiver = [transfer(1, RECV, 0, MIB), compute(2, 50, 1)]
@@ -214,11 +234,23 @@ BAD: dict[str, tuple[list[list[Node]], str]] = {
     "an unknown group": ([[collective(1, "all-reduce", 8, group="5")]] * 2, "of the group '5'"),
     "ranks that do not agree": ([[AR], [collective(1, "all-reduce", 9)]],
                                 "is all-reduce of"),
+    "a name of two groups": ([[Node(number, "process_group:init", METADATA, inputs=Values(
+        json.dumps([{"pg_name": "1", "ranks": [number]}]))) for number in (0, 1)]] * 2,
+        "t.0.et: the group '1' is 1 and 0; allowed: one meaning of a name"),
     "a rank that never comes": ([[AR], []], "to which 1 of 2 ranks have come"),
     "a receive without a send": ([[transfer(1, RECV, 1, 8)], []], "whose send never comes"),
     "a peer that is not there": ([[transfer(1, SEND, 5, 8)], []], "has rank 5 as peer"),
     "itself as peer": ([[transfer(1, SEND, 0, 8)], []], "has rank 0 as peer"),
 }
+
+
+def test_several_ranks_that_do_not_agree_are_one_sentence(tmp_path: Path) -> None:
+    """They fail at the same time, each in a process of the simulation."""
+    path = write(tmp_path, topology(hosts=4))
+    done = invoke(save(tmp_path, *[[collective(1, "all-to-all", (rank + 1) * MIB)]
+                                   for rank in range(4)]), "--topology", path)
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1), done.output
+    assert "is all-to-all of" in done.stderr
 
 
 @pytest.mark.parametrize("case", BAD)
