@@ -4,8 +4,9 @@
 
 fp16      six trainings with planted trouble (`tests.harp.ttf.amp.troubles`) end within a hundredth
           of full precision's loss by `harp.ttf.amp`; autocast and GradScaler stand beside it
-compile   the twelve reports of `bench.ttf.recompile_reports` by `harp.ttf.compile`: results are those of
-          torch.compile, one compilation beyond the fewest at most, and none at a second start
+compile   the twelve reports of `bench.ttf.recompile_reports` by `harp.ttf.compile`: results are
+          those of torch.compile, one compilation beyond the fewest at most, and none at a second
+          start
 pages     steps a second of the example's GPT by `harp.angelptm` with less device memory than its
           states need, beside DeepSpeed's ZeRO-Offload and torchao's CPUOffloadOptimizer; and the
           largest model within two equal caps, beside ZeRO-Offload's 16 host bytes a parameter
