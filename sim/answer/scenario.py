@@ -43,6 +43,7 @@ from sim.step.critical_path import mean_path
 from sim.step.exposure import mean_breakdown
 from sim.step.faults import Struck, check_links, strike
 from sim.step.groups import GROUPS, Groups
+from sim.step.launches import launching
 from sim.step.memory import count
 from sim.step.outer import OuterJob
 from sim.step.paging import Exchanges, Tiers, paged
@@ -206,7 +207,9 @@ class Run:
         if scenario.offload is not None:
             recipe, memory = self._page(recipe, memory, ranks, scenario.offload, flops)
         self._memory.append(memory)
-        alone_s = plan_pass(replace(recipe, layout=Parallel()), flops).compute_s
+        alone = plan_pass(replace(recipe, layout=Parallel()), flops)
+        alone_s = sum(map(max, alone.passes_s, launching(
+            recipe, Groups(layout, count, ranks.host_group))))
         self._costs.append(cost_of(self.cluster, gpus, recipe.model.tokens))
         stage = slowest_stage(recipe.model, layout, recipe.accumulation)
         recipe = replace(recipe, model=stage.model)

@@ -67,9 +67,15 @@ class Pass:
     """FLOP/s that these times are for."""
 
     @property
+    def passes_s(self) -> Moving:
+        """Seconds of the forward and of the backward pass."""
+        return Moving(*(sum(work.seconds for work in some)
+                        for some in (self.forward, self.layers)))
+
+    @property
     def compute_s(self) -> float:
-        """Forward and backward pass."""
-        return sum(work.seconds for work in self.forward + self.layers)
+        """Seconds of both."""
+        return sum(self.passes_s)
 
 
 def plan_pass(recipe: Recipe, flops: float) -> Pass:
