@@ -207,9 +207,7 @@ class Run:
         if scenario.offload is not None:
             recipe, memory = self._page(recipe, memory, ranks, scenario.offload, flops)
         self._memory.append(memory)
-        alone = plan_pass(replace(recipe, layout=Parallel()), flops)
-        alone_s = sum(map(max, alone.passes_s, launching(
-            recipe, Groups(layout, count, ranks.host_group))))
+        alone_s = _alone_s(recipe, flops, Groups(layout, count, ranks.host_group))
         self._costs.append(cost_of(self.cluster, gpus, recipe.model.tokens))
         stage = slowest_stage(recipe.model, layout, recipe.accumulation)
         recipe = replace(recipe, model=stage.model)
@@ -474,6 +472,12 @@ def recipe_of(cluster: Cluster, scenario: Scenario, workload: Workload, ranks: R
         placement=ranks.placement,
         place=lambda some: place(cluster, ranks.gpus[some], len(ranks.placement.rings),
                                  affinity=scenario.affinity))
+
+
+def _alone_s(recipe: Recipe, flops: float, groups: Groups) -> float:
+    """Give both passes of a micro-step on one GPU that launches as much as a GPU of ``groups``."""
+    alone = plan_pass(replace(recipe, layout=Parallel()), flops)
+    return sum(map(max, alone.passes_s, launching(recipe, groups)))
 
 
 def _rates_of(topology: Topology) -> Rates:
