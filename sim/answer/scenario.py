@@ -477,7 +477,8 @@ def recipe_of(cluster: Cluster, scenario: Scenario, workload: Workload, ranks: R
 def _alone_s(recipe: Recipe, flops: float, groups: Groups) -> float:
     """Give both passes of a micro-step on one GPU that launches as much as a GPU of ``groups``."""
     alone = plan_pass(replace(recipe, layout=Parallel()), flops)
-    return sum(map(max, alone.passes_s, launching(recipe, groups)))
+    needed = zip(launching(recipe, groups), alone.passes_s, strict=True)
+    return alone.compute_s + sum(max(launch_s - pass_s, 0.0) for launch_s, pass_s in needed)
 
 
 def _rates_of(topology: Topology) -> Rates:

@@ -75,7 +75,7 @@ class Pass:
     @property
     def compute_s(self) -> float:
         """Seconds of both."""
-        return sum(self.passes_s)
+        return sum(work.seconds for work in self.forward + self.layers)
 
 
 def plan_pass(recipe: Recipe, flops: float) -> Pass:
