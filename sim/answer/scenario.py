@@ -43,6 +43,7 @@ from sim.step.critical_path import mean_path
 from sim.step.exposure import mean_breakdown
 from sim.step.faults import Struck, check_links, strike
 from sim.step.groups import GROUPS, Groups
+from sim.step.launches import launching
 from sim.step.memory import count
 from sim.step.outer import OuterJob
 from sim.step.paging import Exchanges, Tiers, paged
@@ -206,7 +207,7 @@ class Run:
         if scenario.offload is not None:
             recipe, memory = self._page(recipe, memory, ranks, scenario.offload, flops)
         self._memory.append(memory)
-        alone_s = plan_pass(replace(recipe, layout=Parallel()), flops).compute_s
+        alone_s = _alone_s(recipe, flops, Groups(layout, count, ranks.host_group))
         self._costs.append(cost_of(self.cluster, gpus, recipe.model.tokens))
         stage = slowest_stage(recipe.model, layout, recipe.accumulation)
         recipe = replace(recipe, model=stage.model)
@@ -471,6 +472,13 @@ def recipe_of(cluster: Cluster, scenario: Scenario, workload: Workload, ranks: R
         placement=ranks.placement,
         place=lambda some: place(cluster, ranks.gpus[some], len(ranks.placement.rings),
                                  affinity=scenario.affinity))
+
+
+def _alone_s(recipe: Recipe, flops: float, groups: Groups) -> float:
+    """Give both passes of a micro-step on one GPU that launches as much as a GPU of ``groups``."""
+    alone = plan_pass(replace(recipe, layout=Parallel()), flops)
+    needed = zip(launching(recipe, groups), alone.passes_s, strict=True)
+    return alone.compute_s + sum(max(launch_s - pass_s, 0.0) for launch_s, pass_s in needed)
 
 
 def _rates_of(topology: Topology) -> Rates:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SpanKind = Literal["forward", "backward", "update", "selection", "transfer", "latency", "message",
-                   "negotiation", "bubble", "page", "fault"]
+                   "negotiation", "bubble", "page", "launch", "fault"]
 
 
 class Span(NamedTuple):

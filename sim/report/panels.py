@@ -39,8 +39,9 @@ BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILION, PURPLE, GREY = (
 KIND_COLOURS: dict[SpanKind, str] = {
     "forward": BLUE, "backward": SKY, "update": GREEN, "selection": YELLOW, "transfer": VERMILION,
     "latency": PURPLE, "message": ORANGE, "negotiation": GREY, "fault": BLACK}
-GPU_KINDS = ("forward", "backward", "update", "selection", "bubble", "page")
-"""Kinds of spans on a GPU's own track; a bubble and a wait for pages are drawn as waiting."""
+GPU_KINDS = ("forward", "backward", "update", "selection", "bubble", "page", "launch")
+"""Kinds of spans on a GPU's own track; a bubble and a wait for pages or launches are drawn as
+waiting."""
 WAITING = "#e9e9e9"
 GRID = "#e4e4e4"
 SHADES = "YlGnBu"

@@ -162,6 +162,11 @@ class FrameworkSet(Model):
     kernel_delay: ShareParameter | None = None
     """Share of the time of a collective's own kernels (selection, casts) that delays the backward
     pass; where not given, all of it, as on one GPU."""
+    launch_per_layer: TimeParameter | None = None
+    """Seconds of the host for the kernels of a layer in either pass, which the GPU waits for where
+    its work is shorter; none where not given, as with CUDA graphs."""
+    launch_per_product: TimeParameter | None = None
+    """The same of a matrix product of one expert."""
 
 
 class HostStack(Model):
@@ -199,6 +204,8 @@ class FrameworkCosts(Model):
     cast_per_element: TimeParameter
     copy_per_element: TimeParameter | None = None
     kernel_delay: ShareParameter | None = None
+    launch_per_layer: TimeParameter | None = None
+    launch_per_product: TimeParameter | None = None
 
 
 @cache
@@ -292,7 +299,8 @@ def derives_from(name: str, ancestor: str, overrides: Mapping[str, AnySet], kind
 
 
 _OPTIONAL = ("base", "description", "cores", "deviation", "launch", "contention",
-             "copy_per_element", "kernel_delay")
+             "copy_per_element", "kernel_delay",
+             "launch_per_layer", "launch_per_product")
 
 
 def _one(name: str, overrides: Mapping[str, AnySet], kind: Kind, model: type[AnySet],

@@ -54,6 +54,9 @@ MEANINGS = {
                             "out of its bucket; none where not given",
         "kernel_delay": "share of a collective's own kernels that delays the backward "
                         "pass; all where not given",
+        "launch_per_layer": "of the host for a layer's kernels in a pass, which a shorter pass "
+                            "waits for; none where not given",
+        "launch_per_product": "the same of a matrix product of one expert",
     },
 }
 

@@ -67,8 +67,14 @@ class Pass:
     """FLOP/s that these times are for."""
 
     @property
+    def passes_s(self) -> Moving:
+        """Seconds of the forward and of the backward pass."""
+        return Moving(*(sum(work.seconds for work in some)
+                        for some in (self.forward, self.layers)))
+
+    @property
     def compute_s(self) -> float:
-        """Forward and backward pass."""
+        """Seconds of both."""
         return sum(work.seconds for work in self.forward + self.layers)
 
 

@@ -29,7 +29,7 @@ COMPUTE = "compute"
 WAITING = "waiting"
 NAMES = {"forward": COMPUTE, "backward": COMPUTE, "update": "framework", "message": "messages",
          "negotiation": "coordination", "bubble": "pipeline bubble",
-         "page": "page moves"}
+         "page": "page moves", "launch": "kernel launches"}
 """Causes of spans of a kind, where the kind does not say them."""
 
 

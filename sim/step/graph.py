@@ -40,6 +40,8 @@ exchanges with its neighbours before and after each piece, which the GPU waits f
 which it waits for the others. Each rank of a tensor-parallel group sends its share (Narayanan et
 al., SC 2021, section 4.1).
 
+Where the host launches kernels one by one, no pass ends before it has (`sim.step.launches`).
+
 Micro-steps that are alike are simulated once, and the time repeated: ``again``. What they send
 beside the GPU takes its own time once more for each, from the end of one micro-step's to that of
 the next: ``backlog``, which what the next micro-step sends waits for.
@@ -53,6 +55,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from sim.step.compute import NONE, Work, backward_s, chunks_of, forward_s
 from sim.step.kernels import moving
+from sim.step.launches import launching
 from sim.step.states import laid_out_s
 from sim.workloads.model import block_of
 
@@ -65,9 +68,10 @@ if TYPE_CHECKING:
 
 
 Kind = Literal["forward", "backward", "settle", "exchange", "reduce", "collect", "spread", "send",
-               "again", "bubble", "page", "average", "gather", "scatter", "backlog", "overlapped"]
+               "again", "bubble", "page", "launch", "average", "gather", "scatter", "backlog",
+               "overlapped"]
 ON_GPU = frozenset({"forward", "backward", "settle", "exchange", "reduce", "collect", "spread",
-                    "send", "again", "bubble", "page"})
+                    "send", "again", "bubble", "page", "launch"})
 """Kinds that the GPU does or waits for; the others run beside it."""
 
 
@@ -88,6 +92,8 @@ class Operation:
     - reduce, collect, spread: an allreduce, allgather, reduce-scatter of ``size`` bytes of
       activations;
     - send: ``size`` bytes to the next stage, and as many back;
+    - launch: waiting until the host has launched what stands since operation ``since``, which takes
+      it ``seconds``;
     - page: waiting for pages of states, ``seconds``, beside all that is on its way;
     - again: what the GPU did since operation number ``since``, ``size`` times more;
     - bubble: waiting for other stages, ``seconds`` times what it did since ``since``;
@@ -142,7 +148,7 @@ def step_graph(recipe: Recipe, work: Pass, groups: Groups, *, alike: bool = True
         bubble: micro-steps that the stage waits for others.
     """
     if recipe.paging is not None:
-        return tuple(_paged(recipe, work, recipe.paging, alike=alike))
+        return tuple(_paged(recipe, work, groups, recipe.paging, alike=alike))
     graph: list[Operation] = []
     layout = recipe.layout
     plan = _micro_steps(recipe, averaged=groups.size("replicas") > 1)
@@ -235,40 +241,52 @@ def _whole(graph: list[Operation], recipe: Recipe, work: Pass, groups: Groups) -
     passes: tuple[tuple[Kind, tuple[Work, ...]], ...] = (("forward", work.forward),
                                                          ("backward", work.layers))
     for kind, layers in passes:
+        first = len(graph)
         for layer in layers:
             _exchanging(graph, groups, kind, layer, "experts")
             if kind == "backward":
                 graph.append(Operation("settle", layer.name))
                 done.append(len(graph) - 1)
-        graph += _sends(recipe, kind)
+        graph += _launches(recipe, groups, kind, first) + _sends(recipe, kind)
     return done
 
 
-def _paged(recipe: Recipe, work: Pass, paging: Paging, *, alike: bool) -> list[Operation]:
+def _launches(recipe: Recipe, groups: Groups, kind: str, first: int) -> list[Operation]:
+    """What the host still launches of a pass that began with operation ``first``."""
+    needed = launching(recipe, groups)
+    seconds = needed.forward_s if kind == "forward" else needed.backward_s
+    return [Operation("launch", f"{kind} kernels", seconds, since=first)] if seconds else []
+
+
+def _paged(recipe: Recipe, work: Pass, groups: Groups, paging: Paging, *,
+           alike: bool) -> list[Operation]:
     """Every layer waits for its pages, whose plan has all that ranks exchange."""
     graph: list[Operation] = []
     for waits in paging.micro_steps:
         before = len(graph)
-        graph += _paged_micro_step(recipe, work, waits)
+        _paged_micro_step(graph, recipe, work, groups, waits)
         if waits.times > 1 and alike:
             graph.append(Operation("again", f"{waits.times - 1} more micro-steps",
                                    size=waits.times - 1, since=before))
         else:
             for _ in range(waits.times - 1):
-                graph += _paged_micro_step(recipe, work, waits)
+                _paged_micro_step(graph, recipe, work, groups, waits)
     return graph + _page("updates", paging.end_s)
 
 
-def _paged_micro_step(recipe: Recipe, work: Pass, waits: Waits) -> list[Operation]:
-    beside, graph = moving(recipe), list[Operation]()
+def _paged_micro_step(graph: list[Operation], recipe: Recipe, work: Pass, groups: Groups,
+                      waits: Waits) -> None:
+    beside, first = moving(recipe), len(graph)
     for layer, wait_s in zip(recipe.model.layers, waits.forward_s, strict=True):
         graph += _page(layer.name, wait_s)
         graph.append(Operation("forward", layer.name, forward_s(recipe, layer, work.flops)
                                + beside.get(layer.name, NONE).forward_s))
+    graph += _launches(recipe, groups, "forward", first)
+    first = len(graph)
     for each, wait_s in zip(work.layers, waits.backward_s, strict=True):
         graph += _page(each.name, wait_s)
         graph += [Operation("backward", each.name, each.seconds), Operation("settle", each.name)]
-    return graph
+    graph += _launches(recipe, groups, "backward", first)
 
 
 def _page(name: str, wait_s: float) -> list[Operation]:
@@ -392,7 +410,7 @@ def _pass(graph: list[Operation], recipe: Recipe, kind: Literal["forward", "back
           parts: list[Unit], micro: Micro, groups: Groups, begun: list[int]) -> None:
     """One pass over the units, after the last operation of the pass before, ``begun``."""
     group: Group = "shard" if recipe.layout.shard == "hsdp" else "replicas"
-    computed = list(begun)
+    computed, first = list(begun), len(graph)
     for unit in parts:
         after: tuple[int, ...] = ()
         is_gathered = bool(unit.elements) and kind in micro.gathers
@@ -412,7 +430,7 @@ def _pass(graph: list[Operation], recipe: Recipe, kind: Literal["forward", "back
         if is_scattered:
             _scatter(graph, unit, groups, group)
         _after_block(graph, recipe, kind, unit.block)
-    graph += _sends(recipe, kind)
+    graph += _launches(recipe, groups, kind, first) + _sends(recipe, kind)
 
 
 def _scatter(graph: list[Operation], unit: Unit, groups: Groups, group: Group) -> None:
@@ -436,7 +454,7 @@ def _split(graph: list[Operation], recipe: Recipe, work: Pass, groups: Groups) -
     all_s = sum(piece.seconds for piece in work.forward)
     each = [layer.forward_s if recipe.model.is_measured else layer.forward_flops
             for layer in recipe.model.layers]
-    shares = iter(each)
+    shares, first = iter(each), len(graph)
     for name, layers in groupby(recipe.model.layers, block_of):
         _before_block(graph, recipe, "forward", name)
         for exchanges, run in groupby(layers, lambda layer: bool(layer.expert_tensors)):
@@ -449,8 +467,9 @@ def _split(graph: list[Operation], recipe: Recipe, work: Pass, groups: Groups) -
                 graph.append(Operation("forward", name or some[0][0].name,
                                        sum(seconds for _, seconds in some)))
         _after_block(graph, recipe, "forward", name)
-    graph += _sends(recipe, "forward")
+    graph += _launches(recipe, groups, "forward", first) + _sends(recipe, "forward")
     done: list[int] = []
+    first = len(graph)
     backward = zip(recipe.model.layers[::-1], work.layers, strict=True)
     for name, pairs in groupby(backward, _block_of_pair):
         _before_block(graph, recipe, "backward", name)
@@ -460,7 +479,7 @@ def _split(graph: list[Operation], recipe: Recipe, work: Pass, groups: Groups) -
             graph.append(Operation("settle", layer.name))
             done.append(len(graph) - 1)
         _after_block(graph, recipe, "backward", name)
-    graph += _sends(recipe, "backward")
+    graph += _launches(recipe, groups, "backward", first) + _sends(recipe, "backward")
     return done
 
 

@@ -23,6 +23,17 @@ and writes their gradients. In eager mode it casts them to 32 bits and runs log-
 bytes a logit of 16 bits forward and 22 backward, where a gradient of zeros is filled in first; 8
 and 16 of 32 bits. These are counted of PyTorch's cross entropy in the same way.
 
+A mixture of experts moves the copies of its tokens besides, which its matrix products do not: they
+come in the order of ranks, are laid out in that of experts, and go back the same way, so that each
+element of a copy is read twice and written twice in either pass; the router's side reads a token
+once and writes the sum of its copies once. That is what DeepEP and HybridEP leave to do, which
+permute on their way; Megatron-LM's "alltoall" dispatcher permutes before it sends as well, 6
+elements for 4 (NVIDIA/Megatron-LM, megatron/core/transformer/moe/token_dispatcher.py). Published.
+In fp8 the inputs of experts' products, and the gradients of their outputs, are cast by kernels of
+their own: 2 bytes are read and 2 written, one for the product and one, transposed, for the gradient
+of the weights (NVIDIA/TransformerEngine, transformer_engine/pytorch/module/grouped_linear.py).
+Other layers cast within the kernels of norms and activations. Published.
+
 In fp8 only the linear layers of blocks run at its rate; products of queries, keys and values, and
 the output layer, stay in 16 bits (`widened`), as in NVIDIA's recipes by default
 (NVIDIA-NeMo/Megatron-Bridge, docs/performance-guide.md, "Low Precision Training"). Published.
@@ -68,6 +79,12 @@ EAGER_LOGIT = {2: (14, 22), 4: (8, 16)}
 """Bytes a logit in eager mode, by the bytes of an element."""
 
 
+PERMUTED = (4, 2)
+"""Elements that a mixture moves each way for one of a token's copies, and for one of the token."""
+QUANTISED = 4
+"""Bytes moved for an element that is cast to fp8."""
+
+
 class Moving(NamedTuple):
     """Seconds of a block in each pass."""
 
@@ -92,7 +109,8 @@ def moving(recipe: Recipe) -> dict[str, Moving]:
         return {}
     if recipe.model.shape is None:
         return _of_traced(recipe)
-    each = {experts: _of_block(recipe, experts=experts) for experts in (False, True)}
+    kinds = {False, recipe.model.shape.experts is not None}
+    each = {experts: _of_block(recipe, experts=experts) for experts in kinds}
     found = {}
     for block, layers in groupby(recipe.model.layers, block_of):
         some = list(layers)
@@ -114,13 +132,32 @@ def _of_loss(recipe: Recipe) -> Moving:
 
 def _of_block(recipe: Recipe, *, experts: bool) -> Moving:
     fused = _of_bytes(recipe, *block_bytes(recipe, experts=experts, all_scores=True))
-    if recipe.kernels == "fused":
-        return fused
-    forward, backward = (moved / (REACHED * recipe.moved)
-                         for moved in eager_bytes(recipe, experts=experts))
+    beside = []
+    if recipe.kernels == "eager":
+        beside.append(eager_bytes(recipe, experts=experts))
+    if experts:
+        beside.append(routed_bytes(recipe))
+    forward, backward = (moving_s(recipe, sum(each[way] for each in beside)) for way in (0, 1))
     if recipe.recompute in ("full", "ops"):
         backward += forward
     return Moving(fused.forward_s + forward, fused.backward_s + backward)
+
+
+def routed_bytes(recipe: Recipe) -> tuple[float, float]:
+    """Bytes that a mixture moves in a micro-step beside those of `KEPT`, forward and backward."""
+    shape, layout, wide = recipe.model.shape, recipe.layout, recipe.gradient_bytes
+    assert shape is not None
+    mix = shape.experts
+    assert mix is not None
+    copies, own = PERMUTED
+    inner = mix.top_k * mix.ffn
+    casts = QUANTISED * (recipe.precision == "fp8")
+    forward, backward = (
+        wide * shape.width * ((copies - KEPT[way]) * mix.top_k + own)
+        + casts * (mix.top_k * shape.width + (1 + way * shape.gated) * inner) for way in (0, 1))
+    # A tensor group shares out the copies.
+    samples = recipe.batch * tokens_of(recipe) / layout.tensor
+    return samples * forward, samples * backward
 
 
 def eager_bytes(recipe: Recipe, *, experts: bool) -> tuple[float, float]:

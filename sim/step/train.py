@@ -264,6 +264,10 @@ class Job:
             yield from self._send(operation)
         elif operation.kind == "page":
             yield from self._compute(operation.seconds, "page", operation.name, scaled=False)
+        elif operation.kind == "launch":
+            launched_s = self._marks[operation.since].since_s + operation.seconds
+            yield from self._compute(launched_s - self.env.now, "launch", operation.name,
+                                     scaled=False)
         elif operation.kind in ("again", "bubble"):
             yield from self._more(operation)
         elif operation.kind == "settle":

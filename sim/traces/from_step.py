@@ -66,6 +66,9 @@ def step_traces(job: Job, flops: float) -> StepTraces:
     """Traces of a job's step, on GPUs of ``flops`` FLOP/s; raises Problem."""
     _check(job)
     graph = step_graph(job.recipe, job.work, job.groups, alike=False)
+    if any(operation.kind == "launch" for operation in graph):
+        raise Problem("traces do not have the host launch kernels one by one",
+                      allowed="a framework without launch_per_layer and launch_per_product")
     names: dict[tuple[int, ...], str] = {tuple(range(job.gpus)): "0"}
     for operation in graph:
         for rank in range(job.gpus) if operation.kind in NAMES else ():

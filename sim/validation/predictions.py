@@ -257,6 +257,11 @@ PyTorch) to nearly all (Horovod's own benchmark over RDMA): `overlap` is drawn f
 frameworks on hosts without NVLink lose a fifth to a third before any network; threads and input
 take it, and no key has them.
 
+Mixtures of experts in Megatron wait for the host where tokens are few (`framework: megatron`):
+before launches were counted, five such rows were 1.7 to 4.2 times too fast. Three still miss: two
+whose recipes compute two micro-batches by turns, and one of a container that is half as fast as
+those before and after it. DeepSeek's and gpt-oss's rows there miss by what the GPU does.
+
 Collectives of 128 MiB and more follow from four things: the NIC, the threads, the sockets and the
 memory of the host. One figure for memory carries from hosts of V100 (48 Gb/s each way) to hosts of
 H100 (120). At small and middling sizes one proxy thread handles the messages of all channels: 5 us

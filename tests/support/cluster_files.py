@@ -21,7 +21,8 @@ IDEAL = {"base": "rdma", "cost_per_message": "0s", "start_latency": f"{ALPHA_S}s
 FREE = {"base": "horovod", "per_tensor": "0s", "per_rank": "0s", "step_overhead": "0s",
         "overlap": 1.0, "slowdown": 1.0, "jitter": 0, "contention": 0,
         "selection_per_element": "0s", "scatter_per_element": "0s", "cast_per_element": "0s",
-        "copy_per_element": "0s", "kernel_delay": 1.0}
+        "copy_per_element": "0s", "kernel_delay": 1.0,
+        "launch_per_layer": "0s", "launch_per_product": "0s"}
 """A framework that costs nothing."""
 
 

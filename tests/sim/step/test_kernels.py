@@ -94,6 +94,31 @@ def test_a_tensor_group_splits_all_but_norms_and_dropouts(tmp_path):
     assert beside_s(context=8) == pytest.approx(alone / 8)
 
 
+MIXTURE = {"layers": LAYERS, "width": WIDTH, "heads": HEADS, "vocabulary": WORDS,
+           "experts": {"count": 8, "top_k": 2, "ffn": 3000}}
+
+
+def test_a_mixture_moves_the_copies_of_its_tokens(tmp_path):
+    """Each of two copies is read twice and written twice either way, its token read and written."""
+    seconds, flops = compute_s(tmp_path, model=MIXTURE)
+    others = 2 * (4 * WIDTH + 4 * WIDTH + 2 * 2 * 3000)  # two norms, q k v, inputs; before, after
+    moved = others * 95 / 34 + 2 * 2 * WIDTH * (4 * 2 + 2)
+    assert seconds == pytest.approx(
+        BATCH * flops / (0.73 * PEAK) + LAYERS * BATCH * TOKENS * moved / (0.8 * MEMORY) + LOSS_S)
+
+
+def test_fp8_casts_what_goes_into_experts(tmp_path):
+    """Forward 4 bytes for each input of both products, backward for each gradient of an output."""
+    h100 = {"model": "H100"}
+    half, narrow = (compute_s(tmp_path, sheet=h100, precision=precision, model=MIXTURE)[0]
+                    for precision in ("bf16", "fp8"))
+    tokens = BATCH * LAYERS * TOKENS
+    linear = 3 * tokens * 2 * WIDTH * (4 * WIDTH + 8 + 2 * 2 * 3000)
+    saved = linear / (0.6 * 989.4e12) - linear / (0.6 * 1978.9e12)
+    casts = tokens * 4 * 2 * 2 * (WIDTH + 3000)
+    assert half - narrow == pytest.approx(saved - casts / (0.8 * 3350e9), rel=2e-3)
+
+
 @pytest.mark.parametrize("parallel", ["data", "zero1"])
 def test_shards_of_states_move_as_much_as_copies(tmp_path, parallel):
     one, _ = compute_s(tmp_path)

@@ -22,7 +22,7 @@ from sim.traces.execution_trace import load_traces
 from sim.traces.from_step import members
 from tests.sim.traces.test_chakra_format import by_protobuf
 from tests.support import ROOT
-from tests.support.cluster_files import cluster, topology, write
+from tests.support.cluster_files import FREE, cluster, topology, write
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -136,6 +136,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "sync": ({"scenario": {"sync": {"every": 4}}}, "meet rarely"),
     "topk": ({"scenario": {"allreduce": "light", "light": {"LIGHT_TOPK_ALLREDUCE": 1}}},
              "largest elements"),
+    "launches": ({"frameworks": {"free": FREE | {"launch_per_layer": "1us"}}}, "one by one"),
     "jobs": ({"jobs": [{"name": "a", "hosts": ["h-0", "h-1"]}]}, "no traces can be made of it"),
 }
 
