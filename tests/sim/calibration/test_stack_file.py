@@ -175,7 +175,7 @@ BAD_JSON = {
     "bench null": ([{"id": "udp-tcp", "value": None, "unit": "Gb/s"}], "[0].value"),
     "bench unit": ([{"id": "mem-rtt", "value": 1, "unit": "ns"}], "mem-rtt in 'ns'"),
     "bench ids": ([{"id": "udp-tpc", "value": 1, "unit": "Gb/s"}], "did you mean 'udp-tcp'"),
-    "faster than the base": ([PING | {"time_s": 1e-9}], "not fitted take"),
+    "faster than the base": ([PING | {"time_s": 1e-9}], "not fitted alone take"),
 }
 
 

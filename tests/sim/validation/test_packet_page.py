@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 PAGE = ROOT / "docs" / "results" / "packet-published.md"
 OURS = re.compile(r"^(\| .* \| .* \| .* )\| [^|]* \| [^|]* (\| .* \| .*\|)$", re.M)
 """A line of a table: what the packet network gives, and its deviation, stand between the groups."""
+DATED = re.compile(r"^Figures of .*\n", re.M)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +62,7 @@ def test_times_are_within_five_per_cent(forms: list[Row]) -> None:
 def test_page_has_these_rows(forms: list[Row], published: list[Row], tmp_path: Path) -> None:
     """Figures of HARP's own congestion control move with it; TCP's stand as they were stored."""
     write_tables([forms, published], tmp_path / "page.md")
-    made, stored = (path.read_text() for path in (tmp_path / "page.md", PAGE))
+    made, stored = (DATED.sub("", path.read_text()) for path in (tmp_path / "page.md", PAGE))
     assert OURS.sub(r"\1\2", made) == OURS.sub(r"\1\2", stored)
     lines = [line for line in made.splitlines() if line.startswith("|") and "HARP: " not in line]
     assert set(lines) <= set(stored.splitlines())
