@@ -27,6 +27,8 @@ LEAST_S = 1.0
 """Shortest run that is taken: a shorter one is slow start."""
 IP_UDP_BYTES = 28
 """Headers of IPv4 and UDP (RFC 791, RFC 768), which the MTU counts and iperf3's blocks do not."""
+IP_TCP_BYTES = 52
+"""Headers of IPv4, and of TCP with timestamps (RFC 791, RFC 9293, RFC 7323)."""
 USUAL_MTU = 1500
 Number = Annotated[float, Field(ge=0, le=1e30)]
 Percent = Annotated[float, Field(ge=0, le=409_600)]
@@ -47,6 +49,7 @@ class _Test(_Part):
 
 class _Start(_Part):
     test_start: _Test
+    tcp_mss_default: object = None
 
 
 class _Sum(_Part):
@@ -124,9 +127,15 @@ def _measured(document: _Document) -> list[Measured]:
 
 
 def _path_mtu(document: _Document) -> int | None:
-    """The path's MTU as the sending kernel knew it; a client that receives does not say it."""
+    """The path's MTU as the sending kernel knew it.
+
+    A client that receives has the segments of its control connection instead.
+    """
     for interval in document.intervals or []:
         for stream in interval.streams:
             if isinstance(stream.pmtu, int) and 256 <= stream.pmtu <= 65535:
                 return stream.pmtu
+    segment = document.start.tcp_mss_default
+    if isinstance(segment, int) and 256 <= segment + IP_TCP_BYTES <= 65535:
+        return segment + IP_TCP_BYTES
     return None

@@ -42,6 +42,14 @@ def test_the_busier_ends_time_is_the_cost_of_a_byte(tmp_path: Path) -> None:
     assert "flow_rate" not in found
 
 
+def test_a_client_that_receives_knows_the_mtu_by_its_control_connection(tmp_path: Path) -> None:
+    made = document(reverse=1)
+    del made["intervals"][0]["streams"][0]["pmtu"]
+    made["start"]["tcp_mss_default"] = 8948
+    theirs = derived(save(tmp_path, json.dumps(made)), stack="kernel-tcp")
+    assert theirs == derived(save(tmp_path, json.dumps(document())), stack="kernel-tcp")
+
+
 def test_one_stream_that_leaves_its_core_idle_gives_the_rate_of_a_flow(tmp_path: Path) -> None:
     found = derived(save(tmp_path, json.dumps(document(rate_bps=5e9, host=20.0, remote=30.0))),
                     stack="kernel-tcp")
