@@ -116,12 +116,12 @@ FORKED = "this process is a child of fork: only the process that made the group 
 
 
 def _leave_all() -> None:
-    global _listing  # noqa: PLW0603  (a thread that is not here may hold it)
-    _listing = threading.Lock()
     for group in _all_groups():
         group.forked()
 
 
+os.register_at_fork(before=_listing.acquire, after_in_parent=_listing.release,
+                    after_in_child=_listing.release)
 os.register_at_fork(after_in_child=_leave_all)
 
 
