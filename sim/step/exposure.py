@@ -28,11 +28,11 @@ def exposed(spans: tuple[Span, ...], start_s: float, end_s: float) -> dict[str, 
     Where several things happen at once, the first of `ORDER` counts.
     What no span covers is waiting for a turn or a cycle and counts as message cost.
     """
-    return shares(((KINDS[span.kind], span) for span in spans), ORDER, start_s, end_s)
+    return split_by_name(((KINDS[span.kind], span) for span in spans), ORDER, start_s, end_s)
 
 
-def shares(spans: Iterable[tuple[str, Span]], order: Sequence[str], start_s: float,
-           end_s: float) -> dict[str, float]:
+def split_by_name(spans: Iterable[tuple[str, Span]], order: Sequence[str], start_s: float,
+                  end_s: float) -> dict[str, float]:
     """Split [start_s, end_s] by what goes on, in seconds by name.
 
     Args:

@@ -93,7 +93,7 @@ def each_on_dask(address: str, function: Callable[[Shared, Item], Answer], share
                 future.release()  # so that workers need not keep it
                 times_s.append(result.each_s)
                 if rest and len(times_s) >= 2 * threads:  # the first of each thread imports
-                    for items in shares(rest, fmean(times_s[threads:]), threads):
+                    for items in task_batches(rest, fmean(times_s[threads:]), threads):
                         done.add(submit(items))
                     rest = []
                 yield from result.answers
@@ -106,9 +106,9 @@ def each_on_dask(address: str, function: Callable[[Shared, Item], Answer], share
                                            f"{_reason(future, result)}")
 
 
-def shares(tasks: Sequence[tuple[str, Item]], each_s: float,
-            threads: int) -> Iterator[Sequence[tuple[str, Item]]]:
-    """Tasks that take `TASK_S` together, and of which each thread has `LEAST_TASKS`."""
+def task_batches(tasks: Sequence[tuple[str, Item]], each_s: float,
+                 threads: int) -> Iterator[Sequence[tuple[str, Item]]]:
+    """Batches that take `TASK_S` each; every thread has `LEAST_TASKS` of them at least."""
     size = max(1, min(int(TASK_S / max(each_s, 1e-6)), len(tasks) // (LEAST_TASKS * threads)))
     return (tasks[start:start + size] for start in range(0, len(tasks), size))
 

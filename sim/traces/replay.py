@@ -32,7 +32,7 @@ from sim.records.timeline import Timeline
 from sim.schema.errors import Problem, TopologyError, show
 from sim.schema.nccl_defaults import channel_count
 from sim.schema.parameters import load_stack
-from sim.step.exposure import shares
+from sim.step.exposure import split_by_name
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -198,7 +198,7 @@ class _Run:
         rank = max(range(len(self.ends_s)), key=self.ends_s.__getitem__)
         named = ((self._part(span, own=rank in members, gpu=self._track(rank)), span)
                  for span, members in zip(self.spans, self._of, strict=True))
-        found = shares(named, PARTS, 0.0, self.ends_s[rank])
+        found = split_by_name(named, PARTS, 0.0, self.ends_s[rank])
         transfer_s, latency_s, message_s = (found[kind] + found[f"others' {kind}"]
                                             for kind in NETWORK)
         return Breakdown(found["compute"] + found["work"], transfer_s, 0.0, latency_s, message_s)

@@ -18,7 +18,7 @@ from distributed import Client, LocalCluster
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.sweeps.dask_cluster import LEAST_TASKS, TASK_S, shares
+from sim.sweeps.dask_cluster import LEAST_TASKS, TASK_S, task_batches
 from sim.sweeps.outcome_store import Store
 from sim.validate import main as validate
 from tests.sim.sweeps.test_sweep import run, stored, sweep_file
@@ -70,7 +70,7 @@ def test_a_killed_worker_costs_no_point_and_none_is_done_twice(
 def test_short_items_share_tasks_and_each_is_in_one(count: int, each_s: float,
                                                     threads: int) -> None:
     items = [(str(number), number) for number in range(count)]
-    made = [list(one) for one in shares(items, each_s, threads)]
+    made = [list(one) for one in task_batches(items, each_s, threads)]
     assert [item for one in made for item in one] == items
     longest = max(map(len, made))
     assert longest == 1 or longest * each_s <= TASK_S
