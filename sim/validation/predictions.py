@@ -258,8 +258,8 @@ frameworks on hosts without NVLink lose a fifth to a third before any network; t
 take it, and no key has them.
 
 Mixtures of experts in Megatron wait for the host where tokens are few (`framework: megatron`):
-before launches were counted, five such rows were 1.7 to 4.2 times too fast. Three still miss: two
-whose recipes compute two micro-batches by turns, and one of a container that is half as fast as
+before launches were counted, five such rows were 1.7 to 4.2 times too fast. Three still miss: the
+recipe of two computes two micro-batches by turns, and the container of the third is half as fast as
 those before and after it. DeepSeek's and gpt-oss's rows there miss by what the GPU does.
 
 Collectives of 128 MiB and more follow from four things: the NIC, the threads, the sockets and the
