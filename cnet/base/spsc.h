@@ -14,10 +14,10 @@
  * Memory order, which is what makes it so:
  * - The producer writes slots, then stores `put` with release. The consumer loads `put` with
  *   acquire, then reads slots. So a thread that sees the count sees the items. Were the store
- * relaxed, the consumer could read a slot before it is written.
+ *   relaxed, the consumer could read a slot before it is written.
  * - The consumer reads slots, then stores `taken` with release. The producer loads `taken` with
  *   acquire, then writes slots. So a thread that sees the room overwrites only what has been read.
- * Were it relaxed, the producer's write could overtake the consumer's read.
+ *   Were it relaxed, the producer's write could overtake the consumer's read.
  * - A side loads its own counter relaxed: nobody else writes it.
  * - A stale look at the other's counter is harmless. The ring seems fuller, or emptier, than it is.
  *
@@ -162,7 +162,7 @@ static inline uint32_t harp_spsc_room(struct harp_spsc *ring)
 }
 
 /* Consumer: how many items may be taken now. Sequentially consistent, so that a thread that is
- * about to wait may look here after he has said so. */
+ * about to wait may look here after it has said so. */
 static inline uint32_t harp_spsc_ready(struct harp_spsc *ring)
 {
     uint64_t taken = atomic_load_explicit(&ring->taken, memory_order_relaxed);

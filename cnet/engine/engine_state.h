@@ -20,8 +20,7 @@
  *   rails.c             which port is paired with which address
  *   engine_peers.c      which connections lead to the same process
  *   connection.c        a connection's memory, the application's side
- *   engine_core.c       time, random numbers, and the token, with the doorbell of its sleeping
- * owner
+ *   engine_core.c       time, random numbers, the token, and the doorbell of its sleeping owner
  */
 #ifndef HARP_ENGINE_STATE_H
 #define HARP_ENGINE_STATE_H

@@ -75,7 +75,7 @@ struct harp_cut {
     uint8_t packets_n; /* and how many they are; 0: none */
     uint8_t next;      /* the packet of the next fragment, */
     uint32_t at;       /* and where in the chunk it begins */
-    uint64_t again;    /* a bit for each packet whose chunk was sent before */
+    uint64_t again;    /* a bit for each packet: its chunk had been sent before */
     uint16_t length;   /* of the chunks */
     uint8_t path;
     uint8_t fragments;

@@ -3,9 +3,9 @@
 P10 to P90 of draws hold the truth only if all that differs between clusters is a parameter. It is
 not: of published rows of sources that nothing was fitted to, draws hold far fewer. So an interval
 is widened by what rows of other sources miss it by (conformalised quantile regression: Romano,
-Patterson and Candes, NeurIPS 2019, with each source as one group): the logarithm that a row
-lies below P10 counts for the lower end, the one above P90 for the upper end, and a margin is their
-92 % quantile, all sources alike. Negative margins are taken as none.
+Patterson and Candes, NeurIPS 2019, with each source as one group): the logarithm
+of P10 over a row below it counts for the lower end, that of a row over P90 for the upper end, and a
+margin is their 92 % quantile, all sources alike. Negative margins are taken as none.
 
 ``python -m sim.validate published`` derives them from the rows of docs/results/validation.md, and
 says whether these are stale. What that page says of coverage is never of these margins: there each

@@ -129,7 +129,7 @@ def _measured(document: _Document) -> list[Measured]:
 def _path_mtu(document: _Document) -> int | None:
     """The path's MTU as the sending kernel knew it.
 
-    A client that receives has the segments of its control connection instead.
+    Where the client receives, its JSON has no MTU, but the MSS of its control connection.
     """
     for interval in document.intervals or []:
         for stream in interval.streams:

@@ -9,9 +9,9 @@
  *
  * Rates are the weighted max-min fair ones (Bertsekas and Gallager, Data Networks, 6.5.2): every
  * flow is at its ceiling, or crosses a saturated resource on which no flow has a larger
- * rate/weight. That sentence certifies a solution, and the solver
- * uses it: after an event only the flows near it are solved again by water-filling, then the
- * certificate is checked around them, and flows for which it fails join, until it holds.
+ * rate/weight. That sentence certifies a solution, and the solver uses it: after an event only the
+ * flows near it are solved again by water-filling, then the certificate is checked around them, and
+ * flows for which it fails join, until it holds.
  *
  * Time. A flow's finish time follows from its rate. `fluid_run` moves the clock to the next
  * completion. Completions within `tolerance` times the age of the first one are reported
