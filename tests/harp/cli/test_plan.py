@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-import jsonschema
 import pytest
 from click.testing import CliRunner
 
@@ -13,6 +12,7 @@ from harp.routing.deployment import SETTINGS, Deployment
 from harp.routing.path_plan import PlanError
 from tests.support import ROOT
 from tests.support.cluster_files import topology, write_job
+from tests.support.json_schemas import validate
 
 FABRIC = {"template": "leaf-spine", "leaves": 2, "spines": 4, "hash": {"function": "linux"}}
 SCHEMA = json.loads((ROOT / "docs" / "use" / "harp-plan-1.schema.json").read_text())
@@ -38,7 +38,7 @@ def planned(path):
     done = run("plan", path)
     assert done.exit_code == 0, done.stderr
     data = json.loads(done.stdout)
-    jsonschema.validate(data, SCHEMA)
+    validate(data, SCHEMA)
     assert Deployment.from_json(done.stdout).to_json() == done.stdout
     return data
 
@@ -284,7 +284,7 @@ def test_a_revision_leaves_what_is_down_and_moves_no_other_flow(running, down):
     done = run("plan", path, "--replan", plan, "--without", down)
     assert (done.exit_code, done.stdout) == (0, ""), done.stderr
     after = json.loads(plan.read_text())
-    jsonschema.validate(after, SCHEMA)
+    validate(after, SCHEMA)
     assert "leaf0->spine1" in after["without"]
     assert "spine1" not in spines(after)
     assert [flow["target"] for flow in after["flows"]] == [flow["target"]

@@ -6,7 +6,6 @@ import json
 import math
 from typing import TYPE_CHECKING, Any
 
-import jsonschema
 import pytest
 from click.testing import CliRunner
 
@@ -22,6 +21,7 @@ from sim.schema import load
 from sim.tune import main
 from tests.support import ROOT
 from tests.support.cluster_files import cluster, topology, write
+from tests.support.json_schemas import validate
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -89,7 +89,7 @@ def test_the_file_is_what_its_schema_says_and_reads_back(tmp_path: Path) -> None
     run(path, "-o", second, "--sizes", "1KiB:16MiB:4", "--quiet")
     text = first.read_text()
     assert text == second.read_text()
-    jsonschema.validate(json.loads(text), SCHEMA)
+    validate(json.loads(text), SCHEMA)
     assert Tuning.from_json(text).to_json() == text
     source = json.loads(text)["source"]
     assert (source["kind"], source["files"], source["stack"]) == ("simulated", ["t.yaml"],
