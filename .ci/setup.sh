@@ -97,5 +97,7 @@ exec "$PWD/$venv/bin/ninja" "\$@"
 END
 chmod +x "$venv/bin/ninja-in-turn"
 NINJA="$PWD/$venv/bin/ninja-in-turn" pip install -q --no-build-isolation -e ".$extras"
+# An editable build reads bytecode, but never writes it: each command would compile what it imports.
+python -m compileall -q harp lab sim
 echo "$stamp" >"$venv/stamp-run"
 [ "$stage" = run ] || echo "$stamp" >"$venv/stamp-test"
