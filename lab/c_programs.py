@@ -24,7 +24,7 @@ PATIENCE_S = 600
 """Longest run of a compiler or of a program."""
 HEADERS = ROOT / "lab" / "c"
 """Headers that programs of several folders include."""
-STRICT = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-g", "-I", str(ROOT / "cnet"),
+STRICT = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-g1", "-I", str(ROOT / "cnet"),
           "-I", str(HEADERS)]
 # Three sets of flags for most tests, since each is another archive of cnet to compile; they are fit
 # for plugins as well.
