@@ -10,6 +10,7 @@ import pytest
 
 from lab.namespace import why_unusable
 from tests.support import ROOT
+from tests.support.levels import long
 
 pytestmark = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 
@@ -19,6 +20,7 @@ def run(*options):
                           capture_output=True, text=True, check=False, timeout=900, cwd=ROOT)
 
 
+@long
 def test_a_row_is_measured_beside_gloo():
     pytest.importorskip("torch")
     done = run("--json", "--rounds", "1", "--seconds", "0.1", "--only", "ar-8B")

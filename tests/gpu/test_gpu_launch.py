@@ -16,7 +16,7 @@ import pytest
 from lab.namespace import why_unusable
 from tests.gpu import launch
 from tests.support import ROOT
-from tests.support.levels import long_except
+from tests.support.levels import long
 
 # Called as a python that has torch: with -c it says that there is a GPU and harp, or it makes the
 # trainings, else it is a rank whose log has what NCCL would say.
@@ -168,7 +168,8 @@ def test_other_losses_over_harp_end_with_status_1(tmp_path):
     assert "harp-udp: rank 0's losses differ from those over socket, first in step 1" in done.stdout
 
 
-@pytest.mark.parametrize("only", long_except(["fp16,pages", "compile"], "fp16,pages"))
+@long
+@pytest.mark.parametrize("only", ["fp16,pages", "compile"])
 def test_trainings_are_right_on_a_cpu(tmp_path, only):
     pytest.importorskip("torch")
     out = tmp_path / "found.json"

@@ -52,7 +52,8 @@ def test_two_ranks_share_the_states(tmp_path):
 
 
 @pytest.mark.parametrize(("arguments", "sentence"), [
-    (["--device-mib", "1"], "room for 0 pages, and the parameter words.weight alone needs 1"),
+    pytest.param(["--device-mib", "1"],
+                 "room for 0 pages, and the parameter words.weight alone needs 1", marks=long),
     (["--disk", "/nowhere"], "/nowhere: .* cannot be had on disk: No such file or directory")])
 def test_an_unavailable_resource_is_one_sentence(arguments, sentence):
     done = run(*SMALL, *arguments)

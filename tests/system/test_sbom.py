@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from harp.html_page.elements import FOLDER
 from tests.support import ROOT
+from tests.support.levels import long
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,6 +23,7 @@ def bill(python: str, folder: Path) -> dict[str, Any]:
     return found
 
 
+@long
 def test_the_bill_names_the_release_and_what_is_inside(tmp_path: Path) -> None:
     """Of an environment without any package."""
     environment = tmp_path / "venv"

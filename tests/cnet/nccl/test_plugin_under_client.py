@@ -145,6 +145,7 @@ def test_several_engines_and_paths(mode: str) -> None:
     assert ended.good, str(ended)
 
 
+@long
 def test_jumbo_frames() -> None:
     with veth_pair(mtu=9000) as (a, b):
         both: Any = settings("xdp", "threads")

@@ -13,6 +13,7 @@ import pytest
 from harp.net import Engine
 from lab.namespace import why_unusable
 from lab.veth import Net
+from tests.support.levels import long_except
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -164,8 +165,9 @@ def test_a_route_that_takes_less_than_most_do_ends_nothing(kind: str, icmp: bool
                 assert server.makefile("rb").read(20_000) == bytes(20_000)
 
 
-@pytest.mark.parametrize(("sender", "icmp"), [("near", True), ("far", True), ("near", False),
-                                              pytest.param("far", False, marks=pytest.mark.long)])
+@pytest.mark.parametrize(("sender", "icmp"), long_except(
+    [("near", True), ("far", True), ("near", False), ("far", False)],
+    ("near", True), ("far", True)))
 def test_a_route_that_takes_less_than_most_do_ends_no_flow(sender: str, icmp: bool) -> None:
     """The kernel goes on where ICMP tells it, and else in vain: then a flow of short segments."""
     with Net() as net:

@@ -24,6 +24,7 @@ from harp.lightcc.peers import Peers, check_ports
 from harp.lightcc.pieces import PIECE_BYTES
 from harp.lightcc.settings import LightSettings
 from harp.lightcc.store import MemoryStore
+from tests.support.levels import long_except
 
 PATIENCE_S = 60.0
 SIZES = [0, 1, 2, 7, 1000, 300_001]
@@ -498,9 +499,10 @@ def test_a_child_of_fork_ends_without_the_group():
         of_all(rank.barrier() for rank in group)
 
 
-def test_a_rank_may_leave_as_soon_as_it_is_done():
+@pytest.mark.parametrize("times", long_except([10, 60], 10))
+def test_a_rank_may_leave_as_soon_as_it_is_done(times):
     """Others may still be at work on the last collective, but not with that rank."""
-    for _ in range(30):
+    for _ in range(times):
         store = MemoryStore()
 
         def live(rank, store=store):

@@ -148,6 +148,7 @@ def test_the_hook_trains_with_the_largest_gradients_and_the_rest_later(two_d):
         assert answer["errors"] > 0
 
 
+@long
 def test_the_hook_trains_in_few_bits():
     answers = answers_of(start(RANK, "sparse", 4, LIGHT_BITS="4", LIGHT_SMALL_THRESHOLD="100",
                                LIGHT_2D_ALLREDUCE="1", LIGHT_INTRA_SIZE="2"))

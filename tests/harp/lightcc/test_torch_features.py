@@ -9,23 +9,27 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.levels import long
+
 pytest.importorskip("torch")
 
 PROGRAM = Path(__file__).with_name("torch_features.py")
 PATIENCE_S = 400
-FEATURES = """
-    functional_collectives functional_gradients gradients_of_what_ends_late dtensor
-    mesh_of_two_dimensions tensor_parallel
-    fsdp1 fsdp2 hybrid_sharded pipelining zero_redundancy_optimizer distributed_checkpoint
-    tensors_of_all_kinds sparse_gradients futures uneven_inputs new_groups batches_of_messages
-    gradients_in_few_bits two_groups_from_two_threads fork_of_data_loader timeouts abort
+QUICK = "functional_collectives dtensor fsdp2 pipelining tensors_of_all_kinds abort"
+FEATURES = f"""{QUICK}
+    functional_gradients gradients_of_what_ends_late mesh_of_two_dimensions tensor_parallel
+    fsdp1 hybrid_sharded zero_redundancy_optimizer distributed_checkpoint
+    sparse_gradients futures uneven_inputs new_groups batches_of_messages
+    gradients_in_few_bits two_groups_from_two_threads fork_of_data_loader timeouts
 """
 
 
-def test_features_of_torch_distributed_work_over_the_backend():
-    run = subprocess.run([sys.executable, "-W", "ignore", PROGRAM], check=False, text=True,
-                         capture_output=True, timeout=PATIENCE_S)
+@pytest.mark.parametrize("features", [QUICK, pytest.param(FEATURES, marks=long)],
+                         ids=["quick", "all"])
+def test_features_of_torch_distributed_work_over_the_backend(features):
+    run = subprocess.run([sys.executable, "-W", "ignore", PROGRAM, *features.split()],
+                         check=False, text=True, capture_output=True, timeout=PATIENCE_S)
     assert run.returncode == 0, run.stderr[-3000:]
     found = json.loads(run.stdout.splitlines()[-1])
     assert {name: why for name, why in found.items() if why != "right"} == {}
-    assert set(found) == set(FEATURES.split())
+    assert set(found) == set(features.split())

@@ -24,6 +24,7 @@ from sim.validate import main as validate
 from tests.sim.sweeps.test_sweep import run, stored, sweep_file
 from tests.sim.validation.test_validate import case_of, write
 from tests.support.free_ports import free_ports
+from tests.support.levels import long
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -146,6 +147,7 @@ def test_a_port_of_something_else_is_one_sentence(
     assert not (tmp_path / "r.csv").exists()
 
 
+@long
 def test_a_scheduler_that_dies_is_one_sentence_and_what_was_done_is_kept(tmp_path: Path) -> None:
     """In processes of their own, as no in-process scheduler is killed."""
     (port,), folder = free_ports(1, socket.SOCK_STREAM), tmp_path / "cache"

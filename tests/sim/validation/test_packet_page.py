@@ -47,18 +47,21 @@ def test_throughputs_are_within_five_per_cent(published: list[Row]) -> None:
     assert max(abs(row.error) for row in rates) < 0.05
 
 
+@long
 def test_empty_paths_take_what_their_links_take(forms: list[Row]) -> None:
     few = [row for row in forms if "frame" in row.case and "three links" in row.case]
     assert len(few) == 4
     assert max(abs(row.error) for row in few) < 0.001
 
 
+@long
 def test_times_are_within_five_per_cent(forms: list[Row]) -> None:
     times = [row for row in forms if row.unit == "us"]
     assert len(times) >= 30
     assert max(abs(row.error) for row in times) < 0.05
 
 
+@long
 def test_page_has_these_rows(forms: list[Row], published: list[Row], tmp_path: Path) -> None:
     """Figures of HARP's own congestion control move with it; TCP's stand as they were stored."""
     write_tables([forms, published], tmp_path / "page.md")

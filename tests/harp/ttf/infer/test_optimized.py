@@ -15,7 +15,7 @@ from torch import nn  # noqa: E402
 
 from harp.ttf import infer  # noqa: E402
 from harp.ttf.infer import engines, optimized  # noqa: E402
-from tests.support.levels import long  # noqa: E402
+from tests.support.levels import long, long_except  # noqa: E402
 from tests.support.mounts import mounts  # noqa: E402
 
 OTHERS = ("onnxruntime cpu", "openvino cpu")
@@ -105,7 +105,7 @@ signal.raise_signal(signal.SIGUSR1)
 """
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("name", long_except(OTHERS, "onnxruntime cpu"))
 def test_a_process_hears_signals_after_a_thread_has_dropped_an_engine(monkeypatch, tmp_path, name):
     kept = [engine for engine in engines.installed() if engine.name in ("eager", name)]
     monkeypatch.setattr(optimized, "installed", lambda: kept)
