@@ -1,4 +1,4 @@
-"""The nearest known name, for messages about a name that does not exist."""
+"""The nearest known name or file, for messages about one that does not exist."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
 
 def nearest_name(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
@@ -21,3 +22,20 @@ def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     """Give ``; did you mean 'x'?`` to end a message with, or nothing."""
     near = nearest_name(name, known, cutoff)
     return f"; did you mean {near!r}?" if near is not None else ""
+
+
+def nearest_path(missing: Path) -> str | None:
+    """Give the path that exists and has, for the first part that does not, the name most like it.
+
+    What follows that part is taken over.
+    """
+    folder = next((parent for parent in missing.parents if parent.is_dir()), None)
+    if folder is None:
+        return None
+    wrong, *rest = missing.relative_to(folder).parts
+    try:
+        names = [path.name for path in folder.iterdir() if path.joinpath(*rest).exists()]
+    except OSError:
+        return None
+    name = nearest_name(wrong, names)
+    return str(folder.joinpath(name, *rest)) if name is not None else None

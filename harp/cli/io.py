@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, TextIO, TypeVar
 import click
 
 from harp import reading as files
+from harp.nearest import nearest_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -61,7 +62,9 @@ def reading(path: Path, how: Callable[[Path], Read]) -> Read:
     except UnicodeDecodeError as error:
         raise InputError(f"{path} cannot be read: it is not text") from error
     except OSError as error:
-        raise InputError(f"{path} cannot be read: {_reason(error)}") from error
+        near = nearest_path(path) if isinstance(error, FileNotFoundError) else None
+        meant = f"; did you mean {near!r}?" if near is not None else ""
+        raise InputError(f"{path} cannot be read: {_reason(error)}{meant}") from error
 
 
 def check_target(target: str, suffixes: Collection[str] = (), *, stdout: bool = True) -> None:

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import yaml
 from pydantic import ValidationError
 
+from harp.nearest import nearest_path
 from harp.reading import read_bytes
 from sim.schema.errors import Problem, TopologyError, holds, key_text, listing, problems, show
 
@@ -429,6 +430,10 @@ def read_input(path: FilePath, *, most_bytes: int, allowed: str) -> bytes:
         return read_bytes(path, most_bytes)
     except IsADirectoryError:
         raise TopologyError(file, Problem("is a directory", allowed=allowed)) from None
+    except FileNotFoundError as error:
+        near = filter(None, [nearest_path(FilePath(file))])
+        raise TopologyError(file, Problem(f"cannot be read: {error.strerror}", found=file,
+                                          names=near)) from None
     except (OSError, ValueError) as error:
         if getattr(error, "errno", 0) == errno.EFBIG:
             limit = f"at most {most_bytes >> 20} MiB"

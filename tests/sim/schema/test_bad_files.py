@@ -96,6 +96,11 @@ def test_a_directory_a_missing_file_and_an_odd_name_are_refused(tmp_path):
     missing = tmp_path / "none.yaml"
     assert str(refusal(missing)) == f"{missing}: cannot be read: No such file or directory"
     assert "cannot be read" in str(refusal(tmp_path / "a\0b"))
+    (tmp_path / "fabrics").mkdir()
+    there = tmp_path / "fabrics" / "four-hosts.yaml"
+    there.write_text("hosts: []")
+    for misspelt in ("fabrics/four-host.yaml", "fabric/four-hosts.yaml"):
+        assert str(refusal(tmp_path / misspelt)).endswith(f"; did you mean {str(there)!r}?")
     assert "cannot be read" in str(refusal(tmp_path / ("long" * 100)))
 
 
