@@ -10,8 +10,8 @@ static void emit_segment(struct packet_world *w, const struct tcp_socket *socket
                          const struct tcp_segment *segment, uint32_t payload, uint64_t at_ns)
 {
     uint32_t taken = take_packet(w);
-    const struct end *end = &w->ends[number];
-    struct packet *packet = &w->packets[taken];
+    const struct end *end = &w->hosts.ends[number];
+    struct packet *packet = &w->pool.packets[taken];
     uint32_t options = segment->sacks ? 4 + 8 * segment->sacks : 0;
     packet->tcp = *segment;
     packet->path = socket->number;
@@ -19,8 +19,8 @@ static void emit_segment(struct packet_world *w, const struct tcp_socket *socket
     packet->marked = false;
     packet->can_mark = payload && socket->of->congestion == TCP_DCTCP;
     packet->end = number ^ 1;
-    packet->hop = w->first_hops[end->routes + socket->number] + 1;
-    packet->link = w->hops[packet->hop - 1];
+    packet->hop = w->hosts.first_hops[end->routes + socket->number] + 1;
+    packet->link = w->fabric.hops[packet->hop - 1];
     packet->payload = payload;
     packet->bytes = (uint32_t)harp_max(socket->of->headers + options + payload, ETHERNET_LEAST);
     packet->process = payload ? end->process : NOBODY;
@@ -144,7 +144,7 @@ static uint64_t emit_burst(struct packet_world *w, struct tcp_socket *socket, ui
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < n; i++)
         bytes += sent_at(&socket->s, first + i)->length;
-    uint64_t at_ns = pass_chain(w, (uint32_t)w->ends[end].send_chain, bytes);
+    uint64_t at_ns = pass_chain(w, (uint32_t)w->hosts.ends[end].send_chain, bytes);
     socket->s.queued_bytes += bytes;
     for (uint32_t i = 0; i < n; i++) {
         const struct tcp_sent *sent = sent_at(&socket->s, first + i);

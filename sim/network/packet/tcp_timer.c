@@ -7,7 +7,7 @@
 static void give_up(struct packet_world *w, const struct tcp_socket *socket)
 {
     snprintf(w->why, sizeof w->why, "TCP sent a segment %d times and got no answer", TCP_RETRIES);
-    w->closed = (int32_t)w->ends[socket->of->end].channel;
+    w->closed = (int32_t)w->hosts.ends[socket->of->end].channel;
 }
 
 static void begin_again(struct tcp_sender *s)
