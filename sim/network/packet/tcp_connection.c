@@ -149,7 +149,7 @@ static void open_socket(struct packet_world *w, struct tcp_socket *socket)
 {
     struct tcp_sender *s = &socket->s;
     tcp_send_control(w, socket, socket->of->end, &(struct tcp_segment){.kind = TCP_SYN});
-    s->last_sent_ns = w->now_ns;
+    s->usage.last_sent_ns = w->now_ns;
     tcp_arm_timeout(s, w->now_ns);
 }
 
@@ -213,12 +213,12 @@ static void take_syn_ack(struct packet_world *w, struct tcp_socket *socket, uint
     struct tcp_sender *s = &socket->s;
     if (s->state != TCP_CLOSED)
         return;
-    if (!s->backoff)
-        tcp_sample_rtt(s, w->now_ns - s->last_sent_ns);
+    if (!s->rtt.backoff)
+        tcp_sample_rtt(s, w->now_ns - s->usage.last_sent_ns);
     s->state = TCP_OPEN;
-    s->backoff = 0;
-    s->last_sent_ns = 0;
-    s->timeout_at_ns = HARP_NEVER;
+    s->rtt.backoff = 0;
+    s->usage.last_sent_ns = 0;
+    s->timers.rto_at_ns = HARP_NEVER;
     s->window_end = window;
     if (++socket->of->open_n == socket->of->sockets)
         open_channel(w, channel_of(w, socket->of));
@@ -289,11 +289,12 @@ static void init_socket(struct packet_world *w, struct tcp_connection *of, uint3
     socket->of = of;
     socket->number = (uint8_t)number;
     tcp_cc_begin(&s->cc, of->congestion, of->mss, w->now_ns, virtual_draw(&w->random));
-    s->timeout_ns = TCP_FIRST_TIMEOUT_NS;
-    s->least_rtt_ns = HARP_NEVER;
+    s->rtt.rto_ns = TCP_FIRST_TIMEOUT_NS;
+    s->rtt.min_ns = HARP_NEVER;
     s->rack.steps = 1;
-    s->undo_left = -1;
-    s->timeout_at_ns = s->probe_at_ns = s->reorder_at_ns = s->pace_at_ns = HARP_NEVER;
+    s->recovery.undo_left = -1;
+    s->timers.rto_at_ns = s->timers.probe_at_ns = s->timers.reorder_at_ns = s->timers.pace_at_ns =
+        HARP_NEVER;
     socket->r.ack_at_ns = HARP_NEVER;
     socket->r.edge = TCP_RECEIVE_WINDOW;
     socket->r.quick = TCP_QUICK_ACKS;
@@ -330,7 +331,7 @@ static void connect_sockets(struct packet_world *w, uint32_t number)
 static void free_connection(struct tcp_connection *of)
 {
     for (uint32_t i = 0; i < of->sockets; i++) {
-        free(of->socket[i].s.sent);
+        free(of->socket[i].s.scoreboard.sent);
         free(of->socket[i].r.early);
     }
     free(of);
