@@ -4,7 +4,8 @@ Fabrics are three-tier fat trees of 100 Gb/s links and 1 us a link. Routes are r
 switch hashes the five-tuple (CRC32, a salt for each switch), and flows have random source ports.
 Nothing is folded by symmetry: every host, flow and message is simulated for itself. Each row runs
 in a process of its own, so that its peak memory is its own; rows of less than a second are repeated
-there, and the median counts. docs/results/performance.md explains the rows and their bounds.
+there, and the median counts. A row names its floor, which is what the data alone would cost one
+core, and its peers. docs/results/performance.md explains the rows and their bounds.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import sys
 import time
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +49,9 @@ MERGE = 2e-2
 """Tolerance of the all-to-all: completions within 2 % of a flow's age are one event. No rank's end
 moves by more than 0.04 % against 1e-3 (docs/results/performance.md)."""
 SEED = 1
+SAME_MACHINE = "on a machine of the same kind"
+WORMHOLE = "Long et al., NSDI 2026, another layout and fabric"
+TOUCHED = "each flow into and out of two heaps and along its links, 0.25 us a message"
 
 
 @dataclass
@@ -63,6 +69,18 @@ class Measured:
 
 
 @dataclass(frozen=True)
+class Peer:
+    """Another simulator at the workload of a row."""
+
+    name: str
+    seconds: float
+    memory_mb: float | None = None
+    source: str = SAME_MACHINE
+    done: bool = True
+    """False: it had not ended after ``seconds``."""
+
+
+@dataclass(frozen=True)
 class ScaleRow(Row):
     """A row with targets of seconds and MB; its function takes the tolerance."""
 
@@ -70,6 +88,17 @@ class ScaleRow(Row):
     target_mb: float | None = None
     unit: str = field(default="s", kw_only=True)
     lower: bool = field(default=True, kw_only=True)
+    floor_s: float | None = field(default=None, kw_only=True)
+    floor_is: str = field(default="", kw_only=True)
+    """The costs that the floor counts."""
+    peers: tuple[Peer, ...] = field(default=(), kw_only=True)
+
+    def declared(self) -> Result:
+        """Return what a record of the row says before it is measured."""
+        return {"id": self.id, "what": self.what, "unit": self.unit, "lower_is_better": self.lower,
+                "target": self.target, "memory_target_mb": self.target_mb, "folding": "none",
+                "floor_s": self.floor_s, "floor_is": self.floor_is,
+                "peers": [asdict(peer) for peer in self.peers]}
 
 
 def fat_tree(hosts: int) -> Fabric:
@@ -271,42 +300,51 @@ def whole_command(topology: str, repetitions: int, *options: str) -> Measured:
 
 ROWS = by_id((
     ScaleRow("perm-1024", "permutation of 1,024 hosts, 2 MB, routes given",
-             lambda t: permutation(1024, 11, t), 0.05),
+             lambda t: permutation(1024, 11, t), 0.05, floor_s=0.0002, floor_is=TOUCHED,
+             peers=(Peer("SimGrid 4.1", 0.92), Peer("htsim (packets)", 18.9))),
     ScaleRow("perm-1024-command", "the same, whole command", lambda t: permutation(1024, 1, t),
-             1.5),
+             1.5, floor_s=0.1, floor_is="importing numpy"),
     ScaleRow("perm-16384", "permutation of 16,384 hosts, routes given",
-             lambda t: permutation(16384, 5, t), 2.0),
+             lambda t: permutation(16384, 5, t), 2.0, floor_s=0.004, floor_is=TOUCHED,
+             peers=(Peer("SimGrid", 298.0, done=False),)),
     ScaleRow("ring-1024-steps", "ring allreduce, 64 MiB, all 2.1 M messages",
-             lambda t: by_steps(ring_plan(), t), 3.0, 500.0),
-    ScaleRow("ring-1024-fluid", "the same as one fluid phase", ring_fluid, 0.1),
+             lambda t: by_steps(ring_plan(), t), 3.0, 500.0, floor_s=0.5, floor_is=TOUCHED,
+             peers=(Peer("ASTRA-sim (analytical)", 6.5), Peer("SimGrid", 33.7))),
+    ScaleRow("ring-1024-fluid", "the same as one fluid phase", ring_fluid, 0.1,
+             floor_s=0.001),
     ScaleRow("ring-1024-ecmp", "the ring in a random order: ECMP collides, ranks drift apart",
-             lambda t: by_steps(ring_plan(shuffled=True), t)),
-    ScaleRow("a2a-1024", "all-to-all, 64 MiB a rank, 1.05 M messages", all_to_all, 5.0, 1000.0),
+             lambda t: by_steps(ring_plan(shuffled=True), t), floor_s=1.0,
+             floor_is="the same, where each flow is solved 3.2 times"),
+    ScaleRow("a2a-1024", "all-to-all, 64 MiB a rank, 1.05 M messages", all_to_all, 5.0, 1000.0,
+             floor_s=0.8, floor_is="each flow is solved 4 times (0.25 s) and routed (0.5 s)",
+             peers=(Peer("ASTRA-sim", 18.9, 950.0), Peer("SimGrid", 22.3, 2700.0))),
     ScaleRow("a2a-1024-run", "python -m sim.run topologies/clos3-1024.yaml, all-to-all, 64 MiB",
              lambda _: whole_command("clos3-1024", 1, "--collective", "alltoall", "--sizes",
                                      "64MiB"), 10.0, 1000.0),
     ScaleRow("a2a-1024-sizes", "the same at 30 sizes from 8 B to 4 GiB",
              lambda _: whole_command("clos3-1024", 1, "--collective", "alltoall")),
     ScaleRow("step-16384", "a step of VGG16 and one of BERT-large, 16,384 GPUs", training_steps,
-             10.0, 2000.0),
+             10.0, 2000.0, floor_s=1.0),
     ScaleRow("packet-perm-1024", "the permutation in frames of 4 KiB between real sessions",
-             packet_permutation, 10.0),
+             packet_permutation, 10.0, peers=(Peer("htsim", 18.9),)),
     ScaleRow("packet-ring-128", "ring allreduce of 128 hosts, 64 MiB, in frames of 4 KiB",
-             packet_ring, 40.0),
+             packet_ring, 40.0,
+             peers=(Peer("htsim", 172.7), Peer("SimAI (ns-3)", 56.0, 3600.0))),
     ScaleRow("packet-a2a-1024", "all-to-all of 1,024 hosts, 64 MiB a rank, in frames of 4 KiB",
              packet_all_to_all, None, 1000.0),
     ScaleRow("packet-a2a-1024-tcp", "the same over kernel TCP",
              partial(packet_all_to_all, over_tcp=True), None, 1000.0),
     ScaleRow("packet-gpt13b-128", "a step of GPT-13B on 128 GPUs, every frame, whole command",
              lambda _: whole_command("gpt13b-a100-8x100g", 1, "--fidelity", "packet"), 120.0,
-             1000.0),
+             1000.0, peers=(Peer("ns-3", 9 * 3600.0, source=WORMHOLE),)),
     ScaleRow("packet-gpt13b-128-steady", "the same, but for collectives that repeat themselves",
              lambda _: whole_command("gpt13b-a100-8x100g", 1, "--fidelity", "steady"), 20.0,
-             1000.0),
+             1000.0, peers=(Peer("Wormhole", 300.0, source=WORMHOLE),)),
     ScaleRow("taco", "python -m sim.run topologies/taco-vgg16-v100-25g.yaml, 24 draws",
-             lambda _: whole_command("taco-vgg16-v100-25g", 3), 3.0),
+             lambda _: whole_command("taco-vgg16-v100-25g", 3), 3.0, floor_s=3.3,
+             floor_is="CPU time of 13 rows in 24 draws, 9 ms each, and 0.4 s of imports"),
     ScaleRow("clos3-1024", "python -m sim.run topologies/clos3-1024.yaml, 14 draws",
-             lambda _: whole_command("clos3-1024", 1), 10.0),
+             lambda _: whole_command("clos3-1024", 1), 10.0, floor_s=0.4, floor_is="imports"),
 ))
 
 
@@ -322,9 +360,8 @@ def run_row(row: ScaleRow, tolerance: float | None) -> Result:
     value = command_s if row.id.endswith("-command") else seconds
     ok = ((row.target is None or value <= row.target)
           and (row.target_mb is None or detail["memory_mb"] <= row.target_mb))
-    return {"id": row.id, "value": value, "unit": "s", "target": row.target, "ok": ok,
-            "lower_is_better": True, "what": row.what, "memory_target_mb": row.target_mb,
-            "command_s": command_s, "folding": "none", **detail}
+    return {**row.declared(), "value": value, "ok": ok, "command_s": command_s,
+            "statistic": "median", **detail}
 
 
 def measure(rows: Sequence[ScaleRow], tolerance: float | None) -> Iterator[Result]:
@@ -342,25 +379,40 @@ def run_here(name: str, tolerance: float | None) -> Measured:
     return measured
 
 
-_LINE = "{:<20} {:<70} {:>8} {:>8} {:>8} {:>8} {:>9} {:>4}"
+_LINE = "{:<24} {:<65} {:>9} {:>8} {:>8} {:>7} {:>8} {:>8} {:<12} {:>3}"
 
 
 def line(row: Result) -> str:
-    """Write a row."""
-    return _LINE.format(
-        row["id"], row["what"], f"{row['value']:.3g} s", _limit(row["target"], "s"),
-        f"{row['memory_mb']:.0f} MB", _limit(row["memory_target_mb"], "MB"),
-        _limit(row["tolerance"], ""), "yes" if row["ok"] else "NO")
+    """Write a row, and lines below it for its floor and its peers."""
+    runs = row["repetitions"]
+    lines = [_LINE.format(
+        row["id"], row["what"], _figure(row["value"], "s"), _figure(row["cpu_s"], "s"),
+        _figure(row["target"], "s"), _figure(row["memory_mb"], "MB"),
+        _figure(row["memory_target_mb"], "MB"), _figure(row["floor_s"], "s"),
+        f"{row['statistic']} of {runs}" if runs > 1 else "1", "yes" if row["ok"] else "NO")]
+    if row["floor_is"]:
+        lines.append(f"  floor: {row['floor_is']}")
+    for source, peers in groupby(row["peers"], key=itemgetter("source")):
+        lines.append(f"  {source}: {', '.join(map(_peer, peers))}")
+    return "\n".join(lines)
 
 
-def _limit(value: float | None, unit: str) -> str:
-    return "" if value is None else f"{value:g} {unit}".strip()
+def _peer(peer: Result) -> str:
+    memory = f" and {_figure(peer['memory_mb'], 'MB')}" if peer["memory_mb"] else ""
+    ended = "" if peer["done"] else "not done after "
+    return f"{peer['name']} {ended}{_figure(peer['seconds'], 's')}{memory}"
+
+
+def _figure(value: float | None, unit: str) -> str:
+    if value is None:
+        return ""
+    return f"{value:,.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
 
 
 SUBJECT = Subject(__doc__ or "", ROWS, measure, [
     click.Option(["--tolerance"], type=float, help="Merge completions within this share of a "
                  "flow's age, instead of each row's own tolerance."),
-], _LINE.format("row", "what", "time", "target", "peak", "of", "tolerance", "ok"), line)
+], _LINE.format("row", "what", "time", "CPU", "target", "peak", "of", "floor", "runs", "met"), line)
 
 if __name__ == "__main__":
     print(json.dumps(asdict(run_here(sys.argv[1], json.loads(sys.argv[2])))))

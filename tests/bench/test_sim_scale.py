@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from bench.sim.scale_rows import ROWS
 from tests.support import PATIENCE_S, ROOT
 
 
@@ -56,6 +57,30 @@ def test_table():
     done = bench("--rows", "perm-1024")
     assert "perm-1024" in done.stdout
     assert "0.05 s" in done.stdout
+
+
+def test_the_stored_table_has_all_rows_and_says_when_each_was_measured():
+    kept = json.loads((ROOT / "docs" / "results" / "sim.json").read_text())
+    assert [row["id"] for row in kept] == list(ROWS)
+    for row in kept:
+        assert set(row["stamp"]) == {"date", "commit", "machine"}
+
+
+def test_a_floor_and_peers_name_their_sources():
+    for row in ROWS.values():
+        assert row.floor_s is not None or not row.floor_is
+        assert all(peer.source for peer in row.peers)
+
+
+def test_a_saved_row_is_shown_with_its_floor_peers_and_day(tmp_path):
+    kept = tmp_path / "sim.json"
+    done = bench("--rows", "perm-1024", "--save", str(kept))
+    assert done.returncode in (0, 1), done.stderr
+    shown = bench("--show", str(kept))
+    assert shown.stdout.startswith(done.stdout.rstrip())
+    assert "SimGrid 4.1 0.92 s" in shown.stdout
+    assert "floor: " in shown.stdout
+    assert "1 row of " in shown.stdout
 
 
 def test_an_unknown_row_is_one_sentence():

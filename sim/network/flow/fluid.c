@@ -31,15 +31,16 @@ static int grow_flows(fluid *f, int64_t need)
         return FLUID_EINVAL;
     int64_t old = f->flow_room, room = old;
     if (grow_array((void **)&f->flow, &room, need, sizeof *f->flow) ||
-        (room = old, grow_array((void **)&f->mark, &room, need, 1)) ||
+        (room = old, grow_array((void **)&f->solution.mark, &room, need, 1)) ||
         (room = old, grow_array((void **)&f->heap_at, &room, need, 4)) ||
         (room = old,
          grow_array((void **)&f->running.entry, &room, need, sizeof *f->running.entry)) ||
         (room = old,
          grow_array((void **)&f->pending.entry, &room, need, sizeof *f->pending.entry)) ||
-        (room = old, grow_array((void **)&f->affected, &room, need, 4)) ||
-        (room = old, grow_array((void **)&f->freezing, &room, need, 4)) ||
-        (room = old, grow_array((void **)&f->capped, &room, need, sizeof *f->capped)) ||
+        (room = old, grow_array((void **)&f->solution.affected, &room, need, 4)) ||
+        (room = old, grow_array((void **)&f->solution.freezing, &room, need, 4)) ||
+        (room = old,
+         grow_array((void **)&f->solution.capped, &room, need, sizeof *f->solution.capped)) ||
         (room = old, grow_array((void **)&f->fresh, &room, need, 4)) ||
         (room = old, grow_array((void **)&f->free_slot, &room, need, 4)) ||
         (room = old, grow_array((void **)&f->done_id, &room, need, 4)) ||
@@ -47,7 +48,7 @@ static int grow_flows(fluid *f, int64_t need)
         return FLUID_ENOMEM;
     if (room > old) {
         memset(f->flow + old, 0, (size_t)(room - old) * sizeof *f->flow);
-        memset(f->mark + old, NOT_SOLVED, (size_t)(room - old));
+        memset(f->solution.mark + old, NOT_SOLVED, (size_t)(room - old));
     }
     f->running.at = f->pending.at = f->heap_at;
     f->flow_room = room;
@@ -62,15 +63,16 @@ fluid *fluid_new(int32_t resources, const double *capacity, double tolerance)
     f->resources = resources;
     f->tolerance = tolerance;
     f->resource = calloc((size_t)resources + 1, sizeof *f->resource);
-    f->touched = malloc(((size_t)resources + 1) * sizeof *f->touched);
+    f->solution.touched = malloc(((size_t)resources + 1) * sizeof *f->solution.touched);
     f->dirty = malloc(((size_t)resources + 1) * sizeof *f->dirty);
-    f->level_heap = malloc(((size_t)resources + 1) * sizeof *f->level_heap);
-    f->route_ptr = calloc(1, sizeof *f->route_ptr);
-    if (!f->resource || !f->touched || !f->dirty || !f->level_heap || !f->route_ptr) {
+    f->solution.level_heap = malloc(((size_t)resources + 1) * sizeof *f->solution.level_heap);
+    f->routes.ptr = calloc(1, sizeof *f->routes.ptr);
+    if (!f->resource || !f->solution.touched || !f->dirty || !f->solution.level_heap ||
+        !f->routes.ptr) {
         fluid_free(f);
         return NULL;
     }
-    f->route_room = 1;
+    f->routes.room = 1;
     for (int32_t r = 0; r < resources; r++)
         f->resource[r].capacity = capacity[r];
     return f;
@@ -83,20 +85,20 @@ void fluid_free(fluid *f)
     for (int32_t r = 0; f->resource && r < f->resources; r++)
         free(f->resource[r].member);
     free(f->resource);
-    free(f->touched);
+    free(f->solution.touched);
     free(f->dirty);
-    free(f->level_heap);
-    free(f->route_ptr);
-    free(f->route_resource);
-    free(f->route_coefficient);
+    free(f->solution.level_heap);
+    free(f->routes.ptr);
+    free(f->routes.resource);
+    free(f->routes.coefficient);
     free(f->flow);
-    free(f->mark);
+    free(f->solution.mark);
     free(f->heap_at);
     free(f->running.entry);
     free(f->pending.entry);
-    free(f->affected);
-    free(f->freezing);
-    free(f->capped);
+    free(f->solution.affected);
+    free(f->solution.freezing);
+    free(f->solution.capped);
     free(f->fresh);
     free(f->free_slot);
     free(f->done_id);
@@ -124,32 +126,32 @@ static int routes_valid(const fluid *f, int32_t n, const int64_t *ptr, const int
 int32_t fluid_add_routes(fluid *f, int32_t n, const int64_t *ptr, const int32_t *resource,
                          const double *coefficient)
 {
-    if (n < 0 || (int64_t)f->routes + n >= INT32_MAX)
+    if (n < 0 || (int64_t)f->routes.n + n >= INT32_MAX)
         return FLUID_EINVAL;
     if (!routes_valid(f, n, ptr, resource, coefficient))
         return FLUID_EINVAL;
-    int64_t hops = f->route_ptr[f->routes], added = ptr[n] - ptr[0], room = f->hop_room;
-    if (grow_array((void **)&f->route_ptr, &f->route_room, (int64_t)f->routes + n + 1,
-                   sizeof *f->route_ptr) ||
-        grow_array((void **)&f->route_resource, &room, hops + added, sizeof *f->route_resource))
+    int64_t hops = f->routes.ptr[f->routes.n], added = ptr[n] - ptr[0], room = f->routes.hop_room;
+    if (grow_array((void **)&f->routes.ptr, &f->routes.room, (int64_t)f->routes.n + n + 1,
+                   sizeof *f->routes.ptr) ||
+        grow_array((void **)&f->routes.resource, &room, hops + added, sizeof *f->routes.resource))
         return FLUID_ENOMEM;
-    if (coefficient || f->route_coefficient) {
+    if (coefficient || f->routes.coefficient) {
         /* The first route with coefficients gives every earlier hop a 1. */
-        double *all = realloc(f->route_coefficient, (size_t)(room ? room : 1) * sizeof *all);
+        double *all = realloc(f->routes.coefficient, (size_t)(room ? room : 1) * sizeof *all);
         if (!all)
             return FLUID_ENOMEM;
-        for (int64_t k = f->route_coefficient ? hops : 0; k < hops + added; k++)
+        for (int64_t k = f->routes.coefficient ? hops : 0; k < hops + added; k++)
             all[k] = 1.0;
         if (coefficient)
             memcpy(all + hops, coefficient + ptr[0], (size_t)added * sizeof *all);
-        f->route_coefficient = all;
+        f->routes.coefficient = all;
     }
-    f->hop_room = room;
-    memcpy(f->route_resource + hops, resource + ptr[0], (size_t)added * sizeof *resource);
-    int32_t first = f->routes;
+    f->routes.hop_room = room;
+    memcpy(f->routes.resource + hops, resource + ptr[0], (size_t)added * sizeof *resource);
+    int32_t first = f->routes.n;
     for (int32_t i = 0; i < n; i++)
-        f->route_ptr[first + i + 1] = hops + ptr[i + 1] - ptr[0];
-    f->routes += n;
+        f->routes.ptr[first + i + 1] = hops + ptr[i + 1] - ptr[0];
+    f->routes.n += n;
     return first;
 }
 
@@ -177,10 +179,10 @@ static void drop_dead_members(fluid *f, struct resource *r)
 static int join_resources(fluid *f, int32_t slot)
 {
     struct flow *w = &f->flow[slot];
-    int64_t first = f->route_ptr[w->route], end = f->route_ptr[w->route + 1];
+    int64_t first = f->routes.ptr[w->route], end = f->routes.ptr[w->route + 1];
     for (int64_t k = first; k < end;
          k++) { /* all memory first, so that a failure changes nothing */
-        struct resource *r = &f->resource[f->route_resource[k]];
+        struct resource *r = &f->resource[f->routes.resource[k]];
         if (r->count > 16 && r->count > 2 * r->live)
             drop_dead_members(f, r);
         int64_t room = r->room;
@@ -189,7 +191,7 @@ static int join_resources(fluid *f, int32_t slot)
         r->room = (int32_t)room;
     }
     for (int64_t k = first; k < end; k++) {
-        struct resource *r = &f->resource[f->route_resource[k]];
+        struct resource *r = &f->resource[f->routes.resource[k]];
         r->member[r->count++] = (struct member){slot, w->generation, fluid_coefficient(f, k)};
         r->live++;
     }
@@ -199,8 +201,8 @@ static int join_resources(fluid *f, int32_t slot)
 static void leave_resources(fluid *f, int32_t slot)
 {
     struct flow *w = &f->flow[slot];
-    for (int64_t k = f->route_ptr[w->route]; k < f->route_ptr[w->route + 1]; k++) {
-        int32_t at = f->route_resource[k];
+    for (int64_t k = f->routes.ptr[w->route]; k < f->routes.ptr[w->route + 1]; k++) {
+        int32_t at = f->routes.resource[k];
         struct resource *r = &f->resource[at];
         fluid_settle_resource(f, r);
         r->live--;
@@ -240,7 +242,7 @@ static void release_flow(fluid *f, int32_t slot)
 
 static int flow_valid(const fluid *f, int32_t route, double amount, double weight, double ceiling)
 {
-    return route >= 0 && route < f->routes && amount >= 0.0 && isfinite(amount) && weight > 0.0 &&
+    return route >= 0 && route < f->routes.n && amount >= 0.0 && isfinite(amount) && weight > 0.0 &&
            isfinite(weight) && ceiling > 0.0;
 }
 
@@ -306,8 +308,8 @@ static int64_t collect_done(fluid *f, double first_s, double horizon_s)
         double idle_s = f->now_s - f->done_s[i];
         leave_resources(f, f->done_id[i]);
         if (idle_s > 0.0 && isfinite(w->rate))
-            for (int64_t k = f->route_ptr[w->route]; k < f->route_ptr[w->route + 1]; k++)
-                f->resource[f->route_resource[k]].carried -=
+            for (int64_t k = f->routes.ptr[w->route]; k < f->routes.ptr[w->route + 1]; k++)
+                f->resource[f->routes.resource[k]].carried -=
                     w->rate * fluid_coefficient(f, k) * idle_s;
         w->state = FLOW_FREE;
         w->generation++;
@@ -369,7 +371,7 @@ int32_t fluid_set_capacity(fluid *f, int32_t resource, double capacity)
 
 int32_t fluid_reroute(fluid *f, int32_t id, int32_t route)
 {
-    if (!is_running(f, id) || route < 0 || route >= f->routes)
+    if (!is_running(f, id) || route < 0 || route >= f->routes.n)
         return FLUID_EINVAL;
     struct flow *w = &f->flow[id];
     if (w->state == FLOW_PENDING) {

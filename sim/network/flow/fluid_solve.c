@@ -20,27 +20,29 @@ static const double SAME = 1e-9;
 
 static void mark_affected(fluid *f, int32_t slot)
 {
-    if (f->mark[slot] != NOT_SOLVED)
+    struct solution *s = &f->solution;
+    if (s->mark[slot] != NOT_SOLVED)
         return;
-    f->mark[slot] = OPEN;
-    f->affected[f->affected_count++] = slot;
+    s->mark[slot] = OPEN;
+    s->affected[s->affected_count++] = slot;
 }
 
 /* All, anew in the order of memory, in which walks are far faster than in any other. */
 static void affect_all(fluid *f)
 {
-    f->affected_count = 0;
+    struct solution *s = &f->solution;
+    s->affected_count = 0;
     for (int64_t slot = 0; slot < f->slots; slot++) {
         if (f->flow[slot].state != FLOW_ACTIVE)
             continue;
-        f->mark[slot] = OPEN;
-        f->affected[f->affected_count++] = (int32_t)slot;
+        s->mark[slot] = OPEN;
+        s->affected[s->affected_count++] = (int32_t)slot;
     }
 }
 
 static void affect_first(fluid *f)
 {
-    f->affected_count = 0;
+    f->solution.affected_count = 0;
     for (int64_t i = 0; i < f->fresh_count; i++) {
         f->flow[f->fresh[i]].fresh = 0;
         mark_affected(f, f->fresh[i]);
@@ -66,16 +68,17 @@ static void affect_first(fluid *f)
 
 static void level_down(fluid *f, int32_t at)
 {
-    struct level_entry moving = f->level_heap[at];
-    for (int32_t child; (child = 2 * at + 1) < f->level_count; at = child) {
-        if (child + 1 < f->level_count &&
-            f->level_heap[child + 1].level < f->level_heap[child].level)
+    struct solution *s = &f->solution;
+    struct level_entry moving = s->level_heap[at];
+    for (int32_t child; (child = 2 * at + 1) < s->level_count; at = child) {
+        if (child + 1 < s->level_count &&
+            s->level_heap[child + 1].level < s->level_heap[child].level)
             child++;
-        if (f->level_heap[child].level >= moving.level)
+        if (s->level_heap[child].level >= moving.level)
             break;
-        f->level_heap[at] = f->level_heap[child];
+        s->level_heap[at] = s->level_heap[child];
     }
-    f->level_heap[at] = moving;
+    s->level_heap[at] = moving;
 }
 
 static double level_of(const struct resource *r)
@@ -86,23 +89,24 @@ static double level_of(const struct resource *r)
 /* Takes the old rates of the affected flows off the loads; what is left is theirs to share. */
 static void open_resources(fluid *f)
 {
-    f->touched_count = 0;
-    f->round++;
-    for (int64_t i = 0; i < f->affected_count; i++) {
-        fluid_fetch(f, f->affected, i, f->affected_count);
-        struct flow *w = &f->flow[f->affected[i]];
+    struct solution *s = &f->solution;
+    s->touched_count = 0;
+    s->round++;
+    for (int64_t i = 0; i < s->affected_count; i++) {
+        fluid_fetch(f, s->affected, i, s->affected_count);
+        struct flow *w = &f->flow[s->affected[i]];
         fluid_settle_flow(f, w);
-        f->mark[f->affected[i]] = OPEN;
-        for (int64_t k = f->route_ptr[w->route]; k < f->route_ptr[w->route + 1]; k++) {
-            int32_t at = f->route_resource[k];
+        s->mark[s->affected[i]] = OPEN;
+        for (int64_t k = f->routes.ptr[w->route]; k < f->routes.ptr[w->route + 1]; k++) {
+            int32_t at = f->routes.resource[k];
             struct resource *r = &f->resource[at];
             double coefficient = fluid_coefficient(f, k);
-            if (r->touched != f->round) {
-                r->touched = f->round;
+            if (r->touched != s->round) {
+                r->touched = s->round;
                 r->open = 0;
                 r->open_weight = 0.0;
                 r->froze = 0;
-                f->touched[f->touched_count++] = at;
+                s->touched[s->touched_count++] = at;
                 fluid_settle_resource(f, r);
             }
             r->open++;
@@ -111,18 +115,18 @@ static void open_resources(fluid *f)
         }
         w->rate = 0.0;
     }
-    for (int32_t i = 0; i < f->touched_count; i++) {
-        struct resource *r = &f->resource[f->touched[i]];
+    for (int32_t i = 0; i < s->touched_count; i++) {
+        struct resource *r = &f->resource[s->touched[i]];
         r->whole = r->open == r->live;
         if (r->whole)
             r->load = r->top = 0.0; /* nobody else is here: forget the rounding */
         r->sum_weight = r->open_weight;
         /* The rounding error of a load must not trickle through a link that is down. */
         r->left = r->capacity > 0.0 ? r->capacity - r->load : 0.0;
-        f->level_heap[i] = (struct level_entry){level_of(r), f->touched[i]};
+        s->level_heap[i] = (struct level_entry){level_of(r), s->touched[i]};
     }
-    f->level_count = f->touched_count;
-    for (int32_t at = f->level_count / 2; at-- > 0;)
+    s->level_count = s->touched_count;
+    for (int32_t at = s->level_count / 2; at-- > 0;)
         level_down(f, at);
 }
 
@@ -136,13 +140,14 @@ static int by_level(const void *a, const void *b)
 
 static int64_t sort_ceilings(fluid *f)
 {
+    struct solution *s = &f->solution;
     int64_t count = 0;
-    for (int64_t i = 0; i < f->affected_count; i++) {
-        const struct flow *w = &f->flow[f->affected[i]];
+    for (int64_t i = 0; i < s->affected_count; i++) {
+        const struct flow *w = &f->flow[s->affected[i]];
         if (isfinite(w->ceiling))
-            f->capped[count++] = (struct capped_flow){w->ceiling / w->weight, f->affected[i]};
+            s->capped[count++] = (struct capped_flow){w->ceiling / w->weight, s->affected[i]};
     }
-    qsort(f->capped, (size_t)count, sizeof *f->capped, by_level);
+    qsort(s->capped, (size_t)count, sizeof *s->capped, by_level);
     return count;
 }
 
@@ -150,11 +155,11 @@ static void freeze_flow(fluid *f, int32_t slot, double rate, int32_t bottleneck)
 {
     struct flow *w = &f->flow[slot];
     double level = rate / w->weight;
-    f->mark[slot] = FROZEN;
+    f->solution.mark[slot] = FROZEN;
     w->rate = rate;
     fluid_bind(f, w, bottleneck);
-    for (int64_t k = f->route_ptr[w->route]; k < f->route_ptr[w->route + 1]; k++) {
-        struct resource *r = &f->resource[f->route_resource[k]];
+    for (int64_t k = f->routes.ptr[w->route]; k < f->routes.ptr[w->route + 1]; k++) {
+        struct resource *r = &f->resource[f->routes.resource[k]];
         double coefficient = fluid_coefficient(f, k);
         r->left -= coefficient * rate;
         r->load += coefficient * rate;
@@ -168,15 +173,16 @@ static void freeze_flow(fluid *f, int32_t slot, double rate, int32_t bottleneck)
 /* Freezes every open flow of a resource that saturates at `level`. */
 static void saturate_resource(fluid *f, int32_t at, double level)
 {
+    struct solution *s = &f->solution;
     struct resource *r = &f->resource[at];
     r->full_level = level;
     int32_t count = 0;
     for (int32_t k = 0; k < r->count; k++)
-        if (f->mark[r->member[k].flow] == OPEN && fluid_member_live(f, &r->member[k]))
-            f->freezing[count++] = r->member[k].flow;
+        if (s->mark[r->member[k].flow] == OPEN && fluid_member_live(f, &r->member[k]))
+            s->freezing[count++] = r->member[k].flow;
     for (int32_t i = 0; i < count; i++) {
-        fluid_fetch(f, f->freezing, i, count);
-        freeze_flow(f, f->freezing[i], level * f->flow[f->freezing[i]].weight, at);
+        fluid_fetch(f, s->freezing, i, count);
+        freeze_flow(f, s->freezing[i], level * f->flow[s->freezing[i]].weight, at);
     }
     r->froze = count;
     r->open_weight = 0.0;
@@ -190,7 +196,7 @@ static void renew_weight(const fluid *f, struct resource *r)
     r->open_weight = 0.0;
     for (int32_t k = 0; k < r->count; k++) {
         const struct member *m = &r->member[k];
-        if (f->mark[m->flow] == OPEN && fluid_member_live(f, m))
+        if (f->solution.mark[m->flow] == OPEN && fluid_member_live(f, m))
             r->open_weight += m->coefficient * f->flow[m->flow].weight;
     }
     r->sum_weight = r->open_weight;
@@ -200,11 +206,12 @@ static void renew_weight(const fluid *f, struct resource *r)
  * entry that is out of date is too low and sinks when it comes up. */
 static int find_lowest_level(fluid *f, struct level_entry *found)
 {
-    while (f->level_count) {
-        struct level_entry *top = &f->level_heap[0];
+    struct solution *s = &f->solution;
+    while (s->level_count) {
+        struct level_entry *top = &s->level_heap[0];
         struct resource *r = &f->resource[top->resource];
         if (r->open == 0) {
-            *top = f->level_heap[--f->level_count];
+            *top = s->level_heap[--s->level_count];
             level_down(f, 0);
             continue;
         }
@@ -222,15 +229,16 @@ static int find_lowest_level(fluid *f, struct level_entry *found)
 
 static void fill_progressively(fluid *f)
 {
+    struct solution *s = &f->solution;
     open_resources(f);
     int64_t capped = sort_ceilings(f), next = 0;
     struct level_entry low;
     for (;;) {
         int found = find_lowest_level(f, &low);
-        while (next < capped && f->mark[f->capped[next].slot] == FROZEN)
+        while (next < capped && s->mark[s->capped[next].slot] == FROZEN)
             next++;
-        if (next < capped && (!found || f->capped[next].level <= low.level)) {
-            int32_t slot = f->capped[next++].slot;
+        if (next < capped && (!found || s->capped[next].level <= low.level)) {
+            int32_t slot = s->capped[next++].slot;
             freeze_flow(f, slot, f->flow[slot].ceiling, NO_BOTTLENECK);
         } else if (found) {
             saturate_resource(f, low.resource, low.level);
@@ -238,15 +246,15 @@ static void fill_progressively(fluid *f)
             break;
         }
     }
-    for (int64_t i = 0; i < f->affected_count; i++) {
-        struct flow *w = &f->flow[f->affected[i]];
-        if (f->mark[f->affected[i]] !=
+    for (int64_t i = 0; i < s->affected_count; i++) {
+        struct flow *w = &f->flow[s->affected[i]];
+        if (s->mark[s->affected[i]] !=
             FROZEN) { /* it crosses nothing and has no ceiling: it is done at once */
             w->rate = INFINITY;
             fluid_bind(f, w, NO_BOTTLENECK);
         }
     }
-    f->visits += f->affected_count;
+    f->visits += s->affected_count;
 }
 
 /* ---- the certificate around the affected flows ---- */
@@ -293,7 +301,7 @@ static void check_resource(fluid *f, int32_t at)
     for (int32_t k = 0; k < r->count; k++) {
         const struct member *m = &r->member[k];
         const struct flow *w = &f->flow[m->flow];
-        if (f->mark[m->flow] != NOT_SOLVED || !fluid_member_live(f, m))
+        if (f->solution.mark[m->flow] != NOT_SOLVED || !fluid_member_live(f, m))
             continue;
         double level = level_of_flow(w);
         int too_high = r->froze && level > r->full_level * (1.0 + SAME);
@@ -306,8 +314,8 @@ static void check_resource(fluid *f, int32_t at)
 /* Writes down at what level flows are bound, for the next solution's check. */
 static void keep_levels(fluid *f)
 {
-    for (int32_t i = 0; i < f->touched_count; i++) {
-        struct resource *r = &f->resource[f->touched[i]];
+    for (int32_t i = 0; i < f->solution.touched_count; i++) {
+        struct resource *r = &f->resource[f->solution.touched[i]];
         if (r->froze)
             r->level = r->bound > r->froze ? fmin(r->level, r->full_level) : r->full_level;
     }
@@ -315,15 +323,16 @@ static void keep_levels(fluid *f)
 
 static void update_finish_times(fluid *f)
 {
-    int many = f->affected_count > f->running.count / 8;
-    for (int64_t i = 0; i < f->affected_count; i++) {
-        int32_t slot = f->affected[i];
+    struct solution *s = &f->solution;
+    int many = s->affected_count > f->running.count / 8;
+    for (int64_t i = 0; i < s->affected_count; i++) {
+        int32_t slot = s->affected[i];
         const struct flow *w = &f->flow[slot];
         double key_s = f->now_s;
         if (w->left > 0.0 && isfinite(w->rate))
             key_s = w->rate > 0.0 ? f->now_s + w->left / w->rate : INFINITY;
         (many ? time_heap_set : time_heap_change)(&f->running, slot, key_s);
-        f->mark[slot] = NOT_SOLVED;
+        s->mark[slot] = NOT_SOLVED;
     }
     if (many)
         time_heap_rebuild(&f->running);
@@ -331,23 +340,24 @@ static void update_finish_times(fluid *f)
 
 void fluid_solve(fluid *f)
 {
+    struct solution *s = &f->solution;
     if (!f->fresh_count && !f->dirty_count)
         return;
     affect_first(f);
-    if (!f->affected_count)
+    if (!s->affected_count)
         return;
     f->solutions++;
     for (;;) {
-        int all = f->affected_count > f->running.count / 2;
+        int all = s->affected_count > f->running.count / 2;
         if (all)
             affect_all(f);
         fill_progressively(f);
         if (all)
             break;
-        int64_t solved = f->affected_count;
-        for (int32_t i = 0; i < f->touched_count; i++)
-            check_resource(f, f->touched[i]);
-        if (f->affected_count == solved)
+        int64_t solved = s->affected_count;
+        for (int32_t i = 0; i < s->touched_count; i++)
+            check_resource(f, s->touched[i]);
+        if (s->affected_count == solved)
             break;
     }
     keep_levels(f);
@@ -395,11 +405,11 @@ int32_t fluid_holding(fluid *f, int64_t n, const int32_t *id, int32_t *resource,
             resource[0] = FLUID_CEILING;
         count = 1;
     }
-    for (int64_t k = f->route_ptr[last->route]; k < f->route_ptr[last->route + 1]; k++) {
-        if (!holds_back(f, last, f->route_resource[k]))
+    for (int64_t k = f->routes.ptr[last->route]; k < f->routes.ptr[last->route + 1]; k++) {
+        if (!holds_back(f, last, f->routes.resource[k]))
             continue;
         if (count < room)
-            resource[count] = f->route_resource[k];
+            resource[count] = f->routes.resource[k];
         count++;
     }
     return count;

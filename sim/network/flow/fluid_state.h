@@ -67,14 +67,33 @@ struct capped_flow {
     int32_t slot;
 };
 
+/* Routes in CSR form: the hops of route n are ptr[n] .. ptr[n + 1] - 1. */
+struct routes {
+    int32_t n;
+    int64_t *ptr;
+    int32_t *resource;
+    double *coefficient; /* NULL while every coefficient is 1 */
+    int64_t room, hop_room;
+};
+
+/* Scratch of a solution (fluid_solve.c): the flows whose rates are found anew, and the resources
+ * that they cross. */
+struct solution {
+    uint8_t *mark; /* of each flow */
+    int32_t *affected, *touched, *freezing;
+    int64_t affected_count;
+    int32_t touched_count;
+    struct capped_flow *capped;
+    struct level_entry *level_heap;
+    int32_t level_count;
+    uint32_t round;
+};
+
 struct fluid {
     double now_s, tolerance;
-    int32_t resources, routes;
+    int32_t resources;
     struct resource *resource;
-    int64_t *route_ptr;
-    int32_t *route_resource;
-    double *route_coefficient; /* NULL while every coefficient is 1 */
-    int64_t route_room, hop_room;
+    struct routes routes;
 
     struct flow *flow;
     int64_t slots, flow_room, flows;
@@ -86,21 +105,13 @@ struct fluid {
     int32_t *done_id;
     double *done_s;
 
-    /* Scratch of a solution. */
-    uint8_t *mark;
-    int32_t *affected, *touched, *freezing;
-    int64_t affected_count;
-    int32_t touched_count;
-    struct capped_flow *capped;
-    struct level_entry *level_heap;
-    int32_t level_count;
-    uint32_t round;
+    struct solution solution;
     int64_t solutions, visits;
 };
 
 static inline double fluid_coefficient(const fluid *f, int64_t hop)
 {
-    return f->route_coefficient ? f->route_coefficient[hop] : 1.0;
+    return f->routes.coefficient ? f->routes.coefficient[hop] : 1.0;
 }
 
 static inline int fluid_member_live(const fluid *f, const struct member *m)
@@ -118,9 +129,9 @@ __attribute__((always_inline)) static inline void fluid_fetch(const fluid *f, co
     if (at + 3 * AHEAD < count)
         __builtin_prefetch(&f->flow[slot[at + 3 * AHEAD]]);
     if (at + 2 * AHEAD < count)
-        __builtin_prefetch(&f->route_ptr[f->flow[slot[at + 2 * AHEAD]].route]);
+        __builtin_prefetch(&f->routes.ptr[f->flow[slot[at + 2 * AHEAD]].route]);
     if (at + AHEAD < count)
-        __builtin_prefetch(&f->route_resource[f->route_ptr[f->flow[slot[at + AHEAD]].route]]);
+        __builtin_prefetch(&f->routes.resource[f->routes.ptr[f->flow[slot[at + AHEAD]].route]]);
 }
 
 /* Brings `carried` (of a resource) or `left` (of a flow) up to the present. */

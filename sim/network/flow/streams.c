@@ -34,12 +34,24 @@ struct carried {
     int32_t stage, edge;
 };
 
+/* The loaded stages first .. loaded - 1, stage k at stage[k & (room - 1)]. */
+struct window {
+    struct stage *stage;
+    int32_t first, loaded, room;
+};
+
+/* Flows to start together. */
+struct starting {
+    int32_t *route, *id;
+    double *amount, *ceiling, *start_s;
+    struct carried *carried;
+    int64_t count, room;
+};
+
 struct streams {
     fluid *net;
     int32_t ranks, count, slots;
-    /* Loaded stages first .. loaded - 1, stage k at window[k & (window_room - 1)]. */
-    struct stage *window;
-    int32_t first, loaded, window_room;
+    struct window window;
     int32_t *at;     /* the stage that each rank is in, or comes to next */
     int32_t *open;   /* its edges of that stage that are not done */
     double *ready_s; /* when the last of them was */
@@ -47,11 +59,7 @@ struct streams {
     int32_t ready_count, finished;
     struct carried *carried; /* by flow id */
     int64_t carried_room;
-    /* Flows to start together. */
-    int32_t *route, *id;
-    double *amount, *ceiling, *start_s;
-    struct carried *starting;
-    int64_t start_count, start_room;
+    struct starting starting;
     /* Edges that may be able to hand over a piece. */
     struct carried *todo;
     int64_t todo_count, todo_room;
@@ -70,13 +78,13 @@ streams *streams_new(fluid *net, int32_t ranks, int32_t count, int32_t window)
     s->ranks = ranks;
     s->count = count;
     s->slots = window;
-    s->window_room = 4;
-    s->window = calloc(4, sizeof *s->window);
+    s->window.room = 4;
+    s->window.stage = calloc(4, sizeof *s->window.stage);
     s->at = calloc(room, sizeof *s->at);
     s->open = calloc(room, sizeof *s->open);
     s->ready_s = calloc(room, sizeof *s->ready_s);
     s->ready = calloc(room, sizeof *s->ready);
-    if (!s->window || !s->at || !s->open || !s->ready_s || !s->ready) {
+    if (!s->window.stage || !s->at || !s->open || !s->ready_s || !s->ready) {
         streams_free(s);
         return NULL;
     }
@@ -89,7 +97,7 @@ streams *streams_new(fluid *net, int32_t ranks, int32_t count, int32_t window)
 
 static struct stage *stage_at(const streams *s, int32_t number)
 {
-    return &s->window[number & (s->window_room - 1)];
+    return &s->window.stage[number & (s->window.room - 1)];
 }
 
 static void free_lists(struct lists *lists)
@@ -112,37 +120,37 @@ void streams_free(streams *s)
 {
     if (!s)
         return;
-    for (int32_t k = s->first; k < s->loaded; k++)
+    for (int32_t k = s->window.first; k < s->window.loaded; k++)
         free_stage(stage_at(s, k));
-    free(s->window);
+    free(s->window.stage);
     free(s->at);
     free(s->open);
     free(s->ready_s);
     free(s->ready);
     free(s->carried);
-    free(s->route);
-    free(s->id);
-    free(s->amount);
-    free(s->ceiling);
-    free(s->start_s);
-    free(s->starting);
+    free(s->starting.route);
+    free(s->starting.id);
+    free(s->starting.amount);
+    free(s->starting.ceiling);
+    free(s->starting.start_s);
+    free(s->starting.carried);
     free(s->todo);
     free(s);
 }
 
 static int grow_window(streams *s)
 {
-    if (s->loaded - s->first < s->window_room)
+    if (s->window.loaded - s->window.first < s->window.room)
         return 0;
-    int32_t room = 2 * s->window_room;
+    int32_t room = 2 * s->window.room;
     struct stage *larger = calloc((size_t)room, sizeof *larger);
     if (!larger)
         return FLUID_ENOMEM;
-    for (int32_t k = s->first; k < s->loaded; k++)
+    for (int32_t k = s->window.first; k < s->window.loaded; k++)
         larger[k & (room - 1)] = *stage_at(s, k);
-    free(s->window);
-    s->window = larger;
-    s->window_room = room;
+    free(s->window.stage);
+    s->window.stage = larger;
+    s->window.room = room;
     return 0;
 }
 
@@ -157,17 +165,17 @@ static int resize_array(void **array, int64_t room, size_t size)
 
 static int grow_start(streams *s)
 {
-    if (s->start_count < s->start_room)
+    if (s->starting.count < s->starting.room)
         return 0;
-    int64_t room = s->start_room ? 2 * s->start_room : 64;
-    if (resize_array((void **)&s->route, room, sizeof *s->route) ||
-        resize_array((void **)&s->id, room, sizeof *s->id) ||
-        resize_array((void **)&s->amount, room, sizeof *s->amount) ||
-        resize_array((void **)&s->ceiling, room, sizeof *s->ceiling) ||
-        resize_array((void **)&s->start_s, room, sizeof *s->start_s) ||
-        resize_array((void **)&s->starting, room, sizeof *s->starting))
+    int64_t room = s->starting.room ? 2 * s->starting.room : 64;
+    if (resize_array((void **)&s->starting.route, room, sizeof *s->starting.route) ||
+        resize_array((void **)&s->starting.id, room, sizeof *s->starting.id) ||
+        resize_array((void **)&s->starting.amount, room, sizeof *s->starting.amount) ||
+        resize_array((void **)&s->starting.ceiling, room, sizeof *s->starting.ceiling) ||
+        resize_array((void **)&s->starting.start_s, room, sizeof *s->starting.start_s) ||
+        resize_array((void **)&s->starting.carried, room, sizeof *s->starting.carried))
         return FLUID_ENOMEM;
-    s->start_room = room;
+    s->starting.room = room;
     return 0;
 }
 
@@ -227,7 +235,7 @@ int32_t streams_load(streams *s, int64_t n, const int32_t *src, const int32_t *d
                      const double *delay_s, const double *message_s, int32_t pieces, int32_t lag,
                      int64_t feeds, const int32_t *from, const int32_t *to)
 {
-    if (s->loaded == s->count || n < 0 || n > INT32_MAX / 2 || pieces < 1 || lag < 0 ||
+    if (s->window.loaded == s->count || n < 0 || n > INT32_MAX / 2 || pieces < 1 || lag < 0 ||
         lag >= s->slots || feeds < 0 || feeds > INT32_MAX / 2 || !all_below(n, src, s->ranks) ||
         !all_below(n, dst, s->ranks) || !all_below(feeds, from, n) || !all_below(feeds, to, n))
         return FLUID_EINVAL;
@@ -252,7 +260,7 @@ int32_t streams_load(streams *s, int64_t n, const int32_t *src, const int32_t *d
                                       .src = src[i],
                                       .dst = dst[i],
                                       .route = route[i]};
-    *stage_at(s, s->loaded++) = stage;
+    *stage_at(s, s->window.loaded++) = stage;
     return 0;
 }
 
@@ -265,13 +273,13 @@ static int start_piece(streams *s, int32_t number, int32_t which)
     struct stage *stage = stage_at(s, number);
     struct edge *edge = &stage->edge[which];
     double handed_s = stage->handed_s[(int64_t)which * stage->room + edge->arrived % stage->room];
-    int64_t i = s->start_count++;
+    int64_t i = s->starting.count++;
     edge->moving = 1;
-    s->route[i] = edge->route;
-    s->amount[i] = edge->amount;
-    s->ceiling[i] = edge->ceiling;
-    s->start_s[i] = fmax(handed_s + edge->delay_s, edge->arrived_s) + edge->message_s;
-    s->starting[i] = (struct carried){number, which};
+    s->starting.route[i] = edge->route;
+    s->starting.amount[i] = edge->amount;
+    s->starting.ceiling[i] = edge->ceiling;
+    s->starting.start_s[i] = fmax(handed_s + edge->delay_s, edge->arrived_s) + edge->message_s;
+    s->starting.carried[i] = (struct carried){number, which};
     return 0;
 }
 
@@ -347,8 +355,8 @@ static void pass_stage(streams *s, int32_t rank)
 {
     stage_at(s, s->at[rank]++)->ranks_left--;
     s->ready[s->ready_count++] = rank;
-    while (s->first < s->loaded && !stage_at(s, s->first)->ranks_left)
-        free_stage(stage_at(s, s->first++));
+    while (s->window.first < s->window.loaded && !stage_at(s, s->window.first)->ranks_left)
+        free_stage(stage_at(s, s->window.first++));
 }
 
 static int begin_stage(streams *s, int32_t rank)
@@ -377,7 +385,7 @@ static int begin_ready(streams *s)
 {
     while (s->ready_count) {
         int32_t rank = s->ready[s->ready_count - 1];
-        if (s->at[rank] < s->count && s->at[rank] == s->loaded)
+        if (s->at[rank] < s->count && s->at[rank] == s->window.loaded)
             return STREAMS_LOAD;
         s->ready_count--;
         if (s->at[rank] == s->count)
@@ -390,16 +398,16 @@ static int begin_ready(streams *s)
 
 static int start_flows(streams *s)
 {
-    int error = fluid_start(s->net, s->start_count, s->route, s->amount, NULL, s->ceiling,
-                            s->start_s, s->id);
+    int error = fluid_start(s->net, s->starting.count, s->starting.route, s->starting.amount, NULL,
+                            s->starting.ceiling, s->starting.start_s, s->starting.id);
     if (error)
         return error;
-    for (int64_t i = 0; i < s->start_count; i++) {
-        if (grow_carried(s, s->id[i]))
+    for (int64_t i = 0; i < s->starting.count; i++) {
+        if (grow_carried(s, s->starting.id[i]))
             return FLUID_ENOMEM;
-        s->carried[s->id[i]] = s->starting[i];
+        s->carried[s->starting.id[i]] = s->starting.carried[i];
     }
-    s->start_count = 0;
+    s->starting.count = 0;
     return 0;
 }
 
@@ -473,11 +481,11 @@ int32_t streams_run(streams *s)
 
 int32_t streams_loaded(const streams *s)
 {
-    return s->loaded;
+    return s->window.loaded;
 }
 int32_t streams_held(const streams *s)
 {
-    return s->loaded - s->first;
+    return s->window.loaded - s->window.first;
 }
 const double *streams_rank_s(const streams *s)
 {

@@ -53,7 +53,7 @@ int32_t packet_end_capture(packet_world *w)
 void packet_name_path(packet_world *w, int32_t channel, int32_t path, uint32_t from_ip,
                       uint32_t to_ip, uint16_t from_port, uint16_t to_port)
 {
-    struct end *ends = &w->ends[2 * w->channels[channel].connection];
+    struct end *ends = &w->hosts.ends[2 * w->channels.all[channel].connection];
     for (int side = 0; side < 2; side++)
         if (!ends[side].names)
             ends[side].names = zeroed_array(ends[side].paths, sizeof *ends[side].names);
@@ -107,7 +107,7 @@ static uint32_t write_harp(const struct packet_world *w, const struct packet *pa
     put_16(udp + 2, name->to_port);
     put_16(udp + 4, bytes);
     if (packet->body != NO_PACKET)
-        memcpy(body, w->bodies[packet->body], packet->header.length);
+        memcpy(body, w->pool.bodies[packet->body], packet->header.length);
     harp_header_encode(&packet->header, header);
     harp_seal(&zeros, header, 0, body, packet->header.length);
     return bytes;
@@ -158,7 +158,7 @@ void capture_packet(struct packet_world *w, const struct packet *packet)
 {
     static const struct path_name nobody = {0x0a000001, 0x0a000002, 4791, 4791};
     static uint8_t frame[LONGEST];
-    const struct end *from = &w->ends[packet->end ^ 1];
+    const struct end *from = &w->hosts.ends[packet->end ^ 1];
     const struct path_name *name = from->names ? &from->names[packet->path] : &nobody;
     const uint32_t before = ETHERNET_BYTES + IPV4_BYTES;
     if (w->capture.left < packet->bytes || packet->bytes > LONGEST / 2) {

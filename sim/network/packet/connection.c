@@ -68,15 +68,15 @@ static uint32_t bytes_on_link(const struct packet_world *w, const struct harp_he
 static uint64_t send_frame(struct packet_world *w, uint32_t number, const struct harp_frame *frame)
 {
     uint32_t taken = take_packet(w);
-    const struct end *end = &w->ends[number];
-    struct packet *packet = &w->packets[taken];
+    const struct end *end = &w->hosts.ends[number];
+    struct packet *packet = &w->pool.packets[taken];
     packet->header = frame->header;
     packet->path = frame->path;
     packet->marked = false;
     packet->can_mark = true;
     packet->end = number ^ 1;
-    packet->hop = w->first_hops[end->routes + frame->path] + 1;
-    packet->link = w->hops[packet->hop - 1];
+    packet->hop = w->hosts.first_hops[end->routes + frame->path] + 1;
+    packet->link = w->fabric.hops[packet->hop - 1];
     packet->bytes = bytes_on_link(w, &frame->header);
     packet->payload = frame->header.type == HARP_DATA ? frame->header.length : 0;
     packet->process = end->process;
@@ -86,7 +86,7 @@ static uint64_t send_frame(struct packet_world *w, uint32_t number, const struct
         at_ns = pass_chain(w, (uint32_t)end->send_chain, packet->payload);
     } else if (frame->header.type != HARP_PROBE && frame->header.length) {
         packet->body = take_body(w);
-        memcpy(w->bodies[packet->body], frame->body, frame->header.length);
+        memcpy(w->pool.bodies[packet->body], frame->body, frame->header.length);
     }
     leave_process(w, taken, at_ns);
     return at_ns;
@@ -94,7 +94,7 @@ static uint64_t send_frame(struct packet_world *w, uint32_t number, const struct
 
 static void poll_end(struct packet_world *w, uint32_t number)
 {
-    const struct end *end = &w->ends[number];
+    const struct end *end = &w->hosts.ends[number];
     struct harp_event event;
     for (;;) {
         harp_session_poll(end->session, &event);
@@ -125,14 +125,14 @@ static bool drive_session(struct packet_world *w, uint32_t number, uint32_t room
 {
     struct harp_frame frames[BURST_MOST];
     assert(room <= BURST_MOST);
-    if (!w->ends[number].session)
+    if (!w->hosts.ends[number].session)
         return false;
-    size_t n = harp_session_send(w->ends[number].session, w->now_ns, frames, room);
+    size_t n = harp_session_send(w->hosts.ends[number].session, w->now_ns, frames, room);
     for (size_t i = 0; i < n; i++)
         *busy_ns = harp_max(*busy_ns, send_frame(w, number, &frames[i]));
     poll_end(w, number);
     if (n < room)
-        wake_at(w, number, harp_session_deadline_ns(w->ends[number].session));
+        wake_at(w, number, harp_session_deadline_ns(w->hosts.ends[number].session));
     return n == room;
 }
 
@@ -140,16 +140,16 @@ static bool drive_session(struct packet_world *w, uint32_t number, uint32_t room
 
 static void take_frame(struct packet_world *w, uint32_t taken)
 {
-    const struct packet *packet = &w->packets[taken];
+    const struct packet *packet = &w->pool.packets[taken];
     const struct harp_header *header = &packet->header;
     uint32_t number = packet->end;
-    struct end *end = &w->ends[number];
+    struct end *end = &w->hosts.ends[number];
     static const uint8_t zeros[HARP_BODY_MAX];
-    const uint8_t *body = packet->body == NO_PACKET ? zeros : w->bodies[packet->body];
+    const uint8_t *body = packet->body == NO_PACKET ? zeros : w->pool.bodies[packet->body];
     struct harp_place place;
     if (!end->session) {
         struct harp_parameters first;
-        const struct end *sender = &w->ends[number ^ 1];
+        const struct end *sender = &w->hosts.ends[number ^ 1];
         if (header->type == HARP_FIRST && sender->session &&
             harp_parameters_decode(body, header->length, &first) == HARP_WIRE_OK &&
             first.connection == sender->id)
@@ -169,9 +169,9 @@ static void take_frame(struct packet_world *w, uint32_t taken)
 
 static void post_messages(struct packet_world *w, uint32_t number)
 {
-    struct channel *channel = &w->channels[number];
+    struct channel *channel = &w->channels.all[number];
     uint32_t receiver = 2 * (uint32_t)channel->connection + 1;
-    struct harp_session *session = w->ends[receiver].session;
+    struct harp_session *session = w->hosts.ends[receiver].session;
     uint8_t before = channel->posted;
     int eager;
     while (channel->posted && session &&
@@ -183,8 +183,8 @@ static void post_messages(struct packet_world *w, uint32_t number)
 
 static void send_message(struct packet_world *w, uint32_t number, uint32_t bytes)
 {
-    uint32_t sender = 2 * (uint32_t)w->channels[number].connection;
-    bool taken = harp_session_message(w->ends[sender].session, NULL, bytes, 0);
+    uint32_t sender = 2 * (uint32_t)w->channels.all[number].connection;
+    bool taken = harp_session_message(w->hosts.ends[sender].session, NULL, bytes, 0);
     assert(taken);
     (void)taken;
     drive_soon(w, sender);
@@ -192,41 +192,41 @@ static void send_message(struct packet_world *w, uint32_t number, uint32_t bytes
 
 static uint64_t count_again(const struct packet_world *w, uint32_t number)
 {
-    const struct harp_session *session = w->ends[number].session;
+    const struct harp_session *session = w->hosts.ends[number].session;
     return session ? harp_session_count(session)->data_again : 0;
 }
 
 static uint64_t count_fresh(const struct packet_world *w, uint32_t number)
 {
-    const struct harp_session *session = w->ends[number].session;
+    const struct harp_session *session = w->hosts.ends[number].session;
     return session ? harp_session_count(session)->placed : 0;
 }
 
 static void connect_sessions(struct packet_world *w, uint32_t number)
 {
-    uint32_t sender = 2 * (uint32_t)w->channels[number].connection;
-    make_session(w, &w->ends[sender], NULL, 0);
+    uint32_t sender = 2 * (uint32_t)w->channels.all[number].connection;
+    make_session(w, &w->hosts.ends[sender], NULL, 0);
     drive_soon(w, sender);
 }
 
 /* Frames that are still on their way will find nobody. */
 static void disconnect_sessions(struct packet_world *w, uint32_t number)
 {
-    struct channel *channel = &w->channels[number];
+    struct channel *channel = &w->channels.all[number];
     uint32_t sender = 2 * (uint32_t)channel->connection;
     channel->fresh += count_fresh(w, sender + 1);
     channel->posted = (uint8_t)w->config.slots;
     for (uint32_t end = sender; end < sender + 2; end++) {
         w->counts.again += count_again(w, end);
-        free(w->ends[end].session);
-        w->ends[end].session = NULL;
-        w->ends[end].wake_ns = HARP_NEVER;
+        free(w->hosts.ends[end].session);
+        w->hosts.ends[end].session = NULL;
+        w->hosts.ends[end].wake_ns = HARP_NEVER;
     }
 }
 
 static void free_session(struct packet_world *w, uint32_t number)
 {
-    free(w->ends[number].session);
+    free(w->hosts.ends[number].session);
 }
 
 static const struct end_ops session_ops = {.drive = drive_session,
@@ -252,7 +252,7 @@ int32_t packet_add_connection(packet_world *w, const struct packet_end *from,
 int32_t packet_path(const packet_world *w, int32_t channel, int32_t end, int32_t path,
                     struct packet_path_counts *counts)
 {
-    const struct end *one = &w->ends[2 * w->channels[channel].connection + end];
+    const struct end *one = &w->hosts.ends[2 * w->channels.all[channel].connection + end];
     struct harp_path_info info;
     if (one->ops != &session_ops || !one->session ||
         !harp_session_path_info(one->session, (uint8_t)path, &info))

@@ -3,7 +3,7 @@
 
 void deliver_from_link(struct packet_world *w, uint32_t which)
 {
-    struct link *link = &w->links[which];
+    struct link *link = &w->fabric.links[which];
     uint32_t number = remove_due_packet(w, &link->propagating, LINK_DELIVERS, which);
     if (arrives_despite_faults(w, number))
         pass_on_packet(w, number);
@@ -11,9 +11,9 @@ void deliver_from_link(struct packet_world *w, uint32_t which)
 
 void pass_on_packet(struct packet_world *w, uint32_t number)
 {
-    struct link *link = &w->links[w->packets[number].link];
-    w->packets[number].came_by = w->packets[number].link;
-    enum way way = choose_next_link(w, &w->packets[number]);
+    struct link *link = &w->fabric.links[w->pool.packets[number].link];
+    w->pool.packets[number].came_by = w->pool.packets[number].link;
+    enum way way = choose_next_link(w, &w->pool.packets[number]);
     if (way == WAY_ENDS)
         arrive_at_host(w, number);
     else if (way == WAY_GOES_ON)

@@ -9,16 +9,17 @@
 
 void turn_process(struct packet_world *w, uint32_t number)
 {
-    struct process *process = &w->processes[number];
+    struct process *process = &w->hosts.processes[number];
     if (process->turn_ns != w->now_ns)
         return;
     process->turn_ns = HARP_NEVER;
     while (process->ready_first != NO_PACKET && process->in_ring < process->ring_frames) {
         uint32_t end = process->ready_first;
-        process->ready_first = w->ends[end].next_ready;
-        w->ends[end].ready = false;
+        process->ready_first = w->hosts.ends[end].next_ready;
+        w->hosts.ends[end].ready = false;
         uint32_t room = (uint32_t)harp_min(BURST, process->ring_frames - process->in_ring);
-        if (w->ends[end].ops->drive(w, end, room, &process->busy_ns) && !w->ends[end].ready)
+        if (w->hosts.ends[end].ops->drive(w, end, room, &process->busy_ns) &&
+            !w->hosts.ends[end].ready)
             append_ready(w, end);
         if (process->busy_ns > w->now_ns)
             break;
@@ -29,8 +30,8 @@ void turn_process(struct packet_world *w, uint32_t number)
 
 static void hand_to_nic(struct packet_world *w, uint32_t number)
 {
-    const struct packet *packet = &w->packets[number];
-    const struct end *sender = &w->ends[packet->end ^ 1];
+    const struct packet *packet = &w->pool.packets[number];
+    const struct end *sender = &w->hosts.ends[packet->end ^ 1];
     if (packet->payload && !conforms_to_chain(w, (uint32_t)sender->send_chain, packet->payload))
         drop_policed(w, number);
     else
@@ -39,8 +40,8 @@ static void hand_to_nic(struct packet_world *w, uint32_t number)
 
 void leave_process(struct packet_world *w, uint32_t number, uint64_t at_ns)
 {
-    struct packet *packet = &w->packets[number];
-    struct process *process = &w->processes[packet->process];
+    struct packet *packet = &w->pool.packets[number];
+    struct process *process = &w->hosts.processes[packet->process];
     process->in_ring++;
     if (at_ns <= w->now_ns && process->sending.first == NO_PACKET) {
         hand_to_nic(w, number);
@@ -52,7 +53,7 @@ void leave_process(struct packet_world *w, uint32_t number, uint64_t at_ns)
 
 void send_from_process(struct packet_world *w, uint32_t number)
 {
-    struct process *process = &w->processes[number];
+    struct process *process = &w->hosts.processes[number];
     hand_to_nic(w, remove_due_packet(w, &process->sending, PROCESS_SENDS, number));
 }
 
@@ -60,9 +61,9 @@ void send_from_process(struct packet_world *w, uint32_t number)
 
 void arrive_at_host(struct packet_world *w, uint32_t number)
 {
-    struct packet *packet = &w->packets[number];
-    const struct end *end = &w->ends[packet->end];
-    struct process *process = &w->processes[end->process];
+    struct packet *packet = &w->pool.packets[number];
+    const struct end *end = &w->hosts.ends[packet->end];
+    struct process *process = &w->hosts.processes[end->process];
     packet->came_ns = w->now_ns;
     uint64_t at_ns = w->now_ns;
     if (packet->payload) {
@@ -83,7 +84,7 @@ void arrive_at_host(struct packet_world *w, uint32_t number)
 
 void take_at_process(struct packet_world *w, uint32_t number)
 {
-    struct process *process = &w->processes[number];
+    struct process *process = &w->hosts.processes[number];
     uint32_t packet = remove_due_packet(w, &process->taking, PROCESS_TAKES, number);
-    w->ends[w->packets[packet].end].ops->take(w, packet);
+    w->hosts.ends[w->pool.packets[packet].end].ops->take(w, packet);
 }

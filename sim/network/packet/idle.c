@@ -11,68 +11,67 @@
 
 uint32_t add_channel(struct packet_world *w)
 {
-    w->channels = grow_array(w->channels, w->channels_n, &w->channels_room, sizeof *w->channels);
-    w->channels[w->channels_n] = (struct channel){.connection = NOBODY,
-                                                  .pipe = NOBODY,
-                                                  .traffic = NO_TRAFFIC,
-                                                  .posted = (uint8_t)w->config.slots,
-                                                  .sender = {NOBODY, NOBODY, NOBODY}};
-    return (uint32_t)w->channels_n++;
+    GROW_ARRAY(w->channels.all);
+    w->channels.all[w->channels.all_n] = (struct channel){.connection = NOBODY,
+                                                          .pipe = NOBODY,
+                                                          .traffic = NO_TRAFFIC,
+                                                          .posted = (uint8_t)w->config.slots,
+                                                          .sender = {NOBODY, NOBODY, NOBODY}};
+    return (uint32_t)w->channels.all_n++;
 }
 
 struct traffic *traffic_of(struct packet_world *w, const struct channel *channel)
 {
-    return &w->traffic[channel->traffic];
+    return &w->channels.traffic[channel->traffic];
 }
 
 static uint32_t take_traffic(struct packet_world *w)
 {
-    if (w->free_traffic_n)
-        return w->free_traffic[--w->free_traffic_n];
-    w->traffic = grow_array(w->traffic, w->traffic_n, &w->traffic_room, sizeof *w->traffic);
-    w->traffic[w->traffic_n] = (struct traffic){.pieces_n = 0};
-    return (uint32_t)w->traffic_n++;
+    if (w->channels.free_traffic_n)
+        return w->channels.free_traffic[--w->channels.free_traffic_n];
+    GROW_ARRAY(w->channels.traffic);
+    w->channels.traffic[w->channels.traffic_n] = (struct traffic){.pieces_n = 0};
+    return (uint32_t)w->channels.traffic_n++;
 }
 
 static void give_traffic_back(struct packet_world *w, uint32_t number)
 {
-    w->free_traffic = grow_array(w->free_traffic, w->free_traffic_n, &w->free_traffic_room,
-                                 sizeof *w->free_traffic);
-    w->free_traffic[w->free_traffic_n++] = number;
+    GROW_ARRAY(w->channels.free_traffic);
+    w->channels.free_traffic[w->channels.free_traffic_n++] = number;
 }
 
 static void append_idle(struct packet_world *w, uint32_t number)
 {
-    struct channel *channel = &w->channels[number];
-    channel->idle_older = w->idle_newest;
+    struct channel *channel = &w->channels.all[number];
+    channel->idle_older = w->channels.idle_newest;
     channel->idle_newer = NO_CHANNEL;
-    if (w->idle_newest == NO_CHANNEL)
-        w->idle_oldest = number;
+    if (w->channels.idle_newest == NO_CHANNEL)
+        w->channels.idle_oldest = number;
     else
-        w->channels[w->idle_newest].idle_newer = number;
-    w->idle_newest = number;
-    w->idle_n++;
+        w->channels.all[w->channels.idle_newest].idle_newer = number;
+    w->channels.idle_newest = number;
+    w->channels.idle_n++;
     channel->is_listed = true;
 }
 
 static void remove_idle(struct packet_world *w, uint32_t number)
 {
-    struct channel *channel = &w->channels[number];
+    struct channel *channel = &w->channels.all[number];
     if (channel->idle_older == NO_CHANNEL)
-        w->idle_oldest = channel->idle_newer;
+        w->channels.idle_oldest = channel->idle_newer;
     else
-        w->channels[channel->idle_older].idle_newer = channel->idle_newer;
+        w->channels.all[channel->idle_older].idle_newer = channel->idle_newer;
     if (channel->idle_newer == NO_CHANNEL)
-        w->idle_newest = channel->idle_older;
+        w->channels.idle_newest = channel->idle_older;
     else
-        w->channels[channel->idle_newer].idle_older = channel->idle_older;
-    w->idle_n--;
+        w->channels.all[channel->idle_newer].idle_older = channel->idle_older;
+    w->channels.idle_n--;
     channel->is_listed = false;
 }
 
 void occupy_channel(struct packet_world *w, uint32_t number)
 {
-    struct channel *channel = &w->channels[number];
+    struct channel *channel = &w->channels.all[number];
     if (channel->traffic != NO_TRAFFIC)
         return;
     channel->traffic = take_traffic(w);
@@ -80,13 +79,13 @@ void occupy_channel(struct packet_world *w, uint32_t number)
         remove_idle(w, number);
     if (!channel->is_open) {
         channel->is_open = true;
-        w->ends[2 * channel->connection].ops->connect(w, number);
+        w->hosts.ends[2 * channel->connection].ops->connect(w, number);
     }
 }
 
 void release_channel(struct packet_world *w, uint32_t number)
 {
-    struct channel *channel = &w->channels[number];
+    struct channel *channel = &w->channels.all[number];
     if (channel->traffic == NO_TRAFFIC || channel->held || channel->taken ||
         traffic_of(w, channel)->expected_n)
         return;
@@ -98,16 +97,16 @@ void release_channel(struct packet_world *w, uint32_t number)
 
 void packet_close(packet_world *w, int32_t number)
 {
-    struct channel *channel = &w->channels[number];
+    struct channel *channel = &w->channels.all[number];
     if (!channel->is_listed)
         return;
-    w->ends[2 * channel->connection].ops->disconnect(w, (uint32_t)number);
+    w->hosts.ends[2 * channel->connection].ops->disconnect(w, (uint32_t)number);
     channel->is_open = channel->connected = false;
     remove_idle(w, (uint32_t)number);
 }
 
 void close_idle_connections(struct packet_world *w)
 {
-    while (w->idle_n > w->config.idle_connections)
-        packet_close(w, (int32_t)w->idle_oldest);
+    while (w->channels.idle_n > w->config.idle_connections)
+        packet_close(w, (int32_t)w->channels.idle_oldest);
 }

@@ -10,32 +10,32 @@ static uint64_t rate_q16(double bits_per_s)
 int32_t packet_add_link(packet_world *w, int32_t from, int32_t to, double bits_per_s,
                         uint64_t latency_ns, uint64_t mark_bytes)
 {
-    w->links = grow_array(w->links, w->links_n, &w->links_room, sizeof *w->links);
-    w->links[w->links_n] = (struct link){.ps_per_byte_q16 = rate_q16(bits_per_s),
-                                         .latency_ns = latency_ns,
-                                         .mark_bytes = mark_bytes,
-                                         .urgent = {NO_PACKET, NO_PACKET},
-                                         .waiting = {NO_PACKET, NO_PACKET},
-                                         .propagating = {NO_PACKET, NO_PACKET},
-                                         .from = from,
-                                         .to = to};
-    return (int32_t)w->links_n++;
+    GROW_ARRAY(w->fabric.links);
+    w->fabric.links[w->fabric.links_n] = (struct link){.ps_per_byte_q16 = rate_q16(bits_per_s),
+                                                       .latency_ns = latency_ns,
+                                                       .mark_bytes = mark_bytes,
+                                                       .urgent = {NO_PACKET, NO_PACKET},
+                                                       .waiting = {NO_PACKET, NO_PACKET},
+                                                       .propagating = {NO_PACKET, NO_PACKET},
+                                                       .from = from,
+                                                       .to = to};
+    return (int32_t)w->fabric.links_n++;
 }
 
 void packet_share_buffers(packet_world *w, int32_t switches, uint64_t bytes, double alpha)
 {
-    free(w->switch_used);
-    w->switch_used = zeroed_array((size_t)switches, sizeof *w->switch_used);
-    w->switches = switches;
-    w->switch_bytes = bytes;
-    w->alpha_q8 = (uint64_t)(alpha * 256 + 0.5);
+    free(w->buffers.used);
+    w->buffers.used = zeroed_array((size_t)switches, sizeof *w->buffers.used);
+    w->buffers.switches = switches;
+    w->buffers.bytes = bytes;
+    w->buffers.alpha_q8 = (uint64_t)(alpha * 256 + 0.5);
 }
 
 void drop_packet(struct packet_world *w, struct link *link, uint32_t number)
 {
     link->counts.dropped++;
     w->counts.lost++;
-    leave_ring(w, &w->packets[number]);
+    leave_ring(w, &w->pool.packets[number]);
     give_packet_back(w, number);
 }
 
@@ -44,8 +44,8 @@ void drop_packet(struct packet_world *w, struct link *link, uint32_t number)
 static void begin_sending(struct packet_world *w, uint32_t which, uint32_t number,
                           uint64_t start_ps)
 {
-    struct link *link = &w->links[which];
-    struct packet *packet = &w->packets[number];
+    struct link *link = &w->fabric.links[which];
+    struct packet *packet = &w->pool.packets[number];
     link->free_ps = start_ps + (packet->bytes * link->ps_per_byte_q16 >> 16);
     packet->at_ns = (link->free_ps + 999) / 1000 + link->latency_ns;
     link->counts.packets++;
@@ -58,7 +58,7 @@ static void begin_sending(struct packet_world *w, uint32_t which, uint32_t numbe
 
 void packet_put_acks_first(packet_world *w)
 {
-    w->acks_first = true;
+    w->fabric.acks_first = true;
 }
 
 /* The queue before a NIC lets frames without payload go first, as fq_codel does with flows that
@@ -66,7 +66,7 @@ void packet_put_acks_first(packet_world *w)
 static struct row *queue_of(const struct packet_world *w, struct link *link,
                             const struct packet *packet)
 {
-    bool first = !packet->payload && (link->from == NOBODY || w->acks_first);
+    bool first = !packet->payload && (link->from == NOBODY || w->fabric.acks_first);
     return first ? &link->urgent : &link->waiting;
 }
 
@@ -86,9 +86,9 @@ static void count_waiting(struct packet_world *w, struct link *link, const struc
 {
     uint64_t bytes = more ? packet->bytes : -(uint64_t)packet->bytes;
     link->waiting_bytes += bytes;
-    if (!w->switch_used || link->from == NOBODY)
+    if (!w->buffers.used || link->from == NOBODY)
         return;
-    w->switch_used[link->from] += bytes;
+    w->buffers.used[link->from] += bytes;
     if (w->pfc.is_on)
         count_for_pause(w, packet, more);
 }
@@ -96,21 +96,22 @@ static void count_waiting(struct packet_world *w, struct link *link, const struc
 static bool fits_in_buffer(const struct packet_world *w, const struct link *link,
                            const struct packet *packet)
 {
-    if (!w->switch_used || link->from == NOBODY)
+    if (!w->buffers.used || link->from == NOBODY)
         return true;
     if (w->pfc.is_on)
         return fits_with_pauses(w, packet);
     uint64_t bytes = packet->bytes;
-    uint64_t used = w->switch_used[link->from];
-    uint64_t free_bytes = w->switch_bytes - harp_min(used, w->switch_bytes);
-    return bytes <= free_bytes && link->waiting_bytes + bytes <= free_bytes * w->alpha_q8 / 256;
+    uint64_t used = w->buffers.used[link->from];
+    uint64_t free_bytes = w->buffers.bytes - harp_min(used, w->buffers.bytes);
+    return bytes <= free_bytes &&
+           link->waiting_bytes + bytes <= free_bytes * w->buffers.alpha_q8 / 256;
 }
 
 void put_on_link(struct packet_world *w, uint32_t number)
 {
-    struct packet *packet = &w->packets[number];
+    struct packet *packet = &w->pool.packets[number];
     uint32_t which = packet->link;
-    struct link *link = &w->links[which];
+    struct link *link = &w->fabric.links[which];
     if (!link->ps_per_byte_q16) {
         drop_packet(w, link, number);
         return;
@@ -136,13 +137,13 @@ void put_on_link(struct packet_world *w, uint32_t number)
 
 void send_from_link(struct packet_world *w, uint32_t which)
 {
-    struct link *link = &w->links[which];
+    struct link *link = &w->fabric.links[which];
     uint64_t now_ps = w->now_ns * 1000;
     /* A link that was down or paused in between has events of its time before, too. */
     if (nothing_waits(link) || link->is_paused || link->free_ps > now_ps)
         return;
     uint32_t number = remove_first_packet(w, next_queue(link));
-    count_waiting(w, link, &w->packets[number], false);
+    count_waiting(w, link, &w->pool.packets[number], false);
     begin_sending(w, which, number, link->free_ps + 1000 > now_ps ? link->free_ps : now_ps);
     if (!nothing_waits(link))
         push_event(w, (link->free_ps + 999) / 1000, LINK_SENDS, which);
@@ -150,17 +151,17 @@ void send_from_link(struct packet_world *w, uint32_t which)
 
 void packet_set_rate(packet_world *w, int32_t which, double bits_per_s)
 {
-    struct link *link = &w->links[which];
+    struct link *link = &w->fabric.links[which];
     link->ps_per_byte_q16 = rate_q16(bits_per_s);
     while (!link->ps_per_byte_q16 && !nothing_waits(link)) {
         uint32_t number = remove_first_packet(w, next_queue(link));
-        count_waiting(w, link, &w->packets[number], false);
+        count_waiting(w, link, &w->pool.packets[number], false);
         drop_packet(w, link, number);
     }
 }
 
 void packet_link_counts(const packet_world *w, int32_t link, struct packet_link_counts *counts)
 {
-    *counts = w->links[link].counts;
-    counts->waiting_bytes = w->links[link].waiting_bytes;
+    *counts = w->fabric.links[link].counts;
+    counts->waiting_bytes = w->fabric.links[link].waiting_bytes;
 }

@@ -7,33 +7,52 @@ packet_world *packet_new(const struct packet_config *config)
     struct packet_world *w = zeroed_array(1, sizeof *w);
     w->config = *config;
     w->random = config->seed;
-    w->idle_packet = NO_PACKET;
+    w->pool.idle_packet = NO_PACKET;
     if (!virtual_wheel_open(&w->events))
         checked_memory(NULL);
     w->closed = w->which = NOBODY;
-    w->idle_oldest = w->idle_newest = NO_CHANNEL;
+    w->channels.idle_oldest = w->channels.idle_newest = NO_CHANNEL;
     return w;
 }
 
 void packet_free(packet_world *w)
 {
     packet_end_capture(w);
-    for (size_t i = 0; i < w->ends_n; i++) {
-        w->ends[i].ops->free(w, (uint32_t)i);
-        free(w->ends[i].names);
+    for (size_t i = 0; i < w->hosts.ends_n; i++) {
+        w->hosts.ends[i].ops->free(w, (uint32_t)i);
+        free(w->hosts.ends[i].names);
     }
-    for (size_t i = 0; i < w->chains_n; i++)
-        free(w->chains[i].stops);
-    for (size_t i = 0; i < w->runs_n; i++)
-        free_run(w->runs[i]);
+    for (size_t i = 0; i < w->servers.chains_n; i++)
+        free(w->servers.chains[i].stops);
+    for (size_t i = 0; i < w->runs.all_n; i++)
+        free_run(w->runs.all[i]);
     virtual_wheel_close(&w->events);
-    free_paths(&w->paths);
-    void *const arrays[] = {
-        w->packets,      w->bodies,     w->idle_body, w->links,          w->hops,
-        w->routes,       w->chains,     w->processes, w->server_free_ps, w->buckets,
-        w->ends,         w->tcp,        w->pipes,     w->channels,       w->traffic,
-        w->free_traffic, w->first_hops, w->runs,      w->done_runs,      w->wants,
-        w->news,         w->pfc.shared, w->pfc.loop,  w->switch_used,    w};
+    free_paths(&w->fabric.paths);
+    void *const arrays[] = {w->pool.packets,
+                            w->pool.bodies,
+                            w->pool.idle_bodies,
+                            w->fabric.links,
+                            w->fabric.hops,
+                            w->fabric.routes,
+                            w->buffers.used,
+                            w->pfc.shared,
+                            w->pfc.loop,
+                            w->servers.free_ps,
+                            w->servers.buckets,
+                            w->servers.chains,
+                            w->hosts.processes,
+                            w->hosts.ends,
+                            w->hosts.tcp,
+                            w->hosts.first_hops,
+                            w->channels.all,
+                            w->channels.traffic,
+                            w->channels.free_traffic,
+                            w->channels.pipes,
+                            w->runs.all,
+                            w->runs.done,
+                            w->runs.wants,
+                            w->runs.news,
+                            w};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
         free(arrays[i]);
 }
@@ -95,12 +114,12 @@ static int32_t find_stop(struct packet_world *w)
     }
     if (w->pfc.loop_n)
         return PACKET_LOOPED;
-    if (w->wants_n) {
-        w->which = w->wants[--w->wants_n];
+    if (w->runs.wants_n) {
+        w->which = w->runs.wants[--w->runs.wants_n];
         return PACKET_LOAD;
     }
-    if (w->done_runs_n) {
-        w->which = w->done_runs[--w->done_runs_n];
+    if (w->runs.done_n) {
+        w->which = w->runs.done[--w->runs.done_n];
         return PACKET_DONE;
     }
     return PACKET_TIME;
@@ -116,7 +135,7 @@ int32_t packet_advance(packet_world *w, uint64_t until_ns)
         w->counts.events++;
         handle_event(w, what);
         tell_runs(w);
-        if (w->idle_n > w->config.idle_connections)
+        if (w->channels.idle_n > w->config.idle_connections)
             close_idle_connections(w);
     }
     if (stop == PACKET_TIME && until_ns != UINT64_MAX)
@@ -136,7 +155,7 @@ uint64_t packet_now_ns(const packet_world *w)
 
 uint64_t packet_next_ns(const packet_world *w)
 {
-    if (w->wants_n || w->done_runs_n || w->closed != NOBODY)
+    if (w->runs.wants_n || w->runs.done_n || w->closed != NOBODY)
         return w->now_ns;
     return virtual_wheel_next_ns(&w->events);
 }
@@ -149,24 +168,24 @@ const char *packet_why(const packet_world *w)
 void packet_counts(const packet_world *w, struct packet_counts *counts)
 {
     *counts = w->counts;
-    for (size_t i = 0; i < w->ends_n; i++)
-        counts->again += w->ends[i].ops->again(w, (uint32_t)i);
+    for (size_t i = 0; i < w->hosts.ends_n; i++)
+        counts->again += w->hosts.ends[i].ops->again(w, (uint32_t)i);
 }
 
 int32_t packet_links(const packet_world *w)
 {
-    return (int32_t)w->links_n;
+    return (int32_t)w->fabric.links_n;
 }
 
 int32_t packet_servers(const packet_world *w)
 {
-    return (int32_t)w->servers_n;
+    return (int32_t)w->servers.n;
 }
 
 void packet_carried(const packet_world *w, uint64_t *by_link, uint64_t *by_server)
 {
-    for (size_t i = 0; i < w->links_n; i++)
-        by_link[i] = w->links[i].counts.bytes;
-    for (size_t i = 0; i < w->servers_n; i++)
-        by_server[i] = w->buckets[i].passed;
+    for (size_t i = 0; i < w->fabric.links_n; i++)
+        by_link[i] = w->fabric.links[i].counts.bytes;
+    for (size_t i = 0; i < w->servers.n; i++)
+        by_server[i] = w->servers.buckets[i].passed;
 }

@@ -3,49 +3,48 @@
 
 uint32_t take_packet(struct packet_world *w)
 {
-    uint32_t number = w->idle_packet;
+    uint32_t number = w->pool.idle_packet;
     if (number != NO_PACKET) {
-        w->idle_packet = w->packets[number].next;
+        w->pool.idle_packet = w->pool.packets[number].next;
         return number;
     }
-    w->packets = grow_array(w->packets, w->packets_n, &w->packets_room, sizeof *w->packets);
-    return (uint32_t)w->packets_n++;
+    GROW_ARRAY(w->pool.packets);
+    return (uint32_t)w->pool.packets_n++;
 }
 
 void give_packet_back(struct packet_world *w, uint32_t number)
 {
-    struct packet *packet = &w->packets[number];
+    struct packet *packet = &w->pool.packets[number];
     if (packet->body != NO_PACKET) {
-        w->idle_body =
-            grow_array(w->idle_body, w->idle_bodies_n, &w->idle_bodies_room, sizeof *w->idle_body);
-        w->idle_body[w->idle_bodies_n++] = packet->body;
+        GROW_ARRAY(w->pool.idle_bodies);
+        w->pool.idle_bodies[w->pool.idle_bodies_n++] = packet->body;
     }
-    packet->next = w->idle_packet;
-    w->idle_packet = number;
+    packet->next = w->pool.idle_packet;
+    w->pool.idle_packet = number;
 }
 
 uint32_t take_body(struct packet_world *w)
 {
-    if (w->idle_bodies_n)
-        return w->idle_body[--w->idle_bodies_n];
-    w->bodies = grow_array(w->bodies, w->bodies_n, &w->bodies_room, sizeof *w->bodies);
-    return (uint32_t)w->bodies_n++;
+    if (w->pool.idle_bodies_n)
+        return w->pool.idle_bodies[--w->pool.idle_bodies_n];
+    GROW_ARRAY(w->pool.bodies);
+    return (uint32_t)w->pool.bodies_n++;
 }
 
 void append_packet(struct packet_world *w, struct row *row, uint32_t number)
 {
-    w->packets[number].next = NO_PACKET;
+    w->pool.packets[number].next = NO_PACKET;
     if (row->first == NO_PACKET)
         row->first = number;
     else
-        w->packets[row->last].next = number;
+        w->pool.packets[row->last].next = number;
     row->last = number;
 }
 
 uint32_t remove_first_packet(struct packet_world *w, struct row *row)
 {
     uint32_t number = row->first;
-    row->first = w->packets[number].next;
+    row->first = w->pool.packets[number].next;
     return number;
 }
 
@@ -53,7 +52,7 @@ void append_due_packet(struct packet_world *w, struct row *row, uint32_t number,
                        enum event_kind kind, size_t of)
 {
     if (row->first == NO_PACKET)
-        push_event(w, w->packets[number].at_ns, kind, of);
+        push_event(w, w->pool.packets[number].at_ns, kind, of);
     append_packet(w, row, number);
 }
 
@@ -61,6 +60,6 @@ uint32_t remove_due_packet(struct packet_world *w, struct row *row, enum event_k
 {
     uint32_t number = remove_first_packet(w, row);
     if (row->first != NO_PACKET)
-        push_event(w, w->packets[row->first].at_ns, kind, of);
+        push_event(w, w->pool.packets[row->first].at_ns, kind, of);
     return number;
 }

@@ -23,14 +23,15 @@
 void packet_set_pfc(packet_world *w, const uint64_t *headroom_bytes, uint64_t xoff_bytes,
                     uint64_t xon_offset_bytes)
 {
-    w->pfc = (struct pfc){.is_on = true,
-                          .xoff_bytes = xoff_bytes,
-                          .xon_offset_bytes = xon_offset_bytes,
-                          .shared = zeroed_array((size_t)w->switches, sizeof *w->pfc.shared)};
-    for (int32_t s = 0; s < w->switches; s++)
-        w->pfc.shared[s] = w->switch_bytes;
-    for (size_t i = 0; i < w->links_n; i++) {
-        struct link *link = &w->links[i];
+    w->pfc =
+        (struct pfc){.is_on = true,
+                     .xoff_bytes = xoff_bytes,
+                     .xon_offset_bytes = xon_offset_bytes,
+                     .shared = zeroed_array((size_t)w->buffers.switches, sizeof *w->pfc.shared)};
+    for (int32_t s = 0; s < w->buffers.switches; s++)
+        w->pfc.shared[s] = w->buffers.bytes;
+    for (size_t i = 0; i < w->fabric.links_n; i++) {
+        struct link *link = &w->fabric.links[i];
         link->headroom_bytes = headroom_bytes[i];
         if (link->to != NOBODY)
             w->pfc.shared[link->to] -= harp_min(headroom_bytes[i], w->pfc.shared[link->to]);
@@ -42,12 +43,12 @@ static uint64_t xoff_now(const struct packet_world *w, int32_t at)
     if (w->pfc.xoff_bytes)
         return w->pfc.xoff_bytes;
     uint64_t shared = w->pfc.shared[at];
-    return (shared - harp_min(w->switch_used[at], shared)) * w->alpha_q8 / 256;
+    return (shared - harp_min(w->buffers.used[at], shared)) * w->buffers.alpha_q8 / 256;
 }
 
 static void tell_sender(struct packet_world *w, uint32_t which, enum event_kind what)
 {
-    struct link *link = &w->links[which];
+    struct link *link = &w->fabric.links[which];
     uint64_t frame_ns = (PAUSE_FRAME_BYTES * link->ps_per_byte_q16 >> 16) / 1000;
     link->asks_pause = what == LINK_PAUSES;
     link->headroom_used = 0;
@@ -56,8 +57,9 @@ static void tell_sender(struct packet_world *w, uint32_t which, enum event_kind 
 
 bool fits_with_pauses(const struct packet_world *w, const struct packet *packet)
 {
-    const struct link *came_by = &w->links[packet->came_by];
-    uint64_t free_bytes = w->switch_bytes - harp_min(w->switch_used[came_by->to], w->switch_bytes);
+    const struct link *came_by = &w->fabric.links[packet->came_by];
+    uint64_t free_bytes =
+        w->buffers.bytes - harp_min(w->buffers.used[came_by->to], w->buffers.bytes);
     return packet->bytes <= free_bytes &&
            (!came_by->asks_pause ||
             came_by->headroom_used + packet->bytes <= came_by->headroom_bytes);
@@ -65,7 +67,7 @@ bool fits_with_pauses(const struct packet_world *w, const struct packet *packet)
 
 void count_for_pause(struct packet_world *w, const struct packet *packet, bool more)
 {
-    struct link *came_by = &w->links[packet->came_by];
+    struct link *came_by = &w->fabric.links[packet->came_by];
     if (more) {
         came_by->held_bytes += packet->bytes;
         if (came_by->asks_pause)
@@ -83,7 +85,7 @@ void count_for_pause(struct packet_world *w, const struct packet *packet, bool m
 
 void pause_link(struct packet_world *w, uint32_t which)
 {
-    struct link *link = &w->links[which];
+    struct link *link = &w->fabric.links[which];
     link->is_paused = true;
     link->paused_ns = w->now_ns;
     link->counts.pauses++;
@@ -94,7 +96,7 @@ void pause_link(struct packet_world *w, uint32_t which)
 
 void resume_link(struct packet_world *w, uint32_t which)
 {
-    struct link *link = &w->links[which];
+    struct link *link = &w->fabric.links[which];
     link->is_paused = false;
     link->counts.paused_ns += w->now_ns - link->paused_ns;
     push_event(w, harp_max(w->now_ns, (link->free_ps + 999) / 1000), LINK_SENDS, which);
@@ -105,8 +107,8 @@ void resume_link(struct packet_world *w, uint32_t which)
 static bool has_waiting_from(const struct packet_world *w, const struct link *port,
                              uint32_t came_by)
 {
-    for (uint32_t n = port->waiting.first; n != NO_PACKET; n = w->packets[n].next)
-        if (w->packets[n].came_by == came_by)
+    for (uint32_t n = port->waiting.first; n != NO_PACKET; n = w->pool.packets[n].next)
+        if (w->pool.packets[n].came_by == came_by)
             return true;
     return false;
 }
@@ -115,16 +117,15 @@ static bool has_waiting_from(const struct packet_world *w, const struct link *po
  * brought waits for the next one. Writes the links after `goal` from the last one on. */
 static bool find_loop(struct packet_world *w, uint32_t at, uint32_t goal, bool *seen)
 {
-    for (uint32_t next = 0; next < w->links_n; next++) {
-        const struct link *port = &w->links[next];
-        if (seen[next] || !port->is_paused || port->from != w->links[at].to ||
+    for (uint32_t next = 0; next < w->fabric.links_n; next++) {
+        const struct link *port = &w->fabric.links[next];
+        if (seen[next] || !port->is_paused || port->from != w->fabric.links[at].to ||
             !has_waiting_from(w, port, at))
             continue;
         seen[next] = true;
         if (next != goal && !find_loop(w, next, goal, seen))
             continue;
-        w->pfc.loop =
-            grow_array(w->pfc.loop, w->pfc.loop_n, &w->pfc.loop_room, sizeof *w->pfc.loop);
+        GROW_ARRAY(w->pfc.loop);
         w->pfc.loop[w->pfc.loop_n++] = (int32_t)next;
         return true;
     }
@@ -133,12 +134,12 @@ static bool find_loop(struct packet_world *w, uint32_t at, uint32_t goal, bool *
 
 void watch_link(struct packet_world *w, uint32_t which)
 {
-    struct link *link = &w->links[which];
+    struct link *link = &w->fabric.links[which];
     link->is_watched = link->is_paused;
     if (!link->is_paused)
         return;
     if (link->paused_ns + WATCHDOG_NS <= w->now_ns && !w->pfc.loop_n) {
-        bool *seen = zeroed_array(w->links_n, sizeof *seen);
+        bool *seen = zeroed_array(w->fabric.links_n, sizeof *seen);
         find_loop(w, which, which, seen);
         free(seen);
     }

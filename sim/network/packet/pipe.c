@@ -7,12 +7,12 @@
 int32_t packet_add_pipe(packet_world *w, int32_t chain, uint64_t delay_ns)
 {
     uint32_t number = add_channel(w);
-    struct channel *channel = &w->channels[number];
-    channel->pipe = (int32_t)w->pipes_n;
+    struct channel *channel = &w->channels.all[number];
+    channel->pipe = (int32_t)w->channels.pipes_n;
     channel->delay_ns = delay_ns;
     channel->is_open = channel->connected = true;
-    w->pipes = grow_array(w->pipes, w->pipes_n, &w->pipes_room, sizeof *w->pipes);
-    w->pipes[w->pipes_n++] =
+    GROW_ARRAY(w->channels.pipes);
+    w->channels.pipes[w->channels.pipes_n++] =
         (struct pipe){.channel = number, .chain = (uint32_t)chain, .credit = w->config.slots};
     return (int32_t)number;
 }
@@ -20,7 +20,7 @@ int32_t packet_add_pipe(packet_world *w, int32_t chain, uint64_t delay_ns)
 /* The next unit begins, if nothing moves, there is a piece, and its receiver has a slot. */
 static void begin_unit(struct packet_world *w, uint32_t number)
 {
-    struct pipe *pipe = &w->pipes[number];
+    struct pipe *pipe = &w->channels.pipes[number];
     if (pipe->is_moving || !pipe->n || (!pipe->moved && !pipe->credit))
         return;
     pipe->credit -= !pipe->moved;
@@ -31,7 +31,7 @@ static void begin_unit(struct packet_world *w, uint32_t number)
 
 void give_to_pipe(struct packet_world *w, uint32_t number, uint32_t bytes)
 {
-    struct pipe *pipe = &w->pipes[number];
+    struct pipe *pipe = &w->channels.pipes[number];
     assert(pipe->n < SLOTS_MAX);
     pipe->queue[(pipe->first + pipe->n++) % SLOTS_MAX] = bytes;
     begin_unit(w, number);
@@ -39,7 +39,7 @@ void give_to_pipe(struct packet_world *w, uint32_t number, uint32_t bytes)
 
 void move_pipe(struct packet_world *w, uint32_t number)
 {
-    struct pipe *pipe = &w->pipes[number];
+    struct pipe *pipe = &w->channels.pipes[number];
     uint32_t channel = pipe->channel;
     pipe->is_moving = false;
     pipe->moved += pipe->moving;
@@ -58,6 +58,6 @@ void move_pipe(struct packet_world *w, uint32_t number)
 
 void free_pipe_slot(struct packet_world *w, uint32_t number)
 {
-    w->pipes[number].credit++;
+    w->channels.pipes[number].credit++;
     begin_unit(w, number);
 }

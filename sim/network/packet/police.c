@@ -11,7 +11,7 @@
 int32_t packet_add_policer(packet_world *w, double ps_per_byte, uint64_t bytes)
 {
     int32_t server = packet_add_bucket(w, ps_per_byte, 0, bytes);
-    w->buckets[server].polices = true;
+    w->servers.buckets[server].polices = true;
     return server;
 }
 
@@ -27,9 +27,9 @@ static bool take_or_refuse(struct bucket *bucket, uint64_t now_ps, uint64_t byte
 
 bool conforms_to_chain(struct packet_world *w, uint32_t number, uint64_t bytes)
 {
-    const struct chain *chain = &w->chains[number];
+    const struct chain *chain = &w->servers.chains[number];
     for (uint32_t i = 0; chain->is_policed && i < chain->n; i++) {
-        struct bucket *bucket = &w->buckets[chain->stops[i].server];
+        struct bucket *bucket = &w->servers.buckets[chain->stops[i].server];
         if (bucket->polices && !take_or_refuse(bucket, w->now_ns * 1000, bytes))
             return false;
     }
@@ -40,6 +40,6 @@ void drop_policed(struct packet_world *w, uint32_t number)
 {
     w->counts.policed++;
     w->counts.lost++;
-    leave_ring(w, &w->packets[number]);
+    leave_ring(w, &w->pool.packets[number]);
     give_packet_back(w, number);
 }

@@ -5,15 +5,15 @@
 
 static void append_hop(struct packet_world *w, uint32_t hop)
 {
-    w->hops = grow_array(w->hops, w->hops_n, &w->hops_room, sizeof *w->hops);
-    w->hops[w->hops_n++] = hop;
+    GROW_ARRAY(w->fabric.hops);
+    w->fabric.hops[w->fabric.hops_n++] = hop;
 }
 
 static int32_t begin_route(struct packet_world *w)
 {
-    w->routes = grow_array(w->routes, w->routes_n, &w->routes_room, sizeof *w->routes);
-    w->routes[w->routes_n] = (uint32_t)w->hops_n;
-    return (int32_t)w->routes_n++;
+    GROW_ARRAY(w->fabric.routes);
+    w->fabric.routes[w->fabric.routes_n] = (uint32_t)w->fabric.hops_n;
+    return (int32_t)w->fabric.routes_n++;
 }
 
 int32_t packet_add_route(packet_world *w, int32_t n, const int32_t *link)
@@ -45,9 +45,9 @@ void packet_set_paths(packet_world *w, int32_t groups, int32_t endpoints, int32_
                       const int32_t *group, const int32_t *ptr, const int32_t *links,
                       const int32_t *down)
 {
-    size_t rows = (size_t)groups * (size_t)w->switches;
-    free_paths(&w->paths);
-    w->paths = (struct shortest_paths){
+    size_t rows = (size_t)groups * (size_t)w->buffers.switches;
+    free_paths(&w->fabric.paths);
+    w->fabric.paths = (struct shortest_paths){
         .ports = ports,
         .group = copied_array(group, (size_t)endpoints, sizeof *group),
         .ptr = copied_array(ptr, rows + 1, sizeof *ptr),
@@ -58,16 +58,16 @@ void packet_set_paths(packet_world *w, int32_t groups, int32_t endpoints, int32_
 /* A link drawn among the next hops of `at` towards an endpoint, or NO_HOP. */
 static uint32_t draw_link(struct packet_world *w, int32_t at, uint32_t endpoint)
 {
-    const struct shortest_paths *paths = &w->paths;
+    const struct shortest_paths *paths = &w->fabric.paths;
     assert(paths->group);
     const int32_t *down = &paths->down[endpoint * (uint32_t)paths->ports];
     int32_t ways[64], ways_n = 0;
     for (int32_t port = 0; port < paths->ports && ways_n < 64; port++)
-        if (down[port] >= 0 && w->links[down[port]].from == at)
+        if (down[port] >= 0 && w->fabric.links[down[port]].from == at)
             ways[ways_n++] = down[port];
     if (ways_n)
         return (uint32_t)ways[virtual_below(&w->random, (uint64_t)ways_n)];
-    int32_t row = paths->group[endpoint] * w->switches + at;
+    int32_t row = paths->group[endpoint] * w->buffers.switches + at;
     int32_t first = paths->ptr[row], n = paths->ptr[row + 1] - first;
     return n ? (uint32_t)paths->links[(uint64_t)first + virtual_below(&w->random, (uint64_t)n)]
              : NO_HOP;
@@ -75,7 +75,7 @@ static uint32_t draw_link(struct packet_world *w, int32_t at, uint32_t endpoint)
 
 enum way choose_next_link(struct packet_world *w, struct packet *packet)
 {
-    uint32_t next = w->hops[packet->hop];
+    uint32_t next = w->fabric.hops[packet->hop];
     if (next == NO_HOP)
         return WAY_ENDS;
     if (!(next & SPRAY)) {
@@ -83,7 +83,7 @@ enum way choose_next_link(struct packet_world *w, struct packet *packet)
         packet->link = next;
         return WAY_GOES_ON;
     }
-    int32_t at = w->links[packet->link].to;
+    int32_t at = w->fabric.links[packet->link].to;
     if (at == NOBODY)
         return WAY_ENDS;
     uint32_t link = draw_link(w, at, next & ~SPRAY);

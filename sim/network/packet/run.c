@@ -107,7 +107,7 @@ static void make_lists(struct lists *lists, int32_t keys, int32_t n, const int32
 
 static struct channel *channel_of(struct packet_world *w, const struct edge *edge)
 {
-    return &w->channels[edge->channel];
+    return &w->channels.all[edge->channel];
 }
 
 static uint32_t piece_bytes(const struct edge *edge, int32_t n)
@@ -161,11 +161,11 @@ static bool has_data(const struct stage *stage, int32_t which)
 
 static void give_to_stack(struct packet_world *w, uint32_t number, uint32_t bytes, uint64_t cost_ns)
 {
-    struct channel *channel = &w->channels[number];
+    struct channel *channel = &w->channels.all[number];
     struct traffic *traffic = traffic_of(w, channel);
     uint64_t at_ns = w->now_ns + channel->delay_ns;
     if (channel->connection != NOBODY) {
-        uint32_t process = (uint32_t)w->ends[2 * channel->connection].process;
+        uint32_t process = (uint32_t)w->hosts.ends[2 * channel->connection].process;
         at_ns = handle_message(w, process, cost_ns) + channel->delay_ns;
     }
     uint32_t last = (traffic->pieces_first + traffic->pieces_n++) % SLOTS_MAX;
@@ -176,7 +176,7 @@ static void give_to_stack(struct packet_world *w, uint32_t number, uint32_t byte
 
 static void hand_over(struct packet_world *w, int32_t run, int32_t number, int32_t which)
 {
-    struct stage *stage = &w->runs[run]->stage[number];
+    struct stage *stage = &w->runs.all[run]->stage[number];
     struct edge *edge = &stage->edge[which];
     struct channel *channel = channel_of(w, edge);
     channel->sender = (struct expected){run, number, which};
@@ -198,10 +198,11 @@ static void hand_over(struct packet_world *w, int32_t run, int32_t number, int32
 
 static void take_left_piece(struct packet_world *w, uint32_t number)
 {
-    struct channel *channel = &w->channels[number];
+    struct channel *channel = &w->channels.all[number];
     const struct expected sender = channel->sender;
     channel->held--;
-    if (sender.run != NOBODY && w->runs[sender.run] && sender.stage >= w->runs[sender.run]->first)
+    if (sender.run != NOBODY && w->runs.all[sender.run] &&
+        sender.stage >= w->runs.all[sender.run]->first)
         hand_over(w, sender.run, sender.stage, sender.edge);
     release_channel(w, number);
 }
@@ -218,7 +219,7 @@ static void pass_stage(struct run *run, int32_t rank)
 
 static void begin_edges(struct packet_world *w, int32_t number, int32_t at, int32_t rank)
 {
-    struct stage *stage = &w->runs[number]->stage[at];
+    struct stage *stage = &w->runs.all[number]->stage[at];
     for (int32_t row = stage->by_rank.ptr[rank]; row < stage->by_rank.ptr[rank + 1]; row++) {
         int32_t which = stage->by_rank.entry[row];
         struct edge *edge = &stage->edge[which];
@@ -234,7 +235,7 @@ static void begin_edges(struct packet_world *w, int32_t number, int32_t at, int3
 
 static void begin_stage(struct packet_world *w, int32_t number, int32_t rank)
 {
-    struct run *run = w->runs[number];
+    struct run *run = w->runs.all[number];
     const struct stage *stage = &run->stage[run->at[rank]];
     run->open[rank] = 0;
     for (int32_t row = stage->by_rank.ptr[rank]; row < stage->by_rank.ptr[rank + 1]; row++) {
@@ -249,13 +250,13 @@ static void begin_stage(struct packet_world *w, int32_t number, int32_t rank)
 /* Let ready ranks begin, until one of them has come to a stage that is not here. */
 static void begin_ready(struct packet_world *w, int32_t number)
 {
-    struct run *run = w->runs[number];
+    struct run *run = w->runs.all[number];
     while (run->ready_n) {
         int32_t rank = run->ready[run->ready_n - 1];
         if (run->at[rank] < run->count && run->at[rank] == run->loaded) {
             if (!run->waits) {
-                w->wants = grow_array(w->wants, w->wants_n, &w->wants_room, sizeof *w->wants);
-                w->wants[w->wants_n++] = number;
+                GROW_ARRAY(w->runs.wants);
+                w->runs.wants[w->runs.wants_n++] = number;
             }
             run->waits = true;
             return;
@@ -268,11 +269,10 @@ static void begin_ready(struct packet_world *w, int32_t number)
     }
     if (run->finished < run->ranks)
         return;
-    w->done_runs =
-        grow_array(w->done_runs, w->done_runs_n, &w->done_runs_room, sizeof *w->done_runs);
-    w->done_runs[w->done_runs_n++] = number;
+    GROW_ARRAY(w->runs.done);
+    w->runs.done[w->runs.done_n++] = number;
     free_run(run);
-    w->runs[number] = NULL;
+    w->runs.all[number] = NULL;
 }
 
 static void reach_end(struct run *run, int32_t rank)
@@ -284,7 +284,7 @@ static void reach_end(struct run *run, int32_t rank)
 
 static void take_arrived_piece(struct packet_world *w, uint32_t number)
 {
-    struct channel *channel = &w->channels[number];
+    struct channel *channel = &w->channels.all[number];
     struct traffic *traffic = traffic_of(w, channel);
     assert(traffic->expected_n);
     const struct expected at = traffic->expected[traffic->expected_first];
@@ -292,7 +292,7 @@ static void take_arrived_piece(struct packet_world *w, uint32_t number)
     traffic->expected_n--;
     channel->coming--;
     channel->taken++;
-    struct run *run = w->runs[at.run];
+    struct run *run = w->runs.all[at.run];
     struct stage *stage = &run->stage[at.stage];
     struct edge *edge = &stage->edge[at.edge];
     edge->arrived++;
@@ -311,14 +311,14 @@ static void take_arrived_piece(struct packet_world *w, uint32_t number)
 
 void tell_runs(struct packet_world *w)
 {
-    for (size_t i = 0; i < w->news_n; i++) {
-        const struct piece_news news = w->news[i];
+    for (size_t i = 0; i < w->runs.news_n; i++) {
+        const struct piece_news news = w->runs.news[i];
         if (news.arrived)
             take_arrived_piece(w, news.channel);
         else
             take_left_piece(w, news.channel);
     }
-    w->news_n = 0;
+    w->runs.news_n = 0;
 }
 
 /* ---- calls */
@@ -336,10 +336,10 @@ int32_t packet_add_run(packet_world *w, int32_t ranks, int32_t stages)
         run->ready[run->ready_n] = ranks - 1 - run->ready_n;
         run->ready_n++;
     }
-    w->runs = grow_array(w->runs, w->runs_n, &w->runs_room, sizeof *w->runs);
-    w->runs[w->runs_n++] = run;
-    begin_ready(w, (int32_t)w->runs_n - 1);
-    return (int32_t)w->runs_n - 1;
+    GROW_ARRAY(w->runs.all);
+    w->runs.all[w->runs.all_n++] = run;
+    begin_ready(w, (int32_t)w->runs.all_n - 1);
+    return (int32_t)w->runs.all_n - 1;
 }
 
 int32_t packet_load(packet_world *w, int32_t number, int32_t n, const int32_t *src,
@@ -347,7 +347,7 @@ int32_t packet_load(packet_world *w, int32_t number, int32_t n, const int32_t *s
                     const int32_t *pieces, double messages, int32_t lag, int32_t feeds,
                     const int32_t *from, const int32_t *to)
 {
-    struct run *run = w->runs[number];
+    struct run *run = w->runs.all[number];
     struct stage *stage = &run->stage[run->loaded];
     stage->lag = lag;
     stage->messages_q16 = (uint64_t)(messages * 65536 + 0.5);

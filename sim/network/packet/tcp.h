@@ -62,7 +62,7 @@ enum tcp_sent_flags {
 /* A segment in flight. */
 struct tcp_sent {
     uint64_t seq, sent_ns;
-    /* For the delivery rate (tcp_rate.c), as of when it was sent. */
+    /* tcp_rate as of when it was sent. */
     uint64_t delivered, delivered_ns, first_ns;
     uint32_t length;
     uint8_t flags;
@@ -84,44 +84,72 @@ struct tcp_rack {
     uint64_t step_after;     /* no step before all of this is acknowledged */
 };
 
-struct tcp_sender {
-    enum tcp_state state;
-    struct tcp_cc cc;
-    uint64_t una, next;    /* first byte that is not acknowledged, and that was never sent */
-    uint64_t written;      /* end of the send buffer */
-    uint64_t wanted;       /* and of what the application has */
-    uint64_t window_end;   /* as far as the receiver takes it */
+/* Segments in flight, and which of them arrived or are taken for lost (RFC 6675). */
+struct tcp_scoreboard {
     struct tcp_sent *sent; /* a ring, in order of bytes */
     uint32_t sent_first, sent_n, sent_room;
     uint32_t sacked_n, lost_n, resent_n;
-    uint64_t sacked_end, resent_end;        /* the furthest of each */
-    uint64_t segments_acked, segments_sent; /* never before */
-    /* round trips */
-    uint64_t smoothed_ns, variance_ns, timeout_ns, least_rtt_ns;
+    uint64_t sacked_end, resent_end; /* the furthest of each */
+};
+
+/* Round trips, and the timeout that follows from them (RFC 6298). */
+struct tcp_rtt {
+    uint64_t srtt_ns, rttvar_ns, rto_ns, min_ns;
     uint32_t backoff;
-    /* delivery rate */
+};
+
+/* The delivery rate (tcp_rate.c; draft-cheng-iccrg-delivery-rate-estimation). */
+struct tcp_rate {
     uint64_t delivered, delivered_ns, first_ns;
     uint64_t limited_until; /* `delivered` at which the application's pause is over */
-    /* losses */
-    struct tcp_rack rack;
-    uint64_t recover; /* the recovery ends when this is acknowledged */
-    uint32_t before;  /* the window as it began */
-    uint32_t prr_delivered, prr_sent;
+};
+
+/* The window after a loss or a mark (PRR, RFC 6937), and as it was, should that be needless. */
+struct tcp_recovery {
+    uint64_t high_seq;     /* it ends when this is acknowledged: RecoveryPoint of RFC 6675 */
+    uint32_t prior_window; /* as it began */
+    uint32_t prr_delivered, prr_out;
     uint32_t undo_window, undo_threshold;
     int32_t undo_left; /* segments sent again that did not turn out needless; below 0: no undo */
-    /* the window's use */
+};
+
+/* How far the window was in use in this round trip (RFC 2861). */
+struct tcp_usage {
     bool is_full;
     uint32_t most_in_flight;
-    uint64_t use_end;
+    uint64_t end; /* of the round trip: all that was sent before is acknowledged */
     uint64_t last_sent_ns;
-    /* timers; HARP_NEVER: off */
-    uint64_t timeout_at_ns, probe_at_ns, reorder_at_ns, pace_at_ns;
-    uint64_t probe_end; /* a tail loss probe is out; 0: none */
-    bool probe_resent;
-    /* towards the NIC */
-    uint64_t queued_bytes;
-    bool is_throttled;
-    uint64_t again; /* segments sent again */
+};
+
+/* Deadlines; HARP_NEVER: off. */
+struct tcp_timers {
+    uint64_t rto_at_ns, probe_at_ns, reorder_at_ns, pace_at_ns;
+};
+
+/* Tail loss probe (RFC 8985, section 7). */
+struct tcp_tlp {
+    uint64_t end_seq; /* one is out; 0: none */
+    bool is_retrans;
+};
+
+struct tcp_sender {
+    enum tcp_state state;
+    struct tcp_cc cc;
+    uint64_t una, next;  /* first byte that is not acknowledged, and that was never sent */
+    uint64_t written;    /* end of the send buffer */
+    uint64_t window_end; /* as far as the receiver takes it */
+    struct tcp_scoreboard scoreboard;
+    uint64_t segments_acked, segments_sent; /* never before */
+    struct tcp_rtt rtt;
+    struct tcp_rate rate;
+    struct tcp_rack rack;
+    struct tcp_recovery recovery;
+    struct tcp_usage usage;
+    struct tcp_timers timers;
+    struct tcp_tlp tlp;
+    uint64_t queued_bytes; /* before the line */
+    bool is_throttled;     /* it waits for them to shrink */
+    uint64_t again;        /* segments sent again */
 };
 
 struct tcp_range {
@@ -180,12 +208,13 @@ struct tcp_connection {
 
 static inline struct tcp_sent *sent_at(const struct tcp_sender *s, uint32_t i)
 {
-    return &s->sent[(s->sent_first + i) & (s->sent_room - 1)];
+    return &s->scoreboard.sent[(s->scoreboard.sent_first + i) & (s->scoreboard.sent_room - 1)];
 }
 
 static inline uint32_t tcp_in_flight(const struct tcp_sender *s)
 {
-    return s->sent_n - s->sacked_n - s->lost_n + s->resent_n;
+    return s->scoreboard.sent_n - s->scoreboard.sacked_n - s->scoreboard.lost_n +
+           s->scoreboard.resent_n;
 }
 
 /* ---- tcp_send.c */

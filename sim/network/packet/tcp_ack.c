@@ -16,18 +16,18 @@ struct gathered {
  * latter 200 ms at least (tcp_rtt_estimator, tcp_set_rto). */
 void tcp_sample_rtt(struct tcp_sender *s, uint64_t rtt_ns)
 {
-    if (!s->smoothed_ns) {
-        s->smoothed_ns = rtt_ns;
-        s->variance_ns = rtt_ns / 2;
+    if (!s->rtt.srtt_ns) {
+        s->rtt.srtt_ns = rtt_ns;
+        s->rtt.rttvar_ns = rtt_ns / 2;
     } else {
-        uint64_t off_ns = harp_max(s->smoothed_ns, rtt_ns) - harp_min(s->smoothed_ns, rtt_ns);
-        s->variance_ns = (3 * s->variance_ns + off_ns) / 4;
-        s->smoothed_ns = (7 * s->smoothed_ns + rtt_ns) / 8;
+        uint64_t off_ns = harp_max(s->rtt.srtt_ns, rtt_ns) - harp_min(s->rtt.srtt_ns, rtt_ns);
+        s->rtt.rttvar_ns = (3 * s->rtt.rttvar_ns + off_ns) / 4;
+        s->rtt.srtt_ns = (7 * s->rtt.srtt_ns + rtt_ns) / 8;
     }
-    s->smoothed_ns = harp_max(s->smoothed_ns, 1);
-    s->least_rtt_ns = harp_min(s->least_rtt_ns, rtt_ns);
-    s->timeout_ns = s->smoothed_ns + harp_max(4 * s->variance_ns, TCP_LEAST_TIMEOUT_NS);
-    s->backoff = 0;
+    s->rtt.srtt_ns = harp_max(s->rtt.srtt_ns, 1);
+    s->rtt.min_ns = harp_min(s->rtt.min_ns, rtt_ns);
+    s->rtt.rto_ns = s->rtt.srtt_ns + harp_max(4 * s->rtt.rttvar_ns, TCP_LEAST_TIMEOUT_NS);
+    s->rtt.backoff = 0;
 }
 
 /* ---- segments that arrived */
@@ -36,8 +36,8 @@ static void note_delivered(struct packet_world *w, struct tcp_sender *s, struct 
                            const struct tcp_sent *sent)
 {
     bool was_resent = sent->flags & TCP_WAS_RESENT;
-    s->delivered++;
-    s->delivered_ns = w->now_ns;
+    s->rate.delivered++;
+    s->rate.delivered_ns = w->now_ns;
     g->ack.delivered++;
     if (!was_resent) {
         uint64_t rtt_ns = w->now_ns - sent->sent_ns;
@@ -54,15 +54,15 @@ static void note_delivered(struct packet_world *w, struct tcp_sender *s, struct 
         g->ack.app_limited = sent->flags & TCP_LIMITED;
     }
     if (sent->flags & TCP_RESENT)
-        s->resent_n--;
+        s->scoreboard.resent_n--;
     if (sent->flags & TCP_LOST)
-        s->lost_n--;
+        s->scoreboard.lost_n--;
 }
 
 /* The first segment in flight that does not begin before `seq`. */
 static uint32_t find_sent(const struct tcp_sender *s, uint64_t seq)
 {
-    uint32_t low = 0, high = s->sent_n;
+    uint32_t low = 0, high = s->scoreboard.sent_n;
     while (low < high) {
         uint32_t middle = (low + high) / 2;
         if (sent_at(s, middle)->seq < seq)
@@ -78,7 +78,7 @@ static void take_sacks(struct packet_world *w, struct tcp_sender *s, struct gath
 {
     for (uint32_t b = 0; b < ack->sacks; b++) {
         uint64_t from = ack->seq + ack->sack[b][0], to = ack->seq + ack->sack[b][1];
-        for (uint32_t i = find_sent(s, from); i < s->sent_n; i++) {
+        for (uint32_t i = find_sent(s, from); i < s->scoreboard.sent_n; i++) {
             struct tcp_sent *sent = sent_at(s, i);
             if (sent->seq + sent->length > to)
                 break;
@@ -86,8 +86,8 @@ static void take_sacks(struct packet_world *w, struct tcp_sender *s, struct gath
                 continue;
             note_delivered(w, s, g, sent);
             sent->flags = (uint8_t)((sent->flags & ~(TCP_LOST | TCP_RESENT)) | TCP_SACKED);
-            s->sacked_n++;
-            s->sacked_end = harp_max(s->sacked_end, sent->seq + sent->length);
+            s->scoreboard.sacked_n++;
+            s->scoreboard.sacked_end = harp_max(s->scoreboard.sacked_end, sent->seq + sent->length);
         }
     }
 }
@@ -95,14 +95,14 @@ static void take_sacks(struct packet_world *w, struct tcp_sender *s, struct gath
 static void take_in_order(struct packet_world *w, struct tcp_sender *s, struct gathered *g,
                           uint64_t to)
 {
-    while (s->sent_n && sent_at(s, 0)->seq + sent_at(s, 0)->length <= to) {
+    while (s->scoreboard.sent_n && sent_at(s, 0)->seq + sent_at(s, 0)->length <= to) {
         struct tcp_sent *sent = sent_at(s, 0);
         if (sent->flags & TCP_SACKED)
-            s->sacked_n--;
+            s->scoreboard.sacked_n--;
         else
             note_delivered(w, s, g, sent);
-        s->sent_first = (s->sent_first + 1) & (s->sent_room - 1);
-        s->sent_n--;
+        s->scoreboard.sent_first = (s->scoreboard.sent_first + 1) & (s->scoreboard.sent_room - 1);
+        s->scoreboard.sent_n--;
         s->segments_acked++;
         g->ack.acked++;
     }
@@ -114,23 +114,24 @@ static void sample_rate(struct packet_world *w, struct tcp_sender *s, struct gat
 {
     if (!g->has_sample)
         return;
-    s->first_ns = g->sent_ns;
+    s->rate.first_ns = g->sent_ns;
     uint64_t interval_ns = harp_max(g->sent_ns - g->first_ns, w->now_ns - g->before_ns);
-    g->ack.sample = s->delivered - g->ack.delivered_before;
-    if (interval_ns >= s->least_rtt_ns)
+    g->ack.sample = s->rate.delivered - g->ack.delivered_before;
+    if (interval_ns >= s->rtt.min_ns)
         g->ack.interval_ns = interval_ns;
-    if (s->limited_until && s->delivered > s->limited_until)
-        s->limited_until = 0;
+    if (s->rate.limited_until && s->rate.delivered > s->rate.limited_until)
+        s->rate.limited_until = 0;
 }
 
 /* ---- states */
 
 static void check_probe(struct tcp_sender *s, const struct tcp_segment *ack)
 {
-    if (!s->probe_end || s->una < s->probe_end)
+    if (!s->tlp.end_seq || s->una < s->tlp.end_seq)
         return;
-    bool lost = s->probe_resent && !ack->twice; /* it repaired a loss that was not seen otherwise */
-    s->probe_end = 0;
+    bool lost =
+        s->tlp.is_retrans && !ack->twice; /* it repaired a loss that was not seen otherwise */
+    s->tlp.end_seq = 0;
     if (lost && s->state == TCP_OPEN && !s->cc.owns_window) {
         tcp_cc_lost(&s->cc);
         s->cc.window = s->cc.threshold;
@@ -143,7 +144,7 @@ static void change_state(struct tcp_sender *s, const struct tcp_segment *ack, st
     check_probe(s, ack);
     if (ack->twice)
         tcp_take_twice(s);
-    if (s->state > TCP_OPEN && s->una >= s->recover)
+    if (s->state > TCP_OPEN && s->una >= s->recovery.high_seq)
         tcp_end_recovery(s);
     g->ack.lost = tcp_rack_detect(s, now_ns);
     if (g->ack.lost && (s->state == TCP_OPEN || s->state == TCP_REDUCING))
@@ -155,13 +156,13 @@ static void change_state(struct tcp_sender *s, const struct tcp_segment *ack, st
 /* Whether the window was in use in this round trip (tcp_is_cwnd_limited). */
 static bool is_window_full(struct tcp_sender *s)
 {
-    bool is_full = s->is_full;
+    bool is_full = s->usage.is_full;
     if (s->cc.window < s->cc.threshold)
-        is_full |= s->cc.window < 2 * s->most_in_flight;
-    if (s->una > s->use_end) {
-        s->use_end = s->next;
-        s->is_full = false;
-        s->most_in_flight = tcp_in_flight(s);
+        is_full |= s->cc.window < 2 * s->usage.most_in_flight;
+    if (s->una > s->usage.end) {
+        s->usage.end = s->next;
+        s->usage.is_full = false;
+        s->usage.most_in_flight = tcp_in_flight(s);
     }
     return is_full;
 }
@@ -176,8 +177,8 @@ static void tell_controller(struct packet_world *w, struct tcp_sender *s, struct
     report->next = s->segments_sent;
     report->marked = ack->echo ? report->delivered : 0;
     report->in_flight = tcp_in_flight(s);
-    report->smoothed_ns = s->smoothed_ns;
-    report->delivered_total = s->delivered;
+    report->smoothed_ns = s->rtt.srtt_ns;
+    report->delivered_total = s->rate.delivered;
     report->is_recovering = reduces || (s->state == TCP_TIMED_OUT && s->cc.owns_window);
     report->window_full = is_window_full(s);
     if (reduces)
@@ -187,8 +188,8 @@ static void tell_controller(struct packet_world *w, struct tcp_sender *s, struct
 
 static void arm_timers(struct packet_world *w, struct tcp_sender *s, bool progress)
 {
-    if (!s->sent_n) {
-        s->timeout_at_ns = s->probe_at_ns = HARP_NEVER;
+    if (!s->scoreboard.sent_n) {
+        s->timers.rto_at_ns = s->timers.probe_at_ns = HARP_NEVER;
         return;
     }
     if (!progress)

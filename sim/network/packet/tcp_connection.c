@@ -12,20 +12,20 @@
 
 static struct tcp_connection *open_connection(const struct packet_world *w, uint32_t channel)
 {
-    return w->ends[2 * w->channels[channel].connection].tcp;
+    return w->hosts.ends[2 * w->channels.all[channel].connection].tcp;
 }
 
 /* Connection of a segment; NULL: it was closed, or it and another one was opened since. */
 static struct tcp_connection *connection_of(const struct packet_world *w,
                                             const struct packet *packet)
 {
-    struct tcp_connection *of = w->ends[packet->end].tcp;
+    struct tcp_connection *of = w->hosts.ends[packet->end].tcp;
     return of && of->incarnation == packet->incarnation ? of : NULL;
 }
 
 static uint32_t channel_of(const struct packet_world *w, const struct tcp_connection *of)
 {
-    return w->ends[of->end].channel;
+    return w->hosts.ends[of->end].channel;
 }
 
 /* ---- pieces out */
@@ -134,7 +134,7 @@ static void read_pieces(struct packet_world *w, struct tcp_socket *socket)
 
 static void grant_slots(struct packet_world *w, uint32_t number)
 {
-    struct channel *channel = &w->channels[number];
+    struct channel *channel = &w->channels.all[number];
     struct tcp_connection *of = open_connection(w, number);
     of->granted += channel->posted;
     channel->posted = 0;
@@ -149,7 +149,7 @@ static void open_socket(struct packet_world *w, struct tcp_socket *socket)
 {
     struct tcp_sender *s = &socket->s;
     tcp_send_control(w, socket, socket->of->end, &(struct tcp_segment){.kind = TCP_SYN});
-    s->last_sent_ns = w->now_ns;
+    s->usage.last_sent_ns = w->now_ns;
     tcp_arm_timeout(s, w->now_ns);
 }
 
@@ -177,7 +177,7 @@ static bool drive_sender(struct packet_world *w, struct tcp_connection *of, uint
 
 static bool drive_end(struct packet_world *w, uint32_t number, uint32_t room, uint64_t *busy_ns)
 {
-    struct tcp_connection *of = w->ends[number].tcp;
+    struct tcp_connection *of = w->hosts.ends[number].tcp;
     (void)room; /* a burst goes whole */
     if (!of)
         return false;
@@ -191,7 +191,7 @@ static bool drive_end(struct packet_world *w, uint32_t number, uint32_t room, ui
 /* Timers run by themselves: what they send waits for no process. */
 static void wake_sockets(struct packet_world *w, uint32_t number)
 {
-    struct tcp_connection *of = w->ends[number].tcp;
+    struct tcp_connection *of = w->hosts.ends[number].tcp;
     for (uint32_t i = 0; of && i < of->sockets; i++) {
         struct tcp_socket *socket = &of->socket[i];
         if (number == of->end) {
@@ -213,12 +213,12 @@ static void take_syn_ack(struct packet_world *w, struct tcp_socket *socket, uint
     struct tcp_sender *s = &socket->s;
     if (s->state != TCP_CLOSED)
         return;
-    if (!s->backoff)
-        tcp_sample_rtt(s, w->now_ns - s->last_sent_ns);
+    if (!s->rtt.backoff)
+        tcp_sample_rtt(s, w->now_ns - s->usage.last_sent_ns);
     s->state = TCP_OPEN;
-    s->backoff = 0;
-    s->last_sent_ns = 0;
-    s->timeout_at_ns = HARP_NEVER;
+    s->rtt.backoff = 0;
+    s->usage.last_sent_ns = 0;
+    s->timers.rto_at_ns = HARP_NEVER;
     s->window_end = window;
     if (++socket->of->open_n == socket->of->sockets)
         open_channel(w, channel_of(w, socket->of));
@@ -227,7 +227,7 @@ static void take_syn_ack(struct packet_world *w, struct tcp_socket *socket, uint
 
 static void take_segment(struct packet_world *w, uint32_t taken)
 {
-    const struct packet packet = w->packets[taken];
+    const struct packet packet = w->pool.packets[taken];
     struct tcp_connection *of = connection_of(w, &packet);
     give_packet_back(w, taken);
     if (!of)
@@ -264,7 +264,7 @@ static void leave_queue(struct packet_world *w, const struct packet *packet)
 
 static uint64_t count_again(const struct packet_world *w, uint32_t number)
 {
-    const struct tcp_connection *of = w->ends[number].tcp;
+    const struct tcp_connection *of = w->hosts.ends[number].tcp;
     uint64_t again = 0;
     for (uint32_t i = 0; of && number == of->end && i < of->sockets; i++)
         again += of->socket[i].s.again;
@@ -273,7 +273,7 @@ static uint64_t count_again(const struct packet_world *w, uint32_t number)
 
 static uint64_t count_fresh(const struct packet_world *w, uint32_t number)
 {
-    const struct tcp_connection *of = w->ends[number].tcp;
+    const struct tcp_connection *of = w->hosts.ends[number].tcp;
     uint64_t fresh = 0;
     for (uint32_t i = 0; of && i < of->sockets; i++)
         fresh += of->socket[i].r.fresh;
@@ -289,11 +289,12 @@ static void init_socket(struct packet_world *w, struct tcp_connection *of, uint3
     socket->of = of;
     socket->number = (uint8_t)number;
     tcp_cc_begin(&s->cc, of->congestion, of->mss, w->now_ns, virtual_draw(&w->random));
-    s->timeout_ns = TCP_FIRST_TIMEOUT_NS;
-    s->least_rtt_ns = HARP_NEVER;
+    s->rtt.rto_ns = TCP_FIRST_TIMEOUT_NS;
+    s->rtt.min_ns = HARP_NEVER;
     s->rack.steps = 1;
-    s->undo_left = -1;
-    s->timeout_at_ns = s->probe_at_ns = s->reorder_at_ns = s->pace_at_ns = HARP_NEVER;
+    s->recovery.undo_left = -1;
+    s->timers.rto_at_ns = s->timers.probe_at_ns = s->timers.reorder_at_ns = s->timers.pace_at_ns =
+        HARP_NEVER;
     socket->r.ack_at_ns = HARP_NEVER;
     socket->r.edge = TCP_RECEIVE_WINDOW;
     socket->r.quick = TCP_QUICK_ACKS;
@@ -301,9 +302,9 @@ static void init_socket(struct packet_world *w, struct tcp_connection *of, uint3
 
 static struct tcp_connection *make_connection(struct packet_world *w, uint32_t number)
 {
-    struct channel *channel = &w->channels[number];
+    struct channel *channel = &w->channels.all[number];
     uint32_t end = 2 * (uint32_t)channel->connection;
-    const struct packet_tcp *settings = &w->tcp[w->ends[end].settings];
+    const struct packet_tcp *settings = &w->hosts.tcp[w->hosts.ends[end].settings];
     uint32_t sockets = (uint32_t)settings->sockets;
     struct tcp_connection *of = zeroed_array(1, sizeof *of + sockets * sizeof of->socket[0]);
     of->end = end;
@@ -320,7 +321,7 @@ static struct tcp_connection *make_connection(struct packet_world *w, uint32_t n
 static void connect_sockets(struct packet_world *w, uint32_t number)
 {
     struct tcp_connection *of = make_connection(w, number);
-    w->ends[of->end].tcp = w->ends[of->end + 1].tcp = of;
+    w->hosts.ends[of->end].tcp = w->hosts.ends[of->end + 1].tcp = of;
     for (uint32_t i = 0; i < of->sockets; i++)
         open_socket(w, &of->socket[i]);
     wake_at(w, of->end, tcp_deadline_ns(&of->socket[0].s));
@@ -330,7 +331,7 @@ static void connect_sockets(struct packet_world *w, uint32_t number)
 static void free_connection(struct tcp_connection *of)
 {
     for (uint32_t i = 0; i < of->sockets; i++) {
-        free(of->socket[i].s.sent);
+        free(of->socket[i].s.scoreboard.sent);
         free(of->socket[i].r.early);
     }
     free(of);
@@ -339,21 +340,21 @@ static void free_connection(struct tcp_connection *of)
 /* Segments that are still on their way will find nobody. */
 static void disconnect_sockets(struct packet_world *w, uint32_t number)
 {
-    struct channel *channel = &w->channels[number];
+    struct channel *channel = &w->channels.all[number];
     struct tcp_connection *of = open_connection(w, number);
     channel->fresh += count_fresh(w, of->end + 1);
     channel->posted = (uint8_t)w->config.slots;
     w->counts.again += count_again(w, of->end);
     for (uint32_t end = of->end; end < of->end + 2; end++) {
-        w->ends[end].tcp = NULL;
-        w->ends[end].wake_ns = HARP_NEVER;
+        w->hosts.ends[end].tcp = NULL;
+        w->hosts.ends[end].wake_ns = HARP_NEVER;
     }
     free_connection(of);
 }
 
 static void free_sockets(struct packet_world *w, uint32_t number)
 {
-    struct tcp_connection *of = w->ends[number].tcp;
+    struct tcp_connection *of = w->hosts.ends[number].tcp;
     if (of && number != of->end) /* its other end frees what both have */
         free_connection(of);
 }
@@ -376,12 +377,12 @@ static const struct end_ops tcp_ops = {.drive = drive_end,
 /* Where settings stand that many connections have. */
 static uint32_t find_settings(struct packet_world *w, const struct packet_tcp *wanted)
 {
-    for (size_t i = w->tcp_n; i-- > 0;)
-        if (memcmp(&w->tcp[i], wanted, sizeof *wanted) == 0)
+    for (size_t i = w->hosts.tcp_n; i-- > 0;)
+        if (memcmp(&w->hosts.tcp[i], wanted, sizeof *wanted) == 0)
             return (uint32_t)i;
-    w->tcp = grow_array(w->tcp, w->tcp_n, &w->tcp_room, sizeof *w->tcp);
-    w->tcp[w->tcp_n] = *wanted;
-    return (uint32_t)w->tcp_n++;
+    GROW_ARRAY(w->hosts.tcp);
+    w->hosts.tcp[w->hosts.tcp_n] = *wanted;
+    return (uint32_t)w->hosts.tcp_n++;
 }
 
 int32_t packet_add_tcp(packet_world *w, const struct packet_end *from, const struct packet_end *to,

@@ -82,7 +82,7 @@ static bool keep_early(struct tcp_receiver *r, uint64_t from, uint64_t to)
         return false;
     }
     if (at == r->early_n || to < range->from) {
-        r->early = grow_array(r->early, r->early_n, &r->early_room, sizeof *r->early);
+        GROW_ARRAY(r->early);
         memmove(&r->early[at + 1], &r->early[at], (r->early_n++ - at) * sizeof *r->early);
         r->early[at] = (struct tcp_range){from, to, ++r->touches};
         return true;

@@ -10,8 +10,8 @@ static void emit_segment(struct packet_world *w, const struct tcp_socket *socket
                          const struct tcp_segment *segment, uint32_t payload, uint64_t at_ns)
 {
     uint32_t taken = take_packet(w);
-    const struct end *end = &w->ends[number];
-    struct packet *packet = &w->packets[taken];
+    const struct end *end = &w->hosts.ends[number];
+    struct packet *packet = &w->pool.packets[taken];
     uint32_t options = segment->sacks ? 4 + 8 * segment->sacks : 0;
     packet->tcp = *segment;
     packet->path = socket->number;
@@ -19,8 +19,8 @@ static void emit_segment(struct packet_world *w, const struct tcp_socket *socket
     packet->marked = false;
     packet->can_mark = payload && socket->of->congestion == TCP_DCTCP;
     packet->end = number ^ 1;
-    packet->hop = w->first_hops[end->routes + socket->number] + 1;
-    packet->link = w->hops[packet->hop - 1];
+    packet->hop = w->hosts.first_hops[end->routes + socket->number] + 1;
+    packet->link = w->fabric.hops[packet->hop - 1];
     packet->payload = payload;
     packet->bytes = (uint32_t)harp_max(socket->of->headers + options + payload, ETHERNET_LEAST);
     packet->process = payload ? end->process : NOBODY;
@@ -47,34 +47,34 @@ void tcp_drive_soon(struct packet_world *w, struct tcp_socket *socket)
 
 void tcp_arm_timeout(struct tcp_sender *s, uint64_t now_ns)
 {
-    uint64_t wait_ns = harp_min(s->timeout_ns << s->backoff, TCP_MOST_TIMEOUT_NS);
-    s->timeout_at_ns = now_ns + wait_ns;
+    uint64_t wait_ns = harp_min(s->rtt.rto_ns << s->rtt.backoff, TCP_MOST_TIMEOUT_NS);
+    s->timers.rto_at_ns = now_ns + wait_ns;
 }
 
 void tcp_arm_probe(struct tcp_sender *s, uint64_t now_ns)
 {
-    s->probe_at_ns = HARP_NEVER;
-    if (s->state != TCP_OPEN || s->sacked_n || s->probe_end || !s->smoothed_ns)
+    s->timers.probe_at_ns = HARP_NEVER;
+    if (s->state != TCP_OPEN || s->scoreboard.sacked_n || s->tlp.end_seq || !s->rtt.srtt_ns)
         return;
-    uint64_t more_ns = s->sent_n == 1 ? TCP_LEAST_TIMEOUT_NS : TCP_TIMER_SLACK_NS;
-    s->probe_at_ns = now_ns + harp_min(2 * s->smoothed_ns + more_ns, s->timeout_ns);
+    uint64_t more_ns = s->scoreboard.sent_n == 1 ? TCP_LEAST_TIMEOUT_NS : TCP_TIMER_SLACK_NS;
+    s->timers.probe_at_ns = now_ns + harp_min(2 * s->rtt.srtt_ns + more_ns, s->rtt.rto_ns);
 }
 
 /* ---- how much */
 
 static struct tcp_sent *append_sent(struct tcp_sender *s)
 {
-    if (s->sent_n == s->sent_room) {
-        uint32_t room = s->sent_room ? 2 * s->sent_room : 64;
+    if (s->scoreboard.sent_n == s->scoreboard.sent_room) {
+        uint32_t room = s->scoreboard.sent_room ? 2 * s->scoreboard.sent_room : 64;
         struct tcp_sent *ring = zeroed_array(room, sizeof *ring);
-        for (uint32_t i = 0; i < s->sent_n; i++)
+        for (uint32_t i = 0; i < s->scoreboard.sent_n; i++)
             ring[i] = *sent_at(s, i);
-        free(s->sent);
-        s->sent = ring;
-        s->sent_room = room;
-        s->sent_first = 0;
+        free(s->scoreboard.sent);
+        s->scoreboard.sent = ring;
+        s->scoreboard.sent_room = room;
+        s->scoreboard.sent_first = 0;
     }
-    return sent_at(s, s->sent_n++);
+    return sent_at(s, s->scoreboard.sent_n++);
 }
 
 /* Bytes that leave together: a millisecond's pace, and more on short round trips
@@ -82,7 +82,7 @@ static struct tcp_sent *append_sent(struct tcp_sender *s)
 static uint32_t burst_segments(const struct tcp_socket *socket)
 {
     const struct tcp_sender *s = &socket->s;
-    uint64_t shift = s->least_rtt_ns / TCP_US >> TCP_BURST_RTT_SHIFT;
+    uint64_t shift = s->rtt.min_ns / TCP_US >> TCP_BURST_RTT_SHIFT;
     uint64_t bytes = s->cc.pace >> 10;
     if (shift < 32)
         bytes += TCP_BURST_BYTES >> shift;
@@ -116,23 +116,24 @@ static bool should_defer(const struct tcp_socket *socket, uint64_t room, uint64_
 static void note_sent(struct packet_world *w, struct tcp_sender *s, struct tcp_sent *sent)
 {
     sent->sent_ns = w->now_ns;
-    sent->first_ns = s->first_ns;
-    sent->delivered_ns = s->delivered_ns;
-    sent->delivered = s->delivered;
-    if (s->limited_until)
+    sent->first_ns = s->rate.first_ns;
+    sent->delivered_ns = s->rate.delivered_ns;
+    sent->delivered = s->rate.delivered;
+    if (s->rate.limited_until)
         sent->flags |= TCP_LIMITED;
     if (s->state == TCP_RECOVERING || s->state == TCP_REDUCING)
-        s->prr_sent++;
+        s->recovery.prr_out++;
 }
 
 static void note_burst(struct packet_world *w, struct tcp_sender *s, uint64_t bytes)
 {
     if (s->cc.is_paced && s->cc.pace)
-        s->pace_at_ns = harp_max(s->pace_at_ns == HARP_NEVER ? 0 : s->pace_at_ns, w->now_ns) +
-                        bytes * NS_PER_S / s->cc.pace;
-    s->last_sent_ns = w->now_ns;
-    s->most_in_flight = (uint32_t)harp_max(s->most_in_flight, tcp_in_flight(s));
-    if (s->timeout_at_ns == HARP_NEVER)
+        s->timers.pace_at_ns =
+            harp_max(s->timers.pace_at_ns == HARP_NEVER ? 0 : s->timers.pace_at_ns, w->now_ns) +
+            bytes * NS_PER_S / s->cc.pace;
+    s->usage.last_sent_ns = w->now_ns;
+    s->usage.most_in_flight = (uint32_t)harp_max(s->usage.most_in_flight, tcp_in_flight(s));
+    if (s->timers.rto_at_ns == HARP_NEVER)
         tcp_arm_timeout(s, w->now_ns);
 }
 
@@ -144,7 +145,7 @@ static uint64_t emit_burst(struct packet_world *w, struct tcp_socket *socket, ui
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < n; i++)
         bytes += sent_at(&socket->s, first + i)->length;
-    uint64_t at_ns = pass_chain(w, (uint32_t)w->ends[end].send_chain, bytes);
+    uint64_t at_ns = pass_chain(w, (uint32_t)w->hosts.ends[end].send_chain, bytes);
     socket->s.queued_bytes += bytes;
     for (uint32_t i = 0; i < n; i++) {
         const struct tcp_sent *sent = sent_at(&socket->s, first + i);
@@ -158,11 +159,11 @@ static uint64_t emit_burst(struct packet_world *w, struct tcp_socket *socket, ui
 static void mark_resent(struct packet_world *w, struct tcp_sender *s, struct tcp_sent *sent)
 {
     sent->flags |= TCP_RESENT | TCP_WAS_RESENT;
-    s->resent_n++;
+    s->scoreboard.resent_n++;
     s->again++;
-    s->resent_end = harp_max(s->resent_end, sent->seq + sent->length);
-    if (s->undo_left >= 0)
-        s->undo_left++;
+    s->scoreboard.resent_end = harp_max(s->scoreboard.resent_end, sent->seq + sent->length);
+    if (s->recovery.undo_left >= 0)
+        s->recovery.undo_left++;
     note_sent(w, s, sent);
 }
 
@@ -171,13 +172,13 @@ static bool send_lost(struct packet_world *w, struct tcp_socket *socket, uint32_
                       uint64_t *busy_ns)
 {
     struct tcp_sender *s = &socket->s;
-    if (s->lost_n == s->resent_n)
+    if (s->scoreboard.lost_n == s->scoreboard.resent_n)
         return false;
     uint32_t first = 0, n = 0;
     while ((sent_at(s, first)->flags & (TCP_LOST | TCP_RESENT)) != TCP_LOST)
         first++;
     quota = (uint32_t)harp_min(quota, burst_segments(socket));
-    while (n < quota && first + n < s->sent_n &&
+    while (n < quota && first + n < s->scoreboard.sent_n &&
            (sent_at(s, first + n)->flags & (TCP_LOST | TCP_RESENT)) == TCP_LOST)
         mark_resent(w, s, sent_at(s, first + n++));
     *busy_ns = harp_max(*busy_ns, emit_burst(w, socket, first, n));
@@ -188,9 +189,9 @@ static void send_new(struct packet_world *w, struct tcp_socket *socket, uint64_t
                      uint64_t *busy_ns)
 {
     struct tcp_sender *s = &socket->s;
-    uint32_t first = s->sent_n;
+    uint32_t first = s->scoreboard.sent_n;
     if (!first) /* rates count from here */
-        s->first_ns = s->delivered_ns = w->now_ns;
+        s->rate.first_ns = s->rate.delivered_ns = w->now_ns;
     while (bytes) {
         uint32_t length = (uint32_t)harp_min(bytes, socket->of->mss);
         struct tcp_sent *sent = append_sent(s);
@@ -200,7 +201,7 @@ static void send_new(struct packet_world *w, struct tcp_socket *socket, uint64_t
         bytes -= length;
         note_sent(w, s, sent);
     }
-    *busy_ns = harp_max(*busy_ns, emit_burst(w, socket, first, s->sent_n - first));
+    *busy_ns = harp_max(*busy_ns, emit_burst(w, socket, first, s->scoreboard.sent_n - first));
     tcp_arm_probe(s, w->now_ns);
 }
 
@@ -223,16 +224,17 @@ static uint64_t new_bytes(struct tcp_socket *socket, uint32_t quota)
 
 static void resume_after_pause(struct packet_world *w, struct tcp_sender *s)
 {
-    if (s->sent_n || s->written == s->next || !s->last_sent_ns || s->state != TCP_OPEN)
+    if (s->scoreboard.sent_n || s->written == s->next || !s->usage.last_sent_ns ||
+        s->state != TCP_OPEN)
         return;
-    tcp_cc_resumed(&s->cc, w->now_ns, w->now_ns - s->last_sent_ns, s->timeout_ns);
-    s->last_sent_ns = w->now_ns;
+    tcp_cc_resumed(&s->cc, w->now_ns, w->now_ns - s->usage.last_sent_ns, s->rtt.rto_ns);
+    s->usage.last_sent_ns = w->now_ns;
 }
 
 bool tcp_send(struct packet_world *w, struct tcp_socket *socket, uint64_t *busy_ns)
 {
     struct tcp_sender *s = &socket->s;
-    if (s->cc.is_paced && s->pace_at_ns != HARP_NEVER && s->pace_at_ns > w->now_ns)
+    if (s->cc.is_paced && s->timers.pace_at_ns != HARP_NEVER && s->timers.pace_at_ns > w->now_ns)
         return false;
     if (is_queue_full(socket))
         return false;
@@ -240,7 +242,7 @@ bool tcp_send(struct packet_world *w, struct tcp_socket *socket, uint64_t *busy_
     uint32_t in_flight = tcp_in_flight(s);
     uint32_t quota = s->cc.window > in_flight ? s->cc.window - in_flight : 0;
     if (!quota) {
-        s->is_full = true;
+        s->usage.is_full = true;
         return false;
     }
     if (send_lost(w, socket, quota, busy_ns))
@@ -251,32 +253,32 @@ bool tcp_send(struct packet_world *w, struct tcp_socket *socket, uint64_t *busy_
         return true;
     }
     if (s->written != s->next && s->window_end > s->next)
-        s->is_full = true; /* it waits for the window to open further */
-    if (s->written == s->next && s->lost_n <= s->resent_n)
-        s->limited_until = harp_max(s->delivered + in_flight, 1);
+        s->usage.is_full = true; /* it waits for the window to open further */
+    if (s->written == s->next && s->scoreboard.lost_n <= s->scoreboard.resent_n)
+        s->rate.limited_until = harp_max(s->rate.delivered + in_flight, 1);
     return false;
 }
 
 static void resend_last(struct packet_world *w, struct tcp_socket *socket)
 {
     struct tcp_sender *s = &socket->s;
-    struct tcp_sent *sent = sent_at(s, s->sent_n - 1);
+    struct tcp_sent *sent = sent_at(s, s->scoreboard.sent_n - 1);
     sent->flags |= TCP_WAS_RESENT;
     s->again++;
     note_sent(w, s, sent);
-    emit_burst(w, socket, s->sent_n - 1, 1);
+    emit_burst(w, socket, s->scoreboard.sent_n - 1, 1);
 }
 
 void tcp_probe_tail(struct packet_world *w, struct tcp_socket *socket)
 {
     struct tcp_sender *s = &socket->s;
     uint64_t busy_ns = 0, waiting = harp_min(s->written - s->next, socket->of->mss);
-    s->probe_resent = !waiting || s->next + waiting > s->window_end;
-    s->probe_end = s->next + 1; /* not armed again before this is acknowledged */
-    if (!s->probe_resent)
+    s->tlp.is_retrans = !waiting || s->next + waiting > s->window_end;
+    s->tlp.end_seq = s->next + 1; /* not armed again before this is acknowledged */
+    if (!s->tlp.is_retrans)
         send_new(w, socket, waiting, &busy_ns);
     else
         resend_last(w, socket);
-    s->probe_end = s->next;
-    s->probe_at_ns = HARP_NEVER;
+    s->tlp.end_seq = s->next;
+    s->timers.probe_at_ns = HARP_NEVER;
 }

@@ -82,7 +82,7 @@ struct packet {
     uint32_t next;
     uint32_t link;    /* on which it is */
     uint32_t came_by; /* at a switch: the link before that */
-    uint32_t hop;     /* where in `hops` stands what comes next */
+    uint32_t hop;     /* where in fabric.hops stands what comes next */
     uint32_t end;     /* to which it goes */
     uint32_t body;    /* of a control frame, or NO_PACKET */
     uint32_t bytes;   /* on a link */
@@ -123,7 +123,7 @@ struct pfc {
     size_t loop_n, loop_room;
 };
 
-/* Where an entry of `hops` names no link but an endpoint, to which switches spray. */
+/* Where an entry of fabric.hops names no link but an endpoint, to which switches spray. */
 #define SPRAY (UINT32_C(1) << 31)
 
 /* packet_set_paths. */
@@ -219,10 +219,10 @@ struct end {
     uint32_t next_ready;
     uint32_t channel;
     int32_t process, send_chain, receive_chain;
-    uint32_t routes; /* where the first hops of its paths stand in `first_hops` */
+    uint32_t routes; /* where the first hops of its paths stand in hosts.first_hops */
     uint8_t paths;
     bool ready;
-    uint32_t settings;       /* of kernel TCP, in packet_world.tcp */
+    uint32_t settings;       /* of kernel TCP, in hosts.tcp */
     struct path_name *names; /* of each path, or NULL */
 };
 
@@ -284,36 +284,47 @@ struct pipe {
 
 struct run;
 
-struct packet_world {
-    struct packet_config config;
-    struct virtual_wheel events;
-    uint64_t now_ns, random;
-    struct packet_counts counts;
+/* Packets and bodies of frames: those in use, and those given back (packets.c). */
+struct packet_pool {
     struct packet *packets;
     size_t packets_n, packets_room;
-    uint32_t idle_packet;
+    uint32_t idle_packet; /* the first one that nobody uses, or NO_PACKET */
     uint8_t (*bodies)[HARP_BODY_MAX];
     size_t bodies_n, bodies_room;
-    uint32_t *idle_body;
+    uint32_t *idle_bodies;
     size_t idle_bodies_n, idle_bodies_room;
+};
+
+/* Links between hosts and switches, and the routes over them. */
+struct fabric {
     struct link *links;
     size_t links_n, links_room;
-    uint32_t *hops; /* links of all routes, each ended by NO_HOP */
+    bool acks_first; /* at ports of switches */
+    uint32_t *hops;  /* links of all routes, each ended by NO_HOP */
     size_t hops_n, hops_room;
     uint32_t *routes; /* where each begins in `hops` */
     size_t routes_n, routes_room;
-    uint64_t *switch_used; /* bytes that wait in each, or NULL */
-    uint64_t switch_bytes, alpha_q8;
-    int32_t switches;
-    bool acks_first; /* at ports of switches */
-    struct pfc pfc;
     struct shortest_paths paths;
-    struct capture capture;
-    uint64_t *server_free_ps;
+};
+
+/* Buffers of switches, which their ports share (packet_share_buffers). */
+struct shared_buffers {
+    int32_t switches;
+    uint64_t *used; /* bytes that wait in each switch, or NULL */
+    uint64_t bytes, alpha_q8;
+};
+
+/* Servers of hosts, each with a token bucket, and the chains of them that frames pass. */
+struct servers {
+    uint64_t *free_ps;
     struct bucket *buckets; /* one a server */
-    size_t servers_n, servers_room, buckets_room;
+    size_t n, room, buckets_room;
     struct chain *chains;
     size_t chains_n, chains_room;
+};
+
+/* Processes of hosts, and their ends of connections. */
+struct hosts {
     struct process *processes;
     size_t processes_n, processes_room;
     struct end *ends;
@@ -322,22 +333,45 @@ struct packet_world {
     size_t tcp_n, tcp_room;
     uint32_t *first_hops; /* of the paths of all ends */
     size_t first_hops_n, first_hops_room;
-    struct channel *channels;
-    size_t channels_n, channels_room;
+};
+
+/* Channels between processes, what keeps the pieces of busy ones, and the list of idle ones. */
+struct channels {
+    struct channel *all;
+    size_t all_n, all_room;
     struct traffic *traffic;
     size_t traffic_n, traffic_room;
     uint32_t *free_traffic;
     size_t free_traffic_n, free_traffic_room;
-    uint32_t idle_oldest, idle_newest; /* channels */
-    uint32_t idle_n;
+    uint32_t idle_oldest, idle_newest, idle_n;
     struct pipe *pipes;
     size_t pipes_n, pipes_room;
-    struct run **runs;
-    size_t runs_n, runs_room;
-    int32_t *done_runs, *wants; /* runs that are done, and that want a stage */
-    size_t done_runs_n, done_runs_room, wants_n, wants_room;
+};
+
+/* Runs of collectives, and what they and the caller have to hear. */
+struct runs {
+    struct run **all;
+    size_t all_n, all_room;
+    int32_t *done, *wants; /* runs that are done, and that want a stage */
+    size_t done_n, done_room, wants_n, wants_room;
     struct piece_news *news; /* of this event */
     size_t news_n, news_room;
+};
+
+struct packet_world {
+    struct packet_config config;
+    struct virtual_wheel events;
+    uint64_t now_ns, random;
+    struct packet_counts counts;
+    struct packet_pool pool;
+    struct fabric fabric;
+    struct shared_buffers buffers;
+    struct pfc pfc;
+    struct capture capture;
+    struct servers servers;
+    struct hosts hosts;
+    struct channels channels;
+    struct runs runs;
     int32_t which;
     int32_t closed; /* a channel whose connection ended, or NOBODY */
     char why[256];
@@ -354,9 +388,9 @@ static inline void push_event(struct packet_world *w, uint64_t at_ns, enum event
  * event is over, so that no stack is called while it is at work. */
 static inline void note_piece(struct packet_world *w, uint32_t channel, bool arrived)
 {
-    w->channels[channel].coming += arrived;
-    w->news = grow_array(w->news, w->news_n, &w->news_room, sizeof *w->news);
-    w->news[w->news_n++] = (struct piece_news){channel, arrived};
+    w->channels.all[channel].coming += arrived;
+    GROW_ARRAY(w->runs.news);
+    w->runs.news[w->runs.news_n++] = (struct piece_news){channel, arrived};
 }
 
 static inline uint64_t ps_q16(double ps_per_byte)

@@ -89,10 +89,10 @@ static uint64_t rtt_of(const struct world *w, uint32_t flow)
 static uint64_t way_ns(const struct world *w, uint32_t flow, enum bn_ways way)
 {
     const struct bn_scene *s = w->scene;
-    uint64_t longer_ns = w->now_ns >= s->longer_at_ns ? s->longer_ns : 0;
-    if (s->longer == BN_BOTH_WAYS)
+    uint64_t longer_ns = w->now_ns >= s->longer.at_ns ? s->longer.by_ns : 0;
+    if (s->longer.way == BN_BOTH_WAYS)
         longer_ns /= 2;
-    else if (s->longer != way)
+    else if (s->longer.way != way)
         longer_ns = 0;
     return rtt_of(w, flow) / 2 + longer_ns;
 }
@@ -104,8 +104,8 @@ static uint64_t own_clock_ns(const struct world *w, uint32_t number, uint64_t at
     const struct bn_scene *s = w->scene;
     if (!(number & 1))
         return at_ns;
-    int64_t set_ns = s->set_by_ns && at_ns >= s->set_at_ns ? s->set_by_ns : 0;
-    int64_t fast_ns = (int64_t)at_ns / 1000000 * s->fast_ppm;
+    int64_t set_ns = s->clock.set_by_ns && at_ns >= s->clock.set_at_ns ? s->clock.set_by_ns : 0;
+    int64_t fast_ns = (int64_t)at_ns / 1000000 * s->clock.fast_ppm;
     return CLOCK_AHEAD_NS + at_ns + (uint64_t)(fast_ns + set_ns);
 }
 
@@ -145,9 +145,9 @@ static void transmit_super(struct world *w, uint32_t host, uint64_t now_ns,
     bool marked = false;
     size_t counts = data && now_ns >= s->from_ns ? n : 0;
     uint64_t at_ns = now_ns, bytes = n * (HARP_HEADER_BYTES + (uint64_t)frames->header.length);
-    if (virtual_chance(&w->random, s->loss))
+    if (virtual_chance(&w->random, s->line.loss))
         at_ns = HARP_NEVER;
-    else if (!(host & 1) || s->both || s->ring || s->cross_back)
+    else if (!(host & 1) || s->both || s->ring || s->cross.back)
         at_ns = bn_queue_pass(&w->queue, s, host & 1, now_ns, bytes, &marked);
     w->data += counts;
     for (size_t i = 0; i < n; i++) {
@@ -175,7 +175,7 @@ static void cross_send_super(struct world *w, uint32_t number, uint32_t packets)
 {
     struct cross_flow *flow = &w->cross[number];
     bool marked;
-    uint32_t way = w->scene->cross_back;
+    uint32_t way = w->scene->cross.back;
     uint64_t queue_ns = virtual_line_wait_ps(&w->queue.lines[way], w->now_ns) / 1000;
     uint64_t at_ns =
         bn_queue_pass(&w->queue, w->scene, way, w->now_ns, packets * CROSS_BYTES, &marked);
@@ -194,8 +194,8 @@ static void cross_send(struct world *w, uint32_t number)
     const struct bn_scene *s = w->scene;
     struct cross_flow *flow = &w->cross[number];
     uint32_t packets;
-    while ((packets = cross_may_send(flow, w->now_ns, s->cross_supers)) &&
-           !(s->cross_to_ns && w->now_ns > s->cross_to_ns))
+    while ((packets = cross_may_send(flow, w->now_ns, s->cross.supers)) &&
+           !(s->cross.to_ns && w->now_ns > s->cross.to_ns))
         cross_send_super(w, number, packets);
     if (flow->next_ns > w->now_ns && flow->next_ns != w->cross_wake_ns[number]) {
         w->cross_wake_ns[number] = flow->next_ns;
@@ -208,9 +208,9 @@ static void cross_send(struct world *w, uint32_t number)
 static uint64_t cross_sees_ns(struct world *w)
 {
     const struct bn_scene *s = w->scene;
-    if (s->cross_away_ns && w->now_ns >= w->cross_next_ns) {
-        w->cross_back_ns = w->now_ns + virtual_below(&w->random, s->cross_away_ns);
-        w->cross_next_ns = w->cross_back_ns + virtual_below(&w->random, 2 * s->cross_gap_ns);
+    if (s->cross.away_ns && w->now_ns >= w->cross_next_ns) {
+        w->cross_back_ns = w->now_ns + virtual_below(&w->random, s->cross.away_ns);
+        w->cross_next_ns = w->cross_back_ns + virtual_below(&w->random, 2 * s->cross.gap_ns);
     }
     return harp_max(w->now_ns, w->cross_back_ns);
 }
@@ -225,7 +225,7 @@ static void cross_event(struct world *w, uint32_t number, uint32_t flight)
         return;
     }
     if (flight == NO_FLIGHT && !flow->cc.window)
-        cross_begin(flow, w->scene->cross, w->now_ns);
+        cross_begin(flow, w->scene->cross.kind, w->now_ns);
     if (flight != NO_FLIGHT) {
         const struct bn_flight *at = &w->flights[flight];
         (at->marked ? cross_lost : cross_acked)(flow, w->now_ns, &at->cross);
@@ -237,7 +237,7 @@ static void cross_event(struct world *w, uint32_t number, uint32_t flight)
 static uint64_t cross_delivered(const struct world *w)
 {
     uint64_t sum = 0;
-    for (uint32_t i = 0; i < w->scene->cross_flows; i++)
+    for (uint32_t i = 0; i < w->scene->cross.flows; i++)
         sum += w->cross[i].delivered;
     return sum;
 }
@@ -261,11 +261,11 @@ static void wake_at(struct world *w, uint32_t number, uint64_t at_ns)
 static uint64_t stamped_wait_ns(struct world *w, uint32_t number, const struct bn_flight *flight)
 {
     const struct harp_frame *frame = &flight->frame;
-    bool odd = w->scene->odd_ns && !w->odd_done && w->now_ns >= w->scene->odd_at_ns &&
+    bool odd = w->scene->clock.odd_ns && !w->odd_done && w->now_ns >= w->scene->clock.odd_at_ns &&
                !(number & 1) && frame->header.type == HARP_ACK;
     w->odd_done |= odd;
     if (odd)
-        return w->scene->odd_ns;
+        return w->scene->clock.odd_ns;
     return w->scene->sockets ? w->now_ns - flight->came_ns : 0;
 }
 
@@ -448,7 +448,7 @@ static struct bn_result judge_world(struct world *w)
         died += (double)counts.paths_died;
     }
     double frame_bits = 8.0 * (HARP_HEADER_BYTES + w->hosts[0].config.segment);
-    double line_bits = (double)s->rate_mbps / 1000 * (double)(s->to_ns - s->from_ns);
+    double line_bits = (double)s->line.rate_mbps / 1000 * (double)(s->to_ns - s->from_ns);
     if (s->ring) /* a line each way */
         line_bits *= 2;
     struct bn_result r = {
@@ -512,11 +512,11 @@ struct bn_result bn_measure(const struct bn_scene *scene)
     w->scene = scene;
     w->random = scene->seed;
     bn_queue_init(&w->queue, scene);
-    assert(scene->flows <= BN_FLOWS && scene->cross_flows <= BN_CROSS);
+    assert(scene->flows <= BN_FLOWS && scene->cross.flows <= BN_CROSS);
     for (uint32_t h = 0; h < 2 * scene->flows; h++)
         prepare_host(w, h);
-    for (uint32_t i = 0; i < scene->cross_flows; i++)
-        push_event(w, scene->cross_from_ns + i * CROSS_APART_NS, CROSS + i, NO_FLIGHT);
+    for (uint32_t i = 0; i < scene->cross.flows; i++)
+        push_event(w, scene->cross.from_ns + i * CROSS_APART_NS, CROSS + i, NO_FLIGHT);
     run_events(w);
     struct bn_result r = judge_world(w);
     for (uint32_t h = 0; h < 2 * scene->flows; h++)

@@ -40,42 +40,61 @@ struct bn_host {
     uint32_t hiccup_ns;     /* longest hiccup */
 };
 
-struct bn_scene {
-    const char *name;
-    uint32_t flows;
+/* The bottleneck, each way that has one. */
+struct bn_line {
     uint64_t rate_mbps;
     uint64_t buffer_bytes;
     uint64_t
         bucket_bytes;    /* that a shaper lets out at once after as long a rest; 0: a plain line */
-    bool supers;         /* frames of one length that leave a host together are one to it */
     uint64_t mark_bytes; /* queue above which frames are marked; 0: never */
     uint64_t police_bytes; /* depth of the token bucket of a policer without queue; 0: a queue */
-    uint64_t away_ns;      /* the bottleneck does nothing for so long (a card that others use, a */
-    uint64_t open_ns;      /* thread without its core), then works for so long, and so on */
+    uint64_t away_ns;      /* it does nothing for so long (a card that others use, a thread ... */
+    uint64_t open_ns;      /* ... without its core), then works for so long, and so on */
     uint32_t loss;         /* random loss each way, permille */
-    uint64_t rtt_ns;       /* of the empty path, flow 0 */
-    uint64_t rtt_last_ns;  /* of the last flow, the others evenly between; 0: all alike */
-    uint64_t start_ns;     /* when the first flow begins ... */
-    uint64_t stagger_ns;   /* ... and from one's start to the next's */
-    uint64_t longer_at_ns; /* from then on the path is longer, ... */
-    uint64_t longer_ns;    /* ... by this, ... */
-    enum bn_ways longer;   /* ... half of it each way, or all of it one way */
-    int32_t fast_ppm;      /* the receivers' clock runs so much faster than the senders' ... */
-    uint64_t set_at_ns;    /* ... and is set then, ... */
-    int64_t set_by_ns;     /* ... by this; 0: never */
-    uint64_t odd_at_ns;    /* one ACK's time of arrival, from then on, is wrong: too early ... */
-    uint64_t odd_ns;       /* ... by this, as one that was stamped before the clock was set */
+};
+
+/* The path gets longer. */
+struct bn_longer {
+    uint64_t at_ns;   /* from then on, ... */
+    uint64_t by_ns;   /* ... by this, ... */
+    enum bn_ways way; /* ... half of it each way, or all of it one way */
+};
+
+/* The receivers' clock beside the senders', and one time stamp that is wrong. */
+struct bn_clock {
+    int32_t fast_ppm;   /* it runs so much faster ... */
+    uint64_t set_at_ns; /* ... and is set then, ... */
+    int64_t set_by_ns;  /* ... by this; 0: never */
+    uint64_t odd_at_ns; /* one ACK's time of arrival, from then on, is wrong: too early ... */
+    uint64_t odd_ns;    /* ... by this, as one that was stamped before the clock was set */
+};
+
+/* Flows of TCP in the same queue. */
+struct bn_cross {
+    uint32_t flows; /* they begin 100 ms apart */
+    bool supers;    /* with segmentation offload: what is sent at once is dropped at once */
+    enum tcp_cc_kind kind;
+    uint64_t from_ns, to_ns; /* when the first begins, and when all end; 0: never */
+    uint64_t gap_ns;  /* mean time between two moments when a scheduler takes all of them ... */
+    uint64_t away_ns; /* ... off their cores, for so long at the most; 0: never */
+    bool back;        /* their data goes the other way, where ACKs wait behind it */
+};
+
+struct bn_scene {
+    const char *name;
+    uint32_t flows;
+    struct bn_line line;
+    bool supers;          /* frames of one length that leave a host together are one to it */
+    uint64_t rtt_ns;      /* of the empty path, flow 0 */
+    uint64_t rtt_last_ns; /* of the last flow, the others evenly between; 0: all alike */
+    uint64_t start_ns;    /* when the first flow begins ... */
+    uint64_t stagger_ns;  /* ... and from one's start to the next's */
+    struct bn_longer longer;
+    struct bn_clock clock;
     struct bn_host host;
     bool sockets; /* a turn takes what has come on one path, 64 frames at most, as from a socket;
                      and the host knows how long each has waited there */
-    uint32_t cross_flows; /* of TCP, which begin 100 ms apart, ... */
-    bool cross_supers;    /* with segmentation offload: what is sent at once is dropped at once */
-    enum tcp_cc_kind cross;
-    uint64_t cross_from_ns, cross_to_ns; /* ... and all end; 0: never */
-    uint64_t
-        cross_gap_ns; /* mean time between two moments when a scheduler takes all of them ... */
-    uint64_t cross_away_ns; /* ... off their cores, for so long at the most; 0: never */
-    bool cross_back;        /* TCP's data goes the other way, where ACKs wait behind it */
+    struct bn_cross cross;
     uint64_t
         rest_ns; /* senders have nothing to send for so long after each burst of 5.8 MB; 0: never */
     bool both;   /* receivers send as well, through a bottleneck of the same kind */

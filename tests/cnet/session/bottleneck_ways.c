@@ -9,8 +9,8 @@ void test_both_ways(void)
         for (uint32_t flows = 1; flows <= 4; flows *= 4) {
             struct bn_result r = run_scene((struct bn_scene){.name = "both ways",
                                                              .flows = flows,
-                                                             .rate_mbps = 10000,
-                                                             .buffer_bytes = 2000000,
+                                                             .line.rate_mbps = 10000,
+                                                             .line.buffer_bytes = 2000000,
                                                              .rtt_ns = rtt_ns,
                                                              .both = true,
                                                              .to_ns = 200 * MS});
@@ -28,9 +28,9 @@ void test_shapers_both_ways(void)
         uint32_t flows = i & 2 ? 4 : 1;
         struct bn_result r = run_scene((struct bn_scene){.name = "shapers both ways",
                                                          .flows = flows,
-                                                         .rate_mbps = 400,
-                                                         .buffer_bytes = 4 << 20,
-                                                         .bucket_bytes = 64 << 10,
+                                                         .line.rate_mbps = 400,
+                                                         .line.buffer_bytes = 4 << 20,
+                                                         .line.bucket_bytes = 64 << 10,
                                                          .supers = !(i & 4),
                                                          .rest_ns = rest_ns,
                                                          .rtt_ns = 20 * US,
@@ -65,9 +65,9 @@ void test_shapers_of_busy_hosts(void)
     for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
         struct bn_result r = run_scene((struct bn_scene){.name = of[i].name,
                                                          .flows = of[i].flows,
-                                                         .rate_mbps = 400,
-                                                         .buffer_bytes = 4 << 20,
-                                                         .bucket_bytes = 64 << 10,
+                                                         .line.rate_mbps = 400,
+                                                         .line.buffer_bytes = 4 << 20,
+                                                         .line.bucket_bytes = 64 << 10,
                                                          .supers = true,
                                                          .host = of[i].host,
                                                          .rtt_ns = 20 * US,
@@ -92,9 +92,9 @@ void test_shapers_of_robbed_hosts(void)
             struct bn_result r =
                 run_scenes((struct bn_scene){.name = "shapers of robbed hosts, a ring",
                                              .flows = flows,
-                                             .rate_mbps = 400,
-                                             .buffer_bytes = 4 << 20,
-                                             .bucket_bytes = 64 << 10,
+                                             .line.rate_mbps = 400,
+                                             .line.buffer_bytes = 4 << 20,
+                                             .line.bucket_bytes = 64 << 10,
                                              .supers = true,
                                              .host = host,
                                              .rtt_ns = 20 * US,
@@ -111,8 +111,8 @@ static struct bn_scene empty_path(const char *name)
 {
     return (struct bn_scene){.name = name,
                              .flows = 1,
-                             .rate_mbps = 10000,
-                             .buffer_bytes = 2000000,
+                             .line.rate_mbps = 10000,
+                             .line.buffer_bytes = 2000000,
                              .rtt_ns = 100 * US,
                              .from_ns = 600 * MS,
                              .to_ns = 700 * MS};
@@ -126,9 +126,9 @@ void test_clocks(void)
     for (size_t i = 0; i < sizeof fast_ppm / sizeof *fast_ppm; i++) {
         struct bn_scene scene = empty_path("both ways, clocks apart");
         scene.both = true;
-        scene.fast_ppm = fast_ppm[i];
-        scene.set_by_ns = set_by_us[i] * 1000;
-        scene.set_at_ns = 500 * MS;
+        scene.clock.fast_ppm = fast_ppm[i];
+        scene.clock.set_by_ns = set_by_us[i] * 1000;
+        scene.clock.set_at_ns = 500 * MS;
         struct bn_result r = run_scene(scene);
         DEMAND(r.use >= 0.95 && r.lost == 0 && is_bounded(r.queue_ns, 1, 10000));
     }
@@ -139,11 +139,11 @@ void test_loaded_way_back(void)
 {
     for (int32_t fast_ppm = -200; fast_ppm <= 200; fast_ppm += 200) {
         struct bn_scene scene = empty_path("ACKs behind CUBIC");
-        scene.buffer_bytes = 1000000;
-        scene.fast_ppm = fast_ppm;
-        scene.cross = TCP_CUBIC;
-        scene.cross_flows = 2;
-        scene.cross_back = true;
+        scene.line.buffer_bytes = 1000000;
+        scene.clock.fast_ppm = fast_ppm;
+        scene.cross.kind = TCP_CUBIC;
+        scene.cross.flows = 2;
+        scene.cross.back = true;
         scene.to_ns = 1500 * MS;
         DEMAND(run_scene(scene).use >= 0.6);
     }
@@ -158,8 +158,8 @@ void test_ways_differ(void)
                 struct bn_scene scene =
                     empty_path(loaded ? "one way longer, both loaded" : "one way longer");
                 scene.flows = flows;
-                scene.longer = (enum bn_ways)longer;
-                scene.longer_ns = 300 * US;
+                scene.longer.way = (enum bn_ways)longer;
+                scene.longer.by_ns = 300 * US;
                 scene.both = loaded;
                 scene.from_ns = 100 * MS;
                 scene.to_ns = 200 * MS;
@@ -177,9 +177,9 @@ void test_longer_paths(void)
         for (uint32_t flows = 1; flows <= 4; flows *= 4) {
             struct bn_scene scene = empty_path("a path that gets longer");
             scene.flows = flows;
-            scene.longer_at_ns = 100 * MS;
-            scene.longer_ns = longer_ns[i % 3];
-            scene.longer = (enum bn_ways)(i / 3);
+            scene.longer.at_ns = 100 * MS;
+            scene.longer.by_ns = longer_ns[i % 3];
+            scene.longer.way = (enum bn_ways)(i / 3);
             struct bn_result r = run_scene(scene);
             DEMAND(r.use >= 0.9 && r.jain >= 0.9);
             DEMAND(is_bounded(r.queue_ns, flows, 10000) && r.lost == 0);
@@ -193,8 +193,8 @@ void test_odd_samples(void)
     const uint64_t odd_ns[] = {20 * US, 50 * US, 90 * US, 98 * US, 1 * MS, 1000 * MS};
     for (size_t i = 0; i < sizeof odd_ns / sizeof *odd_ns; i++) {
         struct bn_scene scene = empty_path("one wrong time stamp");
-        scene.odd_at_ns = 100 * MS;
-        scene.odd_ns = odd_ns[i];
+        scene.clock.odd_at_ns = 100 * MS;
+        scene.clock.odd_ns = odd_ns[i];
         struct bn_result r = run_scene(scene);
         DEMAND(r.use >= 0.9 && is_bounded(r.queue_ns, 1, 10000));
     }

@@ -32,7 +32,7 @@ static void print_result(const struct bn_scene *scene, const struct bn_result *r
            "lost %.4f said %.4f found %.4f died %.0f marked %.3f\n",
            scene->name, r->use, r->jain, r->least, r->queue_ns / 1000, r->queue_p99_ns / 1000,
            r->queue_max_ns / 1000, r->again, r->lost, r->said, r->found, r->died, r->marked);
-    if (scene->cross_flows)
+    if (scene->cross.flows)
         printf("%-34s got %.3f\n", "... and the TCP flows", r->cross);
     fflush(stdout);
 }
@@ -77,8 +77,8 @@ static void test_shares(uint32_t flows, uint64_t rate_mbps, uint64_t rtt_ns, uin
              (unsigned long long)rate_mbps);
     struct bn_result r = run_scene((struct bn_scene){.name = name,
                                                      .flows = flows,
-                                                     .rate_mbps = rate_mbps,
-                                                     .buffer_bytes = rate_mbps * 4000 / 8,
+                                                     .line.rate_mbps = rate_mbps,
+                                                     .line.buffer_bytes = rate_mbps * 4000 / 8,
                                                      .rtt_ns = rtt_ns,
                                                      .stagger_ns = stagger_ns,
                                                      .to_ns = to_ns});
@@ -109,8 +109,8 @@ static void test_round_trips_differ(void)
     for (uint32_t flows = 2; flows <= 8; flows *= 4) {
         struct bn_result r = run_scene((struct bn_scene){.name = "round trips of 50 to 500 us",
                                                          .flows = flows,
-                                                         .rate_mbps = 1000,
-                                                         .buffer_bytes = 1000000,
+                                                         .line.rate_mbps = 1000,
+                                                         .line.buffer_bytes = 1000000,
                                                          .rtt_ns = 50 * US,
                                                          .rtt_last_ns = 500 * US,
                                                          .to_ns = 600 * MS});
@@ -122,8 +122,8 @@ static void test_deep_shaper(void)
 {
     struct bn_result r = run_scene((struct bn_scene){.name = "shaper of 1 Gb/s, deep",
                                                      .flows = 1,
-                                                     .rate_mbps = 1000,
-                                                     .buffer_bytes = 10000000,
+                                                     .line.rate_mbps = 1000,
+                                                     .line.buffer_bytes = 10000000,
                                                      .rtt_ns = 60 * US,
                                                      .to_ns = 600 * MS});
     DEMAND(r.use >= 0.97 && r.queue_max_ns <= 2e6);
@@ -135,8 +135,8 @@ static void test_shallow_buffers(void)
         uint64_t rtt_ns = rate == 1000 ? 400 * US : rate == 10000 ? 100 * US : 20 * US;
         struct bn_result r = run_scene((struct bn_scene){.name = "half a round trip of buffer",
                                                          .flows = 1,
-                                                         .rate_mbps = rate,
-                                                         .buffer_bytes = rate * rtt_ns / 16000,
+                                                         .line.rate_mbps = rate,
+                                                         .line.buffer_bytes = rate * rtt_ns / 16000,
                                                          .rtt_ns = rtt_ns,
                                                          .to_ns = 1000 * rtt_ns});
         DEMAND(r.use >= 0.95 && r.again <= 0.03);
@@ -149,10 +149,10 @@ static void test_random_loss(void)
         for (uint32_t flows = 1; flows <= 4; flows *= 4) {
             struct bn_result r = run_scene((struct bn_scene){.name = "lost at random, each way",
                                                              .flows = flows,
-                                                             .rate_mbps = 10000,
-                                                             .buffer_bytes = 2000000,
+                                                             .line.rate_mbps = 10000,
+                                                             .line.buffer_bytes = 2000000,
                                                              .rtt_ns = 100 * US,
-                                                             .loss = loss,
+                                                             .line.loss = loss,
                                                              .to_ns = 200 * MS});
             DEMAND(r.use >= 0.95 && r.jain >= 0.95 && r.again <= 1.5 * loss / 1000);
             DEMAND(fabs(r.said - r.lost) <= 0.0005);
@@ -166,9 +166,9 @@ static void test_policer(void)
             for (uint32_t flows = 1; flows <= 4; flows *= 4) {
                 struct bn_result r = run_scene((struct bn_scene){.name = "policer without a queue",
                                                                  .flows = flows,
-                                                                 .rate_mbps = rate,
-                                                                 .police_bytes = bucket,
-                                                                 .buffer_bytes = 1,
+                                                                 .line.rate_mbps = rate,
+                                                                 .line.police_bytes = bucket,
+                                                                 .line.buffer_bytes = 1,
                                                                  .rtt_ns = 100 * US,
                                                                  .to_ns = 2000000 / rate * MS / 2});
                 DEMAND(r.use >= 0.9 && r.again <= 0.03);
@@ -184,9 +184,9 @@ static void test_policer_of_paths(void)
             struct bn_result r = run_scene((struct bn_scene){.name = "paths behind a policer",
                                                              .flows = 1,
                                                              .paths = paths,
-                                                             .rate_mbps = 1000,
-                                                             .police_bytes = bucket,
-                                                             .buffer_bytes = 1,
+                                                             .line.rate_mbps = 1000,
+                                                             .line.police_bytes = bucket,
+                                                             .line.buffer_bytes = 1,
                                                              .rtt_ns = 100 * US,
                                                              .to_ns = 1000 * MS});
             DEMAND(r.use >= 0.95 && r.again <= 0.035);
@@ -198,9 +198,9 @@ static void test_marks(void)
     for (uint32_t flows = 1; flows <= 16; flows *= 4) {
         struct bn_result r = run_scene((struct bn_scene){.name = "marks above 65 KB",
                                                          .flows = flows,
-                                                         .rate_mbps = 10000,
-                                                         .buffer_bytes = 4000000,
-                                                         .mark_bytes = 65000,
+                                                         .line.rate_mbps = 10000,
+                                                         .line.buffer_bytes = 4000000,
+                                                         .line.mark_bytes = 65000,
                                                          .rtt_ns = 100 * US,
                                                          .to_ns = 200 * MS});
         DEMAND(r.use >= 0.95 && r.jain >= 0.95 && r.lost == 0);
@@ -214,8 +214,8 @@ static void test_tiny_windows(void)
 {
     struct bn_result r = run_scene((struct bn_scene){.name = "64 flows of 15 Mb/s",
                                                      .flows = 64,
-                                                     .rate_mbps = 1000,
-                                                     .buffer_bytes = 2000000,
+                                                     .line.rate_mbps = 1000,
+                                                     .line.buffer_bytes = 2000000,
                                                      .rtt_ns = 20 * US,
                                                      .to_ns = 4000 * MS});
     DEMAND(r.use >= 0.95 && r.jain >= 0.95 && r.least > 0.5);
@@ -243,15 +243,15 @@ static void test_noisy_hosts(void)
     for (size_t h = 0; h < sizeof hosts / sizeof *hosts; h++) {
         struct bn_scene scene = {.name = "noisy hosts",
                                  .flows = 1,
-                                 .rate_mbps = 32000,
-                                 .buffer_bytes = 100000000,
+                                 .line.rate_mbps = 32000,
+                                 .line.buffer_bytes = 100000000,
                                  .rtt_ns = 10 * US,
                                  .host = hosts[h],
                                  .to_ns = 200 * MS};
         struct bn_result r = run_scene(scene);
         struct bn_result widest = run_widest(scene, 1400000);
         DEMAND(r.use >= 0.9 * widest.use);
-        scene.loss = 10; /* by chance, which says nothing about buffers */
+        scene.line.loss = 10; /* by chance, which says nothing about buffers */
         scene.to_ns = 400 * MS;
         DEMAND(run_scene(scene).use >= 0.75 * r.use);
     }
@@ -267,10 +267,10 @@ static void test_stalled_hosts(void)
         uint32_t stall_ns = stalls_ns[i % 3];
         struct bn_result r = run_scene((struct bn_scene){.name = "hosts that stall",
                                                          .flows = 1,
-                                                         .rate_mbps = 32000,
-                                                         .buffer_bytes = 100000000,
+                                                         .line.rate_mbps = 32000,
+                                                         .line.buffer_bytes = 100000000,
                                                          .rtt_ns = 10 * US,
-                                                         .loss = i < 3 ? 0 : 10,
+                                                         .line.loss = i < 3 ? 0 : 10,
                                                          .host = {1000, 3000, stall_ns, stall_ns},
                                                          .to_ns = 1000 * MS});
         DEMAND(r.again <= r.lost + 0.001);
@@ -293,9 +293,9 @@ static void test_crowded_hosts(void)
             struct bn_result r = run_scene((struct bn_scene){.name = "paths of crowded hosts",
                                                              .flows = 1,
                                                              .paths = paths,
-                                                             .rate_mbps = 1000,
-                                                             .buffer_bytes = 4 << 20,
-                                                             .bucket_bytes = 64 << 10,
+                                                             .line.rate_mbps = 1000,
+                                                             .line.buffer_bytes = 4 << 20,
+                                                             .line.bucket_bytes = 64 << 10,
                                                              .supers = true,
                                                              .sockets = true,
                                                              .host = host,
@@ -313,11 +313,11 @@ static void test_turns(void)
     for (size_t i = 0; i < sizeof away_ns / sizeof *away_ns; i++) {
         struct bn_scene scene = {.name = "served in turns",
                                  .flows = 1,
-                                 .rate_mbps = 20000,
-                                 .buffer_bytes = 100000000,
+                                 .line.rate_mbps = 20000,
+                                 .line.buffer_bytes = 100000000,
                                  .rtt_ns = 100 * US,
-                                 .away_ns = away_ns[i],
-                                 .open_ns = 300 * US,
+                                 .line.away_ns = away_ns[i],
+                                 .line.open_ns = 300 * US,
                                  .to_ns = 2000 * MS};
         struct bn_result r = run_scene(scene);
         struct bn_result widest = run_widest(scene, 2800000);
@@ -331,8 +331,8 @@ static void test_slow_hosts(void)
     for (uint32_t flows = 2; flows <= 8; flows *= 2) {
         struct bn_scene scene = {.name = "connections on one slow core",
                                  .flows = flows,
-                                 .rate_mbps = 100000,
-                                 .buffer_bytes = 100000000,
+                                 .line.rate_mbps = 100000,
+                                 .line.buffer_bytes = 100000000,
                                  .rtt_ns = 20 * US,
                                  .host = {.frame_ns = 500, .turn_ns = 2000},
                                  .shared_hosts = true,
@@ -354,8 +354,8 @@ static void test_incast(void)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct bn_result r = run_scene((struct bn_scene){.name = "incast into a shallow buffer",
                                                          .flows = cases[i].flows,
-                                                         .rate_mbps = cases[i].rate_mbps,
-                                                         .buffer_bytes = cases[i].buffer_bytes,
+                                                         .line.rate_mbps = cases[i].rate_mbps,
+                                                         .line.buffer_bytes = cases[i].buffer_bytes,
                                                          .rtt_ns = 50 * US,
                                                          .from_ns = 50 * MS,
                                                          .to_ns = 150 * MS});
@@ -375,16 +375,17 @@ static void test_beside(enum tcp_cc_kind kind, const char *name)
     } cases[] = {{1000, 1000000, 100 * US, 6000 * MS}, {10000, 2000000, 100 * US, 4000 * MS}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (uint32_t flows = 1; flows <= 4; flows *= 4) {
-            struct bn_result r = run_scene((struct bn_scene){.name = name,
-                                                             .flows = 1,
-                                                             .rate_mbps = cases[i].rate_mbps,
-                                                             .buffer_bytes = cases[i].buffer_bytes,
-                                                             .rtt_ns = cases[i].rtt_ns,
-                                                             .cross = kind,
-                                                             .cross_flows = flows,
-                                                             .cross_supers = kind == TCP_BBR,
-                                                             .cross_from_ns = 50 * MS,
-                                                             .to_ns = cases[i].to_ns});
+            struct bn_result r =
+                run_scene((struct bn_scene){.name = name,
+                                            .flows = 1,
+                                            .line.rate_mbps = cases[i].rate_mbps,
+                                            .line.buffer_bytes = cases[i].buffer_bytes,
+                                            .rtt_ns = cases[i].rtt_ns,
+                                            .cross.kind = kind,
+                                            .cross.flows = flows,
+                                            .cross.supers = kind == TCP_BBR,
+                                            .cross.from_ns = 50 * MS,
+                                            .to_ns = cases[i].to_ns});
             double least = kind == TCP_CUBIC ? 0.35 : flows > 1 ? 0.1 : 0.15;
             DEMAND(r.use >= least / (flows + 1));
             DEMAND(r.use + r.cross >= 0.9);
@@ -400,17 +401,17 @@ static void test_beside_pausing_tcp(void)
     for (uint32_t flows = 1; flows <= 4; flows *= 4) {
         struct bn_result r = run_scenes((struct bn_scene){.name = "beside CUBIC that pauses",
                                                           .flows = 1,
-                                                          .rate_mbps = 1000,
-                                                          .buffer_bytes = 1000000,
+                                                          .line.rate_mbps = 1000,
+                                                          .line.buffer_bytes = 1000000,
                                                           .rtt_ns = 30 * US,
                                                           .start_ns = 1000 * MS,
                                                           .host = {300, 2000, 5 * MS, 4 * MS},
-                                                          .cross = TCP_CUBIC,
-                                                          .cross_flows = flows,
-                                                          .cross_supers = true,
-                                                          .cross_from_ns = 10 * MS,
-                                                          .cross_gap_ns = 40 * MS,
-                                                          .cross_away_ns = 10 * MS,
+                                                          .cross.kind = TCP_CUBIC,
+                                                          .cross.flows = flows,
+                                                          .cross.supers = true,
+                                                          .cross.from_ns = 10 * MS,
+                                                          .cross.gap_ns = 40 * MS,
+                                                          .cross.away_ns = 10 * MS,
                                                           .to_ns = 8000 * MS},
                                         PAUSING_RUNS);
         DEMAND(r.use + r.cross >= 0.9);
@@ -424,13 +425,13 @@ static void test_left_alone(void)
     for (uint32_t flows = 1; flows <= 4; flows *= 4) {
         struct bn_result r = run_scene((struct bn_scene){.name = "CUBIC has left",
                                                          .flows = flows,
-                                                         .rate_mbps = 10000,
-                                                         .buffer_bytes = 2000000,
+                                                         .line.rate_mbps = 10000,
+                                                         .line.buffer_bytes = 2000000,
                                                          .rtt_ns = 100 * US,
-                                                         .cross = TCP_CUBIC,
-                                                         .cross_flows = 1,
-                                                         .cross_from_ns = 50 * MS,
-                                                         .cross_to_ns = 1000 * MS,
+                                                         .cross.kind = TCP_CUBIC,
+                                                         .cross.flows = 1,
+                                                         .cross.from_ns = 50 * MS,
+                                                         .cross.to_ns = 1000 * MS,
                                                          .from_ns = 1500 * MS,
                                                          .to_ns = 1700 * MS});
         DEMAND(r.use >= 0.9 && r.cross == 0);

@@ -32,80 +32,81 @@ static void fill_bytes(const struct dst_side *side, uint32_t m, uint32_t at, uin
 
 static void on_sent(struct dst_side *side, const struct harp_completion *done)
 {
-    uint32_t m = side->reported_sent++;
-    DST_CHECK(m < side->sent, "sent what was not to be sent", m, side->sent);
+    uint32_t m = side->app.reported_sent++;
+    DST_CHECK(m < side->app.sent, "sent what was not to be sent", m, side->app.sent);
     DST_CHECK(done->context == m && done->message == m, "sent out of order", done->context, m);
-    DST_CHECK(done->size == side->out->size[m], "sent with another size", done->size, m);
-    free(side->out_buffer[m]);
-    side->out_buffer[m] = NULL;
+    DST_CHECK(done->size == side->app.out->size[m], "sent with another size", done->size, m);
+    free(side->app.out_buffer[m]);
+    side->app.out_buffer[m] = NULL;
 }
 
 static void on_received(struct dst_side *side, const struct harp_completion *done)
 {
-    uint32_t m = side->received++;
-    DST_CHECK(!side->closed || side->left, "received after the end what was not left", m, 0);
-    side->left -= side->closed;
-    if (side->in->stream_frames ? m >= DST_MESSAGES : !side->trusts && m >= side->posted)
+    uint32_t m = side->app.received++;
+    DST_CHECK(!side->app.closed || side->app.left, "received after the end what was not left", m,
+              0);
+    side->app.left -= side->app.closed;
+    if (side->app.in->stream_frames ? m >= DST_MESSAGES : !side->trusts && m >= side->app.posted)
         return;
-    uint32_t size = side->in->size[m];
+    uint32_t size = side->app.in->size[m];
     DST_CHECK(done->message == m, "received out of order", done->message, m);
-    if (side->in->stream_frames) {
-        DST_CHECK(!side->trusts || side->chunk_bytes[m] == size, "received before all of it came",
-                  m, side->chunk_bytes[m]);
+    if (side->app.in->stream_frames) {
+        DST_CHECK(!side->trusts || side->app.chunk_bytes[m] == size,
+                  "received before all of it came", m, side->app.chunk_bytes[m]);
         return;
     }
     DST_CHECK(done->context == m, "received out of order", done->context, m);
     DST_CHECK(done->size == size || !side->trusts, "received with another size", done->size, m);
-    check_bytes(side, m, 0, side->in_buffer[m], done->size);
-    free(side->in_buffer[m]);
-    side->in_buffer[m] = NULL;
+    check_bytes(side, m, 0, side->app.in_buffer[m], done->size);
+    free(side->app.in_buffer[m]);
+    side->app.in_buffer[m] = NULL;
 }
 
 static void on_chunk(struct dst_side *side, const struct harp_completion *done)
 {
-    DST_CHECK(side->lent_n < side->in->stream_frames, "more frames are lent than there are",
-              side->lent_n, side->in->stream_frames);
-    side->lent[side->lent_n++] = (struct dst_lent){.message = done->message,
-                                                   .offset = done->offset,
-                                                   .size = done->size,
-                                                   .frame = done->frame,
-                                                   .bytes = done->bytes};
-    side->return_ns =
-        harp_min(side->return_ns, now_of(side) + virtual_below(&side->random, side->in->hold_ns));
+    DST_CHECK(side->app.lent_n < side->app.in->stream_frames, "more frames are lent than there are",
+              side->app.lent_n, side->app.in->stream_frames);
+    side->app.lent[side->app.lent_n++] = (struct dst_lent){.message = done->message,
+                                                           .offset = done->offset,
+                                                           .size = done->size,
+                                                           .frame = done->frame,
+                                                           .bytes = done->bytes};
+    side->app.return_ns = harp_min(
+        side->app.return_ns, now_of(side) + virtual_below(&side->random, side->app.in->hold_ns));
     if (!side->trusts)
         return;
     uint32_t m = done->message;
-    DST_CHECK(m < side->in->n && m >= side->received, "a chunk of a message that is through", m,
-              side->received);
-    if (!side->chunk_map[m])
-        side->chunk_map[m] = calloc(side->in->size[m] / HARP_CHUNK_ALIGN + 1, 1);
-    uint8_t *seen = &side->chunk_map[m][done->offset / HARP_CHUNK_ALIGN];
+    DST_CHECK(m < side->app.in->n && m >= side->app.received,
+              "a chunk of a message that is through", m, side->app.received);
+    if (!side->app.chunk_map[m])
+        side->app.chunk_map[m] = calloc(side->app.in->size[m] / HARP_CHUNK_ALIGN + 1, 1);
+    uint8_t *seen = &side->app.chunk_map[m][done->offset / HARP_CHUNK_ALIGN];
     DST_CHECK(!*seen, "a chunk came twice", m, done->offset);
     *seen = 1;
-    side->chunk_bytes[m] += done->size;
+    side->app.chunk_bytes[m] += done->size;
 }
 
 /* An end that was done had heard that all it reported as sent was there. */
 static void on_closed(struct dst_side *side, const struct harp_completion *done)
 {
     bool whole = done->reason == HARP_REASON_DONE && side->trusts && !side->peer->connection;
-    DST_CHECK(!side->closed, "ended twice", done->reason, side->left);
-    DST_CHECK(!whole || side->received + done->size >= side->peer->reported_sent,
+    DST_CHECK(!side->app.closed, "ended twice", done->reason, side->app.left);
+    DST_CHECK(!whole || side->app.received + done->size >= side->peer->app.reported_sent,
               "what was sent before the end is neither received nor left", done->size,
-              side->peer->reported_sent);
-    side->closed = true;
-    side->reason = done->reason;
-    side->left = done->size;
+              side->peer->app.reported_sent);
+    side->app.closed = true;
+    side->app.reason = done->reason;
+    side->app.left = done->size;
 }
 
 static void take_completion(struct dst_side *side, const struct harp_completion *done)
 {
-    DST_CHECK(!side->closed || done->type == HARP_COMPLETION_RECEIVED,
+    DST_CHECK(!side->app.closed || done->type == HARP_COMPLETION_RECEIVED,
               "a completion after the last one", done->type, 0);
     switch (done->type) {
     case HARP_COMPLETION_CONNECTED:
-        DST_CHECK(!side->connected, "connected twice", 0, 0);
-        side->connected = true;
+        DST_CHECK(!side->app.connected, "connected twice", 0, 0);
+        side->app.connected = true;
         return;
     case HARP_COMPLETION_SENT:
         on_sent(side, done);
@@ -145,12 +146,13 @@ static bool is_unread(uint32_t m)
 /* One after the other of those that are filled: what is written has held its CRC. */
 static void look_early(struct dst_side *side)
 {
-    uint32_t open = side->posted - side->received;
-    uint32_t m = side->received + (open ? side->looks++ % open : 0);
-    if (!open || !side->trusts || is_unread(m) || side->in->size[m] > side->wanted.read_early_most)
+    uint32_t open = side->app.posted - side->app.received;
+    uint32_t m = side->app.received + (open ? side->app.looks++ % open : 0);
+    if (!open || !side->trusts || is_unread(m) ||
+        side->app.in->size[m] > side->wanted.read_early_most)
         return;
-    for (uint32_t i = 0; i < side->in->size[m]; i++) {
-        uint8_t byte = side->in_buffer[m][i];
+    for (uint32_t i = 0; i < side->app.in->size[m]; i++) {
+        uint8_t byte = side->app.in_buffer[m][i];
         DST_CHECK(byte == UNWRITTEN || byte == dst_pattern(!side->number, m, i),
                   "a byte that may be read early is wrong", m, i);
     }
@@ -161,22 +163,24 @@ static void look_early(struct dst_side *side)
 /* Some of the frames, in any order, with what they ought to hold still in them. */
 static void give_back(struct dst_side *side)
 {
-    uint32_t n = 1 + (uint32_t)virtual_below(&side->random, side->lent_n);
+    uint32_t n = 1 + (uint32_t)virtual_below(&side->random, side->app.lent_n);
     for (uint32_t i = 0; i < n; i++) {
-        struct dst_lent *lent = &side->lent[virtual_below(&side->random, side->lent_n)];
+        struct dst_lent *lent = &side->app.lent[virtual_below(&side->random, side->app.lent_n)];
         check_bytes(side, lent->message, lent->offset, lent->bytes, lent->size);
         harp_return(side->connection, &lent->frame, 1);
-        *lent = side->lent[--side->lent_n];
+        *lent = side->app.lent[--side->app.lent_n];
     }
-    side->return_ns =
-        side->lent_n ? now_of(side) + virtual_below(&side->random, side->in->hold_ns) : HARP_NEVER;
+    side->app.return_ns = side->app.lent_n
+                              ? now_of(side) + virtual_below(&side->random, side->app.in->hold_ns)
+                              : HARP_NEVER;
 }
 
 static bool post_buffers(struct dst_side *side)
 {
     bool any = false;
-    while (side->posted < side->in->n && side->posted < side->received + side->in->ahead) {
-        uint32_t m = side->posted, capacity = side->in->size[m] + side->in->slack;
+    while (side->app.posted < side->app.in->n &&
+           side->app.posted < side->app.received + side->app.in->ahead) {
+        uint32_t m = side->app.posted, capacity = side->app.in->size[m] + side->app.in->slack;
         uint8_t *buffer = malloc(capacity ? capacity : 1);
         memset(buffer, UNWRITTEN, capacity);
         if (!(is_unread(m) ? harp_receive_unread : harp_receive)(side->connection, buffer, capacity,
@@ -184,8 +188,8 @@ static bool post_buffers(struct dst_side *side)
             free(buffer);
             return any;
         }
-        side->in_buffer[m] = buffer;
-        side->posted++;
+        side->app.in_buffer[m] = buffer;
+        side->app.posted++;
         any = true;
     }
     return any;
@@ -194,23 +198,24 @@ static bool post_buffers(struct dst_side *side)
 /* From drafts if that is to be, and if the message is not longer than there are. */
 static bool send_drafts(struct dst_side *side, uint32_t m, bool *sent)
 {
-    uint32_t size = side->out->size[m], segment = harp_segment(side->connection);
+    uint32_t size = side->app.out->size[m], segment = harp_segment(side->connection);
     uint32_t need = size ? (size - 1) / segment + 1 : 0;
-    if (!side->out->pieces || need > side->wanted.draft_frames)
+    if (!side->app.out->pieces || need > side->wanted.draft_frames)
         return false;
     *sent = false;
-    if (side->drafts_n < need)
-        side->drafts_n +=
-            harp_drafts(side->connection, side->drafts + side->drafts_n, need - side->drafts_n);
-    if (side->drafts_n < need)
+    if (side->app.drafts_n < need)
+        side->app.drafts_n += harp_drafts(side->connection, side->app.drafts + side->app.drafts_n,
+                                          need - side->app.drafts_n);
+    if (side->app.drafts_n < need)
         return true;
     for (uint32_t i = 0; i < need; i++)
-        fill_bytes(side, m, i * segment, harp_draft_bytes(side->connection, side->drafts[i]),
+        fill_bytes(side, m, i * segment, harp_draft_bytes(side->connection, side->app.drafts[i]),
                    (uint32_t)harp_min(segment, size - i * segment));
-    if (!harp_send_frames(side->connection, side->drafts, size, m))
+    if (!harp_send_frames(side->connection, side->app.drafts, size, m))
         return true;
-    side->drafts_n -= need;
-    memmove(side->drafts, side->drafts + need, side->drafts_n * sizeof *side->drafts);
+    side->app.drafts_n -= need;
+    memmove(side->app.drafts, side->app.drafts + need,
+            side->app.drafts_n * sizeof *side->app.drafts);
     *sent = true;
     return true;
 }
@@ -220,14 +225,14 @@ static bool send_one(struct dst_side *side, uint32_t m)
     bool sent;
     if (send_drafts(side, m, &sent))
         return sent;
-    uint32_t size = side->out->size[m];
+    uint32_t size = side->app.out->size[m];
     uint8_t *buffer = malloc(size ? size : 1);
     fill_bytes(side, m, 0, buffer, size);
     if (!harp_send(side->connection, buffer, size, m)) {
         free(buffer);
         return false;
     }
-    side->out_buffer[m] = buffer;
+    side->app.out_buffer[m] = buffer;
     return true;
 }
 
@@ -237,45 +242,47 @@ bool dst_app_work(struct dst_side *side, uint64_t *wake_ns)
     *wake_ns = HARP_NEVER;
     if (side->is_crowded)
         return side->crowd && dst_crowd_work(side->crowd, side, wake_ns);
-    if (!side->connection && side->listening && !side->closed)
+    if (!side->connection && side->listening && !side->app.closed)
         side->connection = harp_accept(side->listening);
-    if (!side->connection || (side->closed && !side->left))
+    if (!side->connection || (side->app.closed && !side->app.left))
         return false;
-    bool stalled = now_ns >= side->in->stall_from_ns && now_ns < side->in->stall_to_ns;
-    *wake_ns = stalled ? side->in->stall_to_ns : side->return_ns;
-    if (now_ns < side->in->stall_from_ns)
-        *wake_ns = harp_min(*wake_ns, side->in->stall_from_ns);
+    bool stalled = now_ns >= side->app.in->stall_from_ns && now_ns < side->app.in->stall_to_ns;
+    *wake_ns = stalled ? side->app.in->stall_to_ns : side->app.return_ns;
+    if (now_ns < side->app.in->stall_from_ns)
+        *wake_ns = harp_min(*wake_ns, side->app.in->stall_from_ns);
     if (stalled)
         return false;
     bool moved = poll_completions(side);
-    if (side->closed && !side->left)
+    if (side->app.closed && !side->app.left)
         return moved;
-    if (!side->in->stream_frames) {
+    if (!side->app.in->stream_frames) {
         look_early(side);
         moved |= post_buffers(side);
     }
-    if (side->closed)
+    if (side->app.closed)
         return moved;
-    for (; side->connected && side->sent < side->out->n && send_one(side, side->sent); side->sent++)
+    for (;
+         side->app.connected && side->app.sent < side->app.out->n && send_one(side, side->app.sent);
+         side->app.sent++)
         moved = true;
-    if (now_ns >= side->return_ns) {
+    if (now_ns >= side->app.return_ns) {
         give_back(side);
         moved = true;
     }
-    *wake_ns = side->return_ns;
+    *wake_ns = side->app.return_ns;
     return moved;
 }
 
 void dst_app_forget(struct dst_side *side)
 {
     for (uint32_t m = 0; m < DST_MESSAGES; m++) {
-        free(side->out_buffer[m]);
-        free(side->in_buffer[m]);
-        free(side->chunk_map[m]);
+        free(side->app.out_buffer[m]);
+        free(side->app.in_buffer[m]);
+        free(side->app.chunk_map[m]);
     }
-    memset(side->out_buffer, 0, sizeof side->out_buffer);
-    memset(side->in_buffer, 0, sizeof side->in_buffer);
-    memset(side->chunk_map, 0, sizeof side->chunk_map);
-    side->lent_n = side->drafts_n = 0;
-    side->return_ns = HARP_NEVER;
+    memset(side->app.out_buffer, 0, sizeof side->app.out_buffer);
+    memset(side->app.in_buffer, 0, sizeof side->app.in_buffer);
+    memset(side->app.chunk_map, 0, sizeof side->app.chunk_map);
+    side->app.lent_n = side->app.drafts_n = 0;
+    side->app.return_ns = HARP_NEVER;
 }

@@ -99,7 +99,7 @@ void dst_side_let_go(struct dst_side *side)
     if (side->connection)
         harp_connection_close(side->connection);
     side->connection = NULL;
-    side->closed = true; /* and it accepts no other */
+    side->app.closed = true; /* and it accepts no other */
     dst_app_forget(side);
     side->wake_ns = *side->true_ns;
 }
@@ -113,7 +113,7 @@ void dst_side_stop_listening(struct dst_side *side)
 
 bool dst_side_done(const struct dst_side *side)
 {
-    return side->received == side->in->n && side->reported_sent == side->out->n;
+    return side->app.received == side->app.in->n && side->app.reported_sent == side->app.out->n;
 }
 
 bool dst_side_established(const struct dst_side *side)

@@ -15,6 +15,24 @@ struct dst_lent {
 
 struct dst_crowd;
 
+/* The application at an end, while it has a script (app.c). */
+struct dst_side_app {
+    const struct dst_script *out, *in;
+    bool connected, closed;
+    uint32_t reason;
+    uint32_t left; /* to be received after the end */
+    uint32_t sent, reported_sent, posted, received;
+    uint64_t chunk_bytes[DST_MESSAGES];
+    uint8_t *chunk_map[DST_MESSAGES];
+    uint8_t *out_buffer[DST_MESSAGES], *in_buffer[DST_MESSAGES];
+    uint32_t looks; /* into buffers that are read early */
+    struct dst_lent *lent;
+    uint32_t lent_n;
+    uint64_t return_ns;
+    uint32_t *drafts;
+    uint32_t drafts_n;
+};
+
 struct dst_side {
     uint8_t number;          /* 0 connects, 1 listens */
     bool over_tcp;           /* on the product's tcp port (tcp_kernel.h), not a simulated one */
@@ -39,22 +57,7 @@ struct dst_side {
     uint64_t wake_ns;
     /* Listening end, before the connection was made; [1]: of and to strangers, at any time. */
     uint64_t heard_bytes[2], answered_bytes[2];
-
-    /* the application */
-    const struct dst_script *out, *in;
-    bool connected, closed;
-    uint32_t reason;
-    uint32_t left; /* to be received after the end */
-    uint32_t sent, reported_sent, posted, received;
-    uint64_t chunk_bytes[DST_MESSAGES];
-    uint8_t *chunk_map[DST_MESSAGES];
-    uint8_t *out_buffer[DST_MESSAGES], *in_buffer[DST_MESSAGES];
-    uint32_t looks; /* into buffers that are read early */
-    struct dst_lent *lent;
-    uint32_t lent_n;
-    uint64_t return_ns;
-    uint32_t *drafts;
-    uint32_t drafts_n;
+    struct dst_side_app app;
 };
 
 void dst_side_open(struct dst_side *side);

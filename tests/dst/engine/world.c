@@ -91,9 +91,9 @@ static void begin_side(struct world *w, uint8_t number)
     side->link = &w->link;
     side->true_ns = &w->now_ns;
     side->random = virtual_draw(&w->random);
-    side->out = &w->scripts[number];
-    side->in = &w->scripts[!number];
-    side->return_ns = side->wake_ns = HARP_NEVER;
+    side->app.out = &w->scripts[number];
+    side->app.in = &w->scripts[!number];
+    side->app.return_ns = side->wake_ns = HARP_NEVER;
     side->trusts = w->kind != DST_MALICE;
 }
 
@@ -116,12 +116,12 @@ static void draw_side(struct world *w, uint8_t number, uint16_t segment)
     draw_card(w, &side->card, segment);
     configure_side(w, side, segment);
     if (w->kind != DST_CROWD) {
-        side->wanted.stream_frames = side->in->stream_frames;
-        side->wanted.draft_frames = side->out->pieces ? 1 + (uint32_t)draw_below(w, 600) : 0;
+        side->wanted.stream_frames = side->app.in->stream_frames;
+        side->wanted.draft_frames = side->app.out->pieces ? 1 + (uint32_t)draw_below(w, 600) : 0;
     }
     side->config.frames = draw_frames(w, side);
-    side->lent = calloc(side->wanted.stream_frames + 1, sizeof *side->lent);
-    side->drafts = calloc(side->wanted.draft_frames + 1, sizeof *side->drafts);
+    side->app.lent = calloc(side->wanted.stream_frames + 1, sizeof *side->app.lent);
+    side->app.drafts = calloc(side->wanted.draft_frames + 1, sizeof *side->app.drafts);
 }
 
 static enum dst_weather weather_of(enum dst_kind kind)
@@ -203,8 +203,8 @@ static void draw_tcp_side(struct world *w, uint8_t number, uint16_t unit)
     configure_side(w, side, unit);
     side->wanted.crc = draw_chance(w, 500) ? HARP_CRC_ON : HARP_CRC_AUTO;
     side->config.frames = 64;
-    side->lent = calloc(1, sizeof *side->lent);
-    side->drafts = calloc(1, sizeof *side->drafts);
+    side->app.lent = calloc(1, sizeof *side->app.lent);
+    side->app.drafts = calloc(1, sizeof *side->app.drafts);
 }
 
 /* Messages fill from a part of a frame to some dozens of frames, which are 64 KiB long. */
@@ -332,7 +332,7 @@ static bool is_through(const struct world *w)
 
 static bool any_closed(const struct world *w)
 {
-    return w->sides[0].closed || w->sides[1].closed;
+    return w->sides[0].app.closed || w->sides[1].app.closed;
 }
 
 /* Runs -------------------------------------------------------------------------------------- */
@@ -385,16 +385,17 @@ static void run_through(struct world *w)
             stop_ns = w->now_ns + RECOVERY_NS;
         }
     }
-    DST_CHECK(!any_closed(w), "the connection broke", w->sides[0].reason, w->sides[1].reason);
-    DST_CHECK(is_through(w), "no progress after all faults healed", w->sides[0].received,
-              w->sides[1].received);
+    DST_CHECK(!any_closed(w), "the connection broke", w->sides[0].app.reason,
+              w->sides[1].app.reason);
+    DST_CHECK(is_through(w), "no progress after all faults healed", w->sides[0].app.received,
+              w->sides[1].app.received);
 }
 
 static void free_side(struct dst_side *side)
 {
     dst_side_kill(side);
-    free(side->lent);
-    free(side->drafts);
+    free(side->app.lent);
+    free(side->app.drafts);
 }
 
 static void run_restart(struct world *w)
@@ -404,11 +405,11 @@ static void run_restart(struct world *w)
         step_world(w, gone_ns);
     dst_side_kill(&w->sides[1]);
     uint64_t stop_ns = w->now_ns + 2 * DEAD_NS;
-    while (w->now_ns < stop_ns && !w->sides[0].closed)
+    while (w->now_ns < stop_ns && !w->sides[0].app.closed)
         step_world(w, stop_ns);
-    DST_CHECK(w->sides[0].closed, "a gone peer was not noticed", w->now_ns, gone_ns);
-    DST_CHECK(w->sides[0].reason >= HARP_REASON_SILENT, "gone for another reason", 0,
-              w->sides[0].reason);
+    DST_CHECK(w->sides[0].app.closed, "a gone peer was not noticed", w->now_ns, gone_ns);
+    DST_CHECK(w->sides[0].app.reason >= HARP_REASON_SILENT, "gone for another reason", 0,
+              w->sides[0].app.reason);
     free_side(&w->sides[0]);
     free_side(&w->sides[1]);
     if (w->over_tcp)
@@ -424,16 +425,16 @@ static void run_let_go(struct world *w)
     while (w->now_ns < go_ns && !is_through(w))
         step_world(w, go_ns);
     struct dst_side *side = &w->sides[draw_below(w, 2)];
-    bool open = side->connected && side->peer->connection && dst_side_established(side->peer);
+    bool open = side->app.connected && side->peer->connection && dst_side_established(side->peer);
     dst_side_let_go(side);
     uint64_t stop_ns = w->heal_ns + 2 * DEAD_NS;
-    while (open && w->now_ns < stop_ns && !side->peer->closed)
+    while (open && w->now_ns < stop_ns && !side->peer->app.closed)
         step_world(w, stop_ns);
-    DST_CHECK(!open || side->peer->closed, "the other end does not know", side->number, go_ns);
-    for (stop_ns = w->now_ns + DEAD_NS; w->now_ns < stop_ns && side->peer->left;)
+    DST_CHECK(!open || side->peer->app.closed, "the other end does not know", side->number, go_ns);
+    for (stop_ns = w->now_ns + DEAD_NS; w->now_ns < stop_ns && side->peer->app.left;)
         step_world(w, stop_ns);
-    DST_CHECK(!side->peer->left, "messages that were left cannot be received", side->number,
-              side->peer->left);
+    DST_CHECK(!side->peer->app.left, "messages that were left cannot be received", side->number,
+              side->peer->app.left);
 }
 
 static void run_malice(struct world *w)
