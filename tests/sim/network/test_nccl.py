@@ -152,6 +152,13 @@ def test_four_gh200_have_no_switch_that_adds(tmp_path):
     assert nvidias(switched(tmp_path, "GH200 120GB", hosts=1, gpus=8)).choice == "nvls Simple"
 
 
+@pytest.mark.parametrize(("stack", "gigabytes"), [("efa", 11.8), ("efa-no-rdma", 3.76)])
+def test_without_rdma_one_thread_copies_what_it_sends_and_receives(tmp_path, stack, gigabytes):
+    """0.133 ns for each byte of each way."""
+    built = cluster(tmp_path, hosts=2, gpus=1, nic={"rate": "100Gbps"}, scenario={"stack": stack})
+    assert nvidias(built).busbw / 1e9 == pytest.approx(gigabytes, rel=0.02)
+
+
 def test_a_switch_fills_once(tmp_path):
     """64 MiB are eight loops of 64 KiB on 16 channels for each of eight shards."""
     assert filling(64 << 20, 8, 0.85) == pytest.approx(9 / 8)
