@@ -134,7 +134,8 @@ class View:
     """GB/s of one of them."""
     channels: int
     ll128: bool
-    """Whether NCCL trusts LL128 here."""
+    """Whether NCCL trusts LL128 here: between hosts not where bytes pass the CPU (interType in
+    src/graph/tuning.cc), as they do without GPUDirect RDMA (ncclTopoComputePaths in paths.cc)."""
     nvls: float = 0.0
     """Share of a ring's rate that NVLink SHARP reaches inside a host; 0 where there is none."""
     inner: float = 0.0
@@ -159,7 +160,8 @@ class View:
             bps, rings = link.rate, max(1, round(link.rate / _NVLINK_BPS))
             bps /= rings
         trusted = generation == 2 or re.search(r"\b(V100|A100|A800|A30)\b", model) is not None
-        near = hosts == 1 or topology.vpc is None
+        direct = derives_from(scenario.stack, "rdma", topology.stacks, "stacks", StackSet)
+        near = hosts == 1 or (topology.vpc is None and direct)
         switch = _sharp(cluster, group, gpus)
         return cls(len(gpus), hosts, generation, nvlink, rings,
                    _listed(bps / 8e9, generation) if hosts > 1 else bps / 8e9,
@@ -179,11 +181,14 @@ def _enabled(topology: Topology, stack: str, generation: int) -> Enabled | None:
 def _sharp(cluster: Cluster, group: HostGroup, gpus: NDArray[np.int64]) -> float:
     """Share of a ring's rate that NVLink SHARP reaches between these GPUs; 0 where it is not used.
 
-    It needs NVSwitches of Hopper or later and more than one GPU a host; between hosts NCCL took
+    It needs NVSwitches of Hopper or later and more than one GPU a host; four GH200 have none, since
+    six NVLinks join each two of them (De Sensi et al., arXiv 2408.14090). Between hosts NCCL took
     trees where eight GPUs share a NIC (GKE's A3: sim/validation/cases), so a NIC for each is asked.
     """
     counts = np.unique(cluster.host[gpus], return_counts=True)[1]
     if not is_hopper(group) or group.nvlink is None or counts.min() < 2 or np.ptp(counts):
+        return 0.0
+    if re.search(r"\bGH200\b", group.gpus.model) and group.gpus.count <= 4:
         return 0.0
     if len(counts) > 1 and len(np.unique(cluster.endpoint[gpus])) < len(gpus):
         return 0.0

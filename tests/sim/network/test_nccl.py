@@ -84,7 +84,7 @@ def test_of_two_hosts_without_a_rate_a_virtual_nic_counts_as_10_gigabits(tmp_pat
 
 @pytest.mark.parametrize(("model", "more", "trusted"), [
     ("V100", {}, True), ("A100", {}, True), ("A10G", {}, False), ("H100", {}, True),
-    ("V100", {"vpc": {"vnics": 1}}, False)])
+    ("V100", {"vpc": {"vnics": 1}}, False), ("A100", {"scenario": {"stack": "kernel-tcp"}}, False)])
 def test_ll128_is_chosen_where_nccl_trusts_it(tmp_path, model, more, trusted):
     built = cluster(tmp_path, hosts=2, gpus=8, host={
         "gpus": {"count": 8, "model": model, "effective": "1TFLOPS"}}, **more)
@@ -144,6 +144,19 @@ def test_hosts_of_p5_have_all_choices(tmp_path):
     view = View.of(built, scenario, np.arange(built.gpus))
     assert choose(view, "allreduce", 8).protocol is LL
     assert choose(view, "allreduce", 8 << 30).algorithm == "NVLSTree"
+
+
+def test_four_gh200_have_no_switch_that_adds(tmp_path):
+    """Six NVLinks join each two of them."""
+    assert nvidias(switched(tmp_path, "GH200 120GB", hosts=1, gpus=4)).choice == "ring Simple"
+    assert nvidias(switched(tmp_path, "GH200 120GB", hosts=1, gpus=8)).choice == "nvls Simple"
+
+
+@pytest.mark.parametrize(("stack", "gigabytes"), [("efa", 11.8), ("efa-no-rdma", 3.76)])
+def test_without_rdma_one_thread_copies_what_it_sends_and_receives(tmp_path, stack, gigabytes):
+    """0.133 ns for each byte of each way."""
+    built = cluster(tmp_path, hosts=2, gpus=1, nic={"rate": "100Gbps"}, scenario={"stack": stack})
+    assert nvidias(built).busbw / 1e9 == pytest.approx(gigabytes, rel=0.02)
 
 
 def test_a_switch_fills_once(tmp_path):
