@@ -45,8 +45,5 @@ export PATH
 # torch 2.14 leaves files open when it is imported, which is not for us to tell.
 "$venv/bin/python" -m pytest -n auto -m 'not long' \
     -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning \
-    tests/harp/lightcc/test_torch.py tests/harp/lightcc/test_torch_features.py \
-    tests/harp/lightcc/test_torch_failures.py tests/harp/lightcc/test_torch_own.py \
-    tests/harp/lightcc/test_hook.py tests/harp/lightcc/test_staging.py \
-    tests/harp/lightcc/test_tensors.py tests/harp/angelptm/test_engine.py \
+    tests/harp/lightcc/torch tests/harp/lightcc/test_tensors.py tests/harp/angelptm/test_engine.py \
     tests/harp/ttf/embedding tests/harp/ttf/amp

@@ -24,7 +24,6 @@ from harp.lightcc.accelerator import Accelerator
 from harp.lightcc.group import Group
 from harp.lightcc.launch import torch_variables
 from harp.lightcc.settings import LightSettings
-from harp.lightcc.store import PatientStore
 from harp.lightcc.tensors import (
     NO_BYTES,
     all_bytes,
@@ -41,6 +40,7 @@ from harp.lightcc.torch.callbacks import Callbacks, as_in, here
 from harp.lightcc.torch.join import patch_join
 from harp.lightcc.torch.staging import First, Stager
 from harp.lightcc.torch.work import LightWork, StagedWork, join_works, work_of
+from harp.lightcc.torch_store import PatientStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""One rank of test_torch.py, under torchrun's variables; prints what it found."""
+"""One rank of test_backend.py, under torchrun's variables; prints what it found."""
 
 import gc
 import json

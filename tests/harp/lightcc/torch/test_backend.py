@@ -20,7 +20,7 @@ import torch.distributed as dist  # noqa: E402
 from harp.lightcc.torch import PatientStore  # noqa: E402
 
 TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2])
-RANK = Path(__file__).with_name("torch_rank.py")
+RANK = Path(__file__).with_name("rank.py")
 NOTICED_S = 180
 """A tenth of the time after which torch gives up: a dead rank was noticed, not waited for."""
 

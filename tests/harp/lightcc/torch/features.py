@@ -1,6 +1,6 @@
 """Features that torch builds on process groups, over lightcc, with four spawned ranks.
 
-    python -m tests.harp.lightcc.torch_features [NAME ...]
+    python -m tests.harp.lightcc.torch.features [NAME ...]
 
 Each function is a check and runs at every rank; what it compares with was computed by one process
 alone. Prints a line of JSON: by check, its error or "right".

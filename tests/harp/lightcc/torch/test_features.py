@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-PROGRAM = Path(__file__).with_name("torch_features.py")
+PROGRAM = Path(__file__).with_name("features.py")
 PATIENCE_S = 400
 FEATURES = """
     functional_collectives functional_gradients gradients_of_what_ends_late dtensor
