@@ -93,11 +93,11 @@ class LightGroup(dist.ProcessGroup):
 
     def __init__(self, store: Any, rank: int, ranks: int, timeout: timedelta,
                  settings: LightSettings | None = None,
-                 members: Sequence[int] | None = None) -> None:
+                 members: Sequence[int] | None = None, *, is_job: bool = False) -> None:
         super().__init__(rank, ranks)
         self.callbacks = Callbacks(lambda prefix: Group(
             rank, ranks, PatientStore(dist.PrefixStore(prefix, store), timeout),
-            timeout.total_seconds(), settings, members))
+            timeout.total_seconds(), settings, members, is_job=is_job))
         settings = self._group.settings  # for groups made later, when the environment may differ
         self._stager = Stager(Accelerator())
         _warn_of_threads(self._group)
@@ -478,7 +478,8 @@ def _create_group(asked: Any, settings: LightSettings | None) -> LightGroup:
         raise ValueError(f"pg_options is a {type(settings).__name__}; the backend lightcc takes "
                          "harp.lightcc.settings.LightSettings")
     return LightGroup(asked.store, asked.group_rank, asked.group_size, asked.timeout, settings,
-                      asked.global_ranks_in_group or range(asked.group_size))
+                      asked.global_ranks_in_group or range(asked.group_size),
+                      is_job=not asked.global_ranks_in_group)  # so torch marks the default group
 
 
 def register() -> None:

@@ -221,6 +221,17 @@ def test_a_rank_that_was_killed_is_not_waited_for_in_another_group():
         assert answer["sum"] == 6
 
 
+@pytest.mark.parametrize("how", ["ended", "destroyed"])
+def test_a_rank_that_has_left_the_job_is_not_waited_for_in_another_group(how):
+    first, *others = start(RANK, "left_between_groups", 3, HOW=how)
+    answers = answers_of(others)
+    first.communicate(timeout=PATIENCE_S)
+    for answer in answers:
+        assert len(answer["said"]) == 1
+        assert "rank 0 has left the job's first group, and makes no other" in answer["said"][0]
+        assert answer["sum"] == 18
+
+
 def test_shapes_that_differ_are_the_same_error_at_every_rank():
     one, *others = answers_of(start(RANK, "different", 3))
     assert "rank 0 calls allreduce of 9 float32" in one
