@@ -37,6 +37,7 @@ from harp.lightcc.tensors import (
     write,
 )
 from harp.lightcc.torch.callbacks import Callbacks, as_in, here
+from harp.lightcc.torch.eager import eager
 from harp.lightcc.torch.join import patch_join
 from harp.lightcc.torch.staging import First, Stager
 from harp.lightcc.torch.work import LightWork, StagedWork, join_works, work_of
@@ -88,6 +89,7 @@ def _group_call(first: First) -> Callable[[_Method], _Method]:
     return decorate
 
 
+@eager
 class LightGroup(dist.ProcessGroup):
     """A process group of torch over a `Group`."""
 

@@ -14,8 +14,8 @@ pytest.importorskip("torch")
 PROGRAM = Path(__file__).with_name("features.py")
 PATIENCE_S = 400
 FEATURES = """
-    functional_collectives functional_gradients gradients_of_what_ends_late dtensor
-    mesh_of_two_dimensions tensor_parallel
+    functional_collectives functional_gradients gradients_of_what_ends_late compiled_ddp
+    dtensor mesh_of_two_dimensions tensor_parallel
     fsdp1 fsdp2 hybrid_sharded pipelining zero_redundancy_optimizer distributed_checkpoint
     tensors_of_all_kinds sparse_gradients futures uneven_inputs new_groups batches_of_messages
     gradients_in_few_bits two_groups_from_two_threads fork_of_data_loader timeouts abort
