@@ -2,11 +2,13 @@
 
     group.py           a group of ranks and its collectives; failure.py ends it, call_queue.py
                        keeps its calls in order, peers.py has its connections, p2p.py its messages
-    hook.py            averages DDP's gradients: dense, top-k or in few bits
     settings.py        the LIGHT_* variables; policy.py chooses the plan of a call by them
     program.py         a plan on given memory: pieces.py cuts it, mover.py has C move the pieces
     few_bits.py        all-reduce in 8, 4 or 2 bits; few_bits_ring.py the same around a ring
-    torch/             the backend ``lightcc`` of torch.distributed
+    torch/             the backend ``lightcc`` of torch.distributed, DDP's hook and torchft's group;
+                       scripts import these two as ``harp.lightcc.hook`` and ``.torchft``
+    tensors.py         with accelerator.py and torch_store.py the rest that knows torch: Horovod's
+                       API shares it, and must not register the backend, as torch/ does
     horovod/           Horovod's API
     outer/             training that synchronises rarely
 

@@ -136,6 +136,8 @@ class Group:
         settings: the LIGHT_* variables; those of the environment by default.
         members: the numbers of the ranks in the job, if it has others: a group of the same job is
             not made where this one has found that one of them is gone.
+        is_job: whether it is the job's first group, of all ranks, without which a rank makes no
+            other: none is made with a rank that has left it.
 
     Raises the network's error if the other ranks cannot be reached in that time, and GroupError
     where one of them fails before the group is made.
@@ -143,8 +145,8 @@ class Group:
 
     def __init__(self, rank: int, ranks: int, store: Store, timeout_s: float = 1800.0,
                  settings: LightSettings | None = None,
-                 members: Sequence[int] | None = None) -> None:
-        self._members = members
+                 members: Sequence[int] | None = None, *, is_job: bool = False) -> None:
+        self._members, self._is_job = members, is_job
         with telling_others(rank, ranks, store):
             self._make(rank, ranks, store, timeout_s, settings)
         with _listing:
@@ -188,12 +190,18 @@ class Group:
         self._failure.attach(self._p2p, self._mover)
         self._queue.start(self._mover)
 
-    def _find_gone(self) -> int | None:
-        """Give a rank of this group that another group of this process has found to be gone."""
-        gone = {group._members[rank] for group in _all_groups() if group._members is not None
-                for rank in group._p2p.gone}
-        return next((rank for rank, member in enumerate(self._members or ()) if member in gone),
-                    None)
+    def _find_gone(self) -> dict[int, str]:
+        """Give ranks of this group that other groups of this process know not to come, and why."""
+        gone: dict[int, str] = {}
+        for group in _all_groups():
+            if group._members is not None:
+                if group._is_job:
+                    gone |= {group._members[rank]: "has left the job's first group, and makes no "
+                             "other" for rank in list(group._p2p.left)}
+                gone |= {group._members[rank]: "is gone, as another group of this process has found"
+                         for rank in list(group._p2p.gone)}
+        return {rank: gone[member] for rank, member in enumerate(self._members or ())
+                if member in gone}
 
     # ---- Collectives ----
 

@@ -49,7 +49,8 @@ class PointToPoint:
         self._locks = {peer: asyncio.Lock() for peer in channels}
         self._arrived: dict[tuple[int, int], deque[Bytes]] = defaultdict(deque)
         self._receives: list[_Receive] = []
-        self._left: dict[int, str] = {}
+        self.left: dict[int, str] = {}
+        """Ranks that have closed the group, each with the sentence. Any thread may read it."""
         self.gone: set[int] = set()
         """Ranks that ended or were silent for too long, without closing. Any thread may read it."""
         self._ended: str | None = None
@@ -80,8 +81,8 @@ class PointToPoint:
                 return source, came
         if self._ended is not None:  # after this call was begun
             raise GroupError(self._ended)
-        if peer in self._left:
-            raise GroupError(self._left[peer])
+        if peer in self.left:
+            raise GroupError(self.left[peer])
         receive = _Receive(peer, tag)
         self._receives.append(receive)
         return await receive.message
@@ -100,7 +101,7 @@ class PointToPoint:
                     self._failure.take_news(peer, kind, bytes(data).decode(errors="replace"))
         except GroupError as error:
             if isinstance(error.__cause__, Closed):
-                self._left[peer] = str(error)
+                self.left[peer] = str(error)
                 self._fail_receives([receive for receive in self._receives
                                      if receive.peer == peer], str(error))
             else:

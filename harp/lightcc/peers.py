@@ -128,13 +128,13 @@ class Peers:
         store: where the ranks find each other.
         timeout_s: how long the group may take to be made.
         environment: has HARP's variables.
-        find_gone: gives a rank that is known to be gone from elsewhere.
+        find_gone: gives the ranks that are known not to come, each with the reason.
 
     """
 
     def __init__(self, rank: int, ranks: int, store: Store, timeout_s: float,
                  environment: Mapping[str, str] = os.environ,
-                 find_gone: Callable[[], int | None] = lambda: None) -> None:
+                 find_gone: Callable[[], Mapping[int, str]] = dict) -> None:
         self.rank, self.ranks = rank, ranks
         self._store, self._timeout_s = store, timeout_s
         self._heartbeat, self._find_gone = Heartbeat(rank, ranks, store), find_gone
@@ -189,8 +189,9 @@ class Peers:
     async def _look_for_failure(self) -> None:
         while True:
             await asyncio.sleep(look_s(self.ranks))
-            if (gone := self._find_gone()) is not None:
-                raise GroupError(f"rank {gone} is gone, as another group of this process has found")
+            for rank, why in self._find_gone().items():
+                if rank not in self.p2p or rank not in self.pieces:  # else it has made the group
+                    raise GroupError(f"rank {rank} {why}")
             if await self._ask_store(lambda: self._store.has(FAILED_KEY)):
                 why = await self._ask_store(lambda: self._store.get(FAILED_KEY))
                 raise GroupError(why.decode())

@@ -2,38 +2,30 @@
 
 ``harp run`` holds a `StoreServer` and passes its address and a token in HARP_STORE,
 ``HOST:PORT/TOKEN`` (an IPv6 address in brackets); without it torch's TCPStore at MASTER_ADDR and
-MASTER_PORT does the same. Each request has its own connection, with one line of JSON each way, so
-that a ``get`` may wait while others go on. HARP_STORE may also be ``file:PATH``: a file that all
-hosts see and no other job uses.
+MASTER_PORT does the same (`harp.lightcc.torch_store`). Each request has its own connection, with
+one line of JSON each way, so that a ``get`` may wait while others go on. HARP_STORE may also be
+``file:PATH``: a file that all hosts see and no other job uses.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hmac
 import json
-import os
 import secrets
 import socket
 import socketserver
 import threading
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harp.lightcc.launch import read_master
-
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from datetime import timedelta
+    from collections.abc import Mapping
 
     from harp.lightcc.peers import Store
 
 VARIABLE = "HARP_STORE"
 FILE = "file:"
 LINE_BYTES = 1 << 20
-FIRST_PAUSE_S, LAST_PAUSE_S = 0.001, 0.2
-"""Between two looks for a key; each pause is twice the one before."""
 
 
 class MemoryStore:
@@ -180,74 +172,6 @@ class PrefixStore:
         return self._store.has(self._prefix + key)
 
 
-class PatientStore:
-    """A store of torch's that waits as long as a group does.
-
-    It is a copy with a connection of its own: a thread that waits for a store of torch's keeps
-    other threads from using it. When the connection has ended torch is not asked again: it writes
-    pages about each try.
-    """
-
-    def __init__(self, store: Any, timeout: timedelta) -> None:
-        self._given = store  # at the rank that serves the others it is the server
-        self._why_gone = ""
-        with self._naming_holder():
-            self._store, self._timeout_s = store.clone(), timeout.total_seconds()
-
-    def set(self, key: str, value: bytes) -> None:
-        """Set a key for all ranks."""
-        with self._naming_holder():
-            self._store.set(key, value)
-
-    def get(self, key: str) -> bytes:
-        """Wait until the key is set.
-
-        By looks: a wait of torch's that ends without the key writes two lines of warning, and one
-        that does not end keeps the process from ending.
-        """
-        end_s, pause_s = time.monotonic() + self._timeout_s, FIRST_PAUSE_S
-        while not self.has(key):
-            if time.monotonic() > end_s:
-                raise TimeoutError(f"no rank has set {key} in the store within "
-                                   f"{self._timeout_s:g} s")
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, LAST_PAUSE_S)
-        with self._naming_holder():
-            return bytes(self._store.get(key))
-
-    def has(self, key: str) -> bool:
-        """Whether the key is set."""
-        with self._naming_holder():
-            return bool(self._store.check([key]))
-
-    @contextlib.contextmanager
-    def _naming_holder(self) -> Iterator[None]:
-        """Say in one sentence that the connection has ended."""
-        from torch.distributed import DistNetworkError
-
-        if self._why_gone:
-            raise ConnectionError(self._why_gone)
-        try:
-            yield
-        except DistNetworkError:
-            store = self._given
-            while hasattr(store, "underlying_store"):
-                store = store.underlying_store
-            self._why_gone = f"{_holder(store.host, store.port)} is gone"
-            raise ConnectionError(self._why_gone) from None
-
-
-def _holder(host: str, port: int, env: Mapping[str, str] = os.environ) -> str:
-    """Name a TCPStore: rank 0 serves the one at MASTER_PORT unless torchrun does."""
-    if env.get("MASTER_PORT") == str(port) and not _agent_serves(env):
-        return "rank 0, which has the store,"
-    return f"the store at {host}:{port}"
-
-
-def _agent_serves(env: Mapping[str, str]) -> bool:
-    return env.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-
-
 def open_store(env: Mapping[str, str], rank: int, ranks: int, timeout_s: float) -> Store:
     """Give the store that the launcher of this process provides."""
     if ranks == 1:
@@ -257,16 +181,11 @@ def open_store(env: Mapping[str, str], rank: int, ranks: int, timeout_s: float) 
         return StoreClient(named, timeout_s)
     if named:
         _check_file(named)
-    from datetime import timedelta
+    from harp.lightcc.torch_store import open_file, open_master
 
-    from torch.distributed import FileStore, TCPStore
-
-    timeout = timedelta(seconds=timeout_s)
     if named:
-        return PatientStore(FileStore(named.removeprefix(FILE), ranks), timeout)
-    address, port = read_master(env)
-    return PatientStore(TCPStore(address, port, ranks, rank == 0 and not _agent_serves(env),
-                                 timeout, wait_for_workers=False, multi_tenant=True), timeout)
+        return open_file(named.removeprefix(FILE), ranks, timeout_s)
+    return open_master(env, rank, ranks, timeout_s)
 
 
 def _check_file(named: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import operator
 import os
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -40,7 +41,11 @@ class ProcessSet:
     process_set_id: int | None = None
 
     def __init__(self, ranks: Sequence[int] = ()) -> None:
-        self.ranks = sorted(ranks)
+        try:
+            self.ranks = sorted(map(operator.index, ranks))
+        except TypeError:
+            raise TypeError(f"the ranks of a process set are {ranks!r}; allowed are whole "
+                            "numbers, in a list") from None
         self.runtime: Runtime | None = None
 
     def included(self) -> bool:

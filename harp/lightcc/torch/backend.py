@@ -24,7 +24,6 @@ from harp.lightcc.accelerator import Accelerator
 from harp.lightcc.group import Group
 from harp.lightcc.launch import torch_variables
 from harp.lightcc.settings import LightSettings
-from harp.lightcc.store import PatientStore
 from harp.lightcc.tensors import (
     NO_BYTES,
     all_bytes,
@@ -38,9 +37,11 @@ from harp.lightcc.tensors import (
     write,
 )
 from harp.lightcc.torch.callbacks import Callbacks, as_in, here
+from harp.lightcc.torch.eager import eager
 from harp.lightcc.torch.join import patch_join
 from harp.lightcc.torch.staging import First, Stager
 from harp.lightcc.torch.work import LightWork, StagedWork, join_works, work_of
+from harp.lightcc.torch_store import PatientStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -88,16 +89,17 @@ def _group_call(first: First) -> Callable[[_Method], _Method]:
     return decorate
 
 
+@eager
 class LightGroup(dist.ProcessGroup):
     """A process group of torch over a `Group`."""
 
     def __init__(self, store: Any, rank: int, ranks: int, timeout: timedelta,
                  settings: LightSettings | None = None,
-                 members: Sequence[int] | None = None) -> None:
+                 members: Sequence[int] | None = None, *, is_job: bool = False) -> None:
         super().__init__(rank, ranks)
         self.callbacks = Callbacks(lambda prefix: Group(
             rank, ranks, PatientStore(dist.PrefixStore(prefix, store), timeout),
-            timeout.total_seconds(), settings, members))
+            timeout.total_seconds(), settings, members, is_job=is_job))
         settings = self._group.settings  # for groups made later, when the environment may differ
         self._stager = Stager(Accelerator())
         _warn_of_threads(self._group)
@@ -478,7 +480,8 @@ def _create_group(asked: Any, settings: LightSettings | None) -> LightGroup:
         raise ValueError(f"pg_options is a {type(settings).__name__}; the backend lightcc takes "
                          "harp.lightcc.settings.LightSettings")
     return LightGroup(asked.store, asked.group_rank, asked.group_size, asked.timeout, settings,
-                      asked.global_ranks_in_group or range(asked.group_size))
+                      asked.global_ranks_in_group or range(asked.group_size),
+                      is_job=not asked.global_ranks_in_group)  # so torch marks the default group
 
 
 def register() -> None:

@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from harp.lightcc.torch.eager import eager
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -174,6 +176,7 @@ class FailedValue:
     __reduce_ex__ = __str__ = __repr__ = __len__ = __iter__ = __getitem__ = __getattr__ = _raise
 
 
+@eager
 class LightFuture(torch.futures.Future):
     """A future that runs its callbacks on ``lane``, in the order in which they are chained."""
 

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from harp.lightcc.call_queue import OVER
 from harp.lightcc.tensors import nothing
 from harp.lightcc.torch.callbacks import LightFuture
+from harp.lightcc.torch.eager import eager
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -37,6 +38,7 @@ def _call_once(tell: Callable[[Future[Any]], Any]) -> Callable[[Future[Any]], An
     return call
 
 
+@eager
 class LightWork(dist.Work):
     """A work that is over when all ``futures`` are and ``finish`` has been called."""
 
@@ -130,6 +132,7 @@ class LightWork(dist.Work):
             self._torch_future.set_exception(error)
 
 
+@eager
 class DoneWork(LightWork):
     """A work that was over before its call returned."""
 
@@ -151,6 +154,7 @@ def work_of(future: Future[None], results: Tensors) -> LightWork:
     return DoneWork(results) if future is OVER else LightWork([future], results)
 
 
+@eager
 class StagedWork(LightWork):
     """A work on copies of tensors on GPUs (`harp.lightcc.torch.staging`)."""
 

@@ -6,9 +6,9 @@ Look-ups    Dynamic embeddings of equally many bags are looked up in one call, a
             bag is a call of its own.
 Linears     Narrow linear layers over one input, such as gates, are one product; their weights are
             put together in each call, which costs less than a call where they are small.
-Casts       A cast is made once. Where there are gradients torch's own pass for common
-            subexpressions sees to it, over the graph of both directions; without gradients it
-            does not run, and `ShareCasts` goes over inductor's graph, autocast's casts included.
+Casts       A cast is made once: `ShareCasts` goes over inductor's graph. torch's own pass for
+            common subexpressions does not run without gradients, and with them it leaves
+            autocast's casts beside those of the model from torch 2.14 on.
 
 Results are those of the graph as it was, but that a product may add in another order. Passes leave
 a graph alone that writes to tensors in place, or in which autocast begins or ends.

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import harp.lightcc
 
 ROOT = Path(harp.lightcc.__file__).parent
-NEED_TORCH = {"accelerator", "hook", "tensors", "torch", "torchft"}
+NEED_TORCH = {"accelerator", "hook", "tensors", "torch", "torch_store", "torchft"}
 
 
 def test_other_modules_do_not_import_torch():
@@ -19,6 +22,16 @@ def test_other_modules_do_not_import_torch():
     assert len(names) > 15
     subprocess.run([sys.executable, "-c", f"import sys, {', '.join(sorted(names))}\n"
                     "assert 'torch' not in sys.modules"], check=True)
+
+
+@pytest.mark.parametrize(("name", "home", "needs"), [
+    ("hook", "torch.hook", "torch"), ("torchft", "torch.torchft", "torchft")])
+def test_the_names_that_scripts_import_are_those_of_the_folder_torch(name, home, needs):
+    pytest.importorskip(needs)
+    public, real = (importlib.import_module(f"harp.lightcc.{one}") for one in (name, home))
+    assert public.__all__
+    assert [getattr(public, one) for one in public.__all__] == [
+        getattr(real, one) for one in public.__all__]
 
 
 def test_horovods_api_registers_no_backend():

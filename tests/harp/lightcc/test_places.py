@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -15,13 +14,13 @@ from harp.lightcc.store import StoreServer
 from lab.namespace import why_unusable
 from tests.harp.lightcc.test_group import PATIENCE_S
 
-RANK = Path(__file__).with_name("place_rank.py")
+RANK = "tests.harp.lightcc.place_rank"
 
 
 def processes(store, ranks, *words, apart=None):
     """Start ranks, one of them in a process space of its own."""
     space = ["unshare", "--pid", "--fork"]
-    return [subprocess.Popen([*(space if rank == apart else ()), sys.executable, RANK,
+    return [subprocess.Popen([*(space if rank == apart else ()), sys.executable, "-m", RANK,
                               store.variable("127.0.0.1"), str(rank), str(ranks), *words],
                              stdout=subprocess.PIPE, text=True) for rank in range(ranks)]
 

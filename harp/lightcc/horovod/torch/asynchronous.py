@@ -20,6 +20,7 @@ from harp.lightcc.accelerator import Accelerator
 from harp.lightcc.elements import combination
 from harp.lightcc.horovod.negotiation import Request, Response
 from harp.lightcc.horovod.runtime import Entry
+from harp.lightcc.horovod.torch.arguments import checked
 from harp.lightcc.horovod.torch.handles import begin, join_handles, named, runtime_of, synchronize
 from harp.lightcc.horovod.world import ProcessSet, global_process_set
 from harp.lightcc.tensors import flat_bytes, writing
@@ -176,6 +177,7 @@ def _reduce_entry(tensor: torch.Tensor, name: str, reduction: _Reduction,
     return Entry(request, flat_bytes(memory), _into(target, memory, left.finish))
 
 
+@checked
 def allreduce_async_(tensor: torch.Tensor, average: bool | None = None, name: str | None = None,
                      op: ReduceOp | None = None, prescale_factor: float = 1.0,
                      postscale_factor: float = 1.0,
@@ -187,6 +189,7 @@ def allreduce_async_(tensor: torch.Tensor, average: bool | None = None, name: st
                                          tensor, sparse=sparse)])[0]
 
 
+@checked
 def allreduce_async(tensor: torch.Tensor, average: bool | None = None, name: str | None = None,
                     op: ReduceOp | None = None, prescale_factor: float = 1.0,
                     postscale_factor: float = 1.0,
@@ -210,6 +213,7 @@ def begin_gradients_(tensors: Sequence[torch.Tensor], average: bool | None = Non
                         _reduce_entry(tensor, name, reduction, tensor, sparse=sparse, **group))
 
 
+@checked
 def grouped_allreduce_async_(tensors: Sequence[torch.Tensor], average: bool | None = None,
                              name: str | None = None, op: ReduceOp | None = None,
                              prescale_factor: float = 1.0, postscale_factor: float = 1.0,
@@ -219,6 +223,7 @@ def grouped_allreduce_async_(tensors: Sequence[torch.Tensor], average: bool | No
                                          postscale_factor, process_set, sparse=False))
 
 
+@checked
 def grouped_allreduce_async(tensors: Sequence[torch.Tensor], average: bool | None = None,
                             name: str | None = None, op: ReduceOp | None = None,
                             prescale_factor: float = 1.0, postscale_factor: float = 1.0,
@@ -231,6 +236,7 @@ def grouped_allreduce_async(tensors: Sequence[torch.Tensor], average: bool | Non
         lambda tensor, name, **group: _reduce_entry(tensor, name, reduction, **group)))
 
 
+@checked
 def sparse_allreduce_async(tensor: torch.Tensor, name: str, op: ReduceOp,
                            process_set: ProcessSet = global_process_set,
                            ) -> Callable[[], torch.Tensor]:
@@ -247,12 +253,14 @@ def sparse_allreduce_async(tensor: torch.Tensor, name: str, op: ReduceOp,
 
 # ---- Broadcast ----
 
+@checked
 def broadcast_async_(tensor: torch.Tensor, root_rank: int, name: str | None = None,
                      process_set: ProcessSet = global_process_set) -> int:
     """Give all ranks the root's tensor, in place."""
     return _broadcast(tensor, tensor, root_rank, name, process_set)
 
 
+@checked
 def broadcast_async(tensor: torch.Tensor, root_rank: int, name: str | None = None,
                     process_set: ProcessSet = global_process_set) -> int:
     """Give all ranks the root's tensor, as a new one."""
@@ -281,6 +289,7 @@ def _gather_entry(tensor: torch.Tensor, name: str, **group: Any) -> Entry:
                  lambda _: _beside(made[0], tensor), _maker(memory, made))
 
 
+@checked
 def allgather_async(tensor: torch.Tensor, name: str | None = None,
                     process_set: ProcessSet = global_process_set) -> int:
     """Put the tensors of all ranks one behind the other; first dimensions may differ."""
@@ -288,6 +297,7 @@ def allgather_async(tensor: torch.Tensor, name: str | None = None,
                  [_gather_entry(tensor, named("allgather", name, process_set))])[0]
 
 
+@checked
 def grouped_allgather_async(tensors: Sequence[torch.Tensor], name: str | None = None,
                             process_set: ProcessSet = global_process_set) -> int:
     """Gather each of the tensors, all together or none, with one handle."""
@@ -302,6 +312,7 @@ def _maker(memory: torch.Tensor, made: list[torch.Tensor],
     return make
 
 
+@checked
 def alltoall_async(tensor: torch.Tensor, splits: Any = None, name: str | None = None,
                    process_set: ProcessSet = global_process_set) -> int:
     """Send rows to each rank, and receive rows and their numbers from each.
@@ -347,6 +358,7 @@ def _scatter_entry(tensor: torch.Tensor, name: str, reduction: _Reduction,
                  flat_bytes(memory), finish)
 
 
+@checked
 def reducescatter_async(tensor: torch.Tensor, name: str | None = None, op: ReduceOp = Average,
                         process_set: ProcessSet = global_process_set, prescale_factor: float = 1.0,
                         postscale_factor: float = 1.0) -> int:
@@ -357,6 +369,7 @@ def reducescatter_async(tensor: torch.Tensor, name: str | None = None, op: Reduc
                                           reduction, process_set)])[0]
 
 
+@checked
 def grouped_reducescatter_async(tensors: Sequence[torch.Tensor], name: str | None = None,
                                 op: ReduceOp = Average,
                                 process_set: ProcessSet = global_process_set,

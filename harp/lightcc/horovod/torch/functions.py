@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from harp.lightcc.horovod.torch.arguments import checked
 from harp.lightcc.horovod.torch.asynchronous import allgather_async, broadcast_async_
 from harp.lightcc.horovod.torch.handles import synchronize
 from harp.lightcc.horovod.torch.ops import allgather, broadcast_
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
+@checked
 def broadcast_parameters(params: Any, root_rank: int,
                          process_set: ProcessSet = global_process_set) -> None:
     """Give all ranks the root's parameters: a ``state_dict()``, or pairs of a name and a tensor."""
@@ -37,6 +39,7 @@ def broadcast_parameters(params: Any, root_rank: int,
         synchronize(handle)
 
 
+@checked
 def broadcast_object(obj: Any = None, root_rank: int = 0, name: str | None = None,
                      process_set: ProcessSet = global_process_set) -> Any:
     """Give all ranks the root's object, which pickle must be able to store."""
@@ -50,12 +53,14 @@ def broadcast_object(obj: Any = None, root_rank: int = 0, name: str | None = Non
     return obj if own else _unpickled(data)
 
 
+@checked
 def broadcast_object_fn(root_rank: int = 0, name: str | None = None,
                         process_set: ProcessSet = global_process_set) -> Any:
     """Give a function that broadcasts the object that it is called with."""
     return lambda obj: broadcast_object(obj, root_rank, name, process_set)
 
 
+@checked
 def allgather_object(obj: Any, name: str | None = None,
                      process_set: ProcessSet = global_process_set) -> list[Any]:
     """Give all ranks the objects of all, in the order of ranks."""
@@ -74,6 +79,7 @@ def _unpickled(data: torch.Tensor) -> Any:
     return pickle.load(io.BytesIO(data.numpy().tobytes()))
 
 
+@checked
 def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int,
                               model: torch.nn.Module | None = None) -> None:
     """Give all ranks the root's optimizer state: options by value, tensors in place.

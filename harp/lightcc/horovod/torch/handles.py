@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any
 
+from harp.lightcc.horovod.torch.arguments import checked
 from harp.lightcc.horovod.world import current
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ _numbers = itertools.count()
 _unnamed: dict[tuple[str, int | None], itertools.count[int]] = {}
 
 
+@checked
 def synchronize(handle: int) -> Any:
     """Wait for a call, and give its result, of a grouped one a tuple. Raises what it failed by."""
     if handle in _groups:
@@ -43,6 +45,7 @@ def _synchronize_all(handles: Sequence[int]) -> tuple[Any, ...]:
     return tuple([future.result() for future, _ in futures])
 
 
+@checked
 def poll(handle: int) -> bool:
     """Whether a call is over, so that `synchronize` will not wait."""
     if handle in _groups:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from harp.lightcc.horovod.torch.arguments import checked
 from harp.lightcc.horovod.torch.asynchronous import (
     Average,
     ReduceOp,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     import torch
 
 
+@checked
 def allreduce_(tensor: torch.Tensor, average: bool | None = None, name: str | None = None,
                op: ReduceOp | None = None, prescale_factor: float = 1.0,
                postscale_factor: float = 1.0,
@@ -42,6 +44,7 @@ def allreduce_(tensor: torch.Tensor, average: bool | None = None, name: str | No
                                         postscale_factor, process_set))
 
 
+@checked
 def allreduce(tensor: torch.Tensor, average: bool | None = None, name: str | None = None,
               compression: Any = Compression.none, op: ReduceOp | None = None,
               prescale_factor: float = 1.0, postscale_factor: float = 1.0,
@@ -52,6 +55,7 @@ def allreduce(tensor: torch.Tensor, average: bool | None = None, name: str | Non
         small, name, chosen(average, op), prescale_factor, postscale_factor, process_set), context)
 
 
+@checked
 def grouped_allreduce_(tensors: Sequence[torch.Tensor], average: bool | None = None,
                        name: str | None = None, op: ReduceOp | None = None,
                        prescale_factor: float = 1.0, postscale_factor: float = 1.0,
@@ -61,6 +65,7 @@ def grouped_allreduce_(tensors: Sequence[torch.Tensor], average: bool | None = N
                                                      postscale_factor, process_set)))
 
 
+@checked
 def grouped_allreduce(tensors: Sequence[torch.Tensor], average: bool | None = None,
                       name: str | None = None, compression: Any = Compression.none,
                       op: ReduceOp | None = None, prescale_factor: float = 1.0,
@@ -79,30 +84,35 @@ def _compressed(tensors: Sequence[torch.Tensor], compression: Any,
             for small, (_, context) in zip(results, pairs, strict=True)]
 
 
+@checked
 def broadcast_(tensor: torch.Tensor, root_rank: int, name: str | None = None,
                process_set: ProcessSet = global_process_set) -> torch.Tensor:
     """Give all ranks the root's tensor, in place."""
     return synchronize(broadcast_async_(tensor, root_rank, name, process_set))
 
 
+@checked
 def broadcast(tensor: torch.Tensor, root_rank: int, name: str | None = None,
               process_set: ProcessSet = global_process_set) -> torch.Tensor:
     """Give all ranks the root's tensor."""
     return Broadcast.apply(tensor, root_rank, name, process_set)
 
 
+@checked
 def allgather(tensor: torch.Tensor, name: str | None = None,
               process_set: ProcessSet = global_process_set) -> torch.Tensor:
     """Put the tensors of all ranks one behind the other; first dimensions may differ."""
     return Allgather.apply(tensor, name, process_set)
 
 
+@checked
 def grouped_allgather(tensors: Sequence[torch.Tensor], name: str | None = None,
                       process_set: ProcessSet = global_process_set) -> list[torch.Tensor]:
     """Gather each of the tensors, all together or none; first dimensions may differ."""
     return list(GroupedAllgather.apply(name, process_set, *tensors))
 
 
+@checked
 def alltoall(tensor: torch.Tensor, splits: Any = None, name: str | None = None,
              process_set: ProcessSet = global_process_set) -> Any:
     """Send rows to each rank and receive rows from each; with ``splits`` also how many came."""
@@ -110,6 +120,7 @@ def alltoall(tensor: torch.Tensor, splits: Any = None, name: str | None = None,
     return came if splits is None else (came, received)
 
 
+@checked
 def reducescatter(tensor: torch.Tensor, name: str | None = None,
                   compression: Any = Compression.none, op: ReduceOp = Average,
                   process_set: ProcessSet = global_process_set,
@@ -120,6 +131,7 @@ def reducescatter(tensor: torch.Tensor, name: str | None = None,
         small, name, op, process_set, prescale_factor, postscale_factor), context)
 
 
+@checked
 def grouped_reducescatter(tensors: Sequence[torch.Tensor], name: str | None = None,
                           compression: Any = Compression.none, op: ReduceOp = Average,
                           process_set: ProcessSet = global_process_set,
@@ -130,6 +142,7 @@ def grouped_reducescatter(tensors: Sequence[torch.Tensor], name: str | None = No
         name, op, process_set, prescale_factor, postscale_factor, *small))
 
 
+@checked
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Wait until all ranks have come here."""
     synchronize(say("barrier", named("barrier", None, process_set), process_set))

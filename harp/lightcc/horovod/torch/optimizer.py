@@ -16,6 +16,7 @@ import torch
 
 from harp.lightcc.horovod import world
 from harp.lightcc.horovod.torch import asynchronous as ops
+from harp.lightcc.horovod.torch.arguments import checked
 from harp.lightcc.horovod.torch.compression import Compression
 from harp.lightcc.horovod.torch.handles import synchronize
 from harp.lightcc.horovod.world import ProcessSet, global_process_set
@@ -212,6 +213,7 @@ def _groups(groups: Any, parameters: list[torch.Tensor],
             for of_it in [[one for one in together if one in trained]] for parameter in of_it}
 
 
+@checked
 def DistributedOptimizer(  # noqa: N802  (Horovod's name)
         optimizer: torch.optim.Optimizer,
         named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,

@@ -31,8 +31,9 @@ def start(*words, **options):
 
 
 def test_torchfts_own_tests_of_process_groups_pass():
-    run = subprocess.run([sys.executable, "-W", "ignore", "-m", "tests.harp.lightcc.torchft_tests"],
-                         text=True, capture_output=True, check=False, timeout=PATIENCE_S, cwd=ROOT)
+    run = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "tests.harp.lightcc.torch.torchft_tests"],
+        text=True, capture_output=True, check=False, timeout=PATIENCE_S, cwd=ROOT)
     assert run.returncode == 0, run.stderr[-3000:]
     assert "Ran 6 tests" in run.stderr
 
@@ -53,7 +54,8 @@ def test_a_replica_that_is_killed_comes_again_while_the_other_trains():
     address = lighthouse.stdout.readline().strip()
 
     def replica(number):
-        return start("-m", "tests.harp.lightcc.torchft_replica", str(number), address, str(FAR))
+        return start("-m", "tests.harp.lightcc.torch.torchft_replica", str(number), address,
+                     str(FAR))
     started = [replica(0), replica(1)]
     try:
         stays, losses, seen = started[0], {}, {}

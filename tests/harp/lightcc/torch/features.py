@@ -1,6 +1,6 @@
 """Features that torch builds on process groups, over lightcc, with four spawned ranks.
 
-    python -m tests.harp.lightcc.torch_features [NAME ...]
+    python -m tests.harp.lightcc.torch.features [NAME ...]
 
 Each function is a check and runs at every rank; what it compares with was computed by one process
 alone. Prints a line of JSON: by check, its error or "right".
@@ -16,6 +16,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import torch
+import torch._dynamo  # DDP does so, once at each rank if not here
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 import torch.distributed.checkpoint as dcp
@@ -34,6 +35,7 @@ from torch.distributed.tensor.parallel import (
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
+from harp.lightcc.hook import GradientState, average_gradients
 from harp.lightcc.settings import LightSettings
 from harp.lightcc.torch.few_bits import BitsState, average_in_few_bits
 
@@ -91,6 +93,27 @@ def functional_collectives(rank, folder):
     assert [one.shape[0] for one in both] == [4 * RANKS] * 2
     both = functional.reduce_scatter_tensor_coalesced([own, own], "sum", [0, 0], group)
     assert all((one == SUM).all() for one in both)
+
+
+def compiled_ddp(rank, folder):
+    """torch.compile of DDP: C++ calls the group amid what dynamo traces; buffers are broadcast."""
+    net = torch.nn.Sequential(make_model(), torch.nn.BatchNorm1d(4))
+    model, batch = DistributedDataParallel(net), make_batch()
+    model.register_comm_hook(GradientState(), average_gradients)
+    compiled = torch.compile(model, backend="aot_eager")
+    alone = torch.nn.Sequential(make_model(), torch.nn.BatchNorm1d(4))
+    for _ in range(3):
+        for one in (compiled, alone):
+            one(batch).square().mean().backward()
+    check_weights([(name, own.grad) for name, own in net.named_parameters()], Gradients(alone))
+
+
+class Gradients(torch.nn.Module):
+    """The gradients of a model in the place of its parameters."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.parts = torch.nn.ParameterList([own.grad for own in model.parameters()])
 
 
 def functional_gradients(rank, folder):
@@ -470,8 +493,8 @@ def abort(rank, folder):
 
 
 CHECKS = {check.__name__: check for check in (
-    functional_collectives, functional_gradients, gradients_of_what_ends_late, dtensor,
-    mesh_of_two_dimensions, tensor_parallel, fsdp1, fsdp2, hybrid_sharded, pipelining,
+    functional_collectives, functional_gradients, gradients_of_what_ends_late, compiled_ddp,
+    dtensor, mesh_of_two_dimensions, tensor_parallel, fsdp1, fsdp2, hybrid_sharded, pipelining,
     zero_redundancy_optimizer, distributed_checkpoint, tensors_of_all_kinds, sparse_gradients,
     futures, uneven_inputs, new_groups, batches_of_messages, gradients_in_few_bits,
     two_groups_from_two_threads,

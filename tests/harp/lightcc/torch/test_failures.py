@@ -19,7 +19,7 @@ pytest.importorskip("torch")
 from tests.support.levels import long_except
 from tests.support.torch_ranks import PATIENCE_S, start
 
-RANK = Path(__file__).with_name("torch_failure_rank.py")
+RANK = Path(__file__).with_name("failure_rank.py")
 RANKS = 3
 CALLERS = 17
 TIMED_OUT = "not over after 15 s, rank 2 did not come|no message .* within 15 s"

@@ -1,6 +1,6 @@
 """A rank that trains a tiny model by other libraries' loops over the backend lightcc.
 
-    harp run -np 2 python -m tests.harp.lightcc.trainers_rank accelerate FOLDER
+    harp run -np 2 python -m tests.harp.lightcc.torch.trainers_rank accelerate FOLDER
 
 Or `transformers`, or `lightning`. Each rank writes the parameters that it has in the end.
 """

@@ -20,7 +20,7 @@ import torch.distributed as dist  # noqa: E402
 from harp.lightcc.torch import PatientStore  # noqa: E402
 
 TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2])
-RANK = Path(__file__).with_name("torch_rank.py")
+RANK = Path(__file__).with_name("rank.py")
 NOTICED_S = 180
 """A tenth of the time after which torch gives up: a dead rank was noticed, not waited for."""
 
@@ -222,6 +222,17 @@ def test_a_rank_that_was_killed_is_not_waited_for_in_another_group():
         assert answer["sum"] == 6
 
 
+@pytest.mark.parametrize("how", ["ended", "destroyed"])
+def test_a_rank_that_has_left_the_job_is_not_waited_for_in_another_group(how):
+    first, *others = start(RANK, "left_between_groups", 3, HOW=how)
+    answers = answers_of(others)
+    first.communicate(timeout=PATIENCE_S)
+    for answer in answers:
+        assert len(answer["said"]) == 1
+        assert "rank 0 has left the job's first group, and makes no other" in answer["said"][0]
+        assert answer["sum"] == 18
+
+
 def test_shapes_that_differ_are_the_same_error_at_every_rank():
     one, *others = answers_of(start(RANK, "different", 3))
     assert "rank 0 calls allreduce of 9 float32" in one
@@ -266,3 +277,37 @@ def test_torch_finds_the_backend_by_its_name(torchcomms):
     else:
         assert run.returncode == 0, run.stderr
         assert run.stdout == "lightcc [1.0, 1.0, 1.0]\n"
+
+
+TORCHCOMMS = {"__init__.py": """
+class _BackendWrapper: pass
+def is_backend_built(name): return name in ("gloo", "nccl")
+def new_comm(backend, device, **more): raise ModuleNotFoundError(f"failed to find {backend}")
+""", "_comms.py": """
+from torchcomms import _BackendWrapper
+def _is_backend_registered(name): return False
+""", "hooks.py": "class FlightRecorderHook: pass"}
+"""All names that torch 2.13 and 2.14 import of torchcomms, which has no release to test with."""
+SWITCHED = """
+import harp.lightcc.torch, torch, torch.distributed as dist
+assert dist.distributed_c10d._use_torchcomms_enabled()
+dist.init_process_group("lightcc", rank=0, world_size=1, store=dist.HashStore())
+data = torch.ones(3)
+for group in (dist.group.WORLD, dist.new_group([0])):
+    dist.all_reduce(data, group=group)
+    print(type(group).__name__, data.tolist())
+"""
+
+
+def test_where_torchcomms_is_switched_on_torch_keeps_the_backend_or_refuses_it(tmp_path):
+    (tmp_path / "torchcomms").mkdir()
+    for name, text in TORCHCOMMS.items():
+        (tmp_path / "torchcomms" / name).write_text(text)
+    run = subprocess.run([sys.executable, "-W", "ignore", "-c", SWITCHED], text=True, check=False,
+                         capture_output=True, timeout=PATIENCE_S, env={
+                             **os.environ, "TORCH_DISTRIBUTED_USE_TORCHCOMMS": "1",
+                             "PYTHONPATH": str(tmp_path)})
+    if TORCH < (2, 14):  # which gives torchcomms every name
+        assert run.stderr.splitlines()[-1] == "ModuleNotFoundError: failed to find lightcc"
+    else:
+        assert run.stdout.splitlines() == ["LightGroup [1.0, 1.0, 1.0]"] * 2, run.stderr

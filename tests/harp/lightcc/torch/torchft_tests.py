@@ -1,6 +1,6 @@
 """torchft's own tests of process groups, over ProcessGroupLightCC; a program for unittest.
 
-    python -m tests.harp.lightcc.torchft_tests
+    python -m tests.harp.lightcc.torch.torchft_tests
 """
 
 from datetime import timedelta

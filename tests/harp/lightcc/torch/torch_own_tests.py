@@ -1,8 +1,8 @@
 """torch's own tests of process groups, over lightcc: those that ship with torch and need no GPU.
 
-    python -m tests.harp.lightcc.torch_own_tests           all of them
-    ... -k all_reduce -k join                              those with one of these in their names
-    BACKEND=gloo python -m tests.harp.lightcc.torch_own_tests    over another backend, to compare
+    python -m tests.harp.lightcc.torch.torch_own_tests    all of them
+    ... -k all_reduce -k join                             those with one of these in their names
+    BACKEND=gloo python ...                               over another backend, to compare
 
 A rank is a process, forked from one that has imported torch. Tests that torch keeps for a backend
 with a feature that lightcc has run here as well; the others are skipped with torch's reason.

@@ -18,7 +18,7 @@ def test_a_tiny_loop_trains_all_ranks_alike(library, tmp_path):
     pytest.importorskip(library)
     done = subprocess.run(
         [sys.executable, "-m", "harp.cli.main", "run", "-np", "2", sys.executable, "-m",
-         "tests.harp.lightcc.trainers_rank", library, str(tmp_path)],
+         "tests.harp.lightcc.torch.trainers_rank", library, str(tmp_path)],
         cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE_S,
         env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"})
     assert done.returncode == 0, done.stdout + done.stderr

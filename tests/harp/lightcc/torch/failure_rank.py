@@ -1,4 +1,4 @@
-"""One rank of test_torch_failures.py: every caller that torch has meets a failed group.
+"""One rank of test_failures.py: every caller that torch has meets a failed group.
 
 Usage: torch_failure_rank.py WAY. Each caller has a group of its own and makes two good rounds on
 it. Then all ranks but the last begin another round on each group, and amid it the last one fails by

@@ -1,6 +1,6 @@
 """A replica of one rank under torchft's Manager, over ProcessGroupLightCC.
 
-    python -m tests.harp.lightcc.torchft_replica REPLICA LIGHTHOUSE STEPS
+    python -m tests.harp.lightcc.torch.torchft_replica REPLICA LIGHTHOUSE STEPS
 
 Prints a line after each step that is committed: the step, the replicas that took part, and the
 loss on data that all replicas have, as bits. It goes on until ``STEPS`` are committed.

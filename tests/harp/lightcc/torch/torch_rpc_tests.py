@@ -1,10 +1,10 @@
 """torch's own tests of DDP under distributed autograd, with lightcc in place of gloo.
 
-    python -m tests.harp.lightcc.torch_rpc_tests [DdpComparison.test_... ...]
+    python -m tests.harp.lightcc.torch.torch_rpc_tests [DdpComparison.test_... ...]
 
 Gradients are sent by torch's RPC, which has a transport of its own; DDP averages over the backend.
 A rank is a spawned process. The suite does not run them: what they ask of the backend beyond
-`torch_own_tests.py` is sparse gradients, which `torch_features.py` checks in seconds.
+`torch_own_tests.py` is sparse gradients, which `features.py` checks in seconds.
 """
 
 import os

@@ -1,5 +1,6 @@
-"""One rank of test_torch.py, under torchrun's variables; prints what it found."""
+"""One rank of test_backend.py, under torchrun's variables; prints what it found."""
 
+import atexit
 import gc
 import json
 import os
@@ -444,6 +445,24 @@ def killed_between_groups(rank, ranks):
     for members in (range(ranks), [0, rank]):
         said += refusal(lambda members=members: dist.new_group(
             members, use_local_synchronization=len(members) < ranks))
+    without = dist.new_group(range(1, ranks), use_local_synchronization=True)
+    dist.all_reduce(one, group=without)
+    return {"said": said, "sum": one.item()}
+
+
+def left_between_groups(rank, ranks):
+    """Rank 0 ends or destroys its groups, and makes no more; the others make one with it."""
+    one, both = torch.ones(1), dist.new_group(list(range(ranks)))
+    dist.all_reduce(one, group=both)
+    dist.destroy_process_group(both)  # which says nothing about the rank
+    dist.all_reduce(one, group=dist.new_group(list(range(ranks))))
+    if rank == 0:
+        if os.environ["HOW"] == "destroyed":
+            dist.destroy_process_group()
+        else:
+            atexit._run_exitfuncs()  # as an interpreter does that was not forked
+        sys.exit()
+    said = refusal(dist.new_group)
     without = dist.new_group(range(1, ranks), use_local_synchronization=True)
     dist.all_reduce(one, group=without)
     return {"said": said, "sum": one.item()}
