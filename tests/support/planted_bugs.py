@@ -116,15 +116,15 @@ IN_SESSIONS = {
         "    harp_store16(input + 25, from->port);\n    memset(input + 9, 0, 18);\n"),
     "ANSWER_TWICE": bug(
         "one FIRST is answered over and over", "session/session_handshake.c",
-        "    session->answer = false;\n    if (session->state == HARP_CLOSED) {",
+        "    session->handshake.answer = false;\n    if (session->state == HARP_CLOSED) {",
         "    if (session->state == HARP_CLOSED) {"),
     "DEAD_FOREVER": bug(
         "a path that went black does not return", "session/session_ack.c",
         "if (path->dead) {", "if (false && path->dead) {"),
     "LAST_FRAGMENT": bug(
         "a chunk counts with its last fragment, whatever came before", "session/session_receive.c",
-        "session->placing_completes = session->placing_come == all;",
-        "session->placing_completes = session->placing_come > all >> 1;"),
+        "session->placing.completes = session->placing.come == all;",
+        "session->placing.completes = session->placing.come > all >> 1;"),
     "TORN_BUFFER": bug(
         "what came of a message before its buffer counts as in the buffer", "session/session.c",
         "if (session->reassembly.busy)", "if (false && session->reassembly.busy)"),
