@@ -141,7 +141,7 @@ int harp_engine_adopt(struct harp_engine *engine, struct harp_connection *connec
     engine->frames_spare -= frames;
     connection->index =
         engine->free_n ? engine->free_indices[--engine->free_n] : engine->connections_n++;
-    connection->since_ns = engine->now_ns;
+    connection->state.since_ns = engine->now_ns;
     harp_count(&engine->stats.stats->engine.connections_opened, 1);
     harp_count(&engine->stats.stats->engine.connections, 1);
     engine->connections[connection->index] = connection;
@@ -183,8 +183,8 @@ void harp_engine_forget(struct harp_engine *engine, struct harp_connection *conn
     harp_engine_drop_hops(engine, connection->hops, connection->config.paths + 1u);
     harp_table_remove(&engine->table, connection->id);
     engine->frames_spare += connection->config.stream_frames + connection->config.draft_frames;
-    if (connection->attempt)
-        harp_table_remove(&engine->attempts, connection->attempt);
+    if (connection->handshake.attempt)
+        harp_table_remove(&engine->attempts, connection->handshake.attempt);
     engine->connections[connection->index] = NULL;
     engine->free_indices[engine->free_n++] = connection->index;
     harp_schedule_forget(&engine->schedule, connection->index);

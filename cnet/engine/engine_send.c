@@ -133,17 +133,17 @@ static void write_frame(struct harp_engine *engine, struct harp_connection *conn
         return;
     struct harp_port *port = engine->ports[hop->port];
     if (frame->header.type == HARP_FIRST) {
-        harp_engine_write_control(engine, hop->port, hop->hop, &connection->hello, frame);
+        harp_engine_write_control(engine, hop->port, hop->hop, &connection->keys.hello, frame);
         return;
     }
     if (frame->header.type == HARP_ACCEPT) {
-        harp_engine_write_control(engine, hop->port, hop->hop, &connection->accept, frame);
+        harp_engine_write_control(engine, hop->port, hop->hop, &connection->keys.accept, frame);
         return;
     }
-    assert(connection->keyed);
+    assert(connection->keys.made);
     /* A fragment's header would lie in the payload of the one before. */
     bool whole = frame->header.type == HARP_DATA && !frame->header.flags;
-    if (whole && connection->drafts && port->ops->send_frame &&
+    if (whole && connection->shared.drafts && port->ops->send_frame &&
         send_draft(engine, port, hop->hop, frame))
         return;
     bool gathers = port->ops->gather && frame->header.type == HARP_DATA &&
@@ -205,7 +205,7 @@ enum harp_sending harp_engine_send(struct harp_engine *engine, struct harp_conne
         size_t n = harp_session_send(connection->session, engine->now_ns, engine->out, room);
         for (size_t i = 0; i < n; i++)
             write_frame(engine, connection, &engine->out[i]);
-        harp_seal_tags(&connection->out, engine->tagged.headers, engine->tagged.laps,
+        harp_seal_tags(&connection->keys.out, engine->tagged.headers, engine->tagged.laps,
                        engine->tagged.n);
         engine->moved |= n > 0;
         *frames += (uint32_t)n;

@@ -96,63 +96,93 @@ struct harp_connection {
     struct harp_session_config own; /* what the session was made of */
     uint64_t id;
 
-    /* The application's side. */
-    _Alignas(128) uint32_t sends_open, receives_open; /* handed over, completion not yet polled */
-    bool connected, closed;                           /* as the application knows */
-    uint32_t left_over; /* closed, and this many messages can still be received */
-    uint32_t pieces_at;
-    uint32_t segment;
-    uint8_t *shorts; /* copies of short messages, a ring of HARP_SHORTS; NULL: there are none */
-    uint32_t shorts_taken;
-    _Atomic uint32_t shorts_done; /* the engine counts those that the other end has */
-    _Atomic uint32_t armed;       /* the application waits for `fd` */
-    int fd;
-    struct harp_spsc *commands, *completions;
-    struct harp_spsc *returns, *drafts; /* frames; NULL if there are none */
-    const uint8_t **pieces; /* where chunks of messages in frames lie: ring of 2 draft_frames */
+    /* The application's side, which alone writes it. */
+    _Alignas(128) struct {
+        uint32_t sends_open, receives_open; /* handed over, completion not yet polled */
+        bool connected, closed;             /* as the application knows */
+        uint32_t left_over; /* closed, and this many messages can still be received */
+        uint32_t pieces_at;
+        uint32_t shorts_taken;
+        int fd;
+    } app;
 
-    /* The engine's side. */
+    /* What both sides use. It is written when the connection is made, but for the last three, so
+     * that neither side's writes take it out of the other one's cache. */
+    _Alignas(128) struct {
+        struct harp_spsc *commands, *completions;
+        struct harp_spsc *returns, *drafts; /* frames; NULL if there are none */
+        const uint8_t **pieces; /* where chunks of messages in frames lie: ring of 2 draft_frames */
+        uint8_t *shorts; /* copies of short messages, a ring of HARP_SHORTS; NULL: there are none */
+        uint32_t segment;             /* the engine writes it, before CONNECTED */
+        _Atomic uint32_t shorts_done; /* the engine counts those that the other end has */
+        _Atomic uint32_t armed;       /* the application waits for `fd`; both write it */
+    } shared;
+
+    /* The engine's side, from here on; its driver alone writes it. */
     _Alignas(128) struct harp_session *session;
-    uint32_t index;                   /* in the engine's table */
-    struct harp_listening *listening; /* that made it, until the application has it */
-    bool listening_end;
-    const struct harp_peer *liveness_of; /* whose liveness the session shares; or NULL */
-    uint64_t listener;                   /* id of that listener, at either end */
-    struct harp_key secret, hello, accept, in, out;
+    uint32_t index;   /* in the engine's table */
     bool omits_crc;   /* of long payloads that it sends */
-    bool keyed;       /* in and out are made */
     uint8_t off_rail; /* 1 + the number of a path that joins addresses of two rails, and that
                          harp_engine_widen_hops kept for the time being; 0: no path */
-    bool ready;       /* CONNECTED was reported */
-    bool ended;       /* CLOSED was */
-    bool orphan;      /* the application has let go of it */
-    bool lingers;     /* an orphan that closes only when the other end has its short messages, as
-                         SO_LINGER has a socket do */
     bool notify;      /* completions came, and `fd` has not signalled them yet */
     bool recent;      /* it is in the engine's `recent` */
-    uint64_t linger_ns;
-    uint32_t first_in, first_out; /* numbers of the first messages */
-    uint32_t posted;              /* buffers */
-    struct harp_bit_ring unread;  /* of these, which nobody reads before RECEIVED */
-    uint32_t lent;                /* frames that the application has */
-    uint64_t messages_sent, bytes_sent, messages_received, bytes_received;
-    uint64_t since_ns;
-    uint64_t attempt;                 /* at the listening end: key of the FIRST that made it */
-    char peer[HARP_STATS_NAME_BYTES]; /* the remote address of path 0, for statistics */
-    uint64_t paths_dead, paths_off_queue, paths_narrow,
-        lost_recorded;   /* as the recorder has them */
-    uint32_t drafts_due; /* frames that the application is owed */
-    uint32_t sent_oldest, sent_next;
+    /* How far its life has come. */
     struct {
-        uint32_t first, count; /* of `pieces`; count 0: one buffer */
-        bool is_short;
-    } sent[HARP_MESSAGES];
-    uint8_t *eager;
-    uint32_t eager_bytes[HARP_EAGER];
-    uint32_t assembling[HARP_REASSEMBLIES]; /* frames, DRAFT, for streamed chunks in fragments; or
-                                               HARP_NO_FRAME */
-    uint32_t reason;
-    char why[HARP_WHY_BYTES];
+        bool ready;   /* CONNECTED was reported */
+        bool ended;   /* CLOSED was */
+        bool orphan;  /* the application has let go of it */
+        bool lingers; /* an orphan that closes only when the other end has its short messages, as
+                         SO_LINGER has a socket do */
+        uint64_t since_ns;
+        uint64_t linger_ns; /* ended: until when it answers CLOSE */
+    } state;
+    /* The keys of its frames, which the handshake makes. */
+    struct {
+        struct harp_key in, out;
+        bool made; /* in and out are */
+        struct harp_key secret, hello, accept;
+    } keys;
+    /* How it came about: with the listener's help, at either end. */
+    struct {
+        struct harp_listening *listening; /* that made it, until the application has it */
+        bool listening_end;
+        uint64_t listener; /* id of that listener, at either end */
+        uint64_t attempt;  /* at the listening end: key of the FIRST that made it */
+    } handshake;
+    /* What comes, since CONNECTED. */
+    struct {
+        uint64_t messages, bytes;
+        uint32_t first;              /* number of the first message */
+        uint32_t posted;             /* buffers */
+        struct harp_bit_ring unread; /* of these, which nobody reads before RECEIVED */
+        uint32_t lent;               /* frames that the application has */
+        uint8_t *eager;
+        uint32_t eager_bytes[HARP_EAGER];
+        uint32_t assembling[HARP_REASSEMBLIES]; /* frames, DRAFT, for streamed chunks in fragments;
+                                                   or HARP_NO_FRAME */
+    } received;
+    /* What goes. */
+    struct {
+        uint64_t messages, bytes;
+        uint32_t first;        /* number of the first message */
+        uint32_t drafts_due;   /* frames that the application is owed */
+        uint32_t oldest, next; /* of `slots` */
+        struct {
+            uint32_t first, count; /* of `pieces`; count 0: one buffer */
+            bool is_short;
+        } slots[HARP_MESSAGES];
+    } sent;
+    const struct harp_peer *liveness_of; /* whose liveness the session shares; or NULL */
+    char peer[HARP_STATS_NAME_BYTES];    /* the remote address of path 0, for statistics */
+    /* What the recorder has of it. */
+    struct {
+        uint64_t paths_dead, paths_off_queue, paths_narrow, lost;
+    } recorded;
+    /* Why it ended. */
+    struct {
+        uint32_t reason;
+        char why[HARP_WHY_BYTES];
+    } end;
     struct harp_hop hops[]; /* of each path; one more: whence FIRST came on a path that we lack */
 };
 
@@ -387,9 +417,9 @@ void harp_engine_welcome(struct harp_listening *listening, struct harp_connectio
 /* Nobody will ask for it any more: it is forgotten once it has ended. */
 static inline void harp_connection_orphan(struct harp_connection *connection)
 {
-    connection->listening = NULL;
-    connection->engine->closing_n += !connection->orphan && !connection->ended;
-    connection->orphan = true;
+    connection->handshake.listening = NULL;
+    connection->engine->closing_n += !connection->state.orphan && !connection->state.ended;
+    connection->state.orphan = true;
     harp_engine_wake(connection->engine, connection);
 }
 
@@ -411,7 +441,7 @@ static inline uint32_t harp_connection_piece(const struct harp_connection *conne
                                              uint32_t piece)
 {
     const struct harp_frames *frames = &connection->engine->frames;
-    return harp_frame_of(frames, (uint64_t)(connection->pieces[piece] - frames->base));
+    return harp_frame_of(frames, (uint64_t)(connection->shared.pieces[piece] - frames->base));
 }
 
 /* The own address that a path leaves from; its hop is made. */

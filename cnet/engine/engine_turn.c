@@ -11,8 +11,8 @@ static bool quotes_connection(const struct harp_notice *notice,
 {
     _Static_assert(sizeof notice->quote >= HARP_CONNECTION_BYTES, "it is in there");
     uint64_t id = harp_wire_connection(notice->quote);
-    return id &&
-           (id == harp_session_peer(connection->session)->connection || id == connection->listener);
+    return id && (id == harp_session_peer(connection->session)->connection ||
+                  id == connection->handshake.listener);
 }
 
 /* Whether it quotes a frame that any connection sent there: only a host that has seen such a frame
@@ -98,7 +98,7 @@ static void refill_drafts(struct harp_engine *engine)
     for (uint32_t n = engine->draftless.count; n && engine->frames.in_state[HARP_FRAME_FREE]; n--) {
         struct harp_connection *connection =
             engine->connections[harp_index_queue_take(&engine->draftless)];
-        if (connection && !connection->orphan)
+        if (connection && !connection->state.orphan)
             harp_connection_refill_drafts(connection);
     }
 }
@@ -118,9 +118,10 @@ static void remember_as_recent(struct harp_engine *engine, struct harp_connectio
  * accepts it, though it has ended since: he finds what came on it, and why it ended. */
 static uint64_t forget_at_ns(const struct harp_connection *connection)
 {
-    bool never_made = connection->listening && !connection->ready;
-    return connection->ended && (connection->orphan || never_made) ? connection->linger_ns
-                                                                   : HARP_TIMER_NEVER;
+    bool never_made = connection->handshake.listening && !connection->state.ready;
+    return connection->state.ended && (connection->state.orphan || never_made)
+               ? connection->state.linger_ns
+               : HARP_TIMER_NEVER;
 }
 
 /* Events of its session, what it wants to send, and when to look at it again. Adds the frames that

@@ -56,7 +56,7 @@ static bool wait_for(const struct wait *wait, uint64_t most_ns)
 
 static bool completion_ready(void *connection)
 {
-    return harp_spsc_ready(((struct harp_connection *)connection)->completions) > 0;
+    return harp_spsc_ready(((struct harp_connection *)connection)->shared.completions) > 0;
 }
 
 static bool completion_arm(void *connection)

@@ -193,7 +193,8 @@ IN_ENGINES = {
     "READ_EARLY": bug(
         "the message after the one that nobody reads early is copied as it",
         "engine/engine_receive.c",
-        "&connection->unread, header->message -", "&connection->unread, header->message - 1 -"),
+        "header->message - connection->received.first);\n}",
+        "header->message - 1 - connection->received.first);\n}"),
     "UNCHECKED": bug(
         "what is read early is copied before its CRC has held", "engine/engine_receive.c",
         "        return false;\n    harp_copy_lines(to, from, header->length);\n    return true;",

@@ -120,7 +120,7 @@ bool dst_side_established(const struct dst_side *side)
 {
     bool any = false;
     for (uint32_t i = 0; i < side->engine->connections_n; i++)
-        any |= side->engine->connections[i] && side->engine->connections[i]->ready;
+        any |= side->engine->connections[i] && side->engine->connections[i]->state.ready;
     return any;
 }
 
@@ -149,10 +149,10 @@ static struct harp_key key_of(const struct dst_side *side, uint8_t type)
     for (uint32_t i = 0; !connection && i < side->engine->connections_n; i++)
         connection = side->engine->connections[i];
     if (type == HARP_ACCEPT && connection)
-        return connection->accept;
+        return connection->keys.accept;
     if (type <= HARP_ACCEPT || type == HARP_VERSION_NOTICE || !connection)
         return harp_key_hello(&secret, side->handle.listener);
-    return connection->out;
+    return connection->keys.out;
 }
 
 /* The lap of a frame that this end has sealed. */
