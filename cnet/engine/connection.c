@@ -97,7 +97,7 @@ void harp_connection_free(struct harp_connection *connection)
 /* Something is in a ring for it. */
 static void tell_the_engine(struct harp_connection *connection)
 {
-    harp_ready_set_add(&connection->engine->calls, connection->index);
+    harp_ready_set_add(&connection->engine->due.calls, connection->index);
     harp_engine_ring_if_asleep(connection->engine);
 }
 

@@ -88,7 +88,7 @@ void harp_connection_refill_drafts(struct harp_connection *connection)
     uint32_t frame;
     for (; connection->sent.drafts_due; connection->sent.drafts_due--) {
         if (!harp_frames_take(&engine->frames, HARP_FRAME_DRAFT, &frame, 1)) {
-            harp_index_queue_put(&engine->draftless, connection->index);
+            harp_index_queue_put(&engine->due.draftless, connection->index);
             return;
         }
         engine->owner[frame] = connection->index;
@@ -192,7 +192,7 @@ static void on_closed(struct harp_connection *connection, const struct harp_even
 {
     struct harp_engine *engine = connection->engine;
     connection->state.ended = true;
-    engine->closing_n -= connection->state.orphan;
+    engine->connections.closing_n -= connection->state.orphan;
     connection->state.linger_ns = engine->now_ns + HARP_LINGER_NS;
     connection->end.reason = event->reason;
     harp_reason_explain(event, connection->end.why, sizeof connection->end.why);

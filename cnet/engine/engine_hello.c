@@ -20,7 +20,7 @@ static uint64_t key_of_attempt(const struct harp_engine *engine,
     memcpy(bytes, &first->connection, sizeof first->connection);
     memcpy(bytes + sizeof first->connection, &listener, sizeof listener);
     memcpy(bytes + 2 * sizeof(uint64_t), first->nonce, sizeof first->nonce);
-    uint64_t key = harp_siphash(&engine->hash_key, bytes, sizeof bytes);
+    uint64_t key = harp_siphash(&engine->lookup.hash_key, bytes, sizeof bytes);
     return key ? key : 1;
 }
 
@@ -106,7 +106,7 @@ static void make_connection(struct harp_engine *engine, uint8_t port,
         return;
     }
     connection->handshake.attempt = attempt;
-    harp_table_add(&engine->attempts, attempt, connection);
+    harp_table_add(&engine->lookup.attempts, attempt, connection);
     listening->half_open++;
     make_keys(connection);
     harp_connection_heard_first(connection, path, port, arrival->local, arrival->from);
@@ -132,7 +132,7 @@ static void take_first(struct harp_engine *engine, uint8_t port, const struct ha
     if (!listening || harp_parameters_decode(body, header->length, &first) != HARP_WIRE_OK)
         return;
     uint64_t attempt = key_of_attempt(engine, &first, listening->listener.id);
-    struct harp_connection *connection = harp_table_find(&engine->attempts, attempt);
+    struct harp_connection *connection = harp_table_find(&engine->lookup.attempts, attempt);
     if (connection) {
         struct harp_place unused;
         if (header->path >= connection->config.paths || may_change_flows(connection, arrival))
@@ -192,7 +192,7 @@ void harp_engine_take_hello(struct harp_engine *engine, uint8_t port,
             take_first(engine, port, arrival, header, body);
         return;
     }
-    struct harp_connection *connection = harp_table_find(&engine->table, header->connection);
+    struct harp_connection *connection = harp_table_find(&engine->lookup.ids, header->connection);
     if (!connection || connection->handshake.listening_end ||
         !harp_open_tag(header->type == HARP_ACCEPT ? &connection->keys.accept
                                                    : &connection->keys.hello,

@@ -101,8 +101,8 @@ int harp_listening_fd(struct harp_listening *listening)
 /* Connections that nobody will accept any more. */
 static void close_unaccepted(struct harp_engine *engine, const struct harp_listening *listening)
 {
-    for (uint32_t i = 0; i < engine->connections_n; i++) {
-        struct harp_connection *connection = engine->connections[i];
+    for (uint32_t i = 0; i < engine->connections.n; i++) {
+        struct harp_connection *connection = engine->connections.at[i];
         if (!connection || connection->handshake.listening != listening)
             continue;
         harp_session_close(connection->session, harp_engine_clock(engine), HARP_REASON_DONE,

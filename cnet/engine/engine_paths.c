@@ -261,8 +261,8 @@ uint32_t harp_engine_follow_plan(struct harp_engine *engine, const struct harp_p
     *why = 0;
     harp_token_take(engine);
     harp_engine_clock(engine);
-    for (uint32_t i = 0; before && i < engine->connections_n; i++) {
-        struct harp_connection *connection = engine->connections[i];
+    for (uint32_t i = 0; before && i < engine->connections.n; i++) {
+        struct harp_connection *connection = engine->connections.at[i];
         if (!connection || connection->config.flows != before)
             continue;
         connection->config.flows = flows;

@@ -114,7 +114,7 @@ uint8_t *harp_engine_place(void *of, const uint8_t *bytes)
     if (harp_header_decode(bytes, harp_wire_frame_bytes(bytes), &header) != HARP_WIRE_OK ||
         header.type != HARP_DATA)
         return NULL;
-    struct harp_connection *connection = harp_table_find(&engine->table, header.connection);
+    struct harp_connection *connection = harp_table_find(&engine->lookup.ids, header.connection);
     if (!connection || !connection->keys.made || connection->state.lingers ||
         !harp_open_tag(&connection->keys.in, bytes,
                        harp_session_lap(connection->session, &header)) ||
@@ -189,17 +189,17 @@ static void take_frame(struct harp_engine *engine, uint8_t port, struct harp_con
 static void take_group(struct harp_engine *engine, uint8_t port, struct harp_connection *connection,
                        const uint16_t *which, size_t count)
 {
-    struct harp_tagged *tagged = &engine->tagged;
+    struct harp_tagged *tagged = &engine->batch.tagged;
     for (size_t i = 0; i < count; i++) {
-        tagged->headers[i] = engine->arrivals[which[i]].bytes;
-        tagged->laps[i] = harp_session_lap(connection->session, &engine->headers[which[i]]);
+        tagged->headers[i] = engine->batch.arrivals[which[i]].bytes;
+        tagged->laps[i] = harp_session_lap(connection->session, &engine->batch.headers[which[i]]);
     }
     uint64_t holds = harp_open_tags(&connection->keys.in, (const uint8_t *const *)tagged->headers,
                                     tagged->laps, count);
     for (size_t i = 0; i < count; i++)
         if (holds >> i & 1)
-            take_frame(engine, port, connection, &engine->arrivals[which[i]],
-                       &engine->headers[which[i]]);
+            take_frame(engine, port, connection, &engine->batch.arrivals[which[i]],
+                       &engine->batch.headers[which[i]]);
         else
             harp_count(&engine->stats.stats->engine.bad_tag, 1);
 }
@@ -231,8 +231,8 @@ static void end_group(struct harp_engine *engine, uint8_t port, struct group *gr
 
 static void sort_frame(struct harp_engine *engine, uint8_t port, struct group *group, size_t i)
 {
-    struct harp_arrival *arrival = &engine->arrivals[i];
-    struct harp_header *header = &engine->headers[i];
+    struct harp_arrival *arrival = &engine->batch.arrivals[i];
+    struct harp_header *header = &engine->batch.headers[i];
     enum harp_wire_error error = arrival->length < HARP_HEADER_BYTES
                                      ? HARP_WIRE_SHORT
                                      : harp_header_decode(arrival->bytes, arrival->length, header);
@@ -247,9 +247,9 @@ static void sort_frame(struct harp_engine *engine, uint8_t port, struct group *g
         return;
     }
     struct harp_connection *connection =
-        group->n && engine->headers[group->which[0]].connection == header->connection
+        group->n && engine->batch.headers[group->which[0]].connection == header->connection
             ? group->connection
-            : harp_table_find(&engine->table, header->connection);
+            : harp_table_find(&engine->lookup.ids, header->connection);
     /* Payload for an end that gave up its memory has no place: the other end hears why soon. */
     bool unwanted = connection && connection->state.lingers && header->type == HARP_DATA;
     if (!connection || !connection->keys.made || unwanted) {
@@ -265,7 +265,7 @@ static void sort_frame(struct harp_engine *engine, uint8_t port, struct group *g
 /* Several frames in one datagram. Each is done before the arrival becomes the next one. */
 static void take_joined(struct harp_engine *engine, uint8_t port, struct group *group, size_t i)
 {
-    struct harp_arrival *arrival = &engine->arrivals[i];
+    struct harp_arrival *arrival = &engine->batch.arrivals[i];
     const struct harp_arrival whole = *arrival;
     arrival->shared = true;
     for (uint32_t left = arrival->length; left;) {
@@ -282,7 +282,7 @@ static void take_all(struct harp_engine *engine, uint8_t port, size_t count)
 {
     struct group group = {.n = 0};
     for (size_t i = 0; i < count; i++) {
-        const struct harp_arrival *arrival = &engine->arrivals[i];
+        const struct harp_arrival *arrival = &engine->batch.arrivals[i];
         if (harp_wire_first_frame(arrival->bytes, arrival->length) < arrival->length)
             take_joined(engine, port, &group, i);
         else
@@ -294,12 +294,12 @@ static void take_all(struct harp_engine *engine, uint8_t port, size_t count)
 void harp_engine_take(struct harp_engine *engine, uint8_t port)
 {
     struct harp_port *from = engine->ports[port];
-    size_t count = from->ops->receive(from, engine->now_ns, engine->arrivals, 2 * HARP_BATCH);
+    size_t count = from->ops->receive(from, engine->now_ns, engine->batch.arrivals, 2 * HARP_BATCH);
     if (!count)
         return;
     engine->now_ns = harp_engine_clock(engine); /* not before what came, had we been preempted */
     engine->moved = true;
     harp_count(&engine->stats.stats->engine.arrivals, count);
     take_all(engine, port, count);
-    from->ops->release(from, engine->arrivals, count);
+    from->ops->release(from, engine->batch.arrivals, count);
 }

@@ -222,42 +222,59 @@ struct harp_engine {
     uint32_t frames_spare; /* of those that ports left: not promised to a connection */
     uint16_t epoch;
 
-    /* The right to drive, and sleep: the table in engine_drive.c. */
-    _Alignas(128) _Atomic uint32_t token;
-    _Atomic uint32_t wanted;   /* control plane that waits for the token */
-    _Atomic uint32_t sleeping; /* somebody waits in the kernel */
-    _Atomic uint32_t stop;
-    _Atomic uint64_t driven_ns; /* INLINE: when the application last drove */
-    int doorbell;               /* eventfd */
-    pthread_t thread;
-    bool threaded;
+    /* The right to drive, and sleep. The table in engine_drive.c says which thread writes what. */
+    _Alignas(128) struct {
+        _Atomic uint32_t token;
+        _Atomic uint32_t wanted;   /* control plane that waits for the token */
+        _Atomic uint32_t sleeping; /* somebody waits in the kernel */
+        _Atomic uint32_t stop;
+        _Atomic uint64_t driven_ns; /* INLINE: when the application last drove */
+        int doorbell;               /* eventfd */
+        pthread_t thread;
+        bool threaded;
+    } drive;
 
-    /* The driver's. */
+    /* The driver's, from here on: only the holder of the token writes it. */
     _Alignas(128) uint64_t now_ns;
     uint64_t tend_ns; /* when to look at what is not urgent */
     bool failed;      /* a connection ended in error: the flight recorder is to be dumped */
     uint64_t active_ns;
     bool moved;
-    struct harp_table table;    /* connection id to connection */
-    struct harp_table attempts; /* the FIRST that made it to connection */
-    struct harp_key hash_key;   /* of attempts and of addresses */
-    struct harp_peer **peers;   /* by port and remote address: heads of lists */
-    uint32_t peers_mask;
-    struct harp_connection **connections; /* by index; NULL: free */
-    uint32_t connections_n;               /* indices ever used */
-    uint32_t *free_indices, free_n;       /* below connections_n; a stack */
-    uint32_t closing_n;                   /* orphans that have not ended */
-    struct harp_schedule schedule;        /* connections that the next turns drive */
-    struct harp_ready_set calls;          /* connections with something new in a ring */
-    struct harp_index_queue draftless;    /* connections that are owed drafts */
-    struct harp_index_queue unpublished;  /* driven since its row was written */
-    uint32_t recent[HARP_RECENT];         /* driven since data last left, the last of them */
-    uint32_t recent_n;
-    struct harp_arrival arrivals[2 * HARP_BATCH];
-    struct harp_header headers[2 * HARP_BATCH];
-    struct harp_frame out[HARP_BATCH];
-    struct harp_tagged tagged;
-    bool joinable[HARP_PORTS_MAX]; /* further frames may follow in the port's last datagram */
+    /* Which connection or peer a frame is of. */
+    struct {
+        struct harp_table ids;      /* connection id to connection */
+        struct harp_table attempts; /* the FIRST that made it to connection */
+        struct harp_key hash_key;   /* of attempts and of addresses */
+        struct harp_peer **peers;   /* by port and remote address: heads of lists */
+        uint32_t peers_mask;
+    } lookup;
+    /* All connections, as they join the engine and leave it. */
+    struct {
+        struct harp_connection **at; /* by index; NULL: free */
+        uint32_t n;                  /* indices ever used */
+        uint32_t *free, free_n;      /* below n; a stack */
+        uint32_t closing_n;          /* orphans that have not ended */
+    } connections;
+    /* Those that something is to be done for. */
+    struct {
+        struct harp_schedule schedule;       /* the next turns drive them */
+        struct harp_ready_set calls;         /* they have something new in a ring */
+        struct harp_index_queue draftless;   /* they are owed drafts */
+        struct harp_index_queue unpublished; /* driven since their row was written */
+    } due;
+    /* Connections driven since data last left, the last of them. */
+    struct {
+        uint32_t indices[HARP_RECENT];
+        uint32_t n;
+    } recent;
+    /* The frames of one turn, in and out. */
+    struct {
+        struct harp_arrival arrivals[2 * HARP_BATCH];
+        struct harp_header headers[2 * HARP_BATCH];
+        struct harp_frame out[HARP_BATCH];
+        struct harp_tagged tagged;
+        bool joinable[HARP_PORTS_MAX]; /* further frames may follow in the port's last datagram */
+    } batch;
 };
 
 /* engine_core.c */
@@ -270,7 +287,7 @@ void harp_engine_ring(struct harp_engine *engine); /* wake the thread that sleep
  * that it sleeps. One of both sees the other. */
 static inline void harp_engine_ring_if_asleep(struct harp_engine *engine)
 {
-    if (atomic_load(&engine->sleeping))
+    if (atomic_load(&engine->drive.sleeping))
         harp_engine_ring(engine);
 }
 
@@ -291,7 +308,7 @@ bool harp_engine_turn(struct harp_engine *engine);
 static inline void harp_engine_wake(struct harp_engine *engine,
                                     const struct harp_connection *connection)
 {
-    harp_schedule_wake(&engine->schedule, connection->index);
+    harp_schedule_wake(&engine->due.schedule, connection->index);
 }
 
 /* engine_stats.c: counters of ports, and up to `most` rows of connections that were driven, to
@@ -418,7 +435,8 @@ void harp_engine_welcome(struct harp_listening *listening, struct harp_connectio
 static inline void harp_connection_orphan(struct harp_connection *connection)
 {
     connection->handshake.listening = NULL;
-    connection->engine->closing_n += !connection->state.orphan && !connection->state.ended;
+    connection->engine->connections.closing_n +=
+        !connection->state.orphan && !connection->state.ended;
     connection->state.orphan = true;
     harp_engine_wake(connection->engine, connection);
 }

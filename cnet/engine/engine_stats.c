@@ -121,11 +121,11 @@ _Static_assert(HARP_PORTS_MAX <= HARP_STATS_PORTS, "each port has a row");
 void harp_engine_publish(struct harp_engine *engine, uint32_t most)
 {
     struct harp_stats *stats = engine->stats.stats;
-    struct harp_index_queue *due = &engine->unpublished;
+    struct harp_index_queue *due = &engine->due.unpublished;
     for (uint32_t p = 0; p < engine->ports_n; p++)
         harp_stats_put_port(stats, p, engine->ports[p]);
     for (uint32_t n = due->count < most ? due->count : most; n; n--) {
-        struct harp_connection *connection = engine->connections[harp_index_queue_take(due)];
+        struct harp_connection *connection = engine->connections.at[harp_index_queue_take(due)];
         if (connection)
             publish_connection(connection);
     }

@@ -114,7 +114,7 @@ static bool has_drained(void *what)
     struct harp_engine *engine = what;
     harp_engines_drive_inline();
     harp_token_take(engine);
-    bool all = engine->closing_n == 0;
+    bool all = engine->connections.closing_n == 0;
     harp_token_drop(engine);
     return all;
 }
