@@ -225,12 +225,14 @@ IN_TCP = {
         "SOL_SOCKET, SO_KEEPALIVE, 1)", "SOL_SOCKET, SO_KEEPALIVE, 0)"),
     "REST_TWICE": bug(
         "what the kernel took of the rest is sent again", "ports/port_tcp_send.c",
-        "        flow->pieces[0].iov_base = (uint8_t *)flow->pieces[0].iov_base + sent;\n", ""),
+        "        flow->out.pieces[0].iov_base = (uint8_t *)flow->out.pieces[0].iov_base + sent;\n",
+        ""),
     "ROOM_UNHEARD": bug(
         "a flow that was full stays so", "ports/port_tcp_flow.c",
         "event->events & EPOLLOUT && flow->full", "false && flow->full"),
     "PLACE_KEPT": bug(
         "payload goes where its message no longer is", "ports/port_tcp_receive.c",
-        "if (flow->place && place_of(tcp, placed_header(flow)) != flow->place)", "if (false)"),
+        "if (flow->in.place && place_of(tcp, placed_header(flow)) != flow->in.place)",
+        "if (false)"),
 }
 """Of the tcp port and of what engines do on it."""
