@@ -96,16 +96,16 @@ void harp_engine_session_config(struct harp_engine *engine,
     }
     if (port->calls_kernel) {
         config->loss.ack_delay_ns = STREAM_ACK_DELAY_NS;
-        config->ack_every = STREAM_ACK_EVERY;
-        config->patient_bytes = from->short_bytes;
-        config->ack_patient_ns = STREAM_ACK_PATIENT_NS;
+        config->ack.every = STREAM_ACK_EVERY;
+        config->ack.patient_bytes = from->short_bytes;
+        config->ack.patient_ns = STREAM_ACK_PATIENT_NS;
     }
     if (port->holds_back && !port->calls_kernel) {
-        config->ack_along_ns = 0;
-        config->ack_soon_ns = MEM_ACK_SOON_NS;
-        config->ack_after_last = true;
+        config->ack.along_ns = 0;
+        config->ack.soon_ns = MEM_ACK_SOON_NS;
+        config->ack.after_last = true;
     } else { /* an ACK alone costs a packet and a system call; one that goes with data, nothing */
-        config->ack_soon_ns = config->ack_along_ns = ACK_SOON_NS;
+        config->ack.soon_ns = config->ack.along_ns = ACK_SOON_NS;
     }
     config->holds_bytes = port->holds_bytes;
     config->app_drives = engine->config.progress == HARP_PROGRESS_INLINE;

@@ -20,11 +20,11 @@ static void give_up(struct harp_session *session, struct harp_path *path, struct
     harp_sent_lost(&path->sent, sent);
     harp_session_path_lost(session, path, sent, overtaken);
     session->counters.lost++;
-    if (!harp_packet_before(sent->packet, path->episode)) {
-        path->episode = path->sent.next;
-        path->suspects = 0;
+    if (!harp_packet_before(sent->packet, path->episode.end)) {
+        path->episode.end = path->sent.next;
+        path->episode.suspects = 0;
     }
-    path->suspects++;
+    path->episode.suspects++;
     if (!sent->probe)
         harp_outbox_lost(&session->outbox, sent->message, sent->chunk);
 }
@@ -36,7 +36,7 @@ void harp_session_flush(struct harp_session *session, struct harp_path *path)
         if (sent->state == HARP_IN_FLIGHT)
             give_up(session, path, sent, false);
     }
-    path->timed_out = true;
+    path->episode.timed_out = true;
     path->loss.asked = false;
 }
 
@@ -92,13 +92,13 @@ static void settle_late_packet(struct harp_session *session, struct harp_path *p
 {
     uncount_lost(session, path);
     harp_loss_spurious(&path->loss);
-    if (path->suspects && (--path->suspects == 0 || path->timed_out)) {
-        path->suspects = 0;
+    if (path->episode.suspects && (--path->episode.suspects == 0 || path->episode.timed_out)) {
+        path->episode.suspects = 0;
         path->cc.ops->on_spurious(&path->cc);
     }
-    if (path->timed_out)
+    if (path->episode.timed_out)
         undo_spurious_timeout(session, path);
-    path->timed_out = false;
+    path->episode.timed_out = false;
 }
 
 static void settle_packet(struct harp_session *session, struct harp_path *path,
@@ -108,8 +108,8 @@ static void settle_packet(struct harp_session *session, struct harp_path *path,
     harp_sent_acked(&path->sent, sent);
     if (late)
         settle_late_packet(session, path);
-    else if (!harp_packet_before(sent->packet, path->episode))
-        path->timed_out = false; /* one sent after the RTO came first: those before it are lost */
+    else if (!harp_packet_before(sent->packet, path->episode.end))
+        path->episode.timed_out = false; /* sent after the RTO, yet first: those before are lost */
     harp_loss_delivered(&path->loss, sent, session->now_ns);
     harp_session_path_settled(session, path, sent);
     if (!sent->probe)
@@ -195,7 +195,7 @@ static void path_news(struct harp_session *session, struct harp_path *path,
     harp_sent_trim(&path->sent, session->now_ns - harp_min(memory_ns, session->now_ns));
     if (path->dead) {
         path->dead = false;
-        path->probe_at_ns = HARP_NEVER;
+        path->probe.at_ns = HARP_NEVER;
         session->counters.paths_returned++;
         harp_session_path_returned(session, path);
     }
@@ -252,7 +252,7 @@ static bool credit_waits(const struct harp_session *session)
 static void write_ack(struct harp_session *session, struct harp_frame *frame, uint8_t number)
 {
     struct harp_path *path = &session->paths[number];
-    uint64_t held_ns = path->ack_at_ns == HARP_NEVER ? 0 : session->now_ns - path->largest_ns;
+    uint64_t held_ns = path->ack.at_ns == HARP_NEVER ? 0 : session->now_ns - path->largest_ns;
     uint32_t frames = session->peer.first + session->inbox.lent;
     session->credit.granted_messages =
         harp_packet_near(session->credit.granted_messages, session->inbox.posted);
@@ -273,9 +273,9 @@ static void write_ack(struct harp_session *session, struct harp_frame *frame, ui
         frame->header.flags = HARP_ACK_OFF_QUEUE;
     frame->header.length = (uint16_t)harp_ack_encode(&ack, frame->body);
     frame->path = harp_session_pick_path(session, number);
-    path->unacked = 0;
-    path->ack_now = false;
-    path->ack_at_ns = HARP_NEVER;
+    path->ack.packets = 0;
+    path->ack.now = false;
+    path->ack.at_ns = HARP_NEVER;
     session->credit.news = false;
 }
 
@@ -286,10 +286,10 @@ static uint64_t credit_in_ns(const struct harp_session *session)
     int32_t ahead = (int32_t)(session->inbox.complete - (uint32_t)session->credit.granted_messages);
     bool few = ahead < HARP_EAGER / 2;
     if (session->ack.patient)
-        return few ? session->config.ack_patient_ns : 0;
-    if (!session->config.ack_after_last)
+        return few ? session->config.ack.patient_ns : 0;
+    if (!session->config.ack.after_last)
         return HARP_ACK_SOON_NS;
-    return few ? session->config.ack_soon_ns : 0;
+    return few ? session->config.ack.soon_ns : 0;
 }
 
 /* Credit is not sent at once: an ACK may soon carry it. */
@@ -298,20 +298,20 @@ static void tell_credit_soon(struct harp_session *session)
     struct harp_path *path = &session->paths[session->liveness.heard_path];
     if (!credit_waits(session))
         return;
-    path->ack_at_ns = harp_min(path->ack_at_ns, session->now_ns + credit_in_ns(session));
+    path->ack.at_ns = harp_min(path->ack.at_ns, session->now_ns + credit_in_ns(session));
     harp_session_wake(session, session->liveness.heard_path);
 }
 
 bool harp_session_ack_along(struct harp_session *session)
 {
     bool any = false;
-    if (session->now_ns < session->ack.at_once_ns + session->config.ack_soon_ns)
+    if (session->now_ns < session->ack.at_once_ns + session->config.ack.soon_ns)
         session->ack.goes_quiet = false; /* this was the answer: the ACK could have waited for it */
     for (uint64_t set = session->state == HARP_OPEN ? session->awake : 0; set;) {
         struct harp_path *path = &session->paths[harp_session_next_path(&set)];
-        if (path->ack_at_ns > session->now_ns + session->config.ack_along_ns)
+        if (path->ack.at_ns > session->now_ns + session->config.ack.along_ns)
             continue;
-        path->ack_now = any = true;
+        path->ack.now = any = true;
     }
     return any;
 }
@@ -320,7 +320,7 @@ bool harp_session_ack_along(struct harp_session *session)
 static bool goes_along(struct harp_session *session, const struct harp_path *path)
 {
     struct harp_pick pick;
-    return path->ack_at_ns <= session->now_ns + session->config.ack_along_ns &&
+    return path->ack.at_ns <= session->now_ns + session->config.ack.along_ns &&
            session->state == HARP_OPEN && harp_outbox_pick(&session->outbox, &pick);
 }
 
@@ -349,10 +349,10 @@ size_t harp_session_send_acks(struct harp_session *session, struct harp_frame *f
         uint8_t number = harp_session_next_path(&set);
         const struct harp_path *path = &session->paths[number];
         if (session->config.app_drives &&
-            path->ack_at_ns < session->now_ns - harp_min(HARP_ACK_LATE_NS, session->now_ns))
+            path->ack.at_ns < session->now_ns - harp_min(HARP_ACK_LATE_NS, session->now_ns))
             session->ack.goes_quiet = true;
-        bool last = session->state == HARP_CLOSING && path->ack_at_ns != HARP_NEVER;
-        if (path->ack_now || path->ack_at_ns <= session->now_ns || last ||
+        bool last = session->state == HARP_CLOSING && path->ack.at_ns != HARP_NEVER;
+        if (path->ack.now || path->ack.at_ns <= session->now_ns || last ||
             goes_along(session, path))
             write_ack(session, &frames[n++], number);
     }

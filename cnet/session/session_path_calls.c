@@ -84,7 +84,7 @@ void harp_session_path_moved(struct harp_session *session, uint8_t path)
         return;
     session->path_state[path].validating = true;
     session->path_state[path].validating_from = session->paths[path].sent.next;
-    session->paths[path].probe = HARP_PROBE_PLAIN;
+    session->paths[path].probe.due = HARP_PROBE_PLAIN;
     harp_session_wake(session, path);
     harp_session_paths_rate(session);
 }
@@ -96,7 +96,7 @@ void harp_session_path_rerouted(struct harp_session *session, uint8_t path)
     struct harp_path_state *path_state = &session->path_state[path];
     path_state->off_queue = false;
     path_state->flag_largest = session->paths[path].sent.next;
-    session->paths[path].probe = HARP_PROBE_PLAIN;
+    session->paths[path].probe.due = HARP_PROBE_PLAIN;
     harp_session_wake(session, path);
     harp_session_paths_rate(session);
 }
@@ -107,7 +107,7 @@ void harp_session_path_off_queue(struct harp_session *session, uint8_t path, boo
         session->path_state[path].arrives_off == off)
         return;
     session->path_state[path].arrives_off = off;
-    session->paths[path].ack_now = true;
+    session->paths[path].ack.now = true;
     harp_session_wake(session, path);
 }
 
@@ -130,8 +130,8 @@ bool harp_session_unreachable(struct harp_session *session, uint64_t now_ns, uin
         harp_session_wake(session, path);
     if (connecting)
         session->handshake.repeat_at_ns = session->now_ns;
-    else if (session->paths[path].probe == HARP_PROBE_NONE)
-        session->paths[path].probe = HARP_PROBE_PLAIN;
+    else if (session->paths[path].probe.due == HARP_PROBE_NONE)
+        session->paths[path].probe.due = HARP_PROBE_PLAIN;
     return true;
 }
 
@@ -148,7 +148,7 @@ static void pause_probes(struct harp_session *session)
         harp_session_flush(session, path);
         harp_loss_news(&path->loss, false, session->now_ns);
         if (path->dead)
-            path->probe_at_ns = session->liveness.keep_at_ns;
+            path->probe.at_ns = session->liveness.keep_at_ns;
     }
 }
 

@@ -55,7 +55,7 @@ void harp_session_paths_begin(struct harp_session *session)
         session->path_state[p] =
             (struct harp_path_state){.flag_largest = (uint64_t)session->config.first - 1};
         harp_pmtu_init(&session->path_state[p].pmtu, session->agreed.segment,
-                       session->config.base_bytes, session->config.least_bytes);
+                       session->config.pmtu.base_bytes, session->config.pmtu.least_bytes);
     }
     harp_session_paths_rate(session);
 }
@@ -72,7 +72,7 @@ void harp_session_path_try_size(struct harp_session *session, uint8_t path)
     path_state->size = HARP_SIZE_DUE;
     path_state->size_bytes = bytes;
     harp_session_wake(session, path);
-    session->paths[path].probe = HARP_PROBE_PLAIN; /* instead of a long one for the tail, too */
+    session->paths[path].probe.due = HARP_PROBE_PLAIN; /* instead of a long one for the tail, too */
 }
 
 void harp_session_path_heard(struct harp_session *session, uint8_t path)

@@ -34,7 +34,7 @@ static void count_arrival(struct harp_session *session, const struct harp_header
     struct harp_path *path = &session->paths[header->path];
     harp_session_wake(session, header->path);
     harp_path_arrived(path, harp_session_number(session, header), session->clock.came_ns,
-                      session->now_ns, session->config.ack_every,
+                      session->now_ns, session->config.ack.every,
                       session->config.loss.ack_delay_ns);
     harp_session_hears(session);
     session->liveness.heard_path = header->path;
@@ -55,7 +55,7 @@ uint8_t *harp_session_where(const struct harp_session *session, const struct har
 static enum harp_verdict take_probe(struct harp_session *session, const struct harp_header *header)
 {
     count_arrival(session, header);
-    session->paths[header->path].ack_now = true;
+    session->paths[header->path].ack.now = true;
     return HARP_TAKEN;
 }
 
@@ -238,13 +238,13 @@ void harp_session_placed(struct harp_session *session, bool holds)
     if (!harp_inbox_placed(&session->inbox, header, session->placing.fit))
         return;
     session->ack.patient =
-        session->config.patient_bytes && header->size <= session->config.patient_bytes;
+        session->config.ack.patient_bytes && header->size <= session->config.ack.patient_bytes;
     uint64_t soon_ns =
-        session->ack.patient ? session->config.ack_patient_ns : session->config.ack_soon_ns;
-    uint64_t latest_ns = session->config.ack_after_last ? path->ack_latest_ns : path->ack_at_ns;
-    path->ack_at_ns = harp_min(latest_ns, session->now_ns + soon_ns);
+        session->ack.patient ? session->config.ack.patient_ns : session->config.ack.soon_ns;
+    uint64_t latest_ns = session->config.ack.after_last ? path->ack.latest_ns : path->ack.at_ns;
+    path->ack.at_ns = harp_min(latest_ns, session->now_ns + soon_ns);
     if (session->ack.goes_quiet && !harp_before(session->inbox.complete, session->inbox.posted)) {
-        path->ack_now = true;
+        path->ack.now = true;
         session->ack.at_once_ns = session->now_ns;
     }
 }

@@ -170,16 +170,16 @@ static size_t send_probes(struct harp_session *session, struct harp_frame *frame
         n += send_size_probe(session, &frames[n], p);
         if (n == room)
             break;
-        if (path->probe == HARP_PROBE_NONE || !harp_sent_has_room(&path->sent))
+        if (path->probe.due == HARP_PROBE_NONE || !harp_sent_has_room(&path->sent))
             continue;
         bool confirming = session->path_state[p].pmtu.state == HARP_PMTU_CONFIRMING;
-        if (path->probe == HARP_PROBE_TAIL && !confirming && find_tail(session, path, &pick)) {
+        if (path->probe.due == HARP_PROBE_TAIL && !confirming && find_tail(session, path, &pick)) {
             bool whole = send_chunk(session, &frames[n], p, &pick) == 1;
             n += whole ? 1 : send_fragments(session, frames + n, room - n);
         } else {
             write_probe(session, &frames[n++], p, 0);
         }
-        path->probe = HARP_PROBE_NONE;
+        path->probe.due = HARP_PROBE_NONE;
     }
     return n;
 }

@@ -13,8 +13,8 @@ static void path_dies(struct harp_session *session, struct harp_path *path)
     path->cc.ops->on_timeout(&path->cc, session->now_ns);
     path->dead = true;
     harp_session_paths_rate(session);
-    path->probe_wait_ns = harp_loss_rto_ns(&path->rtt, &session->config.loss);
-    path->probe_at_ns = session->now_ns;
+    path->probe.wait_ns = harp_loss_rto_ns(&path->rtt, &session->config.loss);
+    path->probe.at_ns = session->now_ns;
     session->counters.paths_died++;
     session->path_state[path - session->paths].died++;
 }
@@ -42,12 +42,12 @@ void harp_session_path_broken(struct harp_session *session, uint64_t now_ns, uin
 
 static void probe_dead(struct harp_session *session, struct harp_path *path)
 {
-    if (session->now_ns < path->probe_at_ns)
+    if (session->now_ns < path->probe.at_ns)
         return;
     harp_session_flush(session, path);
-    path->probe = HARP_PROBE_PLAIN;
-    path->probe_at_ns = session->now_ns + path->probe_wait_ns;
-    path->probe_wait_ns = harp_min(2 * path->probe_wait_ns, session->config.probe_most_ns);
+    path->probe.due = HARP_PROBE_PLAIN;
+    path->probe.at_ns = session->now_ns + path->probe.wait_ns;
+    path->probe.wait_ns = harp_min(2 * path->probe.wait_ns, session->config.probe_most_ns);
 }
 
 static void path_times_out(struct harp_session *session, struct harp_path *path)
@@ -78,10 +78,10 @@ static void ask_for_news(struct harp_session *session, struct harp_path *path)
     bool fits =
         !far || harp_far_buffer_has_room(far, path->sent.bytes_in_flight,
                                          HARP_HEADER_BYTES + (uint32_t)session->agreed.segment);
-    path->probe = fits ? HARP_PROBE_TAIL : HARP_PROBE_PLAIN;
-    if (other->dead || other->sent.in_flight || other->probe != HARP_PROBE_NONE)
+    path->probe.due = fits ? HARP_PROBE_TAIL : HARP_PROBE_PLAIN;
+    if (other->dead || other->sent.in_flight || other->probe.due != HARP_PROBE_NONE)
         return;
-    other->probe = HARP_PROBE_PLAIN;
+    other->probe.due = HARP_PROBE_PLAIN;
     harp_session_wake(session, next);
 }
 
@@ -115,8 +115,8 @@ static void probe_somewhere(struct harp_session *session)
     uint8_t number = harp_session_pick_path(session, session->liveness.heard_path);
     struct harp_path *path = &session->paths[number];
     harp_session_wake(session, number);
-    if (path->probe == HARP_PROBE_NONE)
-        path->probe = HARP_PROBE_PLAIN;
+    if (path->probe.due == HARP_PROBE_NONE)
+        path->probe.due = HARP_PROBE_PLAIN;
 }
 
 /* How long messages have waited for credit and for nothing else, as Linux's tcpi_rwnd_limited. */
@@ -231,15 +231,15 @@ void harp_session_timers(struct harp_session *session)
 static uint64_t path_deadline_ns(struct harp_session *session, uint8_t number)
 {
     struct harp_path *path = &session->paths[number];
-    uint64_t at_ns = path->probe_at_ns;
+    uint64_t at_ns = path->probe.at_ns;
     if (!path->dead)
         next_alarm(session, path, &at_ns);
-    if (path->ack_now)
+    if (path->ack.now)
         return session->now_ns;
-    if (path->probe != HARP_PROBE_NONE && harp_sent_has_room(&path->sent))
+    if (path->probe.due != HARP_PROBE_NONE && harp_sent_has_room(&path->sent))
         return session->now_ns;
     at_ns = harp_min(at_ns, harp_session_path_due_ns(session, number));
-    return harp_min(at_ns, path->ack_at_ns);
+    return harp_min(at_ns, path->ack.at_ns);
 }
 
 static uint64_t open_deadline_ns(struct harp_session *session)

@@ -16,12 +16,12 @@ static inline void skip_packets_of_path(struct harp_path *path, uint64_t packets
         path->sent.slots[packet & (path->sent.slots_n - 1)].packet += packets;
     path->sent.tail += packets;
     path->sent.next += packets;
-    path->episode += packets;
+    path->episode.end += packets;
     path->loss.rack_packet += packets;
     path->sack.largest += packets;
-    path->fresh += packets;
+    path->ack.fresh += packets;
     for (uint32_t i = 0; i < HARP_PATH_REPEATS; i++)
-        path->reported[i] += packets;
+        path->ack.reported[i] += packets;
 }
 
 /* Move one end by `packets`, a multiple of 1,024, on every path; then move the other. */
