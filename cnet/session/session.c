@@ -131,7 +131,7 @@ struct harp_session *harp_session_accept(void *memory, const struct harp_session
                                          uint8_t path)
 {
     struct harp_session *session = create_session(memory, config, now_ns);
-    session->listening = true;
+    session->handshake.listening = true;
     session->state = HARP_ACCEPTING;
     session->own.addresses_n = (uint8_t)harp_min(config->addresses_n, first->addresses_n);
     harp_session_agree(session, first);
@@ -290,13 +290,13 @@ static void report_end(const struct harp_session *session, struct harp_event *ev
 void harp_session_poll(struct harp_session *session, struct harp_event *event)
 {
     *event = (struct harp_event){.type = HARP_EVENT_NONE};
-    if (session->handshake.to_report) {
-        session->handshake.to_report = false;
+    if (session->to_report.connected) {
+        session->to_report.connected = false;
         event->type = HARP_EVENT_CONNECTED;
     } else if (session->agreed.known && poll_message(session, event)) {
         return;
-    } else if (session->end.to_report) {
-        session->end.to_report = false;
+    } else if (session->to_report.closed) {
+        session->to_report.closed = false;
         report_end(session, event);
     }
 }

@@ -108,7 +108,7 @@ void harp_session_end(struct harp_session *session, uint32_t reason, bool by_pee
         session->end.by_peer = by_peer;
     }
     session->state = HARP_CLOSED;
-    session->end.to_report = true;
+    session->to_report.closed = true;
     session->handshake.answer = false;
 }
 

@@ -50,7 +50,7 @@ static void take_accept_parameters(struct harp_session *session, const struct ha
 {
     harp_session_agree(session, peer);
     session->state = HARP_OPEN;
-    session->handshake.to_report = true;
+    session->to_report.connected = true;
     harp_session_hears(session);
     session->liveness.keep_at_ns =
         session->now_ns + harp_session_spread_ns(session, harp_session_quiet_ns(session) / 2);
@@ -65,7 +65,7 @@ static bool take_first(struct harp_session *session, const struct harp_header *h
                        const uint8_t *body)
 {
     struct harp_parameters first;
-    bool again = session->listening && session->state <= HARP_OPEN &&
+    bool again = session->handshake.listening && session->state <= HARP_OPEN &&
                  harp_parameters_decode(body, header->length, &first) == HARP_WIRE_OK &&
                  first.addresses_n >= session->own.addresses_n && /* ACCEPT is no longer */
                  first.connection == session->peer.connection &&

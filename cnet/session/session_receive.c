@@ -19,7 +19,7 @@ static void confirm_connection(struct harp_session *session)
     if (session->state != HARP_ACCEPTING)
         return;
     session->state = HARP_OPEN;
-    session->handshake.to_report = true;
+    session->to_report.connected = true;
     harp_session_hears(session);
     session->liveness.keep_at_ns =
         session->now_ns + harp_session_spread_ns(session, harp_session_quiet_ns(session) / 2);

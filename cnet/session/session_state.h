@@ -88,7 +88,10 @@ struct harp_session {
     struct harp_parameters peer;
     struct harp_session_counters counters;
     enum harp_state state;
-    bool listening;
+    /* Events that harp_session_poll has yet to report. */
+    struct {
+        bool connected, closed;
+    } to_report;
     /* What both ends agreed on; the handshake writes it, once. */
     struct {
         bool known; /* the peer's parameters are */
@@ -114,7 +117,7 @@ struct harp_session {
     } liveness;
     /* FIRST, ACCEPT and CLOSE: which goes out, where and when. */
     struct {
-        bool to_report; /* CONNECTED is */
+        bool listening; /* this is the listening end */
         bool answer;    /* ACCEPT or CLOSE answers a frame that came on answer_path */
         uint8_t answer_path;
         uint8_t first_path; /* on which FIRST goes next */
@@ -126,7 +129,6 @@ struct harp_session {
     } handshake;
     /* How and why it ends: closing, errors and the peer's CLOSE write it. */
     struct {
-        bool to_report; /* CLOSED is */
         bool by_peer;
         uint32_t reason;
         struct harp_close notice;      /* ours, then the peer's */

@@ -36,7 +36,7 @@ void harp_session_path_broken(struct harp_session *session, uint64_t now_ns, uin
     if (!session->paths[path].dead)
         path_dies(session, &session->paths[path]);
     harp_session_wake(session, path);
-    if (closed && session->listening && all_dead(session))
+    if (closed && session->handshake.listening && all_dead(session))
         session->liveness.broken_ns = harp_min(session->liveness.broken_ns, session->now_ns);
 }
 
