@@ -55,16 +55,17 @@ static int take_memory(struct harp_engine *engine, char *why)
                         config->frames),
                error;
     error = harp_frames_open(&engine->frames, &engine->arena, config->frames, config->frame_bytes);
-    engine->connections = calloc(config->connections, sizeof *engine->connections);
-    engine->free_indices = malloc(config->connections * sizeof *engine->free_indices);
+    engine->connections.at = calloc(config->connections, sizeof *engine->connections.at);
+    engine->connections.free = malloc(config->connections * sizeof *engine->connections.free);
     engine->owner = malloc(config->frames * sizeof *engine->owner);
-    if (error || !engine->connections || !engine->free_indices || !engine->owner ||
-        !harp_engine_peers_open(engine) || !harp_table_open(&engine->table, config->connections) ||
-        !harp_table_open(&engine->attempts, config->connections) ||
-        !harp_schedule_open(&engine->schedule, config->connections) ||
-        !harp_ready_set_open(&engine->calls, config->connections) ||
-        !harp_index_queue_open(&engine->draftless, config->connections) ||
-        !harp_index_queue_open(&engine->unpublished, config->connections) ||
+    if (error || !engine->connections.at || !engine->connections.free || !engine->owner ||
+        !harp_engine_peers_open(engine) ||
+        !harp_table_open(&engine->lookup.ids, config->connections) ||
+        !harp_table_open(&engine->lookup.attempts, config->connections) ||
+        !harp_schedule_open(&engine->due.schedule, config->connections) ||
+        !harp_ready_set_open(&engine->due.calls, config->connections) ||
+        !harp_index_queue_open(&engine->due.draftless, config->connections) ||
+        !harp_index_queue_open(&engine->due.unpublished, config->connections) ||
         harp_stats_create(&engine->stats, config->name) != 0)
         return snprintf(why, HARP_WHY_BYTES, "no memory for %u connections", config->connections),
                -ENOMEM;
@@ -113,9 +114,9 @@ static void let_go(struct harp_engine *engine)
 {
     for (uint32_t p = 0; p < engine->ports_n; p++)
         engine->ports[p]->ops->close(engine->ports[p]);
-    for (uint32_t i = 0; i < engine->connections_n; i++)
-        if (engine->connections[i])
-            harp_connection_free(engine->connections[i]);
+    for (uint32_t i = 0; i < engine->connections.n; i++)
+        if (engine->connections.at[i])
+            harp_connection_free(engine->connections.at[i]);
     while (engine->listenings) {
         struct harp_listening *listening = engine->listenings;
         engine->listenings = listening->next;
@@ -126,14 +127,14 @@ static void let_go(struct harp_engine *engine)
     if (engine->stats.stats)
         harp_stats_destroy(&engine->stats);
     harp_engine_peers_close(engine);
-    harp_table_close(&engine->table);
-    harp_table_close(&engine->attempts);
-    harp_schedule_close(&engine->schedule);
-    harp_ready_set_close(&engine->calls);
-    harp_index_queue_close(&engine->draftless);
-    harp_index_queue_close(&engine->unpublished);
-    free(engine->connections);
-    free(engine->free_indices);
+    harp_table_close(&engine->lookup.ids);
+    harp_table_close(&engine->lookup.attempts);
+    harp_schedule_close(&engine->due.schedule);
+    harp_ready_set_close(&engine->due.calls);
+    harp_index_queue_close(&engine->due.draftless);
+    harp_index_queue_close(&engine->due.unpublished);
+    free(engine->connections.at);
+    free(engine->connections.free);
     free(engine->owner);
     if (engine->arena.base)
         harp_arena_close(&engine->arena);
@@ -151,9 +152,9 @@ int harp_engine_open(struct harp_engine **out, const struct harp_engine_config *
     memset(engine, 0, sizeof *engine);
     engine->config = *config;
     engine->generation = harp_generation;
-    engine->doorbell = -1;
+    engine->drive.doorbell = -1;
     harp_engine_random(engine, &engine->epoch, sizeof engine->epoch);
-    harp_engine_random(engine, &engine->hash_key, sizeof engine->hash_key);
+    harp_engine_random(engine, &engine->lookup.hash_key, sizeof engine->lookup.hash_key);
     if (!config->world.now_ns)
         harp_crc32c_choose();
     error = take_memory(engine, why);

@@ -96,16 +96,16 @@ void harp_engine_session_config(struct harp_engine *engine,
     }
     if (port->calls_kernel) {
         config->loss.ack_delay_ns = STREAM_ACK_DELAY_NS;
-        config->ack_every = STREAM_ACK_EVERY;
-        config->patient_bytes = from->short_bytes;
-        config->ack_patient_ns = STREAM_ACK_PATIENT_NS;
+        config->ack.every = STREAM_ACK_EVERY;
+        config->ack.patient_bytes = from->short_bytes;
+        config->ack.patient_ns = STREAM_ACK_PATIENT_NS;
     }
     if (port->holds_back && !port->calls_kernel) {
-        config->ack_along_ns = 0;
-        config->ack_soon_ns = MEM_ACK_SOON_NS;
-        config->ack_after_last = true;
+        config->ack.along_ns = 0;
+        config->ack.soon_ns = MEM_ACK_SOON_NS;
+        config->ack.after_last = true;
     } else { /* an ACK alone costs a packet and a system call; one that goes with data, nothing */
-        config->ack_soon_ns = config->ack_along_ns = ACK_SOON_NS;
+        config->ack.soon_ns = config->ack.along_ns = ACK_SOON_NS;
     }
     config->holds_bytes = port->holds_bytes;
     config->app_drives = engine->config.progress == HARP_PROGRESS_INLINE;
@@ -115,7 +115,7 @@ void harp_engine_session_config(struct harp_engine *engine,
     harp_engine_random(engine, &config->first, sizeof config->first);
     do
         harp_engine_random(engine, &config->connection, sizeof config->connection);
-    while (!config->connection || harp_table_find(&engine->table, config->connection));
+    while (!config->connection || harp_table_find(&engine->lookup.ids, config->connection));
 }
 
 bool harp_engine_omits_crc(const struct harp_connection_config *config,
@@ -136,15 +136,16 @@ int harp_engine_adopt(struct harp_engine *engine, struct harp_connection *connec
                           frames, engine->frames_spare);
         return -ENOMEM;
     }
-    if (!harp_table_add(&engine->table, connection->id, connection))
+    if (!harp_table_add(&engine->lookup.ids, connection->id, connection))
         return -ENOSPC;
     engine->frames_spare -= frames;
-    connection->index =
-        engine->free_n ? engine->free_indices[--engine->free_n] : engine->connections_n++;
-    connection->since_ns = engine->now_ns;
+    connection->index = engine->connections.free_n
+                            ? engine->connections.free[--engine->connections.free_n]
+                            : engine->connections.n++;
+    connection->state.since_ns = engine->now_ns;
     harp_count(&engine->stats.stats->engine.connections_opened, 1);
     harp_count(&engine->stats.stats->engine.connections, 1);
-    engine->connections[connection->index] = connection;
+    engine->connections.at[connection->index] = connection;
     harp_engine_wake(engine, connection);
     return 0;
 }
@@ -181,13 +182,13 @@ void harp_engine_forget(struct harp_engine *engine, struct harp_connection *conn
     for (uint32_t p = 0; p < connection->config.paths; p++)
         harp_engine_path_ends(connection, p);
     harp_engine_drop_hops(engine, connection->hops, connection->config.paths + 1u);
-    harp_table_remove(&engine->table, connection->id);
+    harp_table_remove(&engine->lookup.ids, connection->id);
     engine->frames_spare += connection->config.stream_frames + connection->config.draft_frames;
-    if (connection->attempt)
-        harp_table_remove(&engine->attempts, connection->attempt);
-    engine->connections[connection->index] = NULL;
-    engine->free_indices[engine->free_n++] = connection->index;
-    harp_schedule_forget(&engine->schedule, connection->index);
+    if (connection->handshake.attempt)
+        harp_table_remove(&engine->lookup.attempts, connection->handshake.attempt);
+    engine->connections.at[connection->index] = NULL;
+    engine->connections.free[engine->connections.free_n++] = connection->index;
+    harp_schedule_forget(&engine->due.schedule, connection->index);
     harp_count(&engine->stats.stats->engine.connections, UINT64_MAX);
     if (connection->index < HARP_STATS_CONNECTIONS)
         clear_rows(engine->stats.stats, connection);

@@ -42,12 +42,12 @@ static int begin_connection(struct harp_engine *engine, const struct harp_handle
     }
     memcpy(made->hops, hops, config->paths * sizeof hops[0]);
     made->omits_crc = harp_engine_omits_crc(config, engine->ports[hops[0].port]);
-    made->listener = handle->listener;
-    memcpy(&made->secret, handle->secret, sizeof made->secret);
+    made->handshake.listener = handle->listener;
+    memcpy(&made->keys.secret, handle->secret, sizeof made->keys.secret);
     struct harp_end connecting = {.connection = session.connection, .epoch = session.epoch};
     memcpy(connecting.nonce, session.nonce, sizeof connecting.nonce);
-    made->hello = harp_key_hello(&made->secret, made->listener);
-    made->accept = harp_key_accept(&made->secret, made->listener, &connecting);
+    made->keys.hello = harp_key_hello(&made->keys.secret, made->handshake.listener);
+    made->keys.accept = harp_key_accept(&made->keys.secret, made->handshake.listener, &connecting);
     made->session = harp_session_connect(made->session, &session, harp_engine_clock(engine));
     for (uint32_t p = 0; p < config->paths; p++)
         harp_engine_path_leads(made, p);
@@ -83,9 +83,9 @@ static void close_connection(struct harp_connection *connection, uint32_t reason
     harp_token_take(engine);
     /* Messages handed over before the close count as handed over. */
     harp_connection_command(connection);
-    connection->lingers = reason == HARP_REASON_DONE && !connection->ended &&
-                          harp_connection_has_shorts_alone(connection);
-    if (!connection->ended && !connection->lingers)
+    connection->state.lingers = reason == HARP_REASON_DONE && !connection->state.ended &&
+                                harp_connection_has_shorts_alone(connection);
+    if (!connection->state.ended && !connection->state.lingers)
         harp_session_close(connection->session, harp_engine_clock(engine), reason, text);
     harp_engine_reclaim_frames(engine, connection);
     harp_connection_orphan(connection);

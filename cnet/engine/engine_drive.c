@@ -53,7 +53,7 @@
 /* Whether there is nothing to do. Asks the ports to wake this thread. */
 static bool may_sleep(struct harp_engine *engine)
 {
-    if (harp_ready_set_any(&engine->calls))
+    if (harp_ready_set_any(&engine->due.calls))
         return false;
     for (uint32_t p = 0; p < engine->ports_n; p++)
         if (!engine->ports[p]->ops->sleep(engine->ports[p]))
@@ -64,7 +64,7 @@ static bool may_sleep(struct harp_engine *engine)
 /* The descriptors that wake a thread that waits for an engine; returns how many they are. */
 static uint32_t list_descriptors(const struct harp_engine *engine, struct pollfd *fds)
 {
-    fds[0] = (struct pollfd){.fd = engine->doorbell, .events = POLLIN};
+    fds[0] = (struct pollfd){.fd = engine->drive.doorbell, .events = POLLIN};
     for (uint32_t p = 0; p < engine->ports_n; p++)
         fds[1 + p] =
             (struct pollfd){.fd = engine->ports[p]->ops->fd(engine->ports[p]), .events = POLLIN};
@@ -87,7 +87,7 @@ static void wait_for_work(struct harp_engine *const *engines, uint32_t engines_n
     uint64_t rings;
     for (uint32_t i = 0; i < engines_n; i++)
         if (fds[bells[i]].revents & POLLIN)
-            (void)!read(engines[i]->doorbell, &rings, sizeof rings);
+            (void)!read(engines[i]->drive.doorbell, &rings, sizeof rings);
 }
 
 /* With the token: have ports and applications wake whoever is about to wait. Returns for how long
@@ -95,7 +95,7 @@ static void wait_for_work(struct harp_engine *const *engines, uint32_t engines_n
  * cleared. */
 static uint64_t prepare_nap(struct harp_engine *engine)
 {
-    atomic_store(&engine->sleeping, 1);
+    atomic_store(&engine->drive.sleeping, 1);
     uint64_t deadline_ns = harp_engine_deadline_ns(engine);
     uint64_t now_ns = harp_engine_clock(engine);
     uint64_t nap_ns =
@@ -115,7 +115,7 @@ static void sleep_until_work(struct harp_engine *engine)
     harp_token_drop(engine);
     if (nap_ns)
         wait_for_work(&engine, 1, -1, nap_ns);
-    atomic_store(&engine->sleeping, 0);
+    atomic_store(&engine->drive.sleeping, 0);
 }
 
 /* The application's thread waits: its helper must stand by meanwhile. */
@@ -124,7 +124,7 @@ static uint64_t prepare_application_nap(struct harp_engine *engine)
     if (engine->generation != harp_generation || !harp_token_try(engine))
         return 0;
     uint64_t nap_ns = prepare_nap(engine);
-    atomic_store_explicit(&engine->driven_ns,
+    atomic_store_explicit(&engine->drive.driven_ns,
                           harp_engine_clock(engine) + harp_engine_from_host_ns(engine, nap_ns),
                           memory_order_relaxed);
     harp_token_drop(engine);
@@ -144,8 +144,8 @@ bool harp_engines_sleep(struct harp_engine *const *engines, uint32_t n, int besi
     if (nap_ns)
         wait_for_work(engines, n, beside, nap_ns);
     for (uint32_t i = 0; i < asked; i++) {
-        atomic_store(&engines[i]->sleeping, 0);
-        atomic_store_explicit(&engines[i]->driven_ns, harp_engine_clock(engines[i]),
+        atomic_store(&engines[i]->drive.sleeping, 0);
+        atomic_store_explicit(&engines[i]->drive.driven_ns, harp_engine_clock(engines[i]),
                               memory_order_relaxed);
     }
     return nap_ns > 0;
@@ -162,7 +162,7 @@ static void stand_by(struct harp_engine *engine)
     const struct timespec nap = {.tv_sec = (time_t)(quiet_ns / 1000000000),
                                  .tv_nsec = (long)(quiet_ns % 1000000000)};
     prctl(PR_SET_TIMERSLACK, TICK_NS, 0, 0, 0);
-    syscall(SYS_futex, &engine->stop, FUTEX_WAIT_PRIVATE, 0, &nap, NULL, 0);
+    syscall(SYS_futex, &engine->drive.stop, FUTEX_WAIT_PRIVATE, 0, &nap, NULL, 0);
     prctl(PR_SET_TIMERSLACK, 0, 0, 0, 0); /* 0: what the thread had at first */
 }
 
@@ -178,7 +178,7 @@ static void step_aside(struct harp_engine *engine)
 
 static void run_turns(struct harp_engine *engine)
 {
-    if (atomic_load_explicit(&engine->wanted, memory_order_relaxed)) {
+    if (atomic_load_explicit(&engine->drive.wanted, memory_order_relaxed)) {
         sched_yield();
         return;
     }
@@ -203,7 +203,7 @@ static void run_turns(struct harp_engine *engine)
  */
 static bool is_driven(struct harp_engine *engine)
 {
-    uint64_t driven_ns = atomic_load_explicit(&engine->driven_ns, memory_order_relaxed);
+    uint64_t driven_ns = atomic_load_explicit(&engine->drive.driven_ns, memory_order_relaxed);
     return harp_engine_clock(engine) <
            driven_ns + harp_engine_from_host_ns(engine, engine->config.quiet_ns);
 }
@@ -214,7 +214,7 @@ static void *engine_thread(void *argument)
     /* A helper that wakes up to see that the application drives must not take its CPU for that. */
     if (engine->config.progress == HARP_PROGRESS_INLINE)
         pthread_setschedparam(pthread_self(), SCHED_BATCH, &(struct sched_param){0});
-    while (!atomic_load_explicit(&engine->stop, memory_order_relaxed)) {
+    while (!atomic_load_explicit(&engine->drive.stop, memory_order_relaxed)) {
         if (engine->config.progress == HARP_PROGRESS_INLINE && is_driven(engine))
             stand_by(engine);
         else
@@ -232,7 +232,7 @@ static void place_on_node(struct harp_engine *engine)
     size_t n = strlen(line), room = sizeof engine->arena.line - n;
     cpu_set_t cpus;
     if (harp_node_cpus(HARP_NODES_FOLDER, node, &cpus) &&
-        pthread_setaffinity_np(engine->thread, sizeof cpus, &cpus) == 0)
+        pthread_setaffinity_np(engine->drive.thread, sizeof cpus, &cpus) == 0)
         return;
     if (node >= 0)
         snprintf(line + n, room, "; its thread may use no CPU of node %d", node);
@@ -249,7 +249,7 @@ static int pin_thread(struct harp_engine *engine, char *why)
     cpu_set_t cpus;
     CPU_ZERO(&cpus);
     CPU_SET((size_t)engine->config.cpu, &cpus);
-    int error = pthread_setaffinity_np(engine->thread, sizeof cpus, &cpus);
+    int error = pthread_setaffinity_np(engine->drive.thread, sizeof cpus, &cpus);
     if (error)
         snprintf(why, HARP_WHY_BYTES, "the engine's thread cannot run on CPU %d: %s",
                  engine->config.cpu, strerror(error));
@@ -260,16 +260,16 @@ int harp_engine_start(struct harp_engine *engine, char *why)
 {
     if (engine->config.progress == HARP_PROGRESS_MANUAL)
         return 0;
-    engine->doorbell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (engine->doorbell < 0)
+    engine->drive.doorbell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (engine->drive.doorbell < 0)
         return snprintf(why, HARP_WHY_BYTES, "no eventfd: %s", strerror(errno)), -errno;
     /* Signals are the application's business: none comes to a thread that it knows nothing of. */
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&engine->thread, NULL, engine_thread, engine);
+    int error = pthread_create(&engine->drive.thread, NULL, engine_thread, engine);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    engine->threaded = error == 0;
+    engine->drive.threaded = error == 0;
     if (error) {
         snprintf(why, HARP_WHY_BYTES, "no thread: %s", strerror(error));
         error = -error;
@@ -283,15 +283,15 @@ int harp_engine_start(struct harp_engine *engine, char *why)
 
 void harp_engine_halt(struct harp_engine *engine)
 {
-    atomic_store(&engine->stop, 1);
+    atomic_store(&engine->drive.stop, 1);
     harp_engine_ring(engine);
-    syscall(SYS_futex, &engine->stop, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
-    if (engine->threaded)
-        pthread_join(engine->thread, NULL);
-    engine->threaded = false;
-    if (engine->doorbell >= 0)
-        close(engine->doorbell);
-    engine->doorbell = -1;
+    syscall(SYS_futex, &engine->drive.stop, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+    if (engine->drive.threaded)
+        pthread_join(engine->drive.thread, NULL);
+    engine->drive.threaded = false;
+    if (engine->drive.doorbell >= 0)
+        close(engine->drive.doorbell);
+    engine->drive.doorbell = -1;
 }
 
 bool harp_engine_drive(struct harp_engine *engine)
@@ -301,10 +301,10 @@ bool harp_engine_drive(struct harp_engine *engine)
     if (!harp_token_try(engine))
         return false;
     bool moved = harp_engine_turn(engine);
-    atomic_store_explicit(&engine->driven_ns, engine->now_ns, memory_order_relaxed);
+    atomic_store_explicit(&engine->drive.driven_ns, engine->now_ns, memory_order_relaxed);
     /* After a turn the ports wake no sleeper, so the helper must stop sleeping and stand by. */
-    if (atomic_load_explicit(&engine->sleeping, memory_order_relaxed) &&
-        atomic_exchange(&engine->sleeping, 0))
+    if (atomic_load_explicit(&engine->drive.sleeping, memory_order_relaxed) &&
+        atomic_exchange(&engine->drive.sleeping, 0))
         harp_engine_ring(engine);
     harp_token_drop(engine);
     return moved;

@@ -10,9 +10,9 @@ void harp_connection_complete(struct harp_connection *connection,
                               const struct harp_completion *completion)
 {
     connection->engine->moved = true;
-    if (connection->orphan)
+    if (connection->state.orphan)
         return;
-    uint32_t put = harp_spsc_put(connection->completions, completion, 1);
+    uint32_t put = harp_spsc_put(connection->shared.completions, completion, 1);
     assert(put == 1);
     connection->notify = true;
 }
@@ -24,44 +24,46 @@ static bool execute_receive(struct harp_connection *connection, const struct har
                            &eager))
         return false;
     if (command->type == HARP_COMMAND_RECEIVE_UNREAD)
-        harp_bit_ring_set(&connection->unread, connection->posted++);
+        harp_bit_ring_set(&connection->received.unread, connection->received.posted++);
     else
-        harp_bit_ring_clear(&connection->unread, connection->posted++);
+        harp_bit_ring_clear(&connection->received.unread, connection->received.posted++);
     if (eager >= 0)
-        harp_copy_lines(command->buffer, connection->eager + (size_t)eager * connection->segment,
-                        connection->eager_bytes[eager]);
+        harp_copy_lines(command->buffer,
+                        connection->received.eager + (size_t)eager * connection->shared.segment,
+                        connection->received.eager_bytes[eager]);
     return true;
 }
 
 static bool execute_command(struct harp_connection *connection, const struct harp_command *command)
 {
     struct harp_session *session = connection->session;
-    uint32_t slot = connection->sent_next % HARP_MESSAGES;
+    uint32_t slot = connection->sent.next % HARP_MESSAGES;
     switch (command->type) {
     case HARP_COMMAND_RECEIVE:
     case HARP_COMMAND_RECEIVE_UNREAD:
         return execute_receive(connection, command);
     case HARP_COMMAND_SEND:
     case HARP_COMMAND_SEND_SHORT:
-        connection->sent[slot].count = 0;
-        connection->sent[slot].is_short = command->type == HARP_COMMAND_SEND_SHORT;
+        connection->sent.slots[slot].count = 0;
+        connection->sent.slots[slot].is_short = command->type == HARP_COMMAND_SEND_SHORT;
         if (!harp_session_message(session, command->buffer, command->size, command->context))
             return false;
-        connection->sent_next++;
+        connection->sent.next++;
         return true;
     default:
-        connection->sent[slot].is_short = false;
-        connection->sent[slot].first =
-            (uint32_t)((const uint8_t **)command->buffer - connection->pieces);
-        connection->sent[slot].count =
-            command->size ? (command->size - 1) / connection->segment + 1 : 0;
+        connection->sent.slots[slot].is_short = false;
+        connection->sent.slots[slot].first =
+            (uint32_t)((const uint8_t **)command->buffer - connection->shared.pieces);
+        connection->sent.slots[slot].count =
+            command->size ? (command->size - 1) / connection->shared.segment + 1 : 0;
         if (!harp_session_message_frames(session, command->buffer, command->size, command->context))
             return false;
-        for (uint32_t i = 0; i < connection->sent[slot].count; i++)
-            harp_frames_move(&connection->engine->frames,
-                             harp_connection_piece(connection, connection->sent[slot].first + i),
-                             HARP_FRAME_DRAFT, HARP_FRAME_READY);
-        connection->sent_next++;
+        for (uint32_t i = 0; i < connection->sent.slots[slot].count; i++)
+            harp_frames_move(
+                &connection->engine->frames,
+                harp_connection_piece(connection, connection->sent.slots[slot].first + i),
+                HARP_FRAME_DRAFT, HARP_FRAME_READY);
+        connection->sent.next++;
         return true;
     }
 }
@@ -69,12 +71,12 @@ static bool execute_command(struct harp_connection *connection, const struct har
 static void take_returns(struct harp_connection *connection)
 {
     uint32_t frames[HARP_BATCH], n;
-    while ((n = harp_spsc_take(connection->returns, frames, HARP_BATCH))) {
+    while ((n = harp_spsc_take(connection->shared.returns, frames, HARP_BATCH))) {
         for (uint32_t i = 0; i < n; i++)
             harp_frames_move(&connection->engine->frames, frames[i], HARP_FRAME_LENT,
                              HARP_FRAME_FREE);
-        assert(n <= connection->lent);
-        connection->lent -= n;
+        assert(n <= connection->received.lent);
+        connection->received.lent -= n;
         harp_session_returned(connection->session, n);
         harp_engine_wake(connection->engine, connection);
     }
@@ -84,20 +86,20 @@ void harp_connection_refill_drafts(struct harp_connection *connection)
 {
     struct harp_engine *engine = connection->engine;
     uint32_t frame;
-    for (; connection->drafts_due; connection->drafts_due--) {
+    for (; connection->sent.drafts_due; connection->sent.drafts_due--) {
         if (!harp_frames_take(&engine->frames, HARP_FRAME_DRAFT, &frame, 1)) {
-            harp_index_queue_put(&engine->draftless, connection->index);
+            harp_index_queue_put(&engine->due.draftless, connection->index);
             return;
         }
         engine->owner[frame] = connection->index;
-        harp_spsc_put(connection->drafts, &frame, 1);
+        harp_spsc_put(connection->shared.drafts, &frame, 1);
     }
 }
 
 /* Frames for the application to write into, in place of those that were sent. */
 static void owe_drafts(struct harp_connection *connection, uint32_t count)
 {
-    connection->drafts_due += count;
+    connection->sent.drafts_due += count;
     harp_connection_refill_drafts(connection);
 }
 
@@ -105,15 +107,15 @@ void harp_connection_command(struct harp_connection *connection)
 {
     struct harp_command commands[16];
     uint32_t n;
-    if (connection->orphan)
+    if (connection->state.orphan)
         return;
-    while ((n = harp_spsc_take(connection->commands, commands, 16))) {
+    while ((n = harp_spsc_take(connection->shared.commands, commands, 16))) {
         /* Calls that the session refuses after its end are void: CLOSED completes all. */
         for (uint32_t i = 0; i < n; i++)
             execute_command(connection, &commands[i]);
         harp_engine_wake(connection->engine, connection);
     }
-    if (connection->returns)
+    if (connection->shared.returns)
         take_returns(connection);
 }
 
@@ -133,38 +135,39 @@ static void free_pieces(struct harp_connection *connection, uint32_t first, uint
 static bool on_sent(struct harp_connection *connection)
 {
     struct harp_engine *engine = connection->engine;
-    uint32_t slot = connection->sent_oldest++ % HARP_MESSAGES;
-    if (connection->sent[slot].is_short) {
-        atomic_fetch_add_explicit(&connection->shorts_done, 1, memory_order_release);
-        if (connection->lingers && connection->sent_oldest == connection->sent_next)
+    uint32_t slot = connection->sent.oldest++ % HARP_MESSAGES;
+    if (connection->sent.slots[slot].is_short) {
+        atomic_fetch_add_explicit(&connection->shared.shorts_done, 1, memory_order_release);
+        if (connection->state.lingers && connection->sent.oldest == connection->sent.next)
             harp_session_close(connection->session, engine->now_ns, HARP_REASON_DONE, NULL);
         return false;
     }
-    if (connection->sent[slot].count && !connection->orphan) {
-        free_pieces(connection, connection->sent[slot].first, connection->sent[slot].count);
-        owe_drafts(connection, connection->sent[slot].count);
+    if (connection->sent.slots[slot].count && !connection->state.orphan) {
+        free_pieces(connection, connection->sent.slots[slot].first,
+                    connection->sent.slots[slot].count);
+        owe_drafts(connection, connection->sent.slots[slot].count);
     }
     return true;
 }
 
 bool harp_connection_has_shorts_alone(const struct harp_connection *connection)
 {
-    for (uint32_t i = connection->sent_oldest; i != connection->sent_next; i++)
-        if (!connection->sent[i % HARP_MESSAGES].is_short)
+    for (uint32_t i = connection->sent.oldest; i != connection->sent.next; i++)
+        if (!connection->sent.slots[i % HARP_MESSAGES].is_short)
             return false;
-    return connection->sent_oldest != connection->sent_next;
+    return connection->sent.oldest != connection->sent.next;
 }
 
 static void on_connected(struct harp_connection *connection)
 {
     struct harp_engine *engine = connection->engine;
-    connection->ready = true;
+    connection->state.ready = true;
     harp_recorder_add(engine->recorder, engine->now_ns, HARP_RECORD_OPEN, connection->id,
-                      connection->segment, engine->now_ns - connection->since_ns);
-    if (connection->drafts)
+                      connection->shared.segment, engine->now_ns - connection->state.since_ns);
+    if (connection->shared.drafts)
         owe_drafts(connection, connection->config.draft_frames);
-    if (connection->listening)
-        harp_engine_welcome(connection->listening, connection);
+    if (connection->handshake.listening)
+        harp_engine_welcome(connection->handshake.listening, connection);
 }
 
 /* Name the flow on which nothing arrives any more: one of several may be lost, and a search for it
@@ -172,7 +175,7 @@ static void on_connected(struct harp_connection *connection)
 static void add_way(struct harp_connection *connection)
 {
     const struct harp_hop *hop = &connection->hops[0];
-    size_t length = strlen(connection->why);
+    size_t length = strlen(connection->end.why);
     char local[64], remote[64], more[40] = "";
     if (hop->hop == HARP_NO_HOP)
         return;
@@ -181,26 +184,26 @@ static void add_way(struct harp_connection *connection)
     harp_address_format(&hop->remote, remote, sizeof remote);
     if (connection->config.paths > 1)
         snprintf(more, sizeof more, " and %d other paths", connection->config.paths - 1);
-    snprintf(connection->why + length, sizeof connection->why - length, "; from %s to %s%s", local,
-             remote, more);
+    snprintf(connection->end.why + length, sizeof connection->end.why - length, "; from %s to %s%s",
+             local, remote, more);
 }
 
 static void on_closed(struct harp_connection *connection, const struct harp_event *event)
 {
     struct harp_engine *engine = connection->engine;
-    connection->ended = true;
-    engine->closing_n -= connection->orphan;
-    connection->linger_ns = engine->now_ns + HARP_LINGER_NS;
-    connection->reason = event->reason;
-    harp_reason_explain(event, connection->why, sizeof connection->why);
+    connection->state.ended = true;
+    engine->connections.closing_n -= connection->state.orphan;
+    connection->state.linger_ns = engine->now_ns + HARP_LINGER_NS;
+    connection->end.reason = event->reason;
+    harp_reason_explain(event, connection->end.why, sizeof connection->end.why);
     if (!event->by_peer &&
         (event->reason == HARP_REASON_SILENT || event->reason == HARP_REASON_REFUSED))
         add_way(connection);
     harp_recorder_add(engine->recorder, engine->now_ns, HARP_RECORD_CLOSED, connection->id,
                       event->reason, event->by_peer);
     engine->failed |= event->reason != HARP_REASON_DONE;
-    if (connection->listening && !connection->ready)
-        connection->listening->half_open--;
+    if (connection->handshake.listening && !connection->state.ready)
+        connection->handshake.listening->half_open--;
 }
 
 static void report_event(struct harp_connection *connection, const struct harp_event *event)
@@ -215,21 +218,21 @@ static void report_event(struct harp_connection *connection, const struct harp_e
         break;
     case HARP_EVENT_SENT:
         completion.type = HARP_COMPLETION_SENT;
-        completion.message = event->message - connection->first_out;
-        connection->messages_sent++;
+        completion.message = event->message - connection->sent.first;
+        connection->sent.messages++;
         harp_count(&engine->messages_sent, 1);
         harp_count(&engine->message_bytes_sent, event->size);
-        connection->bytes_sent += event->size;
+        connection->sent.bytes += event->size;
         if (!on_sent(connection))
             return;
         break;
     case HARP_EVENT_RECEIVED:
         completion.type = HARP_COMPLETION_RECEIVED;
-        completion.message = event->message - connection->first_in;
-        connection->messages_received++;
+        completion.message = event->message - connection->received.first;
+        connection->received.messages++;
         harp_count(&engine->messages_received, 1);
         harp_count(&engine->message_bytes_received, event->size);
-        connection->bytes_received += event->size;
+        connection->received.bytes += event->size;
         break;
     default:
         on_closed(connection, event);
@@ -242,16 +245,16 @@ void harp_connection_events(struct harp_connection *connection)
 {
     struct harp_event event;
     /* An application that does not poll finds its oldest completions; the rest waits here. */
-    while (connection->orphan ||
-           harp_spsc_room(connection->completions) > connection->config.stream_frames) {
+    while (connection->state.orphan ||
+           harp_spsc_room(connection->shared.completions) > connection->config.stream_frames) {
         harp_session_poll(connection->session, &event);
         if (event.type == HARP_EVENT_NONE)
             break;
         report_event(connection, &event);
     }
-    if (connection->notify && atomic_load(&connection->armed)) {
-        atomic_store(&connection->armed, 0);
-        (void)!write(connection->fd, &(uint64_t){1}, sizeof(uint64_t));
+    if (connection->notify && atomic_load(&connection->shared.armed)) {
+        atomic_store(&connection->shared.armed, 0);
+        (void)!write(connection->app.fd, &(uint64_t){1}, sizeof(uint64_t));
     }
     connection->notify = false;
 }

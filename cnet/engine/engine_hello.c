@@ -20,7 +20,7 @@ static uint64_t key_of_attempt(const struct harp_engine *engine,
     memcpy(bytes, &first->connection, sizeof first->connection);
     memcpy(bytes + sizeof first->connection, &listener, sizeof listener);
     memcpy(bytes + 2 * sizeof(uint64_t), first->nonce, sizeof first->nonce);
-    uint64_t key = harp_siphash(&engine->hash_key, bytes, sizeof bytes);
+    uint64_t key = harp_siphash(&engine->lookup.hash_key, bytes, sizeof bytes);
     return key ? key : 1;
 }
 
@@ -43,23 +43,24 @@ static void answer_arrival(struct harp_engine *engine, uint8_t port,
 static void make_keys(struct harp_connection *connection)
 {
     const struct harp_parameters *peer = harp_session_peer(connection->session);
-    if (connection->keyed || !peer->connection) /* not known yet: no peer has the id 0 */
+    if (connection->keys.made || !peer->connection) /* not known yet: no peer has the id 0 */
         return;
     const struct harp_session_config *own = &connection->own;
     struct harp_end here = {.connection = own->connection, .epoch = own->epoch};
     struct harp_end there = {.connection = peer->connection, .epoch = peer->epoch};
     memcpy(here.nonce, own->nonce, sizeof here.nonce);
     memcpy(there.nonce, peer->nonce, sizeof there.nonce);
-    const struct harp_end *up = connection->listening_end ? &there : &here;
-    const struct harp_end *down = connection->listening_end ? &here : &there;
-    struct harp_key to_listener = harp_key_up(&connection->secret, up, down);
-    struct harp_key to_other = harp_key_down(&connection->secret, up, down);
-    connection->accept = harp_key_accept(&connection->secret, connection->listener, up);
-    connection->in = connection->listening_end ? to_listener : to_other;
-    connection->out = connection->listening_end ? to_other : to_listener;
-    connection->segment = harp_session_segment(connection->session);
-    connection->first_in = peer->first;
-    connection->keyed = true;
+    const struct harp_end *up = connection->handshake.listening_end ? &there : &here;
+    const struct harp_end *down = connection->handshake.listening_end ? &here : &there;
+    struct harp_key to_listener = harp_key_up(&connection->keys.secret, up, down);
+    struct harp_key to_other = harp_key_down(&connection->keys.secret, up, down);
+    connection->keys.accept =
+        harp_key_accept(&connection->keys.secret, connection->handshake.listener, up);
+    connection->keys.in = connection->handshake.listening_end ? to_listener : to_other;
+    connection->keys.out = connection->handshake.listening_end ? to_other : to_listener;
+    connection->shared.segment = harp_session_segment(connection->session);
+    connection->received.first = peer->first;
+    connection->keys.made = true;
 }
 
 /* Where else this engine can be reached by ports of this family, those first that no handle has
@@ -94,18 +95,18 @@ static void make_connection(struct harp_engine *engine, uint8_t port,
         return;
     connection->session =
         harp_session_accept(connection->session, &config, engine->now_ns, first, path);
-    connection->listening_end = true;
+    connection->handshake.listening_end = true;
     connection->omits_crc = harp_engine_omits_crc(&listening->config, engine->ports[port]);
-    connection->listening = listening;
-    connection->listener = listening->listener.id;
-    connection->secret = listening->secret;
-    connection->hello = listening->hello;
+    connection->handshake.listening = listening;
+    connection->handshake.listener = listening->listener.id;
+    connection->keys.secret = listening->secret;
+    connection->keys.hello = listening->hello;
     if (harp_engine_adopt(engine, connection) != 0) {
         harp_connection_free(connection);
         return;
     }
-    connection->attempt = attempt;
-    harp_table_add(&engine->attempts, attempt, connection);
+    connection->handshake.attempt = attempt;
+    harp_table_add(&engine->lookup.attempts, attempt, connection);
     listening->half_open++;
     make_keys(connection);
     harp_connection_heard_first(connection, path, port, arrival->local, arrival->from);
@@ -118,7 +119,7 @@ static void make_connection(struct harp_engine *engine, uint8_t port,
 static bool may_change_flows(const struct harp_connection *connection,
                              const struct harp_arrival *arrival)
 {
-    return arrival->from->family == HARP_TCP && !connection->ready;
+    return arrival->from->family == HARP_TCP && !connection->state.ready;
 }
 
 static void take_first(struct harp_engine *engine, uint8_t port, const struct harp_arrival *arrival,
@@ -131,7 +132,7 @@ static void take_first(struct harp_engine *engine, uint8_t port, const struct ha
     if (!listening || harp_parameters_decode(body, header->length, &first) != HARP_WIRE_OK)
         return;
     uint64_t attempt = key_of_attempt(engine, &first, listening->listener.id);
-    struct harp_connection *connection = harp_table_find(&engine->attempts, attempt);
+    struct harp_connection *connection = harp_table_find(&engine->lookup.attempts, attempt);
     if (connection) {
         struct harp_place unused;
         if (header->path >= connection->config.paths || may_change_flows(connection, arrival))
@@ -191,18 +192,19 @@ void harp_engine_take_hello(struct harp_engine *engine, uint8_t port,
             take_first(engine, port, arrival, header, body);
         return;
     }
-    struct harp_connection *connection = harp_table_find(&engine->table, header->connection);
-    if (!connection || connection->listening_end ||
-        !harp_open_tag(header->type == HARP_ACCEPT ? &connection->accept : &connection->hello,
+    struct harp_connection *connection = harp_table_find(&engine->lookup.ids, header->connection);
+    if (!connection || connection->handshake.listening_end ||
+        !harp_open_tag(header->type == HARP_ACCEPT ? &connection->keys.accept
+                                                   : &connection->keys.hello,
                        frame, 0))
         return;
     struct harp_place unused;
     harp_session_receive(connection->session, engine->now_ns,
                          harp_engine_from_host_ns(engine, arrival->waited_ns), header, body, false,
                          &unused);
-    bool keyed = connection->keyed;
+    bool keyed = connection->keys.made;
     make_keys(connection);
-    if (connection->keyed && !keyed)
+    if (connection->keys.made && !keyed)
         harp_engine_widen_hops(connection, header->path);
     harp_engine_wake(engine, connection);
 }

@@ -266,7 +266,8 @@ static void remake_hop(struct harp_connection *connection, uint32_t path, uint8_
     char why[HARP_WHY_BYTES];
     if (make_path(&making, port, to, turn, &made, why) < 0)
         return;
-    if (harp_engine_hops_payload_max(engine, &made, 1) < HARP_HEADER_BYTES + connection->segment) {
+    if (harp_engine_hops_payload_max(engine, &made, 1) <
+        HARP_HEADER_BYTES + connection->shared.segment) {
         harp_engine_drop_hops(engine, &made, 1);
         return;
     }

@@ -80,7 +80,7 @@ struct harp_connection *harp_accept(struct harp_listening *listening)
         connection = listening->waiting[0];
         memmove(listening->waiting, listening->waiting + 1,
                 --listening->waiting_n * sizeof listening->waiting[0]);
-        connection->listening = NULL;
+        connection->handshake.listening = NULL;
     }
     harp_token_drop(engine);
     return connection;
@@ -101,9 +101,9 @@ int harp_listening_fd(struct harp_listening *listening)
 /* Connections that nobody will accept any more. */
 static void close_unaccepted(struct harp_engine *engine, const struct harp_listening *listening)
 {
-    for (uint32_t i = 0; i < engine->connections_n; i++) {
-        struct harp_connection *connection = engine->connections[i];
-        if (!connection || connection->listening != listening)
+    for (uint32_t i = 0; i < engine->connections.n; i++) {
+        struct harp_connection *connection = engine->connections.at[i];
+        if (!connection || connection->handshake.listening != listening)
             continue;
         harp_session_close(connection->session, harp_engine_clock(engine), HARP_REASON_DONE,
                            "the listener was closed");

@@ -28,7 +28,7 @@ static bool lead_path(struct harp_connection *connection, uint8_t place, uint8_t
     hop->hop = number;
     hop->remote = *to;
     harp_engine_mark_hop(engine, hop,
-                         connection->listening_end
+                         connection->handshake.listening_end
                              ? harp_session_peer(connection->session)->traffic_class
                              : connection->config.traffic_class);
     if (place < connection->config.paths)
@@ -65,7 +65,7 @@ enum harp_move harp_connection_moves(struct harp_connection *connection, uint8_t
     const struct harp_hop *hop = &connection->hops[header->path];
     bool same_local = hop->port == port && hop->local == arrival->local;
     bool same_host = memcmp(hop->remote.ip, arrival->from->ip, sizeof hop->remote.ip) == 0;
-    if (!connection->listening_end || hop->hop == HARP_NO_HOP ||
+    if (!connection->handshake.listening_end || hop->hop == HARP_NO_HOP ||
         (same_local && harp_address_same(&hop->remote, arrival->from)) ||
         !harp_session_is_newest(connection->session, header) ||
         !lead_path(connection, header->path, port, arrival->local, arrival->from))
@@ -164,7 +164,7 @@ static void try_next_local(struct harp_connection *connection, uint8_t path, boo
     struct harp_hop *hop = &connection->hops[path];
     struct harp_port *port = connection->engine->ports[hop->port];
     char why[HARP_WHY_BYTES];
-    if (connection->listening_end || hop->planned || !port->ops->add_local ||
+    if (connection->handshake.listening_end || hop->planned || !port->ops->add_local ||
         (hop->tried >= STEER_TRIES && !ours))
         return;
     hop->found = false;
@@ -184,7 +184,8 @@ static void try_next_local(struct harp_connection *connection, uint8_t path, boo
 static bool is_by_this_way(const struct harp_connection *connection, const struct harp_hop *hop,
                            uint8_t port, const struct harp_arrival *arrival, bool newest)
 {
-    return connection->listening_end ? newest : hop->port == port && hop->local == arrival->local;
+    return connection->handshake.listening_end ? newest
+                                               : hop->port == port && hop->local == arrival->local;
 }
 
 void harp_engine_way_of_frame(struct harp_connection *connection, uint8_t path, uint8_t port,
@@ -201,7 +202,7 @@ void harp_engine_way_of_frame(struct harp_connection *connection, uint8_t path, 
     }
     if (arrival->stray)
         try_next_local(connection, path, false);
-    else if (!hop->found && !connection->listening_end)
+    else if (!hop->found && !connection->handshake.listening_end)
         hop->found = !sends_off_queue(connection, path);
 }
 
@@ -260,8 +261,8 @@ uint32_t harp_engine_follow_plan(struct harp_engine *engine, const struct harp_p
     *why = 0;
     harp_token_take(engine);
     harp_engine_clock(engine);
-    for (uint32_t i = 0; before && i < engine->connections_n; i++) {
-        struct harp_connection *connection = engine->connections[i];
+    for (uint32_t i = 0; before && i < engine->connections.n; i++) {
+        struct harp_connection *connection = engine->connections.at[i];
         if (!connection || connection->config.flows != before)
             continue;
         connection->config.flows = flows;

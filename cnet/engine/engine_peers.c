@@ -21,28 +21,28 @@
 
 bool harp_engine_peers_open(struct harp_engine *engine)
 {
-    engine->peers_mask = harp_table_slots(engine->config.connections) - 1;
-    engine->peers = calloc(engine->peers_mask + 1, sizeof *engine->peers);
-    return engine->peers;
+    engine->lookup.peers_mask = harp_table_slots(engine->config.connections) - 1;
+    engine->lookup.peers = calloc(engine->lookup.peers_mask + 1, sizeof *engine->lookup.peers);
+    return engine->lookup.peers;
 }
 
 void harp_engine_peers_close(struct harp_engine *engine)
 {
-    for (uint32_t i = 0; engine->peers && i <= engine->peers_mask; i++)
-        while (engine->peers[i]) {
-            struct harp_peer *peer = engine->peers[i];
-            engine->peers[i] = peer->next;
+    for (uint32_t i = 0; engine->lookup.peers && i <= engine->lookup.peers_mask; i++)
+        while (engine->lookup.peers[i]) {
+            struct harp_peer *peer = engine->lookup.peers[i];
+            engine->lookup.peers[i] = peer->next;
             free(peer);
         }
-    free(engine->peers);
+    free(engine->lookup.peers);
 }
 
 /* The link to a peer, or to NULL where one that is not known yet belongs. */
 static struct harp_peer **link_of_peer(const struct harp_engine *engine, uint8_t port,
                                        const struct harp_address *remote)
 {
-    uint64_t hash = harp_siphash(&engine->hash_key, (const uint8_t *)remote, sizeof *remote);
-    struct harp_peer **link = &engine->peers[hash & engine->peers_mask];
+    uint64_t hash = harp_siphash(&engine->lookup.hash_key, (const uint8_t *)remote, sizeof *remote);
+    struct harp_peer **link = &engine->lookup.peers[hash & engine->lookup.peers_mask];
     while (*link && ((*link)->port != port || !harp_address_same(&(*link)->remote, remote)))
         link = &(*link)->next;
     return link;

@@ -38,11 +38,11 @@ static void lend_frame(struct harp_engine *engine, struct harp_connection *conne
                        const struct harp_header *header, uint32_t offset)
 {
     harp_frames_move(&engine->frames, frame, HARP_FRAME_ARRIVED, HARP_FRAME_LENT);
-    connection->lent++;
+    connection->received.lent++;
     engine->owner[frame] = connection->index;
     const struct harp_completion chunk = {.type = HARP_COMPLETION_CHUNK,
                                           .size = size,
-                                          .message = header->message - connection->first_in,
+                                          .message = header->message - connection->received.first,
                                           .offset = offset,
                                           .bytes = bytes,
                                           .frame = frame};
@@ -80,7 +80,7 @@ static bool reassemble_chunk(struct harp_engine *engine, struct harp_connection 
                              const struct harp_arrival *arrival, const struct harp_header *header,
                              const struct harp_place *where)
 {
-    uint32_t *frame = &connection->assembling[where->entry];
+    uint32_t *frame = &connection->received.assembling[where->entry];
     if (*frame == HARP_NO_FRAME && !harp_frames_take(&engine->frames, HARP_FRAME_DRAFT, frame, 1))
         return false;
     engine->owner[*frame] = connection->index;
@@ -102,7 +102,8 @@ static bool is_read_early(const struct harp_connection *connection,
                           const struct harp_header *header)
 {
     return header->size <= connection->config.read_early_most &&
-           !harp_bit_ring_has(&connection->unread, header->message - connection->first_in);
+           !harp_bit_ring_has(&connection->received.unread,
+                              header->message - connection->received.first);
 }
 
 /* Only a header that the peer has made says where its payload goes. */
@@ -113,9 +114,10 @@ uint8_t *harp_engine_place(void *of, const uint8_t *bytes)
     if (harp_header_decode(bytes, harp_wire_frame_bytes(bytes), &header) != HARP_WIRE_OK ||
         header.type != HARP_DATA)
         return NULL;
-    struct harp_connection *connection = harp_table_find(&engine->table, header.connection);
-    if (!connection || !connection->keyed || connection->lingers ||
-        !harp_open_tag(&connection->in, bytes, harp_session_lap(connection->session, &header)) ||
+    struct harp_connection *connection = harp_table_find(&engine->lookup.ids, header.connection);
+    if (!connection || !connection->keys.made || connection->state.lingers ||
+        !harp_open_tag(&connection->keys.in, bytes,
+                       harp_session_lap(connection->session, &header)) ||
         is_read_early(connection, &header))
         return NULL;
     return harp_session_where(connection->session, &header);
@@ -127,15 +129,15 @@ static void place_payload(struct harp_engine *engine, struct harp_connection *co
 {
     bool holds = true;
     if (where->eager >= 0)
-        connection->eager_bytes[where->eager] = header->size;
+        connection->received.eager_bytes[where->eager] = header->size;
     if (where->streamed && where->entry >= 0) {
         holds = reassemble_chunk(engine, connection, arrival, header, where);
     } else if (where->streamed) {
         holds = lend_arrival(engine, connection, arrival, header);
     } else if (header->length) {
-        uint8_t *to = where->eager >= 0
-                          ? connection->eager + (size_t)where->eager * connection->segment
-                          : where->buffer;
+        uint8_t *to = where->eager >= 0 ? connection->received.eager +
+                                              (size_t)where->eager * connection->shared.segment
+                                        : where->buffer;
         to += where->offset;
         if (arrival->payload)
             holds = to == arrival->payload &&
@@ -187,17 +189,17 @@ static void take_frame(struct harp_engine *engine, uint8_t port, struct harp_con
 static void take_group(struct harp_engine *engine, uint8_t port, struct harp_connection *connection,
                        const uint16_t *which, size_t count)
 {
-    struct harp_tagged *tagged = &engine->tagged;
+    struct harp_tagged *tagged = &engine->batch.tagged;
     for (size_t i = 0; i < count; i++) {
-        tagged->headers[i] = engine->arrivals[which[i]].bytes;
-        tagged->laps[i] = harp_session_lap(connection->session, &engine->headers[which[i]]);
+        tagged->headers[i] = engine->batch.arrivals[which[i]].bytes;
+        tagged->laps[i] = harp_session_lap(connection->session, &engine->batch.headers[which[i]]);
     }
-    uint64_t holds = harp_open_tags(&connection->in, (const uint8_t *const *)tagged->headers,
+    uint64_t holds = harp_open_tags(&connection->keys.in, (const uint8_t *const *)tagged->headers,
                                     tagged->laps, count);
     for (size_t i = 0; i < count; i++)
         if (holds >> i & 1)
-            take_frame(engine, port, connection, &engine->arrivals[which[i]],
-                       &engine->headers[which[i]]);
+            take_frame(engine, port, connection, &engine->batch.arrivals[which[i]],
+                       &engine->batch.headers[which[i]]);
         else
             harp_count(&engine->stats.stats->engine.bad_tag, 1);
 }
@@ -229,8 +231,8 @@ static void end_group(struct harp_engine *engine, uint8_t port, struct group *gr
 
 static void sort_frame(struct harp_engine *engine, uint8_t port, struct group *group, size_t i)
 {
-    struct harp_arrival *arrival = &engine->arrivals[i];
-    struct harp_header *header = &engine->headers[i];
+    struct harp_arrival *arrival = &engine->batch.arrivals[i];
+    struct harp_header *header = &engine->batch.headers[i];
     enum harp_wire_error error = arrival->length < HARP_HEADER_BYTES
                                      ? HARP_WIRE_SHORT
                                      : harp_header_decode(arrival->bytes, arrival->length, header);
@@ -245,12 +247,12 @@ static void sort_frame(struct harp_engine *engine, uint8_t port, struct group *g
         return;
     }
     struct harp_connection *connection =
-        group->n && engine->headers[group->which[0]].connection == header->connection
+        group->n && engine->batch.headers[group->which[0]].connection == header->connection
             ? group->connection
-            : harp_table_find(&engine->table, header->connection);
+            : harp_table_find(&engine->lookup.ids, header->connection);
     /* Payload for an end that gave up its memory has no place: the other end hears why soon. */
-    bool unwanted = connection && connection->lingers && header->type == HARP_DATA;
-    if (!connection || !connection->keyed || unwanted) {
+    bool unwanted = connection && connection->state.lingers && header->type == HARP_DATA;
+    if (!connection || !connection->keys.made || unwanted) {
         harp_count(&engine->stats.stats->engine.strangers, 1);
         return;
     }
@@ -263,7 +265,7 @@ static void sort_frame(struct harp_engine *engine, uint8_t port, struct group *g
 /* Several frames in one datagram. Each is done before the arrival becomes the next one. */
 static void take_joined(struct harp_engine *engine, uint8_t port, struct group *group, size_t i)
 {
-    struct harp_arrival *arrival = &engine->arrivals[i];
+    struct harp_arrival *arrival = &engine->batch.arrivals[i];
     const struct harp_arrival whole = *arrival;
     arrival->shared = true;
     for (uint32_t left = arrival->length; left;) {
@@ -280,7 +282,7 @@ static void take_all(struct harp_engine *engine, uint8_t port, size_t count)
 {
     struct group group = {.n = 0};
     for (size_t i = 0; i < count; i++) {
-        const struct harp_arrival *arrival = &engine->arrivals[i];
+        const struct harp_arrival *arrival = &engine->batch.arrivals[i];
         if (harp_wire_first_frame(arrival->bytes, arrival->length) < arrival->length)
             take_joined(engine, port, &group, i);
         else
@@ -292,12 +294,12 @@ static void take_all(struct harp_engine *engine, uint8_t port, size_t count)
 void harp_engine_take(struct harp_engine *engine, uint8_t port)
 {
     struct harp_port *from = engine->ports[port];
-    size_t count = from->ops->receive(from, engine->now_ns, engine->arrivals, 2 * HARP_BATCH);
+    size_t count = from->ops->receive(from, engine->now_ns, engine->batch.arrivals, 2 * HARP_BATCH);
     if (!count)
         return;
     engine->now_ns = harp_engine_clock(engine); /* not before what came, had we been preempted */
     engine->moved = true;
     harp_count(&engine->stats.stats->engine.arrivals, count);
     take_all(engine, port, count);
-    from->ops->release(from, engine->arrivals, count);
+    from->ops->release(from, engine->batch.arrivals, count);
 }

@@ -34,7 +34,7 @@ static uint32_t draft_of(const struct harp_engine *engine, const uint8_t *payloa
 
 static void wait_for_tag(struct harp_engine *engine, uint8_t *header, uint32_t lap)
 {
-    struct harp_tagged *tagged = &engine->tagged;
+    struct harp_tagged *tagged = &engine->batch.tagged;
     tagged->laps[tagged->n] = lap;
     tagged->headers[tagged->n++] = header;
 }
@@ -76,9 +76,9 @@ static uint8_t *take_slot(struct harp_engine *engine, uint8_t port, int hop,
     uint32_t bytes = HARP_HEADER_BYTES + (uint32_t)header->length;
     bool joinable = harp_header_joins(header);
     uint8_t *slot = NULL;
-    if (joinable && engine->joinable[port] && ops->lengthen)
+    if (joinable && engine->batch.joinable[port] && ops->lengthen)
         slot = ops->lengthen(engine->ports[port], hop, bytes, harp_min(most, HARP_JOINED_BYTES));
-    engine->joinable[port] = joinable;
+    engine->batch.joinable[port] = joinable;
     return slot ? slot : ops->slot(engine->ports[port], hop, bytes);
 }
 
@@ -133,17 +133,17 @@ static void write_frame(struct harp_engine *engine, struct harp_connection *conn
         return;
     struct harp_port *port = engine->ports[hop->port];
     if (frame->header.type == HARP_FIRST) {
-        harp_engine_write_control(engine, hop->port, hop->hop, &connection->hello, frame);
+        harp_engine_write_control(engine, hop->port, hop->hop, &connection->keys.hello, frame);
         return;
     }
     if (frame->header.type == HARP_ACCEPT) {
-        harp_engine_write_control(engine, hop->port, hop->hop, &connection->accept, frame);
+        harp_engine_write_control(engine, hop->port, hop->hop, &connection->keys.accept, frame);
         return;
     }
-    assert(connection->keyed);
+    assert(connection->keys.made);
     /* A fragment's header would lie in the payload of the one before. */
     bool whole = frame->header.type == HARP_DATA && !frame->header.flags;
-    if (whole && connection->drafts && port->ops->send_frame &&
+    if (whole && connection->shared.drafts && port->ops->send_frame &&
         send_draft(engine, port, hop->hop, frame))
         return;
     bool gathers = port->ops->gather && frame->header.type == HARP_DATA &&
@@ -190,7 +190,7 @@ enum harp_sending harp_engine_send(struct harp_engine *engine, struct harp_conne
     for (uint32_t share = HARP_BATCH;;) {
         size_t room = room_at_ports(engine, connection, &full);
         if (!room && flushed) {
-            harp_session_send(connection->session, engine->now_ns, engine->out, 0);
+            harp_session_send(connection->session, engine->now_ns, engine->batch.out, 0);
             return HARP_SENDING_BLOCKED;
         }
         if (full && !flushed) {
@@ -201,12 +201,12 @@ enum harp_sending harp_engine_send(struct harp_engine *engine, struct harp_conne
         }
         if (room > share)
             room = share;
-        engine->tagged.n = 0;
-        size_t n = harp_session_send(connection->session, engine->now_ns, engine->out, room);
+        engine->batch.tagged.n = 0;
+        size_t n = harp_session_send(connection->session, engine->now_ns, engine->batch.out, room);
         for (size_t i = 0; i < n; i++)
-            write_frame(engine, connection, &engine->out[i]);
-        harp_seal_tags(&connection->out, engine->tagged.headers, engine->tagged.laps,
-                       engine->tagged.n);
+            write_frame(engine, connection, &engine->batch.out[i]);
+        harp_seal_tags(&connection->keys.out, engine->batch.tagged.headers,
+                       engine->batch.tagged.laps, engine->batch.tagged.n);
         engine->moved |= n > 0;
         *frames += (uint32_t)n;
         share -= (uint32_t)n;

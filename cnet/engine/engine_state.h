@@ -96,63 +96,93 @@ struct harp_connection {
     struct harp_session_config own; /* what the session was made of */
     uint64_t id;
 
-    /* The application's side. */
-    _Alignas(128) uint32_t sends_open, receives_open; /* handed over, completion not yet polled */
-    bool connected, closed;                           /* as the application knows */
-    uint32_t left_over; /* closed, and this many messages can still be received */
-    uint32_t pieces_at;
-    uint32_t segment;
-    uint8_t *shorts; /* copies of short messages, a ring of HARP_SHORTS; NULL: there are none */
-    uint32_t shorts_taken;
-    _Atomic uint32_t shorts_done; /* the engine counts those that the other end has */
-    _Atomic uint32_t armed;       /* the application waits for `fd` */
-    int fd;
-    struct harp_spsc *commands, *completions;
-    struct harp_spsc *returns, *drafts; /* frames; NULL if there are none */
-    const uint8_t **pieces; /* where chunks of messages in frames lie: ring of 2 draft_frames */
+    /* The application's side, which alone writes it. */
+    _Alignas(128) struct {
+        uint32_t sends_open, receives_open; /* handed over, completion not yet polled */
+        bool connected, closed;             /* as the application knows */
+        uint32_t left_over; /* closed, and this many messages can still be received */
+        uint32_t pieces_at;
+        uint32_t shorts_taken;
+        int fd;
+    } app;
 
-    /* The engine's side. */
+    /* What both sides use. It is written when the connection is made, but for the last three, so
+     * that neither side's writes take it out of the other one's cache. */
+    _Alignas(128) struct {
+        struct harp_spsc *commands, *completions;
+        struct harp_spsc *returns, *drafts; /* frames; NULL if there are none */
+        const uint8_t **pieces; /* where chunks of messages in frames lie: ring of 2 draft_frames */
+        uint8_t *shorts; /* copies of short messages, a ring of HARP_SHORTS; NULL: there are none */
+        uint32_t segment;             /* the engine writes it, before CONNECTED */
+        _Atomic uint32_t shorts_done; /* the engine counts those that the other end has */
+        _Atomic uint32_t armed;       /* the application waits for `fd`; both write it */
+    } shared;
+
+    /* The engine's side, from here on; its driver alone writes it. */
     _Alignas(128) struct harp_session *session;
-    uint32_t index;                   /* in the engine's table */
-    struct harp_listening *listening; /* that made it, until the application has it */
-    bool listening_end;
-    const struct harp_peer *liveness_of; /* whose liveness the session shares; or NULL */
-    uint64_t listener;                   /* id of that listener, at either end */
-    struct harp_key secret, hello, accept, in, out;
+    uint32_t index;   /* in the engine's table */
     bool omits_crc;   /* of long payloads that it sends */
-    bool keyed;       /* in and out are made */
     uint8_t off_rail; /* 1 + the number of a path that joins addresses of two rails, and that
                          harp_engine_widen_hops kept for the time being; 0: no path */
-    bool ready;       /* CONNECTED was reported */
-    bool ended;       /* CLOSED was */
-    bool orphan;      /* the application has let go of it */
-    bool lingers;     /* an orphan that closes only when the other end has its short messages, as
-                         SO_LINGER has a socket do */
     bool notify;      /* completions came, and `fd` has not signalled them yet */
     bool recent;      /* it is in the engine's `recent` */
-    uint64_t linger_ns;
-    uint32_t first_in, first_out; /* numbers of the first messages */
-    uint32_t posted;              /* buffers */
-    struct harp_bit_ring unread;  /* of these, which nobody reads before RECEIVED */
-    uint32_t lent;                /* frames that the application has */
-    uint64_t messages_sent, bytes_sent, messages_received, bytes_received;
-    uint64_t since_ns;
-    uint64_t attempt;                 /* at the listening end: key of the FIRST that made it */
-    char peer[HARP_STATS_NAME_BYTES]; /* the remote address of path 0, for statistics */
-    uint64_t paths_dead, paths_off_queue, paths_narrow,
-        lost_recorded;   /* as the recorder has them */
-    uint32_t drafts_due; /* frames that the application is owed */
-    uint32_t sent_oldest, sent_next;
+    /* How far its life has come. */
     struct {
-        uint32_t first, count; /* of `pieces`; count 0: one buffer */
-        bool is_short;
-    } sent[HARP_MESSAGES];
-    uint8_t *eager;
-    uint32_t eager_bytes[HARP_EAGER];
-    uint32_t assembling[HARP_REASSEMBLIES]; /* frames, DRAFT, for streamed chunks in fragments; or
-                                               HARP_NO_FRAME */
-    uint32_t reason;
-    char why[HARP_WHY_BYTES];
+        bool ready;   /* CONNECTED was reported */
+        bool ended;   /* CLOSED was */
+        bool orphan;  /* the application has let go of it */
+        bool lingers; /* an orphan that closes only when the other end has its short messages, as
+                         SO_LINGER has a socket do */
+        uint64_t since_ns;
+        uint64_t linger_ns; /* ended: until when it answers CLOSE */
+    } state;
+    /* The keys of its frames, which the handshake makes. */
+    struct {
+        struct harp_key in, out;
+        bool made; /* in and out are */
+        struct harp_key secret, hello, accept;
+    } keys;
+    /* How it came about: with the listener's help, at either end. */
+    struct {
+        struct harp_listening *listening; /* that made it, until the application has it */
+        bool listening_end;
+        uint64_t listener; /* id of that listener, at either end */
+        uint64_t attempt;  /* at the listening end: key of the FIRST that made it */
+    } handshake;
+    /* What comes, since CONNECTED. */
+    struct {
+        uint64_t messages, bytes;
+        uint32_t first;              /* number of the first message */
+        uint32_t posted;             /* buffers */
+        struct harp_bit_ring unread; /* of these, which nobody reads before RECEIVED */
+        uint32_t lent;               /* frames that the application has */
+        uint8_t *eager;
+        uint32_t eager_bytes[HARP_EAGER];
+        uint32_t assembling[HARP_REASSEMBLIES]; /* frames, DRAFT, for streamed chunks in fragments;
+                                                   or HARP_NO_FRAME */
+    } received;
+    /* What goes. */
+    struct {
+        uint64_t messages, bytes;
+        uint32_t first;        /* number of the first message */
+        uint32_t drafts_due;   /* frames that the application is owed */
+        uint32_t oldest, next; /* of `slots` */
+        struct {
+            uint32_t first, count; /* of `pieces`; count 0: one buffer */
+            bool is_short;
+        } slots[HARP_MESSAGES];
+    } sent;
+    const struct harp_peer *liveness_of; /* whose liveness the session shares; or NULL */
+    char peer[HARP_STATS_NAME_BYTES];    /* the remote address of path 0, for statistics */
+    /* What the recorder has of it. */
+    struct {
+        uint64_t paths_dead, paths_off_queue, paths_narrow, lost;
+    } recorded;
+    /* Why it ended. */
+    struct {
+        uint32_t reason;
+        char why[HARP_WHY_BYTES];
+    } end;
     struct harp_hop hops[]; /* of each path; one more: whence FIRST came on a path that we lack */
 };
 
@@ -192,42 +222,59 @@ struct harp_engine {
     uint32_t frames_spare; /* of those that ports left: not promised to a connection */
     uint16_t epoch;
 
-    /* The right to drive, and sleep: the table in engine_drive.c. */
-    _Alignas(128) _Atomic uint32_t token;
-    _Atomic uint32_t wanted;   /* control plane that waits for the token */
-    _Atomic uint32_t sleeping; /* somebody waits in the kernel */
-    _Atomic uint32_t stop;
-    _Atomic uint64_t driven_ns; /* INLINE: when the application last drove */
-    int doorbell;               /* eventfd */
-    pthread_t thread;
-    bool threaded;
+    /* The right to drive, and sleep. The table in engine_drive.c says which thread writes what. */
+    _Alignas(128) struct {
+        _Atomic uint32_t token;
+        _Atomic uint32_t wanted;   /* control plane that waits for the token */
+        _Atomic uint32_t sleeping; /* somebody waits in the kernel */
+        _Atomic uint32_t stop;
+        _Atomic uint64_t driven_ns; /* INLINE: when the application last drove */
+        int doorbell;               /* eventfd */
+        pthread_t thread;
+        bool threaded;
+    } drive;
 
-    /* The driver's. */
+    /* The driver's, from here on: only the holder of the token writes it. */
     _Alignas(128) uint64_t now_ns;
     uint64_t tend_ns; /* when to look at what is not urgent */
     bool failed;      /* a connection ended in error: the flight recorder is to be dumped */
     uint64_t active_ns;
     bool moved;
-    struct harp_table table;    /* connection id to connection */
-    struct harp_table attempts; /* the FIRST that made it to connection */
-    struct harp_key hash_key;   /* of attempts and of addresses */
-    struct harp_peer **peers;   /* by port and remote address: heads of lists */
-    uint32_t peers_mask;
-    struct harp_connection **connections; /* by index; NULL: free */
-    uint32_t connections_n;               /* indices ever used */
-    uint32_t *free_indices, free_n;       /* below connections_n; a stack */
-    uint32_t closing_n;                   /* orphans that have not ended */
-    struct harp_schedule schedule;        /* connections that the next turns drive */
-    struct harp_ready_set calls;          /* connections with something new in a ring */
-    struct harp_index_queue draftless;    /* connections that are owed drafts */
-    struct harp_index_queue unpublished;  /* driven since its row was written */
-    uint32_t recent[HARP_RECENT];         /* driven since data last left, the last of them */
-    uint32_t recent_n;
-    struct harp_arrival arrivals[2 * HARP_BATCH];
-    struct harp_header headers[2 * HARP_BATCH];
-    struct harp_frame out[HARP_BATCH];
-    struct harp_tagged tagged;
-    bool joinable[HARP_PORTS_MAX]; /* further frames may follow in the port's last datagram */
+    /* Which connection or peer a frame is of. */
+    struct {
+        struct harp_table ids;      /* connection id to connection */
+        struct harp_table attempts; /* the FIRST that made it to connection */
+        struct harp_key hash_key;   /* of attempts and of addresses */
+        struct harp_peer **peers;   /* by port and remote address: heads of lists */
+        uint32_t peers_mask;
+    } lookup;
+    /* All connections, as they join the engine and leave it. */
+    struct {
+        struct harp_connection **at; /* by index; NULL: free */
+        uint32_t n;                  /* indices ever used */
+        uint32_t *free, free_n;      /* below n; a stack */
+        uint32_t closing_n;          /* orphans that have not ended */
+    } connections;
+    /* Those that something is to be done for. */
+    struct {
+        struct harp_schedule schedule;       /* the next turns drive them */
+        struct harp_ready_set calls;         /* they have something new in a ring */
+        struct harp_index_queue draftless;   /* they are owed drafts */
+        struct harp_index_queue unpublished; /* driven since their row was written */
+    } due;
+    /* Connections driven since data last left, the last of them. */
+    struct {
+        uint32_t indices[HARP_RECENT];
+        uint32_t n;
+    } recent;
+    /* The frames of one turn, in and out. */
+    struct {
+        struct harp_arrival arrivals[2 * HARP_BATCH];
+        struct harp_header headers[2 * HARP_BATCH];
+        struct harp_frame out[HARP_BATCH];
+        struct harp_tagged tagged;
+        bool joinable[HARP_PORTS_MAX]; /* further frames may follow in the port's last datagram */
+    } batch;
 };
 
 /* engine_core.c */
@@ -240,7 +287,7 @@ void harp_engine_ring(struct harp_engine *engine); /* wake the thread that sleep
  * that it sleeps. One of both sees the other. */
 static inline void harp_engine_ring_if_asleep(struct harp_engine *engine)
 {
-    if (atomic_load(&engine->sleeping))
+    if (atomic_load(&engine->drive.sleeping))
         harp_engine_ring(engine);
 }
 
@@ -261,7 +308,7 @@ bool harp_engine_turn(struct harp_engine *engine);
 static inline void harp_engine_wake(struct harp_engine *engine,
                                     const struct harp_connection *connection)
 {
-    harp_schedule_wake(&engine->schedule, connection->index);
+    harp_schedule_wake(&engine->due.schedule, connection->index);
 }
 
 /* engine_stats.c: counters of ports, and up to `most` rows of connections that were driven, to
@@ -387,9 +434,10 @@ void harp_engine_welcome(struct harp_listening *listening, struct harp_connectio
 /* Nobody will ask for it any more: it is forgotten once it has ended. */
 static inline void harp_connection_orphan(struct harp_connection *connection)
 {
-    connection->listening = NULL;
-    connection->engine->closing_n += !connection->orphan && !connection->ended;
-    connection->orphan = true;
+    connection->handshake.listening = NULL;
+    connection->engine->connections.closing_n +=
+        !connection->state.orphan && !connection->state.ended;
+    connection->state.orphan = true;
     harp_engine_wake(connection->engine, connection);
 }
 
@@ -411,7 +459,7 @@ static inline uint32_t harp_connection_piece(const struct harp_connection *conne
                                              uint32_t piece)
 {
     const struct harp_frames *frames = &connection->engine->frames;
-    return harp_frame_of(frames, (uint64_t)(connection->pieces[piece] - frames->base));
+    return harp_frame_of(frames, (uint64_t)(connection->shared.pieces[piece] - frames->base));
 }
 
 /* The own address that a path leaves from; its hop is made. */

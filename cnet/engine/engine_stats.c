@@ -31,30 +31,30 @@ static void note_path(struct harp_connection *connection, uint32_t path,
     uint64_t bit = UINT64_C(1) << path;
     bool dead = !info->alive;
     bool narrow = info->fragments > 1;
-    if (dead != !!(connection->paths_dead & bit)) {
+    if (dead != !!(connection->recorded.paths_dead & bit)) {
         record_event(engine, dead ? HARP_RECORD_PATH_DIED : HARP_RECORD_PATH_BACK, connection->id,
                      path, info->smoothed_ns);
-        connection->paths_dead ^= bit;
+        connection->recorded.paths_dead ^= bit;
     }
-    if (info->off_queue != !!(connection->paths_off_queue & bit)) {
+    if (info->off_queue != !!(connection->recorded.paths_off_queue & bit)) {
         record_event(engine,
                      info->off_queue ? HARP_RECORD_PATH_OFF_QUEUE : HARP_RECORD_PATH_ON_QUEUE,
                      connection->id, path, 0);
-        connection->paths_off_queue ^= bit;
+        connection->recorded.paths_off_queue ^= bit;
     }
-    if (narrow != !!(connection->paths_narrow & bit)) {
+    if (narrow != !!(connection->recorded.paths_narrow & bit)) {
         record_event(engine, HARP_RECORD_PATH_MTU, connection->id, path, info->frame_bytes);
-        connection->paths_narrow ^= bit;
+        connection->recorded.paths_narrow ^= bit;
     }
 }
 
 static enum harp_stats_state state_of(const struct harp_connection *connection)
 {
-    return connection->ended           ? HARP_STATS_CLOSED
-           : connection->orphan        ? HARP_STATS_CLOSING
-           : connection->ready         ? HARP_STATS_OPEN
-           : connection->listening_end ? HARP_STATS_ACCEPTING
-                                       : HARP_STATS_CONNECTING;
+    return connection->state.ended               ? HARP_STATS_CLOSED
+           : connection->state.orphan            ? HARP_STATS_CLOSING
+           : connection->state.ready             ? HARP_STATS_OPEN
+           : connection->handshake.listening_end ? HARP_STATS_ACCEPTING
+                                                 : HARP_STATS_CONNECTING;
 }
 
 static void publish_path(const struct harp_connection *connection, uint32_t path,
@@ -96,18 +96,18 @@ static void publish_connection(struct harp_connection *connection)
     struct harp_stats_connection row = {.id = connection->id,
                                         .peer_id =
                                             harp_session_peer(connection->session)->connection,
-                                        .since_ns = connection->since_ns,
+                                        .since_ns = connection->state.since_ns,
                                         .state = state_of(connection),
                                         .paths = connection->config.paths,
-                                        .segment = connection->segment,
-                                        .reason = connection->reason,
-                                        .messages_sent = connection->messages_sent,
-                                        .message_bytes_sent = connection->bytes_sent,
-                                        .messages_received = connection->messages_received,
-                                        .message_bytes_received = connection->bytes_received,
+                                        .segment = connection->shared.segment,
+                                        .reason = connection->end.reason,
+                                        .messages_sent = connection->sent.messages,
+                                        .message_bytes_sent = connection->sent.bytes,
+                                        .messages_received = connection->received.messages,
+                                        .message_bytes_received = connection->received.bytes,
                                         .counters = *harp_session_count(connection->session)};
     add_paths(connection, &row);
-    if (worth_recording(row.counters.lost + row.counters.spurious, &connection->lost_recorded))
+    if (worth_recording(row.counters.lost + row.counters.spurious, &connection->recorded.lost))
         record_event(engine, HARP_RECORD_LOST, connection->id, row.counters.lost,
                      row.counters.spurious);
     memcpy(row.peer, connection->peer, sizeof row.peer);
@@ -121,11 +121,11 @@ _Static_assert(HARP_PORTS_MAX <= HARP_STATS_PORTS, "each port has a row");
 void harp_engine_publish(struct harp_engine *engine, uint32_t most)
 {
     struct harp_stats *stats = engine->stats.stats;
-    struct harp_index_queue *due = &engine->unpublished;
+    struct harp_index_queue *due = &engine->due.unpublished;
     for (uint32_t p = 0; p < engine->ports_n; p++)
         harp_stats_put_port(stats, p, engine->ports[p]);
     for (uint32_t n = due->count < most ? due->count : most; n; n--) {
-        struct harp_connection *connection = engine->connections[harp_index_queue_take(due)];
+        struct harp_connection *connection = engine->connections.at[harp_index_queue_take(due)];
         if (connection)
             publish_connection(connection);
     }

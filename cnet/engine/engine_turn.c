@@ -11,8 +11,8 @@ static bool quotes_connection(const struct harp_notice *notice,
 {
     _Static_assert(sizeof notice->quote >= HARP_CONNECTION_BYTES, "it is in there");
     uint64_t id = harp_wire_connection(notice->quote);
-    return id &&
-           (id == harp_session_peer(connection->session)->connection || id == connection->listener);
+    return id && (id == harp_session_peer(connection->session)->connection ||
+                  id == connection->handshake.listener);
 }
 
 /* Whether it quotes a frame that any connection sent there: only a host that has seen such a frame
@@ -87,18 +87,19 @@ static void take_commands(struct harp_engine *engine)
 {
     struct harp_ready_walk walk = {0};
     uint32_t i;
-    while (harp_ready_set_take(&engine->calls, &walk, &i))
-        if (engine->connections[i])
-            harp_connection_command(engine->connections[i]);
+    while (harp_ready_set_take(&engine->due.calls, &walk, &i))
+        if (engine->connections.at[i])
+            harp_connection_command(engine->connections.at[i]);
 }
 
 /* Drafts that are owed, as soon as the pool has frames again. */
 static void refill_drafts(struct harp_engine *engine)
 {
-    for (uint32_t n = engine->draftless.count; n && engine->frames.in_state[HARP_FRAME_FREE]; n--) {
+    for (uint32_t n = engine->due.draftless.count; n && engine->frames.in_state[HARP_FRAME_FREE];
+         n--) {
         struct harp_connection *connection =
-            engine->connections[harp_index_queue_take(&engine->draftless)];
-        if (connection && !connection->orphan)
+            engine->connections.at[harp_index_queue_take(&engine->due.draftless)];
+        if (connection && !connection->state.orphan)
             harp_connection_refill_drafts(connection);
     }
 }
@@ -108,9 +109,9 @@ static void remember_as_recent(struct harp_engine *engine, struct harp_connectio
     if (connection->recent)
         return;
     connection->recent = true;
-    uint32_t *place = &engine->recent[engine->recent_n++ % HARP_RECENT];
-    if (engine->recent_n > HARP_RECENT && engine->connections[*place])
-        engine->connections[*place]->recent = false;
+    uint32_t *place = &engine->recent.indices[engine->recent.n++ % HARP_RECENT];
+    if (engine->recent.n > HARP_RECENT && engine->connections.at[*place])
+        engine->connections.at[*place]->recent = false;
     *place = connection->index;
 }
 
@@ -118,9 +119,10 @@ static void remember_as_recent(struct harp_engine *engine, struct harp_connectio
  * accepts it, though it has ended since: he finds what came on it, and why it ended. */
 static uint64_t forget_at_ns(const struct harp_connection *connection)
 {
-    bool never_made = connection->listening && !connection->ready;
-    return connection->ended && (connection->orphan || never_made) ? connection->linger_ns
-                                                                   : HARP_TIMER_NEVER;
+    bool never_made = connection->handshake.listening && !connection->state.ready;
+    return connection->state.ended && (connection->state.orphan || never_made)
+               ? connection->state.linger_ns
+               : HARP_TIMER_NEVER;
 }
 
 /* Events of its session, what it wants to send, and when to look at it again. Adds the frames that
@@ -128,7 +130,7 @@ static uint64_t forget_at_ns(const struct harp_connection *connection)
 static bool drive_connection(struct harp_engine *engine, struct harp_connection *connection,
                              uint32_t *frames)
 {
-    struct harp_schedule *schedule = &engine->schedule;
+    struct harp_schedule *schedule = &engine->due.schedule;
     uint64_t sent = harp_session_count(connection->session)->data_sent;
     harp_count(&engine->stats.stats->engine.visits, 1);
     harp_connection_events(connection);
@@ -137,7 +139,7 @@ static bool drive_connection(struct harp_engine *engine, struct harp_connection 
     harp_count(&engine->stats.stats->engine.no_room, sending == HARP_SENDING_BLOCKED);
     uint64_t deadline_ns = harp_session_deadline_ns(connection->session);
     uint64_t forget_ns = forget_at_ns(connection);
-    harp_index_queue_put(&engine->unpublished, connection->index);
+    harp_index_queue_put(&engine->due.unpublished, connection->index);
     remember_as_recent(engine, connection);
     bool data = harp_session_count(connection->session)->data_sent != sent;
     if (forget_ns <= engine->now_ns)
@@ -157,11 +159,11 @@ static bool drive_connection(struct harp_engine *engine, struct harp_connection 
  * ACK. */
 static void send_acks_along(struct harp_engine *engine)
 {
-    uint32_t first = engine->recent_n > HARP_RECENT ? engine->recent_n - HARP_RECENT : 0;
-    uint32_t last = engine->recent_n, frames = 0, due[HARP_RECENT], n = 0;
-    for (engine->recent_n = 0; first < last; first++) {
-        uint32_t i = engine->recent[first % HARP_RECENT];
-        struct harp_connection *connection = engine->connections[i];
+    uint32_t first = engine->recent.n > HARP_RECENT ? engine->recent.n - HARP_RECENT : 0;
+    uint32_t last = engine->recent.n, frames = 0, due[HARP_RECENT], n = 0;
+    for (engine->recent.n = 0; first < last; first++) {
+        uint32_t i = engine->recent.indices[first % HARP_RECENT];
+        struct harp_connection *connection = engine->connections.at[i];
         if (!connection)
             continue;
         connection->recent = false;
@@ -169,18 +171,18 @@ static void send_acks_along(struct harp_engine *engine)
             due[n++] = i;
     }
     for (uint32_t d = 0; d < n; d++)
-        if (engine->connections[due[d]])
-            drive_connection(engine, engine->connections[due[d]], &frames);
+        if (engine->connections.at[due[d]])
+            drive_connection(engine, engine->connections.at[due[d]], &frames);
 }
 
 static void drive_due(struct harp_engine *engine)
 {
-    struct harp_schedule *schedule = &engine->schedule;
+    struct harp_schedule *schedule = &engine->due.schedule;
     uint32_t frames = 0;
     bool data = false;
     uint32_t n = harp_schedule_begin(schedule, engine->now_ns);
     for (uint32_t served = 0; n && served < TURN_CONNECTIONS && frames < TURN_FRAMES; served++) {
-        struct harp_connection *connection = engine->connections[harp_schedule_next(schedule)];
+        struct harp_connection *connection = engine->connections.at[harp_schedule_next(schedule)];
         if (connection)
             data |= drive_connection(engine, connection, &frames);
         n--;
@@ -226,7 +228,7 @@ bool harp_engine_turn(struct harp_engine *engine)
 
 uint64_t harp_engine_deadline_ns(struct harp_engine *engine)
 {
-    uint64_t earliest_ns = harp_schedule_deadline_ns(&engine->schedule);
+    uint64_t earliest_ns = harp_schedule_deadline_ns(&engine->due.schedule);
     for (uint32_t p = 0; p < engine->ports_n; p++) {
         struct harp_port *port = engine->ports[p];
         uint64_t port_ns = port->ops->deadline_ns ? port->ops->deadline_ns(port) : UINT64_MAX;

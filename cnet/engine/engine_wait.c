@@ -56,7 +56,7 @@ static bool wait_for(const struct wait *wait, uint64_t most_ns)
 
 static bool completion_ready(void *connection)
 {
-    return harp_spsc_ready(((struct harp_connection *)connection)->completions) > 0;
+    return harp_spsc_ready(((struct harp_connection *)connection)->shared.completions) > 0;
 }
 
 static bool completion_arm(void *connection)
@@ -114,7 +114,7 @@ static bool has_drained(void *what)
     struct harp_engine *engine = what;
     harp_engines_drive_inline();
     harp_token_take(engine);
-    bool all = engine->closing_n == 0;
+    bool all = engine->connections.closing_n == 0;
     harp_token_drop(engine);
     return all;
 }

@@ -25,20 +25,20 @@ static bool tcp_port_sleep(struct harp_port *port)
 {
     struct tcp_port *tcp = (struct tcp_port *)port;
     tcp_look(tcp);
-    tcp->asleep = tcp->ready_n == 0 && tcp->tell_n == 0;
+    tcp->asleep = tcp->ready_n == 0 && tcp->counts.to_tell == 0;
     return tcp->asleep;
 }
 
 static uint64_t tcp_port_deadline_ns(const struct harp_port *port)
 {
     const struct tcp_port *tcp = (const struct tcp_port *)port;
-    uint64_t earliest_ns = tcp->tell_n      ? 0
-                           : tcp->more_wait ? tcp->now_ns + TCP_RETRY_ACCEPT_NS
-                                            : UINT64_MAX;
-    for (uint32_t i = 0; i < tcp->flows_n && tcp->broken_n; i++) {
+    uint64_t earliest_ns = tcp->counts.to_tell ? 0
+                           : tcp->more_wait    ? tcp->now_ns + TCP_RETRY_ACCEPT_NS
+                                               : UINT64_MAX;
+    for (uint32_t i = 0; i < tcp->flows_n && tcp->counts.broken; i++) {
         const struct tcp_flow *flow = tcp->flows[i];
-        if (flow && flow->state == TCP_BROKEN && !flow->accepted && flow->retry_ns < earliest_ns)
-            earliest_ns = flow->retry_ns;
+        if (flow && flow->state == TCP_BROKEN && !flow->accepted && flow->retry.at_ns < earliest_ns)
+            earliest_ns = flow->retry.at_ns;
     }
     return earliest_ns;
 }
@@ -56,22 +56,23 @@ static void tcp_port_tend(struct harp_port *port, uint64_t now_ns)
 static bool take_notice(struct tcp_port *tcp, uint32_t number, struct harp_notice *notice)
 {
     struct tcp_flow *flow = tcp->flows[number];
-    bool *tell = flow->tell ? &flow->tell : &flow->tell_gone;
+    bool *tell = flow->notice.broken ? &flow->notice.broken : &flow->notice.gone;
     if (!*tell)
         return false;
-    *notice = (struct harp_notice){.type = flow->tell ? HARP_NOTICE_BROKEN : HARP_NOTICE_GONE,
-                                   .about = flow->remote,
-                                   .hop = (int)number,
-                                   .error = flow->error};
+    *notice =
+        (struct harp_notice){.type = flow->notice.broken ? HARP_NOTICE_BROKEN : HARP_NOTICE_GONE,
+                             .about = flow->remote,
+                             .hop = (int)number,
+                             .error = flow->notice.error};
     *tell = false;
-    tcp->tell_n--;
+    tcp->counts.to_tell--;
     return true;
 }
 
 static bool tcp_port_notice(struct harp_port *port, struct harp_notice *notice)
 {
     struct tcp_port *tcp = (struct tcp_port *)port;
-    for (uint32_t i = 0; i < tcp->flows_n && tcp->tell_n; i++)
+    for (uint32_t i = 0; i < tcp->flows_n && tcp->counts.to_tell; i++)
         if (tcp->flows[i] && take_notice(tcp, i, notice))
             return true;
     return false;
@@ -129,7 +130,7 @@ static int tcp_port_hop(struct harp_port *port, const struct harp_address *to, u
     if (number < 0)
         return connect_flow(tcp, to, local, why);
     struct tcp_flow *flow = tcp->flows[number];
-    tcp->strangers_n -= flow->accepted && flow->hops == 0;
+    tcp->counts.strangers -= flow->accepted && flow->hops == 0;
     flow->hops++;
     return number;
 }
@@ -143,10 +144,10 @@ static void tcp_port_unhop(struct harp_port *port, int hop)
     assert(flow->hops > 0);
     if (--flow->hops)
         return;
-    tcp->tell_n -= flow->tell + flow->tell_gone;
-    flow->tell = flow->tell_gone = false;
+    tcp->counts.to_tell -= flow->notice.broken + flow->notice.gone;
+    flow->notice.broken = flow->notice.gone = false;
     if (flow->accepted)
-        tcp->strangers_n++;
+        tcp->counts.strangers++;
     else if (flow->state != TCP_BROKEN)
         tcp_flow_break(tcp, (uint32_t)hop, 0);
 }

@@ -100,39 +100,51 @@ struct tcp_flow {
     bool given_up;        /* what the kernel has taken goes nowhere when the flow ends */
     bool full;            /* the kernel took no more when last asked */
     bool dirty;           /* in the port's `dirty` */
-    bool tell;            /* BROKEN is to be noticed, */
-    bool tell_gone;       /* or GONE */
-    int error;            /* why it broke; 0: the other end closed it */
+    /* What the engine is to hear of it; port_tcp_flow.c writes it. */
+    struct {
+        bool broken; /* BROKEN is to be noticed, */
+        bool gone;   /* or GONE */
+        int error;   /* why it broke; 0: the other end closed it */
+    } notice;
     uint8_t traffic_class;
     uint16_t local;
     uint32_t hops; /* that the engine holds */
     struct harp_address remote, own;
-    uint64_t retry_ns, retry_wait_ns; /* BROKEN: when to connect again, and the pause after that */
-    uint64_t age;                     /* accepted flows in their order */
+    /* BROKEN: when to connect again, and the pause after that. */
+    struct {
+        uint64_t at_ns, wait_ns;
+    } retry;
+    uint64_t age; /* accepted flows in their order */
     uint64_t opened_ns;
 
-    /* What leaves with the next flush: pieces lie in `out` or in the application's memory. */
-    uint8_t *out;
-    uint32_t out_bytes;
-    uint32_t gathered_bytes;
-    bool corked; /* the kernel waits for more before it sends the last part of a packet */
-    bool kept;   /* `out` holds what the kernel did not take: data waits until that has left */
-    uint32_t pieces_n;
-    struct iovec pieces[TCP_PIECES];
+    /* What leaves with the next flush (port_tcp_send.c): pieces lie in `memory` or in the
+     * application's. */
+    struct {
+        uint8_t *memory;
+        uint32_t bytes;
+        uint32_t gathered_bytes;
+        bool corked; /* the kernel waits for more before it sends the last part of a packet */
+        bool kept;   /* `memory` holds what the kernel did not take: data waits until that has left
+                      */
+        uint32_t pieces_n;
+        struct iovec pieces[TCP_PIECES];
+    } out;
 
-    /* What has come: of frames that are not handed out yet, or that lie between receive and
-     * release. */
-    uint8_t *stage;
-    uint32_t stage_from, stage_to;
-    bool dry; /* the kernel had less than was asked for */
-    bool
-        narrow; /* the next frame is likely to go to its place, too: read no more than its header */
-    bool placing; /* the frame of headers[header_at] goes to its place; those of earlier ones may
-                     lie between receive and release */
-    uint8_t headers[TCP_PLACED_MOST + 1][HARP_HEADER_BYTES];
-    uint32_t header_at;
-    uint8_t *place; /* NULL: it has lost it */
-    uint32_t placed_bytes;
+    /* What has come (port_tcp_receive.c): of frames that are not handed out yet, or that lie
+     * between receive and release. */
+    struct {
+        uint8_t *stage;
+        uint32_t stage_from, stage_to;
+        bool dry;     /* the kernel had less than was asked for */
+        bool narrow;  /* the next frame is likely to go to its place, too: read no more than its
+                         header */
+        bool placing; /* the frame of headers[header_at] goes to its place; those of earlier ones
+                         may lie between receive and release */
+        uint8_t headers[TCP_PLACED_MOST + 1][HARP_HEADER_BYTES];
+        uint32_t header_at;
+        uint8_t *place; /* NULL: it has lost it */
+        uint32_t placed_bytes;
+    } in;
 };
 
 struct tcp_port {
@@ -148,8 +160,11 @@ struct tcp_port {
     bool more_wait;    /* newcomers: no descriptor was left, or these were enough for a look */
     uint64_t now_ns;   /* of the last call that brought a time */
     uint64_t accepted; /* so far */
-    uint32_t strangers_n, connecting_n, full_n, broken_n, tell_n; /* flows in each state */
-    struct tcp_flow **flows;                                      /* by hop number; NULL: free */
+    /* How many flows are in each state; each change of a flow's state writes it. */
+    struct {
+        uint32_t strangers, connecting, full, broken, to_tell;
+    } counts;
+    struct tcp_flow **flows; /* by hop number; NULL: free */
     uint32_t flows_n, flows_room, used_n;
     uint32_t *ready, ready_n; /* flows that may have something to read */
     uint32_t *dirty, dirty_n; /* flows with pieces */

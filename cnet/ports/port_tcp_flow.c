@@ -92,9 +92,9 @@ int tcp_flow_new(struct tcp_port *tcp)
         return number;
     }
     flow->fd = -1;
-    flow->out = out;
-    flow->stage = stage;
-    flow->retry_wait_ns = TCP_RETRY_LEAST_NS;
+    flow->out.memory = out;
+    flow->in.stage = stage;
+    flow->retry.wait_ns = TCP_RETRY_LEAST_NS;
     tcp->flows[number] = flow;
     tcp->used_n++;
     return number;
@@ -125,9 +125,9 @@ static void drop_from_list(uint32_t *list, uint32_t *n, uint32_t number)
 
 static void forget_state(struct tcp_port *tcp, struct tcp_flow *flow)
 {
-    tcp->connecting_n -= flow->state == TCP_CONNECTING;
-    tcp->broken_n -= flow->state == TCP_BROKEN;
-    tcp->full_n -= flow->full;
+    tcp->counts.connecting -= flow->state == TCP_CONNECTING;
+    tcp->counts.broken -= flow->state == TCP_BROKEN;
+    tcp->counts.full -= flow->full;
     flow->full = false;
 }
 
@@ -135,13 +135,13 @@ void tcp_flow_free(struct tcp_port *tcp, uint32_t number)
 {
     struct tcp_flow *flow = tcp->flows[number];
     forget_state(tcp, flow);
-    tcp->tell_n -= flow->tell + flow->tell_gone;
-    tcp->strangers_n -= flow->accepted && !flow->hops;
+    tcp->counts.to_tell -= flow->notice.broken + flow->notice.gone;
+    tcp->counts.strangers -= flow->accepted && !flow->hops;
     drop_from_list(tcp->ready, &tcp->ready_n, number);
     drop_from_list(tcp->dirty, &tcp->dirty_n, number);
     close_socket(tcp, flow);
-    free(flow->out);
-    free(flow->stage);
+    free(flow->out.memory);
+    free(flow->in.stage);
     free(flow);
     tcp->flows[number] = NULL;
     tcp->used_n--;
@@ -168,15 +168,15 @@ static int watch_socket(const struct tcp_port *tcp, int fd, uint32_t number)
 static void forget_bytes(struct tcp_port *tcp, struct tcp_flow *flow, uint32_t number)
 {
     drop_from_list(tcp->dirty, &tcp->dirty_n, number);
-    flow->dirty = flow->corked = flow->kept = flow->placing = flow->narrow = false;
-    flow->pieces_n = flow->out_bytes = flow->gathered_bytes = 0;
-    flow->stage_from = flow->stage_to = 0;
+    flow->dirty = flow->out.corked = flow->out.kept = flow->in.placing = flow->in.narrow = false;
+    flow->out.pieces_n = flow->out.bytes = flow->out.gathered_bytes = 0;
+    flow->in.stage_from = flow->in.stage_to = 0;
 }
 
 static void tell_end(struct tcp_port *tcp, struct tcp_flow *flow, bool gone)
 {
-    bool *tell = gone ? &flow->tell_gone : &flow->tell;
-    tcp->tell_n += flow->hops && !*tell;
+    bool *tell = gone ? &flow->notice.gone : &flow->notice.broken;
+    tcp->counts.to_tell += flow->hops && !*tell;
     *tell |= flow->hops != 0;
 }
 
@@ -188,14 +188,14 @@ void tcp_flow_break(struct tcp_port *tcp, uint32_t number, int error)
     close_socket(tcp, flow);
     forget_bytes(tcp, flow, number);
     flow->state = TCP_BROKEN;
-    flow->error = error;
+    flow->notice.error = error;
     flow->narrow_segments |= was_open && error && tcp->now_ns - flow->opened_ns < TCP_SOON_NS;
-    tcp->broken_n++;
-    flow->retry_ns = tcp->now_ns;
+    tcp->counts.broken++;
+    flow->retry.at_ns = tcp->now_ns;
     if (!was_open) {
-        flow->retry_ns += flow->retry_wait_ns;
-        if (flow->retry_wait_ns < TCP_RETRY_MOST_NS)
-            flow->retry_wait_ns *= 2;
+        flow->retry.at_ns += flow->retry.wait_ns;
+        if (flow->retry.wait_ns < TCP_RETRY_MOST_NS)
+            flow->retry.wait_ns *= 2;
     }
     tell_end(tcp, flow, !was_open && error == ECONNREFUSED);
 }
@@ -263,21 +263,22 @@ int tcp_flow_connect(struct tcp_port *tcp, uint32_t number)
     flow->fd = fd;
     flow->state = TCP_CONNECTING;
     flow->ending = false;
-    tcp->connecting_n++;
+    tcp->counts.connecting++;
     tcp_flow_mark(tcp, flow);
     return 0;
 }
 
 void tcp_connect_again(struct tcp_port *tcp)
 {
-    for (uint32_t i = 0; i < tcp->flows_n && tcp->broken_n; i++) {
+    for (uint32_t i = 0; i < tcp->flows_n && tcp->counts.broken; i++) {
         struct tcp_flow *flow = tcp->flows[i];
         if (!flow || flow->state != TCP_BROKEN)
             continue;
         if (!flow->hops)
             tcp_flow_free(tcp, i);
-        else if (!flow->accepted && flow->retry_ns <= tcp->now_ns && tcp_flow_connect(tcp, i) < 0)
-            flow->retry_ns = tcp->now_ns + TCP_RETRY_MOST_NS;
+        else if (!flow->accepted && flow->retry.at_ns <= tcp->now_ns &&
+                 tcp_flow_connect(tcp, i) < 0)
+            flow->retry.at_ns = tcp->now_ns + TCP_RETRY_MOST_NS;
     }
 }
 
@@ -341,7 +342,7 @@ static void welcome_newcomer(struct tcp_port *tcp, int fd, const union harp_sock
     harp_sockaddr_read(&from->any, &flow->remote);
     flow->remote.family = HARP_TCP;
     flow->own = tcp->locals[0];
-    tcp->strangers_n++;
+    tcp->counts.strangers++;
     flow->state = TCP_OPEN;
     tune_socket(tcp, fd);
     if (watch_socket(tcp, fd, (uint32_t)number) != 0) {
@@ -362,7 +363,7 @@ static void accept_newcomers(struct tcp_port *tcp)
             tcp->more_wait = errno == EMFILE || errno == ENFILE || errno == ENOMEM;
             return;
         }
-        if (tcp->strangers_n >= TCP_STRANGERS_MAX)
+        if (tcp->counts.strangers >= TCP_STRANGERS_MAX)
             drop_oldest_stranger(tcp);
         welcome_newcomer(tcp, fd, &from);
     }
@@ -382,10 +383,10 @@ static void become_open(struct tcp_port *tcp, struct tcp_flow *flow)
 {
     union harp_sockaddr own;
     socklen_t length = sizeof own;
-    tcp->connecting_n--;
+    tcp->counts.connecting--;
     flow->state = TCP_OPEN;
     flow->opened_ns = tcp->now_ns;
-    flow->retry_wait_ns = TCP_RETRY_LEAST_NS;
+    flow->retry.wait_ns = TCP_RETRY_LEAST_NS;
     if (getsockname(flow->fd, &own.any, &length) == 0) {
         harp_sockaddr_read(&own.any, &flow->own);
         flow->own.family = HARP_TCP;
@@ -408,7 +409,7 @@ static void hear_event(struct tcp_port *tcp, const struct epoll_event *event)
     }
     if (event->events & EPOLLOUT && flow->full) {
         flow->full = false;
-        tcp->full_n--;
+        tcp->counts.full--;
     }
     flow->ending |= (event->events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0;
     tcp_flow_list(tcp, number);

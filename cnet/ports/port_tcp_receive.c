@@ -16,18 +16,18 @@
 
 static uint32_t staged_bytes(const struct tcp_flow *flow)
 {
-    return flow->stage_to - flow->stage_from;
+    return flow->in.stage_to - flow->in.stage_from;
 }
 
 static const uint8_t *staged_header(const struct tcp_flow *flow)
 {
-    return flow->stage + flow->stage_from;
+    return flow->in.stage + flow->in.stage_from;
 }
 
 /* Header of the frame whose payload is received into its place, without staging. */
 static uint8_t *placed_header(struct tcp_flow *flow)
 {
-    return flow->headers[flow->header_at];
+    return flow->in.headers[flow->in.header_at];
 }
 
 /* Frames of this version, and FIRST of any other, which this end answers with its versions. */
@@ -63,13 +63,13 @@ static bool begin_placing(const struct tcp_port *tcp, struct tcp_flow *flow, uin
     if (!place)
         return false;
     memcpy(placed_header(flow), staged_header(flow), HARP_HEADER_BYTES);
-    flow->stage_from += HARP_HEADER_BYTES;
+    flow->in.stage_from += HARP_HEADER_BYTES;
     uint32_t here = staged_bytes(flow) < payload ? staged_bytes(flow) : payload;
     memcpy(place, staged_header(flow), here);
-    flow->stage_from += here;
-    flow->place = place;
-    flow->placed_bytes = here;
-    flow->placing = true;
+    flow->in.stage_from += here;
+    flow->in.place = place;
+    flow->in.placed_bytes = here;
+    flow->in.placing = true;
     return true;
 }
 
@@ -90,14 +90,14 @@ static size_t take_staged(struct tcp_port *tcp, uint32_t number, struct harp_arr
     size_t n = 0;
     uint32_t bytes;
     bool broken = false;
-    while (n < room && !flow->placing && (bytes = frame_bytes_of(flow, &broken)) != 0) {
+    while (n < room && !flow->in.placing && (bytes = frame_bytes_of(flow, &broken)) != 0) {
         if (staged_bytes(flow) < bytes && begin_placing(tcp, flow, bytes))
             break;
-        flow->narrow = false;
+        flow->in.narrow = false;
         if (staged_bytes(flow) < bytes)
             break;
-        arrivals[n++] = arrival_of(flow, flow->stage + flow->stage_from, bytes);
-        flow->stage_from += bytes;
+        arrivals[n++] = arrival_of(flow, flow->in.stage + flow->in.stage_from, bytes);
+        flow->in.stage_from += bytes;
     }
     if (broken)
         tcp_flow_break(tcp, number, EPROTO);
@@ -108,19 +108,19 @@ static size_t take_staged(struct tcp_port *tcp, uint32_t number, struct harp_arr
 static bool read_flow(struct tcp_port *tcp, uint32_t number)
 {
     struct tcp_flow *flow = tcp->flows[number];
-    uint32_t payload = 0, ahead = TCP_STAGE_BYTES - flow->stage_to, pieces_n = 0;
+    uint32_t payload = 0, ahead = TCP_STAGE_BYTES - flow->in.stage_to, pieces_n = 0;
     struct iovec pieces[2];
-    if (flow->placing) {
-        if (flow->place && place_of(tcp, placed_header(flow)) != flow->place)
-            flow->place = NULL;
+    if (flow->in.placing) {
+        if (flow->in.place && place_of(tcp, placed_header(flow)) != flow->in.place)
+            flow->in.place = NULL;
         payload = (uint32_t)harp_wire_frame_bytes(placed_header(flow)) - HARP_HEADER_BYTES -
-                  flow->placed_bytes;
-        uint8_t *to = (flow->place ? flow->place : tcp->nowhere) + flow->placed_bytes;
+                  flow->in.placed_bytes;
+        uint8_t *to = (flow->in.place ? flow->in.place : tcp->nowhere) + flow->in.placed_bytes;
         pieces[pieces_n++] = (struct iovec){to, payload};
     }
-    if ((flow->placing || flow->narrow) && ahead > HARP_HEADER_BYTES)
-        ahead = HARP_HEADER_BYTES - (flow->placing ? 0 : staged_bytes(flow));
-    pieces[pieces_n++] = (struct iovec){flow->stage + flow->stage_to, ahead};
+    if ((flow->in.placing || flow->in.narrow) && ahead > HARP_HEADER_BYTES)
+        ahead = HARP_HEADER_BYTES - (flow->in.placing ? 0 : staged_bytes(flow));
+    pieces[pieces_n++] = (struct iovec){flow->in.stage + flow->in.stage_to, ahead};
     struct msghdr message = {.msg_iov = pieces, .msg_iovlen = pieces_n};
     tcp->port.counters.receive_calls++;
     ssize_t got = recvmsg(flow->fd, &message, MSG_DONTWAIT);
@@ -129,10 +129,10 @@ static bool read_flow(struct tcp_port *tcp, uint32_t number)
             tcp_flow_break(tcp, number, got == 0 ? 0 : errno);
         return false;
     }
-    flow->dry = (size_t)got < (size_t)payload + ahead;
+    flow->in.dry = (size_t)got < (size_t)payload + ahead;
     uint32_t placed = (uint32_t)got < payload ? (uint32_t)got : payload;
-    flow->placed_bytes += placed;
-    flow->stage_to += (uint32_t)got - placed;
+    flow->in.placed_bytes += placed;
+    flow->in.stage_to += (uint32_t)got - placed;
     return true;
 }
 
@@ -143,31 +143,31 @@ static size_t take_placed(const struct tcp_port *tcp, struct tcp_flow *flow,
 {
     uint8_t *header = placed_header(flow);
     uint32_t bytes = (uint32_t)harp_wire_frame_bytes(header);
-    if (!flow->placing || flow->placed_bytes < bytes - HARP_HEADER_BYTES)
+    if (!flow->in.placing || flow->in.placed_bytes < bytes - HARP_HEADER_BYTES)
         return 0;
     *arrival = arrival_of(flow, header, bytes);
-    arrival->payload = flow->place ? flow->place : tcp->nowhere;
-    flow->header_at = (flow->header_at + 1) % (TCP_PLACED_MOST + 1);
-    flow->placing = false;
-    flow->narrow = true;
+    arrival->payload = flow->in.place ? flow->in.place : tcp->nowhere;
+    flow->in.header_at = (flow->in.header_at + 1) % (TCP_PLACED_MOST + 1);
+    flow->in.placing = false;
+    flow->in.narrow = true;
     return 1;
 }
 
 static void move_to_front(struct tcp_flow *flow)
 {
     uint32_t bytes = staged_bytes(flow);
-    if (flow->stage_from)
-        memmove(flow->stage, flow->stage + flow->stage_from, bytes);
-    flow->stage_from = 0;
-    flow->stage_to = bytes;
+    if (flow->in.stage_from)
+        memmove(flow->in.stage, flow->in.stage + flow->in.stage_from, bytes);
+    flow->in.stage_from = 0;
+    flow->in.stage_to = bytes;
 }
 
 /* Whether one more call may bring frames: what is handed out of the stage must stay where it lies
  * until release, so then only a frame that goes to its place goes on. */
 static bool may_read_on(const struct tcp_flow *flow, size_t n, size_t room)
 {
-    return n < room && flow->state == TCP_OPEN && (n == 0 || flow->placing || flow->narrow) &&
-           TCP_STAGE_BYTES - flow->stage_to >= HARP_HEADER_BYTES;
+    return n < room && flow->state == TCP_OPEN && (n == 0 || flow->in.placing || flow->in.narrow) &&
+           TCP_STAGE_BYTES - flow->in.stage_to >= HARP_HEADER_BYTES;
 }
 
 /* Frames of one flow: those that are there already, and what comes until the kernel has no more. */
@@ -182,7 +182,7 @@ static size_t take_flow(struct tcp_port *tcp, uint32_t number, struct harp_arriv
         placed += whole;
         n += whole;
         n += take_staged(tcp, number, arrivals + n, room - n);
-        if (flow->dry)
+        if (flow->in.dry)
             break;
     }
     return n;
@@ -198,7 +198,7 @@ static void list_all(struct tcp_port *tcp)
 /* A flow stays in the list while it may have more. */
 static bool may_have_more(const struct tcp_flow *flow, size_t got)
 {
-    return flow->state == TCP_OPEN && got && (!flow->dry || flow->ending || staged_bytes(flow));
+    return flow->state == TCP_OPEN && got && (!flow->in.dry || flow->ending || staged_bytes(flow));
 }
 
 size_t tcp_port_receive(struct harp_port *port, uint64_t now_ns, struct harp_arrival *arrivals,
@@ -207,7 +207,7 @@ size_t tcp_port_receive(struct harp_port *port, uint64_t now_ns, struct harp_arr
     struct tcp_port *tcp = (struct tcp_port *)port;
     size_t count = 0;
     tcp->now_ns = now_ns;
-    if (tcp->asleep || tcp->used_n > TCP_ASKED_FLOWS || tcp->connecting_n || tcp->full_n)
+    if (tcp->asleep || tcp->used_n > TCP_ASKED_FLOWS || tcp->counts.connecting || tcp->counts.full)
         tcp_look(tcp);
     tcp->asleep = false;
     if (tcp->used_n <= TCP_ASKED_FLOWS)

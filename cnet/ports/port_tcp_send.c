@@ -25,9 +25,9 @@ static struct tcp_flow *flow_of(struct harp_port *port, int hop)
 
 static uint32_t frames_of_room(const struct tcp_flow *flow)
 {
-    uint32_t used = flow->out_bytes + flow->gathered_bytes;
+    uint32_t used = flow->out.bytes + flow->out.gathered_bytes;
     uint32_t frames = (TCP_OUT_BYTES - used) / (TCP_FRAME_MAX + 64u);
-    uint32_t pieces = (TCP_PIECES - flow->pieces_n) / 2;
+    uint32_t pieces = (TCP_PIECES - flow->out.pieces_n) / 2;
     return frames < pieces ? frames : pieces;
 }
 
@@ -38,37 +38,37 @@ size_t tcp_port_room(struct harp_port *port, int hop)
     if (flow->state == TCP_BROKEN)
         return HARP_BATCH; /* it is dropped */
     if (flow->state == TCP_CONNECTING)
-        return flow->out_bytes == 0;
-    return flow->kept || flow->full ? 0 : frames_of_room(flow);
+        return flow->out.bytes == 0;
+    return flow->out.kept || flow->full ? 0 : frames_of_room(flow);
 }
 
 /* A piece more, joined to the last one if it lies behind that. */
 static void add_piece(struct tcp_flow *flow, const uint8_t *bytes, uint32_t count)
 {
-    struct iovec *last = flow->pieces_n ? &flow->pieces[flow->pieces_n - 1] : NULL;
+    struct iovec *last = flow->out.pieces_n ? &flow->out.pieces[flow->out.pieces_n - 1] : NULL;
     if (last && (uint8_t *)last->iov_base + last->iov_len == bytes)
         last->iov_len += count;
     else
-        flow->pieces[flow->pieces_n++] = (struct iovec){(void *)(uintptr_t)bytes, count};
+        flow->out.pieces[flow->out.pieces_n++] = (struct iovec){(void *)(uintptr_t)bytes, count};
 }
 
 static uint8_t *take_out(struct tcp_port *tcp, int hop, uint32_t bytes, uint32_t gathered)
 {
     struct tcp_flow *flow = tcp->flows[hop];
-    uint32_t at = (flow->out_bytes + 3u) & ~3u;
-    if (flow->state == TCP_BROKEN || flow->pieces_n + 2 > TCP_PIECES ||
-        at + bytes + flow->gathered_bytes + gathered > TCP_OUT_BYTES) {
+    uint32_t at = (flow->out.bytes + 3u) & ~3u;
+    if (flow->state == TCP_BROKEN || flow->out.pieces_n + 2 > TCP_PIECES ||
+        at + bytes + flow->out.gathered_bytes + gathered > TCP_OUT_BYTES) {
         tcp->port.counters.dropped++;
         return NULL;
     }
     if (!flow->dirty)
         tcp->dirty[tcp->dirty_n++] = (uint32_t)hop;
     flow->dirty = true;
-    flow->out_bytes = at + bytes;
-    add_piece(flow, flow->out + at, bytes);
+    flow->out.bytes = at + bytes;
+    add_piece(flow, flow->out.memory + at, bytes);
     tcp->port.counters.sent++;
     tcp->port.counters.sent_bytes += bytes + gathered;
-    return flow->out + at;
+    return flow->out.memory + at;
 }
 
 uint8_t *tcp_port_slot(struct harp_port *port, int hop, uint32_t bytes)
@@ -85,7 +85,7 @@ uint8_t *tcp_port_gather(struct harp_port *port, int hop, const uint8_t *payload
     uint8_t *header = take_out((struct tcp_port *)port, hop, HARP_HEADER_BYTES, bytes);
     if (!header)
         return NULL;
-    flow->gathered_bytes += bytes;
+    flow->out.gathered_bytes += bytes;
     add_piece(flow, payload, bytes);
     return header;
 }
@@ -96,38 +96,38 @@ static void keep_rest(struct tcp_port *tcp, struct tcp_flow *flow, size_t sent)
 {
     uint8_t *rest = tcp->spare;
     uint32_t bytes = 0;
-    if (flow->kept && flow->pieces_n == 1) {
-        flow->pieces[0].iov_base = (uint8_t *)flow->pieces[0].iov_base + sent;
-        flow->pieces[0].iov_len -= sent;
+    if (flow->out.kept && flow->out.pieces_n == 1) {
+        flow->out.pieces[0].iov_base = (uint8_t *)flow->out.pieces[0].iov_base + sent;
+        flow->out.pieces[0].iov_len -= sent;
         return;
     }
-    for (uint32_t i = 0; i < flow->pieces_n; i++) {
-        const struct iovec *piece = &flow->pieces[i];
+    for (uint32_t i = 0; i < flow->out.pieces_n; i++) {
+        const struct iovec *piece = &flow->out.pieces[i];
         size_t skip = sent < piece->iov_len ? sent : piece->iov_len;
         sent -= skip;
         memcpy(rest + bytes, (const uint8_t *)piece->iov_base + skip, piece->iov_len - skip);
         bytes += (uint32_t)(piece->iov_len - skip);
     }
-    tcp->spare = flow->out;
-    flow->out = rest;
-    flow->out_bytes = bytes;
-    flow->gathered_bytes = 0;
-    flow->pieces[0] = (struct iovec){rest, bytes};
-    flow->pieces_n = 1;
-    flow->kept = true;
+    tcp->spare = flow->out.memory;
+    flow->out.memory = rest;
+    flow->out.bytes = bytes;
+    flow->out.gathered_bytes = 0;
+    flow->out.pieces[0] = (struct iovec){rest, bytes};
+    flow->out.pieces_n = 1;
+    flow->out.kept = true;
 }
 
 static void note_full(struct tcp_port *tcp, struct tcp_flow *flow)
 {
-    tcp->full_n += !flow->full;
+    tcp->counts.full += !flow->full;
     flow->full = true;
 }
 
 static size_t bytes_of_pieces(const struct tcp_flow *flow)
 {
     size_t bytes = 0;
-    for (uint32_t i = 0; i < flow->pieces_n; i++)
-        bytes += flow->pieces[i].iov_len;
+    for (uint32_t i = 0; i < flow->out.pieces_n; i++)
+        bytes += flow->out.pieces[i].iov_len;
     return bytes;
 }
 
@@ -135,9 +135,9 @@ static size_t bytes_of_pieces(const struct tcp_flow *flow)
  * comes has the kernel send it. */
 static void cork_flow(struct tcp_flow *flow, int on)
 {
-    if (flow->state == TCP_OPEN && flow->corked != on)
+    if (flow->state == TCP_OPEN && flow->out.corked != on)
         (void)setsockopt(flow->fd, IPPROTO_TCP, TCP_CORK, &on, sizeof on);
-    flow->corked = on;
+    flow->out.corked = on;
 }
 
 /* Whether all of a flow's pieces have left, and it need not be looked at again. A caller that has
@@ -146,9 +146,9 @@ static void cork_flow(struct tcp_flow *flow, int on)
 static bool flush_flow(struct tcp_port *tcp, uint32_t number)
 {
     struct tcp_flow *flow = tcp->flows[number];
-    const struct msghdr message = {.msg_iov = flow->pieces, .msg_iovlen = flow->pieces_n};
+    const struct msghdr message = {.msg_iov = flow->out.pieces, .msg_iovlen = flow->out.pieces_n};
     size_t bytes = bytes_of_pieces(flow);
-    bool gathered = flow->gathered_bytes > 0, more = gathered && frames_of_room(flow) == 0;
+    bool gathered = flow->out.gathered_bytes > 0, more = gathered && frames_of_room(flow) == 0;
     ssize_t sent = 0;
     if (!bytes) {
         cork_flow(flow, false);
@@ -168,8 +168,8 @@ static bool flush_flow(struct tcp_port *tcp, uint32_t number)
             note_full(tcp, flow);
     }
     if (sent == (ssize_t)bytes) {
-        flow->pieces_n = flow->out_bytes = flow->gathered_bytes = 0;
-        flow->kept = false;
+        flow->out.pieces_n = flow->out.bytes = flow->out.gathered_bytes = 0;
+        flow->out.kept = false;
         flow->dirty = more;
         cork_flow(flow, more);
         return !more;

@@ -15,11 +15,11 @@ static void udp_release(struct harp_port *port, struct harp_arrival *arrivals, s
 static bool udp_notice(struct harp_port *port, struct harp_notice *notice)
 {
     struct udp_port *udp = (struct udp_port *)port;
-    if (udp->notices_n == 0)
+    if (udp->notices.n == 0)
         return false;
-    *notice = udp->notices[udp->notices_first];
-    udp->notices_first = (udp->notices_first + 1) % UDP_NOTICES;
-    udp->notices_n--;
+    *notice = udp->notices.ring[udp->notices.first];
+    udp->notices.first = (udp->notices.first + 1) % UDP_NOTICES;
+    udp->notices.n--;
     return true;
 }
 
@@ -44,9 +44,9 @@ static int udp_hop(struct harp_port *port, const struct harp_address *to, uint16
     struct udp_port *udp = (struct udp_port *)port;
     struct udp_hop made = {.local = local, .used = true};
     char text[64], own[64];
-    assert(local < udp->sockets_n);
+    assert(local < udp->sockets.n);
     harp_address_format(to, text, sizeof text);
-    harp_address_format(&udp->locals[local], own, sizeof own);
+    harp_address_format(&udp->sockets.locals[local], own, sizeof own);
     if (to->family != HARP_INET || to->port == 0 ||
         harp_address_is_ipv4(to) != (udp->nic.family == AF_INET)) {
         snprintf(why, HARP_WHY_BYTES,
@@ -78,8 +78,8 @@ static void udp_unhop(struct harp_port *port, int hop)
     struct udp_port *udp = (struct udp_port *)port;
     assert(hop >= 0 && hop < udp->hops_n && udp->hops[hop].used);
     udp->hops[hop].used = false;
-    if (udp->last_hop == hop)
-        udp->last_hop = -1;
+    if (udp->staged.last_hop == hop)
+        udp->staged.last_hop = -1;
 }
 
 static void udp_set_traffic_class(struct harp_port *port, int hop, uint8_t traffic_class)
@@ -87,8 +87,8 @@ static void udp_set_traffic_class(struct harp_port *port, int hop, uint8_t traff
     struct udp_port *udp = (struct udp_port *)port;
     assert(hop >= 0 && hop < udp->hops_n && udp->hops[hop].used);
     udp->hops[hop].traffic_class = traffic_class & (uint8_t)~HARP_ECN_MASK;
-    if (udp->last_hop == hop)
-        udp->last_hop = -1;
+    if (udp->staged.last_hop == hop)
+        udp->staged.last_hop = -1;
 }
 
 static uint32_t udp_hop_payload_max(const struct harp_port *port, int hop)
@@ -100,13 +100,13 @@ static uint32_t udp_hop_payload_max(const struct harp_port *port, int hop)
 
 static int udp_fd(const struct harp_port *port)
 {
-    return ((const struct udp_port *)port)->epoll;
+    return ((const struct udp_port *)port)->sockets.epoll;
 }
 
 static bool udp_sleep(struct harp_port *port)
 {
     struct udp_port *udp = (struct udp_port *)port;
-    return !harp_gro_any(&udp->inbound) && udp->ready_n == 0 && udp_watch(udp, true) == 0;
+    return !harp_gro_any(&udp->inbound) && udp->sockets.ready_n == 0 && udp_watch(udp, true) == 0;
 }
 
 static uint64_t udp_deadline_ns(const struct harp_port *port)
@@ -117,14 +117,14 @@ static uint64_t udp_deadline_ns(const struct harp_port *port)
 static void udp_close(struct harp_port *port)
 {
     struct udp_port *udp = (struct udp_port *)port;
-    for (uint16_t i = 0; i < udp->sockets_n; i++)
-        close(udp->sockets[i]);
-    if (udp->epoll >= 0)
-        close(udp->epoll);
+    for (uint16_t i = 0; i < udp->sockets.n; i++)
+        close(udp->sockets.fds[i]);
+    if (udp->sockets.epoll >= 0)
+        close(udp->sockets.epoll);
     if (udp->arena.base)
         harp_arena_close(&udp->arena);
-    free(udp->sockets);
-    free(udp->locals);
+    free(udp->sockets.fds);
+    free(udp->sockets.locals);
     free(udp->hops);
     free(udp);
 }
@@ -152,22 +152,22 @@ static const struct harp_port_ops udp_ops = {
 static int allocate_memory(struct udp_port *udp, char *why)
 {
     size_t buffers = (size_t)UDP_RECEIVE_MOST * HARP_GRO_BUFFER_BYTES;
-    udp->staging_bytes = UDP_STAGED * (udp->port.payload_max + UDP_ALIGN + HARP_DATAGRAM_AT);
-    if (udp->staging_bytes < UDP_STAGING_LEAST)
-        udp->staging_bytes = UDP_STAGING_LEAST;
-    udp->staging_bytes = (udp->staging_bytes + UDP_ALIGN - 1) / UDP_ALIGN * UDP_ALIGN;
-    udp->sockets = calloc(UDP_LOCALS_MAX, sizeof *udp->sockets);
-    udp->locals = calloc(UDP_LOCALS_MAX, sizeof *udp->locals);
-    if (!udp->sockets || !udp->locals ||
-        harp_arena_open(&udp->arena, udp->staging_bytes + buffers, HARP_ARENA_LOCAL)) {
+    udp->staged.bytes = UDP_STAGED * (udp->port.payload_max + UDP_ALIGN + HARP_DATAGRAM_AT);
+    if (udp->staged.bytes < UDP_STAGING_LEAST)
+        udp->staged.bytes = UDP_STAGING_LEAST;
+    udp->staged.bytes = (udp->staged.bytes + UDP_ALIGN - 1) / UDP_ALIGN * UDP_ALIGN;
+    udp->sockets.fds = calloc(UDP_LOCALS_MAX, sizeof *udp->sockets.fds);
+    udp->sockets.locals = calloc(UDP_LOCALS_MAX, sizeof *udp->sockets.locals);
+    if (!udp->sockets.fds || !udp->sockets.locals ||
+        harp_arena_open(&udp->arena, udp->staged.bytes + buffers, HARP_ARENA_LOCAL)) {
         snprintf(why, HARP_WHY_BYTES, "no memory for a udp port's buffers");
         return -ENOMEM;
     }
-    udp->staging = harp_arena_take(&udp->arena, udp->staging_bytes, UDP_ALIGN);
+    udp->staged.memory = harp_arena_take(&udp->arena, udp->staged.bytes, UDP_ALIGN);
     udp->inbound.buffers = harp_arena_take(&udp->arena, buffers, UDP_ALIGN);
     udp->inbound.at_once = udp->inbound.least = UDP_RECEIVE_AT_ONCE;
     udp->inbound.most = UDP_RECEIVE_MOST;
-    assert(udp->staging && udp->inbound.buffers);
+    assert(udp->staged.memory && udp->inbound.buffers);
     return 0;
 }
 
@@ -177,11 +177,12 @@ static void write_line(struct udp_port *udp)
                                           "GSO and GRO"};
     char own[64], *line = udp->port.line;
     size_t room = sizeof udp->port.line;
-    harp_address_format(&udp->locals[0], own, sizeof own);
+    harp_address_format(&udp->sockets.locals[0], own, sizeof own);
     size_t n = (size_t)snprintf(line, room, "udp: %s %s, MTU %u, %s", udp->nic.name, own,
                                 udp->nic.mtu, offload[udp->gso * 2 + udp->gro]);
-    uint32_t least =
-        udp->kernel_bytes[0] < udp->kernel_bytes[1] ? udp->kernel_bytes[0] : udp->kernel_bytes[1];
+    uint32_t least = udp->sockets.kernel_bytes[0] < udp->sockets.kernel_bytes[1]
+                         ? udp->sockets.kernel_bytes[0]
+                         : udp->sockets.kernel_bytes[1];
     if (least < HARP_SOCKET_BYTES && n < room)
         snprintf(line + n, room - n,
                  "; socket buffers of %u KiB: sysctl -w net.core.rmem_max=%d net.core.wmem_max=%d",
@@ -201,7 +202,7 @@ int harp_port_udp_open(struct harp_port **port, const struct harp_port_config *c
         snprintf(why, HARP_WHY_BYTES, "no memory for a udp port");
         return -ENOMEM;
     }
-    udp->epoll = udp->last_hop = -1;
+    udp->sockets.epoll = udp->staged.last_hop = -1;
     udp->retry_ns = UINT64_MAX;
     int error = harp_interface_find(&udp->nic, "udp", config, &local, why);
     udp->port.payload_max = udp_payload_of_mtu(udp, udp->nic.mtu);
@@ -215,9 +216,9 @@ int harp_port_udp_open(struct harp_port **port, const struct harp_port_config *c
     }
     udp->port.ops = &udp_ops;
     udp->icmp.v4 = udp->nic.family == AF_INET;
-    udp->port.locals = udp->locals;
-    udp->port.locals_n = udp->sockets_n;
-    udp->port.holds_bytes = udp->kernel_bytes[0] * 2 / UDP_PAGE_SHARE;
+    udp->port.locals = udp->sockets.locals;
+    udp->port.locals_n = udp->sockets.n;
+    udp->port.holds_bytes = udp->sockets.kernel_bytes[0] * 2 / UDP_PAGE_SHARE;
     write_line(udp);
     *port = &udp->port;
     return 0;

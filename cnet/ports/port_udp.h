@@ -77,36 +77,45 @@ struct udp_gso_packet {
     bool gone;
 };
 
+/* One thread at a time uses the port, so the engine's driver writes all of it. */
 struct udp_port {
     struct harp_port port; /* first: the two are cast into one another */
     struct harp_arena arena;
     struct harp_interface nic;
-    uint32_t kernel_bytes[2]; /* what it holds for each socket: received, sent */
     bool gso, gro;
-    int epoll;     /* of all sockets; of a single one only while somebody sleeps */
-    bool watching; /* that it is */
-    int *sockets;  /* of each local */
-    uint16_t sockets_n;
-    struct harp_address *locals;
+    /* Its sockets, one for each local (port_udp_socket.c). */
+    struct {
+        int *fds;
+        uint16_t n;
+        struct harp_address *locals;
+        uint32_t kernel_bytes[2]; /* what it holds for each: received, sent */
+        int epoll;                /* of all; of a single one only while somebody sleeps */
+        bool watching;            /* that it is */
+        uint16_t ready_n;
+        uint16_t ready[UDP_LOCALS_MAX]; /* those that had something to say when last asked */
+    } sockets;
 
     struct udp_hop *hops;
     int hops_n;
 
-    uint8_t *staging;
-    uint32_t staging_bytes;
-    uint32_t used; /* of them */
-    struct udp_gso_packet packets[UDP_GSO_PACKETS];
-    uint32_t packets_n;
-    int last_hop; /* of the youngest packet, if it may grow; else -1 */
+    /* Packets that the next flush hands to the kernel (port_udp_send.c). */
+    struct {
+        uint8_t *memory;
+        uint32_t bytes;
+        uint32_t used; /* of them */
+        uint32_t packets_n;
+        int last_hop; /* of the youngest packet, if it may grow; else -1 */
+        struct udp_gso_packet packets[UDP_GSO_PACKETS];
+    } staged;
     uint64_t now_ns, retry_ns;
     struct harp_icmp icmp;
 
     struct harp_gro_buffers inbound;
-    uint16_t ready[UDP_LOCALS_MAX]; /* sockets that had something to say when last asked */
-    uint16_t ready_n;
-
-    struct harp_notice notices[UDP_NOTICES];
-    uint32_t notices_first, notices_n;
+    /* What the engine has yet to hear: a ring. */
+    struct {
+        struct harp_notice ring[UDP_NOTICES];
+        uint32_t first, n;
+    } notices;
 };
 
 /* port_udp_socket.c */

@@ -8,16 +8,16 @@
 static void poll_sockets(struct udp_port *udp)
 {
     struct epoll_event events[UDP_LOCALS_MAX];
-    if (udp->sockets_n == 1) {
+    if (udp->sockets.n == 1) {
         udp_watch(udp, false);
-        udp->ready[0] = 0;
-        udp->ready_n = 1;
+        udp->sockets.ready[0] = 0;
+        udp->sockets.ready_n = 1;
         return;
     }
-    int n = epoll_wait(udp->epoll, events, UDP_LOCALS_MAX, 0);
+    int n = epoll_wait(udp->sockets.epoll, events, UDP_LOCALS_MAX, 0);
     for (int i = 0; i < n; i++)
-        udp->ready[i] = (uint16_t)events[i].data.u32;
-    udp->ready_n = n > 0 ? (uint16_t)n : 0;
+        udp->sockets.ready[i] = (uint16_t)events[i].data.u32;
+    udp->sockets.ready_n = n > 0 ? (uint16_t)n : 0;
 }
 
 size_t udp_receive(struct harp_port *port, uint64_t now_ns, struct harp_arrival *arrivals,
@@ -26,11 +26,11 @@ size_t udp_receive(struct harp_port *port, uint64_t now_ns, struct harp_arrival 
     struct udp_port *udp = (struct udp_port *)port;
     udp->now_ns = now_ns;
     if (!harp_gro_any(&udp->inbound)) {
-        if (udp->ready_n == 0)
+        if (udp->sockets.ready_n == 0)
             poll_sockets(udp);
-        while (!harp_gro_any(&udp->inbound) && udp->ready_n > 0) {
-            uint16_t local = udp->ready[--udp->ready_n];
-            harp_gro_read(&udp->inbound, udp->sockets[local], local);
+        while (!harp_gro_any(&udp->inbound) && udp->sockets.ready_n > 0) {
+            uint16_t local = udp->sockets.ready[--udp->sockets.ready_n];
+            harp_gro_read(&udp->inbound, udp->sockets.fds[local], local);
             port->counters.receive_calls++;
         }
     }
@@ -39,16 +39,16 @@ size_t udp_receive(struct harp_port *port, uint64_t now_ns, struct harp_arrival 
 
 void udp_notify(struct udp_port *udp, const struct harp_notice *notice)
 {
-    for (uint32_t i = 0; i < udp->notices_n; i++) {
-        struct harp_notice *known = &udp->notices[(udp->notices_first + i) % UDP_NOTICES];
+    for (uint32_t i = 0; i < udp->notices.n; i++) {
+        struct harp_notice *known = &udp->notices.ring[(udp->notices.first + i) % UDP_NOTICES];
         if (known->type == notice->type && harp_address_same(&known->about, &notice->about) &&
             memcmp(known->quote, notice->quote, sizeof known->quote) == 0) {
             known->payload_max = notice->payload_max;
             return;
         }
     }
-    if (udp->notices_n < UDP_NOTICES)
-        udp->notices[(udp->notices_first + udp->notices_n++) % UDP_NOTICES] = *notice;
+    if (udp->notices.n < UDP_NOTICES)
+        udp->notices.ring[(udp->notices.first + udp->notices.n++) % UDP_NOTICES] = *notice;
 }
 
 void udp_narrow(struct udp_port *udp, const union harp_sockaddr *to, uint32_t payload_max)
@@ -91,12 +91,12 @@ static void read_errors(struct udp_port *udp, uint16_t local)
 {
     struct harp_icmp_error error;
     for (int i = 0; i < HARP_ICMP_AT_ONCE; i++) {
-        if (!harp_icmp_next(udp->sockets[local], &error))
+        if (!harp_icmp_next(udp->sockets.fds[local], &error))
             return;
         take_error(udp, &error);
     }
     struct harp_notice notice = {.type = HARP_NOTICE_TROUBLE, .trouble = HARP_TROUBLE_ICMP};
-    if (harp_icmp_flood(&udp->icmp, udp->sockets, udp->sockets_n, udp->now_ns))
+    if (harp_icmp_flood(&udp->icmp, udp->sockets.fds, udp->sockets.n, udp->now_ns))
         udp_notify(udp, &notice);
 }
 
@@ -105,12 +105,12 @@ void udp_tend(struct harp_port *port, uint64_t now_ns)
     struct udp_port *udp = (struct udp_port *)port;
     struct epoll_event events[UDP_LOCALS_MAX];
     udp->now_ns = now_ns;
-    harp_icmp_tend(&udp->icmp, udp->sockets, udp->sockets_n, now_ns);
-    if (udp->sockets_n == 1) {
+    harp_icmp_tend(&udp->icmp, udp->sockets.fds, udp->sockets.n, now_ns);
+    if (udp->sockets.n == 1) {
         read_errors(udp, 0);
         return;
     }
-    int n = epoll_wait(udp->epoll, events, udp->sockets_n, 0);
+    int n = epoll_wait(udp->sockets.epoll, events, udp->sockets.n, 0);
     for (int i = 0; i < n; i++)
         if (events[i].events & EPOLLERR)
             read_errors(udp, (uint16_t)events[i].data.u32);

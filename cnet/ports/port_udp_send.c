@@ -10,7 +10,7 @@
 /* Where the next packet would begin. */
 static uint32_t next_start(const struct udp_port *udp)
 {
-    return (udp->used + UDP_ALIGN - 1) / UDP_ALIGN * UDP_ALIGN + HARP_DATAGRAM_AT;
+    return (udp->staged.used + UDP_ALIGN - 1) / UDP_ALIGN * UDP_ALIGN + HARP_DATAGRAM_AT;
 }
 
 size_t udp_room(struct harp_port *port, int hop)
@@ -18,8 +18,8 @@ size_t udp_room(struct harp_port *port, int hop)
     const struct udp_port *udp = (const struct udp_port *)port;
     (void)hop;
     uint32_t most = UDP_ALIGN + HARP_DATAGRAM_AT + port->payload_max;
-    uint32_t by_bytes = (udp->staging_bytes - udp->used) / most;
-    uint32_t by_packets = UDP_GSO_PACKETS - udp->packets_n;
+    uint32_t by_bytes = (udp->staged.bytes - udp->staged.used) / most;
+    uint32_t by_packets = UDP_GSO_PACKETS - udp->staged.packets_n;
     return by_bytes < by_packets ? by_bytes : by_packets;
 }
 
@@ -27,11 +27,11 @@ size_t udp_room(struct harp_port *port, int hop)
  * lead to one address. */
 static struct udp_gso_packet *packet_to_join(struct udp_port *udp, int hop)
 {
-    if (udp->last_hop < 0)
+    if (udp->staged.last_hop < 0)
         return NULL;
-    struct udp_gso_packet *packet = &udp->packets[udp->packets_n - 1];
+    struct udp_gso_packet *packet = &udp->staged.packets[udp->staged.packets_n - 1];
     const struct udp_hop *way = &udp->hops[hop];
-    bool same = udp->last_hop == hop ||
+    bool same = udp->staged.last_hop == hop ||
                 (packet->local == way->local && packet->traffic_class == way->traffic_class &&
                  harp_sockaddr_same(&packet->to, &way->to));
     return same ? packet : NULL;
@@ -43,7 +43,7 @@ static bool fits_behind_packet(struct udp_port *udp, int hop, uint32_t bytes)
     const struct udp_gso_packet *packet = packet_to_join(udp, hop);
     return packet && !packet->ended && bytes <= packet->segment &&
            packet->segments < UDP_GSO_SEGMENTS && packet->bytes + bytes <= UDP_GSO_BYTES &&
-           udp->used + bytes <= udp->staging_bytes;
+           udp->staged.used + bytes <= udp->staged.bytes;
 }
 
 /* The kernel cuts nothing that goes there. */
@@ -55,10 +55,10 @@ static bool goes_singly(const struct udp_port *udp, int hop)
 static bool begin_packet(struct udp_port *udp, int hop, uint32_t bytes)
 {
     uint32_t at = next_start(udp);
-    if (udp->packets_n == UDP_GSO_PACKETS || at + bytes > udp->staging_bytes)
+    if (udp->staged.packets_n == UDP_GSO_PACKETS || at + bytes > udp->staged.bytes)
         return false;
     const struct udp_hop *way = &udp->hops[hop];
-    udp->packets[udp->packets_n++] = (struct udp_gso_packet){
+    udp->staged.packets[udp->staged.packets_n++] = (struct udp_gso_packet){
         .to = way->to,
         .at = at,
         .segment = (uint16_t)bytes,
@@ -67,8 +67,8 @@ static bool begin_packet(struct udp_port *udp, int hop, uint32_t bytes)
         .hop = hop,
         .ended = bytes % 4 != 0 || goes_singly(udp, hop), /* what follows would not be aligned */
     };
-    udp->used = at;
-    udp->last_hop = hop;
+    udp->staged.used = at;
+    udp->staged.last_hop = hop;
     return true;
 }
 
@@ -80,11 +80,11 @@ static bool put_before_packet(struct udp_port *udp, int hop, uint32_t bytes)
     struct udp_gso_packet *packet = packet_to_join(udp, hop);
     if (!packet || packet->hop == hop || packet->segments != 1 || bytes <= packet->segment ||
         bytes % 4 != 0 || goes_singly(udp, packet->hop) || bytes + packet->bytes > UDP_GSO_BYTES ||
-        at + bytes > udp->staging_bytes)
+        at + bytes > udp->staged.bytes)
         return false;
     packet->tail_at = packet->at;
     packet->tail_bytes = packet->bytes;
-    packet->at = udp->used = at;
+    packet->at = udp->staged.used = at;
     packet->segment = (uint16_t)bytes;
     packet->ended = true;
     return true;
@@ -98,12 +98,12 @@ uint8_t *udp_slot(struct harp_port *port, int hop, uint32_t bytes)
     if (!fits_behind_packet(udp, hop, bytes) && !put_before_packet(udp, hop, bytes) &&
         !begin_packet(udp, hop, bytes))
         return NULL;
-    struct udp_gso_packet *packet = &udp->packets[udp->packets_n - 1];
+    struct udp_gso_packet *packet = &udp->staged.packets[udp->staged.packets_n - 1];
     packet->ended |= bytes < packet->segment;
     packet->segments++;
     packet->bytes += bytes;
-    uint8_t *slot = udp->staging + udp->used;
-    udp->used += bytes;
+    uint8_t *slot = udp->staged.memory + udp->staged.used;
+    udp->staged.used += bytes;
     return slot;
 }
 
@@ -115,9 +115,9 @@ static void write_message(struct udp_port *udp, const struct udp_gso_packet *pac
     bool v4 = udp->nic.family == AF_INET;
     uint32_t in_row = packet->bytes - packet->tail_bytes;
     uint32_t first = at < in_row && at + bytes > in_row ? in_row - at : bytes;
-    parts[0] =
-        (struct iovec){udp->staging + (at < in_row ? packet->at + at : packet->tail_at), first};
-    parts[1] = (struct iovec){udp->staging + packet->tail_at, bytes - first};
+    parts[0] = (struct iovec){
+        udp->staged.memory + (at < in_row ? packet->at + at : packet->tail_at), first};
+    parts[1] = (struct iovec){udp->staged.memory + packet->tail_at, bytes - first};
     *header = (struct msghdr){
         .msg_name = (void *)&packet->to,
         .msg_namelen = v4 ? sizeof packet->to.v4 : sizeof packet->to.v6,
@@ -157,7 +157,7 @@ static void send_singly(struct udp_port *udp, struct udp_gso_packet *packet)
         struct iovec parts[2];
         union harp_control control;
         write_message(udp, packet, at, bytes, &header, parts, &control);
-        ssize_t sent = sendmsg(udp->sockets[packet->local], &header, MSG_DONTWAIT);
+        ssize_t sent = sendmsg(udp->sockets.fds[packet->local], &header, MSG_DONTWAIT);
         udp->port.counters.send_calls++;
         udp->port.counters.sent += sent >= 0;
         udp->port.counters.sent_copied += sent >= 0;
@@ -249,8 +249,8 @@ static bool send_some(struct udp_port *udp, uint16_t local, uint32_t *from, int 
     struct udp_gso_packet *packets[UDP_SEND_AT_ONCE];
     unsigned count = 0;
     uint32_t at = *from;
-    for (; at < udp->packets_n && count < UDP_SEND_AT_ONCE; at++) {
-        struct udp_gso_packet *packet = &udp->packets[at];
+    for (; at < udp->staged.packets_n && count < UDP_SEND_AT_ONCE; at++) {
+        struct udp_gso_packet *packet = &udp->staged.packets[at];
         if (packet->gone || packet->local != local)
             continue;
         write_message(udp, packet, 0, packet->bytes, &messages[count].msg_hdr, parts[count],
@@ -258,10 +258,10 @@ static bool send_some(struct udp_port *udp, uint16_t local, uint32_t *from, int 
         packets[count++] = packet;
     }
     if (count == 0) {
-        *from = udp->packets_n;
+        *from = udp->staged.packets_n;
         return true;
     }
-    int sent = sendmmsg(udp->sockets[local], messages, count, MSG_DONTWAIT);
+    int sent = sendmmsg(udp->sockets.fds[local], messages, count, MSG_DONTWAIT);
     int error = sent < 0 ? errno : 0;
     udp->port.counters.send_calls++;
     for (int i = 0; i < sent; i++)
@@ -277,27 +277,27 @@ static bool send_some(struct udp_port *udp, uint16_t local, uint32_t *from, int 
 static void drop_gone_packets(struct udp_port *udp)
 {
     uint32_t kept = 0;
-    for (uint32_t i = 0; i < udp->packets_n; i++)
-        if (!udp->packets[i].gone)
-            udp->packets[kept++] = udp->packets[i];
-    udp->packets_n = kept;
+    for (uint32_t i = 0; i < udp->staged.packets_n; i++)
+        if (!udp->staged.packets[i].gone)
+            udp->staged.packets[kept++] = udp->staged.packets[i];
+    udp->staged.packets_n = kept;
     if (kept == 0)
-        udp->used = 0;
+        udp->staged.used = 0;
 }
 
 void udp_flush(struct harp_port *port, uint64_t now_ns)
 {
     struct udp_port *udp = (struct udp_port *)port;
     udp->now_ns = now_ns;
-    if (udp->packets_n == 0)
+    if (udp->staged.packets_n == 0)
         return;
-    for (uint16_t local = 0; local < udp->sockets_n; local++) {
+    for (uint16_t local = 0; local < udp->sockets.n; local++) {
         int error_before = 0;
-        for (uint32_t from = 0; from < udp->packets_n;)
+        for (uint32_t from = 0; from < udp->staged.packets_n;)
             if (!send_some(udp, local, &from, &error_before))
                 break;
     }
     drop_gone_packets(udp);
-    udp->last_hop = -1;
-    udp->retry_ns = udp->packets_n ? now_ns + UDP_RETRY_NS : UINT64_MAX;
+    udp->staged.last_hop = -1;
+    udp->retry_ns = udp->staged.packets_n ? now_ns + UDP_RETRY_NS : UINT64_MAX;
 }

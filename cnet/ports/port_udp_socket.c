@@ -27,7 +27,7 @@ static void set_buffers(struct udp_port *udp, int fd)
         if (setsockopt(fd, SOL_SOCKET, options[i][0], &bytes, sizeof bytes) < 0)
             setsockopt(fd, SOL_SOCKET, options[i][1], &bytes, sizeof bytes);
         getsockopt(fd, SOL_SOCKET, options[i][1], &got, &length);
-        udp->kernel_bytes[i] = (uint32_t)got / 2; /* it doubles what it is asked for */
+        udp->sockets.kernel_bytes[i] = (uint32_t)got / 2; /* it doubles what it is asked for */
     }
 }
 
@@ -63,7 +63,7 @@ static int socket_open(struct udp_port *udp, uint16_t i, const struct harp_addre
         snprintf(why, HARP_WHY_BYTES, "a UDP socket could not be opened: %s", strerror(errno));
         return -errno;
     }
-    udp->sockets[udp->sockets_n++] = fd;
+    udp->sockets.fds[udp->sockets.n++] = fd;
     set_options(udp, fd);
     socklen_t length = harp_sockaddr_write(local, udp->nic.index, &own);
     if (bind(fd, &own.any, length) < 0) {
@@ -74,18 +74,19 @@ static int socket_open(struct udp_port *udp, uint16_t i, const struct harp_addre
         snprintf(why, HARP_WHY_BYTES, "UDP socket at %s: %s", text, strerror(errno));
         return -errno;
     }
-    harp_sockaddr_read(&own.any, &udp->locals[i]);
+    harp_sockaddr_read(&own.any, &udp->sockets.locals[i]);
     return 0;
 }
 
 int udp_watch(struct udp_port *udp, bool on)
 {
-    for (uint16_t i = 0; i < udp->sockets_n && udp->watching != on; i++) {
+    for (uint16_t i = 0; i < udp->sockets.n && udp->sockets.watching != on; i++) {
         struct epoll_event event = {.events = EPOLLIN, .data.u32 = i};
-        if (epoll_ctl(udp->epoll, on ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, udp->sockets[i], &event) < 0)
+        if (epoll_ctl(udp->sockets.epoll, on ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, udp->sockets.fds[i],
+                      &event) < 0)
             return -errno;
     }
-    udp->watching = on;
+    udp->sockets.watching = on;
     return 0;
 }
 
@@ -93,8 +94,8 @@ int udp_sockets_open(struct udp_port *udp, const struct harp_address *local, uin
                      char *why)
 {
     struct harp_address own = *local;
-    udp->epoll = epoll_create1(EPOLL_CLOEXEC);
-    if (udp->epoll < 0) {
+    udp->sockets.epoll = epoll_create1(EPOLL_CLOEXEC);
+    if (udp->sockets.epoll < 0) {
         snprintf(why, HARP_WHY_BYTES, "no epoll descriptor: %s", strerror(errno));
         return -errno;
     }
@@ -113,8 +114,8 @@ int udp_sockets_open(struct udp_port *udp, const struct harp_address *local, uin
 int udp_add_local(struct harp_port *port, uint16_t udp_port, char *why)
 {
     struct udp_port *udp = (struct udp_port *)port;
-    struct harp_address own = udp->locals[0];
-    uint16_t i = udp->sockets_n;
+    struct harp_address own = udp->sockets.locals[0];
+    uint16_t i = udp->sockets.n;
     struct epoll_event event = {.events = EPOLLIN, .data.u32 = i};
     if (i == UDP_LOCALS_MAX) {
         snprintf(why, HARP_WHY_BYTES, "a udp port has %u own addresses at most", UDP_LOCALS_MAX);
@@ -125,23 +126,23 @@ int udp_add_local(struct harp_port *port, uint16_t udp_port, char *why)
     int error = udp_watch(udp, true); /* a single one was watched only in sleep */
     if (!error)
         error = socket_open(udp, i, &own, why);
-    if (!error && !harp_descriptor_leaves_half(udp->sockets[i]))
+    if (!error && !harp_descriptor_leaves_half(udp->sockets.fds[i]))
         error = -EMFILE;
-    if (!error && epoll_ctl(udp->epoll, EPOLL_CTL_ADD, udp->sockets[i], &event) < 0)
+    if (!error && epoll_ctl(udp->sockets.epoll, EPOLL_CTL_ADD, udp->sockets.fds[i], &event) < 0)
         error = -errno;
     if (error) {
-        while (udp->sockets_n > i)
-            close(udp->sockets[--udp->sockets_n]);
+        while (udp->sockets.n > i)
+            close(udp->sockets.fds[--udp->sockets.n]);
         return error;
     }
-    port->locals_n = udp->sockets_n;
+    port->locals_n = udp->sockets.n;
     return i;
 }
 
 int udp_route_payload(const struct udp_port *udp, const union harp_sockaddr *to)
 {
     union harp_sockaddr own;
-    struct harp_address local = udp->locals[0];
+    struct harp_address local = udp->sockets.locals[0];
     int mtu = 0;
     local.port = 0;
     socklen_t length = harp_sockaddr_write(&local, udp->nic.index, &own), mtu_length = sizeof mtu;

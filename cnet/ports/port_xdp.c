@@ -28,7 +28,7 @@ static void change_link(struct harp_xdp *xdp, const struct harp_link *link)
         xdp->link = *link;
     else if (link)
         xdp->link.up = false;
-    xdp->pause_ns = 0;
+    xdp->send.pause_ns = 0;
     harp_xdp_hops_change(xdp);
 }
 
@@ -77,11 +77,11 @@ static void xdp_tend(struct harp_port *port, uint64_t now_ns)
 {
     struct harp_xdp *xdp = harp_xdp_of(port);
     xdp->now_ns = now_ns;
-    harp_icmp_tend(&xdp->icmp, xdp->kernel, port->locals_n, now_ns);
+    harp_icmp_tend(&xdp->icmp, xdp->kernel.sockets, port->locals_n, now_ns);
     look_at_events(xdp);
     /* Not every driver looks once more after it has asked to be woken. */
     if (harp_ring_room(&xdp->socket.tx, xdp->socket.tx.count) < xdp->socket.tx.count)
-        xdp->unsent = true;
+        xdp->send.unsent = true;
     if (now_ns - xdp->tended_ns < TEND_NS)
         return;
     if (harp_xdp_hops_tend(xdp))
@@ -91,11 +91,11 @@ static void xdp_tend(struct harp_port *port, uint64_t now_ns)
 static bool xdp_notice(struct harp_port *port, struct harp_notice *notice)
 {
     struct harp_xdp *xdp = harp_xdp_of(port);
-    if (xdp->notices_n == 0)
+    if (xdp->notices.n == 0)
         return false;
-    *notice = xdp->notices[xdp->notices_first];
-    xdp->notices_first = (xdp->notices_first + 1) % XDP_NOTICES;
-    xdp->notices_n--;
+    *notice = xdp->notices.ring[xdp->notices.first];
+    xdp->notices.first = (xdp->notices.first + 1) % XDP_NOTICES;
+    xdp->notices.n--;
     return true;
 }
 
@@ -132,7 +132,8 @@ static size_t xdp_receive(struct harp_port *port, uint64_t now_ns, struct harp_a
     size_t made = harp_xdp_receive_ring(xdp, arrivals, room);
     if (xdp->slept)
         end_sleep(xdp, made == 0);
-    bool strays = xdp->ready_n > 0 || harp_gro_any(&xdp->strays) || now_ns < xdp->strays_until_ns;
+    bool strays = xdp->kernel.ready_n > 0 || harp_gro_any(&xdp->kernel.strays) ||
+                  now_ns < xdp->kernel.strays_until_ns;
     if (strays && made < room)
         made += harp_xdp_kernel_receive(xdp, arrivals + made, room - made);
     return made;
@@ -142,12 +143,12 @@ static bool xdp_sleep(struct harp_port *port)
 {
     struct harp_xdp *xdp = harp_xdp_of(port);
     harp_xdp_refill(xdp);
-    if (harp_xdp_reap(xdp) || harp_ring_ready(&xdp->socket.rx) > 0 || xdp->ready_n > 0 ||
-        harp_gro_any(&xdp->strays))
+    if (harp_xdp_reap(xdp) || harp_ring_ready(&xdp->socket.rx) > 0 || xdp->kernel.ready_n > 0 ||
+        harp_gro_any(&xdp->kernel.strays))
         return false;
-    if (xdp->unsent)
+    if (xdp->send.unsent)
         harp_xdp_kick(xdp);
-    if (xdp->unsent && xdp->pause_ns == 0)
+    if (xdp->send.unsent && xdp->send.pause_ns == 0)
         return false;
     harp_xdp_socket_wake(&xdp->socket, &port->counters.receive_calls);
     listen_to_socket(xdp, true);
@@ -157,10 +158,10 @@ static bool xdp_sleep(struct harp_port *port)
 static uint64_t xdp_deadline_ns(const struct harp_port *port)
 {
     const struct harp_xdp *xdp = harp_xdp_of(port);
-    bool starved =
-        xdp->slots_free_n < XDP_BATCH || xdp->outstanding + XDP_BATCH > xdp->outstanding_most;
-    if (xdp->pause_ns)
-        return xdp->unsent ? xdp->resume_ns : UINT64_MAX;
+    bool starved = xdp->send.slots_free_n < XDP_BATCH ||
+                   xdp->send.outstanding + XDP_BATCH > xdp->send.outstanding_most;
+    if (xdp->send.pause_ns)
+        return xdp->send.unsent ? xdp->send.resume_ns : UINT64_MAX;
     return starved ? xdp->now_ns + STARVED_NS : UINT64_MAX;
 }
 
@@ -194,8 +195,8 @@ static void xdp_close(struct harp_port *port)
     if (xdp->epoll >= 0)
         close(xdp->epoll);
     free(xdp->holds);
-    free(xdp->slots_free);
-    free(xdp->pending);
+    free(xdp->send.slots_free);
+    free(xdp->send.pending);
     free(xdp->hops);
     free(xdp->locals);
     free(xdp->local_of);
@@ -281,16 +282,16 @@ static int share_out(struct harp_xdp *xdp, const struct harp_port_config *config
         frames->frame_bytes - HARP_XDP_KERNEL_ROOM - HARP_XDP_HEADROOM - ETHERNET_TAGGED - headers;
     uint32_t free = frames->in_state[HARP_FRAME_FREE];
     uint32_t most = config->frames_max ? config->frames_max : free / 2;
-    xdp->fill_most = most < FILL_MAX ? most : FILL_MAX;
+    xdp->fill.most = most < FILL_MAX ? most : FILL_MAX;
     xdp->port.payload_max = payload < single ? payload : single;
-    *slots = free > xdp->fill_most ? (free - xdp->fill_most) / 2 : 0;
+    *slots = free > xdp->fill.most ? (free - xdp->fill.most) / 2 : 0;
     if (*slots > XDP_SLOTS_MAX)
         *slots = XDP_SLOTS_MAX;
-    if (xdp->fill_most < FILL_MIN || *slots < XDP_BATCH) {
+    if (xdp->fill.most < FILL_MIN || *slots < XDP_BATCH) {
         snprintf(why, HARP_WHY_BYTES,
                  "the xdp port needs %d frames to receive into and twice %d free besides; the pool "
                  "has %u free, and %u may be used to receive",
-                 FILL_MIN, XDP_BATCH, free, xdp->fill_most);
+                 FILL_MIN, XDP_BATCH, free, xdp->fill.most);
         return -ENOBUFS;
     }
     *socket = (struct harp_xdp_socket_config){.interface = xdp->link.index,
@@ -299,8 +300,8 @@ static int share_out(struct harp_xdp *xdp, const struct harp_port_config *config
                                               .copy_only = config->copy_only,
                                               .zero_copy_only = config->zero_copy_only,
                                               .busy_poll_us = config->busy_poll_us,
-                                              .fill = power_of_two(2 * xdp->fill_most),
-                                              .rx = power_of_two(xdp->fill_most),
+                                              .fill = power_of_two(2 * xdp->fill.most),
+                                              .rx = power_of_two(xdp->fill.most),
                                               .tx = power_of_two(4 * *slots),
                                               .frames = frames,
                                               .name = xdp->link.name,
@@ -368,9 +369,9 @@ static int open_all(struct harp_xdp *xdp, struct harp_port_config *config, char 
         error = harp_xdp_socket_open(&xdp->socket, &socket, why);
     if (error < 0)
         return error;
-    if (!xdp->socket.zero_copy && !config->frames_max && xdp->fill_most > FILL_COPY)
-        xdp->fill_most = FILL_COPY;
-    xdp->outstanding_most = xdp->socket.tx.count / 2;
+    if (!xdp->socket.zero_copy && !config->frames_max && xdp->fill.most > FILL_COPY)
+        xdp->fill.most = FILL_COPY;
+    xdp->send.outstanding_most = xdp->socket.tx.count / 2;
     error = harp_xdp_send_open(xdp, slots);
     if (error < 0)
         snprintf(why, HARP_WHY_BYTES, "the frame pool has too few frames for the xdp port");

@@ -94,7 +94,7 @@ static void find_neighbour(struct harp_xdp *xdp, struct harp_xdp_hop *hop)
 static uint32_t mtu_of(const struct harp_xdp *xdp, uint32_t interface)
 {
     struct ifreq request = {.ifr_ifindex = (int)interface};
-    int any = xdp->kernel[0];
+    int any = xdp->kernel.sockets[0];
     bool known = ioctl(any, SIOCGIFNAME, &request) == 0 && ioctl(any, SIOCGIFMTU, &request) == 0;
     return known ? (uint32_t)request.ifr_mtu : 0;
 }
@@ -171,7 +171,7 @@ void harp_xdp_hop_drop(struct harp_port *port, int hop)
 {
     struct harp_xdp *xdp = harp_xdp_of(port);
     assert(hop >= 0 && (uint32_t)hop < xdp->hops_n && xdp->hops[hop].used);
-    if (xdp->pending_n > 0)
+    if (xdp->send.pending_n > 0)
         harp_xdp_flush(port, xdp->now_ns);
     xdp->hops[hop].used = false;
 }
@@ -182,7 +182,7 @@ void harp_xdp_hop_set_traffic_class(struct harp_port *port, int hop, uint8_t tra
     assert(hop >= 0 && (uint32_t)hop < xdp->hops_n && xdp->hops[hop].used);
     struct harp_xdp_hop *marked = &xdp->hops[hop];
     uint8_t mac[6];
-    if (xdp->pending_n > 0)
+    if (xdp->send.pending_n > 0)
         harp_xdp_flush(port, xdp->now_ns);
     marked->traffic_class = traffic_class & (uint8_t)~HARP_ECN_MASK;
     if (!marked->direct)

@@ -76,7 +76,7 @@ static int open_local(struct harp_xdp *xdp, const struct harp_address *address, 
                  error == -EADDRINUSE ? ": choose another port, or 0 for any" : "");
         return error;
     }
-    xdp->kernel[i] = fd;
+    xdp->kernel.sockets[i] = fd;
     xdp->port.locals_n++;
     xdp->local_of[htons(local->port)] = (uint16_t)(i + 1);
     return i;
@@ -86,11 +86,11 @@ int harp_xdp_kernel_open(struct harp_xdp *xdp, const struct harp_port_config *co
 {
     struct harp_address address = config->local;
     xdp->icmp.v4 = harp_address_is_ipv4(&config->local);
-    xdp->kernel = malloc(XDP_LOCALS_MAX * sizeof *xdp->kernel);
-    xdp->strays.least = xdp->strays.most = HARP_GRO_AT_ONCE;
-    xdp->strays.at_once = HARP_GRO_AT_ONCE;
-    xdp->strays.buffers = calloc(HARP_GRO_AT_ONCE, HARP_GRO_BUFFER_BYTES);
-    if (!xdp->kernel || !xdp->strays.buffers)
+    xdp->kernel.sockets = malloc(XDP_LOCALS_MAX * sizeof *xdp->kernel.sockets);
+    xdp->kernel.strays.least = xdp->kernel.strays.most = HARP_GRO_AT_ONCE;
+    xdp->kernel.strays.at_once = HARP_GRO_AT_ONCE;
+    xdp->kernel.strays.buffers = calloc(HARP_GRO_AT_ONCE, HARP_GRO_BUFFER_BYTES);
+    if (!xdp->kernel.sockets || !xdp->kernel.strays.buffers)
         return -ENOMEM;
     for (uint32_t i = 0; i < config->locals; i++) {
         int error = open_local(xdp, &address, why);
@@ -106,9 +106,9 @@ static void close_last_local(struct harp_xdp *xdp)
 {
     uint16_t i = --xdp->port.locals_n;
     xdp->local_of[htons(xdp->locals[i].port)] = 0;
-    xdp->ready_n -= xdp->ready[i];
-    xdp->ready[i] = false;
-    close(xdp->kernel[i]);
+    xdp->kernel.ready_n -= xdp->kernel.ready[i];
+    xdp->kernel.ready[i] = false;
+    close(xdp->kernel.sockets[i]);
 }
 
 int harp_xdp_add_local(struct harp_port *port, uint16_t udp_port, char *why)
@@ -123,7 +123,7 @@ int harp_xdp_add_local(struct harp_port *port, uint16_t udp_port, char *why)
     int local = open_local(xdp, &address, why);
     if (local < 0)
         return local;
-    int error = harp_descriptor_leaves_half(xdp->kernel[local])
+    int error = harp_descriptor_leaves_half(xdp->kernel.sockets[local])
                     ? harp_xdp_nic_steer(&xdp->nic, &xdp->locals[local], xdp->socket.queue)
                     : -EMFILE;
     if (error == 0)
@@ -137,17 +137,17 @@ int harp_xdp_add_local(struct harp_port *port, uint16_t udp_port, char *why)
 void harp_xdp_kernel_close(struct harp_xdp *xdp)
 {
     for (uint32_t i = 0; i < xdp->port.locals_n; i++)
-        close(xdp->kernel[i]);
-    free(xdp->kernel);
-    free(xdp->strays.buffers);
+        close(xdp->kernel.sockets[i]);
+    free(xdp->kernel.sockets);
+    free(xdp->kernel.strays.buffers);
 }
 
 void harp_xdp_notice_add(struct harp_xdp *xdp, const struct harp_notice *notice)
 {
-    if (xdp->notices_n == XDP_NOTICES)
+    if (xdp->notices.n == XDP_NOTICES)
         return; /* what is lost here shows as silence later */
-    uint32_t at = (xdp->notices_first + xdp->notices_n++) % XDP_NOTICES;
-    xdp->notices[at] = *notice;
+    uint32_t at = (xdp->notices.first + xdp->notices.n++) % XDP_NOTICES;
+    xdp->notices.ring[at] = *notice;
 }
 
 /* Say that `error` befell what was sent to `to`; `mtu` goes with EMSGSIZE, `quote` (or NULL) with
@@ -181,7 +181,7 @@ void harp_xdp_kernel_send(struct harp_xdp *xdp, const struct harp_xdp_hop *hop,
 {
     union harp_sockaddr name;
     socklen_t name_bytes = harp_sockaddr_write(&hop->to, xdp->link.index, &name);
-    int fd = xdp->kernel[hop->local];
+    int fd = xdp->kernel.sockets[hop->local];
     struct iovec part = {(void *)(uintptr_t)bytes, count};
     struct msghdr header = {
         .msg_name = &name, .msg_namelen = name_bytes, .msg_iov = &part, .msg_iovlen = 1};
@@ -207,8 +207,8 @@ void harp_xdp_kernel_send(struct harp_xdp *xdp, const struct harp_xdp_hop *hop,
 
 void harp_xdp_kernel_ready(struct harp_xdp *xdp, uint32_t local)
 {
-    xdp->ready_n += !xdp->ready[local];
-    xdp->ready[local] = true;
+    xdp->kernel.ready_n += !xdp->kernel.ready[local];
+    xdp->kernel.ready[local] = true;
 }
 
 /* See which kernel sockets have datagrams, and leave the rest for later. One system call. */
@@ -226,13 +226,13 @@ static void look_for_strays(struct harp_xdp *xdp)
 static uint32_t next_ready(struct harp_xdp *xdp)
 {
     uint32_t locals = xdp->port.locals_n;
-    if (xdp->ready_n == 0 && locals > 1)
+    if (xdp->kernel.ready_n == 0 && locals > 1)
         look_for_strays(xdp);
-    else if (xdp->ready_n == 0)
-        xdp->ready[0] = true, xdp->ready_n = 1; /* it is cheaper to try than to ask */
-    for (uint32_t i = 0; xdp->ready_n > 0 && i < locals; i++) {
-        uint32_t local = xdp->strays_next++ % locals;
-        if (xdp->ready[local])
+    else if (xdp->kernel.ready_n == 0)
+        xdp->kernel.ready[0] = true, xdp->kernel.ready_n = 1; /* it is cheaper to try than to ask */
+    for (uint32_t i = 0; xdp->kernel.ready_n > 0 && i < locals; i++) {
+        uint32_t local = xdp->kernel.strays_next++ % locals;
+        if (xdp->kernel.ready[local])
             return local;
     }
     return locals;
@@ -241,22 +241,22 @@ static uint32_t next_ready(struct harp_xdp *xdp)
 size_t harp_xdp_kernel_receive(struct harp_xdp *xdp, struct harp_arrival *arrivals, size_t room)
 {
     struct harp_port *port = &xdp->port;
-    if (!harp_gro_any(&xdp->strays)) {
+    if (!harp_gro_any(&xdp->kernel.strays)) {
         uint32_t local = next_ready(xdp);
         if (local == port->locals_n)
             return 0;
         port->counters.receive_calls++;
-        if (harp_gro_read(&xdp->strays, xdp->kernel[local], (uint16_t)local)) {
-            xdp->ready[local] = false;
-            xdp->ready_n--;
+        if (harp_gro_read(&xdp->kernel.strays, xdp->kernel.sockets[local], (uint16_t)local)) {
+            xdp->kernel.ready[local] = false;
+            xdp->kernel.ready_n--;
         }
     }
-    size_t made = harp_gro_arrive(&xdp->strays, port, arrivals, room);
+    size_t made = harp_gro_arrive(&xdp->kernel.strays, port, arrivals, room);
     for (size_t i = 0; i < made; i++)
         arrivals[i].stray = true;
     port->counters.strays += made;
     if (made > 0)
-        xdp->strays_until_ns = xdp->now_ns + STRAYS_POLL_NS;
+        xdp->kernel.strays_until_ns = xdp->now_ns + STRAYS_POLL_NS;
     return made;
 }
 
@@ -265,14 +265,14 @@ void harp_xdp_kernel_errors(struct harp_xdp *xdp, uint32_t local)
     struct harp_icmp_error error;
     int pending;
     socklen_t bytes = sizeof pending;
-    (void)getsockopt(xdp->kernel[local], SOL_SOCKET, SO_ERROR, &pending, &bytes);
+    (void)getsockopt(xdp->kernel.sockets[local], SOL_SOCKET, SO_ERROR, &pending, &bytes);
     for (int i = 0; i < HARP_ICMP_AT_ONCE; i++) {
-        if (!harp_icmp_next(xdp->kernel[local], &error))
+        if (!harp_icmp_next(xdp->kernel.sockets[local], &error))
             return;
         put_notice(xdp, &error.to, error.error, error.mtu,
                    error.quoted == sizeof error.quote ? error.quote : NULL);
     }
     struct harp_notice notice = {.type = HARP_NOTICE_TROUBLE, .trouble = HARP_TROUBLE_ICMP};
-    if (harp_icmp_flood(&xdp->icmp, xdp->kernel, xdp->port.locals_n, xdp->now_ns))
+    if (harp_icmp_flood(&xdp->icmp, xdp->kernel.sockets, xdp->port.locals_n, xdp->now_ns))
         harp_xdp_notice_add(xdp, &notice);
 }

@@ -68,23 +68,28 @@ struct harp_xdp_pending {
     int hop;
 };
 
+/* One thread at a time uses the port, so the engine's driver writes all of it. */
 struct harp_xdp {
     struct harp_port port;
     struct harp_xdp_socket socket;
     struct harp_frames *frames;
-
-    uint8_t *holds;                /* by frame */
-    uint32_t fill_held, fill_most; /* frames to receive into: now, at most */
-
-    uint32_t *slots_free; /* stack of frames */
-    uint32_t slots_free_n;
-    struct harp_xdp_pending *pending;
-    uint32_t pending_n;
-    uint32_t outstanding; /* descriptors given out or sent, and not completed */
-    uint32_t outstanding_most;
-    bool unsent;        /* some in tx await a call, */
-    uint64_t pause_ns;  /* which failed: pause so long before the next; 0: it did not, */
-    uint64_t resume_ns; /* until then */
+    uint8_t *holds; /* by frame */
+    /* Frames to receive into: now, and at most. */
+    struct {
+        uint32_t held, most;
+    } fill;
+    /* What xdp_send.c sends from, and what the card has of it. */
+    struct {
+        uint32_t *slots_free; /* stack of frames */
+        uint32_t slots_free_n;
+        struct harp_xdp_pending *pending;
+        uint32_t pending_n;
+        uint32_t outstanding; /* descriptors given out or sent, and not completed */
+        uint32_t outstanding_most;
+        bool unsent;        /* some in tx await a call, */
+        uint64_t pause_ns;  /* which failed: pause so long before the next; 0: it did not, */
+        uint64_t resume_ns; /* until then */
+    } send;
 
     struct harp_xdp_hop *hops;
     uint32_t hops_n;  /* that have been used so far */
@@ -94,16 +99,22 @@ struct harp_xdp {
     uint16_t *local_of; /* by UDP port in network order: number + 1 */
     struct harp_address from[XDP_ARRIVALS];
 
-    int *kernel; /* UDP sockets, by local */
-    struct harp_gro_buffers strays;
-    uint64_t strays_until_ns;      /* they are looked for each turn until then */
-    uint32_t strays_next;          /* local to read next */
-    uint8_t ready[XDP_LOCALS_MAX]; /* whether a kernel socket has something, by local */
-    uint32_t ready_n;
+    /* The kernel's UDP sockets beside the AF_XDP one, and what they receive (xdp_kernel.c). */
+    struct {
+        int *sockets; /* by local */
+        struct harp_gro_buffers strays;
+        uint64_t strays_until_ns;      /* they are looked for each turn until then */
+        uint32_t strays_next;          /* local to read next */
+        uint8_t ready[XDP_LOCALS_MAX]; /* whether a socket has something, by local */
+        uint32_t ready_n;
+    } kernel;
 
     struct harp_icmp icmp;
-    struct harp_notice notices[XDP_NOTICES];
-    uint32_t notices_first, notices_n;
+    /* What the engine has yet to hear: a ring. */
+    struct {
+        struct harp_notice ring[XDP_NOTICES];
+        uint32_t first, n;
+    } notices;
 
     int epoll;
     bool slept; /* and epoll watches the socket */

@@ -84,7 +84,7 @@ static void fill_one(struct harp_xdp *xdp, uint32_t ahead, uint32_t frame)
 {
     *harp_ring_offset(&xdp->socket.fill, ahead) = (uint64_t)frame * xdp->frames->frame_bytes;
     xdp->holds[frame] = XDP_FILL;
-    xdp->fill_held++;
+    xdp->fill.held++;
 }
 
 /* Take a frame back from the kernel. */
@@ -93,7 +93,7 @@ static uint32_t take_frame_back(struct harp_xdp *xdp, const struct xdp_desc *des
     uint32_t frame = harp_frame_of(xdp->frames, desc->addr);
     assert(frame < xdp->frames->count && xdp->holds[frame] == XDP_FILL);
     xdp->holds[frame] = XDP_NOTHING;
-    xdp->fill_held--;
+    xdp->fill.held--;
     harp_frames_move(xdp->frames, frame, HARP_FRAME_FILL, HARP_FRAME_ARRIVED);
     return frame;
 }
@@ -146,9 +146,9 @@ size_t harp_xdp_receive_ring(struct harp_xdp *xdp, struct harp_arrival *arrivals
 {
     uint32_t ready = harp_ring_ready(&xdp->socket.rx), seen = 0, made = 0;
     harp_xdp_reap(xdp);
-    if (xdp->fill_most - xdp->fill_held >= XDP_BATCH)
+    if (xdp->fill.most - xdp->fill.held >= XDP_BATCH)
         harp_xdp_refill(xdp); /* instead of those that the application was lent */
-    if (xdp->unsent)
+    if (xdp->send.unsent)
         harp_xdp_kick(xdp);
     for (; seen < ready && made < room; seen++)
         made += make_arrival(xdp, harp_ring_desc(&xdp->socket.rx, seen), &arrivals[made],
@@ -163,8 +163,8 @@ size_t harp_xdp_receive_ring(struct harp_xdp *xdp, struct harp_arrival *arrivals
 void harp_xdp_refill(struct harp_xdp *xdp)
 {
     uint32_t taken[FILL_AT_ONCE];
-    while (xdp->fill_held < xdp->fill_most) {
-        uint32_t wanted = xdp->fill_most - xdp->fill_held;
+    while (xdp->fill.held < xdp->fill.most) {
+        uint32_t wanted = xdp->fill.most - xdp->fill.held;
         uint32_t count = harp_frames_take(xdp->frames, HARP_FRAME_FILL, taken,
                                           wanted < FILL_AT_ONCE ? wanted : FILL_AT_ONCE);
         if (count == 0)
@@ -184,7 +184,7 @@ void harp_xdp_release(struct harp_port *port, struct harp_arrival *arrivals, siz
         uint32_t frame = arrivals[i].frame;
         if (frame == HARP_NO_FRAME || arrivals[i].kept)
             continue;
-        if (xdp->fill_held < xdp->fill_most) {
+        if (xdp->fill.held < xdp->fill.most) {
             harp_frames_move(xdp->frames, frame, HARP_FRAME_ARRIVED, HARP_FRAME_FILL);
             fill_one(xdp, filled++, frame);
         } else {

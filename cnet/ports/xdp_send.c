@@ -65,14 +65,15 @@ static uint32_t write_headers(const struct harp_xdp_hop *hop, uint8_t *datagram,
 
 int harp_xdp_send_open(struct harp_xdp *xdp, uint32_t slots)
 {
-    xdp->slots_free = calloc(slots, sizeof *xdp->slots_free);
-    xdp->pending = calloc(xdp->outstanding_most, sizeof *xdp->pending);
-    if (!xdp->slots_free || !xdp->pending)
+    xdp->send.slots_free = calloc(slots, sizeof *xdp->send.slots_free);
+    xdp->send.pending = calloc(xdp->send.outstanding_most, sizeof *xdp->send.pending);
+    if (!xdp->send.slots_free || !xdp->send.pending)
         return -ENOMEM;
-    xdp->slots_free_n = harp_frames_take(xdp->frames, HARP_FRAME_DRAFT, xdp->slots_free, slots);
-    for (uint32_t i = 0; i < xdp->slots_free_n; i++)
-        xdp->holds[xdp->slots_free[i]] = XDP_SLOT;
-    return xdp->slots_free_n >= XDP_BATCH ? 0 : -ENOBUFS;
+    xdp->send.slots_free_n =
+        harp_frames_take(xdp->frames, HARP_FRAME_DRAFT, xdp->send.slots_free, slots);
+    for (uint32_t i = 0; i < xdp->send.slots_free_n; i++)
+        xdp->holds[xdp->send.slots_free[i]] = XDP_SLOT;
+    return xdp->send.slots_free_n >= XDP_BATCH ? 0 : -ENOBUFS;
 }
 
 /* A frame is the engine's again. */
@@ -87,7 +88,7 @@ static void complete_frame(struct harp_xdp *xdp, uint32_t frame)
         return;
     }
     assert(held == XDP_SLOT);
-    xdp->slots_free[xdp->slots_free_n++] = frame;
+    xdp->send.slots_free[xdp->send.slots_free_n++] = frame;
 }
 
 bool harp_xdp_reap(struct harp_xdp *xdp)
@@ -98,9 +99,9 @@ bool harp_xdp_reap(struct harp_xdp *xdp)
         return false;
     for (uint32_t i = 0; i < ready; i++) {
         uint32_t frame = harp_frame_of(xdp->frames, *harp_ring_offset(ring, i));
-        assert(frame < xdp->frames->count && xdp->outstanding > 0);
+        assert(frame < xdp->frames->count && xdp->send.outstanding > 0);
         complete_frame(xdp, frame);
-        xdp->outstanding--;
+        xdp->send.outstanding--;
     }
     harp_ring_consume(ring, ready);
     return true;
@@ -111,20 +112,20 @@ size_t harp_xdp_room(struct harp_port *port, int hop)
     (void)hop; /* all leave by one ring */
     struct harp_xdp *xdp = harp_xdp_of(port);
     harp_xdp_reap(xdp);
-    uint32_t descs = xdp->outstanding_most - xdp->outstanding;
-    return descs < xdp->slots_free_n ? descs : xdp->slots_free_n;
+    uint32_t descs = xdp->send.outstanding_most - xdp->send.outstanding;
+    return descs < xdp->send.slots_free_n ? descs : xdp->send.slots_free_n;
 }
 
 uint8_t *harp_xdp_slot(struct harp_port *port, int hop, uint32_t bytes)
 {
     struct harp_xdp *xdp = harp_xdp_of(port);
     assert(bytes <= port->payload_max && hop >= 0 && (uint32_t)hop < xdp->hops_n);
-    if (xdp->slots_free_n == 0 || xdp->outstanding >= xdp->outstanding_most)
+    if (xdp->send.slots_free_n == 0 || xdp->send.outstanding >= xdp->send.outstanding_most)
         if (harp_xdp_room(port, hop) == 0)
             return NULL;
-    uint32_t frame = xdp->slots_free[--xdp->slots_free_n];
-    xdp->outstanding++;
-    xdp->pending[xdp->pending_n++] = (struct harp_xdp_pending){
+    uint32_t frame = xdp->send.slots_free[--xdp->send.slots_free_n];
+    xdp->send.outstanding++;
+    xdp->send.pending[xdp->send.pending_n++] = (struct harp_xdp_pending){
         .frame = frame, .offset = XDP_SLOT_OFFSET, .bytes = bytes, .hop = hop};
     return harp_frame_at(xdp->frames, frame) + XDP_SLOT_OFFSET;
 }
@@ -139,9 +140,9 @@ static bool is_same_way(const struct harp_xdp_hop *a, const struct harp_xdp_hop 
 uint8_t *harp_xdp_lengthen(struct harp_port *port, int hop, uint32_t bytes, uint32_t most)
 {
     struct harp_xdp *xdp = harp_xdp_of(port);
-    if (xdp->pending_n == 0)
+    if (xdp->send.pending_n == 0)
         return NULL;
-    struct harp_xdp_pending *last = &xdp->pending[xdp->pending_n - 1];
+    struct harp_xdp_pending *last = &xdp->send.pending[xdp->send.pending_n - 1];
     most = most < port->payload_max ? most : port->payload_max;
     if (xdp->holds[last->frame] == XDP_SENT || last->bytes % 4 != 0 || last->bytes + bytes > most ||
         last->offset + last->bytes + bytes > xdp->frames->frame_bytes ||
@@ -158,11 +159,11 @@ bool harp_xdp_send_frame(struct harp_port *port, int hop, uint32_t frame, uint32
     assert(offset >= port->headroom && offset + bytes <= xdp->frames->frame_bytes);
     assert(bytes <= port->payload_max && hop >= 0 && (uint32_t)hop < xdp->hops_n);
     assert(frame < xdp->frames->count && xdp->holds[frame] == XDP_NOTHING);
-    if (xdp->outstanding >= xdp->outstanding_most && harp_xdp_room(port, hop) == 0)
+    if (xdp->send.outstanding >= xdp->send.outstanding_most && harp_xdp_room(port, hop) == 0)
         return false;
     xdp->holds[frame] = XDP_SENT;
-    xdp->outstanding++;
-    xdp->pending[xdp->pending_n++] =
+    xdp->send.outstanding++;
+    xdp->send.pending[xdp->send.pending_n++] =
         (struct harp_xdp_pending){.frame = frame, .offset = offset, .bytes = bytes, .hop = hop};
     return true;
 }
@@ -184,7 +185,7 @@ static void send_slowly(struct harp_xdp *xdp, const struct harp_xdp_pending *one
     harp_xdp_kernel_send(xdp, hop, harp_frame_at(xdp->frames, one->frame) + one->offset,
                          one->bytes);
     complete_frame(xdp, one->frame);
-    xdp->outstanding--;
+    xdp->send.outstanding--;
 }
 
 /* The card takes nothing for a reason that may pass without anybody telling of it. */
@@ -192,24 +193,24 @@ static void pause_sending(struct harp_xdp *xdp, int error)
 {
     struct harp_notice notice = {
         .type = HARP_NOTICE_TROUBLE, .trouble = HARP_TROUBLE_SENDING, .error = -error};
-    if (xdp->pause_ns == 0)
+    if (xdp->send.pause_ns == 0)
         harp_xdp_notice_add(xdp, &notice);
-    xdp->pause_ns = xdp->pause_ns == 0                  ? PAUSE_NS
-                    : 2 * xdp->pause_ns < PAUSE_MOST_NS ? 2 * xdp->pause_ns
-                                                        : PAUSE_MOST_NS;
-    xdp->resume_ns = xdp->now_ns + xdp->pause_ns;
+    xdp->send.pause_ns = xdp->send.pause_ns == 0                  ? PAUSE_NS
+                         : 2 * xdp->send.pause_ns < PAUSE_MOST_NS ? 2 * xdp->send.pause_ns
+                                                                  : PAUSE_MOST_NS;
+    xdp->send.resume_ns = xdp->now_ns + xdp->send.pause_ns;
 }
 
 void harp_xdp_kick(struct harp_xdp *xdp)
 {
-    if (xdp->pause_ns && xdp->now_ns < xdp->resume_ns)
+    if (xdp->send.pause_ns && xdp->now_ns < xdp->send.resume_ns)
         return;
     int error = harp_xdp_socket_send(&xdp->socket, &xdp->port.counters.send_calls);
-    xdp->unsent = error < 0;
+    xdp->send.unsent = error < 0;
     if (error < 0 && error != -EAGAIN)
         pause_sending(xdp, error);
     else
-        xdp->pause_ns = 0;
+        xdp->send.pause_ns = 0;
 }
 
 void harp_xdp_flush(struct harp_port *port, uint64_t now_ns)
@@ -218,8 +219,8 @@ void harp_xdp_flush(struct harp_port *port, uint64_t now_ns)
     uint32_t descs = 0;
     uint64_t bytes = 0;
     xdp->now_ns = now_ns;
-    for (uint32_t i = 0; i < xdp->pending_n; i++) {
-        const struct harp_xdp_pending *one = &xdp->pending[i];
+    for (uint32_t i = 0; i < xdp->send.pending_n; i++) {
+        const struct harp_xdp_pending *one = &xdp->send.pending[i];
         struct harp_xdp_hop *hop = &xdp->hops[one->hop];
         bytes += one->bytes;
         /* The kernel does not see what leaves directly. One datagram that it sends itself lets it
@@ -230,15 +231,15 @@ void harp_xdp_flush(struct harp_port *port, uint64_t now_ns)
             send_slowly(xdp, one, hop);
         hop->stale = false;
     }
-    port->counters.sent += xdp->pending_n;
+    port->counters.sent += xdp->send.pending_n;
     port->counters.sent_bytes += bytes;
     if (!xdp->socket.zero_copy)
-        port->counters.sent_copied += xdp->pending_n;
-    xdp->pending_n = 0;
+        port->counters.sent_copied += xdp->send.pending_n;
+    xdp->send.pending_n = 0;
     if (descs > 0) {
         assert(harp_ring_room(&xdp->socket.tx, descs) >= descs);
         harp_ring_produce(&xdp->socket.tx, descs);
     }
-    if (descs > 0 || xdp->unsent)
+    if (descs > 0 || xdp->send.unsent)
         harp_xdp_kick(xdp);
 }

@@ -16,13 +16,13 @@ void harp_path_init(struct harp_path *path, struct harp_sent *slots, uint32_t sl
     path->cc.ops = cc;
     path->cc.config = *window;
     cc->init(&path->cc);
-    path->episode = first;
+    path->episode.end = first;
     harp_sack_init(&path->sack, peer_first);
-    path->ack_at_ns = HARP_NEVER;
-    path->probe_at_ns = HARP_NEVER;
+    path->ack.at_ns = HARP_NEVER;
+    path->probe.at_ns = HARP_NEVER;
     for (uint32_t i = 0; i < HARP_PATH_REPEATS; i++)
-        path->reported[i] = peer_first;
-    path->fresh = peer_first;
+        path->ack.reported[i] = peer_first;
+    path->ack.fresh = peer_first;
 }
 
 void harp_path_arrived(struct harp_path *path, uint64_t packet, uint64_t came_ns, uint64_t now_ns,
@@ -31,14 +31,14 @@ void harp_path_arrived(struct harp_path *path, uint64_t packet, uint64_t came_ns
     bool gap = packet != path->sack.largest + 1;
     if (harp_packet_before(path->sack.largest, packet))
         path->largest_ns = came_ns;
-    if (harp_packet_before(packet, path->fresh))
-        path->fresh = packet;
+    if (harp_packet_before(packet, path->ack.fresh))
+        path->ack.fresh = packet;
     path->arrived += harp_sack_add(&path->sack, packet);
-    if (!path->unacked)
-        path->ack_latest_ns = now_ns + ack_delay_ns;
-    path->ack_at_ns = harp_min(path->ack_at_ns, path->ack_latest_ns);
-    if (++path->unacked >= ack_every || gap)
-        path->ack_now = true;
+    if (!path->ack.packets)
+        path->ack.latest_ns = now_ns + ack_delay_ns;
+    path->ack.at_ns = harp_min(path->ack.at_ns, path->ack.latest_ns);
+    if (++path->ack.packets >= ack_every || gap)
+        path->ack.now = true;
 }
 
 uint32_t harp_path_marks(struct harp_path *path, uint32_t marked)
@@ -52,12 +52,12 @@ uint32_t harp_path_marks(struct harp_path *path, uint32_t marked)
 
 uint64_t harp_path_tell_since(struct harp_path *path)
 {
-    path->reported[path->reported_at] = path->fresh;
-    path->reported_at = (path->reported_at + 1) % HARP_PATH_REPEATS;
-    path->fresh = path->sack.largest + 1;
-    uint64_t since = path->fresh;
+    path->ack.reported[path->ack.oldest] = path->ack.fresh;
+    path->ack.oldest = (path->ack.oldest + 1) % HARP_PATH_REPEATS;
+    path->ack.fresh = path->sack.largest + 1;
+    uint64_t since = path->ack.fresh;
     for (uint32_t i = 0; i < HARP_PATH_REPEATS; i++)
-        since = harp_packet_before(path->reported[i], since) ? path->reported[i] : since;
+        since = harp_packet_before(path->ack.reported[i], since) ? path->ack.reported[i] : since;
     return since;
 }
 

@@ -36,29 +36,38 @@ struct harp_path {
     struct harp_cc cc;
     struct harp_pacer pacer;
     struct harp_service service;
-    uint64_t episode;      /* packets before this number belong to the latest loss */
-    uint32_t marks;        /* congestion marks that the peer has reported */
-    uint32_t suspects;     /* packets of that loss that have not arrived late */
-    bool timed_out;        /* it was all that was in flight, for want of news */
-    enum harp_probe probe; /* to be sent now */
+    /* The latest loss. */
+    struct {
+        uint64_t end;      /* packets before this number belong to it */
+        uint32_t suspects; /* of these, those that have not arrived late */
+        bool timed_out;    /* it was all that was in flight, for want of news */
+    } episode;
     bool dead;
     bool no_data;           /* carries no data although it may live (session.h says why) */
     bool spare;             /* carries data when no other path can take any now */
+    uint32_t marks;         /* congestion marks that the peer has reported */
     uint64_t full_until_ns; /* its port has no room before */
-    uint64_t probe_at_ns;   /* dead: when to probe */
-    uint64_t probe_wait_ns; /* dead: pause after the next probe */
+    /* PROBEs, which timers ask for and the next send writes. */
+    struct {
+        enum harp_probe due; /* to be sent now */
+        uint64_t at_ns;      /* dead: when to probe */
+        uint64_t wait_ns;    /* dead: pause after the next probe */
+    } probe;
     /* from the peer */
     struct harp_sack sack;
-    uint64_t arrived;                     /* packets */
-    uint32_t unacked;                     /* of these, since our last ACK */
-    bool ack_now;                         /* do not wait for more */
-    uint64_t fresh;                       /* lowest packet that has arrived since our last ACK */
-    uint64_t reported[HARP_PATH_REPEATS]; /* what that was at each of our last ACKs */
-    uint32_t reported_at;                 /* the oldest of them */
-    uint64_t ack_at_ns;                   /* when an ACK is due; HARP_NEVER if none is */
-    uint64_t ack_latest_ns;               /* when one is for the first packet since the last ACK */
-    uint64_t largest_ns;                  /* when the largest packet came */
+    uint64_t arrived;    /* packets */
+    uint64_t largest_ns; /* when the largest packet came */
     uint32_t marked;
+    /* What our next ACK says, and when it goes: arrivals write it, and the ACK clears it. */
+    struct {
+        uint32_t packets;                     /* that arrived since our last ACK */
+        bool now;                             /* do not wait for more */
+        uint64_t at_ns;                       /* when it is due; HARP_NEVER if none is */
+        uint64_t latest_ns;                   /* when one is for the first packet since the last */
+        uint64_t fresh;                       /* lowest packet that has arrived since the last */
+        uint64_t reported[HARP_PATH_REPEATS]; /* what that was at each of our last ACKs */
+        uint32_t oldest;                      /* of `reported` */
+    } ack;
 };
 
 /* A fresh path with `slots_n` slots for packets, which start at `first` here and at `peer_first`

@@ -25,11 +25,11 @@ void harp_session_defaults(struct harp_session_config *config, uint16_t segment,
                  .silences = 2},
         .dead_ns = 30000 * MS,
         .probe_most_ns = 100 * MS,
-        .base_bytes = HARP_PMTU_BASE,
-        .least_bytes = HARP_PMTU_LEAST,
-        .ack_every = 16,
-        .ack_soon_ns = HARP_ACK_SOON_NS,
-        .ack_along_ns = HARP_ACK_SOON_NS,
+        .pmtu.base_bytes = HARP_PMTU_BASE,
+        .pmtu.least_bytes = HARP_PMTU_LEAST,
+        .ack.every = 16,
+        .ack.soon_ns = HARP_ACK_SOON_NS,
+        .ack.along_ns = HARP_ACK_SOON_NS,
         .cc = &harp_cc_swift,
         .window = {.initial_bytes = 16 * frame_bytes,
                    .min_bytes = frame_bytes / 64,
@@ -87,9 +87,9 @@ static struct harp_session *create_session(void *memory, const struct harp_sessi
     memset(session, 0, at.slots); /* what follows is cleared when it is used first */
     session->config = *config;
     session->path_state = (struct harp_path_state *)((uint8_t *)memory + at.path_state);
-    session->slots = (struct harp_sent *)((uint8_t *)memory + at.slots);
-    session->out_memory = (uint8_t *)memory + at.out;
-    session->in_memory = (uint8_t *)memory + at.in;
+    session->memory.slots = (struct harp_sent *)((uint8_t *)memory + at.slots);
+    session->memory.outbox = (uint8_t *)memory + at.out;
+    session->memory.inbox = (uint8_t *)memory + at.in;
     session->own =
         (struct harp_parameters){.connection = config->connection,
                                  .epoch = config->epoch,
@@ -103,14 +103,15 @@ static struct harp_session *create_session(void *memory, const struct harp_sessi
     memcpy(session->own.nonce, config->nonce, sizeof config->nonce);
     session->own.addresses_n = config->addresses_n;
     memcpy(session->own.addresses, config->addresses, sizeof config->addresses);
-    session->now_ns = session->began_ns = session->heard_ns = now_ns;
-    session->asked_ns = now_ns; /* it wants to be driven at once */
-    session->window_probe_at_ns = session->pacer_at_ns = session->narrow_ns = HARP_NEVER;
-    session->broken_ns = HARP_NEVER;
-    session->keep_at_ns = session->starved_at_ns = HARP_NEVER;
-    session->repeat_at_ns = HARP_NEVER;
-    session->repeat_wait_ns = config->loss.initial_rto_ns;
-    session->random = config->seed;
+    session->now_ns = session->handshake.began_ns = session->liveness.heard_ns = now_ns;
+    session->clock.asked_ns = now_ns; /* it wants to be driven at once */
+    session->credit.probe_at_ns = session->credit.starved_at_ns = HARP_NEVER;
+    session->liveness.keep_at_ns = session->liveness.narrow_ns = HARP_NEVER;
+    session->liveness.broken_ns = HARP_NEVER;
+    session->sending.pacer_at_ns = HARP_NEVER;
+    session->handshake.repeat_at_ns = HARP_NEVER;
+    session->handshake.repeat_wait_ns = config->loss.initial_rto_ns;
+    session->sending.random = config->seed;
     for (uint32_t p = 0; p < config->paths; p++)
         harp_session_path_lands_in(session, p, &session->far);
     return session;
@@ -121,7 +122,7 @@ struct harp_session *harp_session_connect(void *memory, const struct harp_sessio
 {
     struct harp_session *session = create_session(memory, config, now_ns);
     session->state = HARP_CONNECTING;
-    session->repeat_at_ns = now_ns;
+    session->handshake.repeat_at_ns = now_ns;
     return session;
 }
 
@@ -130,19 +131,19 @@ struct harp_session *harp_session_accept(void *memory, const struct harp_session
                                          uint8_t path)
 {
     struct harp_session *session = create_session(memory, config, now_ns);
-    session->listening = true;
+    session->handshake.listening = true;
     session->state = HARP_ACCEPTING;
     session->own.addresses_n = (uint8_t)harp_min(config->addresses_n, first->addresses_n);
     harp_session_agree(session, first);
-    session->answer = true;
-    session->answer_path = path;
+    session->handshake.answer = true;
+    session->handshake.answer_path = path;
     return session;
 }
 
 uint32_t harp_session_lap(const struct harp_session *session, const struct harp_header *header)
 {
     bool numbered = header->type >= HARP_DATA && header->type <= HARP_PROBE;
-    if (!numbered || !session->known || header->path >= session->paths_n)
+    if (!numbered || !session->agreed.known || header->path >= session->agreed.paths_n)
         return 0;
     return (uint32_t)(harp_session_number(session, header) >> 32) & HARP_LAP_MAX;
 }
@@ -154,7 +155,7 @@ const struct harp_parameters *harp_session_peer(const struct harp_session *sessi
 
 void harp_session_share_liveness(struct harp_session *session, struct harp_liveness *liveness)
 {
-    session->liveness = liveness;
+    session->liveness.shared = liveness;
 }
 
 void harp_session_share_buffer(struct harp_session *session, uint8_t path,
@@ -169,8 +170,8 @@ static uint32_t left_over(const struct harp_session *session)
 {
     const struct harp_inbox *inbox = &session->inbox;
     uint32_t n = 0;
-    if (session->state != HARP_CLOSED || !session->by_peer || !session->known ||
-        session->reason != HARP_REASON_DONE || inbox->streamed)
+    if (session->state != HARP_CLOSED || !session->end.by_peer || !session->agreed.known ||
+        session->end.reason != HARP_REASON_DONE || inbox->streamed)
         return 0;
     while (n < HARP_EAGER && inbox->eager[(inbox->posted + n) % HARP_EAGER].full &&
            inbox->eager[(inbox->posted + n) % HARP_EAGER].message == inbox->posted + n)
@@ -181,10 +182,10 @@ static uint32_t left_over(const struct harp_session *session)
 bool harp_session_post(struct harp_session *session, uint8_t *buffer, uint32_t capacity,
                        uint64_t context, int *eager)
 {
-    assert(!session->placing);
+    assert(!session->placing.pending);
     *eager = -1;
     bool open = session->state <= HARP_OPEN || left_over(session);
-    if (!session->known || !open || session->inbox.streamed ||
+    if (!session->agreed.known || !open || session->inbox.streamed ||
         !harp_inbox_has_room(&session->inbox))
         return false;
     bool too_long;
@@ -197,14 +198,14 @@ bool harp_session_post(struct harp_session *session, uint8_t *buffer, uint32_t c
         harp_session_part(session, HARP_REASON_TOO_LONG);
     if (too_long)
         return false;
-    session->credit_news = true;
+    session->credit.news = true;
     return true;
 }
 
 bool harp_session_message(struct harp_session *session, const uint8_t *buffer, uint32_t size,
                           uint64_t context)
 {
-    assert(!session->placing);
+    assert(!session->placing.pending);
     return session->state == HARP_OPEN && size <= HARP_MESSAGE_MAX &&
            harp_outbox_add(&session->outbox, buffer, NULL, size, context);
 }
@@ -212,21 +213,21 @@ bool harp_session_message(struct harp_session *session, const uint8_t *buffer, u
 bool harp_session_message_frames(struct harp_session *session, const uint8_t *const *chunks,
                                  uint32_t size, uint64_t context)
 {
-    assert(!session->placing);
+    assert(!session->placing.pending);
     return session->state == HARP_OPEN && size <= HARP_MESSAGE_MAX &&
            harp_outbox_add(&session->outbox, NULL, chunks, size, context);
 }
 
 uint16_t harp_session_segment(const struct harp_session *session)
 {
-    return session->segment;
+    return session->agreed.segment;
 }
 
 void harp_session_returned(struct harp_session *session, uint32_t frames)
 {
-    assert(!session->placing);
+    assert(!session->placing.pending);
     harp_inbox_returned(&session->inbox, frames);
-    session->credit_news |= frames > 0;
+    session->credit.news |= frames > 0;
 }
 
 /* Too long a text is cut where a character of UTF-8 begins. */
@@ -245,8 +246,8 @@ void harp_session_close(struct harp_session *session, uint64_t now_ns, uint32_t 
 {
     harp_session_clock(session, now_ns);
     if (text && session->state < HARP_CLOSING)
-        set_close_text(&session->notice, text);
-    bool under_way = session->known && session->outbox.base != session->outbox.end;
+        set_close_text(&session->end.notice, text);
+    bool under_way = session->agreed.known && session->outbox.base != session->outbox.end;
     if (reason == HARP_REASON_DONE && under_way)
         reason = HARP_REASON_UNDER_WAY;
     harp_session_part(session, reason);
@@ -260,7 +261,7 @@ static bool poll_message(struct harp_session *session, struct harp_event *event)
                                      .size = in->size,
                                      .message = session->inbox.base - 1,
                                      .context = in->context};
-        session->credit_news |= session->inbox.streamed;
+        session->credit.news |= session->inbox.streamed;
         return true;
     }
     const struct harp_outgoing *out = harp_outbox_pop(&session->outbox);
@@ -276,26 +277,26 @@ static void report_end(const struct harp_session *session, struct harp_event *ev
 {
     *event = (struct harp_event){.type = HARP_EVENT_CLOSED,
                                  .size = left_over(session),
-                                 .reason = session->reason,
-                                 .by_peer = session->by_peer};
-    if (!session->by_peer)
+                                 .reason = session->end.reason,
+                                 .by_peer = session->end.by_peer};
+    if (!session->end.by_peer)
         return;
-    event->text = (const char *)session->notice.text;
-    event->text_bytes = session->notice.text_bytes;
-    event->lowest = session->versions.lowest;
-    event->highest = session->versions.highest;
+    event->text = (const char *)session->end.notice.text;
+    event->text_bytes = session->end.notice.text_bytes;
+    event->lowest = session->end.versions.lowest;
+    event->highest = session->end.versions.highest;
 }
 
 void harp_session_poll(struct harp_session *session, struct harp_event *event)
 {
     *event = (struct harp_event){.type = HARP_EVENT_NONE};
-    if (session->connected) {
-        session->connected = false;
+    if (session->to_report.connected) {
+        session->to_report.connected = false;
         event->type = HARP_EVENT_CONNECTED;
-    } else if (session->known && poll_message(session, event)) {
+    } else if (session->agreed.known && poll_message(session, event)) {
         return;
-    } else if (session->ended) {
-        session->ended = false;
+    } else if (session->to_report.closed) {
+        session->to_report.closed = false;
         report_end(session, event);
     }
 }

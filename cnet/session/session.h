@@ -103,19 +103,25 @@ struct harp_session_config {
     struct harp_loss_limits loss;
     uint64_t dead_ns;       /* a peer that is silent this long is gone */
     uint64_t probe_most_ns; /* longest pause between probes of a dead path, or for credit */
-    uint16_t base_bytes;    /* UDP payload that most paths take: BASE_PLPMTU (RFC 8899), */
-    uint16_t least_bytes;   /* and the least that is tried: MIN_PLPMTU */
-    uint32_t ack_every;     /* packets of one path after which an ACK does not wait */
-    bool app_drives;      /* threads that may stop at any moment drive it, with a helper that comes
-                             late; false: one that is always there */
-    uint64_t ack_soon_ns; /* after which a whole message is acknowledged: an answer may go first */
-    uint32_t patient_bytes;  /* no sender waits for the ACK of a message of up to this size; 0:
-                                senders wait for all */
-    uint64_t ack_patient_ns; /* in place of ack_soon_ns for such messages, and for the credit that
-                                is given behind them while others may still go ahead of it */
-    bool ack_after_last; /* that time begins anew with each further one, for ack_delay_ns at most */
-    uint64_t ack_along_ns; /* an ACK that is due within this time goes along with data; 0 where it
+    /* Sizes of UDP payloads that path MTU discovery begins with (RFC 8899). */
+    struct {
+        uint16_t base_bytes;  /* that most paths take: BASE_PLPMTU, */
+        uint16_t least_bytes; /* and the least that is tried: MIN_PLPMTU */
+    } pmtu;
+    bool app_drives; /* threads that may stop at any moment drive it, with a helper that comes late;
+                        false: one that is always there */
+    /* How long ACKs wait. */
+    struct {
+        uint32_t every;   /* packets of one path after which none waits */
+        uint64_t soon_ns; /* after which a whole message is acknowledged: an answer may go first */
+        uint32_t patient_bytes; /* no sender waits for the ACK of a message of up to this size; 0:
+                                   senders wait for all */
+        uint64_t patient_ns;    /* in place of soon_ns for such messages, and for the credit that is
+                                   given behind them while others may still go ahead of it */
+        bool after_last; /* that time begins anew with each further one, for ack_delay_ns at most */
+        uint64_t along_ns; /* an ACK that is due within this time goes along with data; 0 where it
                               saves no call of the kernel, and only delays them */
+    } ack;
     const struct harp_cc_ops *cc;
     struct harp_cc_config window;
 };

@@ -20,11 +20,11 @@ static void give_up(struct harp_session *session, struct harp_path *path, struct
     harp_sent_lost(&path->sent, sent);
     harp_session_path_lost(session, path, sent, overtaken);
     session->counters.lost++;
-    if (!harp_packet_before(sent->packet, path->episode)) {
-        path->episode = path->sent.next;
-        path->suspects = 0;
+    if (!harp_packet_before(sent->packet, path->episode.end)) {
+        path->episode.end = path->sent.next;
+        path->episode.suspects = 0;
     }
-    path->suspects++;
+    path->episode.suspects++;
     if (!sent->probe)
         harp_outbox_lost(&session->outbox, sent->message, sent->chunk);
 }
@@ -36,7 +36,7 @@ void harp_session_flush(struct harp_session *session, struct harp_path *path)
         if (sent->state == HARP_IN_FLIGHT)
             give_up(session, path, sent, false);
     }
-    path->timed_out = true;
+    path->episode.timed_out = true;
     path->loss.asked = false;
 }
 
@@ -46,7 +46,7 @@ void harp_session_detect(struct harp_session *session, struct harp_path *path)
     uint64_t cursor = path->sent.tail;
     for (struct harp_sent *sent;
          (sent = harp_loss_next(&path->loss, &path->sent, &path->rtt, &cursor, session->now_ns));) {
-        session->ack_steps++;
+        session->ack.steps++;
         if (!harp_session_tries_size(session, path, sent)) { /* RFC 8899, section 3, item 7 */
             loss.bytes += sent->bytes;
             loss.sent_ns = sent->time_ns;
@@ -92,13 +92,13 @@ static void settle_late_packet(struct harp_session *session, struct harp_path *p
 {
     uncount_lost(session, path);
     harp_loss_spurious(&path->loss);
-    if (path->suspects && (--path->suspects == 0 || path->timed_out)) {
-        path->suspects = 0;
+    if (path->episode.suspects && (--path->episode.suspects == 0 || path->episode.timed_out)) {
+        path->episode.suspects = 0;
         path->cc.ops->on_spurious(&path->cc);
     }
-    if (path->timed_out)
+    if (path->episode.timed_out)
         undo_spurious_timeout(session, path);
-    path->timed_out = false;
+    path->episode.timed_out = false;
 }
 
 static void settle_packet(struct harp_session *session, struct harp_path *path,
@@ -108,8 +108,8 @@ static void settle_packet(struct harp_session *session, struct harp_path *path,
     harp_sent_acked(&path->sent, sent);
     if (late)
         settle_late_packet(session, path);
-    else if (!harp_packet_before(sent->packet, path->episode))
-        path->timed_out = false; /* one sent after the RTO came first: those before it are lost */
+    else if (!harp_packet_before(sent->packet, path->episode.end))
+        path->episode.timed_out = false; /* sent after the RTO, yet first: those before are lost */
     harp_loss_delivered(&path->loss, sent, session->now_ns);
     harp_session_path_settled(session, path, sent);
     if (!sent->probe)
@@ -122,7 +122,7 @@ static void settle_news(struct harp_session *session, struct harp_path *path, ui
 {
     struct harp_sent *sent = harp_sent_at(&path->sent, packet);
     news->bytes += sent->bytes;
-    session->ack_steps++;
+    session->ack.steps++;
     settle_packet(session, path, sent);
 }
 
@@ -131,7 +131,7 @@ static uint64_t reverse_queue_ns(const struct harp_session *session, struct harp
                                  const struct harp_ack *ack, bool two_way)
 {
     uint64_t both_ns = path->rtt.latest_ns - harp_rtt_least_ns(&path->rtt);
-    uint32_t took_ns = (uint32_t)(session->came_ns + session->lapse_ns) - ack->sent_ns;
+    uint32_t took_ns = (uint32_t)(session->clock.came_ns + session->clock.lapse_ns) - ack->sent_ns;
     uint64_t queue_ns = harp_reverse_queue_ns(&path->reverse, took_ns, both_ns);
     bool counts = two_way || queue_ns >= session->config.window.target_ns / REVERSE_LEAST_OF_TARGET;
     return counts ? queue_ns : 0;
@@ -141,7 +141,7 @@ static void sample_delay(struct harp_session *session, struct harp_path *path,
                          const struct harp_sent *sent, const struct harp_ack *ack,
                          struct harp_cc_ack *news)
 {
-    uint64_t came_ns = harp_max(session->came_ns, sent->time_ns);
+    uint64_t came_ns = harp_max(session->clock.came_ns, sent->time_ns);
     if (!harp_rtt_sample(&path->rtt, session->now_ns, came_ns - sent->time_ns, ack->delay_ns))
         return;
     news->two_way = session->now_ns - session->placed_ns < path->rtt.latest_ns;
@@ -167,7 +167,7 @@ static bool settle_all(struct harp_session *session, struct harp_path *path, uin
         uint64_t in_word = harp_min(bits - 64 * w, 64);
         uint64_t fresh = harp_bit_ring_back_from(&path->sent.open_map, last) &
                          harp_sack_word(ack->map, w) & UINT64_MAX >> (64 - in_word);
-        session->ack_steps++;
+        session->ack.steps++;
         for (; fresh; fresh &= ~(UINT64_C(1) << (63 - __builtin_clzll(fresh))))
             settle_news(session, path, last - 63 + (uint64_t)__builtin_clzll(fresh), news);
     }
@@ -195,7 +195,7 @@ static void path_news(struct harp_session *session, struct harp_path *path,
     harp_sent_trim(&path->sent, session->now_ns - harp_min(memory_ns, session->now_ns));
     if (path->dead) {
         path->dead = false;
-        path->probe_at_ns = HARP_NEVER;
+        path->probe.at_ns = HARP_NEVER;
         session->counters.paths_returned++;
         harp_session_path_returned(session, path);
     }
@@ -210,7 +210,7 @@ static void take_credit(struct harp_session *session, const struct harp_ack *ack
         harp_outbox_bytes_before(&session->outbox, (uint32_t)ack->messages) > ack->bytes)
         harp_session_part(session, HARP_REASON_TOO_LONG);
     else if (harp_outbox_credit(&session->outbox, ack->messages, ack->frames))
-        session->window_probe_at_ns = HARP_NEVER;
+        session->credit.probe_at_ns = HARP_NEVER;
 }
 
 enum harp_verdict harp_session_take_ack(struct harp_session *session,
@@ -238,13 +238,13 @@ enum harp_verdict harp_session_take_ack(struct harp_session *session,
 static bool credit_waits(const struct harp_session *session)
 {
     const struct harp_inbox *inbox = &session->inbox;
-    if (!session->credit_news)
+    if (!session->credit.news)
         return false;
-    int32_t messages = (int32_t)((uint32_t)session->granted_messages - inbox->complete);
+    int32_t messages = (int32_t)((uint32_t)session->credit.granted_messages - inbox->complete);
     if (!inbox->streamed)
         return messages <= 0;
     int32_t frames =
-        (int32_t)((uint32_t)session->granted_frames - session->peer.first - inbox->placed);
+        (int32_t)((uint32_t)session->credit.granted_frames - session->peer.first - inbox->placed);
     return messages <= session->config.messages / 4 ||
            frames <= (int32_t)session->config.stream_frames / 4;
 }
@@ -252,17 +252,18 @@ static bool credit_waits(const struct harp_session *session)
 static void write_ack(struct harp_session *session, struct harp_frame *frame, uint8_t number)
 {
     struct harp_path *path = &session->paths[number];
-    uint64_t held_ns = path->ack_at_ns == HARP_NEVER ? 0 : session->now_ns - path->largest_ns;
+    uint64_t held_ns = path->ack.at_ns == HARP_NEVER ? 0 : session->now_ns - path->largest_ns;
     uint32_t frames = session->peer.first + session->inbox.lent;
-    session->granted_messages = harp_packet_near(session->granted_messages, session->inbox.posted);
-    session->granted_frames = harp_packet_near(session->granted_frames, frames);
+    session->credit.granted_messages =
+        harp_packet_near(session->credit.granted_messages, session->inbox.posted);
+    session->credit.granted_frames = harp_packet_near(session->credit.granted_frames, frames);
     struct harp_ack ack = {
         .delay_ns = (uint32_t)harp_min(held_ns, UINT32_MAX),
-        .messages = session->granted_messages,
+        .messages = session->credit.granted_messages,
         .bytes = session->inbox.posted_bytes,
-        .frames = session->inbox.streamed ? session->granted_frames : 0,
+        .frames = session->inbox.streamed ? session->credit.granted_frames : 0,
         .marked = path->marked,
-        .sent_ns = (uint32_t)(session->now_ns + session->lapse_ns),
+        .sent_ns = (uint32_t)(session->now_ns + session->clock.lapse_ns),
     };
     ack.bits = harp_sack_write(&path->sack, harp_path_tell_since(path), ack.map);
     harp_session_header(session, frame, HARP_ACK, number);
@@ -272,45 +273,45 @@ static void write_ack(struct harp_session *session, struct harp_frame *frame, ui
         frame->header.flags = HARP_ACK_OFF_QUEUE;
     frame->header.length = (uint16_t)harp_ack_encode(&ack, frame->body);
     frame->path = harp_session_pick_path(session, number);
-    path->unacked = 0;
-    path->ack_now = false;
-    path->ack_at_ns = HARP_NEVER;
-    session->credit_news = false;
+    path->ack.packets = 0;
+    path->ack.now = false;
+    path->ack.at_ns = HARP_NEVER;
+    session->credit.news = false;
 }
 
 /* How soon news of credit leaves. Small messages may be sent before there is credit: where an ACK
  * waits for the last of them, so does this, until half of those that may have done so. */
 static uint64_t credit_in_ns(const struct harp_session *session)
 {
-    int32_t ahead = (int32_t)(session->inbox.complete - (uint32_t)session->granted_messages);
+    int32_t ahead = (int32_t)(session->inbox.complete - (uint32_t)session->credit.granted_messages);
     bool few = ahead < HARP_EAGER / 2;
-    if (session->patient)
-        return few ? session->config.ack_patient_ns : 0;
-    if (!session->config.ack_after_last)
+    if (session->ack.patient)
+        return few ? session->config.ack.patient_ns : 0;
+    if (!session->config.ack.after_last)
         return HARP_ACK_SOON_NS;
-    return few ? session->config.ack_soon_ns : 0;
+    return few ? session->config.ack.soon_ns : 0;
 }
 
 /* Credit is not sent at once: an ACK may soon carry it. */
 static void tell_credit_soon(struct harp_session *session)
 {
-    struct harp_path *path = &session->paths[session->heard_path];
+    struct harp_path *path = &session->paths[session->liveness.heard_path];
     if (!credit_waits(session))
         return;
-    path->ack_at_ns = harp_min(path->ack_at_ns, session->now_ns + credit_in_ns(session));
-    harp_session_wake(session, session->heard_path);
+    path->ack.at_ns = harp_min(path->ack.at_ns, session->now_ns + credit_in_ns(session));
+    harp_session_wake(session, session->liveness.heard_path);
 }
 
 bool harp_session_ack_along(struct harp_session *session)
 {
     bool any = false;
-    if (session->now_ns < session->at_once_ns + session->config.ack_soon_ns)
-        session->goes_quiet = false; /* this was the answer, and the ACK could have waited for it */
+    if (session->now_ns < session->ack.at_once_ns + session->config.ack.soon_ns)
+        session->ack.goes_quiet = false; /* this was the answer: the ACK could have waited for it */
     for (uint64_t set = session->state == HARP_OPEN ? session->awake : 0; set;) {
         struct harp_path *path = &session->paths[harp_session_next_path(&set)];
-        if (path->ack_at_ns > session->now_ns + session->config.ack_along_ns)
+        if (path->ack.at_ns > session->now_ns + session->config.ack.along_ns)
             continue;
-        path->ack_now = any = true;
+        path->ack.now = any = true;
     }
     return any;
 }
@@ -319,7 +320,7 @@ bool harp_session_ack_along(struct harp_session *session)
 static bool goes_along(struct harp_session *session, const struct harp_path *path)
 {
     struct harp_pick pick;
-    return path->ack_at_ns <= session->now_ns + session->config.ack_along_ns &&
+    return path->ack.at_ns <= session->now_ns + session->config.ack.along_ns &&
            session->state == HARP_OPEN && harp_outbox_pick(&session->outbox, &pick);
 }
 
@@ -328,7 +329,7 @@ static bool goes_along(struct harp_session *session, const struct harp_path *pat
 static size_t ack_before_close(struct harp_session *session, struct harp_frame *frames, size_t room)
 {
     size_t n = 0;
-    for (uint8_t number = 0; number < session->paths_n && n < room; number++) {
+    for (uint8_t number = 0; number < session->agreed.paths_n && n < room; number++) {
         if (!session->path_state[number].heard)
             continue;
         write_ack(session, &frames[n], number);
@@ -340,7 +341,7 @@ static size_t ack_before_close(struct harp_session *session, struct harp_frame *
 size_t harp_session_send_acks(struct harp_session *session, struct harp_frame *frames, size_t room)
 {
     size_t n = 0;
-    if (session->state == HARP_CLOSING && session->now_ns >= session->repeat_at_ns)
+    if (session->state == HARP_CLOSING && session->now_ns >= session->handshake.repeat_at_ns)
         return ack_before_close(session, frames, room);
     if (session->state == HARP_OPEN)
         tell_credit_soon(session);
@@ -348,10 +349,10 @@ size_t harp_session_send_acks(struct harp_session *session, struct harp_frame *f
         uint8_t number = harp_session_next_path(&set);
         const struct harp_path *path = &session->paths[number];
         if (session->config.app_drives &&
-            path->ack_at_ns < session->now_ns - harp_min(HARP_ACK_LATE_NS, session->now_ns))
-            session->goes_quiet = true;
-        bool last = session->state == HARP_CLOSING && path->ack_at_ns != HARP_NEVER;
-        if (path->ack_now || path->ack_at_ns <= session->now_ns || last ||
+            path->ack.at_ns < session->now_ns - harp_min(HARP_ACK_LATE_NS, session->now_ns))
+            session->ack.goes_quiet = true;
+        bool last = session->state == HARP_CLOSING && path->ack.at_ns != HARP_NEVER;
+        if (path->ack.now || path->ack.at_ns <= session->now_ns || last ||
             goes_along(session, path))
             write_ack(session, &frames[n++], number);
     }

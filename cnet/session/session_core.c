@@ -17,20 +17,20 @@
  * eighth of the patience with it. */
 void harp_session_clock(struct harp_session *session, uint64_t now_ns)
 {
-    assert(!session->placing);
-    now_ns -= session->lapse_ns;
+    assert(!session->placing.pending);
+    now_ns -= session->clock.lapse_ns;
     uint64_t back_ns = session->now_ns - now_ns;
     if (back_ns < UINT64_MAX / 2) {
         if (back_ns > STEP_BACK_NS)
-            session->lapse_ns -= back_ns;
+            session->clock.lapse_ns -= back_ns;
         return;
     }
-    uint64_t asked_ns = harp_max(session->asked_ns, session->now_ns);
-    if (session->asked_ns != HARP_NEVER && now_ns > asked_ns + LAPSE_NS) {
+    uint64_t asked_ns = harp_max(session->clock.asked_ns, session->now_ns);
+    if (session->clock.asked_ns != HARP_NEVER && now_ns > asked_ns + LAPSE_NS) {
         uint64_t counted_ns = harp_min(now_ns - asked_ns, session->config.dead_ns / 8);
-        session->heard_ns -= harp_min(counted_ns, session->heard_ns);
-        session->began_ns -= harp_min(counted_ns, session->began_ns);
-        session->lapse_ns += now_ns - asked_ns;
+        session->liveness.heard_ns -= harp_min(counted_ns, session->liveness.heard_ns);
+        session->handshake.began_ns -= harp_min(counted_ns, session->handshake.began_ns);
+        session->clock.lapse_ns += now_ns - asked_ns;
         now_ns = asked_ns;
     }
     session->now_ns = now_ns;
@@ -41,32 +41,33 @@ static void excuse_silence(struct harp_session *session)
 {
     for (uint64_t set = session->awake; set;) {
         struct harp_path *path = &session->paths[harp_session_next_path(&set)];
-        harp_loss_heard(&path->loss, &path->rtt, &session->config.loss, session->heard_ns,
+        harp_loss_heard(&path->loss, &path->rtt, &session->config.loss, session->liveness.heard_ns,
                         session->now_ns);
     }
 }
 
 void harp_session_hears(struct harp_session *session)
 {
-    if (session->now_ns - session->heard_ns > session->config.loss.min_rto_ns / 2)
+    if (session->now_ns - session->liveness.heard_ns > session->config.loss.min_rto_ns / 2)
         excuse_silence(session);
-    session->heard_ns = session->now_ns;
-    session->broken_ns = HARP_NEVER;
-    if (session->liveness)
-        session->liveness->heard_ns = session->now_ns + session->lapse_ns;
+    session->liveness.heard_ns = session->now_ns;
+    session->liveness.broken_ns = HARP_NEVER;
+    if (session->liveness.shared)
+        session->liveness.shared->heard_ns = session->now_ns + session->clock.lapse_ns;
 }
 
 uint64_t harp_session_own_ns(const struct harp_session *session, uint64_t callers_ns)
 {
-    uint64_t own_ns = callers_ns - session->lapse_ns;
+    uint64_t own_ns = callers_ns - session->clock.lapse_ns;
     return own_ns <= session->now_ns ? own_ns : 0;
 }
 
 uint64_t harp_session_process_heard_ns(const struct harp_session *session)
 {
-    if (!session->liveness)
-        return session->heard_ns;
-    return harp_max(session->heard_ns, harp_session_own_ns(session, session->liveness->heard_ns));
+    if (!session->liveness.shared)
+        return session->liveness.heard_ns;
+    return harp_max(session->liveness.heard_ns,
+                    harp_session_own_ns(session, session->liveness.shared->heard_ns));
 }
 
 uint64_t harp_session_number(const struct harp_session *session, const struct harp_header *header)
@@ -93,7 +94,7 @@ void harp_session_header(const struct harp_session *session, struct harp_frame *
 void harp_session_path_lands_in(struct harp_session *session, uint32_t path,
                                 struct harp_far_buffer *far)
 {
-    if (session->known)
+    if (session->agreed.known)
         far->holds_bytes = harp_parameters_hold_bytes(&session->peer);
     harp_sent_lands_in(&session->paths[path].sent, far);
 }
@@ -103,12 +104,12 @@ void harp_session_end(struct harp_session *session, uint32_t reason, bool by_pee
     for (uint32_t p = 0; p < session->config.paths; p++) /* others wait for that room */
         harp_session_path_lands_in(session, p, &session->far);
     if (session->state != HARP_CLOSING) {
-        session->reason = reason;
-        session->by_peer = by_peer;
+        session->end.reason = reason;
+        session->end.by_peer = by_peer;
     }
     session->state = HARP_CLOSED;
-    session->ended = true;
-    session->answer = false;
+    session->to_report.closed = true;
+    session->handshake.answer = false;
 }
 
 void harp_session_part(struct harp_session *session, uint32_t reason)
@@ -119,12 +120,12 @@ void harp_session_part(struct harp_session *session, uint32_t reason)
         harp_session_end(session, reason, false);
         return;
     }
-    session->reason = reason;
+    session->end.reason = reason;
     session->state = HARP_CLOSING;
-    session->began_ns = session->now_ns;
-    session->repeats = 0;
-    session->repeat_at_ns = session->now_ns;
-    session->repeat_wait_ns = session->config.loss.initial_rto_ns;
+    session->handshake.began_ns = session->now_ns;
+    session->handshake.repeats = 0;
+    session->handshake.repeat_at_ns = session->now_ns;
+    session->handshake.repeat_wait_ns = session->config.loss.initial_rto_ns;
 }
 
 /* ---- The reason in words ---- */

@@ -9,27 +9,27 @@ void harp_session_agree(struct harp_session *session, const struct harp_paramete
 {
     const struct harp_session_config *config = &session->config;
     session->peer = *peer;
-    session->known = true;
-    session->paths_n = (uint16_t)harp_min(config->paths, peer->paths);
-    session->segment = (uint16_t)harp_min(config->segment, peer->segment);
-    session->segment -= session->segment % HARP_CHUNK_ALIGN;
-    for (uint32_t p = 0; p < session->paths_n; p++) {
+    session->agreed.known = true;
+    session->agreed.paths_n = (uint16_t)harp_min(config->paths, peer->paths);
+    session->agreed.segment = (uint16_t)harp_min(config->segment, peer->segment);
+    session->agreed.segment -= session->agreed.segment % HARP_CHUNK_ALIGN;
+    for (uint32_t p = 0; p < session->agreed.paths_n; p++) {
         struct harp_far_buffer *far = session->paths[p].sent.far;
-        harp_path_init(&session->paths[p], session->slots + p * config->packets, config->packets,
-                       config->first, peer->first, config->cc, &config->window);
+        harp_path_init(&session->paths[p], session->memory.slots + p * config->packets,
+                       config->packets, config->first, peer->first, config->cc, &config->window);
         harp_session_path_lands_in(session, p, far);
     }
     harp_session_paths_begin(session);
     uint16_t words = config->chunks / 64;
-    harp_outbox_init(&session->outbox, session->out_memory, config->messages, words, config->first,
-                     session->segment);
+    harp_outbox_init(&session->outbox, session->memory.outbox, config->messages, words,
+                     config->first, session->agreed.segment);
     if (peer->flags)
         harp_outbox_stream(&session->outbox, (uint32_t)harp_min(peer->frames, HARP_STREAM_MAX));
     harp_outbox_credit(&session->outbox, (uint64_t)config->first + peer->messages, config->first);
-    harp_inbox_init(&session->inbox, session->in_memory, config->messages, words, peer->first,
-                    session->segment);
-    session->granted_messages = (uint64_t)peer->first + session->own.messages;
-    session->granted_frames = (uint64_t)peer->first + config->stream_frames;
+    harp_inbox_init(&session->inbox, session->memory.inbox, config->messages, words, peer->first,
+                    session->agreed.segment);
+    session->credit.granted_messages = (uint64_t)peer->first + session->own.messages;
+    session->credit.granted_frames = (uint64_t)peer->first + config->stream_frames;
     if (config->stream_frames)
         harp_inbox_stream(&session->inbox, config->stream_frames);
 }
@@ -38,8 +38,9 @@ void harp_session_give_up_peer(struct harp_session *session)
 {
     bool open = session->state == HARP_OPEN;
     harp_session_end(session, open ? HARP_REASON_SILENT : HARP_REASON_NO_ANSWER, false);
-    session->answer = open; /* once: if the peer lives after all, it need not wait as long again */
-    session->answer_path = harp_session_pick_path(session, session->heard_path);
+    /* Once: if the peer lives after all, it need not wait as long again. */
+    session->handshake.answer = open;
+    session->handshake.answer_path = harp_session_pick_path(session, session->liveness.heard_path);
 }
 
 /* ACCEPT makes the connection for the connecting end. It shows at once, on every path, that it
@@ -49,14 +50,14 @@ static void take_accept_parameters(struct harp_session *session, const struct ha
 {
     harp_session_agree(session, peer);
     session->state = HARP_OPEN;
-    session->connected = true;
+    session->to_report.connected = true;
     harp_session_hears(session);
-    session->keep_at_ns =
+    session->liveness.keep_at_ns =
         session->now_ns + harp_session_spread_ns(session, harp_session_quiet_ns(session) / 2);
-    if (session->repeats == 1)
+    if (session->handshake.repeats == 1)
         harp_rtt_sample(&session->paths[0].rtt, session->now_ns,
-                        session->now_ns - session->first_sent_ns, 0);
-    for (uint32_t p = 0; p < session->paths_n; p++)
+                        session->now_ns - session->handshake.first_sent_ns, 0);
+    for (uint32_t p = 0; p < session->agreed.paths_n; p++)
         harp_session_path_heard(session, (uint8_t)p);
 }
 
@@ -64,7 +65,7 @@ static bool take_first(struct harp_session *session, const struct harp_header *h
                        const uint8_t *body)
 {
     struct harp_parameters first;
-    bool again = session->listening && session->state <= HARP_OPEN &&
+    bool again = session->handshake.listening && session->state <= HARP_OPEN &&
                  harp_parameters_decode(body, header->length, &first) == HARP_WIRE_OK &&
                  first.addresses_n >= session->own.addresses_n && /* ACCEPT is no longer */
                  first.connection == session->peer.connection &&
@@ -72,8 +73,8 @@ static bool take_first(struct harp_session *session, const struct harp_header *h
                  memcmp(first.nonce, session->peer.nonce, sizeof first.nonce) == 0;
     if (!again)
         return false;
-    session->answer = true;
-    session->answer_path = header->path;
+    session->handshake.answer = true;
+    session->handshake.answer_path = header->path;
     return true;
 }
 
@@ -84,16 +85,16 @@ static bool take_cookie(struct harp_session *session, const struct harp_header *
         memcmp(session->own.cookie, body, sizeof session->own.cookie) == 0)
         return false;
     memcpy(session->own.cookie, body, sizeof session->own.cookie);
-    session->first_path =
-        (uint8_t)(header->path % session->config.paths); /* good only from there */
-    session->repeat_at_ns = session->now_ns;
+    /* The cookie is good only from there. */
+    session->handshake.first_path = (uint8_t)(header->path % session->config.paths);
+    session->handshake.repeat_at_ns = session->now_ns;
     return true;
 }
 
 static bool take_versions(struct harp_session *session, const struct harp_header *header,
                           const uint8_t *body)
 {
-    if (harp_versions_decode(body, header->length, &session->versions) != HARP_WIRE_OK)
+    if (harp_versions_decode(body, header->length, &session->end.versions) != HARP_WIRE_OK)
         return false;
     harp_session_end(session, HARP_REASON_VERSION, true);
     return true;
@@ -133,22 +134,22 @@ enum harp_verdict harp_session_take_close(struct harp_session *session,
         session->counters.strangers++;
         return HARP_DROP;
     }
-    if (session->state == HARP_CLOSED && !session->by_peer)
+    if (session->state == HARP_CLOSED && !session->end.by_peer)
         return HARP_DROP;
     bool ours = session->state == HARP_CLOSING;
     if (session->state != HARP_CLOSED) {
         harp_session_end(session, notice.reason, true);
-        session->notice = notice;
+        session->end.notice = notice;
     }
-    session->answer = !ours;
-    session->answer_path = header->path;
+    session->handshake.answer = !ours;
+    session->handshake.answer_path = header->path;
     return HARP_TAKEN;
 }
 
 static void write_first(struct harp_session *session, struct harp_frame *frame)
 {
-    uint8_t path = session->first_path;
-    session->first_path = (uint8_t)((path + 1) % session->config.paths);
+    uint8_t path = session->handshake.first_path;
+    session->handshake.first_path = (uint8_t)((path + 1) % session->config.paths);
     *frame = (struct harp_frame){.path = path};
     frame->header = (struct harp_header){
         .version = HARP_VERSION,
@@ -156,58 +157,59 @@ static void write_first(struct harp_session *session, struct harp_frame *frame)
         .path = path,
         .connection = session->config.listener,
         .length = (uint16_t)harp_parameters_encode(&session->own, frame->body)};
-    if (session->repeats == 0)
-        session->first_sent_ns = session->now_ns;
+    if (session->handshake.repeats == 0)
+        session->handshake.first_sent_ns = session->now_ns;
 }
 
 static void write_close(struct harp_session *session, struct harp_frame *frame, uint8_t path)
 {
     harp_session_header(session, frame, HARP_CLOSE, path);
-    struct harp_close notice = session->notice;
-    bool silent = session->reason == HARP_REASON_SILENT && !session->by_peer;
-    notice.reason = silent ? HARP_REASON_UNHEARD : session->reason;
-    if (session->by_peer) /* its words are not ours */
+    struct harp_close notice = session->end.notice;
+    bool silent = session->end.reason == HARP_REASON_SILENT && !session->end.by_peer;
+    notice.reason = silent ? HARP_REASON_UNHEARD : session->end.reason;
+    if (session->end.by_peer) /* its words are not ours */
         notice.text_bytes = 0;
     frame->header.length = (uint16_t)harp_close_encode(&notice, frame->body);
 }
 
 uint8_t harp_session_close_path(const struct harp_session *session)
 {
-    return harp_session_pick_path(session, (uint8_t)(session->repeats % session->paths_n));
+    return harp_session_pick_path(session,
+                                  (uint8_t)(session->handshake.repeats % session->agreed.paths_n));
 }
 
 /* FIRST and CLOSE are repeated ever more rarely, but several times before either end gives up. */
 static void put_off(struct harp_session *session)
 {
-    session->repeats++;
-    session->repeat_at_ns = session->now_ns + session->repeat_wait_ns;
+    session->handshake.repeats++;
+    session->handshake.repeat_at_ns = session->now_ns + session->handshake.repeat_wait_ns;
     uint64_t most_ns = harp_min(MOST_WAIT_NS, session->config.dead_ns / 8);
-    session->repeat_wait_ns = harp_min(2 * session->repeat_wait_ns, most_ns);
+    session->handshake.repeat_wait_ns = harp_min(2 * session->handshake.repeat_wait_ns, most_ns);
 }
 
 static size_t write_answer(struct harp_session *session, struct harp_frame *frame)
 {
-    session->answer = false;
+    session->handshake.answer = false;
     if (session->state == HARP_CLOSED) {
-        write_close(session, frame, session->answer_path);
+        write_close(session, frame, session->handshake.answer_path);
         return 1;
     }
-    harp_session_header(session, frame, HARP_ACCEPT, session->answer_path);
+    harp_session_header(session, frame, HARP_ACCEPT, session->handshake.answer_path);
     frame->header.length = (uint16_t)harp_parameters_encode(&session->own, frame->body);
     return 1;
 }
 
 size_t harp_session_send_handshake(struct harp_session *session, struct harp_frame *frame)
 {
-    if (session->answer)
+    if (session->handshake.answer)
         return write_answer(session, frame);
     bool repeating = session->state == HARP_CONNECTING || session->state == HARP_CLOSING;
-    if (!repeating || session->now_ns < session->repeat_at_ns)
+    if (!repeating || session->now_ns < session->handshake.repeat_at_ns)
         return 0;
     if (session->state == HARP_CONNECTING) {
         write_first(session, frame);
-    } else if (session->repeats == CLOSE_TRIES) {
-        harp_session_end(session, session->reason, false);
+    } else if (session->handshake.repeats == CLOSE_TRIES) {
+        harp_session_end(session, session->end.reason, false);
         return 0;
     } else {
         write_close(session, frame, harp_session_close_path(session));

@@ -3,7 +3,7 @@
 
 static bool path_exists(const struct harp_session *session, uint8_t path)
 {
-    return session->known && path < session->paths_n;
+    return session->agreed.known && path < session->agreed.paths_n;
 }
 
 bool harp_session_path_info(const struct harp_session *session, uint8_t path,
@@ -84,7 +84,7 @@ void harp_session_path_moved(struct harp_session *session, uint8_t path)
         return;
     session->path_state[path].validating = true;
     session->path_state[path].validating_from = session->paths[path].sent.next;
-    session->paths[path].probe = HARP_PROBE_PLAIN;
+    session->paths[path].probe.due = HARP_PROBE_PLAIN;
     harp_session_wake(session, path);
     harp_session_paths_rate(session);
 }
@@ -96,7 +96,7 @@ void harp_session_path_rerouted(struct harp_session *session, uint8_t path)
     struct harp_path_state *path_state = &session->path_state[path];
     path_state->off_queue = false;
     path_state->flag_largest = session->paths[path].sent.next;
-    session->paths[path].probe = HARP_PROBE_PLAIN;
+    session->paths[path].probe.due = HARP_PROBE_PLAIN;
     harp_session_wake(session, path);
     harp_session_paths_rate(session);
 }
@@ -107,7 +107,7 @@ void harp_session_path_off_queue(struct harp_session *session, uint8_t path, boo
         session->path_state[path].arrives_off == off)
         return;
     session->path_state[path].arrives_off = off;
-    session->paths[path].ack_now = true;
+    session->paths[path].ack.now = true;
     harp_session_wake(session, path);
 }
 
@@ -129,9 +129,9 @@ bool harp_session_unreachable(struct harp_session *session, uint64_t now_ns, uin
     if (open)
         harp_session_wake(session, path);
     if (connecting)
-        session->repeat_at_ns = session->now_ns;
-    else if (session->paths[path].probe == HARP_PROBE_NONE)
-        session->paths[path].probe = HARP_PROBE_PLAIN;
+        session->handshake.repeat_at_ns = session->now_ns;
+    else if (session->paths[path].probe.due == HARP_PROBE_NONE)
+        session->paths[path].probe.due = HARP_PROBE_PLAIN;
     return true;
 }
 
@@ -139,16 +139,16 @@ bool harp_session_unreachable(struct harp_session *session, uint64_t now_ns, uin
  * sent again and again meanwhile. Data that is under way goes on. */
 static void pause_probes(struct harp_session *session)
 {
-    session->keep_at_ns =
+    session->liveness.keep_at_ns =
         session->now_ns + HARP_REFUSED_NS + harp_session_spread_ns(session, HARP_REFUSED_NS / 32);
     if (session->outbox.base != session->outbox.end)
         return;
-    for (uint32_t p = 0; p < session->paths_n; p++) {
+    for (uint32_t p = 0; p < session->agreed.paths_n; p++) {
         struct harp_path *path = &session->paths[p];
         harp_session_flush(session, path);
         harp_loss_news(&path->loss, false, session->now_ns);
         if (path->dead)
-            path->probe_at_ns = session->keep_at_ns;
+            path->probe.at_ns = session->liveness.keep_at_ns;
     }
 }
 
@@ -167,11 +167,11 @@ void harp_session_refused(struct harp_session *session, uint64_t now_ns, uint8_t
         return;
     if (session->state == HARP_CONNECTING) /* FIRST may get through on another path */
         (void)harp_session_unreachable(session, now_ns, path);
-    if (session->refused_ns <= harp_session_process_heard_ns(session)) {
-        session->refused_ns = session->now_ns;
+    if (session->liveness.refused_ns <= harp_session_process_heard_ns(session)) {
+        session->liveness.refused_ns = session->now_ns;
         if (session->state == HARP_OPEN)
             pause_probes(session);
     }
-    if (certain || session->now_ns - session->refused_ns >= HARP_REFUSED_NS)
+    if (certain || session->now_ns - session->liveness.refused_ns >= HARP_REFUSED_NS)
         harp_session_end(session, HARP_REASON_REFUSED, false);
 }

@@ -21,8 +21,8 @@ static uint32_t rank_path(const struct harp_path_state *path_state)
 uint8_t harp_session_pick_path(const struct harp_session *session, uint8_t wanted)
 {
     int second = -1;
-    for (uint32_t i = 0; i < session->paths_n; i++) {
-        uint8_t path = (uint8_t)((wanted + i) % session->paths_n);
+    for (uint32_t i = 0; i < session->agreed.paths_n; i++) {
+        uint8_t path = (uint8_t)((wanted + i) % session->agreed.paths_n);
         if (session->paths[path].dead || !session->path_state[path].heard)
             continue;
         if (!session->paths[path].no_data && session->paths[path].full_until_ns <= session->now_ns)
@@ -39,10 +39,10 @@ uint8_t harp_session_pick_path(const struct harp_session *session, uint8_t wante
 void harp_session_paths_rate(struct harp_session *session)
 {
     uint32_t best = 0;
-    for (uint32_t p = 0; p < session->paths_n; p++)
+    for (uint32_t p = 0; p < session->agreed.paths_n; p++)
         if (!session->paths[p].dead)
             best = (uint32_t)harp_max(best, rank_path(&session->path_state[p]));
-    for (uint32_t p = 0; p < session->paths_n; p++) {
+    for (uint32_t p = 0; p < session->agreed.paths_n; p++) {
         uint32_t rank = rank_path(&session->path_state[p]);
         session->paths[p].no_data = !rank || rank < best;
         session->paths[p].spare = session->path_state[p].pmtu.fragments > 1;
@@ -51,11 +51,11 @@ void harp_session_paths_rate(struct harp_session *session)
 
 void harp_session_paths_begin(struct harp_session *session)
 {
-    for (uint32_t p = 0; p < session->paths_n; p++) {
+    for (uint32_t p = 0; p < session->agreed.paths_n; p++) {
         session->path_state[p] =
             (struct harp_path_state){.flag_largest = (uint64_t)session->config.first - 1};
-        harp_pmtu_init(&session->path_state[p].pmtu, session->segment, session->config.base_bytes,
-                       session->config.least_bytes);
+        harp_pmtu_init(&session->path_state[p].pmtu, session->agreed.segment,
+                       session->config.pmtu.base_bytes, session->config.pmtu.least_bytes);
     }
     harp_session_paths_rate(session);
 }
@@ -72,7 +72,7 @@ void harp_session_path_try_size(struct harp_session *session, uint8_t path)
     path_state->size = HARP_SIZE_DUE;
     path_state->size_bytes = bytes;
     harp_session_wake(session, path);
-    session->paths[path].probe = HARP_PROBE_PLAIN; /* instead of a long one for the tail, too */
+    session->paths[path].probe.due = HARP_PROBE_PLAIN; /* instead of a long one for the tail, too */
 }
 
 void harp_session_path_heard(struct harp_session *session, uint8_t path)
@@ -98,7 +98,7 @@ bool harp_session_tries_size(const struct harp_session *session, const struct ha
 /* Whether no path carries data: they are dead, or not even frames of MIN_PLPMTU pass. */
 static bool no_path_carries_data(const struct harp_session *session)
 {
-    for (uint32_t p = 0; p < session->paths_n; p++)
+    for (uint32_t p = 0; p < session->agreed.paths_n; p++)
         if (session->path_state[p].heard && !session->paths[p].dead &&
             !harp_session_is_too_narrow(&session->path_state[p]))
             return false;
@@ -110,11 +110,11 @@ static bool no_path_carries_data(const struct harp_session *session)
 static void give_up_if_narrow_for_long(struct harp_session *session)
 {
     if (!no_path_carries_data(session)) {
-        session->narrow_ns = HARP_NEVER;
+        session->liveness.narrow_ns = HARP_NEVER;
         return;
     }
-    session->narrow_ns = harp_min(session->narrow_ns, session->now_ns);
-    if (session->now_ns - session->narrow_ns >= session->config.dead_ns)
+    session->liveness.narrow_ns = harp_min(session->liveness.narrow_ns, session->now_ns);
+    if (session->now_ns - session->liveness.narrow_ns >= session->config.dead_ns)
         harp_session_part(session, HARP_REASON_MTU);
 }
 
@@ -138,7 +138,7 @@ static void confirm_size(struct harp_session *session, uint8_t path, uint16_t by
         return;
     path_state->long_lost = 0;
     harp_pmtu_arrived(&path_state->pmtu, bytes, session->now_ns);
-    session->narrow_ns = HARP_NEVER;
+    session->liveness.narrow_ns = HARP_NEVER;
     follow_pmtu(session, path, &before);
 }
 

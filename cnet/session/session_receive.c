@@ -6,11 +6,11 @@
 /* Whether a frame is for this connection in its present life. */
 static bool is_for_connection(const struct harp_session *session, const struct harp_header *header)
 {
-    if (!session->known || header->connection != session->config.connection)
+    if (!session->agreed.known || header->connection != session->config.connection)
         return false;
     if (header->epoch != session->config.epoch)
         return false;
-    return header->path < session->paths_n;
+    return header->path < session->agreed.paths_n;
 }
 
 /* A frame under the connection's own keys: the listening end now knows that its ACCEPT arrived. */
@@ -19,13 +19,13 @@ static void confirm_connection(struct harp_session *session)
     if (session->state != HARP_ACCEPTING)
         return;
     session->state = HARP_OPEN;
-    session->connected = true;
+    session->to_report.connected = true;
     harp_session_hears(session);
-    session->keep_at_ns =
+    session->liveness.keep_at_ns =
         session->now_ns + harp_session_spread_ns(session, harp_session_quiet_ns(session) / 2);
-    if (session->answer_path < session->paths_n) {
-        session->heard_path = session->answer_path;
-        harp_session_path_heard(session, session->answer_path); /* FIRST came there */
+    if (session->handshake.answer_path < session->agreed.paths_n) {
+        session->liveness.heard_path = session->handshake.answer_path;
+        harp_session_path_heard(session, session->handshake.answer_path); /* FIRST came there */
     }
 }
 
@@ -33,10 +33,11 @@ static void count_arrival(struct harp_session *session, const struct harp_header
 {
     struct harp_path *path = &session->paths[header->path];
     harp_session_wake(session, header->path);
-    harp_path_arrived(path, harp_session_number(session, header), session->came_ns, session->now_ns,
-                      session->config.ack_every, session->config.loss.ack_delay_ns);
+    harp_path_arrived(path, harp_session_number(session, header), session->clock.came_ns,
+                      session->now_ns, session->config.ack.every,
+                      session->config.loss.ack_delay_ns);
     harp_session_hears(session);
-    session->heard_path = header->path;
+    session->liveness.heard_path = header->path;
 }
 
 uint8_t *harp_session_where(const struct harp_session *session, const struct harp_header *header)
@@ -54,7 +55,7 @@ uint8_t *harp_session_where(const struct harp_session *session, const struct har
 static enum harp_verdict take_probe(struct harp_session *session, const struct harp_header *header)
 {
     count_arrival(session, header);
-    session->paths[header->path].ack_now = true;
+    session->paths[header->path].ack.now = true;
     return HARP_TAKEN;
 }
 
@@ -62,9 +63,9 @@ static enum harp_verdict place_into(struct harp_session *session, const struct h
                                     const struct harp_header *chunk, enum harp_fit fit,
                                     struct harp_place *place)
 {
-    session->placing = true;
-    session->placing_fit = fit;
-    session->placing_header = *chunk;
+    session->placing.pending = true;
+    session->placing.fit = fit;
+    session->placing.header = *chunk;
     *place = (struct harp_place){.offset = header->offset, .entry = -1, .eager = -1};
     if (fit == HARP_FIT_STREAM) {
         place->streamed = true;
@@ -90,13 +91,13 @@ static bool add_to_entry(struct harp_session *session, const struct harp_header 
                          const struct harp_header *chunk, int entry)
 {
     uint8_t fragments = header->flags ? header->flags : 1;
-    uint32_t step = harp_fragment_bytes(session->segment, fragments);
+    uint32_t step = harp_fragment_bytes(session->agreed.segment, fragments);
     uint64_t all = UINT64_MAX >> (63 - (chunk->length - 1u) / step);
     uint64_t come = session->reassembly.entries[entry].come;
-    session->placing_entry = entry;
-    session->placing_come = come | UINT64_C(1) << (header->offset - chunk->offset) / step;
-    session->placing_completes = session->placing_come == all;
-    return session->placing_come != come;
+    session->placing.entry = entry;
+    session->placing.come = come | UINT64_C(1) << (header->offset - chunk->offset) / step;
+    session->placing.completes = session->placing.come == all;
+    return session->placing.come != come;
 }
 
 /* A fragment, or a chunk in one frame while fragments of some have come. */
@@ -106,7 +107,7 @@ static enum harp_verdict place_in_entry(struct harp_session *session,
                                         struct harp_place *place)
 {
     struct harp_reassembly *table = &session->reassembly;
-    uint32_t number = chunk->offset / session->segment;
+    uint32_t number = chunk->offset / session->agreed.segment;
     int entry = harp_reassembly_find(table, header->message, number);
     bool contradicts = entry >= 0 && table->entries[entry].size != header->size;
     if (contradicts || (fit == HARP_FIT_STREAM && !has_frame(session, entry))) {
@@ -123,7 +124,7 @@ static enum harp_verdict place_in_entry(struct harp_session *session,
     place_into(session, header, chunk, fit, place);
     place->entry = entry;
     place->within = header->offset - chunk->offset;
-    place->completes = session->placing_completes;
+    place->completes = session->placing.completes;
     place->chunk_bytes = chunk->length;
     return HARP_PLACE;
 }
@@ -135,14 +136,14 @@ static enum harp_verdict take_data(struct harp_session *session, const struct ha
     const struct harp_header *chunk = header;
     enum harp_fit fit = HARP_FIT_BROKEN;
     if (header->flags)
-        chunk = harp_fragment_chunk(header, session->segment, &whole) ? &whole : NULL;
+        chunk = harp_fragment_chunk(header, session->agreed.segment, &whole) ? &whole : NULL;
     if (chunk)
         fit = harp_inbox_fit(&session->inbox, chunk);
     switch (fit) {
     case HARP_FIT_BUFFER:
     case HARP_FIT_STREAM:
     case HARP_FIT_EAGER:
-        session->placing_entry = -1;
+        session->placing.entry = -1;
         if (header->flags || session->reassembly.busy)
             return place_in_entry(session, header, chunk, fit, place);
         return place_into(session, header, chunk, fit, place);
@@ -173,7 +174,7 @@ static enum harp_verdict take_numbered(struct harp_session *session,
         return HARP_DROP;
     }
     path->marked += marked && !header->flags;
-    session->placing_marked = marked && header->flags; /* a packet counts once */
+    session->placing.marked = marked && header->flags; /* a packet counts once */
     return header->type == HARP_PROBE ? take_probe(session, header)
                                       : take_data(session, header, place);
 }
@@ -183,7 +184,7 @@ enum harp_verdict harp_session_receive(struct harp_session *session, uint64_t no
                                        const uint8_t *body, bool marked, struct harp_place *place)
 {
     harp_session_clock(session, now_ns);
-    session->came_ns = session->now_ns - harp_min(waited_ns, session->now_ns);
+    session->clock.came_ns = session->now_ns - harp_min(waited_ns, session->now_ns);
     if (header->type <= HARP_ACCEPT || header->type == HARP_VERSION_NOTICE)
         return harp_session_take_handshake(session, header, body);
     if (!is_for_connection(session, header)) {
@@ -208,42 +209,42 @@ enum harp_verdict harp_session_receive(struct harp_session *session, uint64_t no
 /* The frame adds to what has come of its chunk. Whether that is whole now. */
 static bool complete_entry(struct harp_session *session)
 {
-    struct harp_reassembly_entry *entry = &session->reassembly.entries[session->placing_entry];
-    entry->come = session->placing_come;
-    entry->marked |= session->placing_marked;
-    if (!session->placing_completes)
+    struct harp_reassembly_entry *entry = &session->reassembly.entries[session->placing.entry];
+    entry->come = session->placing.come;
+    entry->marked |= session->placing.marked;
+    if (!session->placing.completes)
         return false;
-    session->paths[session->placing_header.path].marked += entry->marked;
-    harp_reassembly_end(&session->reassembly, session->placing_entry);
+    session->paths[session->placing.header.path].marked += entry->marked;
+    harp_reassembly_end(&session->reassembly, session->placing.entry);
     return true;
 }
 
 void harp_session_placed(struct harp_session *session, bool holds)
 {
-    assert(session->placing);
-    session->placing = false;
-    const struct harp_header *header = &session->placing_header;
+    assert(session->placing.pending);
+    session->placing.pending = false;
+    const struct harp_header *header = &session->placing.header;
     if (!holds) {
         session->counters.bad_payloads++;
         session->path_state[header->path].bad_payloads++;
         return;
     }
-    if (session->placing_entry >= 0 && !complete_entry(session))
+    if (session->placing.entry >= 0 && !complete_entry(session))
         return;
     session->counters.placed++;
     session->placed_ns = session->now_ns;
     count_arrival(session, header);
     struct harp_path *path = &session->paths[header->path];
-    if (!harp_inbox_placed(&session->inbox, header, session->placing_fit))
+    if (!harp_inbox_placed(&session->inbox, header, session->placing.fit))
         return;
-    session->patient =
-        session->config.patient_bytes && header->size <= session->config.patient_bytes;
+    session->ack.patient =
+        session->config.ack.patient_bytes && header->size <= session->config.ack.patient_bytes;
     uint64_t soon_ns =
-        session->patient ? session->config.ack_patient_ns : session->config.ack_soon_ns;
-    uint64_t latest_ns = session->config.ack_after_last ? path->ack_latest_ns : path->ack_at_ns;
-    path->ack_at_ns = harp_min(latest_ns, session->now_ns + soon_ns);
-    if (session->goes_quiet && !harp_before(session->inbox.complete, session->inbox.posted)) {
-        path->ack_now = true;
-        session->at_once_ns = session->now_ns;
+        session->ack.patient ? session->config.ack.patient_ns : session->config.ack.soon_ns;
+    uint64_t latest_ns = session->config.ack.after_last ? path->ack.latest_ns : path->ack.at_ns;
+    path->ack.at_ns = harp_min(latest_ns, session->now_ns + soon_ns);
+    if (session->ack.goes_quiet && !harp_before(session->inbox.complete, session->inbox.posted)) {
+        path->ack.now = true;
+        session->ack.at_once_ns = session->now_ns;
     }
 }

@@ -46,7 +46,7 @@ static void write_data(const struct harp_session *session, struct harp_frame *fr
  * of no use. */
 static size_t write_fragment(struct harp_session *session, struct harp_frame *frame, uint16_t step)
 {
-    const struct harp_cut *cut = &session->cut;
+    const struct harp_cut *cut = &session->sending.cut;
     uint64_t packet = cut->packet + cut->next;
     const struct harp_sent *sent = harp_sent_at(&session->paths[cut->path].sent, packet);
     struct harp_pick pick;
@@ -66,10 +66,10 @@ static size_t write_fragment(struct harp_session *session, struct harp_frame *fr
 /* Fragments of the packets that are being cut, as many as there is room for. */
 static size_t send_fragments(struct harp_session *session, struct harp_frame *frames, size_t room)
 {
-    struct harp_cut *cut = &session->cut;
+    struct harp_cut *cut = &session->sending.cut;
     size_t n = 0;
     while (cut->packets_n && n < room) {
-        uint16_t step = harp_fragment_bytes(session->segment, cut->fragments);
+        uint16_t step = harp_fragment_bytes(session->agreed.segment, cut->fragments);
         n += write_fragment(session, &frames[n], step);
         if (++cut->next < cut->packets_n)
             continue;
@@ -84,7 +84,7 @@ static size_t send_fragments(struct harp_session *session, struct harp_frame *fr
 static void cut_packet(struct harp_session *session, uint8_t path, const struct harp_pick *pick,
                        uint64_t packet)
 {
-    struct harp_cut *cut = &session->cut;
+    struct harp_cut *cut = &session->sending.cut;
     if (!cut->packets_n)
         *cut = (struct harp_cut){.packet = packet,
                                  .length = pick->length,
@@ -98,8 +98,8 @@ static void cut_packet(struct harp_session *session, uint8_t path, const struct 
  * are not whole, all paths together. */
 static bool has_cut_enough(const struct harp_session *session)
 {
-    uint32_t packets_n = session->cut.packets_n;
-    return packets_n && packets_n * session->paths_n >= HARP_REASSEMBLIES / 2;
+    uint32_t packets_n = session->sending.cut.packets_n;
+    return packets_n && packets_n * session->agreed.paths_n >= HARP_REASSEMBLIES / 2;
 }
 
 /* A packet with a chunk: it is written in one frame, or waits to be cut. Returns how many frames it
@@ -108,9 +108,9 @@ static uint32_t send_chunk(struct harp_session *session, struct harp_frame *fram
                            const struct harp_pick *pick)
 {
     uint8_t fragments = session->path_state[path].pmtu.fragments;
-    uint16_t step = session->segment;
+    uint16_t step = session->agreed.segment;
     if (fragments > 1)
-        step = harp_fragment_bytes(session->segment, fragments);
+        step = harp_fragment_bytes(session->agreed.segment, fragments);
     uint32_t frames_n = pick->length > step ? (pick->length - 1u) / step + 1 : 1;
     struct harp_sent *sent =
         number_packet(session, path, frames_n * HARP_HEADER_BYTES + pick->length,
@@ -170,16 +170,16 @@ static size_t send_probes(struct harp_session *session, struct harp_frame *frame
         n += send_size_probe(session, &frames[n], p);
         if (n == room)
             break;
-        if (path->probe == HARP_PROBE_NONE || !harp_sent_has_room(&path->sent))
+        if (path->probe.due == HARP_PROBE_NONE || !harp_sent_has_room(&path->sent))
             continue;
         bool confirming = session->path_state[p].pmtu.state == HARP_PMTU_CONFIRMING;
-        if (path->probe == HARP_PROBE_TAIL && !confirming && find_tail(session, path, &pick)) {
+        if (path->probe.due == HARP_PROBE_TAIL && !confirming && find_tail(session, path, &pick)) {
             bool whole = send_chunk(session, &frames[n], p, &pick) == 1;
             n += whole ? 1 : send_fragments(session, frames + n, room - n);
         } else {
             write_probe(session, &frames[n++], p, 0);
         }
-        path->probe = HARP_PROBE_NONE;
+        path->probe.due = HARP_PROBE_NONE;
     }
     return n;
 }
@@ -193,7 +193,7 @@ static size_t send_burst(struct harp_session *session, uint8_t number_of_path,
     struct harp_pick pick;
     size_t n = 0, most = harp_min(room, BURST);
     uint64_t bytes = 0, most_bytes = window_bytes / 4;
-    if (!path->cc.ops->follows_path && session->paths_n > 1)
+    if (!path->cc.ops->follows_path && session->agreed.paths_n > 1)
         most_bytes = harp_min(most_bytes, HELD_BURST_BYTES);
     uint16_t length = 0;
     while (n < most && !has_cut_enough(session) && harp_outbox_pick(&session->outbox, &pick)) {
@@ -206,7 +206,7 @@ static size_t send_burst(struct harp_session *session, uint8_t number_of_path,
         n += send_chunk(session, &frames[n], number_of_path, &pick);
         bytes += frame_bytes;
     }
-    if (session->cut.packets_n)
+    if (session->sending.cut.packets_n)
         n = send_fragments(session, frames, room);
     if (!path->cc.ops->follows_path)
         return n; /* such a window over the round trip is no rate to pace by */
@@ -220,16 +220,16 @@ static size_t send_data(struct harp_session *session, struct harp_frame *frames,
 {
     size_t n = 0;
     struct harp_pick pick;
-    session->pacer_at_ns = HARP_NEVER;
+    session->sending.pacer_at_ns = HARP_NEVER;
     while (n < room && harp_outbox_pick(&session->outbox, &pick)) {
-        int path = harp_path_choose(session->paths, session->paths_n,
+        int path = harp_path_choose(session->paths, session->agreed.paths_n,
                                     HARP_HEADER_BYTES + (uint32_t)pick.length, session->now_ns,
-                                    &session->random, &session->pacer_at_ns);
+                                    &session->sending.random, &session->sending.pacer_at_ns);
         if (path < 0)
             return n;
         n += send_burst(session, (uint8_t)path, frames + n, room - n);
     }
-    session->pacer_at_ns = HARP_NEVER;
+    session->sending.pacer_at_ns = HARP_NEVER;
     return n;
 }
 
@@ -237,7 +237,7 @@ size_t harp_session_send(struct harp_session *session, uint64_t now_ns, struct h
                          size_t room)
 {
     harp_session_clock(session, now_ns);
-    session->asked_ns = HARP_NEVER;
+    session->clock.asked_ns = HARP_NEVER;
     harp_session_timers(session);
     if (room == 0)
         return 0;

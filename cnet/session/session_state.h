@@ -81,74 +81,105 @@ struct harp_cut {
     uint8_t fragments;
 };
 
+/* All of it is written by the one thread that drives the session (session.h). */
 struct harp_session {
     struct harp_session_config config;
     struct harp_parameters own;
     struct harp_parameters peer;
     struct harp_session_counters counters;
     enum harp_state state;
-    bool listening;
-    bool known;     /* the peer's parameters are */
-    bool connected; /* CONNECTED is to be reported */
-    bool ended;     /* CLOSED is to be reported */
-    bool by_peer;
-    uint32_t reason;
-    struct harp_close notice;      /* ours, then the peer's */
-    struct harp_versions versions; /* the peer's, if that is why it ended */
-    uint16_t segment;              /* agreed */
-    uint16_t paths_n;              /* agreed */
+    /* Events that harp_session_poll has yet to report. */
+    struct {
+        bool connected, closed;
+    } to_report;
+    /* What both ends agreed on; the handshake writes it, once. */
+    struct {
+        bool known; /* the peer's parameters are */
+        uint16_t segment;
+        uint16_t paths_n;
+    } agreed;
     uint64_t now_ns;
-    uint64_t came_ns;               /* when the frame that is taken in came to this host */
-    uint64_t asked_ns;              /* the last deadline that we gave; HARP_NEVER if none */
-    uint64_t lapse_ns;              /* how far now_ns is behind the caller's clock */
-    uint64_t heard_ns;              /* when the peer last showed that it lives */
-    struct harp_liveness *liveness; /* shared with others to the same process; or NULL */
-    struct harp_far_buffer far;     /* where paths lead that share no other session's */
-    uint64_t narrow_ns;  /* since when not even MIN_PLPMTU passes; HARP_NEVER if it does */
-    uint64_t refused_ns; /* when its port was refused for the first time since then */
-    uint64_t broken_ns;  /* since when all paths are broken by the other end; HARP_NEVER: not */
-    uint64_t placed_ns;  /* when payload last counted */
-    uint64_t random;
-    /* handshake and end */
-    bool answer; /* ACCEPT or CLOSE answers a frame that came on answer_path */
-    uint8_t answer_path;
-    uint64_t repeat_at_ns; /* when FIRST or CLOSE goes out (again) */
-    uint64_t repeat_wait_ns;
-    uint64_t began_ns; /* CONNECTING, ACCEPTING, CLOSING: since when */
-    uint32_t repeats;
-    uint64_t first_sent_ns;
-    uint8_t first_path; /* on which FIRST goes next */
-    /* messages and credit */
+    /* Times beside now_ns; harp_session_clock excuses pauses by them. */
+    struct {
+        uint64_t came_ns;  /* when the frame that is taken in came to this host */
+        uint64_t asked_ns; /* the last deadline that we gave; HARP_NEVER if none */
+        uint64_t lapse_ns; /* how far now_ns is behind the caller's clock */
+    } clock;
+    /* Whether the peer lives: signs of life, refusals and the timers write it. */
+    struct {
+        uint64_t heard_ns;            /* when the peer last showed that it lives */
+        uint64_t keep_at_ns;          /* when to show and ask for a sign of life */
+        struct harp_liveness *shared; /* with others to the same process; or NULL */
+        uint64_t narrow_ns;  /* since when not even MIN_PLPMTU passes; HARP_NEVER if it does */
+        uint64_t refused_ns; /* when its port was refused for the first time since it was heard */
+        uint64_t broken_ns;  /* since when all paths are broken by the other end; HARP_NEVER: not */
+        uint8_t heard_path;  /* where the last frame came */
+    } liveness;
+    /* FIRST, ACCEPT and CLOSE: which goes out, where and when. */
+    struct {
+        bool listening; /* this is the listening end */
+        bool answer;    /* ACCEPT or CLOSE answers a frame that came on answer_path */
+        uint8_t answer_path;
+        uint8_t first_path; /* on which FIRST goes next */
+        uint32_t repeats;
+        uint64_t repeat_at_ns; /* when FIRST or CLOSE goes out (again) */
+        uint64_t repeat_wait_ns;
+        uint64_t began_ns; /* CONNECTING, ACCEPTING, CLOSING: since when */
+        uint64_t first_sent_ns;
+    } handshake;
+    /* How and why it ends: closing, errors and the peer's CLOSE write it. */
+    struct {
+        bool by_peer;
+        uint32_t reason;
+        struct harp_close notice;      /* ours, then the peer's */
+        struct harp_versions versions; /* the peer's, if that is why */
+    } end;
+    struct harp_far_buffer far; /* where paths lead that share no other session's */
     struct harp_outbox outbox;
     struct harp_inbox inbox;
     struct harp_reassembly reassembly;
-    struct harp_cut cut;
-    bool patient;              /* nobody waits for the ACK of the last message (patient_bytes) */
-    bool credit_news;          /* the peer does not know of all credit, but of this: */
-    uint64_t granted_messages; /* in 64 bits, as ACK has them */
-    uint64_t granted_frames;
-    bool goes_quiet;     /* who drives stops when all it waits for is there: no ACK waits then */
-    uint64_t at_once_ns; /* when an ACK last went at once for that */
-    uint8_t heard_path;  /* where the last frame came */
-    uint64_t window_probe_at_ns; /* without credit: when to ask by PROBE */
-    uint64_t window_probe_wait_ns;
-    uint64_t starved_at_ns; /* when messages were last seen to wait for credit; HARP_NEVER: they do
-                               not */
-    uint64_t keep_at_ns;    /* when to show and ask for a sign of life */
-    uint64_t pacer_at_ns;   /* data waits for this, and for nothing else */
-    /* the frame between harp_session_receive and harp_session_placed */
-    bool placing;
-    enum harp_fit placing_fit;
-    struct harp_header placing_header; /* of the chunk, even if it came in fragments */
-    int placing_entry;                 /* of the reassembly; -1: the chunk came whole */
-    uint64_t placing_come;             /* what this frame adds to the entry, */
-    bool placing_marked;               /* whether it came with a congestion mark, */
-    bool placing_completes;            /* and whether the chunk is whole then */
-    uint64_t ack_steps; /* words of maps and slots of packets that ACKs made us look at */
+    /* Which data goes next, on which path, and when; session_send.c writes it. */
+    struct {
+        struct harp_cut cut;
+        uint64_t random;      /* state of the choice among paths */
+        uint64_t pacer_at_ns; /* data waits for this, and for nothing else */
+    } sending;
+    /* Credit that our ACKs grant, and how long we wait for the peer's. */
+    struct {
+        bool news;                 /* the peer does not know of all credit, but of this: */
+        uint64_t granted_messages; /* in 64 bits, as ACK has them */
+        uint64_t granted_frames;
+        uint64_t probe_at_ns; /* without credit: when to ask by PROBE */
+        uint64_t probe_wait_ns;
+        uint64_t starved_at_ns; /* when messages were last seen to wait for credit; HARP_NEVER: they
+                                   do not */
+    } credit;
+    /* How soon ACKs leave: placed payload and ACKs that leave write it. */
+    struct {
+        bool patient;        /* nobody waits for the ACK of the last message (patient_bytes) */
+        bool goes_quiet;     /* the application stops driving when all it waits for is there: no ACK
+                                waits then */
+        uint64_t at_once_ns; /* when an ACK last went at once for that */
+        uint64_t steps;      /* words of maps and slots of packets that ACKs made us look at */
+    } ack;
+    /* The frame between harp_session_receive, which writes it, and harp_session_placed. */
+    struct {
+        bool pending;   /* there is one */
+        bool marked;    /* it came with a congestion mark */
+        bool completes; /* the chunk is whole with it */
+        enum harp_fit fit;
+        int entry;                 /* of the reassembly; -1: the chunk came whole */
+        uint64_t come;             /* what of the chunk has come with it, as the entry has it */
+        struct harp_header header; /* of the chunk, even if it came in fragments */
+    } placing;
+    uint64_t placed_ns; /* when payload last counted */
     uint64_t awake;     /* a bit for each path that has anything to wait for or to send */
     struct harp_path_state *path_state;
-    void *out_memory, *in_memory; /* of outbox and inbox */
-    struct harp_sent *slots;
+    /* Where its other parts lie behind it; written when it is created. */
+    struct {
+        void *outbox, *inbox;
+        struct harp_sent *slots;
+    } memory;
     struct harp_path paths[];
 };
 

@@ -13,15 +13,15 @@ static void path_dies(struct harp_session *session, struct harp_path *path)
     path->cc.ops->on_timeout(&path->cc, session->now_ns);
     path->dead = true;
     harp_session_paths_rate(session);
-    path->probe_wait_ns = harp_loss_rto_ns(&path->rtt, &session->config.loss);
-    path->probe_at_ns = session->now_ns;
+    path->probe.wait_ns = harp_loss_rto_ns(&path->rtt, &session->config.loss);
+    path->probe.at_ns = session->now_ns;
     session->counters.paths_died++;
     session->path_state[path - session->paths].died++;
 }
 
 static bool all_dead(const struct harp_session *session)
 {
-    for (uint32_t p = 0; p < session->paths_n; p++)
+    for (uint32_t p = 0; p < session->agreed.paths_n; p++)
         if (session->path_state[p].heard && !session->paths[p].dead)
             return false;
     return true;
@@ -31,23 +31,23 @@ void harp_session_path_broken(struct harp_session *session, uint64_t now_ns, uin
                               bool closed)
 {
     harp_session_clock(session, now_ns);
-    if (session->state != HARP_OPEN || path >= session->paths_n)
+    if (session->state != HARP_OPEN || path >= session->agreed.paths_n)
         return;
     if (!session->paths[path].dead)
         path_dies(session, &session->paths[path]);
     harp_session_wake(session, path);
-    if (closed && session->listening && all_dead(session))
-        session->broken_ns = harp_min(session->broken_ns, session->now_ns);
+    if (closed && session->handshake.listening && all_dead(session))
+        session->liveness.broken_ns = harp_min(session->liveness.broken_ns, session->now_ns);
 }
 
 static void probe_dead(struct harp_session *session, struct harp_path *path)
 {
-    if (session->now_ns < path->probe_at_ns)
+    if (session->now_ns < path->probe.at_ns)
         return;
     harp_session_flush(session, path);
-    path->probe = HARP_PROBE_PLAIN;
-    path->probe_at_ns = session->now_ns + path->probe_wait_ns;
-    path->probe_wait_ns = harp_min(2 * path->probe_wait_ns, session->config.probe_most_ns);
+    path->probe.due = HARP_PROBE_PLAIN;
+    path->probe.at_ns = session->now_ns + path->probe.wait_ns;
+    path->probe.wait_ns = harp_min(2 * path->probe.wait_ns, session->config.probe_most_ns);
 }
 
 static void path_times_out(struct harp_session *session, struct harp_path *path)
@@ -61,7 +61,7 @@ static enum harp_alarm next_alarm(const struct harp_session *session, const stru
                                   uint64_t *at_ns)
 {
     return harp_loss_alarm(&path->loss, &path->sent, &path->rtt, &session->config.loss,
-                           session->heard_ns, at_ns);
+                           session->liveness.heard_ns, at_ns);
 }
 
 /* Ask for news by the youngest chunk once more: where a path has become narrow an empty PROBE would
@@ -71,15 +71,17 @@ static enum harp_alarm next_alarm(const struct harp_session *session, const stru
 static void ask_for_news(struct harp_session *session, struct harp_path *path)
 {
     uint8_t number = (uint8_t)(path - session->paths);
-    uint8_t next = harp_session_pick_path(session, (uint8_t)((number + 1) % session->paths_n));
+    uint8_t next =
+        harp_session_pick_path(session, (uint8_t)((number + 1) % session->agreed.paths_n));
     struct harp_path *other = &session->paths[next];
     const struct harp_far_buffer *far = path->sent.far;
-    bool fits = !far || harp_far_buffer_has_room(far, path->sent.bytes_in_flight,
-                                                 HARP_HEADER_BYTES + (uint32_t)session->segment);
-    path->probe = fits ? HARP_PROBE_TAIL : HARP_PROBE_PLAIN;
-    if (other->dead || other->sent.in_flight || other->probe != HARP_PROBE_NONE)
+    bool fits =
+        !far || harp_far_buffer_has_room(far, path->sent.bytes_in_flight,
+                                         HARP_HEADER_BYTES + (uint32_t)session->agreed.segment);
+    path->probe.due = fits ? HARP_PROBE_TAIL : HARP_PROBE_PLAIN;
+    if (other->dead || other->sent.in_flight || other->probe.due != HARP_PROBE_NONE)
         return;
-    other->probe = HARP_PROBE_PLAIN;
+    other->probe.due = HARP_PROBE_PLAIN;
     harp_session_wake(session, next);
 }
 
@@ -110,19 +112,19 @@ static void see_to_path(struct harp_session *session, struct harp_path *path)
 
 static void probe_somewhere(struct harp_session *session)
 {
-    uint8_t number = harp_session_pick_path(session, session->heard_path);
+    uint8_t number = harp_session_pick_path(session, session->liveness.heard_path);
     struct harp_path *path = &session->paths[number];
     harp_session_wake(session, number);
-    if (path->probe == HARP_PROBE_NONE)
-        path->probe = HARP_PROBE_PLAIN;
+    if (path->probe.due == HARP_PROBE_NONE)
+        path->probe.due = HARP_PROBE_PLAIN;
 }
 
 /* How long messages have waited for credit and for nothing else, as Linux's tcpi_rwnd_limited. */
 static void count_starved_time(struct harp_session *session, bool starved)
 {
-    if (session->starved_at_ns != HARP_NEVER)
-        session->counters.starved_ns += session->now_ns - session->starved_at_ns;
-    session->starved_at_ns = starved ? session->now_ns : HARP_NEVER;
+    if (session->credit.starved_at_ns != HARP_NEVER)
+        session->counters.starved_ns += session->now_ns - session->credit.starved_at_ns;
+    session->credit.starved_at_ns = starved ? session->now_ns : HARP_NEVER;
 }
 
 /* News of credit may have been lost, and nothing repeats it. So a sender that waits for credit asks
@@ -132,20 +134,20 @@ static void probe_for_credit(struct harp_session *session)
     bool starved = harp_outbox_starved(&session->outbox);
     count_starved_time(session, starved);
     if (!starved) {
-        session->window_probe_at_ns = HARP_NEVER;
+        session->credit.probe_at_ns = HARP_NEVER;
         return;
     }
-    if (session->window_probe_at_ns == HARP_NEVER) {
-        session->window_probe_wait_ns =
-            harp_loss_rto_ns(&session->paths[session->heard_path].rtt, &session->config.loss);
-    } else if (session->now_ns < session->window_probe_at_ns) {
+    if (session->credit.probe_at_ns == HARP_NEVER) {
+        session->credit.probe_wait_ns = harp_loss_rto_ns(
+            &session->paths[session->liveness.heard_path].rtt, &session->config.loss);
+    } else if (session->now_ns < session->credit.probe_at_ns) {
         return;
     } else {
         probe_somewhere(session);
-        session->window_probe_wait_ns =
-            harp_min(2 * session->window_probe_wait_ns, session->config.probe_most_ns);
+        session->credit.probe_wait_ns =
+            harp_min(2 * session->credit.probe_wait_ns, session->config.probe_most_ns);
     }
-    session->window_probe_at_ns = session->now_ns + session->window_probe_wait_ns;
+    session->credit.probe_at_ns = session->now_ns + session->credit.probe_wait_ns;
 }
 
 /* Whether others who share the peer's liveness make it needless to ask: they have heard it, or have
@@ -153,14 +155,14 @@ static void probe_for_credit(struct harp_session *session)
 static bool others_keep_alive(struct harp_session *session, uint64_t quiet_ns)
 {
     uint64_t own_ns = harp_session_patience_ns(session);
-    if (!session->liveness || session->now_ns - session->heard_ns >= own_ns)
+    if (!session->liveness.shared || session->now_ns - session->liveness.heard_ns >= own_ns)
         return false;
     uint64_t heard_ns = harp_session_process_heard_ns(session);
-    uint64_t asked_ns = harp_session_own_ns(session, session->liveness->asked_ns);
+    uint64_t asked_ns = harp_session_own_ns(session, session->liveness.shared->asked_ns);
     if (session->now_ns - heard_ns < quiet_ns / 2)
-        session->keep_at_ns = heard_ns + harp_session_spread_ns(session, quiet_ns / 2);
+        session->liveness.keep_at_ns = heard_ns + harp_session_spread_ns(session, quiet_ns / 2);
     else if (session->now_ns - asked_ns < quiet_ns / 4)
-        session->keep_at_ns = asked_ns + harp_session_spread_ns(session, quiet_ns / 4);
+        session->liveness.keep_at_ns = asked_ns + harp_session_spread_ns(session, quiet_ns / 4);
     else
         return false;
     return true;
@@ -171,19 +173,20 @@ static bool others_keep_alive(struct harp_session *session, uint64_t quiet_ns)
 static void keep_alive(struct harp_session *session)
 {
     uint64_t quiet_ns = harp_session_quiet_ns(session);
-    bool refused = session->refused_ns > harp_session_process_heard_ns(session);
-    if (session->now_ns < session->keep_at_ns)
+    bool refused = session->liveness.refused_ns > harp_session_process_heard_ns(session);
+    if (session->now_ns < session->liveness.keep_at_ns)
         return;
-    if (!refused && session->now_ns - session->heard_ns < quiet_ns / 2) {
-        session->keep_at_ns = session->heard_ns + harp_session_spread_ns(session, quiet_ns / 2);
+    if (!refused && session->now_ns - session->liveness.heard_ns < quiet_ns / 2) {
+        session->liveness.keep_at_ns =
+            session->liveness.heard_ns + harp_session_spread_ns(session, quiet_ns / 2);
         return;
     }
     if (others_keep_alive(session, quiet_ns))
         return;
     probe_somewhere(session);
-    if (session->liveness)
-        session->liveness->asked_ns = session->now_ns + session->lapse_ns;
-    session->keep_at_ns =
+    if (session->liveness.shared)
+        session->liveness.shared->asked_ns = session->now_ns + session->clock.lapse_ns;
+    session->liveness.keep_at_ns =
         session->now_ns +
         harp_min(quiet_ns / 2, refused ? session->config.probe_most_ns : quiet_ns);
 }
@@ -191,12 +194,14 @@ static void keep_alive(struct harp_session *session)
 /* Nobody has come back for what is all broken. */
 static uint64_t left_at_ns(const struct harp_session *session)
 {
-    return session->broken_ns == HARP_NEVER ? HARP_NEVER : session->broken_ns + HARP_BROKEN_NS;
+    return session->liveness.broken_ns == HARP_NEVER ? HARP_NEVER
+                                                     : session->liveness.broken_ns + HARP_BROKEN_NS;
 }
 
 static uint64_t gone_at_ns(const struct harp_session *session)
 {
-    uint64_t since_ns = session->state == HARP_OPEN ? session->heard_ns : session->began_ns;
+    uint64_t since_ns =
+        session->state == HARP_OPEN ? session->liveness.heard_ns : session->handshake.began_ns;
     return since_ns + session->config.dead_ns;
 }
 
@@ -226,22 +231,22 @@ void harp_session_timers(struct harp_session *session)
 static uint64_t path_deadline_ns(struct harp_session *session, uint8_t number)
 {
     struct harp_path *path = &session->paths[number];
-    uint64_t at_ns = path->probe_at_ns;
+    uint64_t at_ns = path->probe.at_ns;
     if (!path->dead)
         next_alarm(session, path, &at_ns);
-    if (path->ack_now)
+    if (path->ack.now)
         return session->now_ns;
-    if (path->probe != HARP_PROBE_NONE && harp_sent_has_room(&path->sent))
+    if (path->probe.due != HARP_PROBE_NONE && harp_sent_has_room(&path->sent))
         return session->now_ns;
     at_ns = harp_min(at_ns, harp_session_path_due_ns(session, number));
-    return harp_min(at_ns, path->ack_at_ns);
+    return harp_min(at_ns, path->ack.at_ns);
 }
 
 static uint64_t open_deadline_ns(struct harp_session *session)
 {
-    uint64_t at_ns = harp_min(session->keep_at_ns, session->window_probe_at_ns);
+    uint64_t at_ns = harp_min(session->liveness.keep_at_ns, session->credit.probe_at_ns);
     at_ns = harp_min(at_ns, left_at_ns(session));
-    at_ns = harp_min(at_ns, session->pacer_at_ns);
+    at_ns = harp_min(at_ns, session->sending.pacer_at_ns);
     for (uint64_t set = session->awake; set;) {
         uint8_t path = harp_session_next_path(&set);
         uint64_t path_at_ns = path_deadline_ns(session, path);
@@ -254,15 +259,15 @@ static uint64_t open_deadline_ns(struct harp_session *session)
 
 uint64_t harp_session_deadline_ns(struct harp_session *session)
 {
-    uint64_t at_ns = session->answer ? session->now_ns : HARP_NEVER;
+    uint64_t at_ns = session->handshake.answer ? session->now_ns : HARP_NEVER;
     if (session->state == HARP_OPEN)
         at_ns = harp_min(at_ns, open_deadline_ns(session));
     else if (session->state != HARP_CLOSED)
-        at_ns = harp_min(at_ns, session->repeat_at_ns);
+        at_ns = harp_min(at_ns, session->handshake.repeat_at_ns);
     if (session->state != HARP_CLOSED)
         at_ns = harp_min(at_ns, gone_at_ns(session));
     if (session->state == HARP_ACCEPTING) /* else a clock that jumps would be all of its patience */
         at_ns = harp_min(at_ns, session->now_ns + session->config.dead_ns / 8);
-    session->asked_ns = at_ns;
-    return at_ns == HARP_NEVER ? HARP_NEVER : at_ns + session->lapse_ns;
+    session->clock.asked_ns = at_ns;
+    return at_ns == HARP_NEVER ? HARP_NEVER : at_ns + session->clock.lapse_ns;
 }

@@ -27,19 +27,19 @@ static void choose_page(struct table_cold *cold)
 
 static int open_buffers(struct table_cold *cold)
 {
-    size_t rounds = cold->round, records = rounds * cold->per_page;
-    cold->buffer_bytes = 2 * rounds * cold->page_bytes;
-    void *buffer =
-        mmap(NULL, cold->buffer_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    cold->buffer = buffer == MAP_FAILED ? NULL : buffer;
-    cold->wanted = calloc(rounds, sizeof *cold->wanted);
-    cold->victims = calloc(records, sizeof *cold->victims);
-    cold->reads = calloc(rounds, sizeof *cold->reads);
-    cold->writes = calloc(rounds, sizeof *cold->writes);
-    cold->empty = calloc(FIRST_PAGES, sizeof *cold->empty);
-    cold->live = calloc(FIRST_PAGES, sizeof *cold->live);
-    bool all = cold->buffer && cold->wanted && cold->victims && cold->reads && cold->writes &&
-               cold->empty && cold->live;
+    size_t rounds = cold->round.most, records = rounds * cold->per_page;
+    cold->round.buffer_bytes = 2 * rounds * cold->page_bytes;
+    void *buffer = mmap(NULL, cold->round.buffer_bytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    cold->round.buffer = buffer == MAP_FAILED ? NULL : buffer;
+    cold->round.wanted = calloc(rounds, sizeof *cold->round.wanted);
+    cold->round.victims = calloc(records, sizeof *cold->round.victims);
+    cold->round.reads = calloc(rounds, sizeof *cold->round.reads);
+    cold->round.writes = calloc(rounds, sizeof *cold->round.writes);
+    cold->pages.empty = calloc(FIRST_PAGES, sizeof *cold->pages.empty);
+    cold->pages.live = calloc(FIRST_PAGES, sizeof *cold->pages.live);
+    bool all = cold->round.buffer && cold->round.wanted && cold->round.victims &&
+               cold->round.reads && cold->round.writes && cold->pages.empty && cold->pages.live;
     return all ? 0 : -ENOMEM;
 }
 
@@ -55,8 +55,8 @@ int harp_embedding_cap(struct harp_embedding *table, const char *folder, uint64_
     cold->record_bytes = sizeof(int64_t) + table->shards[0].values.item_bytes;
     choose_page(cold);
     uint64_t bytes = memory_bytes / 8 < TABLE_ROUND_BYTES ? memory_bytes / 8 : TABLE_ROUND_BYTES;
-    cold->round = (uint32_t)(bytes / cold->page_bytes);
-    cold->round = cold->round < LEAST_ROUND ? LEAST_ROUND : cold->round;
+    cold->round.most = (uint32_t)(bytes / cold->page_bytes);
+    cold->round.most = cold->round.most < LEAST_ROUND ? LEAST_ROUND : cold->round.most;
     cold->most = memory_bytes / table->shards[0].values.item_bytes;
     cold->epoch = 2;
     if (open_buffers(cold) < 0)
@@ -65,9 +65,9 @@ int harp_embedding_cap(struct harp_embedding *table, const char *folder, uint64_
         harp_page_file_open(folder, cold->page_bytes, FIRST_PAGES, HARP_PAGE_IO_AUTO, table_why());
     if (!cold->file)
         return -EIO;
-    cold->pages = cold->empties = FIRST_PAGES;
+    cold->pages.n = cold->pages.empty_n = FIRST_PAGES;
     for (uint32_t i = 0; i < FIRST_PAGES; i++)
-        cold->empty[i] = FIRST_PAGES - 1 - i;
+        cold->pages.empty[i] = FIRST_PAGES - 1 - i;
     for (uint32_t i = 0; i < table->how.shards; i++)
         table->shards[i].capped = true;
     return 0;
@@ -89,14 +89,14 @@ void table_cold_close(struct harp_embedding *table)
 {
     struct table_cold *cold = table->cold;
     harp_page_file_close(cold->file);
-    if (cold->buffer)
-        munmap(cold->buffer, cold->buffer_bytes);
-    free(cold->wanted);
-    free(cold->victims);
-    free(cold->reads);
-    free(cold->writes);
-    free(cold->empty);
-    free(cold->live);
+    if (cold->round.buffer)
+        munmap(cold->round.buffer, cold->round.buffer_bytes);
+    free(cold->round.wanted);
+    free(cold->round.victims);
+    free(cold->round.reads);
+    free(cold->round.writes);
+    free(cold->pages.empty);
+    free(cold->pages.live);
     pthread_mutex_destroy(&cold->io);
     pthread_mutex_destroy(&cold->rows);
     free(cold);
@@ -105,10 +105,11 @@ void table_cold_close(struct harp_embedding *table)
 
 size_t table_cold_bytes(const struct table_cold *cold)
 {
-    size_t records = (size_t)cold->round * cold->per_page;
-    return sizeof *cold + cold->buffer_bytes + records * sizeof *cold->victims +
-           cold->round * (sizeof *cold->wanted + sizeof *cold->reads + sizeof *cold->writes) +
-           cold->pages * (sizeof *cold->empty + sizeof *cold->live) +
+    size_t records = (size_t)cold->round.most * cold->per_page;
+    return sizeof *cold + cold->round.buffer_bytes + records * sizeof *cold->round.victims +
+           cold->round.most * (sizeof *cold->round.wanted + sizeof *cold->round.reads +
+                               sizeof *cold->round.writes) +
+           cold->pages.n * (sizeof *cold->pages.empty + sizeof *cold->pages.live) +
            (cold->file ? harp_page_file_bytes(cold->file) : 0);
 }
 
@@ -144,7 +145,8 @@ static void note_block(struct id_walk *walk, const struct table_block *block)
         }
         walk->cold++;
         if (walk->wants)
-            cold->wanted[cold->wanted_n++] = (struct table_wanted){.place = where & ~TABLE_COLD};
+            cold->round.wanted[cold->round.wanted_n++] =
+                (struct table_wanted){.place = where & ~TABLE_COLD};
     }
 }
 
@@ -152,14 +154,15 @@ static void note_block(struct id_walk *walk, const struct table_block *block)
 static bool walk_ids(struct id_walk *walk)
 {
     const struct table_cold *cold = walk->table->cold;
-    uint64_t absent = walk->absent + (uint64_t)cold->round * cold->per_page / 2;
+    uint64_t absent = walk->absent + (uint64_t)cold->round.most * cold->per_page / 2;
     struct table_block block;
     for (; walk->feature < walk->n; walk->feature++, walk->at = 0) {
         const struct harp_embedding_bags *bags = &walk->features[walk->feature];
         while (walk->at < bags->count) {
             uint64_t left = bags->count - walk->at;
             uint32_t n = left < TABLE_BLOCK ? (uint32_t)left : TABLE_BLOCK;
-            if (walk->wants && (cold->wanted_n + n > cold->round || walk->absent + n > absent))
+            if (walk->wants &&
+                (cold->round.wanted_n + n > cold->round.most || walk->absent + n > absent))
                 return false;
             table_block_begin(&block, walk->table, bags->keys + walk->at, n);
             table_block_find(&block);
@@ -204,7 +207,7 @@ static int have_rows(struct harp_embedding *table, const struct harp_embedding_b
     for (bool all = false; !all && !failed;) {
         all = walk_ids(&walk);
         uint64_t inserts = insert ? walk.absent : 0;
-        if (cold->wanted_n || table_cold_resident(table) + inserts > cold->most)
+        if (cold->round.wanted_n || table_cold_resident(table) + inserts > cold->most)
             failed = table_cold_round(table, inserts);
     }
     return failed;
@@ -342,12 +345,13 @@ void table_cold_drop(struct table_cold *cold, struct table_shard *shard, uint32_
 /* Copy what the round read to the values of its callers. */
 static void copy_records(const struct table_cold *cold, size_t bytes, float *values)
 {
-    for (uint32_t i = 0, at = 0; i < cold->reads_n; i++)
-        for (; at < cold->wanted_n && cold->wanted[at].place / cold->per_page == cold->reads[i];
+    for (uint32_t i = 0, at = 0; i < cold->round.reads_n; i++)
+        for (; at < cold->round.wanted_n &&
+               cold->round.wanted[at].place / cold->per_page == cold->round.reads[i];
              at++)
-            memcpy((uint8_t *)values + cold->wanted[at].index * bytes,
-                   cold->buffer + i * cold->page_bytes +
-                       cold->wanted[at].place % cold->per_page * cold->record_bytes +
+            memcpy((uint8_t *)values + cold->round.wanted[at].index * bytes,
+                   cold->round.buffer + i * cold->page_bytes +
+                       cold->round.wanted[at].place % cold->per_page * cold->record_bytes +
                        sizeof(int64_t),
                    bytes);
 }
@@ -362,17 +366,17 @@ int table_cold_read(const struct harp_embedding *table, uint32_t shard, uint32_t
     for (uint64_t i = 0; i < n && !failed; i++) {
         uint32_t where = *table_where(from, (uint32_t)(slot + i));
         if (where & TABLE_COLD)
-            cold->wanted[cold->wanted_n++] =
+            cold->round.wanted[cold->round.wanted_n++] =
                 (struct table_wanted){where & ~TABLE_COLD, (uint32_t)i};
         else
             memcpy((uint8_t *)values + i * bytes, table_pool_item(&from->values, where), bytes);
-        if (cold->wanted_n < cold->round && i + 1 < n)
+        if (cold->round.wanted_n < cold->round.most && i + 1 < n)
             continue;
         table_cold_pages_of_wanted(cold);
         failed = table_cold_read_pages(cold);
         if (!failed)
             copy_records(cold, bytes, values);
-        cold->wanted_n = cold->reads_n = 0;
+        cold->round.wanted_n = cold->round.reads_n = 0;
     }
     return failed;
 }

@@ -54,21 +54,30 @@ struct table_cold {
     struct harp_page_file *file;
     size_t page_bytes, record_bytes;
     uint32_t per_page, sparse; /* records; as few left over are taken, too */
-    uint32_t round;            /* pages that are read or written at once */
     uint64_t most;             /* rows in memory */
     uint64_t drawn;            /* state of random numbers */
     uint64_t pages_read;
     uint32_t epoch, call; /* numbers of the last call, and of the one that has `io` */
-    uint32_t pages, empties;
-    uint32_t *empty; /* pages without records */
-    uint16_t *live;  /* records of each page */
-    uint8_t *buffer; /* `round` pages to read, and as many to write */
-    size_t buffer_bytes;
-    struct table_wanted *wanted;
-    struct table_victim *victims;
-    uint32_t *reads, *writes; /* pages of this round */
-    uint32_t wanted_n, victims_n, reads_n, writes_n;
-    uint32_t hand_shard, hand; /* where the search for victims goes on */
+    /* The pages of the file; written under `rows`. */
+    struct {
+        uint32_t n, empty_n;
+        uint32_t *empty; /* those without records */
+        uint16_t *live;  /* records of each */
+    } pages;
+    /* What is moved together; the holder of `io` writes it. */
+    struct {
+        uint32_t most;   /* pages that are read or written at once */
+        uint8_t *buffer; /* `most` pages to read, and as many to write */
+        size_t buffer_bytes;
+        struct table_wanted *wanted;
+        struct table_victim *victims;
+        uint32_t *reads, *writes; /* pages */
+        uint32_t wanted_n, victims_n, reads_n, writes_n;
+    } round;
+    /* Where the search for victims goes on. */
+    struct {
+        uint32_t shard, value;
+    } hand;
 };
 
 /* The sentence of this thread's last error. */

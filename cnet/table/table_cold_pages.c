@@ -47,7 +47,8 @@ static void take_victim(struct table_cold *cold, struct harp_embedding *table, u
                         uint32_t value)
 {
     table_owner(&table->shards[shard], value)->epoch = TAKEN;
-    cold->victims[cold->victims_n++] = (struct table_victim){.shard = shard, .value = value};
+    cold->round.victims[cold->round.victims_n++] =
+        (struct table_victim){.shard = shard, .value = value};
 }
 
 /* Of some rows drawn at random, take the one that was used longest ago, before `limit`. */
@@ -74,17 +75,17 @@ static bool sweep_victim(struct harp_embedding *table, uint32_t limit, uint64_t 
 {
     struct table_cold *cold = table->cold;
     while (*left) {
-        const struct table_shard *from = &table->shards[cold->hand_shard];
-        if (cold->hand >= from->values.count) {
-            cold->hand_shard = (cold->hand_shard + 1) % table->how.shards;
-            cold->hand = 0;
+        const struct table_shard *from = &table->shards[cold->hand.shard];
+        if (cold->hand.value >= from->values.count) {
+            cold->hand.shard = (cold->hand.shard + 1) % table->how.shards;
+            cold->hand.value = 0;
             --*left;
             continue;
         }
-        uint32_t value = cold->hand++;
+        uint32_t value = cold->hand.value++;
         --*left;
         if (table_owner(from, value)->epoch < limit && !row_waits(from, value)) {
-            take_victim(cold, table, cold->hand_shard, value);
+            take_victim(cold, table, cold->hand.shard, value);
             return true;
         }
     }
@@ -102,18 +103,19 @@ static int compare_victims(const void *one, const void *other)
 static void choose_victims(struct harp_embedding *table, uint64_t n)
 {
     struct table_cold *cold = table->cold;
-    uint64_t resident = table_cold_resident(table), room = (uint64_t)cold->round * cold->per_page;
-    cold->victims_n = 0;
+    uint64_t resident = table_cold_resident(table),
+             room = (uint64_t)cold->round.most * cold->per_page;
+    cold->round.victims_n = 0;
     n = resident + n > cold->most ? resident + n - cold->most : 0;
     n = (n + cold->per_page - 1) / cold->per_page * cold->per_page;
     n = n < room ? n : room;
     for (uint32_t limit = cold->call - 1; limit <= cold->call; limit++) {
         uint64_t left = resident + table->how.shards;
-        while (cold->victims_n < n &&
+        while (cold->round.victims_n < n &&
                (draw_victim(table, limit) || sweep_victim(table, limit, &left)))
             ;
     }
-    qsort(cold->victims, cold->victims_n, sizeof *cold->victims, compare_victims);
+    qsort(cold->round.victims, cold->round.victims_n, sizeof *cold->round.victims, compare_victims);
 }
 
 static uint8_t *record_of(const struct table_cold *cold, uint8_t *page, uint32_t i)
@@ -123,32 +125,32 @@ static uint8_t *record_of(const struct table_cold *cold, uint8_t *page, uint32_t
 
 static uint8_t *write_buffer(const struct table_cold *cold)
 {
-    return cold->buffer + cold->round * cold->page_bytes;
+    return cold->round.buffer + cold->round.most * cold->page_bytes;
 }
 
 static int add_pages(struct table_cold *cold, uint64_t more)
 {
-    if ((cold->pages + more) * cold->per_page >= TABLE_COLD) {
+    if ((cold->pages.n + more) * cold->per_page >= TABLE_COLD) {
         snprintf(table_why(), HARP_STORE_WHY_BYTES, "a table has at most 2^31 rows on disk");
         return -ENOSPC;
     }
-    uint32_t pages = cold->pages + (uint32_t)more;
-    uint32_t *empty = realloc(cold->empty, pages * sizeof *empty);
+    uint32_t pages = cold->pages.n + (uint32_t)more;
+    uint32_t *empty = realloc(cold->pages.empty, pages * sizeof *empty);
     if (empty)
-        cold->empty = empty;
-    uint16_t *live = realloc(cold->live, pages * sizeof *live);
+        cold->pages.empty = empty;
+    uint16_t *live = realloc(cold->pages.live, pages * sizeof *live);
     if (live)
-        cold->live = live;
+        cold->pages.live = live;
     if (!empty || !live)
         return -ENOMEM;
     int failed = harp_page_file_grow(cold->file, (uint32_t)more, table_why());
     if (failed)
         return failed;
-    for (uint32_t page = pages; page-- > cold->pages;) {
-        cold->live[page] = 0;
-        cold->empty[cold->empties++] = page;
+    for (uint32_t page = pages; page-- > cold->pages.n;) {
+        cold->pages.live[page] = 0;
+        cold->pages.empty[cold->pages.empty_n++] = page;
     }
-    cold->pages = pages;
+    cold->pages.n = pages;
     return 0;
 }
 
@@ -160,31 +162,32 @@ int table_cold_reserve(struct harp_embedding *table, uint64_t rows)
     uint64_t resident = table_cold_resident(table);
     if (resident + rows <= cold->most)
         return 0;
-    uint64_t pages = (resident + rows - cold->most) / cold->per_page + 1 + cold->round;
-    return pages <= cold->empties ? 0 : add_pages(cold, pages - cold->empties);
+    uint64_t pages = (resident + rows - cold->most) / cold->per_page + 1 + cold->round.most;
+    return pages <= cold->pages.empty_n ? 0 : add_pages(cold, pages - cold->pages.empty_n);
 }
 
 /* Copy the rows that go to pages, which are taken from the empty ones. */
 static int fill_pages(struct harp_embedding *table)
 {
     struct table_cold *cold = table->cold;
-    cold->writes_n = 0;
-    for (uint32_t i = 0; i < cold->victims_n; i++) {
+    cold->round.writes_n = 0;
+    for (uint32_t i = 0; i < cold->round.victims_n; i++) {
         uint8_t *page = write_buffer(cold) + i / cold->per_page * cold->page_bytes;
         if (i % cold->per_page == 0) {
-            int failed = cold->empties ? 0 : add_pages(cold, cold->pages / 8 + 16);
+            int failed = cold->pages.empty_n ? 0 : add_pages(cold, cold->pages.n / 8 + 16);
             if (failed)
                 return failed;
-            cold->writes[cold->writes_n++] = cold->empty[--cold->empties];
+            cold->round.writes[cold->round.writes_n++] = cold->pages.empty[--cold->pages.empty_n];
         }
-        struct table_victim *victim = &cold->victims[i];
+        struct table_victim *victim = &cold->round.victims[i];
         const struct table_shard *shard = &table->shards[victim->shard];
         int64_t key = table_head(shard, table_owner(shard, victim->value)->slot)->key;
         uint8_t *record = record_of(cold, page, i % cold->per_page);
         memcpy(record, &key, sizeof key);
         memcpy(record + sizeof key, table_pool_item(&shard->values, victim->value),
                shard->values.item_bytes);
-        victim->place = cold->writes[cold->writes_n - 1] * cold->per_page + i % cold->per_page;
+        victim->place =
+            cold->round.writes[cold->round.writes_n - 1] * cold->per_page + i % cold->per_page;
     }
     return 0;
 }
@@ -193,8 +196,8 @@ static int fill_pages(struct harp_embedding *table)
 static void part_with_victims(struct harp_embedding *table, bool written)
 {
     struct table_cold *cold = table->cold;
-    for (uint32_t i = 0; i < cold->victims_n; i++) {
-        const struct table_victim *victim = &cold->victims[i];
+    for (uint32_t i = 0; i < cold->round.victims_n; i++) {
+        const struct table_victim *victim = &cold->round.victims[i];
         struct table_shard *shard = &table->shards[victim->shard];
         struct table_owner *owner = table_owner(shard, victim->value);
         uint8_t *page = write_buffer(cold) + i / cold->per_page * cold->page_bytes;
@@ -206,13 +209,13 @@ static void part_with_victims(struct harp_embedding *table, bool written)
                    table_pool_item(&shard->values, victim->value), shard->values.item_bytes) != 0)
             continue;
         *table_where(shard, owner->slot) = TABLE_COLD | victim->place;
-        cold->live[victim->place / cold->per_page]++;
+        cold->pages.live[victim->place / cold->per_page]++;
         table_shard_drop_value(shard, victim->value);
     }
-    for (uint32_t i = cold->writes_n; i-- > 0;)
-        if (!cold->live[cold->writes[i]])
-            cold->empty[cold->empties++] = cold->writes[i];
-    cold->victims_n = cold->writes_n = 0;
+    for (uint32_t i = cold->round.writes_n; i-- > 0;)
+        if (!cold->pages.live[cold->round.writes[i]])
+            cold->pages.empty[cold->pages.empty_n++] = cold->round.writes[i];
+    cold->round.victims_n = cold->round.writes_n = 0;
 }
 
 static int wait_page(struct table_cold *cold, uint32_t page, int failed)
@@ -224,15 +227,15 @@ static int wait_page(struct table_cold *cold, uint32_t page, int failed)
 
 static uint8_t *read_buffer(const struct table_cold *cold, uint32_t i)
 {
-    return cold->buffer + i * cold->page_bytes;
+    return cold->round.buffer + i * cold->page_bytes;
 }
 
 /* Begin to read pages, as many as are under way at once. Returns how many were begun so far. */
 static uint32_t begin_reads(struct table_cold *cold, uint32_t begun, uint32_t done)
 {
     harp_page_file_hold(cold->file);
-    for (; begun < cold->reads_n && begun < done + WINDOW; begun++)
-        harp_page_file_read(cold->file, cold->reads[begun], read_buffer(cold, begun));
+    for (; begun < cold->round.reads_n && begun < done + WINDOW; begun++)
+        harp_page_file_read(cold->file, cold->round.reads[begun], read_buffer(cold, begun));
     harp_page_file_release(cold->file);
     return begun;
 }
@@ -241,11 +244,11 @@ int table_cold_read_pages(struct table_cold *cold)
 {
     uint32_t begun = 0;
     int failed = 0;
-    cold->pages_read += cold->reads_n;
-    for (uint32_t i = 0; i < cold->reads_n; i++) {
+    cold->pages_read += cold->round.reads_n;
+    for (uint32_t i = 0; i < cold->round.reads_n; i++) {
         if (i % TURN == 0)
             begun = begin_reads(cold, begun, i);
-        failed = wait_page(cold, cold->reads[i], failed);
+        failed = wait_page(cold, cold->round.reads[i], failed);
     }
     return failed;
 }
@@ -259,28 +262,29 @@ static int compare_wanted(const void *one, const void *other)
 void table_cold_pages_of_wanted(struct table_cold *cold)
 {
     uint32_t n = 0;
-    qsort(cold->wanted, cold->wanted_n, sizeof *cold->wanted, compare_wanted);
-    cold->reads_n = 0;
-    for (uint32_t i = 0; i < cold->wanted_n; i++) {
-        uint32_t page = cold->wanted[i].place / cold->per_page;
-        if (n && cold->wanted[n - 1].place == cold->wanted[i].place)
+    qsort(cold->round.wanted, cold->round.wanted_n, sizeof *cold->round.wanted, compare_wanted);
+    cold->round.reads_n = 0;
+    for (uint32_t i = 0; i < cold->round.wanted_n; i++) {
+        uint32_t page = cold->round.wanted[i].place / cold->per_page;
+        if (n && cold->round.wanted[n - 1].place == cold->round.wanted[i].place)
             continue;
-        cold->wanted[n++] = cold->wanted[i];
-        if (!cold->reads_n || cold->reads[cold->reads_n - 1] != page)
-            cold->reads[cold->reads_n++] = page;
+        cold->round.wanted[n++] = cold->round.wanted[i];
+        if (!cold->round.reads_n || cold->round.reads[cold->round.reads_n - 1] != page)
+            cold->round.reads[cold->round.reads_n++] = page;
     }
-    cold->wanted_n = n;
+    cold->round.wanted_n = n;
 }
 
 /* Count the rows that are taken from the pages to read. */
 static uint64_t rows_to_take(const struct table_cold *cold)
 {
     uint64_t rows = 0;
-    for (uint32_t i = 0, at = 0; i < cold->reads_n; i++) {
-        uint32_t page = cold->reads[i], n = 0;
-        for (; at < cold->wanted_n && cold->wanted[at].place / cold->per_page == page; at++)
+    for (uint32_t i = 0, at = 0; i < cold->round.reads_n; i++) {
+        uint32_t page = cold->round.reads[i], n = 0;
+        for (; at < cold->round.wanted_n && cold->round.wanted[at].place / cold->per_page == page;
+             at++)
             n++;
-        rows += cold->live[page] - n <= cold->sparse ? cold->live[page] : n;
+        rows += cold->pages.live[page] - n <= cold->sparse ? cold->pages.live[page] : n;
     }
     return rows;
 }
@@ -311,15 +315,16 @@ static int take_record(struct harp_embedding *table, const uint8_t *record, uint
 static int take_page(struct harp_embedding *table, uint32_t i, uint32_t *at)
 {
     struct table_cold *cold = table->cold;
-    uint32_t page = cold->reads[i], begin = page * cold->per_page;
+    uint32_t page = cold->round.reads[i], begin = page * cold->per_page;
     uint8_t *bytes = read_buffer(cold, i);
     int failed = 0;
-    for (; *at < cold->wanted_n && cold->wanted[*at].place / cold->per_page == page && !failed;
+    for (; *at < cold->round.wanted_n && cold->round.wanted[*at].place / cold->per_page == page &&
+           !failed;
          ++*at)
-        failed = take_record(table, record_of(cold, bytes, cold->wanted[*at].place - begin),
-                             cold->wanted[*at].place, cold->call);
-    bool few = cold->live[page] <= cold->sparse;
-    for (uint32_t j = 0; few && j < cold->per_page && cold->live[page] && !failed; j++)
+        failed = take_record(table, record_of(cold, bytes, cold->round.wanted[*at].place - begin),
+                             cold->round.wanted[*at].place, cold->call);
+    bool few = cold->pages.live[page] <= cold->sparse;
+    for (uint32_t j = 0; few && j < cold->per_page && cold->pages.live[page] && !failed; j++)
         failed = take_record(table, record_of(cold, bytes, j), begin + j, 0);
     return failed;
 }
@@ -328,8 +333,8 @@ static int end_writes(struct harp_embedding *table)
 {
     struct table_cold *cold = table->cold;
     int failed = 0;
-    for (uint32_t i = 0; i < cold->writes_n; i++)
-        failed = wait_page(cold, cold->writes[i], failed);
+    for (uint32_t i = 0; i < cold->round.writes_n; i++)
+        failed = wait_page(cold, cold->round.writes[i], failed);
     pthread_mutex_lock(&cold->rows);
     part_with_victims(table, !failed);
     pthread_mutex_unlock(&cold->rows);
@@ -341,26 +346,26 @@ static int move_rows(struct harp_embedding *table)
 {
     struct table_cold *cold = table->cold;
     uint32_t at = 0, done = 0;
-    cold->pages_read += cold->reads_n;
+    cold->pages_read += cold->round.reads_n;
     harp_page_file_hold(cold->file);
-    for (uint32_t i = 0; i < cold->writes_n; i++)
-        harp_page_file_write(cold->file, cold->writes[i],
+    for (uint32_t i = 0; i < cold->round.writes_n; i++)
+        harp_page_file_write(cold->file, cold->round.writes[i],
                              write_buffer(cold) + i * cold->page_bytes);
     harp_page_file_release(cold->file);
     uint32_t begun = begin_reads(cold, 0, 0);
     int failed = end_writes(table);
-    while (done < cold->reads_n && !failed) {
+    while (done < cold->round.reads_n && !failed) {
         begun = begin_reads(cold, begun, done);
         uint32_t first = done, end = done + TURN < begun ? done + TURN : begun;
         for (; done < end; done++)
-            failed = wait_page(cold, cold->reads[done], failed);
+            failed = wait_page(cold, cold->round.reads[done], failed);
         pthread_mutex_lock(&cold->rows);
         for (; first < end && !failed; first++)
             failed = take_page(table, first, &at);
         pthread_mutex_unlock(&cold->rows);
     }
     for (; done < begun; done++)
-        failed = wait_page(cold, cold->reads[done], failed);
+        failed = wait_page(cold, cold->round.reads[done], failed);
     return failed;
 }
 
@@ -377,14 +382,14 @@ int table_cold_round(struct harp_embedding *table, uint64_t inserts)
         failed = move_rows(table);
         pthread_mutex_lock(&cold->rows);
     }
-    cold->wanted_n = cold->reads_n = 0;
+    cold->round.wanted_n = cold->round.reads_n = 0;
     return failed;
 }
 
 void table_cold_forget(struct table_cold *cold, uint32_t place)
 {
     uint32_t page = place / cold->per_page;
-    assert(cold->live[page]);
-    if (!--cold->live[page])
-        cold->empty[cold->empties++] = page;
+    assert(cold->pages.live[page]);
+    if (!--cold->pages.live[page])
+        cold->pages.empty[cold->pages.empty_n++] = page;
 }

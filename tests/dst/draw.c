@@ -39,8 +39,8 @@ static void draw_config(struct dst_world *w, struct harp_session_config *config,
         config->nonce[i] = (uint8_t)draw_below(w, 256);
     config->seed = virtual_draw(&w->random);
     config->first = draw_first(w);
-    config->base_bytes = w->base_bytes;
-    config->least_bytes = w->least_bytes;
+    config->pmtu.base_bytes = w->base_bytes;
+    config->pmtu.least_bytes = w->least_bytes;
     config->addresses_n = (uint8_t)(config->nonce[0] % (HARP_ADDRESSES_MAX + 1));
     config->cc = draw_chance(w, 300) ? &harp_cc_fixed : &harp_cc_swift;
     config->window.initial_bytes = (4 + draw_below(w, draw_chance(w, 800) ? 60 : HARP_SENT_SLOTS)) *

@@ -136,7 +136,7 @@ static bool both_closed(const struct dst_world *w)
 }
 
 /* Chunks are sent again for what happened to frames: one for each DATA frame that was destroyed or
- * late, and as many as an ACK speaks for, which are at most `ack_every`, for each ACK. Besides, the
+ * late, and as many as an ACK speaks for, which are at most `ack.every`, for each ACK. Besides, the
  * tail of each end may be probed in vain. */
 static void check_retransmissions(struct dst_world *w)
 {
@@ -150,7 +150,7 @@ static void check_retransmissions(struct dst_world *w)
         w->result.pmtu_shrunk += c->pmtu_shrunk;
         w->result.pmtu_grown += c->pmtu_grown;
     }
-    bound += w->ends[0].config.ack_every * (l->destroyed_acks + l->late_acks);
+    bound += w->ends[0].config.ack.every * (l->destroyed_acks + l->late_acks);
     w->result.disturbed = bound;
     DST_CHECK(w->result.data_again <= bound, "too much was sent again", w->result.data_again,
               bound);

@@ -116,15 +116,15 @@ IN_SESSIONS = {
         "    harp_store16(input + 25, from->port);\n    memset(input + 9, 0, 18);\n"),
     "ANSWER_TWICE": bug(
         "one FIRST is answered over and over", "session/session_handshake.c",
-        "    session->answer = false;\n    if (session->state == HARP_CLOSED) {",
+        "    session->handshake.answer = false;\n    if (session->state == HARP_CLOSED) {",
         "    if (session->state == HARP_CLOSED) {"),
     "DEAD_FOREVER": bug(
         "a path that went black does not return", "session/session_ack.c",
         "if (path->dead) {", "if (false && path->dead) {"),
     "LAST_FRAGMENT": bug(
         "a chunk counts with its last fragment, whatever came before", "session/session_receive.c",
-        "session->placing_completes = session->placing_come == all;",
-        "session->placing_completes = session->placing_come > all >> 1;"),
+        "session->placing.completes = session->placing.come == all;",
+        "session->placing.completes = session->placing.come > all >> 1;"),
     "TORN_BUFFER": bug(
         "what came of a message before its buffer counts as in the buffer", "session/session.c",
         "if (session->reassembly.busy)", "if (false && session->reassembly.busy)"),
@@ -193,7 +193,8 @@ IN_ENGINES = {
     "READ_EARLY": bug(
         "the message after the one that nobody reads early is copied as it",
         "engine/engine_receive.c",
-        "&connection->unread, header->message -", "&connection->unread, header->message - 1 -"),
+        "header->message - connection->received.first);\n}",
+        "header->message - 1 - connection->received.first);\n}"),
     "UNCHECKED": bug(
         "what is read early is copied before its CRC has held", "engine/engine_receive.c",
         "        return false;\n    harp_copy_lines(to, from, header->length);\n    return true;",
@@ -224,12 +225,14 @@ IN_TCP = {
         "SOL_SOCKET, SO_KEEPALIVE, 1)", "SOL_SOCKET, SO_KEEPALIVE, 0)"),
     "REST_TWICE": bug(
         "what the kernel took of the rest is sent again", "ports/port_tcp_send.c",
-        "        flow->pieces[0].iov_base = (uint8_t *)flow->pieces[0].iov_base + sent;\n", ""),
+        "        flow->out.pieces[0].iov_base = (uint8_t *)flow->out.pieces[0].iov_base + sent;\n",
+        ""),
     "ROOM_UNHEARD": bug(
         "a flow that was full stays so", "ports/port_tcp_flow.c",
         "event->events & EPOLLOUT && flow->full", "false && flow->full"),
     "PLACE_KEPT": bug(
         "payload goes where its message no longer is", "ports/port_tcp_receive.c",
-        "if (flow->place && place_of(tcp, placed_header(flow)) != flow->place)", "if (false)"),
+        "if (flow->in.place && place_of(tcp, placed_header(flow)) != flow->in.place)",
+        "if (false)"),
 }
 """Of the tcp port and of what engines do on it."""

@@ -1,8 +1,9 @@
-"""Functions fit a screen, in C and in Python, product and tests alike."""
+"""Functions fit a screen, in C and in Python, product and tests alike; structs have few fields."""
 
 from __future__ import annotations
 
 import ast
+import re
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MOST_LINES = 60
+MOST_FIELDS = 30  # "some 25", with room to grow before a struct has to be grouped
 FOLDERS = ("bench", "cnet", "harp", "lab", "sim", "tests")
+STILL_WIDE = {"packet_world", "tcp_sender", "fluid"}
+"""Structs of sim/network whose fields are not grouped yet."""
 
 
 def python_functions(path: Path) -> Iterator[tuple[str, int]]:
@@ -46,3 +50,46 @@ def test_functions_fit_a_screen() -> None:
             long += [f"{path.relative_to(ROOT)}: {name} has {lines} lines"
                      for name, lines in functions(path) if lines > MOST_LINES]
     assert not long
+
+
+def c_structs(text: str) -> Iterator[tuple[str, int]]:
+    """Names and numbers of fields of structs and unions; a group between braces is one field.
+
+    An inner one counts for itself as well. Only brackets, commas and semicolons are looked at.
+    """
+    text = re.sub(r"/\*.*?\*/|//[^\n]*|^ *#(?:\\\n|[^\n])*|_Alignas\([^)]*\)", "", text,
+                  flags=re.DOTALL | re.MULTILINE)
+    for found in re.finditer(r"\b(?:struct|union)\s*(\w*)\s*\{", text):
+        depth, fields = 1, 0
+        for mark in re.findall(r"[][(){},;]", text[found.end():]):
+            depth += (mark in "[({") - (mark in "])}")
+            if depth == 0:
+                break
+            fields += depth == 1 and mark in ",;"
+        yield found[1] or "without a name", fields
+
+
+def test_fields_are_counted_as_a_reader_counts_them() -> None:
+    text = """
+    struct outer { /* four; in all */
+        int a, b; // two, they are
+        struct { int c[2], d; } group;
+        void (*call)(int, int);
+    };
+    union either { char e[sizeof(int)]; _Alignas(8) int f, g; };
+    struct outer only_a_use(struct outer *of);
+    """
+    assert list(c_structs(text)) == [("outer", 4), ("without a name", 2), ("either", 3)]
+
+
+def test_structs_have_few_fields() -> None:
+    wide, seen = [], 0
+    for path in chain.from_iterable((ROOT / folder).rglob("*.[ch]")
+                                    for folder in ("cnet", "harp", "lab", "sim")):
+        structs = list(c_structs(path.read_text()))
+        seen += len(structs)
+        wide += [f"{path.relative_to(ROOT)}: {name} has {fields} fields; group those that change "
+                 "together" for name, fields in structs
+                 if fields > MOST_FIELDS and name not in STILL_WIDE]
+    assert seen > 200
+    assert not wide

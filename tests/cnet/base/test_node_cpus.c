@@ -81,7 +81,7 @@ static void open_on(int node, cpu_set_t *runs_on)
     config.ports[0].open = harp_port_mem_open;
     config.ports[0].config.locals = 1;
     CHECK(harp_engine_open(&engine, &config, why) == 0, "%s", why);
-    CHECK(pthread_getaffinity_np(engine->thread, sizeof *runs_on, runs_on) == 0, "affinity");
+    CHECK(pthread_getaffinity_np(engine->drive.thread, sizeof *runs_on, runs_on) == 0, "affinity");
     harp_engine_close(engine);
 }
 

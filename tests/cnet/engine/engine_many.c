@@ -73,9 +73,9 @@ static void test_share(void)
     while (all < 100 * SENDERS) {
         for (uint32_t i = 0; i < SENDERS; i++) {
             struct harp_completion done;
-            while (to[i]->receives_open < AHEAD && harp_receive(to[i], in, sizeof in, 0))
+            while (to[i]->app.receives_open < AHEAD && harp_receive(to[i], in, sizeof in, 0))
                 ;
-            while (from[i]->sends_open < AHEAD && harp_send(from[i], out, sizeof out, 0))
+            while (from[i]->app.sends_open < AHEAD && harp_send(from[i], out, sizeof out, 0))
                 ;
             while (harp_poll(from[i], &done, 1))
                 ;
@@ -130,7 +130,7 @@ static void test_quiet(uint32_t idle)
     CHECK(most <= 16, "%llu of %llu in one millisecond", (unsigned long long)most,
           (unsigned long long)sent);
     for (uint32_t i = 0; i < idle; i++)
-        CHECK(!from[i]->ended, "connection %u has ended", i);
+        CHECK(!from[i]->state.ended, "connection %u has ended", i);
     free(from);
     world_close();
 }

@@ -415,7 +415,7 @@ static void configure_session(struct play *play)
     config->seed = 5;
     config->first = UINT32_MAX - next_byte(play) % 8;
     config->dead_ns = UINT64_C(1000000000);
-    config->base_bytes = HARP_HEADER_BYTES + HARP_CHUNK_ALIGN;
+    config->pmtu.base_bytes = HARP_HEADER_BYTES + HARP_CHUNK_ALIGN;
     config->cc = how & 1 ? &harp_cc_fixed : &harp_cc_swift;
     config->stream_frames = how & 2 ? 1 + next_byte(play) % LENT : 0;
     config->addresses_n = how >> 6;

@@ -386,7 +386,8 @@ static bool comes_unread(void)
     void *receive = begin_receive(8, NULL), *send = send_now(8, NULL);
     wait_for(receive);
     wait_for(send);
-    return harp_bit_ring_has(&comm->connection->unread, comm->connection->posted - 1);
+    return harp_bit_ring_has(&comm->connection->received.unread,
+                             comm->connection->received.posted - 1);
 }
 
 static void test_the_engine_hears_what_is_watched(void)

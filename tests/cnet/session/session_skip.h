@@ -16,19 +16,19 @@ static inline void skip_packets_of_path(struct harp_path *path, uint64_t packets
         path->sent.slots[packet & (path->sent.slots_n - 1)].packet += packets;
     path->sent.tail += packets;
     path->sent.next += packets;
-    path->episode += packets;
+    path->episode.end += packets;
     path->loss.rack_packet += packets;
     path->sack.largest += packets;
-    path->fresh += packets;
+    path->ack.fresh += packets;
     for (uint32_t i = 0; i < HARP_PATH_REPEATS; i++)
-        path->reported[i] += packets;
+        path->ack.reported[i] += packets;
 }
 
 /* Move one end by `packets`, a multiple of 1,024, on every path; then move the other. */
 static inline void skip_packets(struct harp_session *session, uint64_t packets)
 {
-    assert(packets % HARP_SENT_SLOTS == 0 && session->known);
-    for (uint32_t p = 0; p < session->paths_n; p++) {
+    assert(packets % HARP_SENT_SLOTS == 0 && session->agreed.known);
+    for (uint32_t p = 0; p < session->agreed.paths_n; p++) {
         skip_packets_of_path(&session->paths[p], packets);
         session->path_state[p].flag_largest += packets;
     }
@@ -45,7 +45,7 @@ static inline void skip_messages(struct harp_session *session, uint64_t messages
     out->credit += messages, out->chunk_credit += messages;
     in->base += by, in->complete += by, in->posted += by;
     in->lent += by, in->placed += by;
-    session->granted_messages += messages, session->granted_frames += messages;
+    session->credit.granted_messages += messages, session->credit.granted_frames += messages;
 }
 
 #endif

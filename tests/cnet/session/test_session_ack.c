@@ -64,8 +64,8 @@ static void test_one_ack_covers_messages_in_a_row(void)
 {
     struct harp_frame frames[8];
     struct pair *pair = pair_make(1);
-    pair->config[1].ack_soon_ns = 4 * US;
-    pair->config[1].ack_after_last = true;
+    pair->config[1].ack.soon_ns = 4 * US;
+    pair->config[1].ack.after_last = true;
     pair->delay_ns = US;
     pair_connect(pair);
     for (int i = 0; i < HARP_EAGER; i++)
@@ -86,8 +86,8 @@ static void test_one_ack_covers_messages_in_a_row(void)
 static void test_messages_without_end_are_acknowledged_meanwhile(void)
 {
     struct pair *pair = pair_make(1);
-    pair->config[1].ack_soon_ns = 4 * US;
-    pair->config[1].ack_after_last = true;
+    pair->config[1].ack.soon_ns = 4 * US;
+    pair->config[1].ack.after_last = true;
     pair->delay_ns = US;
     pair_connect(pair);
     uint64_t before = pair->frames[0][HARP_ACK];
@@ -107,7 +107,7 @@ static void test_an_answer_that_takes_a_while_takes_it_along(void)
     static uint8_t answer[8];
     struct harp_frame frames[8];
     struct pair *pair = pair_make(1);
-    pair->config[1].ack_soon_ns = pair->config[1].ack_along_ns = 20 * US;
+    pair->config[1].ack.soon_ns = pair->config[1].ack.along_ns = 20 * US;
     pair_connect(pair);
     post_buffer(pair);
     receive_one(pair);
@@ -138,9 +138,9 @@ static void test_short_messages_wait_only_where_no_sender_does(void)
     for (int patient = 0; patient < 2; patient++) {
         struct pair *pair = pair_make(1);
         pair->config[1].loss.ack_delay_ns = pair->config[0].loss.ack_delay_ns = 500 * US;
-        pair->config[1].ack_soon_ns = 20 * US;
-        pair->config[1].patient_bytes = patient ? 256 : 0;
-        pair->config[1].ack_patient_ns = 100 * US;
+        pair->config[1].ack.soon_ns = 20 * US;
+        pair->config[1].ack.patient_bytes = patient ? 256 : 0;
+        pair->config[1].ack.patient_ns = 100 * US;
         pair_connect(pair);
         for (uint32_t size = 0; size <= 512; size += 256) {
             uint64_t waited_ns = acknowledged_after_ns(pair, size);
@@ -243,7 +243,7 @@ static void test_the_steps_of_an_ack_are_bounded_under_loss(void)
         uint64_t packets = session->paths[0].sent.next - session->config.first;
         assert(packets > 20000 && acks_taken > 1000);
         assert(loss_permille == 0 || harp_session_count(session)->data_again > 0);
-        assert(session->ack_steps < packets + packets / 10 + 16 * acks_taken);
+        assert(session->ack.steps < packets + packets / 10 + 16 * acks_taken);
         pair_free(pair);
     }
 }

@@ -45,7 +45,7 @@ static struct pair *make_pair(uint16_t paths, uint32_t stream_frames)
 {
     struct pair *pair = pair_make(paths);
     for (int side = 0; side < 2; side++)
-        pair->config[side].base_bytes = 5 * HARP_CHUNK_ALIGN + HARP_HEADER_BYTES;
+        pair->config[side].pmtu.base_bytes = 5 * HARP_CHUNK_ALIGN + HARP_HEADER_BYTES;
     pair->config[1].stream_frames = stream_frames;
     pair->passes = drop_too_long;
     memset(most, 0, sizeof most);
@@ -163,7 +163,7 @@ static void test_the_search_finds_the_size(void)
                  {556, 3},  {555, 4},      {428, 4}, {427, 6}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct pair *pair = make_pair(1, 0);
-        pair->config[0].base_bytes = 128 + HARP_HEADER_BYTES;
+        pair->config[0].pmtu.base_bytes = 128 + HARP_HEADER_BYTES;
         narrow_to(1, cases[i].passes);
         pair_connect(pair);
         pair_pass(pair, 500 * MS);
@@ -204,7 +204,7 @@ static void test_a_path_shrinks_below_what_most_take(void)
 {
     struct pair *pair = make_pair(1, 0);
     for (int side = 0; side < 2; side++)
-        pair->config[side].base_bytes = HARP_PMTU_BASE;
+        pair->config[side].pmtu.base_bytes = HARP_PMTU_BASE;
     pair_connect(pair);
     assert(info_of(pair, 0, 0).fragments == 1);
     narrow_to(1, 572);
@@ -341,7 +341,7 @@ static void test_loss_is_not_mtu(void)
 static void test_fragments_that_are_lost(void)
 {
     struct pair *pair = make_pair(2, 0);
-    pair->config[0].base_bytes = 300;
+    pair->config[0].pmtu.base_bytes = 300;
     narrow_to(3, 300);
     pair_connect(pair);
     pair_pass(pair, 100 * MS);

@@ -119,16 +119,16 @@ bool dst_side_done(const struct dst_side *side)
 bool dst_side_established(const struct dst_side *side)
 {
     bool any = false;
-    for (uint32_t i = 0; i < side->engine->connections_n; i++)
-        any |= side->engine->connections[i] && side->engine->connections[i]->ready;
+    for (uint32_t i = 0; i < side->engine->connections.n; i++)
+        any |= side->engine->connections.at[i] && side->engine->connections.at[i]->state.ready;
     return any;
 }
 
 uint64_t dst_side_state(const struct dst_side *side)
 {
     uint64_t state = side->listening ? side->listening->half_open : 0;
-    for (uint32_t i = 0; i < side->engine->connections_n; i++) {
-        const struct harp_connection *connection = side->engine->connections[i];
+    for (uint32_t i = 0; i < side->engine->connections.n; i++) {
+        const struct harp_connection *connection = side->engine->connections.at[i];
         if (!connection)
             continue;
         if (i < HASHED_MOST || connection == side->connection)
@@ -146,13 +146,13 @@ static struct harp_key key_of(const struct dst_side *side, uint8_t type)
     struct harp_key secret;
     memcpy(&secret, side->handle.secret, sizeof secret);
     const struct harp_connection *connection = NULL;
-    for (uint32_t i = 0; !connection && i < side->engine->connections_n; i++)
-        connection = side->engine->connections[i];
+    for (uint32_t i = 0; !connection && i < side->engine->connections.n; i++)
+        connection = side->engine->connections.at[i];
     if (type == HARP_ACCEPT && connection)
-        return connection->accept;
+        return connection->keys.accept;
     if (type <= HARP_ACCEPT || type == HARP_VERSION_NOTICE || !connection)
         return harp_key_hello(&secret, side->handle.listener);
-    return connection->out;
+    return connection->keys.out;
 }
 
 /* The lap of a frame that this end has sealed. */
@@ -162,8 +162,8 @@ static uint32_t lap_of(const struct dst_side *side, const uint8_t *bytes, size_t
     if (harp_header_decode(bytes, bytes_n, &header) != HARP_WIRE_OK || header.type < HARP_DATA ||
         header.type > HARP_PROBE)
         return 0;
-    for (uint32_t i = 0; i < side->engine->connections_n; i++) {
-        const struct harp_connection *connection = side->engine->connections[i];
+    for (uint32_t i = 0; i < side->engine->connections.n; i++) {
+        const struct harp_connection *connection = side->engine->connections.at[i];
         if (!connection)
             continue;
         const struct harp_path *path = &connection->session->paths[header.path];

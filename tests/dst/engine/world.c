@@ -363,8 +363,8 @@ static void finish_world(struct world *w)
         struct dst_side *side = &w->sides[i];
         if (!side->engine)
             continue;
-        for (uint32_t c = 0; c < side->engine->connections_n; c++)
-            DST_CHECK(!side->engine->connections[c] || w->kind == DST_MALICE,
+        for (uint32_t c = 0; c < side->engine->connections.n; c++)
+            DST_CHECK(!side->engine->connections.at[c] || w->kind == DST_MALICE,
                       "a connection stays after its end", i, c);
         if (w->kind == DST_MALICE || w->over_tcp)
             continue;
