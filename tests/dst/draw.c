@@ -115,9 +115,9 @@ static void draw_clocks(struct dst_world *w)
 {
     uint64_t random = w->random ^ UINT64_C(0x636c6f636b73);
     for (int side = 0; side < 2; side++) {
-        w->ends[side].clock_off_ns = (int64_t)virtual_below(&random, 10000 * DST_S);
+        w->ends[side].clock.off_ns = (int64_t)virtual_below(&random, 10000 * DST_S);
         if (virtual_chance(&random, 700))
-            w->ends[side].clock_fast_ppm = (int32_t)virtual_below(&random, 401) - 200;
+            w->ends[side].clock.fast_ppm = (int32_t)virtual_below(&random, 401) - 200;
     }
 }
 

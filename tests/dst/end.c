@@ -13,8 +13,8 @@
 
 static uint64_t clock_of(const struct dst_end *end, uint64_t now_ns)
 {
-    int64_t fast_ns = (int64_t)(now_ns / 1000) * end->clock_fast_ppm / 1000;
-    return now_ns + (uint64_t)(end->clock_off_ns + fast_ns);
+    int64_t fast_ns = (int64_t)(now_ns / 1000) * end->clock.fast_ppm / 1000;
+    return now_ns + (uint64_t)(end->clock.off_ns + fast_ns);
 }
 
 /* The first true time, from now on, at which the end's clock shows `own_ns` or more. */

@@ -53,9 +53,12 @@ struct dst_end {
     struct dst_keys keys;
     uint8_t assembling[HARP_REASSEMBLIES][DST_FRAME_MAX]; /* streamed chunks in fragments */
     bool one_pass;                                        /* copies and checks payload at once */
-    uint32_t heard_paths;                  /* a bit each, by where frames came from */
-    int64_t clock_off_ns;                  /* its clock against true time, ... */
-    int32_t clock_fast_ppm;                /* and by how much that runs faster */
+    uint32_t heard_paths; /* a bit each, by where frames came from */
+    /* Its clock against true time, and by how much that runs faster. */
+    struct {
+        int64_t off_ns;
+        int32_t fast_ppm;
+    } clock;
     uint64_t full_from_ns, full_to_ns;     /* its ring takes no frames */
     uint64_t memory_from_ns, memory_to_ns; /* there is none for a new session */
     uint64_t random;

@@ -74,7 +74,7 @@ static void jump_clock(struct dst_world *w)
 {
     struct dst_end *end = &w->ends[draw_below(w, 2)];
     w->link.late_data += dst_end_in_flight(end); /* as if: they may seem overdue */
-    end->clock_off_ns += w->jump_by_ns;
+    end->clock.off_ns += w->jump_by_ns;
     w->jump_ns = HARP_NEVER;
     if (w->now_ns < w->link.heal_ns && draw_chance(w, 500))
         draw_jump(w);
