@@ -60,6 +60,8 @@ PARTS = ("compute", *NETWORK, "work", *(f"others' {kind}" for kind in NETWORK))
 """Parts of a rank's time, first the one to which it belongs when several things happen at once."""
 UNIT = 4
 """Bytes of an element; traces count bytes only."""
+MOST_UNEVEN = 512
+"""Ranks of an all-to-all of unequal counts, whose blocks take ranks cubed bytes."""
 NAMES = {"all-reduce": "allreduce", "all-gather": "allgather", "reduce-scatter": "reduce-scatter",
          "reduce-scatter-block": "reduce-scatter", "all-to-all": "alltoall",
          "broadcast": "broadcast", "reduce": "broadcast", "barrier": "allreduce"}
@@ -348,6 +350,10 @@ class _Run:
         Each pair of ranks is one message, as NCCL's grouped sends are.
         """
         ranks = len(members)
+        if ranks > MOST_UNEVEN:
+            raise TopologyError("the traces", Problem(
+                f"an all-to-all of unequal counts has {ranks:,} ranks",
+                allowed=f"at most {MOST_UNEVEN}, or equal counts"))
         each = np.array([-(-one // (UNIT * ranks)) for one in nbytes])
         return dispatch(Blocks.of_counts(np.tile(each[:, None], ranks), UNIT), "direct", None, UNIT)
 

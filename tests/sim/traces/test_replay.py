@@ -98,6 +98,16 @@ def test_ranks_may_put_unequal_bytes_into_an_all_to_all(
     assert len({rank.total_s for rank in found.ranks}) == 1
 
 
+def test_unequal_counts_of_too_many_ranks_are_one_sentence(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sim.traces.replay.MOST_UNEVEN", 3)
+    path = write(tmp_path, topology(hosts=4))
+    done = invoke(save(tmp_path, *[[collective(1, "all-to-all", (rank + 1) * MIB)]
+                                   for rank in range(4)]), "--topology", path)
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1), done.output
+    assert "of unequal counts has 4 ranks; allowed: at most 3" in done.stderr
+
+
 def test_compute_runs_one_at_a_time_and_beside_the_network(tmp_path: Path) -> None:
     nodes = [compute(1, 100), compute(2, 300), collective(3, "all-reduce", MIB, 1)]
     found = run(tmp_path, *[nodes] * 2)
