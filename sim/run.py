@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from harp.collectives.tuning import Tuning
     from harp.routing.fabric import Fabric
+    from sim.answer.collective_spread import Question
     from sim.cluster.cluster import Cluster
     from sim.network.interface import Capture
     from sim.records.results import CollectiveReport, Report
@@ -332,7 +333,7 @@ def _time_collective(cluster: Cluster, scenario: Scenario, ask: Options,
                         ask.fidelity, tuning)
     report = replace(answer(question, ask.draws, why=ask.asks_why, explain=ask.explain),
                      origin=origin_of(cluster.topology, ask.stack))
-    _write_collective(report, ask, cluster, topology)
+    _write_collective(report, ask, question, topology)
     if not ask.quiet:
         from sim.report.collective_table import (
             print_collective,
@@ -349,7 +350,7 @@ def _time_collective(cluster: Cluster, scenario: Scenario, ask: Options,
             print_limits(report, console=console)
 
 
-def _write_collective(report: CollectiveReport, ask: Options, cluster: Cluster,
+def _write_collective(report: CollectiveReport, ask: Options, question: Question,
                       topology: Path) -> None:
     """Write the outputs after all of them are made."""
     from harp.cli.io import write_files
@@ -367,8 +368,9 @@ def _write_collective(report: CollectiveReport, ask: Options, cluster: Cluster,
         from sim.report.html.collective_page import collective_html
         from sim.report.html.page import Made
 
-        page = collective_html(report, cluster.topology.description,
-                               Made(ask.command(topology), cluster.topology.text))
+        asked = question.cluster.topology
+        page = collective_html(report, question.stack, asked.description,
+                               Made(ask.command(topology), asked.text))
         made[ask.html] = page.encode()
     write_files(made)
 

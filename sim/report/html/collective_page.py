@@ -33,14 +33,14 @@ GRID = {"left": 64, "right": 28, "top": 40, "bottom": 56}
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
-def collective_html(report: CollectiveReport, description: str, made: Made) -> str:
-    """Text of the page; ``description`` is the topology file's."""
+def collective_html(report: CollectiveReport, stack: str, description: str, made: Made) -> str:
+    """Text of the page; ``stack`` names the host stack, ``description`` is the topology file's."""
     found = _Found(report)
     notes = [description, *([NOT_MODELLED] if any(row.choice for row in report.rows) else []),
              *report.notes]
     given = Given("Topology", made.topology, (
         ("Seed", str(report.seed)), ("SHA-256 of the topology file", report.origin.sha256)))
-    return tables_html(f"{report.topology}: {report.collective}, {report.ranks} ranks",
+    return tables_html(f"{report.topology}: {report.collective}, {report.ranks} ranks over {stack}",
                        " ".join(filter(None, notes)), list(found.parts()), made.command, given)
 
 

@@ -33,8 +33,8 @@ def charts(text: str) -> dict[str, Any]:
 
 def test_tables_and_charts_say_what_the_report_says() -> None:
     report = collective()
-    text = collective_html(report, "A cluster.", MADE)
-    assert text == collective_html(report, "A cluster.", MADE)
+    text = collective_html(report, "rdma", "A cluster.", MADE)
+    assert text == collective_html(report, "rdma", "A cluster.", MADE)
     assert len(text.encode()) < MOST_BYTES
     cells = Page(text).cells
     busbw, time = cells[:11], cells[11:22]
@@ -66,6 +66,7 @@ def test_the_command_writes_it_with_the_file_as_given(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     text = page.read_text()
     assert "# &lt;the end&gt; &amp; more" in text
+    assert ": broadcast, 4 ranks over kernel-tcp</h1>" in text
     said = re.search(r"<pre><code>(python .*?)</code></pre>", text)
     assert said is not None
     assert sorted(said[1].split()) == sorted(
@@ -95,7 +96,7 @@ def test_a_browser_draws_it_on_a_screen_a_phone_and_in_the_dark(chrome: Chrome,
     from selenium.webdriver.support.ui import WebDriverWait
 
     page = tmp_path / "c.html"
-    page.write_text(collective_html(collective(), "A cluster.", MADE))
+    page.write_text(collective_html(collective(), "rdma", "A cluster.", MADE))
     for command, what in (("Emulation.clearDeviceMetricsOverride", {}),
                           ("Emulation.setEmulatedMedia", {"features": []})):
         chrome.execute_cdp_cmd(command, what)
