@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 
     from harp.collectives.tuning import Tuning
     from harp.routing.fabric import Fabric
+    from sim.answer.collective_spread import Question
     from sim.cluster.cluster import Cluster
     from sim.network.interface import Capture
-    from sim.records.results import Report
+    from sim.records.results import CollectiveReport, Report
     from sim.schema.model import Topology
     from sim.schema.scenario_keys import Scenario
 
@@ -78,6 +79,12 @@ class Options:
         words = ["python", "-m", "sim.run", str(topology)]
         for option, values in (("--set", self.changes), ("--scenario", self.scenario)):
             words += [word for value in values for word in (option, value)]
+        for option, value in (("--collective", self.collective), ("--sizes", self.sizes),
+                              ("--tuned", self.tuned), ("--stack", self.stack)):
+            words += [] if value is None else [option, value]
+        if self.collective is not None:  # elsewhere a page has both anyway, where there is one
+            words += [option for option, given in (("--explain", self.explain),
+                                                   ("--why", self.why)) if given]
         if self.draws is not None:
             words += ["--draws", str(self.draws)]
         if self.fidelity != "flow":
@@ -135,7 +142,7 @@ def main(topology: Path, **options: object) -> int:
     cluster = Cluster(loaded)
     capture = _capture(ask, cluster, scenarios)
     if ask.collective is not None:
-        _time_collective(cluster, scenarios[0], ask)
+        _time_collective(cluster, scenarios[0], ask, topology)
         return 0
     from harp.reading import printable
     from sim.answer.answer import answer
@@ -170,8 +177,7 @@ def _check_options(ask: Options) -> None:
                 raise click.UsageError(f"{option} needs --collective")
         return
     _known("--collective", "collective", ask.collective, COLLECTIVES)
-    training = {"--plot": ask.plot, "--trace": ask.trace, "--html": ask.html,
-                "--strict": ask.strict}
+    training = {"--plot": ask.plot, "--trace": ask.trace, "--strict": ask.strict}
     for option, given in training.items():
         if given:
             raise click.UsageError(f"{option} is for training; --collective runs none")
@@ -305,8 +311,8 @@ def _misses(report: Report, *, quiet: bool) -> int:
     return int(bool(missed))
 
 
-def _time_collective(cluster: Cluster, scenario: Scenario, ask: Options) -> None:
-    from harp.cli.io import write_text
+def _time_collective(cluster: Cluster, scenario: Scenario, ask: Options,
+                     topology: Path) -> None:
     from sim.answer.answer import origin_of
     from sim.answer.collective_bench import parse_sizes
     from sim.answer.collective_spread import Question, answer
@@ -325,16 +331,9 @@ def _time_collective(cluster: Cluster, scenario: Scenario, ask: Options) -> None
     tuning = None if ask.tuned is None else _tuning(ask.tuned, ask.collective, cluster)
     question = Question(cluster, ask.collective, wanted, scenario, ask.stack or scenario.stack,
                         ask.fidelity, tuning)
-    report = replace(answer(question, ask.draws, why=ask.why, explain=ask.explain),
+    report = replace(answer(question, ask.draws, why=ask.asks_why, explain=ask.explain),
                      origin=origin_of(cluster.topology, ask.stack))
-    if ask.json is not None:
-        from sim.report.export import collective_json
-
-        write_text(ask.json, collective_json(report))
-    if ask.csv is not None:
-        from sim.report.export import collective_csv
-
-        write_text(ask.csv, collective_csv(report))
+    _write_collective(report, ask, question, topology)
     if not ask.quiet:
         from sim.report.collective_table import (
             print_collective,
@@ -349,6 +348,31 @@ def _time_collective(cluster: Cluster, scenario: Scenario, ask: Options) -> None
             print_collective_causes(report, console=console)
         if ask.explain:
             print_limits(report, console=console)
+
+
+def _write_collective(report: CollectiveReport, ask: Options, question: Question,
+                      topology: Path) -> None:
+    """Write the outputs after all of them are made."""
+    from harp.cli.io import write_files
+
+    made: dict[str, bytes] = {}
+    if ask.json is not None:
+        from sim.report.export import collective_json
+
+        made[ask.json] = collective_json(report).encode()
+    if ask.csv is not None:
+        from sim.report.export import collective_csv
+
+        made[ask.csv] = collective_csv(report).encode()
+    if ask.html is not None:
+        from sim.report.html.collective_page import collective_html
+        from sim.report.html.page import Made
+
+        asked = question.cluster.topology
+        page = collective_html(report, question.stack, asked.description,
+                               Made(ask.command(topology), asked.text))
+        made[ask.html] = page.encode()
+    write_files(made)
 
 
 def _tuning(path: str, collective: str, cluster: Cluster) -> Tuning:

@@ -13,9 +13,9 @@
   const theme = () => each((made) => made.setTheme(dark.matches ? "dark" : "default"));
   addEventListener("resize", () => requestAnimationFrame(() => each((made) => made.resize())));
   dark.addEventListener("change", theme);
-  addEventListener("beforeprint", () => each((made) => {
-    made.setTheme("default");
-    made.resize({ width: 680 });
-  }));
+  addEventListener("beforeprint", () => {
+    for (const one of document.querySelectorAll("details[data-print]")) one.open = true;
+    each((made) => { made.setTheme("default"); made.resize({ width: 680 }); });
+  });
   addEventListener("afterprint", () => { theme(); each((made) => made.resize()); });
 })();

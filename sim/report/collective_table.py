@@ -47,7 +47,7 @@ def print_collective(report: CollectiveReport, *, console: Console | None = None
                        style="bold"))
     rows = {(row.size_bytes, row.algorithm): row for row in report.rows}
     sizes = sorted({row.size_bytes for row in report.rows})
-    groups = [_group(name, [rows.get((size, name)) for size in sizes], _best(report))
+    groups = [_group(name, [rows.get((size, name)) for size in sizes], best_times(report))
               for name in dict.fromkeys(row.algorithm for row in report.rows)]
     for chunk in _chunks(groups, console):
         wide = [*_size_columns(report, sizes), *(column for group in chunk for column in group)]
@@ -60,7 +60,7 @@ def print_collective(report: CollectiveReport, *, console: Console | None = None
         show(console, Text(note, style="dim"))
 
 
-def _best(report: CollectiveReport) -> dict[int, float]:
+def best_times(report: CollectiveReport) -> dict[int, float]:
     """Return the shortest time of each size."""
     best: dict[int, float] = {}
     for row in report.rows:
@@ -86,16 +86,16 @@ def _group(name: str, rows: Sequence[CollectiveRow | None],
     from rich.text import Text
 
     def cells(texts: Iterator[str]) -> list[Text]:
-        return [Text(text, style="bold green" if _is_best(row, best) else "")
+        return [Text(text, style="bold green" if is_best(row, best) else "")
                 for text, row in zip(texts, rows, strict=True)]
 
     chosen = [] if not any(row and row.choice for row in rows) else [
         Column(f"{name}\nchooses\n", [Text(row.choice if row else "-") for row in rows])]
-    times = ("-" if row is None else _time_us(row.time_s * 1e6) for row in rows)
+    times = ("-" if row is None else time_us(row.time_s * 1e6) for row in rows)
     return [
         *chosen,
         Column(f"{'' if chosen else name}\ntime\n(us)", cells(
-            f"*{time}" if _is_best(row, best) else time
+            f"*{time}" if is_best(row, best) else time
             for time, row in zip(times, rows, strict=True))),
         Column("\nalgbw\n(GB/s)", cells(
             "-" if row is None else f"{row.algbw / 1e9:.2f}" for row in rows)),
@@ -115,12 +115,12 @@ def _interval(rows: Sequence[CollectiveRow | None]) -> list[Column]:
             for name, place in (("P10", 0), ("P90", 2))]
 
 
-def _is_best(row: CollectiveRow | None, best: dict[int, float]) -> bool:
-    # Equal times may differ by rounding.
+def is_best(row: CollectiveRow | None, best: dict[int, float]) -> bool:
+    """Whether no algorithm takes less; equal times may differ by rounding."""
     return row is not None and row.time_s <= best[row.size_bytes] * (1 + 1e-9)
 
 
-def _time_us(time: float) -> str:
+def time_us(time: float) -> str:
     """Write microseconds as nccl-tests does: fewer decimals for longer times."""
     if time >= 10000:
         return f"{time:.0f}"
@@ -157,7 +157,7 @@ def print_limits(report: CollectiveReport, *, console: Console | None = None) ->
         return
     parts = [[f"{limit.name} {percent(limit.seconds / row.time_s)}"
               for limit in row.limits[:MOST_LIMITS]] for row in rows]
-    columns = [*_names(rows), text_column("time\n(us)", (_time_us(row.time_s * 1e6)
+    columns = [*_names(rows), text_column("time\n(us)", (time_us(row.time_s * 1e6)
                                                          for row in rows))]
     columns += [text_column(header, (part[place] if place < len(part) else "" for part in parts),
                             align="left", drop=place)
@@ -169,17 +169,23 @@ MOST_CAUSES = 5
 """Causes that are shown of a row."""
 
 
+def causes_of_best(report: CollectiveReport) -> list[tuple[CollectiveRow, Cause]]:
+    """Rank the causes of the fastest row of each size."""
+    best, done = best_times(report), set()
+    lines: list[tuple[CollectiveRow, Cause]] = []
+    for row in report.rows:
+        if is_best(row, best) and row.causes and row.size_bytes not in done:
+            done.add(row.size_bytes)
+            lines += [(row, cause) for cause in row.causes[:MOST_CAUSES]]
+    return lines
+
+
 def print_collective_causes(report: CollectiveReport, *, console: Console | None = None) -> None:
     """Print one line a cause, of the fastest row of each size."""
     from rich.text import Text
 
     console = console_for() if console is None else console
-    best, done = _best(report), set()
-    lines: list[tuple[CollectiveRow, Cause]] = []
-    for row in report.rows:
-        if _is_best(row, best) and row.causes and row.size_bytes not in done:
-            done.add(row.size_bytes)
-            lines += [(row, cause) for cause in row.causes[:MOST_CAUSES]]
+    lines = causes_of_best(report)
     if not lines:
         show(console, Text("No uncertain parameter changes any row.", style="dim"))
         return
@@ -188,8 +194,8 @@ def print_collective_causes(report: CollectiveReport, *, console: Console | None
     columns = [
         *_names([row for row, _ in lines]),
         text_column("due to", (cause.parameter for _, cause in lines), align="left"),
-        text_column("from", (_value(cause, cause.low) for _, cause in lines), drop=1),
-        text_column("to", (_value(cause, cause.high) for _, cause in lines), drop=1),
+        text_column("from", (cause_end(cause, cause.low) for _, cause in lines), drop=1),
+        text_column("to", (cause_end(cause, cause.high) for _, cause in lines), drop=1),
         text_column("busbw\nfrom", (f"{cause.at_low / 1e9:.2f}" for _, cause in lines)),
         text_column("busbw\nto", (f"{cause.at_high / 1e9:.2f}" for _, cause in lines)),
         text_column("width", (percent(cause.width / row.busbw) for row, cause in lines)),
@@ -211,5 +217,6 @@ def _names(rows: Sequence[CollectiveRow]) -> list[Column]:
                         align="left")]
 
 
-def _value(cause: Cause, value: float | None) -> str:
+def cause_end(cause: Cause, value: float | None) -> str:
+    """Write a parameter's P10 or P90; nothing where the cause is no figure."""
     return "" if value is None else quantity(cause.parameter, float(f"{value:.3g}"))

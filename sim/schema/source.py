@@ -366,6 +366,13 @@ def apply_change(root: Node, text: str) -> None:
         raise TopologyError(origin, problem) from None
 
 
+def overwritten(keys: Sequence[str]) -> tuple[str, str] | None:
+    """The first key of ``--set`` whose value a later one replaces whole, and that one, if any."""
+    steps = [_steps(key) or [key] for key in keys]
+    return next(((keys[first], keys[later]) for later in range(len(keys)) for first in range(later)
+                 if steps[first][:len(steps[later])] == steps[later]), None)
+
+
 def _steps(path: str) -> list[str] | None:
     """Split a path into keys, indices and names; None where it is not well-formed."""
     steps, end = [], 0

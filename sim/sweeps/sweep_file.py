@@ -25,14 +25,15 @@ of points, a seed, and for each key the values to choose from or the bounds to d
 Keys are written as for ``--set``. An objective is a column of the result, or a key of the sweep.
 """
 
-from pathlib import Path
+from collections.abc import Iterable, Iterator
+from pathlib import Path as FilePath
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from sim.schema.base import Model
-from sim.schema.errors import Problem
-from sim.schema.source import Source
+from sim.schema.errors import Path, Problem
+from sim.schema.source import Source, overwritten
 
 MOST_POINTS = 100_000
 Key = Annotated[str, Field(min_length=1, max_length=200)]
@@ -79,10 +80,27 @@ class SweepFile(Model):
         if len(given) != 1:
             raise Problem(f"{' and '.join(given) or 'no points'} in one sweep",
                           allowed="one of grid, list, random")
+        for place, keys in self._keys():
+            lost = overwritten([*self.fixed, *keys])
+            if lost and lost[0] != lost[1]:  # a key of `set` again is meant
+                raise Problem(f"{lost[0]!r} has no effect, since {lost[1]!r} comes after it and "
+                              "replaces it",
+                              path=(*place, lost[1]) if lost[1] in keys else ("set",),
+                              allowed="one key for a value, or the whole before its parts")
         return self
 
+    def _keys(self) -> Iterator[tuple[Path, Iterable[str]]]:
+        """Keys that a point sets together, in their order, and their place."""
+        if self.listed is not None:
+            for number, settings in enumerate(self.listed):
+                yield ("list", number), settings
+        elif self.grid is not None:
+            yield ("grid",), self.grid
+        elif self.random is not None:
+            yield ("random", "keys"), self.random.keys
 
-def read_sweep(path: Path) -> tuple[SweepFile, Source]:
+
+def read_sweep(path: FilePath) -> tuple[SweepFile, Source]:
     """Read and check a sweep file; raises TopologyError."""
     source = Source.read(path)
     return source.validate(SweepFile), source

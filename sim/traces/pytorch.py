@@ -66,6 +66,7 @@ HOST = ("cpu_op", "user_annotation", *CALLS)
 OF_CPU = re.compile(r"(?:gloo|mpi|ucc):(.+)")
 """Annotations of backends that do not record ``record_param_comms``."""
 ASKED = re.compile(r"c10d::(.+)")
+FUNCTIONAL = "_c10d_functional::"
 INTO = ("allgather", "reducescatter", "alltoall", "gather", "scatter")
 """Operators of ``c10d::`` whose first argument is what comes out, and whose second goes in."""
 KINDS = {"allreduce": "all-reduce", "allgather": "all-gather", "reducescatter": "reduce-scatter",
@@ -145,8 +146,9 @@ def convert(observed: Path, kineto: Path) -> tuple[Metadata, list[Node]]:
             raise Problem(f"{len(both)} of the {len(operators)} operators of {observed} are in it",
                           allowed="the trace of the same steps of the same rank")
     with _naming(observed):
+        named = _GroupsOfCalls(operators, list(groups))
         calls = {number: call for number in both
-                 if number and (call := _call(operators[number], list(groups)))}
+                 if number and (call := _call(operators[number], named))}
     with _naming(kineto):
         return Metadata(VERSION), _Rank(operators, calls, groups, events).nodes()
 
@@ -302,7 +304,7 @@ def _kind(name: str) -> str | None:
     return found
 
 
-def _call(operator: Operator, groups: Sequence[str]) -> Call | None:
+def _call(operator: Operator, groups: _GroupsOfCalls) -> Call | None:
     """Traffic of an operator, if it has any."""
     of_cpu = OF_CPU.fullmatch(operator.name) or ASKED.fullmatch(operator.name)
     if of_cpu is None and operator.name != "record_param_comms":
@@ -322,7 +324,7 @@ def _call(operator: Operator, groups: Sequence[str]) -> Call | None:
     if not 0 <= nbytes <= MOST_CALL:
         raise Problem(f"{show(operator.name)} of the id {operator.number} has {nbytes} bytes",
                       allowed=f"0 to {MOST_CALL}")
-    return Call(kind, _only(operator, groups) if of_cpu else _named(operator), nbytes,
+    return Call(kind, groups.of(operator) if of_cpu else _named(operator), nbytes,
                 frozenset(tensor[1] for tensor in every),
                 *(_peer_and_tag(operator) if kind in ("send", "recv") else (-1, 0)),
                 of_cpu is None, operator.name if of_cpu else f"nccl:{name}")
@@ -345,11 +347,51 @@ def _peer_and_tag(operator: Operator) -> tuple[int, int]:
     return peer, tag
 
 
-def _only(operator: Operator, groups: Sequence[str]) -> str:
-    if len(groups) > 1:
-        raise Problem(f"{operator.name} does not name its group, and there are {len(groups)}",
-                      allowed="one process group, or NCCL's")
-    return groups[0] if groups else "0"
+class _GroupsOfCalls:
+    """Groups of calls that do not name theirs, as those of gloo.
+
+    A functional collective (``_c10d_functional::``) names the group of the call that it makes; the
+    backend's span, which may lie in another thread, is found by the storage of its tensors.
+    """
+
+    def __init__(self, operators: Mapping[int, Operator], groups: Sequence[str]) -> None:
+        self.groups = groups
+        self.by_id = {operator.number: operator for operator in operators.values()}
+        self.of_storage: dict[int, dict[int, str | None]] = {}
+        for operator in sorted(operators.values(), key=lambda one: one.number):
+            if ASKED.fullmatch(operator.name):
+                group = self._above(operator)
+                for tensor in _tensors([operator.inputs, operator.outputs]):
+                    self.of_storage.setdefault(tensor[1], {})[operator.number] = group
+
+    def of(self, operator: Operator) -> str:
+        """The group of a call; raises Problem."""
+        if len(self.groups) < 2:
+            return self.groups[0] if self.groups else "0"
+        found = self._above(operator) or self._before(operator)
+        if found is None:
+            raise Problem(f"{operator.name} does not name its group, and there are "
+                          f"{len(self.groups)}", allowed="one process group, NCCL's groups, or "
+                          "functional collectives")
+        return found
+
+    def _above(self, operator: Operator) -> str | None:
+        """The group that a functional collective around a call names."""
+        seen: set[int] = set()
+        at: Operator | None = operator
+        while at is not None and at.number not in seen:
+            if at.name.startswith(FUNCTIONAL) and at.inputs and at.inputs[-1] in self.groups:
+                return str(at.inputs[-1])
+            seen.add(at.number)
+            at = self.by_id.get(at.parent)
+        return None
+
+    def _before(self, operator: Operator) -> str | None:
+        """The group of the last call before a backend's span that has its tensors."""
+        earlier = {number: group for tensor in _tensors([operator.inputs, operator.outputs])
+                   for number, group in self.of_storage.get(tensor[1], {}).items()
+                   if number < operator.number}
+        return earlier[max(earlier)] if earlier else None
 
 
 def _named(operator: Operator) -> str:

@@ -7,7 +7,9 @@ ranks of its group have come to it, and ends for all of them at once; the n-th o
 file of one rank meets the n-th of the others. A send goes at once; a receive ends when its bytes
 are there. Bytes of a collective are those that a rank puts in, as in ASTRA-sim's collectives
 (astra-sim/system, collective_algorithm/Ring.cc), so an all-gather's result is as many times larger
-as there are ranks. A reduce takes as long as a broadcast, whose tree it is in reverse.
+as there are ranks. A reduce takes as long as a broadcast, whose tree it is in reverse. Into an
+all-to-all ranks may put different numbers of bytes, as experts do; a trace has their sum only, so
+each rank sends as much to one peer as to another.
 
 The algorithm of a collective is the scenario's ``allreduce``, or NCCL's choice.
 """
@@ -15,11 +17,14 @@ The algorithm of a collective is the scenario's ``allreduce``, or NCCL's choice.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import simpy
 
+from harp.collectives.alltoallv import dispatch
+from harp.collectives.blocks import Blocks
 from harp.collectives.protocol import SIMPLE
 from harp.collectives.registry import make_plan
 from sim.cluster.placement import choose_gpus, common_group, place
@@ -36,8 +41,6 @@ from sim.step.exposure import split_by_name
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
-
-    import numpy as np
 
     from harp.collectives.collective_plan import Plan
     from harp.collectives.protocol import Protocol
@@ -57,6 +60,8 @@ PARTS = ("compute", *NETWORK, "work", *(f"others' {kind}" for kind in NETWORK))
 """Parts of a rank's time, first the one to which it belongs when several things happen at once."""
 UNIT = 4
 """Bytes of an element; traces count bytes only."""
+MOST_UNEVEN = 512
+"""Ranks of an all-to-all of unequal counts, whose blocks take ranks cubed bytes."""
 NAMES = {"all-reduce": "allreduce", "all-gather": "allgather", "reduce-scatter": "reduce-scatter",
          "reduce-scatter-block": "reduce-scatter", "all-to-all": "alltoall",
          "broadcast": "broadcast", "reduce": "broadcast", "barrier": "allreduce"}
@@ -135,8 +140,9 @@ class _Meeting:
     """A collective for which ranks wait."""
 
     op: Op
-    here: int
     done: simpy.Event
+    nbytes: dict[int, int] = field(default_factory=dict)
+    """Bytes that each rank puts in, of those that have come."""
 
 
 class _Run:
@@ -211,9 +217,9 @@ class _Run:
 
     def _stuck(self) -> TopologyError:
         waiting = next((one for one in self._meetings.values()
-                        if one.here < len(self.trace.members(one.op.group))), None)
+                        if len(one.nbytes) < len(self.trace.members(one.op.group))), None)
         what = ("a receive whose send never comes" if waiting is None else
-                f"{show(waiting.op.name)}, to which {waiting.here} of "
+                f"{show(waiting.op.name)}, to which {len(waiting.nbytes)} of "
                 f"{len(self.trace.members(waiting.op.group))} ranks have come")
         return TopologyError("the traces", Problem(f"the job never ends: it waits for {what}",
                                                    allowed="traces of one run, of all its ranks"))
@@ -273,19 +279,22 @@ class _Run:
     def _meet(self, rank: int, op: Op, place: int) -> Process:
         members = self.trace.members(op.group)
         key = (self.trace.group(op.group), place)
-        meeting = self._meetings.setdefault(key, _Meeting(op, 0, self.env.event()))
+        meeting = self._meetings.setdefault(key, _Meeting(op, self.env.event()))
         first = meeting.op
-        if (first.collective, first.nbytes) != (op.collective, op.nbytes):
+        same = op.collective == "all-to-all" or first.nbytes == op.nbytes
+        if first.collective != op.collective or not same:
             raise TopologyError("the traces", Problem(
                 f"number {place + 1} of the group {show(op.group)} is {op.collective} of "
                 f"{op.nbytes} B for rank {rank} and {first.collective} of {first.nbytes} B for "
                 "another", allowed="the same collective for all ranks of a group"))
-        meeting.here += 1
-        if meeting.here < len(members):
+        meeting.nbytes[rank] = op.nbytes
+        if len(meeting.nbytes) < len(members):
             yield meeting.done
             return
         if len(members) > 1:
-            plan, protocol = self._plan(op, members)
+            counts = tuple(meeting.nbytes[member] for member in members)
+            plan, protocol = (self._plan(op, members) if len(set(counts)) == 1
+                              else (self._uneven(members, counts), SIMPLE))
             yield from self._carry(plan, members, f"{self._track(members[0])}/stream{op.group}",
                                    op.name, protocol)
         meeting.done.succeed()
@@ -334,6 +343,19 @@ class _Run:
         if key not in self._plans:
             self._plans[key] = self._made(name, members, nbytes)
         return self._plans[key]
+
+    def _uneven(self, members: tuple[int, ...], nbytes: Sequence[int]) -> Plan:
+        """An all-to-all into which each rank puts another number of bytes, the same to each peer.
+
+        Each pair of ranks is one message, as NCCL's grouped sends are.
+        """
+        ranks = len(members)
+        if ranks > MOST_UNEVEN:
+            raise TopologyError("the traces", Problem(
+                f"an all-to-all of unequal counts has {ranks:,} ranks",
+                allowed=f"at most {MOST_UNEVEN}, or equal counts"))
+        each = np.array([-(-one // (UNIT * ranks)) for one in nbytes])
+        return dispatch(Blocks.of_counts(np.tile(each[:, None], ranks), UNIT), "direct", None, UNIT)
 
     def _made(self, name: str, members: tuple[int, ...], nbytes: int) -> tuple[Plan, Protocol]:
         gpus: np.ndarray[Any, np.dtype[np.int64]] = self.gpus[list(members)]

@@ -21,6 +21,7 @@ from harp.html_page.elements import (
     table,
     text,
 )
+from harp.html_page.tables_page import MOST_GIVEN, cut_note
 from sim.report.answer_table import columns_of, label, notes, outside
 from sim.report.cost_table import cost_columns
 from sim.report.export import breakdown_ms
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
 FOLDER = Path(__file__).parent
 MOST_BYTES = 2_000_000
 """Largest file: one that mail takes and a phone opens."""
-MOST_TOPOLOGY = 200_000
-"""Characters of the topology file that are shown."""
 MOST_TABLE_ROWS = 1500
 
 
@@ -84,9 +83,7 @@ def _page(report: Report, cluster: Cluster, made: Made, data: dict[str, Any]) ->
         fabric_none=text("The fabric is too large to be drawn: "
                           f"{len(cluster.fabric.switches):,} switches."),
         fabric_caption=text(_caption(data)),
-        topology=text(made.topology[:MOST_TOPOLOGY]),
-        topology_note="" if len(made.topology) <= MOST_TOPOLOGY else
-        f"<p>The first {MOST_TOPOLOGY:,} of {len(made.topology):,} characters.</p>",
+        topology=text(made.topology[:MOST_GIVEN]), topology_note=cut_note(made.topology),
         command=text(made.command), version=text(metadata.version("harp-stack")),
         seed=report.seed, sha256=text(report.origin.sha256))
 
@@ -127,10 +124,16 @@ def _parts(rows: Sequence[ScenarioResult]) -> str:
 
 
 def _parameters(parameters: Sequence[UsedParameter]) -> str:
-    def body(used: UsedParameter) -> list[str]:
-        values = (quantity(used.name, value) for value in (used.value, used.low, used.high))
-        return [used.name, *values, used.confidence, used.source]
+    return table(PARAMETER_HEAD, parameter_rows(parameters),
+                 caption="Parameters, their intervals and sources",
+                 left=[True, False, False, False, True, True])
 
-    return table(["parameter", "value", "from", "to", "confidence", "source"],
-                  map(body, parameters), caption="Parameters, their intervals and sources",
-                  left=[True, False, False, False, True, True])
+
+PARAMETER_HEAD = ("parameter", "value", "from", "to", "confidence", "source")
+
+
+def parameter_rows(parameters: Sequence[UsedParameter]) -> list[list[str]]:
+    """Cells of each parameter's row."""
+    return [[used.name, *(quantity(used.name, value) for value in (used.value, used.low,
+                                                                   used.high)),
+             used.confidence, used.source] for used in parameters]

@@ -206,7 +206,6 @@ def test_the_command_writes_it_with_causes_and_the_file_as_given(tmp_path: Path)
 @pytest.mark.parametrize(("options", "says"), [
     (["--html", "x.pdf"], "must end in one of .htm, .html"),
     (["--html", "-"], "needs a file name"),
-    (["--html", "x.html", "--collective", "allreduce"], "--html is for training"),
     (["--html", "no/x.html"], "there is no directory")])
 def test_wrong_options_are_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                         options: list[str], says: str) -> None:

@@ -96,11 +96,22 @@ def test_a_grid_that_is_too_large_is_refused_before_it_is_built() -> None:
 @pytest.mark.parametrize(("content", "says"), [
     ({"topology": "t.yaml"}, "no points in one sweep"),
     ({"topology": "t.yaml", "grid": {"a": [1]}, "list": [{}]}, "grid and list in one sweep"),
+    ({"topology": "t.yaml", "grid": {"a.b": [1], "a": [{"b": 2}]}}, "'a.b' has no effect"),
+    ({"topology": "t.yaml", "list": [{"a": 1}, {"a.b": 1, "a[b]": 2}]}, r"list\[1\].*'a.b' has no"),
+    ({"topology": "t.yaml", "set": {"a[0].b": 1}, "grid": {"a": [[]]}}, r"'a\[0\].b' has no"),
+    ({"topology": "t.yaml", "random": {"points": 1, "keys": {"a.b": [1], "a": [2]}}}, "no effect"),
     ({"topology": "t.yaml", "gird": {"a": [1]}}, "did you mean 'grid'"),
     ({"topology": "t.yaml", "grid": {"a": [1]}, "objectives": {"x": "best"}}, "max, min"),
     ({"grid": {"a": [1]}}, "topology: is missing")])
 def test_a_wrong_file_is_one_sentence(tmp_path: Path, content: dict[str, Any], says: str) -> None:
     path = tmp_path / "sweep.yaml"
-    path.write_text(yaml.safe_dump(content))
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
     with pytest.raises(TopologyError, match=says):
         read_sweep(path)
+
+
+def test_parts_after_the_whole_and_a_fixed_key_again_are_meant(tmp_path: Path) -> None:
+    path = tmp_path / "sweep.yaml"
+    path.write_text(yaml.safe_dump({"topology": "t.yaml", "set": {"seed": 1}, "grid": {
+        "a": [{"b": 1, "c": 2}], "a.b": [3], "ab": [4], "seed": [5]}}, sort_keys=False))
+    assert len(points(read_sweep(path)[0])) == 1

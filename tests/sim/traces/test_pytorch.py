@@ -151,6 +151,33 @@ def test_each_call_over_gloo_counts_once(tmp_path: Path) -> None:
     assert replayed(tmp_path, 2)["total_us"] > 0
 
 
+def test_functional_collectives_over_gloo_name_their_groups(tmp_path: Path) -> None:
+    record_groups(tmp_path)
+    for rank in range(4):
+        nodes = [node for node in converted(tmp_path, rank) if node.type == COLL]
+        pair = str(1 + rank // 2)
+        assert [(node.get("pg_name"), node.get("comm_size")) for node in nodes] == [
+            ("0", 4096), (pair, 8192), (pair, 2048)]
+    assert replayed(tmp_path, 4)["total_us"] > 0
+
+
+def test_a_plain_collective_over_gloo_beside_several_groups_is_refused(tmp_path: Path) -> None:
+    record_groups(tmp_path, "c10d")
+    done = run(tmp_path / "x", "--et", tmp_path / "et.*.json", "--kineto",
+               tmp_path / "kineto.*.json")
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert "all" in done.stderr
+    assert "does not name its group, and there are 2; allowed: one process group" in done.stderr
+    assert not list(tmp_path.glob("x.*"))
+
+
+def record_groups(folder: Path, *options: str) -> None:
+    job = ROOT / "tests" / "sim" / "traces" / "pytorch_groups_job.py"
+    ranks = start(job, [str(folder), *options], 4)
+    said = [rank.communicate()[1] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0] * 4, said
+
+
 def parts(nodes: list[Node]) -> tuple[int, int, int]:
     """Work before the one collective, beside it and after it."""
     (average,) = [node for node in nodes if node.type == COLL]

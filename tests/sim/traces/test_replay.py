@@ -88,6 +88,26 @@ def test_a_barrier_and_an_all_to_all_end(tmp_path: Path) -> None:
     assert exchanged.total_s == pytest.approx(3 * MIB * 8 / RATE_BPS + ALPHA_S, rel=0.05)
 
 
+@pytest.mark.parametrize(("mib", "busiest"), [
+    ((1, 2, 3, 4), 3), ((4, 0, 0, 0), 3), ((4, 4, 4, 0), 3), ((2, 2, 2, 2.001), 1.5)])
+def test_ranks_may_put_unequal_bytes_into_an_all_to_all(
+        tmp_path: Path, mib: tuple[float, ...], busiest: float) -> None:
+    """It takes as long as the busiest port: what it sends to three peers, or they to it."""
+    found = run(tmp_path, *[[collective(1, "all-to-all", round(each * MIB))] for each in mib])
+    assert found.total_s == pytest.approx(busiest * MIB * 8 / RATE_BPS + ALPHA_S, rel=0.05)
+    assert len({rank.total_s for rank in found.ranks}) == 1
+
+
+def test_unequal_counts_of_too_many_ranks_are_one_sentence(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sim.traces.replay.MOST_UNEVEN", 3)
+    path = write(tmp_path, topology(hosts=4))
+    done = invoke(save(tmp_path, *[[collective(1, "all-to-all", (rank + 1) * MIB)]
+                                   for rank in range(4)]), "--topology", path)
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1), done.output
+    assert "of unequal counts has 4 ranks; allowed: at most 3" in done.stderr
+
+
 def test_compute_runs_one_at_a_time_and_beside_the_network(tmp_path: Path) -> None:
     nodes = [compute(1, 100), compute(2, 300), collective(3, "all-reduce", MIB, 1)]
     found = run(tmp_path, *[nodes] * 2)
@@ -247,10 +267,10 @@ BAD: dict[str, tuple[list[list[Node]], str]] = {
 def test_several_ranks_that_do_not_agree_are_one_sentence(tmp_path: Path) -> None:
     """They fail at the same time, each in a process of the simulation."""
     path = write(tmp_path, topology(hosts=4))
-    done = invoke(save(tmp_path, *[[collective(1, "all-to-all", (rank + 1) * MIB)]
+    done = invoke(save(tmp_path, *[[collective(1, "all-reduce", (rank + 1) * MIB)]
                                    for rank in range(4)]), "--topology", path)
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1), done.output
-    assert "is all-to-all of" in done.stderr
+    assert "is all-reduce of" in done.stderr
 
 
 @pytest.mark.parametrize("case", BAD)
