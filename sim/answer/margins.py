@@ -31,5 +31,5 @@ class Margin(NamedTuple):
 
 TRAINING = Margin(0.094, 0.064)
 """Of samples/s of training steps."""
-COLLECTIVES = Margin(0.573, 0.030)
+COLLECTIVES = Margin(0.331, 0.022)
 """Of bandwidths of collectives; of times the ends swap."""
