@@ -119,10 +119,8 @@ def test_the_table_with_kernel_tcp():
     assert size.split()[-5:] == ["kernel", "TCP", "p50", "p99", "CPU"]
     assert units.split()[-4:] == ["GB/s", "us", "us", "ns/B"]
     assert len({line.index("|") for line in (size, units, row)}) == 1
-    rate, delay = re.fullmatch(r"# HARP over kernel TCP: (\d+\.\d\d) of the rate at 4096 bytes, "
-                               r"(\d+\.\d\d) of the delay at 4096", verdict).groups()
-    assert float(rate) > 0
-    assert float(delay) > 0
+    assert re.fullmatch(r"# HARP over kernel TCP: \d+\.\d\d of the rate at 4096 bytes, "
+                        r"\d+\.\d\d of the delay at 4096", verdict)
 
 
 def tcp_pair():
