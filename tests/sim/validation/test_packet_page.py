@@ -81,7 +81,8 @@ def test_rows_off_change_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "case, figure is off by +100% and gives no reason" in done.output
 
 
-@pytest.mark.parametrize(("loss", "window"), [(1e-3, 44), pytest.param(1e-4, 216, marks=long)])
+@long
+@pytest.mark.parametrize(("loss", "window"), [(1e-3, 44), (1e-4, 216)])
 def test_notes_say_what_random_losses_leave_of_cubic(forms: list[Row], loss: float,
                                                      window: float) -> None:
     """RFC 9438's growth, packet by packet, whose losses are drawn: an oracle without a network."""
