@@ -64,6 +64,17 @@ def open_chrome(profile: Path) -> Chrome:
     return driver
 
 
+def open_afresh(chrome: Chrome, page: Path) -> None:
+    """Open a page on a light screen of 1200 pixels, with nothing in the browser's logs."""
+    for command, what in (("Emulation.clearDeviceMetricsOverride", {}),
+                          ("Emulation.setEmulatedMedia", {"features": []})):
+        chrome.execute_cdp_cmd(command, what)
+    chrome.set_window_size(1200, 900)
+    chrome.get_log("browser")
+    chrome.get_log("performance")
+    chrome.get(page.as_uri())
+
+
 def check_chart(chrome: Chrome, page: Path) -> None:
     """Open a page: its first chart is drawn, and the console has no error."""
     chrome.get_log("browser")

@@ -13,7 +13,7 @@ from sim.report.html.collective_page import collective_html
 from sim.report.html.page import MOST_BYTES, Made
 from sim.run import main
 from tests.support.cluster_files import topology, write
-from tests.support.html_pages import LIMIT_S, Page, needs_chromium
+from tests.support.html_pages import LIMIT_S, Page, needs_chromium, open_afresh
 from tests.support.report_samples import collective
 
 if TYPE_CHECKING:
@@ -97,13 +97,7 @@ def test_a_browser_draws_it_on_a_screen_a_phone_and_in_the_dark(chrome: Chrome,
 
     page = tmp_path / "c.html"
     page.write_text(collective_html(collective(), "rdma", "A cluster.", MADE))
-    for command, what in (("Emulation.clearDeviceMetricsOverride", {}),
-                          ("Emulation.setEmulatedMedia", {"features": []})):
-        chrome.execute_cdp_cmd(command, what)
-    chrome.set_window_size(1200, 900)
-    chrome.get_log("browser")
-    chrome.get_log("performance")
-    chrome.get(page.as_uri())
+    open_afresh(chrome, page)
     asked = [json.loads(entry["message"])["message"] for entry in chrome.get_log("performance")]
     assert [one["params"]["request"]["url"] for one in asked
             if one["method"] == "Network.requestWillBeSent"] == [page.as_uri()]

@@ -17,7 +17,7 @@ from sim.cluster.cluster import Cluster
 from sim.report.html.page import Made, report_html
 from sim.schema import load
 from tests.support import ROOT
-from tests.support.html_pages import LIMIT_S, needs_chromium
+from tests.support.html_pages import LIMIT_S, needs_chromium, open_afresh
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,13 +45,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def browser(chrome: Chrome, page: Path) -> Iterator[Chrome]:
     """The page, freshly opened; afterwards the console must be empty."""
-    for command, what in (("Emulation.clearDeviceMetricsOverride", {}),
-                          ("Emulation.setEmulatedMedia", {"features": []})):
-        chrome.execute_cdp_cmd(command, what)
-    chrome.set_window_size(1200, 900)
-    chrome.get_log("browser")
-    chrome.get_log("performance")
-    chrome.get(page.as_uri())
+    open_afresh(chrome, page)
     yield chrome
     assert chrome.get_log("browser") == []
 
