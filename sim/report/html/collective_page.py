@@ -62,7 +62,7 @@ class _Found:
         yield Part("Bus bandwidth (GB/s)", *self._table("busbw"), chart=self._busbw_chart(),
                    says=f"Bus bandwidth of each algorithm by size{band}.")
         yield Part("Time (us)", *self._table("time"), chart=self._time_chart(),
-                   says="Time of each algorithm by size, both in powers; * marks the fastest.")
+                   says="Time of each algorithm by size, on logarithmic axes; * marks the fastest.")
         yield from self._causes()
         yield from self._limits()
         if self.report.origin.parameters:
