@@ -161,7 +161,7 @@ struct harp_connection {
         uint32_t assembling[HARP_REASSEMBLIES]; /* frames, DRAFT, for streamed chunks in fragments;
                                                    or HARP_NO_FRAME */
     } received;
-    /* What goes. */
+    /* What leaves. */
     struct {
         uint64_t messages, bytes;
         uint32_t first;        /* number of the first message */
@@ -172,8 +172,9 @@ struct harp_connection {
             bool is_short;
         } slots[HARP_MESSAGES];
     } sent;
-    const struct harp_peer *liveness_of; /* whose liveness the session shares; or NULL */
-    char peer[HARP_STATS_NAME_BYTES];    /* the remote address of path 0, for statistics */
+    /* Its session shares this peer's liveness; NULL: it has its own. */
+    const struct harp_peer *liveness_of;
+    char peer[HARP_STATS_NAME_BYTES]; /* the remote address of path 0, for statistics */
     /* What the recorder has of it. */
     struct {
         uint64_t paths_dead, paths_off_queue, paths_narrow, lost;
@@ -240,7 +241,7 @@ struct harp_engine {
     bool failed;      /* a connection ended in error: the flight recorder is to be dumped */
     uint64_t active_ns;
     bool moved;
-    /* Which connection or peer a frame is of. */
+    /* How a frame that arrives finds its connection or peer. */
     struct {
         struct harp_table ids;      /* connection id to connection */
         struct harp_table attempts; /* the FIRST that made it to connection */

@@ -32,7 +32,7 @@ static int attach_program(struct harp_xdp_nic *nic, const struct harp_link *inte
     return error;
 }
 
-/* Find the BPF link that attaches a program to an interface; -ENOENT if there is none.
+/* Find the BPF link between an interface and its program. Returns -ENOENT if they have none.
  * Another network namespace may have the same interface index, but not the same program. */
 static int find_link(uint32_t interface, uint32_t program)
 {

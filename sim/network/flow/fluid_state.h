@@ -76,8 +76,8 @@ struct routes {
     int64_t room, hop_room;
 };
 
-/* Scratch of a solution (fluid_solve.c): the flows whose rates are found anew, and the resources
- * that they cross. */
+/* Scratch of a solution (fluid_solve.c): the flows that get a new rate, and the resources that they
+ * cross. */
 struct solution {
     uint8_t *mark; /* of each flow */
     int32_t *affected, *touched, *freezing;

@@ -38,7 +38,7 @@ static inline void *grow_array(void *array, size_t n, size_t *room, size_t size)
     return checked_memory(realloc(array, *room * size));
 }
 
-/* The same for an array whose fields are called so: links, links_n and links_room. */
+/* The same for an array `links` with the fields links_n and links_room beside it. */
 #define GROW_ARRAY(array) ((array) = grow_array((array), array##_n, &array##_room, sizeof *(array)))
 
 #endif
