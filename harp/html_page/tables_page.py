@@ -1,8 +1,8 @@
 """Tables with charts as one HTML file, for what is no answer of training.
 
 Collectives of `sim.run`, sweeps, benches, `harp perf` and `harp diagnose` write it. It has the form
-of an answer's page (`sim.report.html.page`): one file that loads nothing, whose tables stand in the
-text, with style and Apache ECharts inside. A chart is an option of ECharts', as plain data. The
+of an answer's page (`sim.report.html.page`): one file that loads nothing. It holds its tables as
+HTML, its style, and Apache ECharts. A chart is an option of ECharts', as plain data. The
 same tables give the same bytes.
 """
 

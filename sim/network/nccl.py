@@ -134,8 +134,8 @@ class View:
     """GB/s of one of them."""
     channels: int
     ll128: bool
-    """Whether NCCL trusts LL128 here: between hosts not where bytes pass the CPU (interType in
-    src/graph/tuning.cc), as they do without GPUDirect RDMA (ncclTopoComputePaths in paths.cc)."""
+    """Whether NCCL trusts LL128 here. Between hosts it needs GPUDirect RDMA: NCCL refuses LL128 on
+    paths through the CPU (interType in src/graph/tuning.cc; ncclTopoComputePaths in paths.cc)."""
     nvls: float = 0.0
     """Share of a ring's rate that NVLink SHARP reaches inside a host; 0 where there is none."""
     inner: float = 0.0
@@ -181,8 +181,8 @@ def _enabled(topology: Topology, stack: str, generation: int) -> Enabled | None:
 def _sharp(cluster: Cluster, group: HostGroup, gpus: NDArray[np.int64]) -> float:
     """Share of a ring's rate that NVLink SHARP reaches between these GPUs; 0 where it is not used.
 
-    It needs NVSwitches of Hopper or later and more than one GPU a host; four GH200 have none, since
-    six NVLinks join each two of them (De Sensi et al., arXiv 2408.14090). Between hosts NCCL took
+    It needs NVSwitches of Hopper or later and more than one GPU a host. Four GH200 have none: six
+    NVLinks join each pair (De Sensi et al., arXiv 2408.14090). Between hosts NCCL took
     trees where eight GPUs share a NIC (GKE's A3: sim/validation/cases), so a NIC for each is asked.
     """
     counts = np.unique(cluster.host[gpus], return_counts=True)[1]

@@ -161,7 +161,7 @@ class GradientState:
                                  "LIGHT_BITS selects nothing: leave momentum to the optimizer")
             memory.velocity = torch.zeros_like(gradients)
         for known in ([self._own] if self._own else self._all):
-            if known and layout not in known:  # a run whose averages were dense has kept nothing
+            if known and layout not in known:  # dense averages leave nothing to keep
                 raise ValueError(f"the checkpoint has no bucket {layout[0]} of these parameters; "
                                  "DDP must have the same bucket_cap_mb as when it was saved")
         if self._own:

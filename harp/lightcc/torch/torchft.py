@@ -35,10 +35,10 @@ BITS = (WHOLE_BITS, 8, 4)
 
 
 class PlainWork(dist.Work):
-    """A work whose future, once it is over, runs callbacks at once in the caller's thread.
+    """A work with a future that runs callbacks at once, in the caller's thread, when it is over.
 
-    So do futures of C++, and torchft chains callbacks that must not run before `then` returns.
-    LightCC's own futures have a thread for them, in which they may call collectives.
+    Futures of C++ do the same, and torchft chains callbacks that must not run before `then`
+    returns. LightCC's own futures have a thread for them, in which they may call collectives.
     """
 
     def __init__(self, work: LightWork, *, raises: bool) -> None:
