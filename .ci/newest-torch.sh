@@ -42,7 +42,7 @@ fi
 "$venv/bin/python" -c 'import torch; print("newest-torch: torch", torch.__version__)'
 PATH="$PWD/.venv/bin:$PATH"  # the editable build's ninja
 export PATH
-# torch 2.14 leaves files open when it is imported, which is not for us to tell. A file's tests
+# torch 2.14 leaves files open when it is imported, and only torch can mend that. A file's tests
 # share what they import and compile.
 test_with_it() {
     "$venv/bin/python" -m pytest -n auto --dist loadfile \
