@@ -3,8 +3,8 @@
 Each draw chooses, as in training (`sim.answer.uncertainty`), a value of every uncertain figure of
 the host stack, the unknown properties of connections, and other source ports. Figures that the file
 fits to its rows of training are fitted again in each draw, if the stack has them and the fits hold.
-Frameworks take no part in a collective. A margin for all other differences between clusters widens
-P10 and P90 (`sim.answer.margins`), and the answer always lies between them.
+Frameworks take no part in a collective. A margin for all other differences between clusters moves
+P10, P50 and P90 (`sim.answer.margins`), and the answer always lies between P10 and P90.
 """
 
 from __future__ import annotations
@@ -130,9 +130,10 @@ def answer(question: Question, draws: int | None = None, *, why: bool = False,
     if why:
         rows = _with_causes(rows, task, open_)
     if draws:
-        note = (f"P10 and P90: busbw over {draws} draws of the uncertain parameters and of source "
-                "ports, and a margin for what else clusters differ by"
-                + ("; each draw fits the fitted parameters again." if refit else "."))
+        note = (f"P10, P50, P90: busbw over {draws} draws of the uncertain parameters and of "
+                "source ports, and a margin for what else clusters differ by"
+                + ("; each draw fits the fitted parameters again" if refit else "")
+                + ". P50 is the prediction; other columns are at the parameters' values.")
     return replace(report, rows=rows, notes=(note,) if note else ())
 
 
@@ -156,9 +157,9 @@ def _with_intervals(rows: Sequence[CollectiveRow],
     found = []
     for row, drawn in zip(rows, np.array(times).T, strict=True):
         low, middle, high = np.quantile(drawn, (TAIL, 0.5, 1.0 - TAIL)).tolist()
-        slow, fast = COLLECTIVES.widen(1 / high, 1 / low)
-        interval = TimeInterval(min(1 / fast, row.time_s), middle, max(1 / slow, row.time_s),
-                                len(drawn))
+        slow, expected, fast = COLLECTIVES.move(1 / high, 1 / middle, 1 / low)
+        interval = TimeInterval(min(1 / fast, row.time_s), 1 / expected,
+                                max(1 / slow, row.time_s), len(drawn))
         found.append(row if np.ptp(drawn) <= SAME * drawn.max() else
                      replace(row, interval=interval))
     return tuple(found)

@@ -15,10 +15,15 @@ goes to its own P10 and P90 while the others stay at their values.
 What NCCL's connections are is no number and often unknown; a draw takes one of the
 possibilities (`sim.answer.hidden`).
 
-Draws know only what is unknown of parameters. What clusters differ by beside that widens P10 and
-P90 (`sim.answer.margins`), and the answer itself always lies between them (`settle`).
+Draws know only what is unknown of parameters. What clusters differ by beside that moves P10, P50
+and P90 (`sim.answer.margins`), and the answer at the values always lies between P10 and P90
+(`settle`). P50 is the prediction: a step takes as long as the slowest of several uncertain
+resources, so that its median is longer than the step with each of them at its median.
 
-Distributions ------------- A value is the median of its distribution: the true value is as likely
+Distributions
+-------------
+
+A value is the median of its distribution: the true value is as likely
 below it as above. So the answer at the values lies in the middle of the draws' answers, even if an
 interval reaches far to one side.
 
@@ -211,15 +216,18 @@ def choose_draws(topology: Topology, draws: int, *, fitted: bool = False,
 
 
 def settle(interval: Interval, images_per_s: float, exposed_s: float) -> Interval:
-    """Widen an interval by what clusters differ by beside draws, and let it hold the answer."""
-    margin, low, high = TRAINING, interval.low_images_per_s, interval.high_images_per_s
-    wide_low, wide_high = margin.widen(low, high)
+    """Move an interval by what clusters differ by beside draws, and let it hold the answer."""
     samples = interval.samples
-    most_s = interval.high_exposed_s + samples * (1 / wide_low - 1 / low)
-    least_s = max(interval.low_exposed_s - samples * (1 / high - 1 / wide_high), 0.0)
-    return replace(interval, low_images_per_s=min(wide_low, images_per_s),
-                   high_images_per_s=max(wide_high, images_per_s),
-                   low_exposed_s=min(least_s, exposed_s), high_exposed_s=max(most_s, exposed_s))
+    rates = (interval.low_images_per_s, interval.median_images_per_s, interval.high_images_per_s)
+    low, middle, high = TRAINING.move(*rates)
+    most_s, middle_s, least_s = (
+        max(exposed + samples * (1 / moved - 1 / rate), 0.0) for exposed, moved, rate in zip(
+            (interval.high_exposed_s, interval.median_exposed_s, interval.low_exposed_s),
+            (low, middle, high), rates, strict=True))
+    return replace(interval, low_images_per_s=min(low, images_per_s), median_images_per_s=middle,
+                   high_images_per_s=max(high, images_per_s),
+                   low_exposed_s=min(least_s, middle_s, exposed_s), median_exposed_s=middle_s,
+                   high_exposed_s=max(most_s, middle_s, exposed_s))
 
 
 def affordable_draws(effort: int) -> int:

@@ -1,6 +1,6 @@
 """The answer as a table, with the parts of each step (``--explain``) and the causes (``--why``).
 
-The table has one line for each scenario and number of GPUs: P10, P50 and P90 of the draws, the
+The table has one line for each scenario and number of GPUs: P10, P50 (the prediction) and P90, the
 answer at the parameters' values, the published (or measured) figure and the relative error. A row
 whose error exceeds its ``within`` is marked, and a sentence below gives both. Further columns show
 the bottleneck and the runner-up, the step, its exposed (not compute) time, and the exposed time
@@ -230,8 +230,9 @@ def _interval_notes(rows: Iterable[ScenarioResult], *, each: bool) -> list[str]:
     unit = rate_unit(row for row, _ in found)
     lines = [f"P10, P50, P90: {unit} over {draws} draws of the uncertain parameters and of "
              "source ports, and a margin for what else clusters differ by"
-             + ("; each draw fits the fitted parameters again."
-                               if all(interval.refitted for _, interval in found) else ".")]
+             + ("; each draw fits the fitted parameters again"
+                if all(interval.refitted for _, interval in found) else "")
+             + ". P50 is the prediction; other columns are at the parameters' values."]
     if each:
         lines += [f"{label(row)}: {rate(interval.low_images_per_s)} to "
                   f"{rate(interval.high_images_per_s)} {rate_unit([row])}, "

@@ -106,13 +106,13 @@ def _group(name: str, rows: Sequence[CollectiveRow | None],
 
 
 def _interval(rows: Sequence[CollectiveRow | None]) -> list[Column]:
-    """P10 and P90 of busbw, where a row has an interval."""
+    """P10, P50 and P90 of busbw, where a row has an interval."""
     found = [row.busbw_interval if row is not None else None for row in rows]
     if not any(found):
         return []
     return [text_column(f"\nbusbw\n{name}", ("-" if each is None else f"{each[place] / 1e9:.2f}"
                                               for each in found))
-            for name, place in (("P10", 0), ("P90", 2))]
+            for place, name in enumerate(("P10", "P50", "P90"))]
 
 
 def is_best(row: CollectiveRow | None, best: dict[int, float]) -> bool:

@@ -1,10 +1,10 @@
 """Predictions of published figures: values, intervals, a summary, and a page with a plot.
 
-A prediction is made with the shipped parameters. Its P10 and P90 come from draws, as those of
-`sim.answer.uncertainty`: of every parameter that has an interval, of what is unknown of
-connections, of the values that the case leaves open, and of the seed of source ports; they hold the
-prediction. `sim.validation.coverage` widens them. A `Summary` has medians, shares and coverage.
-Rows are shown in a table on the screen, and in a page of the docs with its plot.
+A prediction is P50 of draws, as those of `sim.answer.uncertainty`: of every parameter that has an
+interval, of what is unknown of connections, of the values that the case leaves open, and of the
+seed of source ports; P10 and P90 lie around it. `sim.validation.coverage` moves and widens them by
+what other sources miss by. A `Summary` has medians, shares and coverage. Rows are shown in a table
+on the screen, and in a page of the docs with its plot.
 """
 
 from __future__ import annotations
@@ -54,8 +54,11 @@ class Prediction:
     """Number of the figure in its case."""
     figure: Figure
     value: float
+    """P50; without draws, as `at_values`."""
     low: float
     high: float
+    at_values: float
+    """The answer with every parameter at its value."""
     case_note: str = ""
 
     @property
@@ -85,10 +88,11 @@ class Prediction:
         """Whether the prediction is faster than what was published."""
         return (self.error > 0) != (self.figure.quantity in TIMES)
 
-    def moved_to(self, value: float) -> Prediction:
-        """The row with another prediction, and its interval moved along."""
-        by = value / self.value
-        return replace(self, value=value, low=self.low * by, high=self.high * by)
+    def moved_to(self, at_values: float) -> Prediction:
+        """The row with another answer at the parameters' values, and all else moved along."""
+        by = at_values / self.at_values
+        return replace(self, value=self.value * by, low=self.low * by, high=self.high * by,
+                       at_values=at_values)
 
 
 def predict(cluster: Cluster, figure: Figure, settings: Settings | None = None) -> float:
@@ -132,13 +136,12 @@ def _predict_file(draws: int, file: _File) -> tuple[int, list[Prediction]]:
 
 def _predict_case(draws: int, file: _File, case: Case) -> list[Prediction]:
     cluster = Cluster(case.topology)
-    values = [predict(cluster, figure) for figure in case.figures]
-    spread = np.array([values, *_draws(file, case, draws)])
-    low, high = np.quantile(spread[1:] if draws else spread, (TAIL, 1.0 - TAIL), axis=0)
-    return [Prediction(file.path.stem, case.source, number, figure, value, min(float(least), value),
-                       max(float(most), value), case.note)
-            for number, (figure, value, least, most)
-            in enumerate(zip(case.figures, values, low, high, strict=True))]
+    at_values = [predict(cluster, figure) for figure in case.figures]
+    spread = np.array(_draws(file, case, draws) if draws else [at_values])
+    low, middle, high = np.quantile(spread, (TAIL, 0.5, 1.0 - TAIL), axis=0).tolist()
+    return [Prediction(file.path.stem, case.source, number, *row, case.note)
+            for number, row in enumerate(zip(case.figures, middle, low, high, at_values,
+                                             strict=True))]
 
 
 def _draws(file: _File, case: Case, draws: int) -> list[list[float]]:
@@ -224,10 +227,10 @@ INTRODUCTION = """\
 # Held against published measurements
 
 Made by `python -m sim.validate published --page docs/results/validation.md`; do not edit. Every
-case in `sim/validation/cases` and every published row of `topologies/` is simulated with the
-shipped parameters. P10 and P90 come from draws of every uncertain parameter and of what the source
-leaves out, widened by what the rows of *all other* sources miss them by (a margin for training
-and one for collectives, `sim/answer/margins.py`): no interval here knows its own source.
+case in `sim/validation/cases` and every published row of `topologies/` is simulated with draws of
+every uncertain parameter and of what the source leaves out. P50 is the prediction. P10, P50 and P90
+move by what the rows of *all other* sources miss them by (a margin for training and one for
+collectives, `sim/answer/margins.py`): no prediction and no interval here knows its own source.
 `kernel-tcp`, `tcpx` and `tcpxo` are fitted to the rows marked *left out*; the prediction of such a
 row comes from the fit to all other sources (`python -m sim.calibrate --published`). No other row
 was used for any fit; the shipped margins, which a new cluster gets, are those of all rows.

@@ -82,9 +82,8 @@ class _Found:
             head.append(name)
             columns.append([self._cell(row, what) for row in rows])
             if self.with_interval:
-                head += [f"{name} P10", f"{name} P90"]
-                ends = [_ends(row, what) for row in rows]
-                columns += [[end[0] for end in ends], [end[1] for end in ends]]
+                head += [f"{name} {quantile}" for quantile in ("P10", "P50", "P90")]
+                columns += map(list, zip(*(_quantiles(row, what) for row in rows), strict=True))
         return head, [[str(size), str(self.counts[size]), *cells] for size, *cells in zip(
             self.sizes, *columns, strict=True)]
 
@@ -168,14 +167,15 @@ class _Found:
                         for row in rows], texts=3)
 
 
-def _ends(row: CollectiveRow | None, what: str) -> tuple[str, str]:
-    """P10 and P90 as a table shows them."""
+def _quantiles(row: CollectiveRow | None, what: str) -> list[str]:
+    """P10, P50 and P90 as a table shows them."""
     if row is None or row.interval is None or row.busbw_interval is None:
-        return "", ""
+        return ["", "", ""]
     if what == "time":
-        return time_us(row.interval.low_s * 1e6), time_us(row.interval.high_s * 1e6)
-    low, _, high = row.busbw_interval
-    return f"{low / 1e9:.2f}", f"{high / 1e9:.2f}"
+        interval = row.interval
+        return [time_us(time_s * 1e6)
+                for time_s in (interval.low_s, interval.median_s, interval.high_s)]
+    return [f"{busbw / 1e9:.2f}" for busbw in row.busbw_interval]
 
 
 def _curve(name: str, colour: str, values: Sequence[float | None]) -> dict[str, Any]:

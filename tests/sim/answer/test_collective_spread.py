@@ -44,8 +44,9 @@ def test_an_interval_is_that_of_the_cost_which_decides(tmp_path: Path) -> None:
     (row,) = [row for row in answer(question(tmp_path), 64).rows if row.algorithm == "ring"]
     assert row.interval is not None
     # Uniform in the logarithm on either side of the median: P10 and P90 are 0.8 of the way out.
-    slow, fast = COLLECTIVES.widen(2 ** -0.8, 2 ** 0.8)
+    slow, middle, fast = COLLECTIVES.move(2 ** -0.8, 1.0, 2 ** 0.8)
     assert row.interval.low_s / row.time_s == pytest.approx(1 / fast, rel=0.05)
+    assert row.interval.median_s / row.time_s == pytest.approx(1 / middle, rel=0.05)
     assert row.interval.high_s / row.time_s == pytest.approx(1 / slow, rel=0.05)
     assert row.busbw_interval is not None
     assert row.busbw_interval[0] == pytest.approx(row.busbw * row.time_s / row.interval.high_s)

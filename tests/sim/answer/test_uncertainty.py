@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -121,7 +123,7 @@ def test_the_answer_at_the_values_is_the_median_where_one_parameter_decides(tmp_
 @given(low=st.floats(1, 1e6), wide=st.floats(1, 10), answer=st.floats(0.1, 1e7),
        exposed=st.floats(0, 100))
 def test_an_answer_always_lies_in_its_own_interval(low, wide, answer, exposed):
-    """Wherever the draws lie; and the margin only widens what they span."""
+    """Wherever the draws lie; and the margin only widens what they span, and moves P50 within."""
     found = settle(Interval(low, low * wide, low * wide, 0.1, 0.2, 0.3, 24, samples=16.0),
                    answer, exposed)
     assert found.low_images_per_s <= min(low, answer)
@@ -129,7 +131,10 @@ def test_an_answer_always_lies_in_its_own_interval(low, wide, answer, exposed):
     assert found.low_exposed_s <= exposed <= found.high_exposed_s
     assert 0 <= found.low_exposed_s <= 0.1
     assert found.high_exposed_s >= 0.3
-    assert found.median_images_per_s == low * wide
+    assert found.low_images_per_s <= found.median_images_per_s <= found.high_images_per_s
+    assert found.median_images_per_s == pytest.approx(
+        max(low * wide * math.exp(TRAINING.middle), low * math.exp(-TRAINING.below)))
+    assert found.low_exposed_s <= found.median_exposed_s <= found.high_exposed_s
 
 
 def test_every_row_of_a_file_lies_in_its_own_interval(tmp_path):
@@ -140,7 +145,9 @@ def test_every_row_of_a_file_lies_in_its_own_interval(tmp_path):
     (found,) = spread(made, [(made.topology.scenarios[0], 8)], workers=1)[0]
     (result,) = answer(made, made.topology.scenarios).scenarios
     assert found.high_images_per_s < result.images_per_s
-    _, high = TRAINING.widen(found.low_images_per_s, found.high_images_per_s)
+    _, middle, high = TRAINING.move(found.low_images_per_s, found.median_images_per_s,
+                                    found.high_images_per_s)
+    assert result.interval.median_images_per_s == middle
     assert result.interval.high_images_per_s == max(high, result.images_per_s)
     assert result.interval.low_images_per_s < found.low_images_per_s
     assert result.interval.low_exposed_s <= result.breakdown.exposed_s

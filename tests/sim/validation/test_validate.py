@@ -120,7 +120,7 @@ def test_the_page_keeps_what_was_first_predicted():
     figures = [{"scenario": "ring", "size": "1MiB", "busbw": "1GB/s", "first": first}
                for first in ([1.5, 1.2, 2.0], [0.9, 0.8, 1.1])]
     case = load_case(ROOT / "made-up.yaml", data=yaml.safe_dump(case_of(figures=figures)).encode())
-    rows = [Prediction("a", "b", number, figure, 1.0, 1.0, 1.0)
+    rows = [Prediction("a", "b", number, figure, 1.0, 1.0, 1.0, 1.0)
             for number, figure in enumerate(case.figures)]
     assert first_lines(rows) == ["2 of collectives, from 1 sources: median error 30.0 %; 50 % too "
                                  "fast; P10 to P90 held 50 % of them."]
@@ -147,7 +147,7 @@ def test_gaps_of_a_source_widen_the_interval(tmp_path):
     told = predict_files([write(tmp_path, case_of(), "told.yaml")], 8, 1)[0]
     rates = {"hosts[0].nics[0].rate": ["5Gbps", "10Gbps", "20Gbps"]}
     open_ = predict_files([write(tmp_path, case_of(open=rates), "open.yaml")], 8, 1)[0]
-    assert open_.value == told.value
+    assert open_.at_values == told.at_values
     assert open_.low < 0.7 * told.value
     assert open_.high > 1.2 * told.value
 
@@ -228,7 +228,8 @@ def row(value, low, high, source="a"):
     """Give a row from its ratios of predicted over published."""
     figure = load_case(FILES[0]).figures[0]
     published = figure.value
-    return Prediction("c", source, 0, figure, value * published, low * published, high * published)
+    return Prediction("c", source, 0, figure, value * published, low * published, high * published,
+                      value * published)
 
 
 @pytest.mark.parametrize(("ratios", "found"), [
