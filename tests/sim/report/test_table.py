@@ -215,7 +215,7 @@ def test_collective_table_has_a_line_a_size_and_stars_the_fastest() -> None:
              if re.match(r" *\d", line)]
     assert len(lines) == 10
     for line in lines:
-        size, times = int(line[0]), line[4::5]
+        size, times = int(line[0]), line[4::6]
         assert len(times) == 3
         best = min((row for row in report.rows if row.size_bytes == size),
                    key=lambda row: row.time_s)
