@@ -50,6 +50,7 @@ from sim.step.paging import Exchanges, Tiers, paged
 from sim.step.recipe import Recipe, Views
 from sim.step.stages import slowest_stage
 from sim.step.train import Job
+from sim.workloads.buckets import megatron_bucket_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
@@ -449,6 +450,11 @@ def recipe_of(cluster: Cluster, scenario: Scenario, workload: Workload, ranks: R
     fuses_by_size = derives_from(framework, "ddp", topology.frameworks, "frameworks",
                                  FrameworkSet)
     rule = scenario.fusion.rule or ("size" if fuses_by_size else "cycle")
+    threshold_bytes = scenario.fusion.threshold_bytes(rule)
+    if scenario.fusion.threshold is None and derives_from(
+            framework, "megatron", topology.frameworks, "frameworks", FrameworkSet):
+        ranks_averaging = len(ranks.gpus) // (scenario.layout.tensor * scenario.layout.pipeline)
+        threshold_bytes = megatron_bucket_bytes(ranks_averaging, workload.gradient_bytes)
     light = LightSettings.from_env(scenario.light.settings if scenario.light else {})
     group = scenario.light.LIGHT_INTRA_SIZE if scenario.light else None
     if light.intra_size > len(ranks.gpus):
@@ -459,7 +465,7 @@ def recipe_of(cluster: Cluster, scenario: Scenario, workload: Workload, ranks: R
         light=light, group=group or ranks.host_group, host_group=ranks.host_group,
         fp16=scenario.fp16,
         gradient_bytes=workload.gradient_bytes,
-        fusion=rule, threshold_bytes=scenario.fusion.threshold_bytes(rule),
+        fusion=rule, threshold_bytes=threshold_bytes,
         cycle_s=scenario.fusion.cycle, layout=scenario.layout,
         accumulation=workload.accumulation, recompute=workload.recompute,
         flash=workload.flash, kernels=workload.kernels,

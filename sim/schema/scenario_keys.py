@@ -143,7 +143,8 @@ class Fusion(Model):
     """Horovod's rule, by cycles of time, or DistributedDataParallel's, by sizes set beforehand;
     where not given, that of the framework: size for ddp and what is based on it."""
     threshold: Bytes | None = None
-    """Bytes at which a bucket goes (128MiB by cycle, 25MiB by size); 0 sends each tensor alone."""
+    """Bytes at which a bucket goes (128MiB by cycle, 25MiB by size, Megatron's own rule for
+    megatron); 0 sends each tensor alone."""
     cycle: Seconds = 1e-3
     """Time after which what has gathered is sent; by size it has no effect."""
 

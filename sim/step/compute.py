@@ -98,7 +98,8 @@ def plan_pass(recipe: Recipe, flops: float) -> Pass:
     owner = np.repeat(np.arange(len(layers)), [len(layer.tensors) for layer in backward])
     elements = np.array([tensor.elements for layer in backward
                          for tensor in reversed(layer.tensors)], np.int64)
-    buckets = _fuse(recipe, elements * recipe.gradient_bytes, ends_s[owner])
+    nbytes = -(-elements * recipe.gradient_bytes // recipe.layout.tensor)
+    buckets = _fuse(recipe, nbytes, ends_s[owner])
     last = owner[buckets.first[1:] - 1]
     overlap = recipe.costs.overlap.value
     # A poor overlap holds a bucket back for a share of what is left of the backward pass.

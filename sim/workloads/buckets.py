@@ -8,7 +8,7 @@ before its last gradient is ready.
   (`harp.lightcc.fusion`, which the real collectives use, too).
 - `ddp_buckets`: sizes alone decide, before training starts; a bucket leaves when it is complete
   (`harp.lightcc.fusion` as well; Li et al., VLDB 2020, section 3.2.3; PyTorch's defaults: 1 MiB
-  for the first one, then 25 MiB).
+  for the first one, then 25 MiB; Megatron's buckets are larger, `megatron_bucket_bytes`).
 
 One rank is enough, for all ranks run the same backward pass; nothing here grows with the GPUs.
 """
@@ -32,6 +32,16 @@ from harp.lightcc.fusion import (
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
+
+
+MEGATRON_ELEMENTS, MEGATRON_ELEMENTS_A_RANK = 40_000_000, 1_000_000
+"""Elements of Megatron's buckets: the larger of the first, and the second for each data-parallel
+rank (Megatron-Core, distributed_data_parallel.py)."""
+
+
+def megatron_bucket_bytes(ranks: int, element_bytes: int) -> int:
+    """Bytes of a bucket between ``ranks`` data-parallel ranks, those of context among them."""
+    return element_bytes * max(MEGATRON_ELEMENTS, MEGATRON_ELEMENTS_A_RANK * ranks)
 
 
 @dataclass(frozen=True)
