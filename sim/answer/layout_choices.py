@@ -173,7 +173,7 @@ def _possible(topology: Topology, scenario: Scenario, gpus: int,
               samples: int) -> Iterator[tuple[Parallel, int, int, str]]:
     """Layouts that the file's checks let through, with the sizes of their micro-steps."""
     workload = topology.workload
-    for layout in _layouts(topology, gpus, workload):
+    for layout in _layouts(topology, scenario, gpus):
         each, rest = divmod(samples * layout.split, gpus)
         if rest:
             continue
@@ -204,9 +204,9 @@ def _with(scenario: Scenario, layout: Parallel) -> Scenario:
                                        "expert_overlap": "none"})
 
 
-def _layouts(topology: Topology, gpus: int, workload: Workload) -> Iterator[Parallel]:
+def _layouts(topology: Topology, scenario: Scenario, gpus: int) -> Iterator[Parallel]:
     """Mixtures that are of a form, and may be none of this model."""
-    network = workload.network
+    network = topology.workload.network
     shape = network.shape
     host = min(group.gpus.count for group in topology.hosts)
     mix = shape.experts.count if shape is not None and shape.experts is not None else 1
@@ -220,7 +220,10 @@ def _layouts(topology: Topology, gpus: int, workload: Workload) -> Iterator[Para
             continue
         keys = {"tensor": tensor, "pipeline": pipeline, "context": context, "expert": expert,
                 "interleave": interleave, "schedule": schedule, "shard": shard,
-                "sequence": tensor > 1}
+                "sequence": tensor > 1,
+                "tensor_overlap": tensor > 1 and scenario.layout.tensor_overlap,
+                "gather_overlap": (shard in ("zero1", "zero2")
+                                   and scenario.layout.gather_overlap)}
         try:
             yield Parallel.model_validate({key: value for key, value in keys.items()
                                            if value is not None})
@@ -249,6 +252,8 @@ def _tensor_s(cluster: Cluster, recipe: Recipe) -> float:
              for group in cluster.topology.hosts]
     times = EACH_WAY * (3 if recipe.recompute == "full" else 2)
     nbytes = recipe.batch * model.activations * recipe.gradient_bytes / layout.context
+    if layout.tensor_overlap:
+        nbytes /= layout.tensor
     return (model.blocks * times * 2 * (layout.tensor - 1) / layout.tensor * 8 * nbytes
             / max(rates))
 

@@ -25,6 +25,10 @@ class Parallel(Model):
     sequence: Flag = False
     """Also split what lies between the matrices over them, by tokens; saves memory, and sends as
     much."""
+    tensor_overlap: Flag = False
+    """Send a piece of what lies between the matrices while the products of another are computed,
+    so that the last piece alone is waited for (Megatron's tp-comm-overlap, torch's async tensor
+    parallelism)."""
     pipeline: Annotated[Count, Field(le=1024)] = 1
     """Stages of consecutive layers."""
     schedule: Literal["1f1b", "zero-bubble"] = "1f1b"
@@ -39,6 +43,9 @@ class Parallel(Model):
     shard: Shard = "none"
     """What the copies keep only a share of: zero1 optimizer states, zero2 gradients as well, fsdp
     parameters as well, and hsdp as fsdp, but within groups, with copies between them."""
+    gather_overlap: Flag = False
+    """Gather the parameters that zero1 and zero2 updated in shares during the next step's first
+    forward pass (Megatron's overlap-param-gather), not before it."""
     replicate: Count | None = None
     """Groups of hsdp (torchtitan's data_parallel_replicate_degree), and each group has all
     parameters in shards; one a host where not given."""
@@ -49,6 +56,8 @@ class Parallel(Model):
         for key, wrong, says, allowed in (
                 ("sequence", self.sequence and self.tensor == 1, "has no effect without tensor",
                  "tensor: 2 or more beside it"),
+                ("tensor_overlap", self.tensor_overlap and not self.sequence,
+                 "has no effect without sequence", "sequence: true beside it"),
                 ("interleave", self.interleave > 1 and self.pipeline == 1,
                  "has no effect without pipeline", "pipeline: 2 or more beside it"),
                 ("schedule", self.schedule != "1f1b" and self.pipeline == 1,
@@ -58,6 +67,9 @@ class Parallel(Model):
                 ("shard", self.shard == "zero2" and self.pipeline > 1,
                  "zero2 would send gradients after each micro-step of a pipeline",
                  "none, zero1, fsdp or hsdp beside pipeline"),
+                ("gather_overlap",
+                 self.gather_overlap and self.shard not in ("zero1", "zero2"),
+                 "gathers what zero1 or zero2 spreads", "shard: zero1 or zero2 beside it"),
                 ("replicate", self.replicate is not None and self.shard != "hsdp",
                  "has no effect without shard: hsdp", "shard: hsdp beside it"),
                 ("expert", self.expert is not None and (self.tensor > 1 or self.context > 1),

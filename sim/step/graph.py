@@ -7,7 +7,9 @@ runs a graph, and `sim.step.groups` says which ranks an operation joins.
 Copies of the model average gradients while the backward pass runs. Where they share the optimizer's
 states (zero1), gradients are reduced and scattered instead, and parameters gathered behind the
 update; with zero2 they are scattered after each micro-step (Rajbhandari et al., SC 2020, sections 5
-and 7.2.1; both send as much as an average).
+and 7.2.1; both send as much as an average). With ``gather_overlap`` parameters are gathered in the
+next step: its first forward pass begins with the first bucket, and ends no sooner than the last one
+is there.
 
 Fully sharded data parallelism spreads parameters over the ranks, as well as gradients and states.
 Before a unit (a block of the network) computes, its parameters are gathered from all ranks; then
@@ -27,7 +29,10 @@ transformer needs four allreduces of its activations in each step: after its att
 feed-forward network in the forward pass, before them in the backward pass (Megatron-LM, figure 4),
 and two more if it is computed again. Each rank sends 2 (t - 1)/t of the activations' bytes in each;
 with sequence parallelism an allgather and a reduce-scatter send as much (Korthikanti et al. 2022,
-section 4.2.2). The GPU waits for them. Each GPU
+section 4.2.2). The GPU waits for them. With ``tensor_overlap`` tokens go round in t pieces, and the
+products of one piece are computed while the next is sent: the GPU waits for one piece of each, and
+for what of the others takes longer than the block's arithmetic (Wang et al., ASPLOS 2023,
+section 3; NeMo's userbuffers). Each GPU
 holds 1/t of the parameters, which are averaged over the GPUs of the same number in all other
 groups. Norms and biases that Megatron repeats on every GPU count as split.
 
@@ -69,15 +74,17 @@ if TYPE_CHECKING:
 
 Kind = Literal["forward", "backward", "settle", "exchange", "reduce", "collect", "spread", "send",
                "again", "bubble", "page", "launch", "average", "gather", "scatter", "backlog",
-               "overlapped"]
+               "overlapped", "overlapped-reduce"]
 ON_GPU = frozenset({"forward", "backward", "settle", "exchange", "reduce", "collect", "spread",
                     "send", "again", "bubble", "page", "launch"})
 """Kinds that the GPU does or waits for; the others run beside it."""
+OVERLAPPED = frozenset({"overlapped", "overlapped-reduce"})
+"""Of those beside it, the kinds that its micro-step waits for."""
 
 
 def may_outlast(kind: Kind) -> bool:
     """Whether what runs beside the GPU may still do so when its micro-step ends."""
-    return kind not in ON_GPU and kind != "overlapped"
+    return kind not in ON_GPU | OVERLAPPED
 
 
 @dataclass(frozen=True)
@@ -91,6 +98,7 @@ class Operation:
       micro-step computes;
     - reduce, collect, spread: an allreduce, allgather, reduce-scatter of ``size`` bytes of
       activations;
+    - overlapped-reduce: such an allreduce beside the GPU, while it computes the block;
     - send: ``size`` bytes to the next stage, and as many back;
     - launch: waiting until the host has launched what stands since operation ``since``, which takes
       it ``seconds``;
@@ -152,32 +160,53 @@ def step_graph(recipe: Recipe, work: Pass, groups: Groups, *, alike: bool = True
     graph: list[Operation] = []
     layout = recipe.layout
     plan = _micro_steps(recipe, averaged=groups.size("replicas") > 1)
-    if recipe.expert_overlap == "micro-steps":
-        plan[:-1] = [(replace(micro, hides=True), times) for micro, times in plan[:-1]]
-    before, lag = 0, None
+    if not alike:
+        plan = [(micro, 1) for micro, times in plan for _ in range(times)]
+    gathers = _state_gathers(recipe, work, groups)
+    if layout.gather_overlap:
+        graph += gathers[::-1]  # the first layers are in the last buckets
+    before, lag = len(graph), None
     for number, (micro, times) in enumerate(plan):
         if bubble and 0 < number == len(plan) - 1:
             graph.append(Operation("bubble", "pipeline", bubble, since=before))
         before = len(graph)
         _micro_step(graph, recipe, work, groups, micro)
-        if lag is not None:
-            graph[before:] = [replace(done, after=(*done.after, lag)) if may_outlast(done.kind)
-                              else done for done in graph[before:]]
-        if times > 1 and alike:
+        if number == 0:
+            _await_gathers(graph, number_of_gathers=before)
+        _hold_back(graph, before, lag)
+        if times > 1:
             graph.append(Operation("again", f"{times - 1} more micro-steps", size=times - 1,
                                    since=before))
             lag = _backlog(graph, before, times - 1)
-        else:
-            for _ in range(times - 1):
-                before = len(graph)
-                _micro_step(graph, recipe, work, groups, micro)
     if bubble and len(plan) == 1:
         graph.append(Operation("bubble", "pipeline", bubble, since=0))
-    if layout.shard in ("zero1", "zero2") and groups.size("replicas") > 1:
+    if not layout.gather_overlap:
         sent = tuple(number for number, done in enumerate(graph) if done.kind == "scatter")
-        graph += [Operation("gather", name, size=elements, after=sent)
-                  for name, elements in zip(work.names, work.elements.tolist(), strict=True)]
+        graph += [replace(gather, after=sent) for gather in gathers]
     return tuple(graph)
+
+
+def _state_gathers(recipe: Recipe, work: Pass, groups: Groups) -> list[Operation]:
+    """Gathers of the parameters whose optimizer states copies of the model share."""
+    if recipe.layout.shard not in ("zero1", "zero2") or groups.size("replicas") == 1:
+        return []
+    return [Operation("gather", name, size=elements)
+            for name, elements in zip(work.names, work.elements.tolist(), strict=True)]
+
+
+def _await_gathers(graph: list[Operation], number_of_gathers: int) -> None:
+    """Let the first forward pass wait for the gathers that stand before it."""
+    gathers = tuple(range(number_of_gathers))
+    for kind, waited in (("forward", gathers[:1]), ("backward", gathers)):
+        first = next(number for number, done in enumerate(graph) if done.kind == kind)
+        graph[first] = replace(graph[first], after=(*graph[first].after, *waited))
+
+
+def _hold_back(graph: list[Operation], before: int, lag: int | None) -> None:
+    """Let what a micro-step sends wait for the backlog ``lag``, if there is one."""
+    if lag is not None:
+        graph[before:] = [replace(done, after=(*done.after, lag)) if may_outlast(done.kind)
+                          else done for done in graph[before:]]
 
 
 def _backlog(graph: list[Operation], before: int, times: int) -> int | None:
@@ -193,6 +222,15 @@ def _backlog(graph: list[Operation], before: int, times: int) -> int | None:
 
 def _micro_steps(recipe: Recipe, *, averaged: bool) -> list[tuple[Micro, int]]:
     """The micro-steps of a step, those in a row that are alike together."""
+    plan = _unhidden_micro_steps(recipe, averaged=averaged)
+    if recipe.layout.gather_overlap and plan[0][1] > 1:
+        plan[:1] = [(plan[0][0], 1), (plan[0][0], plan[0][1] - 1)]
+    if recipe.expert_overlap == "micro-steps":
+        plan[:-1] = [(replace(micro, hides=True), times) for micro, times in plan[:-1]]
+    return plan
+
+
+def _unhidden_micro_steps(recipe: Recipe, *, averaged: bool) -> list[tuple[Micro, int]]:
     layout, count = recipe.layout, recipe.accumulation
     quiet = Micro()
     if not averaged:
@@ -420,7 +458,7 @@ def _pass(graph: list[Operation], recipe: Recipe, kind: Literal["forward", "back
             graph.append(Operation("gather", f"{unit.name} {kind}", size=unit.elements,
                                    after=tuple(computed[-2:-1] or begun), group=group))
             after = (len(graph) - 1,)
-        _before_block(graph, recipe, kind, unit.block)
+        beside = _before_block(graph, recipe, kind, unit.block)
         copied_s = (is_gathered + is_scattered) * laid_out_s(recipe, unit.elements)
         graph.append(Operation(kind, unit.name, getattr(unit, f"{kind}_s") + copied_s,
                                after=after))
@@ -429,7 +467,7 @@ def _pass(graph: list[Operation], recipe: Recipe, kind: Literal["forward", "back
             graph.append(Operation("settle", unit.name))
         if is_scattered:
             _scatter(graph, unit, groups, group)
-        _after_block(graph, recipe, kind, unit.block)
+        _after_block(graph, recipe, kind, unit.block, beside)
     graph += _launches(recipe, groups, kind, first) + _sends(recipe, kind)
 
 
@@ -456,7 +494,7 @@ def _split(graph: list[Operation], recipe: Recipe, work: Pass, groups: Groups) -
             for layer in recipe.model.layers]
     shares, first = iter(each), len(graph)
     for name, layers in groupby(recipe.model.layers, block_of):
-        _before_block(graph, recipe, "forward", name)
+        beside = _before_block(graph, recipe, "forward", name)
         for exchanges, run in groupby(layers, lambda layer: bool(layer.expert_tensors)):
             some = [(layer, all_s * next(shares) / sum(each)) for layer in run]
             if exchanges:
@@ -466,19 +504,19 @@ def _split(graph: list[Operation], recipe: Recipe, work: Pass, groups: Groups) -
             else:
                 graph.append(Operation("forward", name or some[0][0].name,
                                        sum(seconds for _, seconds in some)))
-        _after_block(graph, recipe, "forward", name)
+        _after_block(graph, recipe, "forward", name, beside)
     graph += _launches(recipe, groups, "forward", first) + _sends(recipe, "forward")
     done: list[int] = []
     first = len(graph)
     backward = zip(recipe.model.layers[::-1], work.layers, strict=True)
     for name, pairs in groupby(backward, _block_of_pair):
-        _before_block(graph, recipe, "backward", name)
+        beside = _before_block(graph, recipe, "backward", name)
         for layer, work_of in pairs:
             _exchanging(graph, groups, "backward", _share(recipe, layer, work_of.seconds),
                         "replicas")
             graph.append(Operation("settle", layer.name))
             done.append(len(graph) - 1)
-        _after_block(graph, recipe, "backward", name)
+        _after_block(graph, recipe, "backward", name, beside)
     graph += _launches(recipe, groups, "backward", first) + _sends(recipe, "backward")
     return done
 
@@ -487,31 +525,52 @@ def _block_of_pair(pair: tuple[Layer, Work]) -> str:
     return block_of(pair[0])
 
 
-def _before_block(graph: list[Operation], recipe: Recipe, kind: str, block: str) -> None:
-    """Inputs that a block waits for: keys and values, and what it computes again."""
+def _before_block(graph: list[Operation], recipe: Recipe, kind: str,
+                  block: str) -> tuple[int, ...]:
+    """Inputs that a block waits for: keys and values, and what it computes again.
+
+    Returns the number of what is sent beside the block, if anything is.
+    """
     if not block:
-        return
+        return ()
     again = kind == "backward" and recipe.recompute == "full"
     if recipe.layout.context > 1:
         graph += [Operation("collect", f"{block} keys", size=_key_bytes(recipe),
                             group="context")] * (1 + again)
     if recipe.layout.tensor > 1 and again:
         graph += _reduces(recipe, block)
+    if not recipe.layout.tensor_overlap:
+        return ()
+    begun = next((number for number in reversed(range(len(graph)))
+                  if graph[number].kind in ON_GPU), None)
+    hidden = _activation_bytes(recipe) - _waited_bytes(recipe)
+    graph.append(Operation("overlapped-reduce", f"{block} activations", group="tensor",
+                           size=hidden * EACH_WAY * (1 + again),
+                           after=() if begun is None else (begun,)))
+    return (len(graph) - 1,)
 
 
-def _after_block(graph: list[Operation], recipe: Recipe, kind: str, block: str) -> None:
+def _after_block(graph: list[Operation], recipe: Recipe, kind: str, block: str,
+                 beside: tuple[int, ...]) -> None:
+    """Results that others wait for: gradients of keys and values, and activations."""
     if not block:
         return
     if recipe.layout.context > 1 and kind == "backward":
         graph.append(Operation("spread", f"{block} keys", size=_key_bytes(recipe),
                                group="context"))
     if recipe.layout.tensor > 1:
-        graph += _reduces(recipe, block)
+        graph += _reduces(recipe, block, beside)
 
 
-def _reduces(recipe: Recipe, block: str) -> list[Operation]:
-    return [Operation("reduce", f"{block} activations", size=_activation_bytes(recipe),
+def _reduces(recipe: Recipe, block: str, after: tuple[int, ...] = ()) -> list[Operation]:
+    return [Operation("reduce", f"{block} activations", size=_waited_bytes(recipe), after=after,
                       group="tensor")] * EACH_WAY
+
+
+def _waited_bytes(recipe: Recipe) -> int:
+    """Bytes of an allreduce of activations that no product hides."""
+    nbytes = _activation_bytes(recipe)
+    return -(-nbytes // recipe.layout.tensor) if recipe.layout.tensor_overlap else nbytes
 
 
 def _activation_bytes(recipe: Recipe) -> int:

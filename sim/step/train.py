@@ -39,7 +39,7 @@ from sim.records.timeline import Timeline
 from sim.step.compute import Slowness
 from sim.step.critical_path import critical_path
 from sim.step.exposure import KINDS, exposed
-from sim.step.graph import ON_GPU, step_graph
+from sim.step.graph import ON_GPU, OVERLAPPED, step_graph
 from sim.step.groups import Groups
 from sim.step.recipe import (
     Chosen,
@@ -115,7 +115,8 @@ class Streams:
 
 
 COLLECTIVES = {"gather": "allgather", "scatter": "reduce-scatter", "reduce": "allreduce",
-               "collect": "allgather", "spread": "reduce-scatter"}
+               "overlapped-reduce": "allreduce", "collect": "allgather",
+               "spread": "reduce-scatter"}
 """Collective of each kind of operation on shares of parameters, and on activations."""
 
 
@@ -179,7 +180,7 @@ class Job:
         """End of each collective of the step."""
         self._waited = {number for done in self.graph for number in done.after}
         self._exchange_track = f"{track}/alltoall"
-        self._chunks = Streams(env, [f"{track}/experts"])
+        self._overlapping = Streams(env, [f"{track}/overlapped"])
         self._placed: dict[tuple[str, Group], list[Sequence[Ints]]] = {}
 
     def record(self, span: Span) -> None:
@@ -259,7 +260,7 @@ class Job:
         if operation.kind == "exchange":
             yield from self._all_to_all(operation, self._exchange_track)
         elif operation.kind in ("reduce", "collect", "spread"):
-            yield from self._wait_for(operation)
+            yield from self._reduce(operation, self._exchange_track)
         elif operation.kind == "send":
             yield from self._send(operation)
         elif operation.kind == "page":
@@ -352,17 +353,20 @@ class Job:
         yield from self._run_groups(Chosen(plan), self._members(plan.name, operation.group),
                                     Timeline(self.env, self.record, track), operation.name)
 
-    def _overlapped_exchange(self, operation: Operation) -> Process:
-        """All-to-all of a chunk of tokens, behind those that were begun before."""
-        stream = yield from self._chunks.take()
+    def _overlap(self, operation: Operation) -> Process:
+        """Collective of activations while the GPU computes, behind those that were begun before."""
+        stream = yield from self._overlapping.take()
         self._count_running(1)
-        yield from self._all_to_all(operation, stream)
+        if operation.kind == "overlapped":
+            yield from self._all_to_all(operation, stream)
+        else:
+            yield from self._reduce(operation, stream)
         self._count_running(-1)
-        self._chunks.give_back(stream)
+        self._overlapping.give_back(stream)
 
-    def _wait_for(self, operation: Operation) -> Process:
-        """Collective of activations, which compute waits for."""
-        line = Timeline(self.env, self.record, self._exchange_track)
+    def _reduce(self, operation: Operation, track: str) -> Process:
+        """Collective of activations that ranks add up or gather."""
+        line = Timeline(self.env, self.record, track)
         chosen = activation_plan(self.recipe, self.groups, COLLECTIVES[operation.kind],
                                  operation.size, operation.group)
         yield from self._run_groups(chosen, self._members(chosen.plan.name, operation.group), line,
@@ -404,8 +408,8 @@ class Job:
             line.transfer(operation.name, since_s, [(since_s, limit)])  # as what it repeats
             done[number].succeed()
             return
-        if operation.kind == "overlapped":
-            yield from self._overlapped_exchange(operation)
+        if operation.kind in OVERLAPPED:
+            yield from self._overlap(operation)
             done[number].succeed()
             return
         if operation.delay_s > 0:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from harp.lightcc.policy import FP16_BYTES
 from sim.schema.errors import Problem
-from sim.step.graph import ON_GPU, may_outlast, step_graph
+from sim.step.graph import ON_GPU, OVERLAPPED, may_outlast, step_graph
 from sim.step.outer import OuterJob
 from sim.step.recipe import choose_plan
 from sim.traces.chakra_format import (
@@ -47,7 +47,8 @@ VERSION = "0.0.4"
 """Of the schema, as Chakra's own generators write it."""
 NAMES = {"average": "all-reduce", "reduce": "all-reduce", "gather": "all-gather",
          "collect": "all-gather", "scatter": "reduce-scatter", "spread": "reduce-scatter",
-         "exchange": "all-to-all", "overlapped": "all-to-all"}
+         "exchange": "all-to-all", "overlapped": "all-to-all",
+         "overlapped-reduce": "all-reduce"}
 """Chakra's collective of each kind of operation."""
 SHARED: tuple[Group, ...] = ("replicas", "shard", "copies")
 """Groups whose ranks have a tensor-parallel share of the elements each."""
@@ -191,7 +192,7 @@ class _Rank:
         if operation.kind in ON_GPU:
             self.last = self._collective(operation, ranks, self._chain(after))
             return self.last
-        if operation.kind == "overlapped":
+        if operation.kind in OVERLAPPED:
             self.overlapped = [self._collective(operation, ranks, [*after, *self.overlapped])]
             return self.overlapped[0]
         if operation.kind == "average":  # which nothing but the end of the step waits for

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from sim.answer.scenario import Run
 from sim.schema import TopologyError, load
 from sim.schema.parallel_keys import Parallel
 from sim.step.graph import ON_GPU
+from sim.workloads.buckets import megatron_bucket_bytes
 from sim.workloads.layers import Tensor
 from sim.workloads.model import block_of
 from sim.workloads.models import get_model
@@ -66,13 +69,83 @@ def test_fsdp_sends_three_times_the_parameters(tmp_path, ranks):
     assert each == pytest.approx(wanted, rel=1e-5)
 
 
-def test_tensor_parallelism_sends_four_allreduces_a_block(tmp_path):
+@pytest.mark.parametrize("overlap", [False, True])
+def test_tensor_parallelism_sends_four_allreduces_a_block(tmp_path, overlap):
     """Each of 2 (t - 1)/t of batch x tokens x width activations (Megatron-LM), and no averages."""
     gpus, batch = 4, 2
-    each = sent(tmp_path, "nvlink_out", hosts=1, gpus=gpus, scenario={"tensor": gpus},
+    split = {"tensor": gpus, "sequence": True, "tensor_overlap": overlap}
+    each = sent(tmp_path, "nvlink_out", hosts=1, gpus=gpus, scenario={"parallel": split},
                 workload={"model": "gpt2", "batch": batch, "framework": "free"})
     activations = batch * 1024 * 768 * 4
     assert each == pytest.approx(12 * 4 * 2 * (gpus - 1) / gpus * activations, rel=1e-5)
+
+
+@pytest.mark.parametrize("rate", ["1TB/s", "10GB/s"])
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_overlapped_pieces_hide_behind_a_blocks_arithmetic(tmp_path, rate, recompute):
+    """A block takes the longer of its arithmetic and its pieces, and the last of four pieces."""
+    def row(**more):
+        made = cluster(tmp_path, hosts=1, gpus=4, host={"nvlink": {"rate": rate, "latency": "0s"}},
+                       workload={"model": "gpt2", "batch": 2, "framework": "free",
+                                 "recompute": recompute},
+                       scenario={"parallel": {"tensor": 4, "sequence": True, **more}})
+        run = Run(made, made.topology.scenarios[0], 4)
+        return run.go()[0].step_s, run.jobs[0].graph
+
+    (plain_s, graph), (overlapped_s, _) = row(), row(tensor_overlap=True)
+    reduce_s = 2 * 3 / 4 * 2 * 1024 * 768 * 4 / (1e12 if rate == "1TB/s" else 1e10)
+    saved_s = 0.0
+    for kind, times in (("forward", 2), ("backward", 2 if recompute == "none" else 4)):
+        of_block: dict[str, float] = {}
+        for operation in graph:
+            block = re.match(r"(h\.\d+)", operation.name)
+            if operation.kind == kind and block:
+                of_block[block[1]] = of_block.get(block[1], 0.0) + operation.seconds
+        assert len(of_block) == 12
+        saved_s += sum(min(each, times * reduce_s * 3 / 4) for each in of_block.values())
+    assert saved_s > 0.01 * plain_s
+    assert plain_s - overlapped_s == pytest.approx(saved_s, rel=1e-3)
+
+
+@pytest.mark.parametrize(("network", "micro", "behind_s", "ahead_s"), [
+    (1, 1, 7.5, 7.0), (4, 1, 12.0, 10.0), (6, 1, 16.0, 14.0), (1, 3, 19.5, 19.0)])
+def test_parameters_are_gathered_behind_the_next_forward_pass(tmp_path, network, micro, behind_s,
+                                                              ahead_s):
+    """Two layers of 1 s forward and 2 s backward; a gather takes half of ``network`` seconds each.
+
+    Ahead, the first layer's is waited for, and the backward pass waits for the other's.
+    """
+    for overlap, seconds in ((False, behind_s), (True, ahead_s)):
+        layout = Parallel(shard="zero1", gather_overlap=overlap)
+        made = job(tmp_path, [layer("a", network), layer("b", network)], layout=layout,
+                   accumulation=micro)
+        assert step_of(made) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("tensor", [1, 4])
+def test_buckets_are_of_what_a_rank_holds(tmp_path, tensor):
+    """A threshold of 8 MiB is reached by 8 MiB of a rank's own share of the gradients."""
+    made = cluster(tmp_path, hosts=2, gpus=tensor,
+                   workload={"model": "gpt2", "batch": 1, "framework": "free"},
+                   scenario={"fusion": {"rule": "size", "threshold": "8MiB"},
+                             "parallel": {"tensor": tensor}})
+    graph = Run(made, made.topology.scenarios[0], 2 * tensor).jobs[0].graph
+    sizes = [4 * operation.size / tensor for operation in graph if operation.kind == "average"]
+    assert sum(sizes) == pytest.approx(4 * get_model("gpt2").parameters / tensor)
+    largest = 4 * max(each.elements for layer_ in get_model("gpt2").layers
+                      for each in layer_.tensors) / tensor
+    assert all(size >= 8 * 2**20 * 0.99 for size in sizes[1:-1])
+    assert all(size <= 8 * 2**20 + largest for size in sizes)
+
+
+@pytest.mark.parametrize(("hosts", "elements"), [(2, 40_000_000), (64, 64_000_000)])
+def test_megatrons_buckets_grow_with_the_ranks(tmp_path, hosts, elements):
+    """The larger of 40 million elements, and a million a rank (Megatron-Core)."""
+    assert megatron_bucket_bytes(hosts, 4) == 4 * elements
+    made = cluster(tmp_path, hosts=hosts, gpus=1, frameworks={"mine": {"base": "megatron"}},
+                   workload={"model": "gpt2", "batch": 1, "framework": "mine"})
+    recipe = Run(made, made.topology.scenarios[0], hosts).jobs[0].recipe
+    assert recipe.threshold_bytes == 4 * elements
 
 
 def test_groups_average_a_share_each(tmp_path):
@@ -96,8 +169,11 @@ def test_tensor_parallelism_splits_compute_and_batch(tmp_path):
     assert tensor.efficiency == pytest.approx(1, rel=0.02)
 
 
+OVERLAPS = {"tensor": 2, "sequence": True, "tensor_overlap": True}
+
+
 def test_graphs_wait_only_for_what_stands_before(tmp_path):
-    for scenario in ({}, {"parallel": "fsdp"}, {"tensor": 2}):
+    for scenario in ({}, {"parallel": "fsdp"}, {"tensor": 2}, {"parallel": OVERLAPS}):
         made = cluster(tmp_path, gpus=4, scenario=scenario,
                        workload={"model": "gpt2", "batch": 1, "framework": "free"})
         graph = Run(made, made.topology.scenarios[0], 8).jobs[0].graph
@@ -118,6 +194,10 @@ def test_blocks_are_separated_from_what_lies_between_them():
 @pytest.mark.parametrize(("given", "key", "says"), [
     ({"gpus": 4, "scenario": {"tensor": 3}}, "tensor", "3 does not divide 4, 8 GPUs"),
     ({"gpus": 4, "scenario": {"tensor": 4, "gpus": [2]}}, "tensor", "4 does not divide"),
+    ({"gpus": 4, "scenario": {"parallel": {"tensor": 2, "tensor_overlap": True}}},
+     "parallel.tensor_overlap", "has no effect without sequence"),
+    ({"scenario": {"parallel": {"shard": "fsdp", "gather_overlap": True}}},
+     "parallel.gather_overlap", "gathers what zero1 or zero2 spreads"),
     ({"gpus": 4, "scenario": {"tensor": 2}, "workload": {
         "model": "vgg16", "batch": 1, "framework": "free"}}, "tensor", "model vgg16 is no row"),
     ({"gpus": 4, "scenario": {"tensor": 2, "allreduce": "2d"}}, "allreduce", "'2d' averages hosts"),

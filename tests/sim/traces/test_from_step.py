@@ -55,7 +55,8 @@ def both_s(folder: Path, source: Path, scenario: str) -> tuple[float, float]:
 @pytest.mark.parametrize("keys", [
     {}, {"streams": 2}, {"parallel": {"shard": "fsdp"}}, {"parallel": {"shard": "zero2"}},
     {"parallel": {"tensor": 2}}, {"parallel": {"tensor": 2, "shard": "fsdp"}},
-    {"parallel": {"shard": "hsdp"}}])
+    {"parallel": {"shard": "hsdp"}}, {"parallel": {"shard": "zero1", "gather_overlap": True}},
+    {"parallel": {"tensor": 2, "sequence": True, "tensor_overlap": True}}])
 def test_a_replay_takes_as_long_as_the_step(tmp_path: Path, keys: dict[str, Any],
                                             workload: dict[str, Any]) -> None:
     source = write(tmp_path, topology(hosts=2, gpus=4, workload=FSDP | workload, scenario=keys))
