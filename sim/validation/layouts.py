@@ -5,8 +5,9 @@ error of each source. Rows that a default was chosen with are shown, and count a
 
 A row says what it trains and on how many GPUs, how the model is split, and one figure: TFLOP/s of a
 GPU with what is computed again, the MFU, the time of a step, or tokens/s, of all GPUs or of one.
-Bytes and seconds of all else are the simulator's defaults. ``checked`` of a source says against
-what its figures were held, word for word, and when; it is for readers.
+Bytes and seconds of all else are the simulator's defaults. ``overlaps`` of a source says that its
+program sends pieces of tensors, and gathers parameters, beside compute, wherever a row has any.
+``checked`` says against what its figures were held, word for word, and when; it is for readers.
 """
 
 from __future__ import annotations
@@ -92,13 +93,23 @@ def _topology(source: dict[str, Any], row: dict[str, Any]) -> Topology:
                    "nics": [{"name": "nic", "rate": source["nics"], "count": HOST}]}],
         "workload": workload,
         "scenarios": [{"name": "step", "stack": "rdma",
-                       "parallel": row.get("parallel", source.get("parallel", "data"))}]}
+                       "parallel": _parallel(source, row)}]}
     split = Topology.model_validate(plain, context=PLAIN_VALUES).scenarios[0].layout.split
     workload["accumulation"] = -(-row["samples"] // (row["gpus"] // split * workload["batch"]))
     made = Topology.model_validate(plain, context=PLAIN_VALUES)
     for problem in check(made):
         raise problem
     return made
+
+
+def _parallel(source: dict[str, Any], row: dict[str, Any]) -> str | dict[str, Any]:
+    """How a row splits its model, with the overlaps of its source."""
+    given: str | dict[str, Any] = row.get("parallel", source.get("parallel", "data"))
+    if not source.get("overlaps", False) or given in ("data", "fsdp"):
+        return given
+    split = {"shard": given} if isinstance(given, str) else dict(given)
+    return split | {"tensor_overlap": split.get("sequence", False),
+                    "gather_overlap": split.get("shard") in ("zero1", "zero2")}
 
 
 def predict(row: Row) -> Scored:
