@@ -27,7 +27,6 @@ struct harp_cc_config {
     uint64_t min_bytes;      /* least window; below a segment it becomes pauses */
     uint64_t max_bytes;      /* greatest window */
     uint32_t segment_bytes;  /* one full frame */
-    uint64_t base_ns;        /* swift: round trip of the empty path; 0: not known, the least seen */
     uint64_t target_ns;      /* swift: T, the target queue of a flow of 25 Gb/s */
     uint64_t host_target_ns; /* swift: the same for the delay in the far host */
 };

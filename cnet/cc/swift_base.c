@@ -1,8 +1,8 @@
 /* Delay of the empty path, and whether foreign flows hold the queue.
  *
- * The base is the least delay seen, or config.base_ns where the operator knows it. If a drain
- * (swift_drain.c) brings the delay down to the base, or most of the way, the queue was made by HARP
- * flows, which drain together. Drains that miss the base mean one of two things:
+ * The base is the least delay seen. If a drain (swift_drain.c) brings the delay down to it, or most
+ * of the way, the queue was made by HARP flows, which drain together. Drains that miss the base
+ * mean one of two things:
  *
  * - The path became longer, or one wrong sample made it look shorter than it is. Then the window
  *   shrinks and nothing changes: over 150 ms, seven eighths of the drains end at the same delay.
@@ -67,7 +67,7 @@ uint64_t harp_swift_base_ns(struct harp_cc *cc, const struct harp_cc_ack *ack)
     struct swift_base *base = &swift->base;
     uint64_t least_ns = base->delay_ns ? harp_min(base->delay_ns, ack->fabric_ns) : 0;
     base->delay_ns = harp_max(least_ns, ack->least_ns);
-    return cc->config.base_ns ? cc->config.base_ns : base->delay_ns;
+    return base->delay_ns;
 }
 
 /* Whether HARP flows gave way as soon as this one competed: the queue is its own. */

@@ -8,6 +8,14 @@
 
 #include <string.h>
 
+/* Each end gives up what it had on its way on the flow of TCP that a path leaves: it may be lost
+ * with that flow, whose end the port tells only to paths that still take it. */
+static void give_up_flow(struct harp_connection *connection, uint8_t path)
+{
+    if (connection->hops[path].remote.family == HARP_TCP)
+        harp_session_path_broken(connection->session, connection->engine->now_ns, path, false);
+}
+
 /* ---- Follow the peer ---- */
 
 /* The path leaves by this way from now on, if one can be made; the place behind the last path's is
@@ -21,6 +29,8 @@ static bool lead_path(struct harp_connection *connection, uint8_t place, uint8_t
     int number = engine->ports[port]->ops->hop(engine->ports[port], to, local, why);
     if (number < 0)
         return false;
+    if (hop->hop != HARP_NO_HOP && place < connection->config.paths)
+        give_up_flow(connection, place);
     harp_engine_path_ends(connection, place);
     harp_engine_drop_hops(engine, hop, 1);
     hop->port = port;
@@ -128,8 +138,7 @@ bool harp_engine_path_leaves_by(struct harp_connection *connection, uint8_t path
     hop->hop = number;
     harp_engine_mark_hop(engine, hop, connection->config.traffic_class);
     harp_session_path_rerouted(connection->session, path);
-    if (remote.family == HARP_TCP) /* what was on its way on the old flow is given up */
-        harp_session_path_broken(connection->session, engine->now_ns, path, false);
+    give_up_flow(connection, path);
     harp_recorder_add(engine->recorder, engine->now_ns, HARP_RECORD_PATH, connection->id, path,
                       (uint64_t)number);
     return true;

@@ -184,208 +184,118 @@ struct nccl_properties_v12 {
     int16_t railId, planeId;
 };
 
-/* ---- Tables ---- */
+/* ---- Tables: calls, by the version that each form came with ---- */
+
+typedef enum nccl_result nccl_init_v6(nccl_logger logger);
+typedef enum nccl_result nccl_init_v10(nccl_logger logger, nccl_profiler profiler);
+typedef enum nccl_result nccl_init_v11(void **context, uint64_t communicator,
+                                       struct nccl_config *config, nccl_logger logger,
+                                       nccl_profiler profiler);
+
+typedef enum nccl_result nccl_listen_v6(int device, void *handle, void **listening);
+typedef enum nccl_result nccl_listen_v11(void *context, int device, void *handle, void **listening);
+
+typedef enum nccl_result nccl_connect_v6(int device, void *handle, void **sending);
+typedef enum nccl_result nccl_connect_v7(int device, void *handle, void **sending,
+                                         struct nccl_device_handle **offload);
+typedef enum nccl_result nccl_connect_v10(int device, struct nccl_config *config, void *handle,
+                                          void **sending, struct nccl_device_handle **offload);
+typedef enum nccl_result nccl_connect_v11(void *context, int device, void *handle, void **sending,
+                                          struct nccl_device_handle **offload);
+
+typedef enum nccl_result nccl_accept_v6(void *listening, void **receiving);
+typedef enum nccl_result nccl_accept_v7(void *listening, void **receiving,
+                                        struct nccl_device_handle **offload);
+
+typedef enum nccl_result nccl_register_v6(void *comm, void *data, int size, int type,
+                                          void **memory);
+typedef enum nccl_result nccl_register_v8(void *comm, void *data, size_t size, int type,
+                                          void **memory);
+
+typedef enum nccl_result nccl_isend_v6(void *sending, void *data, int size, int tag, void *memory,
+                                       void **request);
+typedef enum nccl_result nccl_isend_v9(void *sending, void *data, size_t size, int tag,
+                                       void *memory, void **request);
+typedef enum nccl_result nccl_isend_v10(void *sending, void *data, size_t size, int tag,
+                                        void *memory, void *parent, void **request);
+
+typedef enum nccl_result nccl_irecv_v6(void *receiving, int n, void **data, int *sizes, int *tags,
+                                       void **memories, void **request);
+typedef enum nccl_result nccl_irecv_v9(void *receiving, int n, void **data, size_t *sizes,
+                                       int *tags, void **memories, void **request);
+typedef enum nccl_result nccl_irecv_v10(void *receiving, int n, void **data, size_t *sizes,
+                                        int *tags, void **memories, void **parents, void **request);
+
+/* Members of all versions' tables. */
+#define NCCL_NET(INIT, PROPERTIES, LISTEN, CONNECT, ACCEPT, REGISTER, ISEND, IRECV)                \
+    const char *name;                                                                              \
+    nccl_init_##INIT *init;                                                                        \
+    enum nccl_result (*devices)(int *count);                                                       \
+    enum nccl_result (*getProperties)(int device, struct nccl_properties_##PROPERTIES *);          \
+    nccl_listen_##LISTEN *listen;                                                                  \
+    nccl_connect_##CONNECT *connect;                                                               \
+    nccl_accept_##ACCEPT *accept;                                                                  \
+    nccl_register_##REGISTER *regMr;                                                               \
+    enum nccl_result (*regMrDmaBuf)(void *comm, void *data, size_t size, int type,                 \
+                                    uint64_t offset, int fd, void **memory);                       \
+    enum nccl_result (*deregMr)(void *comm, void *memory);                                         \
+    nccl_isend_##ISEND *isend;                                                                     \
+    nccl_irecv_##IRECV *irecv;                                                                     \
+    enum nccl_result (*iflush)(void *receiving, int n, void **data, int *sizes, void **memories,   \
+                               void **request);                                                    \
+    enum nccl_result (*test)(void *request, int *done, int *sizes);                                \
+    enum nccl_result (*closeSend)(void *sending);                                                  \
+    enum nccl_result (*closeRecv)(void *receiving);                                                \
+    enum nccl_result (*closeListen)(void *listening)
+
+/* And of those from v7 on, from v9 on, and from v11 on. */
+#define NCCL_NET_OFFLOAD                                                                           \
+    enum nccl_result (*getDeviceMr)(void *comm, void *memory, void **offloaded);                   \
+    enum nccl_result (*irecvConsumed)(void *receiving, int n, void *request)
+#define NCCL_NET_VDEVICE(VDEVICE)                                                                  \
+    enum nccl_result (*makeVDevice)(int *device, struct nccl_vdevice_##VDEVICE *of)
+#define NCCL_NET_CONTEXT                                                                           \
+    enum nccl_result (*finalize)(void *context);                                                   \
+    enum nccl_result (*setNetAttr)(void *context, struct nccl_net_attr *attr)
 
 struct nccl_net_v6 {
-    const char *name;
-    enum nccl_result (*init)(nccl_logger logger);
-    enum nccl_result (*devices)(int *count);
-    enum nccl_result (*getProperties)(int device, struct nccl_properties_v6 *properties);
-    enum nccl_result (*listen)(int device, void *handle, void **listening);
-    enum nccl_result (*connect)(int device, void *handle, void **sending);
-    enum nccl_result (*accept)(void *listening, void **receiving);
-    enum nccl_result (*regMr)(void *comm, void *data, int size, int type, void **memory);
-    enum nccl_result (*regMrDmaBuf)(void *comm, void *data, size_t size, int type, uint64_t offset,
-                                    int fd, void **memory);
-    enum nccl_result (*deregMr)(void *comm, void *memory);
-    enum nccl_result (*isend)(void *sending, void *data, int size, int tag, void *memory,
-                              void **request);
-    enum nccl_result (*irecv)(void *receiving, int n, void **data, int *sizes, int *tags,
-                              void **memories, void **request);
-    enum nccl_result (*iflush)(void *receiving, int n, void **data, int *sizes, void **memories,
-                               void **request);
-    enum nccl_result (*test)(void *request, int *done, int *sizes);
-    enum nccl_result (*closeSend)(void *sending);
-    enum nccl_result (*closeRecv)(void *receiving);
-    enum nccl_result (*closeListen)(void *listening);
+    NCCL_NET(v6, v6, v6, v6, v6, v6, v6, v6);
 };
 
 struct nccl_net_v7 {
-    const char *name;
-    enum nccl_result (*init)(nccl_logger logger);
-    enum nccl_result (*devices)(int *count);
-    enum nccl_result (*getProperties)(int device, struct nccl_properties_v7 *properties);
-    enum nccl_result (*listen)(int device, void *handle, void **listening);
-    enum nccl_result (*connect)(int device, void *handle, void **sending,
-                                struct nccl_device_handle **offload);
-    enum nccl_result (*accept)(void *listening, void **receiving,
-                               struct nccl_device_handle **offload);
-    enum nccl_result (*regMr)(void *comm, void *data, int size, int type, void **memory);
-    enum nccl_result (*regMrDmaBuf)(void *comm, void *data, size_t size, int type, uint64_t offset,
-                                    int fd, void **memory);
-    enum nccl_result (*deregMr)(void *comm, void *memory);
-    enum nccl_result (*isend)(void *sending, void *data, int size, int tag, void *memory,
-                              void **request);
-    enum nccl_result (*irecv)(void *receiving, int n, void **data, int *sizes, int *tags,
-                              void **memories, void **request);
-    enum nccl_result (*iflush)(void *receiving, int n, void **data, int *sizes, void **memories,
-                               void **request);
-    enum nccl_result (*test)(void *request, int *done, int *sizes);
-    enum nccl_result (*closeSend)(void *sending);
-    enum nccl_result (*closeRecv)(void *receiving);
-    enum nccl_result (*closeListen)(void *listening);
-    enum nccl_result (*getDeviceMr)(void *comm, void *memory, void **offloaded);
-    enum nccl_result (*irecvConsumed)(void *receiving, int n, void *request);
+    NCCL_NET(v6, v7, v6, v7, v7, v6, v6, v6);
+    NCCL_NET_OFFLOAD;
 };
 
 struct nccl_net_v8 {
-    const char *name;
-    enum nccl_result (*init)(nccl_logger logger);
-    enum nccl_result (*devices)(int *count);
-    enum nccl_result (*getProperties)(int device, struct nccl_properties_v8 *properties);
-    enum nccl_result (*listen)(int device, void *handle, void **listening);
-    enum nccl_result (*connect)(int device, void *handle, void **sending,
-                                struct nccl_device_handle **offload);
-    enum nccl_result (*accept)(void *listening, void **receiving,
-                               struct nccl_device_handle **offload);
-    enum nccl_result (*regMr)(void *comm, void *data, size_t size, int type, void **memory);
-    enum nccl_result (*regMrDmaBuf)(void *comm, void *data, size_t size, int type, uint64_t offset,
-                                    int fd, void **memory);
-    enum nccl_result (*deregMr)(void *comm, void *memory);
-    enum nccl_result (*isend)(void *sending, void *data, int size, int tag, void *memory,
-                              void **request);
-    enum nccl_result (*irecv)(void *receiving, int n, void **data, int *sizes, int *tags,
-                              void **memories, void **request);
-    enum nccl_result (*iflush)(void *receiving, int n, void **data, int *sizes, void **memories,
-                               void **request);
-    enum nccl_result (*test)(void *request, int *done, int *sizes);
-    enum nccl_result (*closeSend)(void *sending);
-    enum nccl_result (*closeRecv)(void *receiving);
-    enum nccl_result (*closeListen)(void *listening);
-    enum nccl_result (*getDeviceMr)(void *comm, void *memory, void **offloaded);
-    enum nccl_result (*irecvConsumed)(void *receiving, int n, void *request);
+    NCCL_NET(v6, v8, v6, v7, v7, v8, v6, v6);
+    NCCL_NET_OFFLOAD;
 };
 
 struct nccl_net_v9 {
-    const char *name;
-    enum nccl_result (*init)(nccl_logger logger);
-    enum nccl_result (*devices)(int *count);
-    enum nccl_result (*getProperties)(int device, struct nccl_properties_v9 *properties);
-    enum nccl_result (*listen)(int device, void *handle, void **listening);
-    enum nccl_result (*connect)(int device, void *handle, void **sending,
-                                struct nccl_device_handle **offload);
-    enum nccl_result (*accept)(void *listening, void **receiving,
-                               struct nccl_device_handle **offload);
-    enum nccl_result (*regMr)(void *comm, void *data, size_t size, int type, void **memory);
-    enum nccl_result (*regMrDmaBuf)(void *comm, void *data, size_t size, int type, uint64_t offset,
-                                    int fd, void **memory);
-    enum nccl_result (*deregMr)(void *comm, void *memory);
-    enum nccl_result (*isend)(void *sending, void *data, size_t size, int tag, void *memory,
-                              void **request);
-    enum nccl_result (*irecv)(void *receiving, int n, void **data, size_t *sizes, int *tags,
-                              void **memories, void **request);
-    enum nccl_result (*iflush)(void *receiving, int n, void **data, int *sizes, void **memories,
-                               void **request);
-    enum nccl_result (*test)(void *request, int *done, int *sizes);
-    enum nccl_result (*closeSend)(void *sending);
-    enum nccl_result (*closeRecv)(void *receiving);
-    enum nccl_result (*closeListen)(void *listening);
-    enum nccl_result (*getDeviceMr)(void *comm, void *memory, void **offloaded);
-    enum nccl_result (*irecvConsumed)(void *receiving, int n, void *request);
-    enum nccl_result (*makeVDevice)(int *device, struct nccl_vdevice_v9 *of);
+    NCCL_NET(v6, v9, v6, v7, v7, v8, v9, v9);
+    NCCL_NET_OFFLOAD;
+    NCCL_NET_VDEVICE(v9);
 };
 
 struct nccl_net_v10 {
-    const char *name;
-    enum nccl_result (*init)(nccl_logger logger, nccl_profiler profiler);
-    enum nccl_result (*devices)(int *count);
-    enum nccl_result (*getProperties)(int device, struct nccl_properties_v9 *properties);
-    enum nccl_result (*listen)(int device, void *handle, void **listening);
-    enum nccl_result (*connect)(int device, struct nccl_config *config, void *handle,
-                                void **sending, struct nccl_device_handle **offload);
-    enum nccl_result (*accept)(void *listening, void **receiving,
-                               struct nccl_device_handle **offload);
-    enum nccl_result (*regMr)(void *comm, void *data, size_t size, int type, void **memory);
-    enum nccl_result (*regMrDmaBuf)(void *comm, void *data, size_t size, int type, uint64_t offset,
-                                    int fd, void **memory);
-    enum nccl_result (*deregMr)(void *comm, void *memory);
-    enum nccl_result (*isend)(void *sending, void *data, size_t size, int tag, void *memory,
-                              void *parent, void **request);
-    enum nccl_result (*irecv)(void *receiving, int n, void **data, size_t *sizes, int *tags,
-                              void **memories, void **parents, void **request);
-    enum nccl_result (*iflush)(void *receiving, int n, void **data, int *sizes, void **memories,
-                               void **request);
-    enum nccl_result (*test)(void *request, int *done, int *sizes);
-    enum nccl_result (*closeSend)(void *sending);
-    enum nccl_result (*closeRecv)(void *receiving);
-    enum nccl_result (*closeListen)(void *listening);
-    enum nccl_result (*getDeviceMr)(void *comm, void *memory, void **offloaded);
-    enum nccl_result (*irecvConsumed)(void *receiving, int n, void *request);
-    enum nccl_result (*makeVDevice)(int *device, struct nccl_vdevice_v9 *of);
+    NCCL_NET(v10, v9, v6, v10, v7, v8, v10, v10);
+    NCCL_NET_OFFLOAD;
+    NCCL_NET_VDEVICE(v9);
 };
 
 struct nccl_net_v11 {
-    const char *name;
-    enum nccl_result (*init)(void **context, uint64_t communicator, struct nccl_config *config,
-                             nccl_logger logger, nccl_profiler profiler);
-    enum nccl_result (*devices)(int *count);
-    enum nccl_result (*getProperties)(int device, struct nccl_properties_v11 *properties);
-    enum nccl_result (*listen)(void *context, int device, void *handle, void **listening);
-    enum nccl_result (*connect)(void *context, int device, void *handle, void **sending,
-                                struct nccl_device_handle **offload);
-    enum nccl_result (*accept)(void *listening, void **receiving,
-                               struct nccl_device_handle **offload);
-    enum nccl_result (*regMr)(void *comm, void *data, size_t size, int type, void **memory);
-    enum nccl_result (*regMrDmaBuf)(void *comm, void *data, size_t size, int type, uint64_t offset,
-                                    int fd, void **memory);
-    enum nccl_result (*deregMr)(void *comm, void *memory);
-    enum nccl_result (*isend)(void *sending, void *data, size_t size, int tag, void *memory,
-                              void *parent, void **request);
-    enum nccl_result (*irecv)(void *receiving, int n, void **data, size_t *sizes, int *tags,
-                              void **memories, void **parents, void **request);
-    enum nccl_result (*iflush)(void *receiving, int n, void **data, int *sizes, void **memories,
-                               void **request);
-    enum nccl_result (*test)(void *request, int *done, int *sizes);
-    enum nccl_result (*closeSend)(void *sending);
-    enum nccl_result (*closeRecv)(void *receiving);
-    enum nccl_result (*closeListen)(void *listening);
-    enum nccl_result (*getDeviceMr)(void *comm, void *memory, void **offloaded);
-    enum nccl_result (*irecvConsumed)(void *receiving, int n, void *request);
-    enum nccl_result (*makeVDevice)(int *device, struct nccl_vdevice_v9 *of);
-    enum nccl_result (*finalize)(void *context);
-    enum nccl_result (*setNetAttr)(void *context, struct nccl_net_attr *attr);
+    NCCL_NET(v11, v11, v11, v11, v7, v8, v10, v10);
+    NCCL_NET_OFFLOAD;
+    NCCL_NET_VDEVICE(v9);
+    NCCL_NET_CONTEXT;
 };
 
 struct nccl_net_v12 {
-    const char *name;
-    enum nccl_result (*init)(void **context, uint64_t communicator, struct nccl_config *config,
-                             nccl_logger logger, nccl_profiler profiler);
-    enum nccl_result (*devices)(int *count);
-    enum nccl_result (*getProperties)(int device, struct nccl_properties_v12 *properties);
-    enum nccl_result (*listen)(void *context, int device, void *handle, void **listening);
-    enum nccl_result (*connect)(void *context, int device, void *handle, void **sending,
-                                struct nccl_device_handle **offload);
-    enum nccl_result (*accept)(void *listening, void **receiving,
-                               struct nccl_device_handle **offload);
-    enum nccl_result (*regMr)(void *comm, void *data, size_t size, int type, void **memory);
-    enum nccl_result (*regMrDmaBuf)(void *comm, void *data, size_t size, int type, uint64_t offset,
-                                    int fd, void **memory);
-    enum nccl_result (*deregMr)(void *comm, void *memory);
-    enum nccl_result (*isend)(void *sending, void *data, size_t size, int tag, void *memory,
-                              void *parent, void **request);
-    enum nccl_result (*irecv)(void *receiving, int n, void **data, size_t *sizes, int *tags,
-                              void **memories, void **parents, void **request);
-    enum nccl_result (*iflush)(void *receiving, int n, void **data, int *sizes, void **memories,
-                               void **request);
-    enum nccl_result (*test)(void *request, int *done, int *sizes);
-    enum nccl_result (*closeSend)(void *sending);
-    enum nccl_result (*closeRecv)(void *receiving);
-    enum nccl_result (*closeListen)(void *listening);
-    enum nccl_result (*getDeviceMr)(void *comm, void *memory, void **offloaded);
-    enum nccl_result (*irecvConsumed)(void *receiving, int n, void *request);
-    enum nccl_result (*makeVDevice)(int *device, struct nccl_vdevice_v12 *of);
-    enum nccl_result (*finalize)(void *context);
-    enum nccl_result (*setNetAttr)(void *context, struct nccl_net_attr *attr);
+    NCCL_NET(v11, v12, v11, v11, v7, v8, v10, v10);
+    NCCL_NET_OFFLOAD;
+    NCCL_NET_VDEVICE(v12);
+    NCCL_NET_CONTEXT;
 };
 
 /* ---- Layout ---- */
@@ -450,5 +360,9 @@ NCCL_AT(nccl_net_v12, setNetAttr, 21 * 8);
 
 #undef NCCL_AT
 #undef NCCL_SIZE
+#undef NCCL_NET
+#undef NCCL_NET_OFFLOAD
+#undef NCCL_NET_VDEVICE
+#undef NCCL_NET_CONTEXT
 
 #endif

@@ -137,51 +137,24 @@ static enum nccl_result irecv_v9(void *receiving, int n, void **data, size_t *si
                         (p).vProps.devs[3]}},                                                      \
     .maxP2pBytes = (p).maxP2pBytes, .maxCollBytes = (p).maxCollBytes
 
-static enum nccl_result properties_v6(int device, struct nccl_properties_v6 *properties)
-{
-    struct nccl_properties_v12 all;
-    enum nccl_result result = plugin_properties(device, properties ? &all : NULL);
-    if (result == NCCL_SUCCESS)
-        *properties = (struct nccl_properties_v6){COMMON(all)};
-    return result;
-}
+/* What plugin_properties says, as a version has it. */
+#define PROPERTIES(version, ...)                                                                   \
+    static enum nccl_result properties_##version(int device,                                       \
+                                                 struct nccl_properties_##version *properties)     \
+    {                                                                                              \
+        struct nccl_properties_v12 all;                                                            \
+        enum nccl_result result = plugin_properties(device, properties ? &all : NULL);             \
+        if (result == NCCL_SUCCESS)                                                                \
+            *properties = (struct nccl_properties_##version){__VA_ARGS__};                         \
+        return result;                                                                             \
+    }
 
-static enum nccl_result properties_v7(int device, struct nccl_properties_v7 *properties)
-{
-    struct nccl_properties_v12 all;
-    enum nccl_result result = plugin_properties(device, properties ? &all : NULL);
-    if (result == NCCL_SUCCESS)
-        *properties = (struct nccl_properties_v7){COMMON(all), OFFLOAD(all)};
-    return result;
-}
-
-static enum nccl_result properties_v8(int device, struct nccl_properties_v8 *properties)
-{
-    struct nccl_properties_v12 all;
-    enum nccl_result result = plugin_properties(device, properties ? &all : NULL);
-    if (result == NCCL_SUCCESS)
-        *properties = (struct nccl_properties_v8){COMMON(all), OFFLOAD(all)};
-    return result;
-}
-
-static enum nccl_result properties_v9(int device, struct nccl_properties_v9 *properties)
-{
-    struct nccl_properties_v12 all;
-    enum nccl_result result = plugin_properties(device, properties ? &all : NULL);
-    if (result == NCCL_SUCCESS)
-        *properties = (struct nccl_properties_v9){COMMON(all), OFFLOAD(all), LIMITS(all)};
-    return result;
-}
-
-static enum nccl_result properties_v11(int device, struct nccl_properties_v11 *properties)
-{
-    struct nccl_properties_v12 all;
-    enum nccl_result result = plugin_properties(device, properties ? &all : NULL);
-    if (result == NCCL_SUCCESS)
-        *properties = (struct nccl_properties_v11){COMMON(all), OFFLOAD(all), LIMITS(all),
-                                                   .maxMultiRequestSize = all.maxMultiRequestSize};
-    return result;
-}
+PROPERTIES(v6, COMMON(all))
+PROPERTIES(v7, COMMON(all), OFFLOAD(all))
+PROPERTIES(v8, COMMON(all), OFFLOAD(all))
+PROPERTIES(v9, COMMON(all), OFFLOAD(all), LIMITS(all))
+PROPERTIES(v11, COMMON(all), OFFLOAD(all), LIMITS(all),
+           .maxMultiRequestSize = all.maxMultiRequestSize)
 
 /* ---- Virtual devices: several NICs as one ---- */
 

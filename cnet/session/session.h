@@ -307,8 +307,7 @@ struct harp_path_info {
     uint16_t frame_bytes; /* UDP payload of a frame with as much as it may have: PLPMTU */
     /* largest UDP payload known to have arrived since frames were last suspected to be too long */
     uint16_t confirmed_bytes;
-    uint16_t probing_bytes; /* padded PROBE under way; 0 if none is */
-    uint64_t smoothed_ns;   /* round trip without the far host's part; 0 while unknown */
+    uint64_t smoothed_ns; /* round trip without the far host's part; 0 while unknown */
     uint64_t least_ns;
     uint64_t window_bytes;
     uint64_t bytes_in_flight;

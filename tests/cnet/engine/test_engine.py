@@ -160,6 +160,10 @@ def test_a_rail_whose_ring_stays_full_holds_up_no_connection(tmp_path: Path) -> 
     run(program(tmp_path, "stuck_rail"))
 
 
+def test_data_on_a_flow_that_the_peer_has_left_is_sent_again_at_once(tmp_path: Path) -> None:
+    run(program(tmp_path, "moved_flow"))
+
+
 def test_a_small_socket_buffer_overflows_for_no_peer_of_ours(tmp_path: Path) -> None:
     words = [] if os.geteuid() else ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--"]
     run(Path("/usr/bin/env"), *words, str(program(tmp_path, "small_buffer", PLAIN)))

@@ -180,15 +180,16 @@ static void test_policer(void)
 static void test_policer_of_paths(void)
 {
     for (uint64_t bucket = 131072; bucket <= 1048576; bucket *= 8)
-        for (uint16_t paths = 2; paths <= 4; paths *= 2) {
-            struct bn_result r = run_scene((struct bn_scene){.name = "paths behind a policer",
-                                                             .flows = 1,
-                                                             .paths = paths,
-                                                             .line.rate_mbps = 1000,
-                                                             .line.police_bytes = bucket,
-                                                             .line.buffer_bytes = 1,
-                                                             .rtt_ns = 100 * US,
-                                                             .to_ns = 1000 * MS});
+        for (uint16_t paths = 2; paths <= 8; paths *= 2) {
+            struct bn_result r =
+                run_scene((struct bn_scene){.name = "paths behind a policer",
+                                            .flows = 1,
+                                            .paths = paths,
+                                            .line.rate_mbps = paths < 8 ? 1000 : 5000,
+                                            .line.police_bytes = bucket,
+                                            .line.buffer_bytes = 1,
+                                            .rtt_ns = 100 * US,
+                                            .to_ns = 1000 * MS});
             DEMAND(r.use >= 0.95 && r.again <= 0.035);
         }
 }
@@ -364,15 +365,15 @@ static void test_incast(void)
     }
 }
 
-/* CUBIC flows that fill the buffer leave us at least 0.35 of the fair share. One flow of BBR leaves
- * at least 0.15 and four of them, which do not heed losses, 0.1; Linux's real ones leave 0.37 and
- * 0.19 (docs/inside/session.md). BBR sends with segmentation offload, for which its window has
- * room. */
+/* Flows that fill the buffer leave us at least 0.35 of the fair share at 1 Gb/s and 0.3 at 10 Gb/s;
+ * four of BBR, which do not heed losses, 0.1. Linux's real ones leave 0.37 and 0.19
+ * (docs/inside/session.md). BBR sends with segmentation offload, for which its window has room. A
+ * flow that it has pressed below four segments finds it by 64 drains, which at 1 Gb/s take 5 s. */
 static void test_beside(enum tcp_cc_kind kind, const char *name)
 {
     const struct {
         uint64_t rate_mbps, buffer_bytes, rtt_ns, to_ns;
-    } cases[] = {{1000, 1000000, 100 * US, 6000 * MS}, {10000, 2000000, 100 * US, 4000 * MS}};
+    } cases[] = {{1000, 1000000, 100 * US, 12000 * MS}, {10000, 2000000, 100 * US, 4000 * MS}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (uint32_t flows = 1; flows <= 4; flows *= 4) {
             struct bn_result r =
@@ -386,7 +387,7 @@ static void test_beside(enum tcp_cc_kind kind, const char *name)
                                             .cross.supers = kind == TCP_BBR,
                                             .cross.from_ns = 50 * MS,
                                             .to_ns = cases[i].to_ns});
-            double least = kind == TCP_CUBIC ? 0.35 : flows > 1 ? 0.1 : 0.15;
+            double least = kind == TCP_BBR && flows > 1 ? 0.1 : i == 0 ? 0.35 : 0.3;
             DEMAND(r.use >= least / (flows + 1));
             DEMAND(r.use + r.cross >= 0.9);
         }

@@ -31,7 +31,7 @@ SCENES = ["use", "late", "rtts", "deep", "shallow", "loss", "policer", "capped",
 SANITIZED_QUICKLY = ("use",)
 SANITIZED_LONG = ("deep", "rtts", "shallow", "policer", "marks", "stalls", "crowded", "shapers",
                   "clocks", "incast", "bbr", "pausing", "left")
-FAILED_ONCE = [("longer", 7), ("late", 4), ("tiny", 7)]
+FAILED_ONCE = [("longer", 7), ("late", 4), ("tiny", 7), ("bbr", 4)]
 SLOW = ("longer", "shapers", "clocks", "crowded", "odd", "pausing")
 PLAIN_LONG = (*SLOW, "late", "tiny")
 

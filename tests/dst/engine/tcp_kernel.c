@@ -338,10 +338,21 @@ int __wrap_listen(int fd, int backlog)
     return 0;
 }
 
+/* The kernel forgets what it has taken, and the other end hears of a reset. */
+static int disconnect_socket(struct socket *socket)
+{
+    if (socket->peer && !socket->dead)
+        push_event(*kernel.now_ns + draw_delay_ns(), RESET, socket->peer, NULL, ECONNRESET);
+    socket->dead = true;
+    return 0;
+}
+
 int __wrap_connect(int fd, const struct sockaddr *to, socklen_t bytes)
 {
     struct socket *socket = socket_of(fd);
     (void)bytes;
+    if (to->sa_family == AF_UNSPEC)
+        return disconnect_socket(socket);
     DST_CHECK(socket->kind == NOTHING, "connected twice", fd, socket->kind);
     harp_sockaddr_read(to, &socket->remote);
     socket->kind = CONNECTING;

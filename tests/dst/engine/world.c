@@ -26,7 +26,7 @@ struct world {
     struct dst_script scripts[2];
     uint64_t jump_ns;
     int64_t jump_by_ns;
-    uint64_t prod_ns, flood_ns;
+    uint64_t prod_ns, flood_ns, move_ns;
     uint32_t flood_n;
     uint64_t frames;
 };
@@ -277,6 +277,19 @@ static void prod_side(struct world *w)
         dst_port_unreachable(side->port, (uint8_t)draw_below(w, DST_PATHS));
 }
 
+/* A path leaves its flow, as for a revision of a plan. */
+static void move_path(struct world *w)
+{
+    struct harp_connection *connection = w->sides[0].connection;
+    w->move_ns = w->now_ns < w->heal_ns ? w->now_ns + draw_below(w, 50 * DST_MS) : HARP_NEVER;
+    if (!w->sides[0].app.connected || w->sides[0].app.closed)
+        return;
+    uint8_t path = (uint8_t)draw_below(w, connection->config.paths);
+    harp_engine_path_leaves_by(connection, path, (uint16_t)draw_below(w, DST_PATHS));
+    harp_engine_wake(w->sides[0].engine, connection);
+    w->sides[0].wake_ns = w->now_ns;
+}
+
 static void deliver_next(struct world *w)
 {
     struct dst_flight *flight = dst_link_take(&w->link);
@@ -295,6 +308,7 @@ static void step_world(struct world *w, uint64_t stop_ns)
     uint64_t frame_ns = w->over_tcp ? dst_kernel_next_ns() : dst_link_next_ns(&w->link);
     uint64_t at_ns = harp_min(frame_ns, harp_min(w->sides[0].wake_ns, w->sides[1].wake_ns));
     at_ns = harp_min(at_ns, harp_min(w->flood_ns, harp_min(w->prod_ns, w->jump_ns)));
+    at_ns = harp_min(at_ns, w->move_ns);
     w->now_ns = harp_max(w->now_ns, harp_min(at_ns, stop_ns));
     if (w->now_ns >= w->jump_ns) {
         w->sides[draw_below(w, 2)].clock_off_ns += w->jump_by_ns;
@@ -304,6 +318,8 @@ static void step_world(struct world *w, uint64_t stop_ns)
         send_strangers_first(w);
     if (w->now_ns >= w->prod_ns)
         prod_side(w);
+    if (w->now_ns >= w->move_ns)
+        move_path(w);
     if (frame_ns <= w->now_ns && w->over_tcp)
         dst_kernel_step();
     else if (frame_ns <= w->now_ns)
@@ -510,7 +526,7 @@ static struct world *new_world(uint64_t seed, bool over_tcp)
     w->link.random = virtual_draw(&w->random);
     w->link.payloads = true;
     w->now_ns = 100 * DST_MS;
-    w->jump_ns = w->flood_ns = w->prod_ns = HARP_NEVER;
+    w->jump_ns = w->flood_ns = w->prod_ns = w->move_ns = HARP_NEVER;
     return w;
 }
 
@@ -530,6 +546,8 @@ uint64_t dst_run_engines(uint64_t seed, bool over_tcp)
     }
     if (w->kind == DST_FAULTS && draw_chance(w, 300) && !over_tcp)
         w->prod_ns = w->now_ns;
+    if (w->kind == DST_FAULTS && over_tcp && draw_chance(w, 300))
+        w->move_ns = w->now_ns;
     runs[w->kind](w);
     finish_world(w);
     uint64_t moved = over_tcp ? dst_kernel_received() : w->frames;
