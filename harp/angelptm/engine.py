@@ -331,6 +331,22 @@ class Engine(torch.nn.Module):
         """Give the micro-batches of a step."""
         return self.config.accumulation
 
+    def train_micro_batch_size_per_gpu(self) -> int:
+        """Give the samples that a rank has in a micro-batch."""
+        return self.config.micro_batch
+
+    def train_batch_size(self) -> int:
+        """Give the samples of a step, of all ranks."""
+        return self.config.micro_batch * self.config.accumulation * self.world_size
+
+    def fp16_enabled(self) -> bool:
+        """Whether parameters are float16."""
+        return self.config.precision == "float16"
+
+    def bfloat16_enabled(self) -> bool:
+        """Whether parameters are bfloat16."""
+        return self.config.precision == "bfloat16"
+
     def zero_optimization_stage(self) -> int:
         """Give the stage, 0 to 3."""
         return self.config.stage
