@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
+    import torch
+
 TYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16",
          "int64": "I64", "int32": "I32", "uint32": "U32", "int16": "I16", "int8": "I8",
          "uint8": "U8", "bool": "BOOL"}
@@ -58,6 +60,12 @@ class Stored:
     kind: str
     """Its type, by torch's name."""
     shape: list[int]
+
+    def tensor(self) -> torch.Tensor:
+        """Give it as a tensor; what is written there stays in this process."""
+        import torch
+        flat = torch.frombuffer(self.data or bytearray(1), dtype=torch.uint8)[:len(self.data)]
+        return flat.view(getattr(torch, self.kind)).view(self.shape)
 
 
 Tensors = list[tuple[str, str, list[int], int, "Callable[[], Iterable[tuple[int, Any]]]"]]
@@ -117,7 +125,7 @@ def read_tensors(path: Path) -> dict[str, Stored]:
             passing = bytearray(READ_BYTES)
             while file.readinto(passing):
                 pass
-            whole = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            whole = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
         begin = 8 + int.from_bytes(whole[:8], "little")
         header = json.loads(bytes(whole[8:begin]))
         found = {name: Stored(
