@@ -246,11 +246,13 @@ class Engine(torch.nn.Module):
         guard_outputs(outputs, lambda: self.is_watching)
         return outputs
 
-    def backward(self, loss: torch.Tensor) -> torch.Tensor:
+    def backward(self, loss: torch.Tensor, retain_graph: bool = False) -> torch.Tensor:
         """Run the backward pass of a micro-batch; the mean of micro-batches counts.
 
         One that fails does not count.
         """
+        if not isinstance(loss, torch.Tensor):
+            raise TypeError(f"backward: the loss is a {type(loss).__name__}; a tensor is possible")
         self._settle_failure()
         self._take_written_over()
         if not self._updates.new.how:
@@ -261,7 +263,7 @@ class Engine(torch.nn.Module):
         with self._telling():
             self._steps.begin_batch(last=self._is_last())
             with self._watch:
-                (loss * (scale / self.config.accumulation)).backward()
+                (loss * (scale / self.config.accumulation)).backward(retain_graph=retain_graph)
             self._steps.end_batch()
         self._failed = False
         self._micro_steps += 1
@@ -456,6 +458,10 @@ class Engine(torch.nn.Module):
         stay as they are. ``custom_load_fn(src=tensors, dst=module)`` loads the module in its own
         way. Raises CheckpointError, and then nothing was changed.
         """
+        if custom_load_fn is not None and not callable(custom_load_fn):
+            raise TypeError(f"custom_load_fn is a {type(custom_load_fn).__name__}; a function is "
+                            "possible")
+
         def load_own(tensors: dict[str, torch.Tensor]) -> None:
             assert custom_load_fn is not None
             with self.watched(), torch.no_grad():

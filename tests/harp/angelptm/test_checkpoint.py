@@ -119,6 +119,8 @@ def test_a_model_with_another_head_has_the_body_of_a_checkpoint(tmp_path, more, 
         head = [one.clone() for one in list(engine.module.children())[-1].parameters()]
         with pytest.raises(CheckpointError, match=r"head\.|other\."):
             engine.load_checkpoint(tmp_path)
+        with pytest.raises(TypeError, match="custom_load_fn is a dict; a function is possible"):
+            engine.load_checkpoint(tmp_path, custom_load_fn={})
         engine.load_checkpoint(tmp_path, **how)
         for name, one in body_of(engine).items():
             assert torch.equal(one, expected[name]), name

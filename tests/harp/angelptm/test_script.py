@@ -133,3 +133,25 @@ def test_one_rank_of_several_must_not_write_alone(monkeypatch):
         with pytest.raises(ConfigError, match="modifier_rank=0 would write at one rank only"), \
                 deepspeed.zero.GatheredParameters(model.scale, modifier_rank=0):
             pass
+
+
+def test_a_graph_may_be_kept_for_another_backward_pass():
+    """As GANs do; the gradients of both passes are of one step."""
+    for more in ({}, {"bf16": {"enabled": True}}):
+        with engine_of(seeded(), config(gradient_accumulation_steps=2, **more)) as engine:
+            loss = loss_of(engine, batches(1)[0])
+            engine.backward(loss, retain_graph=True)
+            engine.step()
+            engine.backward(loss)
+            engine.step()
+            twice = [one.clone() for one in engine.module.parameters()]
+        with engine_of(seeded(), config(**more)) as engine:
+            engine.backward(loss_of(engine, batches(1)[0]))
+            engine.step()
+            assert all(map(torch.equal, engine.module.parameters(), twice))
+
+
+def test_a_loss_that_is_no_tensor_is_a_sentence():
+    with engine_of(seeded(), config()) as engine, pytest.raises(
+            TypeError, match="backward: the loss is a float; a tensor is possible"):
+        engine.backward(3.0)
