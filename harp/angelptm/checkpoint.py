@@ -205,14 +205,14 @@ def give_up(folder: Path, tag: str) -> None:
 def publish(folder: Path, tag: str) -> None:
     """Make a checkpoint that is written the latest."""
     fresh, place, old = fresh_folder(folder, tag), folder / tag, folder / f"{tag}.old"
-    _sync_folder(fresh)
+    sync_folder(fresh)
     if place.exists():
         place.rename(old)
     fresh.rename(place)
     named = folder / "latest.new"
     write_text(named, tag)
     named.replace(folder / "latest")
-    _sync_folder(folder)
+    sync_folder(folder)
     _settle(place, old)
 
 
@@ -245,7 +245,8 @@ def find(folder: Path, tag: str | None) -> Path:
     raise CheckpointError(f"{folder} has no checkpoint {tag!r}; there are {', '.join(known)}")
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Flush the names in a folder."""
     opened = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(opened)
