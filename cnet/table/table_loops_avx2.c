@@ -5,6 +5,7 @@
 #include <immintrin.h>
 
 #define TARGET __attribute__((target("avx2")))
+#define REGISTER_BYTES 32
 #define LOOPS table_loops_avx2
 #define LOOPS_NAME "avx2"
 

@@ -10,6 +10,7 @@
 #else
 #define TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")))
 #endif
+#define REGISTER_BYTES 64
 #define LOOPS table_loops_avx512
 #define LOOPS_NAME "avx512"
 

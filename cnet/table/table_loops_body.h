@@ -1,9 +1,11 @@
-/* The loops of table_loops.h. A form defines TARGET, LOOPS, LOOPS_NAME, match_group() and
- * multiply_halves() before it includes this; or, for
- * HAVE_SCALAR_MIXING, hash_keys() and first_row(). */
+/* The loops of table_loops.h. A form defines TARGET, REGISTER_BYTES, LOOPS, LOOPS_NAME,
+ * match_group() and multiply_halves() before it includes this; or, for HAVE_SCALAR_MIXING,
+ * hash_keys() and first_row(). */
 
 #include <math.h>
 #include <string.h>
+
+#define ALWAYS_INLINE TARGET static inline __attribute__((always_inline))
 
 #if defined(__clang__) /* gcc does not fuse in ISO C, and does not know the pragma */
 #pragma STDC FP_CONTRACT OFF
@@ -36,61 +38,57 @@ TARGET static void match_keys(const struct table_group *const *groups, const int
     }
 }
 
-/* As many floats as a line of the cache, anywhere. */
-typedef float line_of_floats __attribute__((vector_size(64), aligned(4), may_alias));
+/* As many floats as a register has, anywhere. Of a vector that takes two registers gcc makes
+ * pieces on the stack. */
+typedef float table_floats __attribute__((vector_size(REGISTER_BYTES), aligned(4), may_alias));
+enum { FLOATS = REGISTER_BYTES / 4, MOST_SUMS = 4 };
 
-TARGET static inline void sum_line(float *to, const float *const *rows, uint64_t n, uint32_t at,
-                                   bool goes_on)
+/* Add rows, or `weights` of them, to `sums` registers of `to`, or put their sum there. */
+ALWAYS_INLINE void sum_floats(float *to, const float *const *rows, const float *weights, uint64_t n,
+                              uint32_t at, bool goes_on, uint32_t sums)
 {
-    line_of_floats sum = *(const line_of_floats *)(goes_on ? to + at : rows[0] + at);
+    table_floats sum[MOST_SUMS];
+    for (uint32_t j = 0; j < sums; j++)
+        sum[j] = *(const table_floats *)((goes_on ? to : rows[0]) + at + j * FLOATS);
     for (uint64_t i = !goes_on; i < n; i++)
-        sum += *(const line_of_floats *)(rows[i] + at);
-    *(line_of_floats *)(to + at) = sum;
+        for (uint32_t j = 0; j < sums; j++) {
+            table_floats row = *(const table_floats *)(rows[i] + at + j * FLOATS);
+            if (weights)
+                row *= weights[i];
+            sum[j] += row;
+        }
+    for (uint32_t j = 0; j < sums; j++)
+        *(table_floats *)(to + at + j * FLOATS) = sum[j];
 }
 
-TARGET static inline void sum_two_lines(float *to, const float *const *rows, uint64_t n,
-                                        uint32_t at, bool goes_on)
+ALWAYS_INLINE void sum_all(float *to, const float *const *rows, const float *weights, uint64_t n,
+                           uint32_t dim, bool goes_on)
 {
-    const float *first = goes_on ? to + at : rows[0] + at;
-    line_of_floats one = *(const line_of_floats *)first;
-    line_of_floats two = *(const line_of_floats *)(first + 16);
-    for (uint64_t i = !goes_on; i < n; i++) {
-        one += *(const line_of_floats *)(rows[i] + at);
-        two += *(const line_of_floats *)(rows[i] + at + 16);
+    uint32_t at = 0;
+    for (; at + 4 * FLOATS <= dim; at += 4 * FLOATS)
+        sum_floats(to, rows, weights, n, at, goes_on, 4);
+    for (; at + 2 * FLOATS <= dim; at += 2 * FLOATS)
+        sum_floats(to, rows, weights, n, at, goes_on, 2);
+    for (; at + FLOATS <= dim; at += FLOATS)
+        sum_floats(to, rows, weights, n, at, goes_on, 1);
+    for (; at < dim; at++) {
+        float sum = goes_on ? to[at] : rows[0][at];
+        for (uint64_t i = !goes_on; i < n; i++)
+            sum += weights ? weights[i] * rows[i][at] : rows[i][at];
+        to[at] = sum;
     }
-    *(line_of_floats *)(to + at) = one;
-    *(line_of_floats *)(to + at + 16) = two;
 }
 
 TARGET static void sum_rows(float *to, const float *const *rows, uint64_t n, uint32_t dim,
                             bool goes_on)
 {
-    uint32_t at = 0;
-    for (; at + 32 <= dim; at += 32)
-        sum_two_lines(to, rows, n, at, goes_on);
-    for (; at + 16 <= dim; at += 16)
-        sum_line(to, rows, n, at, goes_on);
-    for (; at < dim; at++) {
-        float sum = goes_on ? to[at] : rows[0][at];
-        for (uint64_t i = !goes_on; i < n; i++)
-            sum += rows[i][at];
-        to[at] = sum;
-    }
+    sum_all(to, rows, NULL, n, dim, goes_on);
 }
 
 TARGET static void sum_weighted(float *to, const float *const *rows, const float *weights,
                                 uint64_t n, uint32_t dim)
 {
-    uint32_t at = 0;
-    for (; at + 16 <= dim; at += 16) {
-        line_of_floats sum = *(const line_of_floats *)(to + at);
-        for (uint64_t i = 0; i < n; i++)
-            sum += weights[i] * *(const line_of_floats *)(rows[i] + at);
-        *(line_of_floats *)(to + at) = sum;
-    }
-    for (; at < dim; at++)
-        for (uint64_t i = 0; i < n; i++)
-            to[at] += weights[i] * rows[i][at];
+    sum_all(to, rows, weights, n, dim, true);
 }
 
 TARGET static inline void set_product(float *restrict to, const float *restrict from, uint32_t n,

@@ -1,6 +1,7 @@
 #include "table/table_loops.h"
 
 #define TARGET
+#define REGISTER_BYTES 16
 #define LOOPS table_loops_portable
 #define LOOPS_NAME "portable"
 

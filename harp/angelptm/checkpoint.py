@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
+    import torch
+
 TYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16",
          "int64": "I64", "int32": "I32", "uint32": "U32", "int16": "I16", "int8": "I8",
          "uint8": "U8", "bool": "BOOL"}
@@ -58,6 +60,12 @@ class Stored:
     kind: str
     """Its type, by torch's name."""
     shape: list[int]
+
+    def tensor(self) -> torch.Tensor:
+        """Give it as a tensor; what is written there stays in this process."""
+        import torch
+        flat = torch.frombuffer(self.data or bytearray(1), dtype=torch.uint8)[:len(self.data)]
+        return flat.view(getattr(torch, self.kind)).view(self.shape)
 
 
 Tensors = list[tuple[str, str, list[int], int, "Callable[[], Iterable[tuple[int, Any]]]"]]
@@ -117,7 +125,7 @@ def read_tensors(path: Path) -> dict[str, Stored]:
             passing = bytearray(READ_BYTES)
             while file.readinto(passing):
                 pass
-            whole = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            whole = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
         begin = 8 + int.from_bytes(whole[:8], "little")
         header = json.loads(bytes(whole[8:begin]))
         found = {name: Stored(
@@ -197,14 +205,14 @@ def give_up(folder: Path, tag: str) -> None:
 def publish(folder: Path, tag: str) -> None:
     """Make a checkpoint that is written the latest."""
     fresh, place, old = fresh_folder(folder, tag), folder / tag, folder / f"{tag}.old"
-    _sync_folder(fresh)
+    sync_folder(fresh)
     if place.exists():
         place.rename(old)
     fresh.rename(place)
     named = folder / "latest.new"
     write_text(named, tag)
     named.replace(folder / "latest")
-    _sync_folder(folder)
+    sync_folder(folder)
     _settle(place, old)
 
 
@@ -237,7 +245,8 @@ def find(folder: Path, tag: str | None) -> Path:
     raise CheckpointError(f"{folder} has no checkpoint {tag!r}; there are {', '.join(known)}")
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Flush the names in a folder."""
     opened = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(opened)

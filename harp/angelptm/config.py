@@ -30,8 +30,9 @@ OFFLOAD = ("device", "nvme_path", "pin_memory", "buffer_count", "buffer_size", "
            "max_in_cpu", "pipeline_read", "pipeline_write", "ratio")
 KEYS: dict[str, tuple[str, ...]] = {
     "": ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps",
-         "gradient_clipping", "optimizer", "fp16", "bf16", "zero_optimization", "angelptm",
-         "steps_per_print", "wall_clock_breakdown", "zero_allow_untested_optimizer"),
+         "gradient_clipping", "optimizer", "fp16", "bf16", "zero_optimization", "aio", "angelptm",
+         "steps_per_print", "wall_clock_breakdown", "zero_allow_untested_optimizer",
+         "zero_force_ds_cpu_optimizer"),
     "optimizer": ("type", "params"),
     "optimizer.params": ("lr", "betas", "eps", "weight_decay", "adam_w_mode", "torch_adam"),
     "fp16": ("enabled", "loss_scale", "initial_scale_power", "loss_scale_window", "hysteresis",
@@ -41,9 +42,12 @@ KEYS: dict[str, tuple[str, ...]] = {
         "stage", "offload_param", "offload_optimizer", "overlap_comm", "contiguous_gradients",
         "reduce_bucket_size", "allgather_bucket_size", "allgather_partitions", "reduce_scatter",
         "sub_group_size", "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold",
-        "stage3_max_live_parameters", "stage3_max_reuse_distance", "round_robin_gradients"),
+        "stage3_max_live_parameters", "stage3_max_reuse_distance", "round_robin_gradients",
+        "stage3_gather_16bit_weights_on_model_save", "ignore_unused_parameters"),
     "zero_optimization.offload_param": OFFLOAD,
     "zero_optimization.offload_optimizer": OFFLOAD,
+    "aio": ("block_size", "queue_depth", "thread_count", "intra_op_parallelism", "single_submit",
+            "overlap_events", "use_gds"),
     "angelptm": ("device_bytes", "host_bytes", "disk_bytes", "disk_path", "page_bytes", "io",
                  "update", "staleness", "device"),
 }
@@ -70,6 +74,8 @@ class Config:
     """The configuration of an engine."""
 
     accumulation: int = 1
+    micro_batch: int = 1
+    """Samples that a rank has in a micro-batch, for scripts that ask; AngelPTM reads no data."""
     clipping: float = 0.0
     precision: str = "float32"
     adam: Adam | None = None
@@ -104,7 +110,7 @@ def read_config(given: Mapping[str, Any] | str | Path, ranks: int = 1) -> Config
 def _read(root: Node, ranks: int) -> Config:
     _check_keys(root, "")
     stage = 0
-    config = Config(accumulation=_accumulation(root, ranks), **_memory(root))
+    config = Config(**_batch(root, ranks), **_memory(root))
     if (node := root.get("gradient_clipping")) is not None:
         config = replace(config, clipping=node.number(0.0))
     if (node := root.get("optimizer")) is not None:
@@ -153,7 +159,7 @@ def _is_on(node: Node | None) -> bool:
     return flag is not None and flag.flag()
 
 
-def _accumulation(root: Node, ranks: int) -> int:
+def _batch(root: Node, ranks: int) -> dict[str, Any]:
     names = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
     nodes = [root.get(name) for name in names]
     whole, micro, steps = (node.whole(1, MOST) if node is not None else None for node in nodes)
@@ -165,7 +171,7 @@ def _accumulation(root: Node, ranks: int) -> int:
     if whole and whole % (steps * ranks):
         raise FileError(f"train_batch_size is {whole}: a multiple of {names[2]} * ranks, "
                         f"{steps} * {ranks}, is possible")
-    return steps
+    return {"accumulation": steps, "micro_batch": micro or (whole or 1) // (steps * ranks) or 1}
 
 
 def _adam(node: Node) -> Adam:

@@ -23,7 +23,6 @@ import torch
 
 from harp.angelptm.accelerator import DeviceCache, Wholes, bring, find_device, room_bytes
 from harp.angelptm.cache import Cache
-from harp.angelptm.checkpoint import CheckpointError
 from harp.angelptm.config import ConfigError
 from harp.angelptm.late import Waiting
 from harp.angelptm.optimizer import Optimizer
@@ -48,7 +47,7 @@ from harp.angelptm.watch import Watch
 from harp.angelptm.window import Window
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
     from harp.angelptm.adam import Adam
     from harp.angelptm.config import Config
@@ -247,11 +246,13 @@ class Engine(torch.nn.Module):
         guard_outputs(outputs, lambda: self.is_watching)
         return outputs
 
-    def backward(self, loss: torch.Tensor) -> torch.Tensor:
+    def backward(self, loss: torch.Tensor, retain_graph: bool = False) -> torch.Tensor:
         """Run the backward pass of a micro-batch; the mean of micro-batches counts.
 
         One that fails does not count.
         """
+        if not isinstance(loss, torch.Tensor):
+            raise TypeError(f"backward: the loss is a {type(loss).__name__}; a tensor is possible")
         self._settle_failure()
         self._take_written_over()
         if not self._updates.new.how:
@@ -262,7 +263,7 @@ class Engine(torch.nn.Module):
         with self._telling():
             self._steps.begin_batch(last=self._is_last())
             with self._watch:
-                (loss * (scale / self.config.accumulation)).backward()
+                (loss * (scale / self.config.accumulation)).backward(retain_graph=retain_graph)
             self._steps.end_batch()
         self._failed = False
         self._micro_steps += 1
@@ -330,6 +331,22 @@ class Engine(torch.nn.Module):
     def gradient_accumulation_steps(self) -> int:
         """Give the micro-batches of a step."""
         return self.config.accumulation
+
+    def train_micro_batch_size_per_gpu(self) -> int:
+        """Give the samples that a rank has in a micro-batch."""
+        return self.config.micro_batch
+
+    def train_batch_size(self) -> int:
+        """Give the samples of a step, of all ranks."""
+        return self.config.micro_batch * self.config.accumulation * self.world_size
+
+    def fp16_enabled(self) -> bool:
+        """Whether parameters are float16."""
+        return self.config.precision == "float16"
+
+    def bfloat16_enabled(self) -> bool:
+        """Whether parameters are bfloat16."""
+        return self.config.precision == "bfloat16"
 
     def zero_optimization_stage(self) -> int:
         """Give the stage, 0 to 3."""
@@ -431,27 +448,39 @@ class Engine(torch.nn.Module):
     def load_checkpoint(self, load_dir: str | Path, tag: str | None = None,
                         load_module_strict: bool = True, load_optimizer_states: bool = True,
                         load_lr_scheduler_states: bool = True, load_module_only: bool = False,
+                        custom_load_fn: Callable[..., Any] | None = None,
                         ) -> tuple[str, dict[str, Any]]:
         """Load what was saved, whatever the caps were; returns its folder and what was added.
 
         Without ``load_optimizer_states`` moments, groups and the scale stay as they are, without
         ``load_lr_scheduler_states`` the scheduler does; with ``load_module_only`` all of these do,
-        and the number of steps. Raises CheckpointError, and then nothing was changed.
+        and the number of steps. Without ``load_module_strict`` tensors that the checkpoint has not
+        stay as they are. ``custom_load_fn(src=tensors, dst=module)`` loads the module in its own
+        way. Raises CheckpointError, and then nothing was changed.
         """
-        if not load_module_strict:
-            raise CheckpointError("load_module_strict=False is not possible: a checkpoint is loaded"
-                                  " into a model that has the same tensors")
+        if custom_load_fn is not None and not callable(custom_load_fn):
+            raise TypeError(f"custom_load_fn is a {type(custom_load_fn).__name__}; a function is "
+                            "possible")
+
+        def load_own(tensors: dict[str, torch.Tensor]) -> None:
+            assert custom_load_fn is not None
+            with self.watched(), torch.no_grad():
+                custom_load_fn(src=tensors, dst=self.module)
+
+        self._take_written_over()
         groups = self.optimizer.param_groups
         whole = load_optimizer_states and not load_module_only
         folder, kept = self._saving.load(
             Path(load_dir), None if tag is None else str(tag), len(groups) if whole else None,
-            self.lr_scheduler if load_lr_scheduler_states and not load_module_only else None)
+            self.lr_scheduler if load_lr_scheduler_states and not load_module_only else None,
+            strict=load_module_strict, own=load_own if custom_load_fn else None)
         self._forget_gradients()
-        self._written = NOTHING
         if not load_module_only:
             self.global_steps, self.skipped_steps = kept["global_steps"], kept["skipped_steps"]
         if whole:
-            self._updates.counts = [kept["counts"][name] for name in self._saving.names()]
+            self._updates.counts = [
+                kept["counts"].get(name, count) for name, count in
+                zip(self._saving.names(), self._updates.counts, strict=True)]
             if self._scaler and kept["scaler"]:
                 self._scaler.restore(kept["scaler"])
             for group, own in zip(groups, kept["groups"], strict=True):

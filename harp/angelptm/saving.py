@@ -19,7 +19,7 @@ from harp.angelptm.ranks import RankError, alike
 from harp.first_line import first_line
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from harp.angelptm.checkpoint import Stored
@@ -74,44 +74,54 @@ class Saving:
                 checkpoint.write_bytes(fresh / STATE, text)
                 checkpoint.publish(folder, tag)
 
-    def load(self, load_dir: Path, tag: str | None, groups: int | None, scheduler: Any,
+    def load(self, load_dir: Path, tag: str | None, groups: int | None, scheduler: Any, *,
+             strict: bool, own: Callable[[dict[str, torch.Tensor]], None] | None,
              ) -> tuple[Path, dict[str, Any]]:
         """Load all tensors, and a scheduler; returns the folder, and what was kept beside them.
 
-        ``groups`` are those of the optimizer; if None, its moments stay as they are.
+        ``groups`` are those of the optimizer; if None, its moments stay as they are. Tensors that
+        the checkpoint has not are as before unless it is ``strict``. A function of the script's
+        ``own`` is given the model's tensors in place of the model.
         Raises CheckpointError, and then nothing was changed.
         """
         with alike(self._ranks):
             folder = checkpoint.find(load_dir, tag)
-            model, states, kept = self._read(folder, groups)
+            model, states, kept = self._read(folder, groups, strict=strict, own=own is not None)
             schedule = _read_scheduler(folder / SCHEDULER) if scheduler is not None else None
         with alike(self._ranks):
             for number, name in enumerate(self.names()):
-                moments = [states[f"{name}.{kind}"] for kind in ("mean", "square") if states]
-                self._states.restore(number, [one.data for one in (model[name], *moments)])
+                stored = {} if own else {0: model.get(name)}
+                stored |= {1: states.get(f"{name}.mean"), 2: states.get(f"{name}.square")}
+                self._states.restore(number, {kind: one.data for kind, one in stored.items()
+                                              if one is not None})
             if self._ranks:
                 self._states.forget()
-        for name, tensor in self._unpaged().items():
-            own = model[name]
-            tensor.copy_(torch.frombuffer(bytearray(own.data), dtype=getattr(torch, own.kind)).view(
-                tensor.shape))
+        for name, tensor in self._unpaged().items() if own is None else ():
+            if name in model:
+                tensor.copy_(model[name].tensor())
+        if own is not None:
+            own({name: one.tensor() for name, one in model.items()})
         if schedule is not None:
             scheduler.load_state_dict(schedule)
         return folder, kept
 
-    def _read(self, folder: Path, groups: int | None) -> tuple[Any, Any, Any]:
-        """Give the tensors of a checkpoint, which are those of this model."""
+    def _read(self, folder: Path, groups: int | None, *, strict: bool, own: bool,
+              ) -> tuple[dict[str, Stored], dict[str, Stored], Any]:
+        """Give the tensors of a checkpoint, which fit to those of this model by the same names."""
         model = checkpoint.read_tensors(folder / MODEL)
         states = {} if groups is None else checkpoint.read_tensors(folder / OPTIMIZER)
-        names = self.names()
+        names = [name for name in self.names() if strict or name in model]
         kept = checkpoint.read_state(folder / STATE, names, groups)
-        for name, one in zip(names, self._parameters, strict=True):
-            _check_form(folder, name, model.get(name), one.shape, "float32")
-            for own in () if groups is None else (f"{name}.mean", f"{name}.square"):
-                _check_form(folder, own, states.get(own), one.shape, "float32")
-        for name, one in self._unpaged().items():
-            _check_form(folder, name, model.get(name), one.shape,
-                        str(one.dtype).removeprefix("torch."))
+        shapes = dict(zip(self.names(), (one.shape for one in self._parameters), strict=True))
+        for name in names:
+            if not own:
+                _check_form(folder, name, model.get(name), shapes[name], "float32")
+            for moment in () if groups is None else (f"{name}.mean", f"{name}.square"):
+                _check_form(folder, moment, states.get(moment), shapes[name], "float32")
+        for name, one in self._unpaged().items() if not own else ():
+            if strict or name in model:
+                _check_form(folder, name, model.get(name), one.shape,
+                            str(one.dtype).removeprefix("torch."))
         return model, states, kept
 
     @property

@@ -10,7 +10,7 @@ from harp._cnet import ffi
 from harp.angelptm.pages import WIDE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping
 
     from harp.angelptm.pages import Layout
     from harp.angelptm.steps import Steps
@@ -55,15 +55,15 @@ class States:
                 yield width * first, memoryview(ffi.buffer(ffi.cast("uint8_t *", address + at),
                                                            width * (end - begin)))
 
-    def restore(self, number: int, states: Sequence[memoryview]) -> None:
+    def restore(self, number: int, states: Mapping[int, memoryview]) -> None:
         """Write this rank's part of a parameter's masters, means and squares; all ranks get all.
 
         Those that are not given stay.
         """
-        for kind, data in enumerate(states):
+        for kind, data in states.items():
             for at, piece in self.pieces(number, kind):
                 piece[:] = data[at:at + len(piece)]
-        narrow = self._layout.element_bytes != WIDE
+        narrow = 0 in states and self._layout.element_bytes != WIDE
         for at, piece in self.pieces(number, OWN) if narrow else ():
             part = states[0][2 * at:2 * (at + len(piece))]  # a float32 for each two bytes
             own = torch.frombuffer(bytearray(part), dtype=torch.float32).to(self._dtype)

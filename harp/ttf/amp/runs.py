@@ -162,6 +162,9 @@ def distance(half: list[torch.Tensor], full: list[torch.Tensor]) -> float:
 
 def call(compute: Callable[[], torch.Tensor]) -> torch.Tensor:
     """Compute a loss, which must be one number with a gradient."""
+    if not callable(compute):
+        raise ValueError(f"compute is a {type(compute).__name__}; it must be a function that "
+                         "computes the loss, since a batch may run twice")
     loss = compute()
     if not (torch.is_tensor(loss) and loss.numel() == 1 and loss.requires_grad):
         shape = tuple(loss.shape) if torch.is_tensor(loss) else type(loss).__name__

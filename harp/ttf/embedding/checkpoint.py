@@ -32,7 +32,6 @@ of the chain before the last full one stay until the next full one, for readers.
 from __future__ import annotations
 
 import json
-import os
 import re
 import threading
 import uuid
@@ -47,6 +46,7 @@ from harp.angelptm.cache import StoreError
 from harp.angelptm.checkpoint import (
     CheckpointError,
     read_tensors,
+    sync_folder,
     write_header,
     write_tensors,
     write_text,
@@ -154,11 +154,7 @@ def _replace(path: Path, write: Callable[[Path], None]) -> None:
     try:
         write(fresh)
         fresh.replace(path)
-        opened = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(opened)
-        finally:
-            os.close(opened)
+        sync_folder(path.parent)
     except OSError as error:
         fresh.unlink(missing_ok=True)
         raise CheckpointError(f"{path} cannot be saved: {error.strerror}; the last checkpoint "

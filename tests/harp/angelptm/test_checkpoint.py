@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import json
 import os
@@ -74,8 +75,58 @@ def test_a_model_is_loaded_without_its_optimizer(tmp_path, more, how, steps):
         assert engine.global_steps == steps
         assert train(engine, data) == expected[0]
         assert all(map(torch.equal, parameters_of(engine), expected[1]))
-        with pytest.raises(CheckpointError, match="load_module_strict=False is not possible"):
-            engine.load_checkpoint(tmp_path, "tag", load_module_strict=False)
+
+
+class Headed(nn.Module):
+    """A body that many tasks have, and a head."""
+
+    def __init__(self, classes, head="head"):
+        super().__init__()
+        self.body, self.norm = nn.Linear(8, 8), nn.BatchNorm1d(8)
+        self.add_module(head, nn.Linear(8, classes))
+
+    def forward(self, given):
+        return list(self.children())[-1](self.norm(self.body(given)))
+
+
+def train_headed(engine, classes):
+    torch.manual_seed(3)
+    for _ in range(3):
+        given, wanted = torch.randn(16, 8, dtype=engine.dtype), torch.randint(classes, (16,))
+        engine.backward(nn.functional.cross_entropy(engine(given).float(), wanted))
+        engine.step()
+
+
+def body_of(engine):
+    return {name: one for name, one in engine.module.state_dict().items()
+            if name.startswith(("body", "norm"))}
+
+
+PRETRAINED = [({"load_module_strict": False}, Headed(5, "other")),
+              ({"custom_load_fn": lambda src, dst: dst.load_state_dict(
+                  {name: one for name, one in src.items() if not name.startswith("head")},
+                  strict=False), "load_module_only": True}, Headed(5))]
+
+
+@pytest.mark.parametrize("more", [{}, {"bf16": {"enabled": True}}], ids=["fp32", "bf16"])
+@pytest.mark.parametrize(("how", "model"), PRETRAINED, ids=["not strict", "custom"])
+def test_a_model_with_another_head_has_the_body_of_a_checkpoint(tmp_path, more, how, model):
+    with engine_of(seeded(lambda: Headed(3)), config(**more)) as engine:
+        train_headed(engine, 3)
+        engine.save_checkpoint(tmp_path)
+        expected = body_of(engine)
+    with engine_of(copy.deepcopy(model), config(14, 160, **more)) as engine:
+        head = [one.clone() for one in list(engine.module.children())[-1].parameters()]
+        with pytest.raises(CheckpointError, match=r"head\.|other\."):
+            engine.load_checkpoint(tmp_path)
+        with pytest.raises(TypeError, match="custom_load_fn is a dict; a function is possible"):
+            engine.load_checkpoint(tmp_path, custom_load_fn={})
+        engine.load_checkpoint(tmp_path, **how)
+        for name, one in body_of(engine).items():
+            assert torch.equal(one, expected[name]), name
+        assert all(map(torch.equal, list(engine.module.children())[-1].parameters(), head))
+        train_headed(engine, 5)
+        assert not torch.equal(engine.module.body.weight.detach(), expected["body.weight"])
 
 
 @pytest.mark.parametrize(("how", "rate"), [({}, 0.25), ({"load_lr_scheduler_states": False}, 1.0),

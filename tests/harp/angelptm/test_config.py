@@ -26,6 +26,25 @@ def test_a_configuration_of_deepspeed_is_read(tmp_path):
     assert (found.stage, found.disk_path, found.scaling) == (3, "/disk", None)
 
 
+def test_keys_that_tune_deepspeeds_own_memory_and_reads_have_no_effect():
+    tuned = {"aio": {"block_size": 1 << 20, "queue_depth": 8, "thread_count": 1,
+                     "single_submit": False, "overlap_events": True},
+             "zero_force_ds_cpu_optimizer": False,
+             "zero_optimization": {"stage": 3, "ignore_unused_parameters": True,
+                                   "stage3_gather_16bit_weights_on_model_save": True}}
+    assert read_config(tuned) == read_config({"zero_optimization": {"stage": 3}})
+    with pytest.raises(ConfigError, match=r"aio.queue_dept is no key .*did you mean 'queue_depth'"):
+        read_config({"aio": {"queue_dept": 8}})
+
+
+@pytest.mark.parametrize(("keys", "accumulation", "micro"), [
+    ({"train_batch_size": 64}, 1, 32), ({"train_micro_batch_size_per_gpu": 3}, 1, 3),
+    ({"train_batch_size": 64, "gradient_accumulation_steps": 4}, 4, 8), ({}, 1, 1)])
+def test_the_samples_of_a_micro_batch_follow_from_the_keys(keys, accumulation, micro):
+    found = read_config(keys, ranks=2)
+    assert (found.accumulation, found.micro_batch) == (accumulation, micro)
+
+
 def test_adam_is_decoupled_as_deepspeed_has_it():
     def of(**params):
         return read_config({"optimizer": {"type": "Adam", "params": params}}).adam

@@ -139,6 +139,14 @@ def test_a_checkpoint_of_two_ranks_loads_at_any_count(tmp_path):
     plain.load_state_dict(load_file(two / "saved" / "model.safetensors"))
 
 
+def test_ranks_keep_buffers_of_their_own_until_they_load_the_first_ones(tmp_path):
+    """As DeepSpeed's ranks do."""
+    (first, loaded), (second, loaded_too) = answers_of(
+        start(RANK.with_name("buffers_rank.py"), str(tmp_path), 2))
+    assert first != second
+    assert loaded == loaded_too == first
+
+
 def test_a_rank_that_is_killed_while_saving_leaves_the_last_checkpoint(tmp_path):
     ranks = begin(2, "lightcc", {"save": {
         "config": of_stage(3, **LITTLE), "save": str(tmp_path), "for_ever": True}})

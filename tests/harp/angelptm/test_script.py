@@ -30,7 +30,7 @@ engine, optimizer, _, scheduler = deepspeed.initialize(
 with deepspeed.zero.GatheredParameters(model[2].bias, modifier_rank=0):
     if engine.global_rank == 0:
         model[2].bias.data.fill_(0.5)
-x = torch.randn(4, 8)
+x = torch.randn(engine.train_micro_batch_size_per_gpu(), 8)
 for step in range(args.steps * engine.gradient_accumulation_steps()):
     loss = engine(x).square().mean()
     engine.backward(loss)
@@ -38,7 +38,8 @@ for step in range(args.steps * engine.gradient_accumulation_steps()):
 engine.save_checkpoint("kept", client_state={"step": step})
 _, state = engine.load_checkpoint("kept")
 print(json.dumps([engine.local_rank, engine.get_lr()[0], engine.get_global_grad_norm(), float(loss),
-                  state["step"]]))
+                  state["step"], engine.train_batch_size(),
+                  engine.fp16_enabled() or engine.bfloat16_enabled(), list(x.shape)]))
 '''
 
 
@@ -52,7 +53,8 @@ def test_a_script_as_users_write_it(tmp_path):
     ran = subprocess.run([sys.executable, "train.py", *options], cwd=tmp_path, text=True,
                          capture_output=True, check=False)
     assert ran.returncode == 0, ran.stderr
-    rank, rate, norm, loss, step = json.loads(ran.stdout.splitlines()[-1])
+    rank, rate, norm, loss, step, batch, half, shape = json.loads(ran.stdout.splitlines()[-1])
+    assert (batch, half, shape) == (8, False, [4, 8])
     assert (rank, step) == (0, 11)
     assert rate == pytest.approx(0.01 / 7)
     assert norm > 0
@@ -131,3 +133,25 @@ def test_one_rank_of_several_must_not_write_alone(monkeypatch):
         with pytest.raises(ConfigError, match="modifier_rank=0 would write at one rank only"), \
                 deepspeed.zero.GatheredParameters(model.scale, modifier_rank=0):
             pass
+
+
+def test_a_graph_may_be_kept_for_another_backward_pass():
+    """As GANs do; the gradients of both passes are of one step."""
+    for more in ({}, {"bf16": {"enabled": True}}):
+        with engine_of(seeded(), config(gradient_accumulation_steps=2, **more)) as engine:
+            loss = loss_of(engine, batches(1)[0])
+            engine.backward(loss, retain_graph=True)
+            engine.step()
+            engine.backward(loss)
+            engine.step()
+            twice = [one.clone() for one in engine.module.parameters()]
+        with engine_of(seeded(), config(**more)) as engine:
+            engine.backward(loss_of(engine, batches(1)[0]))
+            engine.step()
+            assert all(map(torch.equal, engine.module.parameters(), twice))
+
+
+def test_a_loss_that_is_no_tensor_is_a_sentence():
+    with engine_of(seeded(), config()) as engine, pytest.raises(
+            TypeError, match="backward: the loss is a float; a tensor is possible"):
+        engine.backward(3.0)

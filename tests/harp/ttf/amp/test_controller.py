@@ -284,7 +284,8 @@ def test_sparse_gradients_train_as_dense_ones_do(dtype, poison):
      "the state is no whole one"),
     (lambda: Policy(hold=0), "hold is 0; it must be positive"),
     (lambda: Batches().controller.step(lambda: torch.zeros(2)), r"compute\(\) gave \(2,\)"),
-    (lambda: Batches().controller.step(lambda: 1.0), r"compute\(\) gave float")])
+    (lambda: Batches().controller.step(lambda: 1.0), r"compute\(\) gave float"),
+    (lambda: Batches().controller.step(torch.zeros(1)), "compute is a Tensor; it must be a func")])
 def test_a_mistake_is_one_sentence(make, sentence):
     with pytest.raises(ValueError, match=sentence):
         make()
