@@ -63,6 +63,15 @@ def test_several_streams_or_a_target_say_nothing_of_a_flow(tmp_path: Path, test:
     assert "flow_rate" not in derived(save(tmp_path, json.dumps(made)), stack="kernel-tcp")
 
 
+def test_an_older_iperf3_says_of_udp_what_was_sent_and_lost(tmp_path: Path) -> None:
+    made = document(protocol="UDP", blksize=1448)
+    older = json_changes.changed(made, "end", "sum", value={
+        "seconds": 10.0, "bits_per_second": 25e9, "jitter_ms": 0.01, "lost_percent": 20.0})
+    del older["end"]["sum_received"], older["end"]["sum_sent"]
+    assert derived(save(tmp_path, json.dumps(older)), stack="kernel-tcp") == derived(
+        save(tmp_path, json.dumps(made)), stack="kernel-tcp")
+
+
 def test_addresses_go_nowhere(tmp_path: Path) -> None:
     output = tmp_path / "out.yaml"
     done = run("--stack", "kernel-tcp", "--from", save(tmp_path, json.dumps(document())),
@@ -78,6 +87,8 @@ def changed(*path: str, value: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(("made", "says"), [
     (changed("error", value="unable to connect to server"), "iperf3 failed: 'unable to connect"),
     (changed("end", "sum_received", value=None), "end.sum_received: is missing"),
+    (json_changes.changed(changed("end", "sum_received", value=None), "end", "sum", value={
+        "seconds": 10.0, "bits_per_second": 1e9}), "end.sum_received: is missing"),
     (changed("end", "sum_received", "seconds", value=0.1), "for 1 s or more"),
     (changed("end", "sum_received", "bits_per_second", value=0), "bytes that arrive"),
     (changed("start", "test_start", "protocol", value="SCTP"), "start.test_start.protocol"),
