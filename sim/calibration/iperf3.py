@@ -70,6 +70,8 @@ class _End(_Part):
     sum_received: _Sum | None = None
     sum: _Sent | None = None
     """All that an older iperf3 (3.9) has of UDP: what was sent, and the share that was lost."""
+    sum_received_bidir_reverse: object = None
+    """The other direction, of which iperf3 3.12 has no word at the start."""
     cpu_utilization_percent: _Cpu
 
     @property
@@ -119,7 +121,7 @@ def parse_document(data: Any, file: str, stack: HostStack) -> list[Row]:
 
 def _measured(document: _Document) -> list[Measured]:
     test, end = document.start.test_start, document.end
-    if test.bidir:
+    if test.bidir or end.sum_received_bidir_reverse is not None:
         raise Problem("a run in both directions", path=("start", "test_start", "bidir"),
                       allowed="one direction a run")
     received = end.received

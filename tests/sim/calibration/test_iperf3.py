@@ -93,6 +93,7 @@ def changed(*path: str, value: Any) -> dict[str, Any]:
     (changed("end", "sum_received", "bits_per_second", value=0), "bytes that arrive"),
     (changed("start", "test_start", "protocol", value="SCTP"), "start.test_start.protocol"),
     (changed("start", "test_start", "bidir", value=1), "in both directions"),
+    (changed("end", "sum_received_bidir_reverse", value={"seconds": 1}), "in both directions"),
     (document(host=0, remote=0, target_bitrate=1e9), "it shows no CPU time"),
     ({"what": "else"}, "the JSON of nccl-tests or iperf3")])
 def test_a_run_that_says_nothing_is_refused_in_one_sentence(tmp_path: Path, made: dict[str, Any],
@@ -101,9 +102,8 @@ def test_a_run_that_says_nothing_is_refused_in_one_sentence(tmp_path: Path, made
     assert says in refused(run("--stack", "kernel-tcp", "--from", path))
 
 
-@pytest.mark.skipif(shutil.which("iperf3") is None, reason="needs iperf3")
-@pytest.mark.parametrize("options", [(), ("-P", "2"), ("-P", "2", "-R")])
-def test_a_run_of_the_installed_iperf3_is_read(tmp_path: Path, options: tuple[str, ...]) -> None:
+def made_by_iperf3(folder: Path, *options: str) -> Path:
+    """The JSON of a second over loopback."""
     at = ["127.0.0.1", "-p", str(free_ports(1, socket.SOCK_STREAM)[0])]
     with subprocess.Popen(["iperf3", "-s", "-1", "--forceflush", "-B", *at],
                           stdout=subprocess.PIPE, text=True) as server:
@@ -113,5 +113,18 @@ def test_a_run_of_the_installed_iperf3_is_read(tmp_path: Path, options: tuple[st
         client = subprocess.run(["iperf3", "-t", "1", "-J", *options, "-c", *at],
                                 capture_output=True, text=True, check=True, timeout=60)
         server.communicate(timeout=60)
-    found = derived(save(tmp_path, client.stdout), stack="kernel-tcp")
+    return save(folder, client.stdout)
+
+
+@pytest.mark.skipif(shutil.which("iperf3") is None, reason="needs iperf3")
+@pytest.mark.parametrize("options", [
+    (), ("-P", "2"), ("-P", "2", "-R"), ("-u", "-b", "100M"), ("-u", "-b", "100M", "-R")])
+def test_a_run_of_the_installed_iperf3_is_read(tmp_path: Path, options: tuple[str, ...]) -> None:
+    found = derived(made_by_iperf3(tmp_path, *options), stack="kernel-tcp")
     assert 0 < found["cost_per_byte"]["value"] < 1e-6
+
+
+@pytest.mark.skipif(shutil.which("iperf3") is None, reason="needs iperf3")
+def test_a_run_in_both_directions_is_refused(tmp_path: Path) -> None:
+    done = run("--stack", "kernel-tcp", "--from", made_by_iperf3(tmp_path, "--bidir"))
+    assert "a run in both directions" in refused(done)
