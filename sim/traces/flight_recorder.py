@@ -52,4 +52,4 @@ def _notes(document: Mapping[str, Any], known: Collection[str],
 def _group(value: Node) -> str:
     """The name of a group, which stands before its description."""
     both = value.each()
-    return both[0].text() if both else value.fail("a name and a description")
+    return both[0].text() if both else value.fail("a list of a name and a description")
