@@ -423,6 +423,28 @@ def test_a_wrong_file_is_one_sentence_and_nothing_is_written(
     assert not (of_gpus / "x.0.et").exists()
 
 
+@pytest.mark.parametrize(("flight", "sentence"), [
+    ("", "is not JSON"), ("{}", "entries is missing; allowed: the JSON that PyTorch's flight"),
+    ('{"entries": [{"time_created_ns": -1}]}', "entries[0].time_created_ns is -1"),
+    ('{"entries": [{"time_created_ns": 1, "process_group": []}]}', "a name and a description"),
+    ('{"entries": [{"time_created_ns": 1, "process_group": ["7", ""]}]}',
+     "holds a call of the group '7'; allowed: groups of the same job: 0"),
+    (None, "there is no file")])
+def test_a_wrong_file_of_the_flight_recorder_is_one_sentence(of_gpus: Path, flight: str | None,
+                                                             sentence: str) -> None:
+    for rank in (0, 1):
+        change(of_gpus, f"kineto.{rank}.json", json.dumps(
+            {"traceEvents": step().events, "baseTimeNanoseconds": 10**18}))
+    if flight is not None:
+        change(of_gpus, "flight.0.json", flight)
+        change(of_gpus, "flight.1.json", flight)
+    done = run(of_gpus / "x", "--et", of_gpus / "et.*.json", "--kineto", of_gpus / "kineto.*.json",
+               "--flight", of_gpus / "flight.*.json")
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert sentence in done.stderr
+    assert not (of_gpus / "x.0.et").exists()
+
+
 def test_one_pattern_asks_for_the_other(tmp_path: Path) -> None:
     done = run(tmp_path / "x", "--et", "et.*.json")
     assert done.exit_code == 2
