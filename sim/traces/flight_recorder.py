@@ -23,7 +23,8 @@ def groups_of_calls(document: Mapping[str, Any], known: Collection[str], zero_ns
                     calls: Iterable[tuple[int, float, float]]) -> dict[int, str]:
     """Groups by the number of a call, which is given with its two ends in us since ``zero_ns``.
 
-    A call of which another thread's collective of another group is noted has none. Raises Problem.
+    A call has none where another thread's collective of another group is noted within it. Raises
+    Problem.
     """
     noted = sorted(_notes(document, known, zero_ns))
     times = [time for time, _ in noted]

@@ -388,8 +388,8 @@ class _GroupsOfCalls:
     """Process groups of calls, and the ranks of each; an empty list means all.
 
     NCCL's calls name theirs, gloo's do not. A functional collective (``_c10d_functional::``) names
-    the group of the call that it makes, the flight recorder that of others. The backend's span,
-    which may lie in another thread, is found by the storage of its tensors.
+    the group of the call that it makes; the flight recorder names the groups of other calls. The
+    backend's span, which may lie in another thread, is found by the storage of its tensors.
     """
 
     def __init__(self, operators: Mapping[int, Operator], groups: Mapping[str, str],
