@@ -48,6 +48,8 @@ MOST_SHOWN = 16
               "PyTorch's ExecutionTraceObserver; * in the name is the rank, as in 'et.*.json'.")
 @click.option("--kineto", metavar="PATTERN",
               help="Beside --et: the traces of Kineto of the same steps, as in 'kineto.*.json'.")
+@click.option("--flight", metavar="PATTERN", help="Beside --et: the JSON of PyTorch's flight "
+              "recorder, which names the groups of gloo's collectives where there are several.")
 @click.option("--scenario", metavar="NAME",
               help="Scenario that gives stack, algorithm and routing; the first by default.")
 @set_option("Change a value of the topology file")
@@ -69,9 +71,9 @@ MOST_SHOWN = 16
 @click.option("--quiet", is_flag=True, help="No table.")
 @click.pass_context
 def main(context: click.Context, prefix: str, *, topology: Path | None, et: str | None,
-         kineto: str | None, scenario: str | None, changes: tuple[str, ...], write: bool,
-         groups: Path | None, deps: Any, by_flops: bool, fidelity: str, as_json: str | None,
-         output: str | None, measure: Path | None, quiet: bool) -> None:
+         kineto: str | None, flight: str | None, scenario: str | None, changes: tuple[str, ...],
+         write: bool, groups: Path | None, deps: Any, by_flops: bool, fidelity: str,
+         as_json: str | None, output: str | None, measure: Path | None, quiet: bool) -> None:
     """Replay the execution traces PREFIX.<rank>.et on a simulated cluster.
 
     Or make a model's file out of the torch module that a function of a script builds.
@@ -86,8 +88,8 @@ def main(context: click.Context, prefix: str, *, topology: Path | None, et: str 
         _model_file(script[1], script[2], output, measure, quiet=quiet)
         return
     _refuse(context, of_script, "traces; it is for script.py:function")
-    if et is not None or kineto is not None:
-        _convert(Path(prefix), et, kineto, quiet=quiet)
+    if et is not None or kineto is not None or flight is not None:
+        _convert(Path(prefix), et, kineto, flight, quiet=quiet)
         return
     if topology is None:
         raise click.UsageError("traces need --topology FILE, the cluster that they run on")
@@ -235,8 +237,9 @@ def _write(prefix: Path, cluster: Cluster, scenario: Scenario, *, quiet: bool) -
                    f"{len(made.ranks[0]):,} nodes each, {len(made.groups)} groups")
 
 
-def _convert(prefix: Path, et: str | None, kineto: str | None, *, quiet: bool) -> None:
-    """Write a file for each rank that PyTorch's profiler wrote two files of."""
+def _convert(prefix: Path, et: str | None, kineto: str | None, flight: str | None, *,
+             quiet: bool) -> None:
+    """Write a file for each rank of which PyTorch's profiler wrote two, and perhaps a third."""
     from sim.traces.chakra_format import write_trace
     from sim.traces.pytorch import convert, files_of_ranks
 
@@ -244,8 +247,8 @@ def _convert(prefix: Path, et: str | None, kineto: str | None, *, quiet: bool) -
         lacks = "--kineto" if kineto is None else "--et"
         raise click.UsageError(f"{lacks} is missing: --et knows operators and no times, --kineto "
                                "times and no tensors")
-    pairs = files_of_ranks(et, kineto)
-    made = [convert(*pair) for pair in pairs]
+    patterns = [et, kineto, *([] if flight is None else [flight])]
+    made = [convert(*files) for files in files_of_ranks(*patterns)]
     _write_files(prefix, {f"{prefix}.{rank}.et": write_trace(*trace)
                           for rank, trace in enumerate(made)})
     if not quiet:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from typing import NoReturn
 
 import click
@@ -27,6 +28,8 @@ COMMANDS = {
 }
 MODULES = {"plugin-path": "env"}
 """Modules of commands that do not have their command's name."""
+COMPLETION = "_HARP_COMPLETE"
+"""The variable by which a shell asks, or is given, what completes a line."""
 
 
 class Commands(click.Group):
@@ -63,6 +66,10 @@ def harp() -> None:
 
 def main() -> NoReturn:
     """Run the command and end the process with its status."""
+    if COMPLETION in os.environ:
+        from harp.cli.fish_completion import register
+
+        register()
     run_program(harp, "harp")
 
 

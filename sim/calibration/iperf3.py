@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sim.calibration.measurements import Measured, row_of
-from sim.schema.errors import Problem, TopologyError, problems, show
+from sim.schema.errors import Problem, TopologyError, missing, problems, show
 
 if TYPE_CHECKING:
     from sim.calibration.measurements import Row
@@ -57,14 +57,32 @@ class _Sum(_Part):
     bits_per_second: Number
 
 
+class _Sent(_Sum):
+    lost_percent: Annotated[float, Field(ge=0, le=100)] | None = None
+
+
 class _Cpu(_Part):
     host_total: Percent
     remote_total: Percent
 
 
 class _End(_Part):
-    sum_received: _Sum
+    sum_received: _Sum | None = None
+    sum: _Sent | None = None
+    """All that an older iperf3 (3.9) has of UDP: what was sent, and the share that was lost."""
+    sum_received_bidir_reverse: object = None
+    """The other direction, of which iperf3 3.12 has no word at the start."""
     cpu_utilization_percent: _Cpu
+
+    @property
+    def received(self) -> _Sum:
+        """What arrived; raises Problem."""
+        if self.sum_received is not None:
+            return self.sum_received
+        if self.sum is None or self.sum.lost_percent is None:
+            raise missing("sum_received", {}, ("end",))
+        return _Sum(seconds=self.sum.seconds, bits_per_second=self.sum.bits_per_second
+                    * (1 - self.sum.lost_percent / 100))
 
 
 class _Stream(_Part):
@@ -103,19 +121,20 @@ def parse_document(data: Any, file: str, stack: HostStack) -> list[Row]:
 
 def _measured(document: _Document) -> list[Measured]:
     test, end = document.start.test_start, document.end
-    if test.bidir:
+    if test.bidir or end.sum_received_bidir_reverse is not None:
         raise Problem("a run in both directions", path=("start", "test_start", "bidir"),
                       allowed="one direction a run")
-    if end.sum_received.seconds < LEAST_S or not end.sum_received.bits_per_second:
-        raise Problem(f"{end.sum_received.bits_per_second:g} b/s in "
-                      f"{end.sum_received.seconds:g} s", path=("end", "sum_received"),
+    received = end.received
+    if received.seconds < LEAST_S or not received.bits_per_second:
+        raise Problem(f"{received.bits_per_second:g} b/s in {received.seconds:g} s",
+                      path=("end", "sum_received" if end.sum_received else "sum"),
                       allowed=f"bytes that arrive for {LEAST_S:g} s or more; ten are better")
     cores = max(end.cpu_utilization_percent.host_total,
                 end.cpu_utilization_percent.remote_total) / 100
     mtu = _path_mtu(document) or USUAL_MTU
     if test.protocol == "UDP":
         mtu = min(test.blksize + IP_UDP_BYTES, mtu)
-    stream: dict[str, Any] = {"kind": "stream", "rate_bps": end.sum_received.bits_per_second,
+    stream: dict[str, Any] = {"kind": "stream", "rate_bps": received.bits_per_second,
                               "flows": test.num_streams, "mtu": max(256, mtu)}
     rows = [Measured(**stream, cores=cores)] if cores > 0 else []
     if test.num_streams == 1 and not test.target_bitrate and cores < BUSY:

@@ -31,11 +31,12 @@ _DATE = (r"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun),? )?(?:\d{4}[-/]\d\d[-/]\d\d[T ]|"
          r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) [ \d]?\d )")
 _TIME = (rf"\[?(?:{_DATE})?\d\d:\d\d:\d\d(?:[.,]\d{{1,9}})?(?: ?(?:Z|UTC|[+-]\d\d:?\d\d))?"
          r"(?: \d{4}(?=[<\[]))?\]?:?|\d{10}\.\d{1,9}")
-_RANK_LABEL = r"\[(?:[^\]\s]*@)?\d+,\d+\](?:<std\w+>)?:|\[\d+\]:?(?= )|\s*\d+:(?= )|<std\w+>:"
+_RANK_LABEL = (r"\[(?:[^\]\s]*@)?\d+,\d+\](?:<std\w+>)?:|\[\d+\]:?(?= )|\s*\d+:(?= )|<std\w+>:|"
+               r"\[pod/[^\]\s]+\](?= )")
 _LABEL = re.compile(rf"\A(?:(?:(?:{_TIME})(?=[ <\[])|{_RANK_LABEL}) ?(?:std(?:out|err) F )?)+")
 """A line's rank, as Open MPI's ``--tag-output``, mpiexec's ``-prepend-rank`` and ``srun -l`` put
-it, and its time, as ``--timestamp-output``, ``ts``, ``kubectl logs --timestamps`` and containerd's
-files have it."""
+it, its pod, as ``kubectl logs --prefix`` does, and its time, as ``--timestamp-output``, ``ts``,
+``kubectl logs --timestamps`` and containerd's files have it."""
 
 
 @dataclass(frozen=True)

@@ -104,9 +104,15 @@ class Source:
         """Parse the bytes of a file that was read before, or elsewhere; raises TopologyError."""
         text = _text(data, file)
         root = _compose(text, file, _Builder.document)
+        return cls(file, root, hashlib.sha256(data).hexdigest(), text=text).changed(changes)
+
+    def changed(self, changes: Sequence[str]) -> Source:
+        """The same file with further changes; raises TopologyError."""
+        root = copy(self.root)
+        root.value, root.keys = copy(root.value), copy(root.keys)
         for change in changes:
             apply_change(root, change)
-        return cls(file, root, hashlib.sha256(data).hexdigest(), tuple(changes), text)
+        return Source(self.file, root, self.sha256, (*self.changes, *changes), self.text)
 
     @property
     def folder(self) -> str:

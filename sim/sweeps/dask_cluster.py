@@ -136,7 +136,7 @@ def _client(address: str) -> Iterator[Any]:
     from distributed import Client
 
     for name in logging.root.manager.loggerDict:  # errors here are one sentence
-        if name.partition(".")[0] == "distributed":
+        if name.partition(".")[0] in ("distributed", "tornado"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
         asyncio.run(asyncio.wait_for(_asked(address), TIMEOUT_S))

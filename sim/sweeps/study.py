@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from sim.schema.model import Topology
+    from sim.schema.source import Source
 
 COMPILED = ("sim.network.flow._fluid", "sim.network.packet._packet")
 """Compiled parts that decide answers."""
@@ -44,16 +45,14 @@ class Study:
     def load(self, changes: Sequence[str]) -> Topology:
         """The topology of a point; raises TopologyError."""
         from sim.schema.load import checked
-        from sim.schema.source import Source
 
-        return checked(Source.parse(self.data, self.file, changes))
+        return checked(_source(self.data, self.file).changed(changes))
 
     def check_form(self, changes: Sequence[str]) -> None:
         """Raise TopologyError where the topology file cannot have a key or value of a point."""
         from sim.schema.load import well_formed
-        from sim.schema.source import Source
 
-        well_formed(Source.parse(self.data, self.file, changes))
+        well_formed(_source(self.data, self.file).changed(changes))
 
     def key(self, changes: Sequence[str]) -> str:
         """Hash of file, overrides, seed (in one of the two), way of running and code.
@@ -61,9 +60,7 @@ class Study:
         Files that a value names, from the topology file's folder on, count with their content; so
         do execution traces by their common name.
         """
-        from sim.schema.source import Source
-
-        texts = sorted(set(_texts(Source.parse(self.data, self.file, changes).root.plain())))
+        texts = sorted(set(_texts(_source(self.data, self.file).changed(changes).root.plain())))
         folder = Path(self.file).parent
         files = [[text, digest] for text in texts for digest in _named_files(folder, text)]
         named = [FORMAT, code_digest(), hashlib.sha256(self.data).hexdigest(), files,
@@ -97,6 +94,14 @@ def run_point(study: Study, point: tuple[str, tuple[str, ...]]) -> Outcome:
     except (TopologyError, NetworkError) as error:
         return Outcome(key, changes, error=str(error))
     return Outcome(key, changes, tuple(row_cells(row) for row in report.scenarios))
+
+
+@cache
+def _source(data: bytes, file: str) -> Source:
+    """The topology file, read once for all points."""
+    from sim.schema.source import Source
+
+    return Source.parse(data, file)
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -52,7 +52,8 @@ from sim.traces.chakra_format import (
     Node,
     Values,
 )
-from sim.traces.job_trace import named_groups
+from sim.traces.flight_recorder import groups_of_calls
+from sim.traces.job_trace import MOST_RANKS, named_groups
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -74,11 +75,13 @@ KINDS = {"allreduce": "all-reduce", "allgather": "all-gather", "reducescatter": 
          "barrier": "barrier", "gather": "gather", "scatter": "scatter", "send": "send",
          "recv": "recv"}
 """Collectives by the beginning of their names, without underscores; the longer ones first."""
+MESSAGES = ("send", "recv")
 NONE = ("wait", "init", "coalesced", "startcoalescing", "endcoalescing")
 """Records of ``record_param_comms`` that send nothing."""
 LEAST_SHARED = 0.5
 """Share of the operators that must be in both files."""
 MOST_ID = (1 << 64) - 1
+MOST_TAG = (1 << 31) - 1
 MOST_US = 1e17
 """Longest time since a clock's beginning, some thousand years."""
 MOST_CALL = 1 << 62
@@ -134,22 +137,34 @@ class _Made:
         return len(self.nodes)
 
 
-def convert(observed: Path, kineto: Path) -> tuple[Metadata, list[Node]]:
-    """The Chakra trace of a rank; raises TopologyError."""
+def convert(observed: Path, kineto: Path,
+            flight: Path | None = None) -> tuple[Metadata, list[Node]]:
+    """The Chakra trace of a rank; raises TopologyError.
+
+    ``flight`` is the file of the flight recorder, which names the groups of gloo's collectives.
+    """
     with _naming(observed):
         operators = _operators(_json(observed))
-        groups = _group_nodes(operators)
+        groups = _groups(operators)
     with _naming(kineto):
-        events = _events(_json(kineto))
+        document = _json(kineto)
+        first_us, events = _events(document)
         both = {event.function for event in events} & set(operators)
         if sum(event.function in operators for event in events) < LEAST_SHARED * len(operators):
             raise Problem(f"{len(both)} of the {len(operators)} operators of {observed} are in it",
                           allowed="the trace of the same steps of the same rank")
+        zero_ns = 0 if flight is None else _base_ns(document) + round(1000 * first_us)
+    noted: dict[int, str] = {}
+    if flight is not None:
+        with _naming(flight):
+            noted = groups_of_calls(_json(flight), groups, zero_ns, (
+                (event.function, event.start, event.end) for event in events
+                if event.function and ASKED.fullmatch(event.name)
+                and _kind(event.name.removeprefix("c10d::")) not in MESSAGES))
     with _naming(observed):
-        named = _GroupsOfCalls(operators, list(groups))
+        named = _GroupsOfCalls(operators, groups, noted)
         calls = {number: call for number in both
                  if number and (call := _call(operators[number], named))}
-    with _naming(kineto):
         return Metadata(VERSION), _Rank(operators, calls, groups, events).nodes()
 
 
@@ -164,16 +179,17 @@ def _naming(file: Path) -> Iterator[None]:
         raise TopologyError(str(file), Problem("is nested too deeply")) from None
 
 
-def files_of_ranks(observed: str, kineto: str) -> list[tuple[Path, Path]]:
-    """The two files of each rank, by names in which ``*`` is the rank; raises TopologyError."""
-    first, second = _by_rank(observed), _by_rank(kineto)
-    for rank in range(max(len(first), len(second), 1)):
-        for pattern, found in ((observed, first), (kineto, second)):
-            if rank not in found:
+def files_of_ranks(*patterns: str) -> list[list[Path]]:
+    """The files of each rank, by names in which ``*`` is the rank; raises TopologyError."""
+    found = [_by_rank(pattern) for pattern in patterns]
+    ranks = range(max(1, *map(len, found)))
+    for rank in ranks:
+        for pattern, files in zip(patterns, found, strict=True):
+            if rank not in files:
                 raise TopologyError(pattern, Problem(
                     f"there is no file {pattern.replace('*', str(rank))}",
                     allowed="a file for each rank from 0 on"))
-    return [(first[rank], second[rank]) for rank in sorted(first)]
+    return [[files[rank] for files in found] for rank in ranks]
 
 
 def _by_rank(pattern: str) -> dict[int, Path]:
@@ -230,7 +246,16 @@ def _operator(node: reading.Node, attributes: Mapping[str, reading.Node]) -> Ope
                     {name: value.plain() for name, value in attributes.items()})
 
 
-def _events(document: Mapping[str, Any]) -> list[Event]:
+def _base_ns(document: Mapping[str, Any]) -> int:
+    """The time of day that Kineto's own times count from."""
+    try:
+        return reading.Node(document, "")["baseTimeNanoseconds"].whole(0, MOST_ID)
+    except reading.FileError as error:
+        raise Problem(str(error), allowed="the file of export_chrome_trace") from None
+
+
+def _events(document: Mapping[str, Any]) -> tuple[float, list[Event]]:
+    """The time of the first event in the file's microseconds, and all events since then."""
     spans = document.get("traceEvents")
     if not isinstance(spans, list):
         raise Problem("is no trace of Kineto's", allowed="the file of export_chrome_trace")
@@ -245,7 +270,7 @@ def _events(document: Mapping[str, Any]) -> list[Event]:
                       "on_trace_ready, before the next cycle clears it")
     first = min(event.start for event in found)
     moved = [event._replace(start=event.start - first, end=event.end - first) for event in found]
-    return sorted(moved, key=lambda event: (event.start, -event.end))
+    return first, sorted(moved, key=lambda event: (event.start, -event.end))
 
 
 def _event(span: reading.Node) -> Event:
@@ -274,7 +299,8 @@ class Call(NamedTuple):
     """A collective or a message that a rank asks for."""
 
     kind: str
-    group: str
+    group: str | None
+    """None where nothing names it."""
     nbytes: int
     storages: frozenset[int]
     peer: int
@@ -324,38 +350,53 @@ def _call(operator: Operator, groups: _GroupsOfCalls) -> Call | None:
     if not 0 <= nbytes <= MOST_CALL:
         raise Problem(f"{show(operator.name)} of the id {operator.number} has {nbytes} bytes",
                       allowed=f"0 to {MOST_CALL}")
-    return Call(kind, groups.of(operator) if of_cpu else _named(operator), nbytes,
-                frozenset(tensor[1] for tensor in every),
-                *(_peer_and_tag(operator) if kind in ("send", "recv") else (-1, 0)),
+    group = groups.of(operator)
+    return Call(kind, group, nbytes, frozenset(tensor[1] for tensor in every),
+                *(_peer_and_tag(operator, groups.ranks.get(group or "", ()))
+                  if kind in MESSAGES else (-1, 0)),
                 of_cpu is None, operator.name if of_cpu else f"nccl:{name}")
 
 
-def _peer_and_tag(operator: Operator) -> tuple[int, int]:
-    """The other rank of a message, and its tag.
+def _peer_and_tag(operator: Operator, members: Sequence[int]) -> tuple[int, int]:
+    """The other rank of a message, as all ranks are counted, and its tag.
 
-    ``record_param_comms`` has attributes; ``c10d::`` has inputs: tensors, group, rank and tag. The
-    backend's own span, which ``c10d::`` stands for, has neither.
+    The group's own count stands in ``c10d::`` after tensors and group, before the tag, and in
+    ``record_param_comms`` before the name of the call. The backend's own span, which ``c10d::``
+    stands for, has neither.
     """
-    given = operator.attributes
-    peer, tag = given.get("dst_rank", given.get("src_rank", -1)), 0
+    if OF_CPU.fullmatch(operator.name):
+        return -1, 0
+    if operator.name.startswith("c10d::recv_any"):
+        raise Problem(f"{show(operator.name)} of the id {operator.number} does not name the sender",
+                      allowed="messages from a rank that is named")
+    peer, tag = -1, 0
     if operator.name.startswith("c10d::"):
         peer, tag = (*operator.inputs[2:4], -1, -1)[:2]
-    for what, found in (("the other rank", peer), ("the tag", tag)):
-        if isinstance(found, bool) or not isinstance(found, int) or abs(found) >= 1 << 31:
+    else:
+        name = next((at for at, one in enumerate(operator.inputs) if isinstance(one, str)), 0)
+        peer = operator.inputs[name - 1] if name else -1
+    most = len(members) - 1 if members else MOST_RANKS
+    for what, found, least, highest in (("the other rank", peer, 0, most),
+                                        ("the tag", tag, -MOST_TAG, MOST_TAG)):
+        if isinstance(found, bool) or not isinstance(found, int) or not least <= found <= highest:
             raise Problem(f"{show(operator.name)} of the id {operator.number} has {show(found)} as "
-                          f"{what}", allowed="a whole number")
-    return peer, tag
+                          f"{what}", allowed=f"a whole number from {least} to {highest}")
+    return members[peer] if members else peer, tag
 
 
 class _GroupsOfCalls:
-    """Groups of calls that do not name theirs, as those of gloo.
+    """Process groups of calls, and the ranks of each; an empty list means all.
 
-    A functional collective (``_c10d_functional::``) names the group of the call that it makes; the
+    NCCL's calls name theirs, gloo's do not. A functional collective (``_c10d_functional::``) names
+    the group of the call that it makes; the flight recorder names the groups of other calls. The
     backend's span, which may lie in another thread, is found by the storage of its tensors.
     """
 
-    def __init__(self, operators: Mapping[int, Operator], groups: Sequence[str]) -> None:
-        self.groups = groups
+    def __init__(self, operators: Mapping[int, Operator], groups: Mapping[str, str],
+                 noted: Mapping[int, str]) -> None:
+        self.ranks = {name: ranks for text in groups.values() for name, ranks in named_groups(text)}
+        self.noted = {operators[number].number: group for number, group in noted.items()
+                      if number in operators}
         self.by_id = {operator.number: operator for operator in operators.values()}
         self.of_storage: dict[int, dict[int, str | None]] = {}
         for operator in sorted(operators.values(), key=lambda one: one.number):
@@ -364,27 +405,25 @@ class _GroupsOfCalls:
                 for tensor in _tensors([operator.inputs, operator.outputs]):
                     self.of_storage.setdefault(tensor[1], {})[operator.number] = group
 
-    def of(self, operator: Operator) -> str:
-        """The group of a call; raises Problem."""
-        if len(self.groups) < 2:
-            return self.groups[0] if self.groups else "0"
-        found = self._above(operator) or self._before(operator)
-        if found is None:
-            raise Problem(f"{operator.name} does not name its group, and there are "
-                          f"{len(self.groups)}", allowed="one process group, NCCL's groups, or "
-                          "functional collectives")
-        return found
+    def of(self, operator: Operator) -> str | None:
+        """The group of a call, or None."""
+        if operator.name == "record_param_comms":
+            return _named(operator)
+        if len(self.ranks) < 2:
+            return next(iter(self.ranks), "0")
+        return self._above(operator) or self._before(operator)
 
     def _above(self, operator: Operator) -> str | None:
-        """The group that a functional collective around a call names."""
+        """The group that is noted, or that a functional collective around a call names."""
         seen: set[int] = set()
         at: Operator | None = operator
         while at is not None and at.number not in seen:
-            if at.name.startswith(FUNCTIONAL) and at.inputs and at.inputs[-1] in self.groups:
-                return str(at.inputs[-1])
+            if at.name.startswith(FUNCTIONAL) and at.inputs and isinstance(
+                    group := at.inputs[-1], str) and group in self.ranks:
+                return group
             seen.add(at.number)
             at = self.by_id.get(at.parent)
-        return None
+        return self.noted.get(operator.number)
 
     def _before(self, operator: Operator) -> str | None:
         """The group of the last call before a backend's span that has its tensors."""
@@ -412,7 +451,7 @@ def _tensors(values: Any) -> Iterator[list[Any]]:
                 yield from _tensors(one)
 
 
-def _group_nodes(operators: Mapping[int, Operator]) -> dict[str, str]:
+def _groups(operators: Mapping[int, Operator]) -> dict[str, str]:
     """Texts of ``process_group:init``, and under each the names of its groups."""
     found: dict[str, str] = {}
     for operator in operators.values():
@@ -644,6 +683,10 @@ class _Rank:
 
     def _add_call(self, asked: Asked) -> None:
         call, thread = asked.call, asked.by.thread
+        if call.group is None:
+            raise Problem(f"{call.name} does not name its group, and there are {len(self.groups)}",
+                          allowed="one process group, NCCL's groups, functional collectives, or "
+                          "for all but messages the files of --flight")
         after = {self._before(asked.by) if thread in self.ends else self._other(
             thread, asked.by.start)}
         if call.on_gpu:
@@ -658,7 +701,7 @@ class _Rank:
 
 def _attributes(call: Call) -> tuple[Attribute, ...]:
     common = (Attribute("is_cpu_op", "bool", False), Attribute("comm_size", "int64", call.nbytes))
-    if call.kind in ("send", "recv"):
+    if call.kind in MESSAGES:
         peer = "comm_dst" if call.kind == "send" else "comm_src"
         return (*common, Attribute(peer, "int32", call.peer),
                 Attribute("comm_tag", "int32", call.tag))

@@ -284,7 +284,7 @@ class _Run:
         same = op.collective == "all-to-all" or first.nbytes == op.nbytes
         if first.collective != op.collective or not same:
             raise TopologyError("the traces", Problem(
-                f"number {place + 1} of the group {show(op.group)} is {op.collective} of "
+                f"number {place + 1} of the group {show(key[0])} is {op.collective} of "
                 f"{op.nbytes} B for rank {rank} and {first.collective} of {first.nbytes} B for "
                 "another", allowed="the same collective for all ranks of a group"))
         meeting.nbytes[rank] = op.nbytes

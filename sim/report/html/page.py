@@ -66,15 +66,15 @@ def _page(report: Report, cluster: Cluster, made: Made, data: dict[str, Any]) ->
     shown = rows[:MOST_TABLE_ROWS]
     cut = [] if len(shown) == len(rows) else [f"{len(shown)} of {len(rows)} rows are shown."]
     columns = columns_of(shown, plain=False) if shown else []
-    description = cluster.topology.description
+    description, unit = cluster.topology.description, data["unit"].capitalize()
     return Template(file_text("page.html", FOLDER)).substitute(
         title=text(report.topology),
         description=f"<p>{text(description)}</p>" if description else "",
         style=file_text("page.css"), script=file_text("page.js", FOLDER),
         library=file_text("echarts/echarts.min.js"), licences=licences(),
-        data=json_text(data),
+        data=json_text(data), unit=unit,
         table=_columns_table(
-            columns, caption="Images/s and what limits them; ✗ marks a row outside its tolerance",
+            columns, caption=f"{unit} and what limits them; ✗ marks a row outside its tolerance",
             marked=[outside(row) for row in shown]),
         costs=_costs(report), parts=_parts(shown),
         parameters=_parameters(report.origin.parameters),

@@ -63,6 +63,15 @@ def test_several_streams_or_a_target_say_nothing_of_a_flow(tmp_path: Path, test:
     assert "flow_rate" not in derived(save(tmp_path, json.dumps(made)), stack="kernel-tcp")
 
 
+def test_an_older_iperf3_says_of_udp_what_was_sent_and_lost(tmp_path: Path) -> None:
+    made = document(protocol="UDP", blksize=1448)
+    older = json_changes.changed(made, "end", "sum", value={
+        "seconds": 10.0, "bits_per_second": 25e9, "jitter_ms": 0.01, "lost_percent": 20.0})
+    del older["end"]["sum_received"], older["end"]["sum_sent"]
+    assert derived(save(tmp_path, json.dumps(older)), stack="kernel-tcp") == derived(
+        save(tmp_path, json.dumps(made)), stack="kernel-tcp")
+
+
 def test_addresses_go_nowhere(tmp_path: Path) -> None:
     output = tmp_path / "out.yaml"
     done = run("--stack", "kernel-tcp", "--from", save(tmp_path, json.dumps(document())),
@@ -78,10 +87,13 @@ def changed(*path: str, value: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(("made", "says"), [
     (changed("error", value="unable to connect to server"), "iperf3 failed: 'unable to connect"),
     (changed("end", "sum_received", value=None), "end.sum_received: is missing"),
+    (json_changes.changed(changed("end", "sum_received", value=None), "end", "sum", value={
+        "seconds": 10.0, "bits_per_second": 1e9}), "end.sum_received: is missing"),
     (changed("end", "sum_received", "seconds", value=0.1), "for 1 s or more"),
     (changed("end", "sum_received", "bits_per_second", value=0), "bytes that arrive"),
     (changed("start", "test_start", "protocol", value="SCTP"), "start.test_start.protocol"),
     (changed("start", "test_start", "bidir", value=1), "in both directions"),
+    (changed("end", "sum_received_bidir_reverse", value={"seconds": 1}), "in both directions"),
     (document(host=0, remote=0, target_bitrate=1e9), "it shows no CPU time"),
     ({"what": "else"}, "the JSON of nccl-tests or iperf3")])
 def test_a_run_that_says_nothing_is_refused_in_one_sentence(tmp_path: Path, made: dict[str, Any],
@@ -90,9 +102,8 @@ def test_a_run_that_says_nothing_is_refused_in_one_sentence(tmp_path: Path, made
     assert says in refused(run("--stack", "kernel-tcp", "--from", path))
 
 
-@pytest.mark.skipif(shutil.which("iperf3") is None, reason="needs iperf3")
-@pytest.mark.parametrize("options", [(), ("-P", "2"), ("-P", "2", "-R")])
-def test_a_run_of_the_installed_iperf3_is_read(tmp_path: Path, options: tuple[str, ...]) -> None:
+def made_by_iperf3(folder: Path, *options: str) -> Path:
+    """The JSON of a second over loopback."""
     at = ["127.0.0.1", "-p", str(free_ports(1, socket.SOCK_STREAM)[0])]
     with subprocess.Popen(["iperf3", "-s", "-1", "--forceflush", "-B", *at],
                           stdout=subprocess.PIPE, text=True) as server:
@@ -102,5 +113,18 @@ def test_a_run_of_the_installed_iperf3_is_read(tmp_path: Path, options: tuple[st
         client = subprocess.run(["iperf3", "-t", "1", "-J", *options, "-c", *at],
                                 capture_output=True, text=True, check=True, timeout=60)
         server.communicate(timeout=60)
-    found = derived(save(tmp_path, client.stdout), stack="kernel-tcp")
+    return save(folder, client.stdout)
+
+
+@pytest.mark.skipif(shutil.which("iperf3") is None, reason="needs iperf3")
+@pytest.mark.parametrize("options", [
+    (), ("-P", "2"), ("-P", "2", "-R"), ("-u", "-b", "100M"), ("-u", "-b", "100M", "-R")])
+def test_a_run_of_the_installed_iperf3_is_read(tmp_path: Path, options: tuple[str, ...]) -> None:
+    found = derived(made_by_iperf3(tmp_path, *options), stack="kernel-tcp")
     assert 0 < found["cost_per_byte"]["value"] < 1e-6
+
+
+@pytest.mark.skipif(shutil.which("iperf3") is None, reason="needs iperf3")
+def test_a_run_in_both_directions_is_refused(tmp_path: Path) -> None:
+    done = run("--stack", "kernel-tcp", "--from", made_by_iperf3(tmp_path, "--bidir"))
+    assert "a run in both directions" in refused(done)

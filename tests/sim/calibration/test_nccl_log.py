@@ -198,7 +198,8 @@ def of_good_log(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str,
     "[2026-11-29 16:14:11] ", "Nov 29 16:14:11 ", "Nov  9 16:14:11 ", "16:14:11 ", "1764433451.25 ",
     "Sun Nov 29 16:14:11 2026<stdout>:", "Sun Nov 29 16:14:11 2026[1,0]<stdout>:",
     "2026-11-29T16:14:11.5Z stdout F ", "2026-11-29T16:14:11Z [1,0]<stdout>: ",
-    "[1,0]<stdout>:16:14:11 "])
+    "[1,0]<stdout>:16:14:11 ", "[pod/nccl-launcher-x7/nccl] ",
+    "[pod/nccl-launcher-x7/nccl] 2026-11-29T16:14:11.5Z "])
 def test_rank_and_time_that_launchers_and_containers_put_before_lines_are_skipped(
         tmp_path: Path, of_good_log: dict[str, dict[str, float]], label: str) -> None:
     labelled = "".join(f"{label}{line}\n" for line in GOOD.splitlines())

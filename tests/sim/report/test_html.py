@@ -72,6 +72,17 @@ def test_the_page_says_what_the_report_says(cluster: Cluster) -> None:
                                                       pytest.approx(1.04 * 3478)]
 
 
+@pytest.mark.parametrize(("tokens_per_s", "unit"), [(None, "Images/s"), (1e6, "Samples/s")])
+def test_captions_name_the_unit_of_the_rows(cluster: Cluster, tokens_per_s: float | None,
+                                            unit: str) -> None:
+    report = taco()
+    rows = [replace(row, tokens_per_s=tokens_per_s) for row in report.scenarios]
+    text = report_html(replace(report, scenarios=rows), cluster, MADE)
+    assert [name for name in ("Images/s", "Samples/s")
+            if f"<caption>{name} and what limits them" in text
+            and f"<figcaption>{name} of each row" in text] == [unit]
+
+
 def test_costs_are_there_where_the_file_has_prices(cluster: Cluster) -> None:
     paid = replace(cell("paid", 16, 1000, None, ""), cost=Cost("EUR", 10.0))
     page = Page(report_html(Report("t", 1, (paid,)), cluster, MADE))

@@ -34,8 +34,9 @@ def run(*words: object) -> Any:
     return CliRunner().invoke(main, [str(word) for word in words])
 
 
-def converted(folder: Path, rank: int = 0) -> list[Node]:
-    done = run(folder / "x", "--et", folder / "et.*.json", "--kineto", folder / "kineto.*.json")
+def converted(folder: Path, rank: int = 0, *more: object) -> list[Node]:
+    done = run(folder / "x", "--et", folder / "et.*.json", "--kineto", folder / "kineto.*.json",
+               *more)
     assert done.exit_code == 0, done.output
     return read_trace((folder / f"x.{rank}.et").read_bytes())[1]
 
@@ -171,6 +172,44 @@ def test_a_plain_collective_over_gloo_beside_several_groups_is_refused(tmp_path:
     assert not list(tmp_path.glob("x.*"))
 
 
+def with_groups(folder: Path, rank: int) -> list[tuple[str, object, object]]:
+    """Collective, group and bytes of each call, with the flight recorder's files."""
+    nodes = converted(folder, rank, "--flight", folder / "flight.*.json")
+    return [(COLLECTIVES[int(str(node.get("comm_type")))], node.get("pg_name"),
+             node.get("comm_size")) for node in nodes if node.type == COLL]
+
+
+def test_the_flight_recorder_names_the_groups_of_plain_collectives(tmp_path: Path) -> None:
+    record_groups(tmp_path, "c10d")
+    for rank in range(4):
+        pair = str(1 + rank // 2)
+        assert with_groups(tmp_path, rank) == [
+            ("all-reduce", "0", 4096), ("all-reduce", pair, 8192), ("reduce-scatter", pair, 32),
+            ("barrier", "0", 0)]
+    assert replayed(tmp_path, 4)["total_us"] > 0
+
+
+def test_hsdp_over_gloo_shares_in_one_group_and_averages_in_another(tmp_path: Path) -> None:
+    """Groups 1 and 2 are the job's own pairs, 3 and 4 replicate, 5 and 6 shard."""
+    record_groups(tmp_path, "hsdp")
+    nbytes = 64 * 16 * 4
+    for rank in range(4):
+        replicate, shard = str(3 + rank % 2), str(5 + rank // 2)
+        assert with_groups(tmp_path, rank) == [
+            ("all-gather", shard, nbytes / 2), ("reduce-scatter", shard, nbytes),
+            ("all-reduce", replicate, nbytes / 2)]
+    assert replayed(tmp_path, 4)["total_us"] > 0
+
+
+def test_a_message_over_gloo_beside_several_groups_is_refused(tmp_path: Path) -> None:
+    record_groups(tmp_path, "message")
+    done = run(tmp_path / "x", "--et", tmp_path / "et.*.json", "--kineto",
+               tmp_path / "kineto.*.json", "--flight", tmp_path / "flight.*.json")
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert "c10d::send does not name its group, and there are 2" in done.stderr
+    assert not list(tmp_path.glob("x.*"))
+
+
 def record_groups(folder: Path, *options: str) -> None:
     job = ROOT / "tests" / "sim" / "traces" / "pytorch_groups_job.py"
     ranks = start(job, [str(folder), *options], 4)
@@ -296,6 +335,37 @@ def test_the_recorded_time_of_nccls_kernel_gives_way_to_the_networks(of_gpus: Pa
     assert answer["total_us"] == pytest.approx(6 + 100 + beside_us + 50 + 6 + 5, abs=1)
 
 
+@pytest.mark.parametrize(("rank", "name", "attribute", "peer"), [
+    (0, "send", "comm_dst", 2), (2, "recv", "comm_src", 0)])
+def test_nccls_messages_name_the_other_rank_of_all(tmp_path: Path, rank: int, name: str,
+                                                   attribute: str, peer: int) -> None:
+    """The record has the rank in the group, before the name (torch's ParamCommsUtils.hpp)."""
+    made = Recorded()
+    groups = [{"pg_name": "0", "ranks": []}, {"pg_name": "7", "ranks": [0, 2]}]
+    made.nodes[0]["inputs"]["values"] = [json.dumps(groups)]
+    made.operator("record_param_comms", [[tensor(1)], [3, True], ["7", "pp"], 1 - rank // 2, name,
+                                         [], [], 0, 2, 2], "ncclDevKernel_SendRecv", 90, 20,
+                  collective_name=name, pg_name="7")
+    made.write(tmp_path, 0)
+    (message,) = (node for node in converted(tmp_path) if node.type in (SEND, RECV))
+    assert message.get(attribute) == peer
+    assert message.get("comm_size") == 4 << 18
+
+
+@pytest.mark.parametrize("other", [2, -1, None])
+def test_a_message_to_no_rank_of_its_group_is_refused(tmp_path: Path, other: object) -> None:
+    made = Recorded()
+    groups = [{"pg_name": "0", "ranks": []}, {"pg_name": "7", "ranks": [0, 2]}]
+    made.nodes[0]["inputs"]["values"] = [json.dumps(groups)]
+    made.operator("record_param_comms", [[tensor(1)], 3, ["7", "pp"], other, "send"],
+                  "ncclDevKernel_SendRecv", 90, 20, collective_name="send", pg_name="7")
+    made.write(tmp_path, 0)
+    done = run(tmp_path / "x", "--et", tmp_path / "et.*.json", "--kineto",
+               tmp_path / "kineto.*.json")
+    assert done.exit_code == 2
+    assert "as the other rank" in done.stderr
+
+
 # ---- cutting time
 
 def test_a_piece_belongs_to_the_innermost_event() -> None:
@@ -350,6 +420,28 @@ def test_a_wrong_file_is_one_sentence_and_nothing_is_written(
     assert done.exit_code == 2
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr
+    assert not (of_gpus / "x.0.et").exists()
+
+
+@pytest.mark.parametrize(("flight", "sentence"), [
+    ("", "is not JSON"), ("{}", "entries is missing; allowed: the JSON that PyTorch's flight"),
+    ('{"entries": [{"time_created_ns": -1}]}', "entries[0].time_created_ns is -1"),
+    ('{"entries": [{"time_created_ns": 1, "process_group": []}]}', "a name and a description"),
+    ('{"entries": [{"time_created_ns": 1, "process_group": ["7", ""]}]}',
+     "holds a call of the group '7'; allowed: groups of the same job: 0"),
+    (None, "there is no file")])
+def test_a_wrong_file_of_the_flight_recorder_is_one_sentence(of_gpus: Path, flight: str | None,
+                                                             sentence: str) -> None:
+    for rank in (0, 1):
+        change(of_gpus, f"kineto.{rank}.json", json.dumps(
+            {"traceEvents": step().events, "baseTimeNanoseconds": 10**18}))
+    if flight is not None:
+        change(of_gpus, "flight.0.json", flight)
+        change(of_gpus, "flight.1.json", flight)
+    done = run(of_gpus / "x", "--et", of_gpus / "et.*.json", "--kineto", of_gpus / "kineto.*.json",
+               "--flight", of_gpus / "flight.*.json")
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert sentence in done.stderr
     assert not (of_gpus / "x.0.et").exists()
 
 
