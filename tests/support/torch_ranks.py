@@ -1,7 +1,8 @@
 """Ranks of a job of torch, forked from one process that has imported torch.
 
-An import takes seconds of CPU, which a test of four ranks would spend four times. The process that
-is forked from has one thread and has made no group.
+An import takes seconds of CPU, which a test of four ranks would spend four times. So does that of
+torch._dynamo, which DDP and the first step of an optimizer import. The process that is forked from
+has one thread and has made no group.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 torch = pytest.importorskip("torch")  # so do all that start ranks
-IMPORTED = ("torch", "torch.distributed", "torch.nn.parallel", "harp.lightcc.torch",
-            "harp.lightcc.horovod.torch", "harp.angelptm", __name__)
+IMPORTED = ("torch", "torch._dynamo", "torch.distributed", "torch.nn.parallel",
+            "harp.lightcc.torch", "harp.lightcc.horovod.torch", "harp.angelptm", __name__)
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(list(IMPORTED))
 
