@@ -17,6 +17,7 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from multiprocessing import forkserver
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -26,7 +27,6 @@ from tests.support import PATIENCE_S
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from multiprocessing.connection import Connection
-    from pathlib import Path
 
 torch = pytest.importorskip("torch")  # so do all that start ranks
 IMPORTED = ("torch", "torch._dynamo", "torch.distributed", "torch.nn.parallel",
@@ -59,6 +59,7 @@ def _become(words: Sequence[str], environment: Mapping[str, str],
     torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))
     warnings.simplefilter("ignore")
     sys.argv = list(words)
+    sys.path.append(str(Path(words[0]).parent))
     runpy.run_path(words[0], run_name="__main__")
 
 
@@ -94,6 +95,14 @@ class Rank:
     def kill(self) -> None:
         """End it by SIGKILL."""
         self._process.kill()
+
+
+def run_alone(program: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a script that needs torch, and no other ranks, to its end."""
+    command = [str(program), *words]
+    alone = Rank(command, {**os.environ, "OMP_NUM_THREADS": "1"}, None)
+    out, error = alone.communicate()
+    return subprocess.CompletedProcess(command, alone.returncode or 0, out, error)
 
 
 def start(program: Path, words: str | Sequence[str], ranks: int, **variables: str) -> list[Rank]:

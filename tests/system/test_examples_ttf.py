@@ -10,8 +10,7 @@ import pytest
 
 from tests.support import PATIENCE_S, ROOT
 from tests.support.levels import long
-
-pytest.importorskip("torch")
+from tests.support.torch_ranks import run_alone
 
 
 def run(name, *arguments):
@@ -46,6 +45,6 @@ def test_many_lengths_are_one_graph(tmp_path):
 
 @pytest.mark.parametrize("name", ["fp16_loss.py", "variable_length.py"])
 def test_a_number_of_steps_that_makes_no_sense_is_one_sentence(name):
-    done = run(name, "--steps", "0")
+    done = run_alone(ROOT / "examples" / "ttf" / name, "--steps", "0")
     assert done.returncode == 2
     assert "--steps is 0; at least" in done.stderr
