@@ -18,11 +18,6 @@ SMALL = ("--layers", "4", "--width", "256", "--batch", "1", "--device-mib", "24"
          "16", "--device", "cpu")
 
 
-def run(*arguments, script="gpt.py", before=()):
-    return subprocess.run([*before, sys.executable, EXAMPLES / script, *arguments], text=True,
-                          capture_output=True, check=False, timeout=PATIENCE_S)
-
-
 def pipeline(*arguments):
     return subprocess.run(
         ["harp", "run", "-np", "2", sys.executable, EXAMPLES / "pipeline.py", "--layers", "2",
@@ -32,7 +27,7 @@ def pipeline(*arguments):
 
 @pytest.mark.parametrize("script", long_except(["gpt.py", "t5.py"], "gpt.py"))
 def test_a_model_beyond_device_and_host_learns(tmp_path, script):
-    done = run(*SMALL, "--steps", "4", "--disk", str(tmp_path), script=script)
+    done = run_alone(EXAMPLES / script, *SMALL, "--steps", "4", "--disk", str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert re.search(r"\d+ of the device, \d+ of the host, \d+ of the disk", done.stdout)
     losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", done.stdout)]
@@ -42,8 +37,10 @@ def test_a_model_beyond_device_and_host_learns(tmp_path, script):
 
 @long
 def test_two_ranks_share_the_states(tmp_path):
-    done = run(*SMALL, "--steps", "3", "--disk", str(tmp_path),
-               before=(sys.executable, "-m", "harp.cli.main", "run", "-np", "2"))
+    done = subprocess.run(
+        [sys.executable, "-m", "harp.cli.main", "run", "-np", "2", sys.executable,
+         EXAMPLES / "gpt.py", *SMALL, "--steps", "3", "--disk", tmp_path], text=True,
+        capture_output=True, check=False, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     assert "states over 2 ranks" in done.stdout
     losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", done.stdout)]
