@@ -1,6 +1,8 @@
 # The front door. `make run` and `make test` set everything up first.
 PY := .venv/bin/python
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
+# Bytecode that the first to import a file writes spares all others the compiling.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: run test test-all test-torch test-nightly setup setup-run lint docs format bench clean help
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE_S = 600
@@ -97,28 +97,42 @@ def library(flags: Sequence[str] = SANITIZED) -> Path:
     It lies in build/, named after the sources' contents; ``build`` takes it as a source.
     """
     return _kept_archive("cnet", flags, sorted(
-        path for path in (ROOT / "cnet").glob("*/*.[ch]") if path.parent.name != "nccl"))
+        path for path in (ROOT / "cnet").glob("*/*.[ch]") if path.parent.name != "nccl"),
+        _objects_of_the_build if flags == PLAIN else _compile_objects)
 
 
 def plugin_library(flags: Sequence[str] = SANITIZED) -> Path:
     """Compile the NCCL plugin as such an archive; it needs that of `library` behind it."""
     headers = (path for path in (ROOT / "cnet").glob("*/*.h") if path.parent.name != "nccl")
     return _kept_archive("plugin", [*flags, "-fvisibility=hidden"], sorted(
-        [*headers, *(ROOT / "cnet" / "nccl").glob("*.[ch]")]))
+        [*headers, *(ROOT / "cnet" / "nccl").glob("*.[ch]")]), _compile_objects)
 
 
-def _kept_archive(kind: str, flags: Sequence[str], files: Sequence[Path]) -> Path:
+def _kept_archive(kind: str, flags: Sequence[str], files: Sequence[Path],
+                  objects_of: Callable[[Sequence[Path], Path, Sequence[str]], list[Path]],
+                  ) -> Path:
     folder = kept_folder(kind, flags, files, most=12)
     archive = folder / f"lib{kind}.a"
     with locked(folder):
         if not archive.exists():
-            _compile_archive([path for path in files if path.suffix == ".c"], archive, flags)
+            objects = objects_of([path for path in files if path.suffix == ".c"], folder, flags)
+            whole = folder / "whole.a"
+            subprocess.run(["ar", "rcs", str(whole), *map(str, objects)], check=True)
+            whole.rename(archive)
     return archive
 
 
-def _compile_archive(sources: Sequence[Path], archive: Path, flags: Sequence[str]) -> None:
+def _objects_of_the_build(_sources: Sequence[Path], _folder: Path,
+                          _flags: Sequence[str]) -> list[Path]:
+    """Give what the build of `harp` compiled for a release; to import it makes that anew."""
+    from harp import _cnet
+
+    return sorted(Path(_cnet.__file__).parents[1].glob("cnet/libcnet*.a.p/*.o"))
+
+
+def _compile_objects(sources: Sequence[Path], folder: Path, flags: Sequence[str]) -> list[Path]:
     def one(source: Path) -> Path:
-        out = archive.with_name(f"{source.stem}.o")
+        out = folder / f"{source.stem}.o"
         command = [os.environ.get("CC", "cc"), *STRICT, *flags, "-c", str(source), "-o", str(out)]
         done = subprocess.run(command, capture_output=True, text=True, check=False,
                               timeout=PATIENCE_S)
@@ -126,10 +140,7 @@ def _compile_archive(sources: Sequence[Path], archive: Path, flags: Sequence[str
         return out
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        objects = [str(path) for path in pool.map(one, sources)]
-    whole = archive.with_name("whole.a")
-    subprocess.run(["ar", "rcs", str(whole), *objects], check=True)
-    whole.rename(archive)
+        return list(pool.map(one, sources))
 
 
 def run(program: Path, *arguments: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import signal
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from selenium.webdriver import Chrome
 
@@ -31,6 +32,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "of the long tests run those of the K-th of every N files, K from 0 (default: all)"))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Spare the garbage collector what is imported and collected: it stays until the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out long tests of other parts. A file is in one part: its tests share what it makes."""
     given = config.getoption("--long-part")
@@ -47,16 +59,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in gone]
 
 
-@pytest.fixture(autouse=True)
-def _wide_screen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give tables the width that the manual's have, whatever terminal the tests run in."""
-    monkeypatch.setenv("COLUMNS", "120")
-
-
-@pytest.fixture(autouse=True)
-def _no_settings_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave the file of settings that whoever runs the tests uses alone."""
-    monkeypatch.delenv("HARP_CONF_FILE", raising=False)
+@pytest.fixture(scope="session", autouse=True)
+def _surroundings() -> Iterator[None]:
+    """Give tables the width that the manual's have, and leave the user's file of settings alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "120")
+        patch.delenv("HARP_CONF_FILE", raising=False)
+        yield
 
 
 @pytest.fixture(scope="module")

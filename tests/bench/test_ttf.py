@@ -17,7 +17,7 @@ from tests.support.levels import long_except
 
 
 @pytest.mark.parametrize("report", long_except(
-    REPORTS, "plateau", "ragged-tail", "batch-sizes", "parameter-shapes"))
+    REPORTS, "batch-sizes", "parameter-shapes"))
 def test_a_program_of_a_report_runs_the_same_again(report):
     def run():
         torch.manual_seed(0)

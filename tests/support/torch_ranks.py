@@ -1,7 +1,8 @@
 """Ranks of a job of torch, forked from one process that has imported torch.
 
-An import takes seconds of CPU, which a test of four ranks would spend four times. The process that
-is forked from has one thread and has made no group.
+An import takes seconds of CPU, which a test of four ranks would spend four times. So does that of
+torch._dynamo, which DDP and the first step of an optimizer import. The process that is forked from
+has one thread and has made no group.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from multiprocessing import forkserver
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,11 +27,10 @@ from tests.support import PATIENCE_S
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from multiprocessing.connection import Connection
-    from pathlib import Path
 
 torch = pytest.importorskip("torch")  # so do all that start ranks
-IMPORTED = ("torch", "torch.distributed", "torch.nn.parallel", "harp.lightcc.torch",
-            "harp.lightcc.horovod.torch", "harp.angelptm", __name__)
+IMPORTED = ("torch", "torch._dynamo", "torch.distributed", "torch.nn.parallel",
+            "harp.lightcc.torch", "harp.lightcc.horovod.torch", "harp.angelptm", __name__)
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(list(IMPORTED))
 
@@ -58,6 +59,7 @@ def _become(words: Sequence[str], environment: Mapping[str, str],
     torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))
     warnings.simplefilter("ignore")
     sys.argv = list(words)
+    sys.path.append(str(Path(words[0]).parent))
     runpy.run_path(words[0], run_name="__main__")
 
 
@@ -93,6 +95,14 @@ class Rank:
     def kill(self) -> None:
         """End it by SIGKILL."""
         self._process.kill()
+
+
+def run_alone(program: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a script that needs torch, and no other ranks, to its end."""
+    command = [str(program), *words]
+    alone = Rank(command, {**os.environ, "OMP_NUM_THREADS": "1"}, None)
+    out, error = alone.communicate()
+    return subprocess.CompletedProcess(command, alone.returncode or 0, out, error)
 
 
 def start(program: Path, words: str | Sequence[str], ranks: int, **variables: str) -> list[Rank]:

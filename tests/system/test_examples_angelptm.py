@@ -11,29 +11,23 @@ import pytest
 from lab.namespace import why_unusable
 from tests.support import PATIENCE_S, ROOT
 from tests.support.levels import long, long_except
+from tests.support.torch_ranks import run_alone
 
-pytest.importorskip("torch")
-
+EXAMPLES = ROOT / "examples" / "angelptm"
 SMALL = ("--layers", "4", "--width", "256", "--batch", "1", "--device-mib", "24", "--host-mib",
          "16", "--device", "cpu")
 
 
-def run(*arguments, script="gpt.py", before=()):
-    return subprocess.run([*before, sys.executable, ROOT / "examples" / "angelptm" / script,
-                           *arguments],
-                          text=True, capture_output=True, check=False, timeout=PATIENCE_S)
-
-
 def pipeline(*arguments):
     return subprocess.run(
-        ["harp", "run", "-np", "2", sys.executable, ROOT / "examples" / "angelptm" / "pipeline.py",
-         "--layers", "2", "--width", "64", "--words", "256", "--length", "16", "--microbatches",
-         "2", *arguments], text=True, capture_output=True, check=False, timeout=PATIENCE_S)
+        ["harp", "run", "-np", "2", sys.executable, EXAMPLES / "pipeline.py", "--layers", "2",
+         "--width", "64", "--words", "256", "--length", "16", "--microbatches", "2", *arguments],
+        text=True, capture_output=True, check=False, timeout=PATIENCE_S)
 
 
 @pytest.mark.parametrize("script", long_except(["gpt.py", "t5.py"], "gpt.py"))
 def test_a_model_beyond_device_and_host_learns(tmp_path, script):
-    done = run(*SMALL, "--steps", "4", "--disk", str(tmp_path), script=script)
+    done = run_alone(EXAMPLES / script, *SMALL, "--steps", "4", "--disk", str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert re.search(r"\d+ of the device, \d+ of the host, \d+ of the disk", done.stdout)
     losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", done.stdout)]
@@ -43,8 +37,10 @@ def test_a_model_beyond_device_and_host_learns(tmp_path, script):
 
 @long
 def test_two_ranks_share_the_states(tmp_path):
-    done = run(*SMALL, "--steps", "3", "--disk", str(tmp_path),
-               before=(sys.executable, "-m", "harp.cli.main", "run", "-np", "2"))
+    done = subprocess.run(
+        [sys.executable, "-m", "harp.cli.main", "run", "-np", "2", sys.executable,
+         EXAMPLES / "gpt.py", *SMALL, "--steps", "3", "--disk", tmp_path], text=True,
+        capture_output=True, check=False, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     assert "states over 2 ranks" in done.stdout
     losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", done.stdout)]
@@ -52,11 +48,10 @@ def test_two_ranks_share_the_states(tmp_path):
 
 
 @pytest.mark.parametrize(("arguments", "sentence"), [
-    pytest.param(["--device-mib", "1"],
-                 "room for 0 pages, and the parameter words.weight alone needs 1", marks=long),
+    (["--device-mib", "1"], "room for 0 pages, and the parameter words.weight alone needs 1"),
     (["--disk", "/nowhere"], "/nowhere: .* cannot be had on disk: No such file or directory")])
 def test_an_unavailable_resource_is_one_sentence(arguments, sentence):
-    done = run(*SMALL, *arguments)
+    done = run_alone(EXAMPLES / "gpt.py", *SMALL, *arguments)
     assert done.returncode == 2
     assert re.search(sentence, done.stderr)
     assert len(done.stderr.splitlines()) == 1
@@ -66,8 +61,8 @@ def test_an_unavailable_resource_is_one_sentence(arguments, sentence):
 @pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 def test_experts_of_two_namespaces_learn():
     done = subprocess.run(
-        [sys.executable, ROOT / "examples" / "angelptm" / "moe.py", "--tokens", "128"], text=True,
-        capture_output=True, check=False, timeout=PATIENCE_S, cwd=ROOT)
+        [sys.executable, EXAMPLES / "moe.py", "--tokens", "128"], text=True, capture_output=True,
+        check=False, timeout=PATIENCE_S, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", done.stdout)]
     assert losses[-1] < losses[0] / 2

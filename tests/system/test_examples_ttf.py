@@ -10,17 +10,19 @@ import pytest
 
 from tests.support import PATIENCE_S, ROOT
 from tests.support.levels import long
+from tests.support.torch_ranks import run_alone
 
-pytest.importorskip("torch")
+EXAMPLES = ROOT / "examples" / "ttf"
 
 
 def run(name, *arguments):
-    return subprocess.run([sys.executable, ROOT / "examples" / "ttf" / name, *arguments],
-                          text=True, capture_output=True, check=False, timeout=PATIENCE_S)
+    return subprocess.run([sys.executable, EXAMPLES / name, *arguments], text=True,
+                          capture_output=True, check=False, timeout=PATIENCE_S)
 
 
 def test_fp16_that_follows_the_loss_ends_where_full_precision_does(tmp_path):
-    done = run("fp16_loss.py", "--steps", "160", "--plot", str(tmp_path / "loss.png"))
+    done = run_alone(EXAMPLES / "fp16_loss.py", "--steps", "160", "--plot",
+                     str(tmp_path / "loss.png"))
     assert done.returncode == 0, done.stderr
     losses = dict(re.findall(r"^(\w+) +loss (\S+?),?(?: |$)", done.stdout, re.MULTILINE))
     assert float(losses["controller"]) <= 1.01 * float(losses["full"])
@@ -46,6 +48,6 @@ def test_many_lengths_are_one_graph(tmp_path):
 
 @pytest.mark.parametrize("name", ["fp16_loss.py", "variable_length.py"])
 def test_a_number_of_steps_that_makes_no_sense_is_one_sentence(name):
-    done = run(name, "--steps", "0")
+    done = run_alone(EXAMPLES / name, "--steps", "0")
     assert done.returncode == 2
     assert "--steps is 0; at least" in done.stderr

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support import ROOT
-from tests.support.levels import long_except
+from tests.support.levels import long
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -105,7 +105,8 @@ def pictures(notebook: NotebookNode) -> list[int]:
             for cell in notebook.cells if cell.cell_type == "code"]
 
 
-@pytest.mark.parametrize("name", long_except(NAMES, NAMES[0]))
+@long
+@pytest.mark.parametrize("name", NAMES)
 def test_notebook_runs_and_says_what_is_stored(name, tmp_path, monkeypatch):
     for variable in ("JUPYTER_RUNTIME_DIR", "IPYTHONDIR"):  # The user's own settings stay out.
         monkeypatch.setenv(variable, str(tmp_path / variable))

@@ -7,12 +7,17 @@ import subprocess
 import sys
 import tracemalloc
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from harp.cli.main import COMMANDS, main
+from harp.cli.main import COMMANDS
 from harp.reading import read_bytes
 from tests.support import PATIENCE_S
+from tests.support.levels import long_except
+
+if TYPE_CHECKING:
+    from tests.harp.cli.conftest import HarpHere
 
 BAD_FILES = ["{missing}", "{folder}", "{junk}", "{binary}", "{empty}", "{fifo}", "{long}"]
 TAKES_FILE = ["decode", "diagnose", "plan", "env --plan", "probe --plan", "run -np 2 {} ",
@@ -50,6 +55,9 @@ WRONG = [
     *(words.format(file) if "{}" in words else f"{words} {file}"
       for words in TAKES_FILE for file in BAD_FILES),
 ]
+LONG = [f"{words} {file}" for words in TAKES_FILE if words.startswith("sim ")
+        for file in BAD_FILES if file not in ("{missing}", "{junk}", "{fifo}")]
+"""Files for the simulator's commands, each a process: all are read by what reads topologies too."""
 
 
 @pytest.fixture(scope="module")
@@ -86,20 +94,15 @@ def check_sentence(status: int, error: str) -> None:
     assert not any(word in error for word in ("Traceback", "Errno", "fromhex", "codec"))
 
 
-@pytest.mark.parametrize("words", WRONG)
+@pytest.mark.parametrize("words", long_except(WRONG, *(set(WRONG) - set(LONG))))
 def test_wrong_input_is_exit_code_2(words: str, files: dict[str, Path],
-                                    monkeypatch: pytest.MonkeyPatch,
-                                    capfd: pytest.CaptureFixture[str]) -> None:
+                                    harp_here: HarpHere) -> None:
     before = sorted(files["folder"].parent.iterdir())
     arguments = words.format(**files).split()
     if arguments[0] == "sim":  # which runs a module as __main__, so that it must not be loaded
         status, error = run_harp(arguments)
     else:
-        monkeypatch.setattr(sys, "argv", ["harp", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        assert isinstance(ended.value.code, int)
-        status, error = ended.value.code, capfd.readouterr().err
+        status, _, error = harp_here(*arguments)
     check_sentence(status, error)
     assert sorted(files["folder"].parent.iterdir()) == before
 

@@ -124,13 +124,13 @@ def test_a_host_is_here_by_its_address_of_either_family():
     (b"\xff\xfea\0\n\0", "--hostfile {path} cannot be read: it is not text"),
     (b"# none\n", "--hostfile {path} names no host; write lines HOST slots=N"),
     (b"\x80\xff\0", "--hostfile {path} cannot be read: it is not text")])
-def test_a_mistake_in_a_hostfile_is_named_with_its_line(tmp_path, text, sentence):
+def test_a_mistake_in_a_hostfile_is_named_with_its_line(tmp_path, harp_here, text, sentence):
     path = tmp_path / "hosts"
     path.write_bytes(text)
-    ended = run("--hostfile", str(path), "true")
-    assert (ended.returncode, ended.stdout) == (2, "")
-    assert ended.stderr.startswith(f"error: {sentence.format(path=path)}")
-    assert len(ended.stderr.splitlines()) == 1
+    status, out, error = harp_here("run", "--hostfile", str(path), "true")
+    assert (status, out) == (2, "")
+    assert error.startswith(f"error: {sentence.format(path=path)}")
+    assert len(error.splitlines()) == 1
 
 
 @pytest.mark.parametrize(("text", "sentence"), [
@@ -152,12 +152,12 @@ def test_a_script_that_finds_no_hosts_is_reported_once(tmp_path, capfd, text, se
     assert said.startswith(f"warning: --host-discovery-script {script} {sentence}")
 
 
-def test_a_file_that_is_not_executable_is_no_program(tmp_path):
+def test_a_file_that_is_not_executable_is_no_program(tmp_path, harp_here):
     path = tmp_path / "train.py"
     path.write_text("")
-    ended = run(str(path))
-    assert (ended.returncode, ended.stdout) == (2, "")
-    assert f"'{path}' is not executable; use chmod +x" in ended.stderr
+    status, out, error = harp_here("run", str(path))
+    assert (status, out) == (2, "")
+    assert f"'{path}' is not executable; use chmod +x" in error
 
 
 @pytest.mark.parametrize("text", ["", ",", "a:0", "a:x", ":3", "a:1,a:2", "[::1", "[]:2", "[::1]2",
@@ -358,8 +358,8 @@ def test_an_address_of_this_host_is_taken(address):
     (["--address", "a" * 70], f"unknown host '{'a' * 70}'"),
     (["--address", "192.0.2.7"], "192.0.2.7 is not an address of this host, where rank 0 runs"),
     (["--max-np", "2"], "--max-np needs --host-discovery-script")])
-def test_a_mistake_is_one_sentence(arguments, sentence):
-    ended = run(*arguments, "true")
-    assert ended.returncode == 2
-    assert sentence in ended.stderr
-    assert len(ended.stderr.splitlines()) == 1
+def test_a_mistake_is_one_sentence(harp_here, arguments, sentence):
+    status, _, error = harp_here("run", *arguments, "true")
+    assert status == 2
+    assert sentence in error
+    assert len(error.splitlines()) == 1

@@ -79,7 +79,7 @@ def moved_by_pieces(plan: Plan, rank: int) -> tuple[dict, dict]:
     return sent, received
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=50)
 @given(plans(max_ranks=12))
 def test_both_executors_send_the_same_bytes_of_the_same_places_in_the_same_order(plan):
     assume(set(plan.buffers) <= {Buffer.DATA, Buffer.PAIRS})

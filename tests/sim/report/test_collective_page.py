@@ -14,6 +14,7 @@ from sim.report.html.page import MOST_BYTES, Made
 from sim.run import main
 from tests.support.cluster_files import topology, write
 from tests.support.html_pages import LIMIT_S, Page, needs_chromium, open_afresh
+from tests.support.levels import long
 from tests.support.report_samples import collective
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ def test_without_draws_there_are_no_intervals_and_no_causes(tmp_path: Path) -> N
     assert "What decides" not in text
 
 
+@long
 @needs_chromium
 def test_a_browser_draws_it_on_a_screen_a_phone_and_in_the_dark(chrome: Chrome,
                                                                 tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from sim.report.html.page import Made, report_html
 from sim.schema import load
 from tests.support import ROOT
 from tests.support.html_pages import LIMIT_S, needs_chromium, open_afresh
+from tests.support.levels import long
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -154,6 +155,7 @@ def test_the_fabric_follows_the_time_in_the_step(browser: Chrome) -> None:
     assert first.splitlines()[-1].endswith(" 0")  # nothing to send yet
 
 
+@long
 def test_the_page_breaks_no_rule_of_accessibility(browser: Chrome) -> None:
     from axe_core_python.selenium import Axe
 
@@ -167,6 +169,7 @@ def test_the_page_breaks_no_rule_of_accessibility(browser: Chrome) -> None:
         assert [(one["id"], one["nodes"][0]["html"]) for one in found["violations"]] == []
 
 
+@long
 def test_all_that_can_be_worked_is_reached_by_the_tabulator(browser: Chrome) -> None:
     from selenium.webdriver.common.action_chains import ActionChains
     from selenium.webdriver.common.keys import Keys

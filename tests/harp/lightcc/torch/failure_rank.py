@@ -1,6 +1,6 @@
 """One rank of test_failures.py: every caller that torch has meets a failed group.
 
-Usage: torch_failure_rank.py WAY. Each caller has a group of its own and makes two good rounds on
+Usage: failure_rank.py WAY CALLER... Each caller has a group of its own and makes two good rounds on
 it. Then all ranks but the last begin another round on each group, and amid it the last one fails by
 WAY. The survivors print a JSON object of caller to sentence, and so show that they live.
 """
@@ -153,12 +153,6 @@ def compiled(group):
     return lambda: add_up(torch.ones(8)).sum().item()
 
 
-CALLERS = [plain_call, async_work, future_wait, future_callback, collected_futures, ddp,
-           ddp_with_our_hook, ddp_with_a_hook_of_its_own, ddp_in_few_bits, diloco,
-           diloco_in_few_bits, diloco_around_a_ring, sparseloco, fsdp2, dtensor, pipelining,
-           compiled]
-
-
 # ---- How the last rank fails, on the group of one caller ----
 
 def killed(_):
@@ -222,12 +216,11 @@ def survive(rounds, groups, on_begun):
     return said
 
 
-def main(way):
+def main(way, *callers):
     dist.init_process_group("lightcc", timeout=PATIENCE)
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    groups = {make.__name__: dist.new_group(timeout=timedelta(seconds=TIMEOUT_S))
-              for make in CALLERS}
-    rounds = {make.__name__: make(groups[make.__name__]) for make in CALLERS}
+    groups = {name: dist.new_group(timeout=timedelta(seconds=TIMEOUT_S)) for name in callers}
+    rounds = {name: globals()[name](group) for name, group in groups.items()}
     for call in [*rounds.values()] * 2:  # DDP makes its buckets anew for the second round
         call()
     store = dist.distributed_c10d._get_default_store()
@@ -245,4 +238,4 @@ def main(way):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

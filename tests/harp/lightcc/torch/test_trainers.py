@@ -9,11 +9,11 @@ import sys
 import pytest
 
 from tests.support import PATIENCE_S, ROOT
-from tests.support.levels import long_except
+from tests.support.levels import long
 
 
-@pytest.mark.parametrize("library", long_except(
-    ["accelerate", "transformers", "lightning"], "accelerate"))
+@long
+@pytest.mark.parametrize("library", ["accelerate", "transformers", "lightning"])
 def test_a_tiny_loop_trains_all_ranks_alike(library, tmp_path):
     pytest.importorskip(library)
     done = subprocess.run(
