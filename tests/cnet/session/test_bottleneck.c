@@ -367,9 +367,9 @@ static void test_incast(void)
 
 /* CUBIC flows that fill the buffer leave us at least 0.35 of the fair share. One flow of BBR leaves
  * as much at 1 Gb/s and 0.3 at 10 Gb/s; four of them, which do not heed losses, leave 0.1. Linux's
- * real ones leave 0.37 and 0.19
- * (docs/inside/session.md). BBR sends with segmentation offload, for which its window has room. A
- * flow that it has pressed below four segments finds it by 64 drains, which at 1 Gb/s take 5 s. */
+ * real ones leave 0.37 and 0.19 (docs/inside/session.md). BBR sends with segmentation offload, for
+ * which its window has room. A flow that it has pressed below four segments finds it by 64 drains,
+ * which at 1 Gb/s take 5 s. */
 static void test_beside(enum tcp_cc_kind kind, const char *name)
 {
     const struct {
