@@ -161,7 +161,8 @@ def _search(path: Path, changes: tuple[str, ...], name: str | None, folder: Path
     from harp.cli.io import check_folder, write_text
     from harp.collectives.tuning import Tuning
     from sim.answer.progress import progress
-    from sim.answer.settings_search import Space, fusion_rule, require_optuna, search
+    from sim.answer.scenario import fusion_rule
+    from sim.answer.settings_search import Space, require_optuna, search
     from sim.cluster.cluster import Cluster
     from sim.report.tuning_tables import env_file, settings_report
     from sim.schema import load
@@ -183,7 +184,8 @@ def _search(path: Path, changes: tuple[str, ...], name: str | None, folder: Path
     text = settings_report(found, topology.name, cluster.gpus, cluster.hosts)
     write_text(str(folder / "report.md"), text)
     own = str(table.resolve()) if found.best["algorithm"] == "nccl" else None
-    write_text(str(folder / "env"), env_file(found, fusion_rule(cluster, scenario), own))
+    rule = fusion_rule(cluster.topology, scenario, cluster.topology.workload)
+    write_text(str(folder / "env"), env_file(found, rule, own))
     if not quiet:
         click.echo(text, nl=False)
 

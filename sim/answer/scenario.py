@@ -442,19 +442,28 @@ class Run:
                      for track in tracks for span in job.spans)
 
 
+def fusion_rule(topology: Topology, scenario: Scenario, workload: Workload) -> str:
+    """``cycle`` (Horovod) or ``size`` (DDP)."""
+    by_size = derives_from(scenario.framework or workload.framework, "ddp", topology.frameworks,
+                           "frameworks", FrameworkSet)
+    return scenario.fusion.rule or ("size" if by_size else "cycle")
+
+
+def fusion_bytes(topology: Topology, scenario: Scenario, workload: Workload, gpus: int) -> int:
+    """Bytes at which a bucket goes on ``gpus`` GPUs: the file's, or what the framework does."""
+    if scenario.fusion.threshold is None and derives_from(
+            scenario.framework or workload.framework, "megatron", topology.frameworks,
+            "frameworks", FrameworkSet):
+        ranks = gpus // (scenario.layout.tensor * scenario.layout.pipeline)
+        return megatron_bucket_bytes(ranks, workload.gradient_bytes)
+    return scenario.fusion.threshold_bytes(fusion_rule(topology, scenario, workload))
+
+
 def recipe_of(cluster: Cluster, scenario: Scenario, workload: Workload, ranks: Ranks,
               settings: Settings) -> Recipe:
     """Give the recipe of a job on ``ranks``, without NCCL's criteria of choice."""
     topology = cluster.topology
     framework = scenario.framework or workload.framework
-    fuses_by_size = derives_from(framework, "ddp", topology.frameworks, "frameworks",
-                                 FrameworkSet)
-    rule = scenario.fusion.rule or ("size" if fuses_by_size else "cycle")
-    threshold_bytes = scenario.fusion.threshold_bytes(rule)
-    if scenario.fusion.threshold is None and derives_from(
-            framework, "megatron", topology.frameworks, "frameworks", FrameworkSet):
-        ranks_averaging = len(ranks.gpus) // (scenario.layout.tensor * scenario.layout.pipeline)
-        threshold_bytes = megatron_bucket_bytes(ranks_averaging, workload.gradient_bytes)
     light = LightSettings.from_env(scenario.light.settings if scenario.light else {})
     group = scenario.light.LIGHT_INTRA_SIZE if scenario.light else None
     if light.intra_size > len(ranks.gpus):
@@ -465,7 +474,8 @@ def recipe_of(cluster: Cluster, scenario: Scenario, workload: Workload, ranks: R
         light=light, group=group or ranks.host_group, host_group=ranks.host_group,
         fp16=scenario.fp16,
         gradient_bytes=workload.gradient_bytes,
-        fusion=rule, threshold_bytes=threshold_bytes,
+        fusion=fusion_rule(topology, scenario, workload),
+        threshold_bytes=fusion_bytes(topology, scenario, workload, len(ranks.gpus)),
         cycle_s=scenario.fusion.cycle, layout=scenario.layout,
         accumulation=workload.accumulation, recompute=workload.recompute,
         flash=workload.flash, kernels=workload.kernels,

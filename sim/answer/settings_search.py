@@ -16,11 +16,10 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from sim.answer.scenario import Settings, run_scenario
+from sim.answer.scenario import Settings, fusion_bytes, run_scenario
 from sim.cluster.placement import choose_gpus, common_group
 from sim.schema.errors import Problem, TopologyError
 from sim.schema.nccl_defaults import uses_sockets
-from sim.schema.parameters import FrameworkSet, derives_from
 from sim.schema.scenario_keys import Light
 
 if TYPE_CHECKING:
@@ -72,7 +71,7 @@ class Space:
                                                  affinity=scenario.affinity))
         sizes = sorted((size for size in range(2, ranks) if ranks % size == 0),
                        key=lambda size: (size != host, size))
-        default = scenario.fusion.threshold_bytes(fusion_rule(cluster, scenario))
+        default = fusion_bytes(cluster.topology, scenario, cluster.topology.workload, ranks)
         algorithms = [NCCL, RING] + ([TWO_D] if sizes else [])
         if not lossless:
             algorithms += [TOPK] + ([TWO_D_TOPK] if sizes else [])
@@ -116,14 +115,6 @@ def axes_of(algorithm: str) -> tuple[str, ...]:
     return tuple(axes)
 
 
-def fusion_rule(cluster: Cluster, scenario: Scenario) -> str:
-    """``cycle`` (Horovod) or ``size`` (DDP)."""
-    topology = cluster.topology
-    framework = scenario.framework or topology.workload.framework
-    by_size = derives_from(framework, "ddp", topology.frameworks, "frameworks", FrameworkSet)
-    return scenario.fusion.rule or ("size" if by_size else "cycle")
-
-
 def scenario_of(scenario: Scenario, point: Point, fidelity: str) -> tuple[Scenario, Settings]:
     """Scenario and settings of a point for the simulator."""
     algorithm = str(point["algorithm"])
@@ -145,7 +136,7 @@ def environment_of(point: Point, rule: str) -> dict[str, str]:
 
     Args:
         point: the chosen settings.
-        rule: rule of gradient fusion, see `fusion_rule`.
+        rule: rule of gradient fusion, see `sim.answer.scenario.fusion_rule`.
     """
     algorithm = str(point["algorithm"])
     found: dict[str, Value] = {"HARP_PATHS": point["paths"], "HARP_ENGINES": point["engines"]}

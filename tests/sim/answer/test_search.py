@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
+from sim.answer.scenario import Run
 from sim.answer.settings_search import MIB, Space, Trials, environment_of, scenario_of, search
 from sim.schema.errors import Problem, TopologyError
 from sim.tune import main
@@ -39,6 +40,16 @@ def space_of(made: Cluster) -> Space:
 @pytest.fixture
 def made(tmp_path: Path) -> Cluster:
     return cluster(tmp_path, **TWO_HOSTS)
+
+
+@pytest.mark.parametrize(("framework", "nbytes"), [
+    ("ddp", 25 * MIB), ("horovod", 128 * MIB), ("megatron", 160_000_000)])
+def test_the_default_bucket_is_that_of_a_run(tmp_path: Path, framework: str, nbytes: int) -> None:
+    """Megatron's 40 million gradients of 4 bytes among them."""
+    made = cluster(tmp_path, **TWO_HOSTS | {
+        "workload": TWO_HOSTS["workload"] | {"framework": framework}})
+    assert space_of(made).default()["fusion"] == nbytes
+    assert Run(made, made.topology.scenarios[0], 4).jobs[0].recipe.threshold_bytes == nbytes
 
 
 def test_the_search_finds_what_the_full_grid_finds(made: Cluster, tmp_path: Path) -> None:
