@@ -102,6 +102,9 @@ def test_a_run_that_says_nothing_is_refused_in_one_sentence(tmp_path: Path, made
     assert says in refused(run("--stack", "kernel-tcp", "--from", path))
 
 
+needs_iperf3 = pytest.mark.skipif(shutil.which("iperf3") is None, reason="needs iperf3")
+
+
 def made_by_iperf3(folder: Path, *options: str) -> Path:
     """The JSON of a second over loopback."""
     at = ["127.0.0.1", "-p", str(free_ports(1, socket.SOCK_STREAM)[0])]
@@ -116,7 +119,7 @@ def made_by_iperf3(folder: Path, *options: str) -> Path:
     return save(folder, client.stdout)
 
 
-@pytest.mark.skipif(shutil.which("iperf3") is None, reason="needs iperf3")
+@needs_iperf3
 @pytest.mark.parametrize("options", [
     (), ("-P", "2"), ("-P", "2", "-R"), ("-u", "-b", "100M"), ("-u", "-b", "100M", "-R")])
 def test_a_run_of_the_installed_iperf3_is_read(tmp_path: Path, options: tuple[str, ...]) -> None:
@@ -124,7 +127,7 @@ def test_a_run_of_the_installed_iperf3_is_read(tmp_path: Path, options: tuple[st
     assert 0 < found["cost_per_byte"]["value"] < 1e-6
 
 
-@pytest.mark.skipif(shutil.which("iperf3") is None, reason="needs iperf3")
+@needs_iperf3
 def test_a_run_in_both_directions_is_refused(tmp_path: Path) -> None:
     done = run("--stack", "kernel-tcp", "--from", made_by_iperf3(tmp_path, "--bidir"))
     assert "a run in both directions" in refused(done)
