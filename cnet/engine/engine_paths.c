@@ -8,8 +8,9 @@
 
 #include <string.h>
 
-/* Each end gives up what it had on its way on the flow of TCP that a path leaves: it may be lost
- * with that flow, whose end the port tells only to paths that still take it. */
+/* Each end gives up the frames that it had on their way on the TCP flow that a path leaves. When
+ * that flow ends, they may be lost, and the port reports the end only to paths that use the flow.
+ */
 static void give_up_flow(struct harp_connection *connection, uint8_t path)
 {
     if (connection->hops[path].remote.family == HARP_TCP)

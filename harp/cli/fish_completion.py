@@ -9,7 +9,7 @@ from click.shell_completion import FishComplete, add_completion_class
 
 
 class SplitOnce(FishComplete):
-    """click's completion, whose script splits an answer at the first comma alone."""
+    """click's completion with a script that splits an answer at its first comma alone."""
 
     source_template = FishComplete.source_template.replace(
         'string split "," $completion', 'string split --max 1 "," $completion')

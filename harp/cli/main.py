@@ -29,7 +29,7 @@ COMMANDS = {
 MODULES = {"plugin-path": "env"}
 """Modules of commands that do not have their command's name."""
 COMPLETION = "_HARP_COMPLETE"
-"""The variable by which a shell asks, or is given, what completes a line."""
+"""Variable of click: a shell sets it to ask for its script, or for the words that fit."""
 
 
 class Commands(click.Group):

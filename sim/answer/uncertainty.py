@@ -23,9 +23,9 @@ resources, so that its median is longer than the step with each of them at its m
 Distributions
 -------------
 
-A value is the median of its distribution: the true value is as likely
-below it as above. So the answer at the values lies in the middle of the draws' answers, even if an
-interval reaches far to one side.
+A value is the median of its distribution: the true value is as likely below it as above. So where
+one parameter decides, the answer at the values lies in the middle of the draws' answers, even if
+its interval reaches far to one side.
 
 The shape on either side depends on how the value is known (`Parameter`). A value that is measured,
 published or fitted is the best estimate; the density falls linearly to zero at the interval's ends

@@ -32,9 +32,9 @@ with sequence parallelism an allgather and a reduce-scatter send as much (Korthi
 section 4.2.2). The GPU waits for them. With ``tensor_overlap`` tokens go round in t pieces, and the
 products of one piece are computed while the next is sent: the GPU waits for one piece of each, and
 for what of the others takes longer than the block's arithmetic (Wang et al., ASPLOS 2023,
-section 3; NeMo's userbuffers). Each GPU
-holds 1/t of the parameters, which are averaged over the GPUs of the same number in all other
-groups. Norms and biases that Megatron repeats on every GPU count as split.
+section 3; NeMo's userbuffers). Each GPU holds 1/t of the parameters, which are averaged over the
+GPUs of the same number in all other groups. Norms and biases that Megatron repeats on every GPU
+count as split.
 
 Context parallelism splits the tokens of a sample. Before a block attends it gathers keys and
 values, in the backward pass once more, and then scatters their gradients (Grattafiori et al. 2024,
@@ -529,7 +529,7 @@ def _before_block(graph: list[Operation], recipe: Recipe, kind: str,
                   block: str) -> tuple[int, ...]:
     """Inputs that a block waits for: keys and values, and what it computes again.
 
-    Returns the number of what is sent beside the block, if anything is.
+    Returns the number of the operation that sends pieces beside the block, if there is one.
     """
     if not block:
         return ()
