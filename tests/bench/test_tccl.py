@@ -25,7 +25,7 @@ from bench.tccl.judge import Outcome, judge, line
 from bench.tccl.scenes import FAULTS, PULLED, Moment, Scene
 from lab.namespace import why_unusable
 from tests.support import PATIENCE_S
-from tests.support.levels import long
+from tests.support.levels import long, long_except
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -100,7 +100,7 @@ def test_a_fluid_loses_the_port_as_well() -> None:
     assert pulled["tcp"] is None
 
 
-@pytest.mark.parametrize("policy", ["2+3", "3+4"])
+@pytest.mark.parametrize("policy", long_except(["2+3", "3+4"], "3+4"))
 def test_flows_that_a_bond_hashes_to_one_port_get_its_rate(policy: str) -> None:
     row, = table("--fidelity", "packet", "--only", policy)
     assert row["ok"]

@@ -147,6 +147,7 @@ def test_all_networks_are_tried_and_what_was_found_is_kept(tmp_path):
         assert found in text
 
 
+@long
 def test_a_python_without_harp_tries_nccl_alone(tmp_path):
     done = run(stand_in(tmp_path, harp=1), tmp_path / "evidence")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -156,6 +157,7 @@ def test_a_python_without_harp_tries_nccl_alone(tmp_path):
     assert "harp-udp: all as it should be, " in text
 
 
+@long
 def test_a_problem_of_a_training_ends_with_status_1(tmp_path):
     done = run(stand_in(tmp_path, wrong=("fp16 spike: 1.2 of the loss",)), tmp_path / "evidence")
     assert done.returncode == 1

@@ -12,7 +12,7 @@ import pytest
 
 from lab.c_programs import PLAIN, RACES, SANITIZED, build, library, run
 from tests.support import PATIENCE_S
-from tests.support.levels import long_except
+from tests.support.levels import long, long_except
 
 WRAPPED = ["malloc", "calloc", "realloc", "aligned_alloc", "free", "pthread_mutex_lock"]
 QUIET = [*PLAIN, *(f"-Wl,--wrap={name}" for name in WRAPPED)]
@@ -125,7 +125,8 @@ def test_a_connection_whose_peer_has_closed_can_still_be_accepted(tmp_path: Path
     run(program(tmp_path, "accept"))
 
 
-@pytest.mark.parametrize("flags", [SANITIZED, RACES], ids=["asan", "tsan"])
+@pytest.mark.parametrize("flags", [SANITIZED, pytest.param(RACES, marks=long)],
+                         ids=["asan", "tsan"])
 def test_closing_an_end_drives_the_other_one_of_the_same_thread(
         tmp_path: Path, flags: list[str]) -> None:
     run(program(tmp_path, "drain", flags))
@@ -144,6 +145,7 @@ def test_idle_connections_to_one_process_share_signs_of_life(many: Path) -> None
     run(many, "quiet", "2000")
 
 
+@long
 def test_thousands_of_connections_over_udp_do_not_drown_in_signs_of_life(many: Path) -> None:
     run(many, "udp", "5000")
 
@@ -152,6 +154,7 @@ def test_connections_that_share_a_port_take_turns(many: Path) -> None:
     run(many, "share")
 
 
+@long
 def test_a_killed_peer_is_noticed_although_its_host_says_so_rarely(tmp_path: Path) -> None:
     run(program(tmp_path, "killed", PLAIN))
 

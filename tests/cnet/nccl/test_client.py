@@ -14,7 +14,7 @@ from lab.namespace import why_unusable
 from lab.nccl_pair import SOURCES, client, run_pair, tcp_ref
 from lab.veth import veth_pair
 from tests.support import PATIENCE_S
-from tests.support.levels import long_except
+from tests.support.levels import long, long_except
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,7 +57,7 @@ def run(plugin: Path, scenarios: list[str], *options: str,
 
 
 @pytest.mark.parametrize(("sockets", "version"), long_except(
-    [(1, 12), (2, 12), (4, 12), (2, 10)], (4, 12)))
+    [(1, 12), (2, 12), (4, 12), (2, 10)], (2, 12)))
 def test_the_reference_passes(sockets, version):
     ended = run(tcp_ref(), [], "--version", str(version), "--without", "flags",
                 settings={"TCP_REF_SOCKETS": str(sockets)})
@@ -94,6 +94,7 @@ def test_every_broken_kind_is_tried():
     assert names[1:] == list(BROKEN)
 
 
+@long
 def test_a_failure_leaves_the_next_scenario_alone():
     ended = run(tcp_ref(PLAIN, "POSTED_SIZE"), ["fifo", "smaller", "lifo"], flags=PLAIN)
     for rank in (0, 1):

@@ -57,7 +57,7 @@ def choices(ended: Ended) -> list[tuple[str, str]]:
         r"data to 10\.0\.\d\.\d over (?P<port>.*?), v1 \((?P<than>[^)]*)\)", log)]
 
 
-@pytest.mark.parametrize("progress", ["threads", "inline"])
+@pytest.mark.parametrize("progress", long_except(["threads", "inline"], "threads"))
 @pytest.mark.parametrize(("slow", "wins", "loses"), [(UDP, "kernel TCP", "udp"),
                                                      (TCP, "udp", "kernel TCP")])
 def test_the_faster_port_carries_the_data(pair: tuple[End, End], slow: int, wins: str, loses: str,
@@ -142,7 +142,7 @@ def test_a_rank_with_many_peers_tries_a_few_at_a_time(tmp_path: Path) -> None:
     assert more["descriptors"] < 12
 
 
-@pytest.mark.parametrize("hosts", long_except([24, 128], 24))
+@pytest.mark.parametrize("hosts", long_except([6, 24, 128], 6))
 def test_a_rank_serves_the_trials_of_a_few_hosts_at_a_time(tmp_path: Path, hosts: int) -> None:
     flags = PLAIN
     program = build(tmp_path / "crowd", with_plugin("test_trial_crowd.c", flags), flags)

@@ -33,7 +33,7 @@ SANITIZED_LONG = ("deep", "rtts", "shallow", "policer", "marks", "stalls", "crow
                   "clocks", "incast", "bbr", "pausing", "left")
 FAILED_ONCE = [("longer", 7), ("late", 4), ("tiny", 7), ("bbr", 4)]
 SLOW = ("longer", "shapers", "clocks", "crowded", "odd", "pausing")
-PLAIN_LONG = (*SLOW, "late", "tiny")
+PLAIN_LONG = (*SLOW, "late", "tiny", "use", "back", "bbr", "cubic", "capped", "robbed")
 
 
 @pytest.mark.parametrize(("bottleneck", "scenes", "seed"), [
@@ -47,6 +47,7 @@ def test_a_bottleneck_is_used_shared_and_not_flooded(bottleneck, scenes, seed):
     run(bottleneck, scenes, str(seed))
 
 
+@long
 def test_ways_that_differ_need_the_queue_of_each(tmp_path):
     root = plant(REVERSE_IGNORED, tmp_path / "planted")
     program = build(tmp_path / "bottleneck",
@@ -63,11 +64,14 @@ def beside(tmp_path_factory):
                  [*PLAIN, *MATHS])
 
 
-@pytest.mark.parametrize("settings", ["mbps=1000 rtt_us=100 bdp=80 kind=cubic flows=1,4",
-                                      "mbps=1000 rtt_us=100 bdp=80 kind=bbr flows=1,4",
-                                      "mbps=10000 rtt_us=100 bdp=16 kind=cubic flows=1,4",
-                                      "mbps=10000 rtt_us=100 bdp=16 kind=bbr flows=1,4",
-                                      "mbps=1000 rtt_us=50 bdp=4 kind=cubic flows=4"])
+@pytest.mark.parametrize("settings", long_except([
+    "mbps=1000 rtt_us=100 bdp=80 kind=cubic flows=1,4",
+    "mbps=1000 rtt_us=100 bdp=80 kind=bbr flows=1,4",
+    "mbps=10000 rtt_us=100 bdp=16 kind=cubic flows=1,4",
+    "mbps=10000 rtt_us=100 bdp=16 kind=bbr flows=1,4",
+    "mbps=1000 rtt_us=50 bdp=4 kind=cubic flows=4"],
+    "mbps=1000 rtt_us=100 bdp=80 kind=bbr flows=1,4",
+    "mbps=1000 rtt_us=50 bdp=4 kind=cubic flows=4"))
 @pytest.mark.parametrize("late", long_except([0, 1], 1))
 def test_tcp_with_segmentation_offload_leaves_us_a_share(beside, settings, late):
     """Also where TCP was there first: what is left of its queue then looks like the empty path.

@@ -13,6 +13,7 @@ pytest.importorskip("torch")
 
 from harp.ttf.compiler.recompile_log import read_lines, remedy
 from tests.support import PATIENCE_S
+from tests.support.levels import long
 
 PROGRAM = """
 import torch
@@ -78,10 +79,14 @@ def test_a_size_recompiles_once_and_is_dynamic_then(ran):
     assert "mark dimension 0" in again["remedy"]
 
 
-def test_the_recompile_limit_is_never_silent(ran, tmp_path):
+def test_the_recompile_limit_is_never_silent(ran):
     calls = of(ran, "forward")
     assert calls[-1]["gave_up"] == "Dynamo recompile limit exceeded"
     assert all("counter in a tensor" in call["remedy"] for call in calls[1:-1])
+
+
+@long
+def test_the_table_names_what_met_the_recompile_limit(tmp_path):
     (tmp_path / "train.py").write_text(PROGRAM)
     table = harp("--", sys.executable, "train.py", cwd=tmp_path)
     assert "forward (train.py:9) met the recompile limit" in table.stdout

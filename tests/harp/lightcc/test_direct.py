@@ -29,13 +29,14 @@ from tests.harp.lightcc.test_group import (
     vectors,
 )
 from tests.harp.lightcc.test_places import processes
+from tests.support.levels import long
 
 ELEMENTS = 300_001
 """Length of a vector that gives each rank long pieces."""
 
 
-@pytest.mark.parametrize(("flags", "arguments"), [(SANITIZED, []), (RACES, ["threads"])],
-                         ids=["asan", "tsan"])
+@pytest.mark.parametrize(("flags", "arguments"), [
+    (SANITIZED, []), pytest.param(RACES, ["threads"], marks=long)], ids=["asan", "tsan"])
 def test_messages_between_ranks_of_a_host(tmp_path, flags, arguments):
     sources = ["tests/cnet/lightcc/test_direct.c", str(library(flags))]
     run(build(tmp_path / "direct", sources, flags), *arguments)

@@ -16,6 +16,7 @@ from harp.lightcc.failure import GroupError
 from harp.lightcc.peers import FAILED_KEY, Peers, look_s, telling_others
 from harp.lightcc.store import MemoryStore, StoreServer
 from tests.support import PATIENCE_S
+from tests.support.levels import long_except
 
 MAKE = """
 import os
@@ -87,7 +88,7 @@ def start(rank, store, **variables):
                                  "HARP_PORT": "udp", "HARP_STORE": store, **variables})
 
 
-@pytest.mark.parametrize("failing", range(3))
+@pytest.mark.parametrize("failing", long_except(range(3), 1))
 @pytest.mark.parametrize(("variable", "value", "sentence"), [
     ("HARP_IFNAME", "eth9", "there is no interface eth9 here; ip -br link lists them"),
     ("HARP_PORT", "roce", "HARP_PORT is 'roce'"),

@@ -19,6 +19,7 @@ from sim.run import main
 from sim.schema import load
 from tests.support import ROOT
 from tests.support.cluster_files import IDEAL, topology, write
+from tests.support.levels import long_except
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,7 +79,9 @@ def test_unknown_connections_are_drawn_and_named() -> None:
     assert any(cause.parameter == "helpers and sockets" for row in rows for cause in row.causes)
 
 
-@pytest.mark.parametrize("name", ["taco-vgg16-v100-25g", "rail-h100-8x400g", "leaf-spine-2to1"])
+@pytest.mark.parametrize("name", long_except(
+    ["taco-vgg16-v100-25g", "rail-h100-8x400g", "leaf-spine-2to1"],
+    "taco-vgg16-v100-25g", "rail-h100-8x400g"))
 def test_the_answer_lies_in_its_own_interval(name: str) -> None:
     made = Cluster(load(ROOT / "topologies" / f"{name}.yaml"))
     scenario = made.topology.scenarios[-1]

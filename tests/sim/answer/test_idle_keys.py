@@ -13,6 +13,7 @@ from sim.run import main
 from sim.schema import load
 from sim.schema.variants import Variants
 from tests.support.cluster_files import FREE, IDEAL, cluster, topology, write
+from tests.support.levels import long_except
 from tests.system.test_topologies import FOLDER, HUGE
 
 QUICK = ["explicit-triangle", "horovod-p100-25g-roce", "rail-h100-8x400g", "moe-a100-100g"]
@@ -67,7 +68,7 @@ def test_bounds_of_a_parameter_have_an_effect_on_the_interval(tmp_path):
     assert not [key for key in idle(made) if "flow_rate" in key]
 
 
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize("name", long_except(QUICK, "explicit-triangle"))
 def test_shipped_files_have_none(name):
     """A few of them: the others take long, and docs/start/topologies.md shows what they print."""
     assert name not in HUGE

@@ -211,6 +211,7 @@ def test_it_prints_with_the_topology_and_without_buttons(browser: Chrome) -> Non
     assert shown == 0
 
 
+@long
 def test_without_scripts_the_tables_are_there(browser: Chrome, page: Path) -> None:
     browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
     try:

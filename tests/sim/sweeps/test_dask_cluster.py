@@ -24,7 +24,7 @@ from sim.validate import main as validate
 from tests.sim.sweeps.test_sweep import run, stored, sweep_file
 from tests.sim.validation.test_validate import case_of, write
 from tests.support.free_ports import free_ports
-from tests.support.levels import long
+from tests.support.levels import long, long_except
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -98,7 +98,8 @@ def test_workers_of_another_version_are_refused(
     assert not (tmp_path / "r.csv").exists()
 
 
-@pytest.mark.parametrize("address", ["", "nowhere", "tcp://", "tcp://h:port", "http://127.0.0.1:1"])
+@pytest.mark.parametrize("address", long_except(
+    ["", "nowhere", "tcp://", "tcp://h:port", "http://127.0.0.1:1"], "tcp://h:port"))
 def test_what_is_no_address_is_one_sentence(tmp_path: Path, address: str) -> None:
     """In a process of its own: a client that came half into being speaks at its end."""
     done = subprocess.run([sys.executable, "-m", "sim.sweep", sweep_file(tmp_path), "-o",

@@ -12,6 +12,7 @@ from sim.sweeps.layouts import SLOWEST, Means, search
 from sim.sweeps.study import Study
 from sim.tune import main
 from tests.support.cluster_files import topology, write
+from tests.support.levels import long
 
 MODEL = {"layers": 2, "width": 1024, "heads": 8, "vocabulary": 1000}
 
@@ -50,6 +51,7 @@ def simulated(tmp_path_factory):
     return path, *all_of(path)
 
 
+@long
 def test_the_front_is_that_of_all_layouts(simulated):
     """An oracle by hand: of all rows those that no other one beats in speed or memory."""
     path, rows, found, _ = simulated
@@ -67,6 +69,7 @@ def test_the_front_is_that_of_all_layouts(simulated):
     assert answer["simulated"] < len(found)
 
 
+@long
 def test_no_layout_is_faster_than_its_bound_and_memory_is_what_the_run_counts(simulated):
     _, rows, found, _ = simulated
     assert len(rows) == len(found)
@@ -142,6 +145,7 @@ def test_a_files_expert_overlap_leaves_no_layout_out(tmp_path_factory):
         assert row.row["memory_bytes"] == row.choice.memory
 
 
+@long
 def test_what_the_front_names_runs_as_it_says(tmp_path):
     """`parallel` and `workload` are keys of a topology file."""
     from sim.run import main as run

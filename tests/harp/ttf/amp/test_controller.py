@@ -36,7 +36,7 @@ FAILING = ("attention", "underflow", "collapse", "stall")
 
 
 @pytest.mark.parametrize(("trouble", "seed"),
-                         long_except(RUNS, *[run for run in RUNS if run[1] == 1]))
+                         long_except(RUNS, ("healthy", 1), ("attention", 1), ("underflow", 1)))
 def test_planted_trouble_ends_within_a_hundredth_of_full_precision(trouble, seed):
     ours = Training(trouble, seed)
     assert ours.run("ours") <= WITHIN * full(trouble, seed)
@@ -51,7 +51,7 @@ def test_planted_trouble_ends_within_a_hundredth_of_full_precision(trouble, seed
 # Torch warns where a scaler skipped the first step: this is the failure.
 @pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
 @pytest.mark.parametrize(("trouble", "seed"), long_except(
-    [run for run in RUNS if run[0] in FAILING], ("attention", 1), ("underflow", 1), ("stall", 1)))
+    [run for run in RUNS if run[0] in FAILING], ("underflow", 1)))
 def test_autocast_and_grad_scaler_alone_do_not(trouble, seed):
     assert not (Training(trouble, seed).run("autocast") <= WITHIN * full(trouble, seed))
 

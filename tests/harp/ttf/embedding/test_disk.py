@@ -19,6 +19,7 @@ from harp.ttf.embedding import (
 )
 from harp.ttf.embedding.checkpoint import load, save
 from tests.support import PATIENCE_S
+from tests.support.levels import long
 
 DIM, BATCH, CAP = 8, 200, 1000
 
@@ -161,6 +162,7 @@ assert contents(model) == before
 """
 
 
+@long
 def test_a_load_that_meets_a_full_disk_changes_no_table(tmp_path):
     mounted = ('mkdir "$2/small" && mount -t tmpfs -o size=1m none "$2/small" && '
                'exec "$0" -c "$1" "$2/small" "$2/saved"')
