@@ -12,7 +12,7 @@ from tests.cnet.fuzz.fuzz_programs import (
     has_libfuzzer,
 )
 from tests.support import ROOT
-from tests.support.levels import long
+from tests.support.levels import long, long_except
 
 RUNS = {"wire": 4_000_000, "session": 40_000}
 """About 8 s of a core each; `make fuzz` takes the time from SECONDS."""
@@ -20,7 +20,7 @@ needs_libfuzzer = pytest.mark.skipif(
     not has_libfuzzer(), reason="libFuzzer is needed: apt-get install clang libclang-rt-dev")
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", long_except(TARGETS, "wire"))
 def test_the_corpus_passes(target, tmp_path):
     files = sorted(str(path) for path in corpus(target).iterdir())
     assert files

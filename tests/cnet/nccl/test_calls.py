@@ -9,6 +9,7 @@ import pytest
 
 from lab.c_programs import PLAIN, RACES, SANITIZED, build
 from tests.cnet.nccl.test_transfer import with_plugin
+from tests.support.levels import long
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +34,7 @@ def test_calls(run, progress):
     run(SANITIZED, HARP_PROGRESS=progress, HARP_TIMEOUT="1")
 
 
+@long
 @pytest.mark.parametrize("progress", ["threads", "inline"])
 def test_calls_race_with_no_engine(run, progress):
     # TSan does not see the fence before a sleeper is looked for, and so cannot mind its absence.
@@ -47,6 +49,7 @@ def test_calls_over_tcp(run, progress):
     run(SANITIZED, HARP_PROGRESS=progress, HARP_TIMEOUT="1", **OVER_TCP)
 
 
+@long
 @pytest.mark.parametrize("progress", ["threads", "inline"])
 def test_calls_over_tcp_race_with_no_engine(run, progress):
     run(RACES, "at-once", HARP_PROGRESS=progress, HARP_TIMEOUT="60", **OVER_TCP)

@@ -92,7 +92,8 @@ def check_under(faults: str, port: str, mode: str) -> None:
     assert ended.good, str(ended)
 
 
-@pytest.mark.parametrize("faults", long_except(FAULTS, "corrupting"))
+@long
+@pytest.mark.parametrize("faults", FAULTS)
 def test_over_a_bad_network(faults: str) -> None:
     check_under(FAULTS[faults], "udp", "inline")
 
@@ -127,7 +128,8 @@ def test_a_peer_that_closes_is_an_error_long_before_it_would_count_as_silent(por
     assert re.search(r"rank 1: .* NCCL aborts .* with \d+ requests under way", str(ended))
 
 
-@pytest.mark.parametrize("port", long_except(["udp", "xdp", "tcp"], "udp"))
+@long
+@pytest.mark.parametrize("port", ["udp", "xdp", "tcp"])
 def test_eight_ranks_a_host_on_one_nic(port: str) -> None:
     with veth_pair(queues=8) as (a, b), ExitStack() as stack:
         pairs = [stack.enter_context(Pair(

@@ -3,10 +3,11 @@
 import pytest
 
 from lab.c_programs import RACES, SANITIZED, build, library, run
+from tests.support.levels import long
 
 
-@pytest.mark.parametrize(("flags", "arguments"), [(SANITIZED, []), (RACES, ["threads"])],
-                         ids=["asan", "tsan"])
+@pytest.mark.parametrize(("flags", "arguments"), [
+    (SANITIZED, []), pytest.param(RACES, ["threads"], marks=long)], ids=["asan", "tsan"])
 def test_datagrams_arrive_whole_and_ends_are_reported(tmp_path, flags, arguments):
     sources = ["tests/cnet/ports/test_port_mem.c", str(library(flags))]
     run(build(tmp_path / "port_mem", sources, flags), *arguments)

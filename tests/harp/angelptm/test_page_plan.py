@@ -31,6 +31,7 @@ from harp.angelptm.page_plan import (
     plan_ahead,
     relabel,
 )
+from tests.support.levels import long
 
 
 class Memory:
@@ -170,6 +171,7 @@ def test_late_updates_lose_no_gradient_and_are_over_when_it_is_written_again(ste
         placement = made.end
 
 
+@long
 @settings(max_examples=400, deadline=None)
 @given(steps(), st.lists(st.sampled_from(AHEAD), min_size=3, max_size=3))
 def test_a_plan_returns_from_wherever_plans_have_left_pages(step, aheads):

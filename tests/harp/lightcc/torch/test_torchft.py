@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from tests.support import ROOT
+from tests.support.levels import long
 
 pytest.importorskip("torchft")
 
@@ -30,6 +31,7 @@ def start(*words, **options):
                             **options)
 
 
+@long
 def test_torchfts_own_tests_of_process_groups_pass():
     run = subprocess.run(
         [sys.executable, "-W", "ignore", "-m", "tests.harp.lightcc.torch.torchft_tests"],
@@ -48,7 +50,7 @@ def read_until(replica, losses, wanted):
     raise AssertionError("the replica ended")
 
 
-@pytest.mark.long
+@long
 def test_a_replica_that_is_killed_comes_again_while_the_other_trains():
     lighthouse = start("-c", LIGHTHOUSE, stdin=subprocess.PIPE)
     address = lighthouse.stdout.readline().strip()

@@ -18,6 +18,7 @@ from sim.network.transport import Style, Transport
 from sim.records.timeline import Timeline
 from sim.schema.parameters import load_stack
 from tests.support.cluster_files import cluster
+from tests.support.levels import long_except
 
 pytestmark = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 
@@ -56,14 +57,16 @@ def links_by_routes(site, plan, placement):
         transport, src, dst, channel) for route in routes for link in route.there.links}
 
 
-@pytest.mark.parametrize(("stack", "bond", "more"), [
+@pytest.mark.parametrize(("stack", "bond", "more"), long_except([
     ("kernel-tcp", "lacp-3+4", {"sockets": 3, "helpers": 1}),
     ("kernel-tcp", "lacp-2+3", {"channels": 2}),
     ("harp", "lacp-3+4", {"sockets": 4}),
     ("harp", "none", {"channels": 2}),
     ("harp", "dynamic", {}),
     ("harp", "lacp-3+4", {"routing": "plan", "sockets": 2}),
-], ids=["TCP 3 sockets", "TCP 2 channels", "HARP 4 paths", "HARP 2 channels", "HARP both ports",
+], ("kernel-tcp", "lacp-3+4", {"sockets": 3, "helpers": 1}), ("harp", "dynamic", {}),
+    ("harp", "lacp-3+4", {"routing": "plan", "sockets": 2})), ids=[
+        "TCP 3 sockets", "TCP 2 channels", "HARP 4 paths", "HARP 2 channels", "HARP both ports",
         "HARP planned"])
 def test_data_crosses_the_links_that_the_simulators_say(tmp_path, stack, bond, more):
     made = cluster(tmp_path, hosts=4, gpus=1, fabric=FABRIC, lab={"scale": "1/10"},
