@@ -46,14 +46,14 @@ KINDS = [("dispatch", way) for way in WAYS] + [("combine", "direct"), ("combine"
 
 @pytest.mark.parametrize(("kind", "way"), KINDS)
 @given(case=routed())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_each_way_is_proved(kind, way, case):
     check(plan_of(kind, case[0], way, case[1]))
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS)
 @given(case=routed(max_ranks=5), kind=st.sampled_from(KINDS), data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_no_single_fault_goes_unseen(mutation, case, kind, data):
     plan = plan_of(kind[0], case[0], kind[1], case[1])
     busy = [step for step in range(plan.steps) if len(plan.step(step))]
@@ -130,7 +130,7 @@ def crossing(plan, host):
 
 
 @given(case=routed())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_once_per_host_a_block_crosses_once_however_many_want_it(case):
     blocks, host = case
     goal = np.array([host[row.argmax()] for row in blocks.to] or [0])[:len(blocks.src)]
