@@ -90,7 +90,7 @@ class Engine(torch.nn.Module):
             late=self._late.most if self._late else 0,
             reduction=self._reduction if ranks else None, agree=ranks.slowest if ranks else list)
         self._states = States(self.layout, self._steps, self.dtype)
-        self._saving = Saving(model, self.parameters_in_pages, self.layout, self._states, ranks)
+        self._saving = Saving(model, self.parameters_in_pages, self._states, ranks)
         self._watch = Watch(self)
         self._pages: list[Numbers] = []
         """Of each parameter."""
