@@ -60,8 +60,7 @@ def adam() -> Callable[[], object]:
 
     def step() -> None:
         assert kept
-        update((addresses[0], addresses[1], addresses[2], addresses[3], 0), PARAMETERS, "float32",
-               how)
+        update(addresses, PARAMETERS, "float32", how)
     return step
 
 

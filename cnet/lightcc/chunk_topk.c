@@ -11,6 +11,7 @@
 #include <string.h>
 
 #define LEVEL_BITS 8              /* at most, of what is no float */
+#define AHEAD 64                  /* places that are read ahead, so that misses of caches overlap */
 #define SLACK (UINT32_C(1) << 19) /* of a float's bits: a sixteenth of a power of two */
 
 /* ---- Streams of bits ---- */
@@ -225,31 +226,45 @@ void harp_chunk_take(float *error, size_t n, const struct harp_chunk_rule *rule,
     }
 }
 
+/* What a message says of a place. */
+struct said {
+    size_t place;
+    float value;
+};
+
+static void add_said(float *total, float *weights, const struct said *said, float weight)
+{
+    total[said->place] += weight * said->value;
+    if (weights)
+        weights[said->place] += weight;
+}
+
 void harp_chunk_add(float *total, float *weights, size_t n, const struct harp_chunk_rule *rule,
                     const uint8_t *message, float weight)
 {
     uint32_t wide = index_bits(rule), pair = wide + rule->bits;
     size_t bytes = bytes_of_chunk(rule), head = rule->bits <= LEVEL_BITS ? sizeof(float) : 0;
+    struct said said[AHEAD];
+    size_t read_n = 0, added_n = 0;
     struct shares shares;
     fill_shares(&shares, rule->bits);
     for (size_t first = 0; first < n; first += rule->chunk, message += bytes) {
         const uint8_t *stream = message + head;
         float scale = 0;
         memcpy(&scale, message, head);
-        for (uint32_t i = 0; i < rule->keep; i++) { /* so that the misses of the cache overlap */
-            size_t place = first + read_bits(stream, bytes - head, (size_t)i * pair, wide);
-            __builtin_prefetch(&total[place < n ? place : first], 1);
-        }
         for (uint32_t i = 0; i < rule->keep; i++) {
             size_t at = (size_t)i * pair;
             size_t place = first + read_bits(stream, bytes - head, at, wide);
             uint32_t level = read_bits(stream, bytes - head, at + wide, rule->bits);
-            float value = value_of(level, scale, rule->bits, &shares);
             if (place >= n)
                 continue;
-            total[place] += weight * value;
-            if (weights)
-                weights[place] += weight;
+            if (read_n - added_n == AHEAD)
+                add_said(total, weights, &said[added_n++ % AHEAD], weight);
+            __builtin_prefetch(&total[place], 1);
+            said[read_n++ % AHEAD] =
+                (struct said){place, value_of(level, scale, rule->bits, &shares)};
         }
     }
+    while (added_n < read_n)
+        add_said(total, weights, &said[added_n++ % AHEAD], weight);
 }

@@ -230,27 +230,28 @@ class Wholes:
         self._filled &= wanted
         self.lend(wanted)
         for number in wanted - self._filled:
-            for page, at, begin, end in self._cache.layout.parts_of(number):
-                self._bytes[number][begin:end].copy_(
-                    self._cache.arrived(page)[at:at + end - begin])
+            for whole, own in self._parts(number):
+                whole.copy_(own)
         self._filled = wanted
 
     def put_back(self, numbers: Iterable[int]) -> None:
         """Write parameters, which an operator has changed, to their pages."""
         for number in numbers:
-            for page, at, begin, end in self._cache.layout.parts_of(number):
-                self._cache.arrived(page)[at:at + end - begin].copy_(
-                    self._bytes[number][begin:end])
+            for whole, own in self._parts(number):
+                own.copy_(whole)
         self._cache.mark()
+
+    def _parts(self, number: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Give the bytes of a parameter, whole and in each of its pages."""
+        for page, at, begin, end in self._cache.layout.parts_of(number):
+            yield self._bytes[number][begin:end], self._cache.arrived(page)[at:at + end - begin]
 
     def keep_gradient(self, number: int, gradient: torch.Tensor, sums: Container[int]) -> None:
         """Write a gradient to its pages, which are on the device, or add it to these sums."""
-        flat, done = gradient.contiguous().view(-1), 0
-        pages = self._cache.layout.pages_of(number)
-        for page, own in zip(pages, self._gradient(number), strict=True):
-            part = flat[done:done + len(own)]
+        pages, parts = self._cache.layout.pages_of(number), self._gradient(number)
+        flat = gradient.contiguous().view(-1).split([len(own) for own in parts])
+        for page, own, part in zip(pages, parts, flat, strict=True):
             (own.add_ if page in sums else own.copy_)(part)
-            done += len(own)
 
     def norm(self, number: int) -> torch.Tensor:
         """Give the norm of a gradient in its pages."""

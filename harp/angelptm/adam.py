@@ -46,36 +46,22 @@ class Adam:
             "epsilon": self.epsilon, "scale": scale})
 
 
-def update(addresses: tuple[int, int, int, int, int], elements: int, element: str,
+def update(parts: Sequence[int] | Sequence[torch.Tensor], elements: int, element: str,
            how: Any) -> None:
     """Make a step; other threads of Python run meanwhile.
 
-    The addresses are those of masters, both moments, gradients and parameters; 0 if parameters are
-    the masters themselves.
+    The parts are masters, both moments, gradients and, where they are no masters, parameters: their
+    addresses, or bytes of an accelerator that begin there.
     """
-    masters, means, squares = (ffi.cast("float *", address) for address in addresses[:3])
-    gradients, parameters = (ffi.cast("uint8_t *", address) for address in addresses[3:])
-    lib.harp_adam_step(masters, means, squares, gradients, parameters, elements,
-                       ELEMENTS[element], how)
-
-
-def update_part(pages: Sequence[int] | Sequence[torch.Tensor], begins: Sequence[int], elements: int,
-                element: str, how: Any) -> None:
-    """Make a step over a part of pages, which are addresses, or bytes of an accelerator.
-
-    They are masters, both moments, gradients and, where they are no masters, parameters; the part
-    begins in each at this many bytes.
-    """
-    if isinstance(pages[0], int):
-        addresses = [page + begin for page, begin in zip(pages, begins, strict=True)] + [0]
-        masters, means, squares, gradients, parameters = addresses[:5]
-        update((masters, means, squares, gradients, parameters), elements, element, how)
+    if isinstance(parts[0], int):
+        wide = (ffi.cast("float *", address) for address in parts[:3])
+        own = (ffi.cast("uint8_t *", address) for address in [*parts, 0][3:5])
+        lib.harp_adam_step(*wide, *own, elements, ELEMENTS[element], how)
         return
     import torch
-    own = getattr(torch, element)
-    types = [torch.float32] * 3 + [own] * 2
-    _update_tensors([page[begin:begin + elements * dtype.itemsize].view(dtype)
-                     for page, begin, dtype in zip(pages, begins, types, strict=False)], how)
+    types = [torch.float32] * 3 + [getattr(torch, element)] * 2
+    _update_tensors([part[:elements * dtype.itemsize].view(dtype)
+                     for part, dtype in zip(parts, types, strict=False)], how)
 
 
 def _update_tensors(tensors: Sequence[torch.Tensor], how: Any) -> None:

@@ -29,7 +29,7 @@ from harp.angelptm.page_plan import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import torch
 
@@ -51,17 +51,13 @@ class StoreError(OSError):
 
 
 class Cache:
-    """The pages of a layout. One thread at a time moves them.
-
-    ``gather`` fills a page of the window that was nowhere from all ranks' parts: it has the page's
-    number and address.
-    """
+    """The pages of a layout. One thread at a time moves them."""
 
     def __init__(self, layout: Layout, capacities: Capacities, folder: str | None = None,
-                 io: str = "auto", sharing: Sharing | None = None, later: int = 0,
-                 gather: Callable[[int, int], None] | None = None) -> None:
+                 io: str = "auto", sharing: Sharing | None = None, later: int = 0) -> None:
         self.layout, self.capacities, self.sharing = layout, capacities, sharing
-        self._gather = gather
+        self.gather: Callable[[int, int], None] | None = None
+        """Fills a page of the window that was nowhere from all ranks' parts: number and address."""
         self.where: list[Place] = list(first_placement(layout.pages, capacities, layout.apart,
                                                        later))
         self._busy: dict[Place, Move] = {}
@@ -177,12 +173,12 @@ class Cache:
 
     def _fill(self, move: Move) -> None:
         """Gather a page, or clear one of gradients."""
-        assert self._gather is not None
         address = int(ffi.cast("uintptr_t", self._bytes_of(move.target)))
         if move.empty:
             ctypes.memset(address, 0, self.layout.page_bytes)
         else:
-            self._gather(move.page, address)
+            assert self.gather is not None
+            self.gather(move.page, address)
         self._show(move.page, move.target)
 
     def measure(self) -> Rates:
@@ -252,9 +248,8 @@ class Demand(Space):
 
     def moved(self, page: int, source: Place, target: Place) -> None:
         """Move at once."""
-        comes_empty = source[0] == NOWHERE and self.sharing is not None and (
-            self.sharing.source(page) is None)
-        self._cache.move(Move(page, source, target, -1, comes_empty or target[0] == NOWHERE))
+        empty = target[0] == NOWHERE or (source[0] == NOWHERE and self.source(page) is None)
+        self._cache.move(Move(page, source, target, -1, empty))
 
     def have(self, pages: Sequence[int], lowest: int) -> None:
         """Have pages in a tier or above it."""
@@ -263,9 +258,4 @@ class Demand(Space):
         self.bring(pages, lowest, [set(pages)])
         for page in pages:
             self._used[page] = self._now
-        self.settled(pages)
-
-    def settled(self, pages: Iterable[int]) -> None:
-        """Wait for what was begun for these pages."""
-        for page in pages:
             self._cache.settle(self._cache.where[page])

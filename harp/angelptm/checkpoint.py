@@ -10,138 +10,28 @@ A checkpoint is written beside its place, flushed to the disk and renamed; then 
 process that is killed meanwhile leaves the last one. Tensors are written and read by pages, so that
 nothing is in memory a second time. Several ranks write their parts of the same files, in a folder
 that all of them see, and the first renames it when all have flushed theirs.
-
-The format is that of github.com/huggingface/safetensors: the length of a header in 8 bytes, the
-header in JSON, and the tensors one after another.
 """
 
 from __future__ import annotations
 
 import json
-import mmap
-import os
 import shutil
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from harp.reading import FileError, Node, read_bytes
+from harp.tensor_files import CheckpointError, sync_folder, write_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    import torch
-
-TYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16",
-         "int64": "I64", "int32": "I32", "uint32": "U32", "int16": "I16", "int8": "I8",
-         "uint8": "U8", "bool": "BOOL"}
-"""Names of torch's types in the header."""
-KINDS = {name: kind for kind, name in TYPES.items()}
 FILES = MODEL, OPTIMIZER, STATE, SCHEDULER = (
     "model.safetensors", "optimizer.safetensors", "state.json", "scheduler.pt")
 """Of a checkpoint; others in its folder are somebody's own."""
 MOST_STEPS = 1 << 62
 SCALER_NUMBERS = 3
 """Numbers of a scaler's state (`harp.angelptm.scaler`)."""
-READ_BYTES = 1 << 20
-"""Bytes that a file is read by before it is mapped."""
-
-
-class CheckpointError(OSError):
-    """A checkpoint cannot be read; the message is one sentence."""
-
-
-@dataclass(frozen=True)
-class Stored:
-    """A tensor in a file, which is mapped."""
-
-    data: memoryview
-    kind: str
-    """Its type, by torch's name."""
-    shape: list[int]
-
-    def tensor(self) -> torch.Tensor:
-        """Give it as a tensor; what is written there stays in this process."""
-        import torch
-        flat = torch.frombuffer(self.data or bytearray(1), dtype=torch.uint8)[:len(self.data)]
-        return flat.view(getattr(torch, self.kind)).view(self.shape)
-
-
-Tensors = list[tuple[str, str, list[int], int, "Callable[[], Iterable[tuple[int, Any]]]"]]
-"""Name, type, shape and bytes of each, and a function that gives pieces, with their begins."""
-
-
-def write_header(path: Path, tensors: Tensors) -> None:
-    """Make a file of tensors, which are zero as yet."""
-    with path.open("wb") as file:
-        file.write(_header(tensors))
-        file.truncate(file.tell() + sum(size for _, _, _, size, _ in tensors))
-
-
-def write_tensors(path: Path, tensors: Tensors) -> None:
-    """Write what this process has of the tensors of a file, and flush it."""
-    at = len(_header(tensors))
-    with path.open("r+b") as file:
-        for *_, size, pieces in tensors:
-            for begin, piece in pieces():
-                file.seek(at + begin)
-                file.write(piece)
-            at += size
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a text and flush it."""
-    write_bytes(path, text.encode())
-
-
-def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file and flush it."""
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _header(tensors: Tensors) -> bytes:
-    header, at = {}, 0
-    for name, kind, shape, size, _ in tensors:
-        header[name] = {"dtype": TYPES[kind], "shape": shape, "data_offsets": [at, at + size]}
-        at += size
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text
-
-
-def read_tensors(path: Path) -> dict[str, Stored]:
-    """Give each tensor of a file, which is mapped. CheckpointError.
-
-    All of it is read first, and forgotten: an I/O error of a mapping would end the process.
-    """
-    try:
-        with path.open("rb", buffering=0) as file:
-            passing = bytearray(READ_BYTES)
-            while file.readinto(passing):
-                pass
-            whole = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
-        begin = 8 + int.from_bytes(whole[:8], "little")
-        header = json.loads(bytes(whole[8:begin]))
-        found = {name: Stored(
-            whole[begin + about["data_offsets"][0]:begin + about["data_offsets"][1]],
-            KINDS[about["dtype"]], about["shape"])
-            for name, about in header.items() if name != "__metadata__"}
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
-        raise CheckpointError(f"{path} is no file of a checkpoint: it does not begin with a header "
-                              "of safetensors") from None
-    for name, one in found.items():
-        begin, end = header[name]["data_offsets"]
-        if len(one.data) != end - begin:
-            raise CheckpointError(f"{path} ends before tensor {name}: it was truncated")
-    return found
 
 
 def read_state(path: Path, names: Sequence[str], groups: int | None) -> dict[str, Any]:
@@ -210,7 +100,7 @@ def publish(folder: Path, tag: str) -> None:
         place.rename(old)
     fresh.rename(place)
     named = folder / "latest.new"
-    write_text(named, tag)
+    write_bytes(named, tag.encode())
     named.replace(folder / "latest")
     sync_folder(folder)
     _settle(place, old)
@@ -243,12 +133,3 @@ def find(folder: Path, tag: str | None) -> Path:
             return folder / name
     known = sorted(path.parent.name for path in folder.glob("*/state.json"))
     raise CheckpointError(f"{folder} has no checkpoint {tag!r}; there are {', '.join(known)}")
-
-
-def sync_folder(folder: Path) -> None:
-    """Flush the names in a folder."""
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from harp.angelptm.adam import Adam
 from harp.angelptm.pages import PAGE_BYTES
@@ -18,7 +18,7 @@ from harp.nearest import did_you_mean
 from harp.reading import FileError, Node, parse
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 MOST = 1 << 50
 MOST_SCALE = 2.0 ** 127
@@ -26,6 +26,22 @@ MOST_SCALE = 2.0 ** 127
 MOST_STALE = 64
 """Steps; a training that lacks more gradients is not the one that was asked for."""
 
+
+def _page_bytes(node: Node) -> int:
+    found = node.whole(8192, 1 << 30)
+    if found % 8192:
+        node.fail("a multiple of 8192")
+    return found
+
+
+READERS: dict[str, Callable[[Node], Any]] = {
+    **dict.fromkeys(("device_bytes", "host_bytes", "disk_bytes"), lambda node: node.whole(0, MOST)),
+    "disk_path": lambda node: node.text(), "page_bytes": _page_bytes,
+    "io": lambda node: node.one_of("auto", "io_uring", "threads"),
+    "update": lambda node: node.one_of("sync", "async"),
+    "staleness": lambda node: node.whole(1, MOST_STALE),
+    "device": lambda node: node.one_of("accelerator", "cpu")}
+"""Of AngelPTM's own keys, which have the names of the configuration's fields."""
 OFFLOAD = ("device", "nvme_path", "pin_memory", "buffer_count", "buffer_size", "fast_init",
            "max_in_cpu", "pipeline_read", "pipeline_write", "ratio")
 KEYS: dict[str, tuple[str, ...]] = {
@@ -48,8 +64,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "zero_optimization.offload_optimizer": OFFLOAD,
     "aio": ("block_size", "queue_depth", "thread_count", "intra_op_parallelism", "single_submit",
             "overlap_events", "use_gds"),
-    "angelptm": ("device_bytes", "host_bytes", "disk_bytes", "disk_path", "page_bytes", "io",
-                 "update", "staleness", "device"),
+    "angelptm": tuple(READERS),
 }
 """Keys by the object that they are in."""
 
@@ -109,34 +124,39 @@ def read_config(given: Mapping[str, Any] | str | Path, ranks: int = 1) -> Config
 
 def _read(root: Node, ranks: int) -> Config:
     _check_keys(root, "")
-    stage = 0
-    config = Config(**_batch(root, ranks), **_memory(root))
-    if (node := root.get("gradient_clipping")) is not None:
-        config = replace(config, clipping=node.number(0.0))
-    if (node := root.get("optimizer")) is not None:
-        config = replace(config, adam=_adam(node))
-    if (zero := root.get("zero_optimization")) is not None and (node := zero.get("stage")):
-        stage = node.whole(0, 3)
-    config = replace(config, stage=stage)
-    if _is_on(root.get("bf16")):
-        config = replace(config, precision="bfloat16")
-    if _is_on(half := root.get("fp16")):
-        if config.precision != "float32":
-            raise FileError("fp16.enabled and bf16.enabled are both true: one is possible")
-        assert half is not None
-        config = replace(config, precision="float16", scaling=_scaling(half))
-    _check_staleness(root, config)
+    half, bfloat = (node is not None and node.flag() for node in (
+        _found(root, "fp16", "enabled"), _found(root, "bf16", "enabled")))
+    if half and bfloat:
+        raise FileError("fp16.enabled and bf16.enabled are both true: one is possible")
+    stage = _found(root, "zero_optimization", "stage")
+    config = Config(
+        **_batch(root, ranks), **_memory(root), clipping=_number(root, "gradient_clipping", 0.0),
+        adam=_adam(root["optimizer"]) if root.get("optimizer") else None,
+        scaling=_scaling(root["fp16"]) if half else None, stage=stage.whole(0, 3) if stage else 0,
+        precision="float16" if half else "bfloat16" if bfloat else "float32")
+    node = _found(root, "angelptm", "staleness")
+    if node and config.update != "async":
+        raise FileError("angelptm.staleness is of late updates: angelptm.update async has them")
+    if node and config.staleness > 1 and (config.clipping or config.scaling):
+        # Gradients of several steps are one sum, and each of these steps has a scale of its own.
+        node.fail("with gradient_clipping or fp16 only 1")
     return config
 
 
-def _check_staleness(root: Node, config: Config) -> None:
-    own = root.get("angelptm")
-    node = own.get("staleness") if own is not None else None
-    if node is not None and config.update != "async":
-        raise FileError("angelptm.staleness is of late updates: angelptm.update async has them")
-    if node is not None and config.staleness > 1 and (config.clipping or config.scaling):
-        # Gradients of several steps are one sum, and each of these steps has a scale of its own.
-        node.fail("with gradient_clipping or fp16 only 1")
+def _found(root: Node, where: str, name: str) -> Node | None:
+    """Give the value of a key of an object, either of which may be missing."""
+    node = root.get(where)
+    return node.get(name) if node is not None else None
+
+
+def _number(node: Node, name: str, usual: float, most: float = math.inf) -> float:
+    value = node.get(name)
+    return value.number(0.0, most) if value is not None else usual
+
+
+def _steps(node: Node, name: str, usual: int) -> int:
+    value = node.get(name)
+    return value.whole(1, MOST) if value is not None else usual
 
 
 def _check_keys(node: Node, where: str) -> None:
@@ -144,19 +164,10 @@ def _check_keys(node: Node, where: str) -> None:
     for key, value in node.items():
         path = f"{where}.{key}" if where else key
         if key not in allowed:
-            _refuse(path, key, allowed)
+            more = did_you_mean(key, allowed) or f"; keys there are {', '.join(allowed)}"
+            raise FileError(f"{path} is no key that AngelPTM knows{more}")
         if path in KEYS and not value.is_none():
             _check_keys(value, path)
-
-
-def _refuse(path: str, key: str, allowed: tuple[str, ...]) -> NoReturn:
-    more = did_you_mean(key, allowed) or f"; keys there are {', '.join(allowed)}"
-    raise FileError(f"{path} is no key that AngelPTM knows{more}")
-
-
-def _is_on(node: Node | None) -> bool:
-    flag = node.get("enabled") if node is not None else None
-    return flag is not None and flag.flag()
 
 
 def _batch(root: Node, ranks: int) -> dict[str, Any]:
@@ -177,71 +188,35 @@ def _batch(root: Node, ranks: int) -> dict[str, Any]:
 def _adam(node: Node) -> Adam:
     kind = node["type"].one_of("Adam", "AdamW")
     params = node.get("params") or parse("{}")
-    decoupled = kind == "AdamW"
-    if (mode := params.get("adam_w_mode")) is not None:
-        decoupled = mode.flag()
-    elif kind == "Adam":
-        decoupled = True  # as DeepSpeed has it: adam_w_mode is true unless it is said otherwise
-    betas = params.get("betas")
-    pair = [beta.number(0.0, 1.0) for beta in betas.each()] if betas is not None else [0.9, 0.999]
-    if betas is not None and (len(pair) != 2 or 1.0 in pair):
-        betas.fail("two numbers below 1")
-
-    def number(name: str, usual: float) -> float:
-        value = params.get(name)
-        return value.number(0.0) if value is not None else usual
-
-    return Adam(number("lr", 1e-3), (pair[0], pair[1]), number("eps", 1e-8),
-                number("weight_decay", 0.01 if kind == "AdamW" else 0.0), decoupled)
+    mode = params.get("adam_w_mode")
+    decoupled = mode is None or mode.flag()  # as DeepSpeed has it, also where the type is Adam
+    pair, betas = [0.9, 0.999], params.get("betas")
+    if betas is not None:
+        pair = [beta.number(0.0, 1.0) for beta in betas.each()]
+        if len(pair) != 2 or 1.0 in pair:
+            betas.fail("two numbers below 1")
+    return Adam(_number(params, "lr", 1e-3), (pair[0], pair[1]), _number(params, "eps", 1e-8),
+                _number(params, "weight_decay", 0.01 if kind == "AdamW" else 0.0), decoupled)
 
 
 def _scaling(node: Node) -> Scaling:
     usual = Scaling()
-
-    def number(name: str, usual: float, most: float) -> float:
-        value = node.get(name)
-        return value.number(0.0, most) if value is not None else usual
-
-    def steps(name: str, usual: int) -> int:
-        value = node.get(name)
-        return value.whole(1, MOST) if value is not None else usual
-
-    fixed = number("loss_scale", 0.0, MOST_SCALE)
-    return Scaling(fixed or 2.0 ** number("initial_scale_power", 16, math.log2(MOST_SCALE)),
-                   steps("loss_scale_window", usual.window), steps("hysteresis", usual.hysteresis),
-                   number("min_loss_scale", usual.least, MOST_SCALE), bool(fixed))
+    fixed = _number(node, "loss_scale", 0.0, MOST_SCALE)
+    power = _number(node, "initial_scale_power", 16, math.log2(MOST_SCALE))
+    return Scaling(
+        fixed or 2.0 ** power, _steps(node, "loss_scale_window", usual.window),
+        _steps(node, "hysteresis", usual.hysteresis),
+        _number(node, "min_loss_scale", usual.least, MOST_SCALE), bool(fixed))
 
 
 def _memory(root: Node) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    zero = root.get("zero_optimization")
     for name in ("offload_param", "offload_optimizer"):
-        offload = zero.get(name) if zero is not None else None
+        offload = _found(root, "zero_optimization", name)
         if offload is None or offload.is_none():
             continue
         device = offload.get("device")
         if device is not None and device.one_of("none", "cpu", "nvme") == "nvme":
             found["disk_path"] = offload["nvme_path"].text()
     own = root.get("angelptm")
-    return found | (_own_memory(own) if own is not None else {})
-
-
-def _own_memory(own: Node) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        name: node.whole(0, MOST) for name in ("device_bytes", "host_bytes", "disk_bytes")
-        if (node := own.get(name)) is not None}
-    if (node := own.get("disk_path")) is not None:
-        found["disk_path"] = node.text()
-    if (node := own.get("io")) is not None:
-        found["io"] = node.one_of("auto", "io_uring", "threads")
-    if (node := own.get("update")) is not None:
-        found["update"] = node.one_of("sync", "async")
-    if (node := own.get("staleness")) is not None:
-        found["staleness"] = node.whole(1, MOST_STALE)
-    if (node := own.get("device")) is not None:
-        found["device"] = node.one_of("accelerator", "cpu")
-    if (node := own.get("page_bytes")) is not None:
-        found["page_bytes"] = node.whole(8192, 1 << 30)
-        if found["page_bytes"] % 8192:
-            node.fail("a multiple of 8192")
-    return found
+    return found | {name: READERS[name](node) for name, node in (own.items() if own else ())}

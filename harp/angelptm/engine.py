@@ -76,8 +76,7 @@ class Engine(torch.nn.Module):
         self.device = find_device(config.device, many)
         with alike(ranks):
             self._make_cache(model)
-        at_end = bool(config.clipping or config.scaling)
-        self._at_end = at_end
+        self._at_end = at_end = bool(config.clipping or config.scaling)
         self._late = Waiting(self.layout, config.staleness) if config.update == "async" else None
         if ranks:
             self._reduction = Reduction(self.cache, ranks, self.dtype, each=config.stage > 1,
@@ -90,7 +89,7 @@ class Engine(torch.nn.Module):
             late=self._late.most if self._late else 0,
             reduction=self._reduction if ranks else None, agree=ranks.slowest if ranks else list)
         self._states = States(self.layout, self._steps, self.dtype)
-        self._saving = Saving(model, self.parameters_in_pages, self.layout, self._states, ranks)
+        self._saving = Saving(model, self.parameters_in_pages, self._states, ranks)
         self._watch = Watch(self)
         self._pages: list[Numbers] = []
         """Of each parameter."""
@@ -119,8 +118,9 @@ class Engine(torch.nn.Module):
         self._steps.rates = self.cache.measure()
         if ranks:
             self._steps.rates = replace(self._steps.rates, network=self._reduction.measure())
-        for tensor in [*model.buffers(), *_frozen(model, self._number)]:
-            self._put_beside_pages(tensor)
+        for tensor in (*model.buffers(), *model.parameters()):
+            if id(tensor) not in self._number:
+                self._put_beside_pages(tensor)
 
     def _make_cache(self, model: torch.nn.Module) -> None:
         layout, config, many = self.layout, self.config, self.layout.ranks
@@ -132,7 +132,7 @@ class Engine(torch.nn.Module):
         later = stays(layout, config)
         sharing = Sharing(layout.shown, many, config.stage == 3) if many > 1 else None
         given = (layout, capacities(layout, config, later), config.disk_path, config.io, sharing,
-                 later, self._gather)
+                 later)
         self.cache: Cache
         self.window: Window | Wholes
         if self.device.type == "cpu":
@@ -159,7 +159,8 @@ class Engine(torch.nn.Module):
         whole = self.window.make(parameter.shape)
         if self._ranks:
             self._ranks.broadcast(first)
-        self._states.write_own(number, first.cpu().view(-1))
+        masters = first.to("cpu", torch.float32).view(-1)
+        self._states.restore(number, {0: memoryview(masters.view(torch.uint8).numpy())})
         bring(parameter, whole)
         self._pages.append(pages)
         self._keys[self.window.key(parameter.data)] = frozenset((number,))
@@ -374,11 +375,10 @@ class Engine(torch.nn.Module):
         self._take_written_over()
         with self._telling():
             self._end_step()
-        self.optimizer.stepped()
+        # A scheduler warns where its own optimizer, which a script may have passed, did not step.
+        own: Any = getattr(self.lr_scheduler, "optimizer", self.optimizer)
+        self.optimizer._opt_called = own._opt_called = True
         if self.lr_scheduler is not None and self.skipped_steps == skipped:
-            # It warns where its own optimizer, which a script passed, did not step.
-            own: Any = getattr(self.lr_scheduler, "optimizer", self.optimizer)
-            own._opt_called = True
             self.lr_scheduler.step(**(lr_kwargs or {}))
 
     def _end_step(self) -> None:
@@ -508,9 +508,6 @@ class Engine(torch.nn.Module):
         if self._ranks:
             self._ranks.close()
 
-    def _gather(self, page: int, address: int) -> None:
-        self._reduction.gather(page, address)
-
     def _begin_step(self) -> None:
         self._square = 0.0
         self._norms.clear()
@@ -560,7 +557,3 @@ def _trained(groups: Any) -> list[torch.nn.Parameter]:
         raise ConfigError("no parameter is trained: the groups of the optimizer have none that "
                           "requires a gradient and has an element")
     return list(found.values())
-
-
-def _frozen(model: torch.nn.Module, trained: Mapping[int, int]) -> list[torch.nn.Parameter]:
-    return [one for one in model.parameters() if id(one) not in trained]

@@ -27,7 +27,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.autograd.function import once_differentiable
 
-from harp.angelptm.rows import add_rows, add_rows_to, dot_rows, take_rows
+from harp.angelptm.rows import add_rows, dot_rows, take_rows
 from harp.angelptm.tokens import Places, chunk_bounds, within_capacity
 from harp.collectives.alltoallv import WAYS, combine, dispatch
 from harp.collectives.choice import choose
@@ -119,16 +119,18 @@ class MoE(nn.Module):
         bounds = chunk_bounds(len(tokens), self._chunks)
         index, self.rows = self._sort(chosen.numpy(), bounds)
         way_of = cache(self._way_of)
-        trips = [_RoundTrip(self._group, blocks, self.places.hosts, way_of)
-                 for blocks in self._chunk_blocks()]
-        coming = [trip.there(_Take.apply(payload[start:end], tokens_of))
-                  for (start, end), tokens_of, trip in zip(bounds, index, trips, strict=True)]
+        # A block names the ranks that its tokens are for, and those that sums come back from.
+        there, back = ([_AllToAll(self._group, self.places.blocks(rows, FLOAT_BYTES * width),
+                                  self.places.hosts, way_of, sums=sums) for rows in self.rows]
+                       for width, sums in ((payload.shape[1], False), (self.width, True)))
+        coming = [_begin(_Take.apply(payload[start:end], tokens_of), call)
+                  for (start, end), tokens_of, call in zip(bounds, index, there, strict=True)]
         # Experts compute on a chunk while others are sent.
-        returning = [trip.back(self._ask(moving, x.dtype))
-                     for trip, moving in zip(trips, coming, strict=True)]
+        returning = [_begin(self._ask(moving, x.dtype), call)
+                     for moving, call in zip(coming, back, strict=True)]
         return torch.cat([
-            _Add.apply(end - start, index[number], None, _End.apply(*back))
-            for number, ((start, end), back) in enumerate(zip(bounds, returning, strict=True))
+            _Add.apply(end - start, tokens_of, None, _End.apply(*moving))
+            for (start, end), tokens_of, moving in zip(bounds, index, returning, strict=True)
         ]).view(x.shape).to(x.dtype)
 
     def _route(self, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -158,13 +160,6 @@ class MoE(nn.Module):
         table = given.new_empty(self._group.size(), *given.shape)
         dist.all_gather_into_tensor(table, given, group=self._group)
         return index, np.ascontiguousarray(table.numpy().transpose(1, 0, 2))
-
-    def _chunk_blocks(self) -> list[tuple[Blocks, Blocks]]:
-        """Of each chunk the blocks there, which name the ranks that a token is for, and back."""
-        back = FLOAT_BYTES * self.width
-        there = back + 2 * FLOAT_BYTES * self.top_k
-        return [(self.places.blocks(rows, there), self.places.blocks(rows, back))
-                for rows in self.rows]
 
     def _way_of(self, make: Callable[..., Plan]) -> Way:
         """Give the way of all chunks, there (dispatch) or back (combine)."""
@@ -212,7 +207,7 @@ def _light_group(group: dist.ProcessGroup | None) -> LightGroup | None:
     return found
 
 
-# ---- Round trips of a chunk ----
+# ---- All-to-alls of a chunk ----
 
 class _AllToAll:
     """One direction of a round trip: a plan forwards, and the one back for gradients."""
@@ -252,21 +247,9 @@ class _AllToAll:
 _Moving = tuple[torch.Tensor, _AllToAll]
 
 
-class _RoundTrip:
-    """A chunk's round trip to its experts and back."""
-
-    def __init__(self, group: LightGroup | None, blocks: tuple[Blocks, Blocks],
-                 hosts: tuple[int, ...], way_of: Callable[[Callable[..., Plan]], Way]) -> None:
-        self._there = _AllToAll(group, blocks[0], hosts, way_of, sums=False)
-        self._back = _AllToAll(group, blocks[1], hosts, way_of, sums=True)
-
-    def there(self, rows: torch.Tensor) -> _Moving:
-        """Send each row to its ranks."""
-        return _Begin.apply(rows, self._there), self._there
-
-    def back(self, rows: torch.Tensor) -> _Moving:
-        """Send the rows' sums back."""
-        return _Begin.apply(rows, self._back), self._back
+def _begin(rows: torch.Tensor, all_to_all: _AllToAll) -> _Moving:
+    """Send each row to its ranks, or sums back."""
+    return _Begin.apply(rows, all_to_all), all_to_all
 
 
 _Backward = TypeVar("_Backward")
@@ -326,7 +309,8 @@ class _Take(torch.autograd.Function):
     @_first_order
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
         index, = ctx.saved_tensors
-        return add_rows(ctx.rows, gradient.contiguous(), index), None
+        total = gradient.new_zeros(ctx.rows, gradient.shape[1])
+        return add_rows(total, gradient.contiguous(), index), None
 
 
 class _Add(torch.autograd.Function):
@@ -340,7 +324,7 @@ class _Add(torch.autograd.Function):
         ctx.counts = [len(part) for part in parts]
         total = kept[0].new_zeros(rows, kept[0].shape[1])
         for part, at, by in zip(kept, *_cut(ctx.counts, index, weights), strict=True):
-            add_rows_to(total, part, at, by)
+            add_rows(total, part, at, by)
         return total
 
     @staticmethod

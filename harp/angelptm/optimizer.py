@@ -34,10 +34,6 @@ class Optimizer(torch.optim.Optimizer):
         assert closure is None, "AngelPTM's optimizer takes no closure"
         self._engine.step()
 
-    def stepped(self) -> None:
-        """Let schedulers know that there was a step: they warn else."""
-        self._opt_called = True
-
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget gradients as the engine does; those of a step end with it."""
         self._engine.zero_grad(set_to_none)

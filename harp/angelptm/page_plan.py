@@ -185,15 +185,13 @@ class Space(ABC):
         self.capacities, self.sharing = capacities, sharing
         self.where = list(placement)
         self.held: list[set[int]] = [set(), set(), set(), set()]
-        taken: list[set[int]] = [set(), set(), set(), set()]
+        free = [dict.fromkeys(range(capacities[tier])) for tier in range(3)]
         for page, (tier, slot) in enumerate(self.where):
-            assert slot == page if tier == NOWHERE else slot < capacities[tier]
-            assert slot not in taken[tier]
-            taken[tier].add(slot)
             self.held[tier].add(page)
+            if tier < NOWHERE:
+                del free[tier][slot]  # no other page has it
         # The slot that became free first is used first: its last read or write is over soonest.
-        self.free = [deque(sorted(set(range(capacities[tier])) - taken[tier]))
-                     for tier in range(3)]
+        self.free = [deque(slots) for slots in free]
 
     @abstractmethod
     def next_use(self, page: int, tier: int) -> float:
@@ -231,6 +229,10 @@ class Space(ABC):
             if self.where[page][0] < NOWHERE:
                 self.move(page, NOWHERE, [])
 
+    def source(self, page: int) -> int | None:
+        """The page that a gather of this one reads, if it is gathered."""
+        return self.sharing.source(page) if self.sharing else None
+
     def _drops(self, page: int) -> bool:
         return self.sharing is not None and self.sharing.drops and page < self.sharing.shown
 
@@ -259,8 +261,7 @@ class Space(ABC):
 
     def _fetch(self, page: int, lowest: int, keep: Sequence[set[int]]) -> None:
         """Have a page that is nowhere; a gather reads this rank's part of it."""
-        assert self.sharing is not None
-        if (source := self.sharing.source(page)) is not None:
+        if (source := self.source(page)) is not None:
             full = not self.free[DEVICE] and self.held[DEVICE] <= keep[0] | {source}
             keep = [keep[0] | {source}, *keep[1:]]
             self.bring([source], HOST, keep)
@@ -283,7 +284,7 @@ class _Planner(Space):
                 self.uses[HOST][page].append(time)
                 if isinstance(item, Event):
                     self.uses[DEVICE][page].append(time)
-                    if (source := self._source(page)) is not None:
+                    if (source := self.source(page)) is not None:
                         self.uses[HOST][source].append(time)
         self.time = 0
         self.dead = set(trace.scratch).difference(
@@ -310,16 +311,13 @@ class _Planner(Space):
         after = self.last_event.get(page, -1) if source[0] == DEVICE else -1
         empty = page in self.dead or target[0] == NOWHERE
         if source[0] == NOWHERE:
-            own = self._source(page)
+            own = self.source(page)
             empty = own is None
             if own is not None:
                 self.touched[self.where[own]] = len(self.actions) + 1
         self.actions.append(Move(page, source, target, after, empty, start))
         self.ready[page] = len(self.actions)
         self.touched[source] = self.touched[target] = len(self.actions)
-
-    def _source(self, page: int) -> int | None:
-        return self.sharing.source(page) if self.sharing else None
 
     def run(self) -> Plan:
         """Make the plan."""

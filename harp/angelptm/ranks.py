@@ -127,15 +127,6 @@ class Ranks:
                 raise RankError(f"rank {rank} used other parameters than rank 0 in this step, or "
                                 "in another order: the ranks' models must go the same way")
 
-    def end_alike(self, error: Exception | None) -> None:
-        """Raise at all ranks if one has an error: its own at that one, else one that names it."""
-        sentences = self._objects(None if error is None else _sentence(error))
-        if error is not None:
-            raise error
-        for rank, other in enumerate(sentences):
-            if other is not None:
-                raise RankError(f"rank {rank}: {other}")
-
     def _objects(self, own: Any) -> list[Any]:
         objects: list[Any] = [None] * self.ranks
         with self._calls("comparison"):
@@ -171,13 +162,18 @@ class Ranks:
 
     @contextmanager
     def alike(self) -> Iterator[None]:
-        """Raise at all ranks what one raises."""
+        """Raise at all ranks what one raises: at the others an error that names it."""
         error = None
         try:
             yield
         except (OSError, ValueError, CapacityError) as found:
             error = found
-        self.end_alike(error)
+        sentences = self._objects(None if error is None else _sentence(error))
+        if error is not None:
+            raise error
+        for rank, other in enumerate(sentences):
+            if other is not None:
+                raise RankError(f"rank {rank}: {other}")
 
     @contextmanager
     def _calls(self, call: str) -> Iterator[None]:

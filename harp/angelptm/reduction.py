@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from harp._cnet import ffi
 from harp.angelptm.cache import ROUNDS
 from harp.angelptm.pages import WIDE
+from harp.angelptm.window import tensor_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,18 +24,13 @@ if TYPE_CHECKING:
     from harp.angelptm.ranks import Ranks
 
 
-def tensor_at(address: int, elements: int, dtype: torch.dtype) -> torch.Tensor:
-    """Give memory as a flat tensor."""
-    memory = ffi.buffer(ffi.cast("uint8_t *", address), elements * dtype.itemsize)
-    return torch.frombuffer(memory, dtype=dtype)
-
-
 class Reduction:
     """The state of each page of gradients. `reduce` is any thread's, the rest the main thread's."""
 
     def __init__(self, cache: Cache, ranks: Ranks, dtype: torch.dtype, *, each: bool,
                  norms: bool) -> None:
         self._cache, self._ranks, self._dtype = cache, ranks, dtype
+        cache.gather = self.gather
         self.each = each
         """Whether at each micro-batch."""
         self._norms = norms
@@ -79,7 +74,7 @@ class Reduction:
 
         Gradients of the chunks that are ``waiting`` stay, and others are added to them.
         """
-        square = math.fsum(self._squares.values()) if self._is_finite() else math.inf
+        square = math.fsum(self._squares.values())
         self._summed.intersection_update(
             page for chunk in waiting for page in self._cache.layout.shown_of(chunk))
         self._squares.clear()
@@ -94,9 +89,6 @@ class Reduction:
     def updated(self, chunk: int) -> None:
         """Hear that an update took what waited."""
         self._summed.difference_update(self._cache.layout.shown_of(chunk))
-
-    def _is_finite(self) -> bool:
-        return all(math.isfinite(square) for square in self._squares.values())
 
     def measure(self) -> float:
         """Measure gathers, in pages a second; all ranks do."""

@@ -33,19 +33,12 @@ def take_rows(table: torch.Tensor, index: torch.Tensor,
     return found
 
 
-def add_rows(rows: int, given: torch.Tensor, index: torch.Tensor,
+def add_rows(total: torch.Tensor, given: torch.Tensor, index: torch.Tensor,
              weights: torch.Tensor | None = None) -> torch.Tensor:
-    """Return a table of `rows` rows: the sums of the given ones, each times its weight."""
-    total = given.new_zeros(rows, given.shape[1])
-    add_rows_to(total, given, index, weights)
-    return total
-
-
-def add_rows_to(total: torch.Tensor, given: torch.Tensor, index: torch.Tensor,
-                weights: torch.Tensor | None = None) -> None:
-    """Add the given rows, each times its weight, to those of a table."""
+    """Add the given rows, each times its weight, to those of a table, and return it."""
     lib.harp_rows_add(_floats(total), _floats(given), _at(index, "int64_t *"), _floats(weights),
                       len(index), given.shape[1])
+    return total
 
 
 def dot_rows(table: torch.Tensor, other: torch.Tensor, index: torch.Tensor) -> torch.Tensor:

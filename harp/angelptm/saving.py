@@ -13,19 +13,24 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from harp.angelptm import checkpoint
-from harp.angelptm.checkpoint import MODEL, OPTIMIZER, SCHEDULER, STATE, CheckpointError
-from harp.angelptm.pages import WIDE
+from harp.angelptm.checkpoint import MODEL, OPTIMIZER, SCHEDULER, STATE
 from harp.angelptm.ranks import RankError, alike
 from harp.first_line import first_line
+from harp.tensor_files import (
+    CheckpointError,
+    read_tensors,
+    write_bytes,
+    write_header,
+    write_tensors,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from harp.angelptm.checkpoint import Stored
-    from harp.angelptm.pages import Layout
     from harp.angelptm.ranks import Ranks
     from harp.angelptm.states import States
+    from harp.tensor_files import Stored
 
 log = logging.getLogger("harp.angelptm")
 
@@ -34,9 +39,9 @@ class Saving:
     """Saves and loads, between two steps."""
 
     def __init__(self, module: torch.nn.Module, parameters: Sequence[torch.nn.Parameter],
-                 layout: Layout, states: States, ranks: Ranks | None) -> None:
+                 states: States, ranks: Ranks | None) -> None:
         self._module, self._parameters = module, parameters
-        self._layout, self._states, self._ranks = layout, states, ranks
+        self._states, self._ranks = states, ranks
         self._number = {id(one): number for number, one in enumerate(parameters)}
         self._persistent = set(module.state_dict())
 
@@ -63,15 +68,15 @@ class Saving:
             if self._is_first:
                 checkpoint.begin(folder, tag)
                 for name, tensors in files.items():
-                    checkpoint.write_header(fresh / name, tensors)
+                    write_header(fresh / name, tensors)
         with alike(self._ranks), checkpoint.writing(fresh):
             for name, tensors in files.items():
-                checkpoint.write_tensors(fresh / name, tensors)
+                write_tensors(fresh / name, tensors)
         with alike(self._ranks), checkpoint.writing(fresh):
             if self._is_first:
                 if schedule:
-                    checkpoint.write_bytes(fresh / SCHEDULER, schedule)
-                checkpoint.write_bytes(fresh / STATE, text)
+                    write_bytes(fresh / SCHEDULER, schedule)
+                write_bytes(fresh / STATE, text)
                 checkpoint.publish(folder, tag)
 
     def load(self, load_dir: Path, tag: str | None, groups: int | None, scheduler: Any, *,
@@ -108,8 +113,8 @@ class Saving:
     def _read(self, folder: Path, groups: int | None, *, strict: bool, own: bool,
               ) -> tuple[dict[str, Stored], dict[str, Stored], Any]:
         """Give the tensors of a checkpoint, which fit to those of this model by the same names."""
-        model = checkpoint.read_tensors(folder / MODEL)
-        states = {} if groups is None else checkpoint.read_tensors(folder / OPTIMIZER)
+        model = read_tensors(folder / MODEL)
+        states = {} if groups is None else read_tensors(folder / OPTIMIZER)
         names = [name for name in self.names() if strict or name in model]
         kept = checkpoint.read_state(folder / STATE, names, groups)
         shapes = dict(zip(self.names(), (one.shape for one in self._parameters), strict=True))
@@ -149,14 +154,13 @@ class Saving:
                    if id(one) in self._number]
         for name, one in self._unpaged().items():
             own = one.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
-            tensors.append((name, str(one.dtype).removeprefix("torch."), list(one.shape), len(own),
+            tensors.append((name, str(one.dtype).removeprefix("torch."), list(one.shape),
                             lambda own=own: [(0, own)] if self._is_first else []))
         return tensors
 
     def _tensor(self, name: str, number: int, kind: int) -> Any:
         shape = list(self._parameters[number].shape)
-        return (name, "float32", shape, WIDE * self._layout.sizes[number],
-                lambda: self._states.pieces(number, kind))
+        return name, "float32", shape, lambda: self._states.pieces(number, kind)
 
 
 def _check_form(folder: Path, name: str, found: Stored | None, shape: torch.Size,

@@ -49,9 +49,7 @@ def initialize(model: torch.nn.Module, config: Mapping[str, Any] | str | Path | 
         if adam is None:
             raise ConfigError("the configuration has no optimizer, and none was given: "
                               "optimizer.type Adam or AdamW is possible")
-        _refuse_paged(model)
-        _refuse_meta(model)
-        refuse_experts(model, ranks.ranks if ranks else 1)
+        check_model(model, ranks.ranks if ranks else 1)
     if ranks:
         ranks.check_same(_to_agree_on(model, read, adam, groups))
     engine = Engine(model, read, groups, adam, ranks)
@@ -79,26 +77,19 @@ def _to_agree_on(model: torch.nn.Module, config: Config, adam: Adam, groups: Any
                  for name, value in group.items()} for group in groups]}
 
 
-def _refuse_paged(model: torch.nn.Module) -> None:
-    for name, one in model.named_parameters():
+def check_model(model: torch.nn.Module, ranks: int) -> None:
+    """Refuse a model that pages cannot hold. ConfigError."""
+    from harp.angelptm.moe import MoE
+
+    for name, one in (*model.named_parameters(), *model.named_buffers()):
         if type(one) is PagedParameter:
             raise ConfigError(f"the model's parameter {name} is in pages already: destroy() the "
                               "engine that has it and make the model anew, or use that engine")
-
-
-def _refuse_meta(model: torch.nn.Module) -> None:
-    for name, one in [*model.named_parameters(), *model.named_buffers()]:
         if one.is_meta:
             raise ConfigError(f"the model's tensor {name} is on the device meta and has no values: "
                               "make the model on the CPU")
-
-
-def refuse_experts(model: torch.nn.Module, ranks: int) -> None:
-    """Refuse experts that each rank has of its own: pages are shared, and would mix them up."""
-    from harp.angelptm.moe import MoE
-
-    for name, one in model.named_modules() if ranks > 1 else ():
-        if isinstance(one, MoE):
+    for name, module in model.named_modules() if ranks > 1 else ():
+        if isinstance(module, MoE):
             raise ConfigError(f"the layer {name} has experts that are spread over the {ranks} "
                               "ranks: pages of several ranks hold the same model at each")
 

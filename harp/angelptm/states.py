@@ -25,17 +25,6 @@ class States:
     def __init__(self, layout: Layout, steps: Steps, dtype: torch.dtype) -> None:
         self._layout, self._steps, self._dtype = layout, steps, dtype
 
-    def write_own(self, number: int, values: torch.Tensor) -> None:
-        """Write this rank's elements of a parameter, given all."""
-        self._write(number, 0, values.float())
-        if self._layout.element_bytes != WIDE:
-            self._write(number, OWN, values.to(self._dtype))
-
-    def _write(self, number: int, kind: int, values: torch.Tensor) -> None:
-        data = values.view(torch.uint8).numpy()
-        for at, piece in self.pieces(number, kind):
-            ffi.memmove(piece, ffi.from_buffer(data[at:at + len(piece)]), len(piece))
-
     def pieces(self, number: int, kind: int) -> Iterator[tuple[int, memoryview]]:
         """Give the bytes of a parameter's states of a kind, page by page.
 

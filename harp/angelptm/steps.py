@@ -121,17 +121,17 @@ class Steps:
         if self._reduction and self._plan is None:
             self._reduce_now(self._reduction.due(over=True))
 
-    def settle(self) -> None:
-        """Wait until all gradients are reduced."""
-        assert self._reduction is not None
+    def settle(self) -> bool:
+        """Wait until all gradients are there, and reduced; returns whether there is a plan."""
         self._close_event()
         self._now = frozenset()
         if self._plan is not None and not self._follows(len(self._events), frozenset()):
             self.leave_plan()
         if self._plan is not None:
             self._worker.wait(len(self._events))
-        else:
+        elif self._reduction:
             self._reduce_now(self._reduction.due(over=True))
+        return self._plan is not None
 
     def forget(self, pages: Iterable[int]) -> None:
         """Drop what is old."""
@@ -158,17 +158,9 @@ class Steps:
 
     def complete(self) -> bool:
         """Finish the plan, or what else the step has left to do; returns whether it had a plan."""
-        self._close_event()
-        self._now = frozenset()
-        if self._plan is not None and not self._follows(len(self._events), frozenset()):
-            self.leave_plan()
-        planned = self._plan is not None
-        if planned:
-            self._worker.wait(len(self._events))
+        if planned := self.settle():
             self._worker.finish(len(self._events))
             self._plan = None
-        elif self._reduction:
-            self._reduce_now(self._reduction.due(over=True))
         self._owed = ()
         return planned
 
@@ -240,7 +232,7 @@ class Steps:
         self._close_event()
         self._now = frozenset()
         if planned := self._plan is not None:
-            self._worker.stop(len(self._events) - 1)
+            self._worker.finish(len(self._events) - 1, stops=True)
             self._plan = None
             self.diverged += 1
         owed, self._owed = self._owed, ()

@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from harp.angelptm.adam import Adam, update_part
+from harp.angelptm.adam import Adam, update
 from harp.angelptm.pages import WIDE
 
 if TYPE_CHECKING:
@@ -89,16 +89,14 @@ class Updates:
         layout, first = self._layout, chunk * self._layout.chunk
         pages = layout.pages_to_update(chunk)
         in_page = (first * layout.element_bytes) % layout.page_bytes
-        narrow, width = layout.element_bytes != WIDE, layout.element_bytes
+        width = layout.element_bytes
         with self._cache.opened(pages, (pages[0], *pages[2:]), anywhere=True) as memory:
-            shown, gradients, *states = memory
-            ordered = [*states, gradients, shown] if narrow else [shown, *states, gradients]
             for begin, end, how in runs:
-                own = in_page + width * (begin - first)
-                begins = [WIDE * (begin - first)] * len(states) + [own] * 2
-                if not narrow:
-                    begins = [own, *begins[:-1]]
-                update_part(ordered, begins, end - begin, self._precision, how)
+                shown, gradients = (_from_byte(page, in_page + width * (begin - first))
+                                    for page in memory[:2])
+                states = [_from_byte(page, WIDE * (begin - first)) for page in memory[2:]]
+                update([shown, *states, gradients] if width == WIDE else
+                       [*states, gradients, shown], end - begin, self._precision, how)
 
     def _runs(self, chunk: int) -> Iterator[tuple[int, int, Any]]:
         """Give the ranges of a chunk that have gradients, with Adam's constants of each."""
@@ -126,3 +124,8 @@ class Updates:
         for begin, end, where, _ in self._layout.ranges(number):
             if where == chunk:
                 yield begin, end, how
+
+
+def _from_byte(page: Any, at: int) -> Any:
+    """Give what begins at a byte of a page, which is an address or a tensor of bytes."""
+    return page + at if isinstance(page, int) else page[at:]

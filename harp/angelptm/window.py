@@ -63,7 +63,11 @@ class Window:
 
     def _view(self, number: int, shape: torch.Size, *, gradient: bool) -> torch.Tensor:
         address = self._cache.window + self._cache.layout.offset(number, gradient=gradient)
-        elements = max(shape.numel(), 1)
-        memory = ffi.buffer(ffi.cast("uint8_t *", address), elements * self._dtype.itemsize)
-        return torch.frombuffer(memory, dtype=self._dtype, count=elements)[
-            :shape.numel()].view(shape)
+        elements = shape.numel()
+        return tensor_at(address, max(elements, 1), self._dtype)[:elements].view(shape)
+
+
+def tensor_at(address: int, elements: int, dtype: torch.dtype) -> torch.Tensor:
+    """Give memory as a flat tensor."""
+    memory = ffi.buffer(ffi.cast("uint8_t *", address), elements * dtype.itemsize)
+    return torch.frombuffer(memory, dtype=dtype)

@@ -22,9 +22,9 @@ DEPTH = 32
 
 
 class Worker:
-    """Runs one plan at a time. `run`, `wait`, `passed`, `stop` and `finish` are the main thread's.
+    """Runs one plan at a time. `run`, `wait`, `finish` and `close` are the main thread's.
 
-    Between `finish` or `stop` and `run` the thread touches nothing.
+    Between `finish` and `run` the thread touches nothing.
     """
 
     def __init__(self, cache: Cache, update: Callable[[Job], None]) -> None:
@@ -58,21 +58,17 @@ class Worker:
             self._turn.wait_for(lambda: self._done >= need or self._error)
             self._raise_error()
 
-    def finish(self, events: int) -> None:
-        """Wait for the end, when all events are over."""
-        self._cache.mark()
-        with self._turn:
-            self._passed = events
-            self._turn.notify_all()
-        self._join()
+    def finish(self, passed: int, *, stops: bool = False) -> None:
+        """Wait for the end, when this many events are over.
 
-    def stop(self, passed: int) -> None:
-        """Begin no action beyond ``passed`` events, so that all ranks stop at the same one."""
+        If it ``stops``, no action begins that comes after more: all ranks stop at the same one.
+        """
         self._cache.mark()
         with self._turn:
-            self._passed, self._stopped = passed, True
+            self._passed, self._stopped = passed, stops
             self._turn.notify_all()
-        self._join()
+            self._turn.wait_for(lambda: self._plan is None)
+            self._raise_error()
 
     def close(self) -> None:
         """End the thread."""
@@ -80,11 +76,6 @@ class Worker:
             self._ended = self._stopped = True
             self._turn.notify_all()
         self._thread.join()
-
-    def _join(self) -> None:
-        with self._turn:
-            self._turn.wait_for(lambda: self._plan is None)
-            self._raise_error()
 
     def _raise_error(self) -> None:
         if self._error:

@@ -45,8 +45,10 @@ class _Measure:
     def __init__(self, program: Program, runs: int) -> None:
         self.program, self.runs = program, runs
         self.number = {node: place for place, node in enumerate(program.order)}
-        self.values: dict[fx.Node, Any] = {
-            node: _copied(value) for node, (_, value) in program.attributes.items()}
+        self.values: dict[fx.Node, Any] = {  # operators may write buffers
+            node: value.clone() if isinstance(value, torch.Tensor)
+            and not isinstance(value, nn.Parameter) else value
+            for node, (_, value) in program.attributes.items()}
         self.parameters: dict[int, int] = {}
         self.parameter_bytes: list[int] = []
         self.saved: dict[int, int] = {}
@@ -142,6 +144,7 @@ class _Call:
         self.function, self.copies = function, copies
         self.given = (args, kwargs or {})
         self.results: list[torch.Tensor] = []
+        self.leaves: dict[int, torch.Tensor] = {}
 
     def forward(self) -> Any:
         """Run it."""
@@ -158,17 +161,13 @@ class _Call:
 
     def leaf(self, tensor: torch.Tensor) -> torch.Tensor:
         """Detach a tensor from its graph. Parameters keep a leaf, where the gradient adds up."""
-        if isinstance(tensor, nn.Parameter):
-            return self.parameter(tensor)
+        if id(tensor) in self.leaves:
+            return self.leaves[id(tensor)]
         cut = tensor.detach().requires_grad_(tensor.requires_grad)
+        if isinstance(tensor, nn.Parameter):
+            self.leaves[id(tensor)] = cut
+            return cut
         return cut.clone() if self.copies else cut
-
-    def parameter(self, tensor: nn.Parameter) -> torch.Tensor:
-        """Give a parameter's leaf."""
-        leaves: dict[int, torch.Tensor] = self.__dict__.setdefault("leaves", {})
-        if id(tensor) not in leaves:
-            leaves[id(tensor)] = tensor.detach().requires_grad_(tensor.requires_grad)
-        return leaves[id(tensor)]
 
 
 class _Run(_Call):
@@ -188,28 +187,17 @@ class _Run(_Call):
         return list(self.function.parameters()) if isinstance(self.function, nn.Module) else []
 
 
-def _function(program: Program, node: fx.Node) -> Callable[..., Any]:
-    found: Callable[..., Any]
+def _function(program: Program, node: fx.Node) -> Any:
     if node.op == "call_module":
-        found = copy.deepcopy(program.modules[str(node.target)])
-    elif node.op == "call_method":
-        found = getattr(torch.Tensor, str(node.target))
-    else:
-        found = node.target
-    return found
+        return copy.deepcopy(program.modules[str(node.target)])
+    found: Any = node.target
+    return getattr(torch.Tensor, found) if node.op == "call_method" else found
 
 
 def _form(value: Any) -> Value | None:
     if not isinstance(value, torch.Tensor):
         return None
     return Value(value.shape, value.dtype, value.requires_grad)
-
-
-def _copied(value: Any) -> Any:
-    """Copy a buffer, which operators may write. Parameters stay themselves."""
-    if isinstance(value, torch.Tensor) and not isinstance(value, nn.Parameter):
-        return value.clone()
-    return value
 
 
 def _times(run: _Call, runs: int) -> tuple[float, float]:

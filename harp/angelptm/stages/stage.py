@@ -36,9 +36,7 @@ class Value:
 
     def gradient(self, device: torch.device) -> torch.Tensor | None:
         """Make a tensor like its gradient."""
-        if not self.differentiable:
-            return None
-        return torch.empty(self.shape, dtype=self.dtype, device=device)
+        return self.empty(device).detach() if self.differentiable else None
 
 
 def crossing(graph: Graph, forms: Sequence[Value | None], gap: int) -> list[Value]:

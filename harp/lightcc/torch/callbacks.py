@@ -157,23 +157,20 @@ def as_in(origin: str, call: Callable[..., Any], *args: Any) -> Any:
         _HERE.origin = before
 
 
-class FailedValue:
-    """The value of a failed future; every use of it raises the error.
+def failed_value(error: Exception) -> torch.Tensor:
+    """Make the value of a failed future: a tensor, every use of which raises the error.
 
     `torch.futures.Future.set_exception` makes C++ see a *successful* future with the exception as
-    its value, and only Python's ``wait`` raises that. C++ then looks for tensors in it: DDP's
-    reducer without a hook pickles it to find them and takes the first, though there is none; with a
-    Python hook it formats the value into an error message. `torch.futures.collect_all` hands it to
-    the program. Here each of these raises what the call failed by.
+    its value, and only Python's ``wait`` raises that. C++ then looks for tensors in it, as DDP's
+    reducer does, and `torch.futures.collect_all` hands it to the program. Where C++ finds a tensor,
+    it says nothing of its own, and the first operation raises.
     """
-
-    def __init__(self, error: Exception) -> None:
-        self._error = error
-
-    def _raise(self, *_: Any) -> Any:
-        raise self._error
-
-    __reduce_ex__ = __str__ = __repr__ = __len__ = __iter__ = __getitem__ = __getattr__ = _raise
+    def raise_error(*_: Any, **__: Any) -> Any:
+        raise error
+    kind = type("FailedValue", (torch.Tensor,), dict.fromkeys(
+        ("__torch_function__", "__torch_dispatch__"), classmethod(raise_error)))
+    value: torch.Tensor = torch.Tensor._make_wrapper_subclass(kind, (0,))
+    return value
 
 
 @eager
@@ -199,7 +196,7 @@ class LightFuture(torch.futures.Future):
         def raise_error(_: object) -> None:
             raise result
         self._set_unwrap_func(raise_error)
-        self.set_result(FailedValue(result))
+        self.set_result(failed_value(result))
 
     def _run_callback(self, callback: Callable[[Any], Any], chained: LightFuture) -> None:
         with contextlib.suppress(Exception):  # the callback sees it

@@ -15,33 +15,3 @@ matrices took 1.0 to 1.7 s for one and 0.1 to 0.45 s for each. Modules of 2 to 4
 layers, convolutions, encoders) took 1.3 to 12 s for a forward pass, at least 1 s and 0.03 s a
 parameter, and 1.5 to 4 times as long with the backward pass. That takes two thirds of a training's
 eager time, too, so forward passes alone are counted, and held against their own compilation."""
-
-
-class EagerTime:
-    """Seconds of eager calls, which are rent.
-
-    Args:
-        least_s: seconds that a compilation takes at least.
-        after_s: seconds after which it begins instead, where a user has given them.
-
-    """
-
-    def __init__(self, least_s: float, after_s: float | None) -> None:
-        self._seconds = 0.0
-        self._after_s = least_s if after_s is None else after_s
-
-    def add(self, seconds: float) -> None:
-        """Count an eager call."""
-        self._seconds += seconds
-
-    @property
-    def is_enough(self) -> bool:
-        """Whether a compilation may begin."""
-        return self._seconds >= self._after_s
-
-
-def check_after_s(after_s: float | None) -> None:
-    """Raise ValueError for seconds below zero."""
-    if after_s is not None and not after_s >= 0:
-        raise ValueError(f"harp.ttf.compile: after_s is {after_s}; it must be at least 0, or None "
-                         "for what a compilation takes at least")

@@ -22,12 +22,13 @@ from torch.utils import _pytree as pytree
 
 from harp.first_line import first_line
 from harp.ttf.compiler import buckets
-from harp.ttf.compiler.break_even import LEAST_S, OF_A_MODULES_PARAMETER_S, EagerTime
+from harp.ttf.compiler.break_even import LEAST_S, OF_A_MODULES_PARAMETER_S
 from harp.ttf.compiler.calls import Call, grown, linked, sliced
 from harp.ttf.compiler.decisions import Decision, fingerprint
 from harp.ttf.compiler.variants import (
     Counters,
     Variant,
+    called,
     compiling,
     gradients_too,
     in_tensors,
@@ -52,10 +53,6 @@ BUCKET_SHARE = 0.25
 """Least time to compile a static graph, of that for any size: a quarter and more, as measured."""
 
 
-def _plain(module: Any, args: Any, kwargs: Any) -> Any:
-    return module(*args, **kwargs)
-
-
 class Plan:
     """Knowledge of calls of one key, and how they run."""
 
@@ -70,9 +67,9 @@ class Plan:
         self._counters = Counters(module)
         self._first_floats = call.floats
         self._changing_floats: set[int] = set()
-        self._eager = EagerTime(
-            LEAST_S + OF_A_MODULES_PARAMETER_S * sum(1 for _ in module.parameters()),
-            settings.after_s)
+        least_s = LEAST_S + OF_A_MODULES_PARAMETER_S * len(list(module.parameters()))
+        self._eager_s = 0.0
+        self._enough_s = least_s if settings.after_s is None else settings.after_s
         self._variants: dict[int, Variant] = {}
         self._any: Variant | None = None
         self._thread: threading.Thread | None = None
@@ -103,7 +100,7 @@ class Plan:
         self._learn(call)
         begin = time.perf_counter()
         result = self._module(*args, **kwargs)
-        self._eager.add(time.perf_counter() - begin)
+        self._eager_s += time.perf_counter() - begin
         self._counters.look()
         if self._is_time():
             self._begin()
@@ -154,7 +151,7 @@ class Plan:
     def _is_time(self) -> bool:
         if self._settings.kept.get(self._name) is not None:
             return True
-        return self._has_learned() and (self._eager.is_enough or not self._settings.aside)
+        return self._has_learned() and (self._eager_s >= self._enough_s or not self._settings.aside)
 
     def _has_learned(self) -> bool:
         return self._shapes.total() >= self._settings.learn
@@ -226,7 +223,7 @@ class Plan:
             self.decision = varies  # used at once; buckets may replace it
         else:
             varies = replace(varies, eager=True)
-            times = [self._warm(_plain, module, call, 0, varies) for call in samples]
+            times = [self._warm(called, module, call, 0, varies) for call in samples]
         order = sorted(range(len(samples)), key=lambda at: tuple(samples[at].sizes.values()))
         samples, times = [samples[at] for at in order], [times[at] for at in order]
         other = EAGER if varies.eager else DYNAMIC
@@ -305,7 +302,7 @@ class Plan:
 
         def run(size: int, cut: Decision) -> tuple[Any, list[Any]]:
             fresh = copy.deepcopy(module)  # its counters and statistics have not moved on
-            result = self._run_in(_plain, fresh, call, size, cut)
+            result = self._run_in(called, fresh, call, size, cut)
             return result, gradients_too(result, self._parameters(fresh))
 
         whole, right = run(0, decision)

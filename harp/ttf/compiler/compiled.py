@@ -30,7 +30,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from harp.ttf.compiler.break_even import check_after_s
 from harp.ttf.compiler.buckets import MOST
 from harp.ttf.compiler.calls import Call
 from harp.ttf.compiler.compile_plan import Plan
@@ -64,13 +63,6 @@ class Settings:
     takes at least."""
     backend: str | Callable[..., Any] = "inductor"
     kept: Kept = field(default_factory=lambda: Kept(None))
-
-    def __post_init__(self) -> None:
-        for name in ("learn", "horizon", "most_buckets"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"harp.ttf.compile: {name} is {getattr(self, name)}; it must be "
-                                 "at least 1")
-        check_after_s(self.after_s)
 
 
 class Compiled(nn.Module):
@@ -110,6 +102,10 @@ def compiled(module: Any, *, cache: str | os.PathLike[str] | None = None, **sett
             and backend.
 
     """
+    for name, least in (("learn", 1), ("horizon", 1), ("most_buckets", 1), ("after_s", 0)):
+        if (given := settings.get(name)) is not None and not given >= least:
+            raise ValueError(f"harp.ttf.compile: {name} is {given}; it must be at least {least}"
+                             + ", or None for what a compilation takes" * (name == "after_s"))
     if isinstance(module, torch.optim.Optimizer):
         return Step(module, Kept(cache), **settings)
     if not isinstance(module, nn.Module):

@@ -100,7 +100,7 @@ class Kept:
     @property
     def first(self) -> bool:
         """Whether this rank compiles for others."""
-        return self._rank() == 0
+        return self._ranks() == 1 or dist.get_rank() == 0
 
     def get(self, name: str) -> Decision | None:
         """Give what was decided before, if it was."""
@@ -111,14 +111,14 @@ class Kept:
         self._known[name] = decision
         artifacts = torch.compiler.save_cache_artifacts()
         data = artifacts[0] if artifacts else b""
-        if self._folder is not None and self._rank() == 0:
+        if self._folder is not None and self.first:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._write(self._file, data)
             with suppress(ValueError, KeyError, TypeError, OSError):
                 self._known = {**self._read(self._folder), **self._known}  # another process's
             records = {known: asdict(value) for known, value in self._known.items()}
             self._write("decisions.json", json.dumps(records, indent=1).encode())
-        if self._ranks() > 1 and self._rank() == 0:
+        if self._ranks() > 1 and self.first:
             self._store().set(f"harp.ttf.compile/{name}", pickle.dumps((asdict(decision), data)))
 
     def _write(self, file: str, data: bytes) -> None:
@@ -129,7 +129,7 @@ class Kept:
 
     def from_first_rank(self, name: str) -> Decision | None:
         """Wait for rank 0's decision and artifacts, in a thread; nothing on rank 0 itself."""
-        if self._ranks() == 1 or self._rank() == 0:
+        if self.first:
             return None
         store, until = self._store(), time.monotonic() + PATIENCE_S
         while not store.check([f"harp.ttf.compile/{name}"]):
@@ -149,11 +149,7 @@ class Kept:
 
     @staticmethod
     def _ranks() -> int:
-        return (dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1)
-
-    @staticmethod
-    def _rank() -> int:
-        return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+        return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
     @staticmethod
     def _store() -> Any:

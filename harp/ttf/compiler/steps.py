@@ -28,12 +28,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from harp.first_line import first_line
-from harp.ttf.compiler.break_even import (
-    LEAST_S,
-    OF_A_STEPS_PARAMETER_S,
-    EagerTime,
-    check_after_s,
-)
+from harp.ttf.compiler.break_even import LEAST_S, OF_A_STEPS_PARAMETER_S
 from harp.ttf.compiler.decisions import Decision, fingerprint
 from harp.ttf.compiler.variants import Variant, compiling, seconds_of
 
@@ -70,9 +65,6 @@ class Step:
             backend: of torch.compile.
 
         """
-        if horizon < 1:
-            raise ValueError(f"harp.ttf.compile: horizon is {horizon}; it must be at least 1")
-        check_after_s(after_s)
         self._optimizer, self._kept, self._backend = optimizer, kept, backend
         self._horizon, self._aside = horizon, aside
         self._variant = _variant(backend)
@@ -82,7 +74,9 @@ class Step:
                          if place[1] == "lr"}
         self._calls = 0
         parameters_n = sum(len(group["params"]) for group in optimizer.param_groups)
-        self._eager = EagerTime(LEAST_S + OF_A_STEPS_PARAMETER_S * parameters_n, after_s)
+        self._eager_s = 0.0
+        self._enough_s = (LEAST_S + OF_A_STEPS_PARAMETER_S * parameters_n if after_s is None
+                          else after_s)
         self._thread: threading.Thread | None = None
         self.decision: Decision | None = None
 
@@ -101,7 +95,7 @@ class Step:
         else:
             begin = time.perf_counter()
             result = self._optimizer.step()
-            self._eager.add(time.perf_counter() - begin)
+            self._eager_s += time.perf_counter() - begin
         if self._variant.unsaved:
             self._variant.unsaved = False
             self._keep()
@@ -133,7 +127,7 @@ class Step:
             return False
         if self._kept.first and not self._aside:
             return True
-        if self._thread is None and self._eager.is_enough:
+        if self._thread is None and self._eager_s >= self._enough_s:
             trial = (_Trial(self._optimizer, self._tensors, self._last) if self._kept.first
                      else None)
             # The process ends when it is through: a compiler that is cut off midway may crash.

@@ -31,7 +31,8 @@ compiling = threading.Lock()
 """One compilation at a time: they share torch's caches, and this machine."""
 
 
-def _body(module: Any, args: Any, kwargs: Any) -> Any:
+def called(module: Any, args: Any, kwargs: Any) -> Any:
+    """Call a module."""
     return module(*args, **kwargs)
 
 
@@ -48,7 +49,7 @@ class Variant:
         self._known = 0
         self._limit = torch._dynamo.config.recompile_limit
         self._recompiles = 0
-        code = _body.__code__.replace(co_name=f"harp_{name}")
+        code = called.__code__.replace(co_name=f"harp_{name}")
         self._call = torch.compile(types.FunctionType(code, globals()), dynamic=dynamic,
                                    backend=self._counted(backend))
 

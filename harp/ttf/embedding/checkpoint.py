@@ -35,7 +35,7 @@ import json
 import re
 import threading
 import uuid
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,15 +43,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from harp.angelptm.cache import StoreError
-from harp.angelptm.checkpoint import (
+from harp.reading import FileError, check_format, parse, read_bytes
+from harp.tensor_files import (
     CheckpointError,
     read_tensors,
     sync_folder,
+    write_bytes,
     write_header,
     write_tensors,
-    write_text,
 )
-from harp.reading import FileError, check_format, parse, read_bytes
 from harp.ttf.embedding.modules import DynamicEmbedding
 from harp.ttf.embedding.table import DIRTY, HEAD, PART, owners
 
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from harp.angelptm.checkpoint import Stored, Tensors
+    from harp.tensor_files import Stored, Tensors
     from harp.ttf.embedding.table import Table
 
 FORMAT = "harp.ttf.embedding/1"
@@ -117,11 +117,11 @@ def _pieces(name: str, table: Table, *, delta: bool) -> Tensors:
         return lambda: _placed(values[:, begin:end].tobytes() for _, values in
                                _selected(table, delta=delta, values=True))
 
-    return [(f"{name}.keys", "int64", [n], 8 * n, column("key")),
-            (f"{name}.rows", "float32", [n, dim], 4 * n * dim, floats(0, dim)),
-            (f"{name}.state", "float32", [n, state], 4 * n * state, floats(dim, dim + state)),
-            *((f"{name}.{field}", "uint32", [n], 4 * n, column(field)) for field in TIMES),
-            (f"{name}.gone", "int64", [len(gone)], 8 * len(gone), lambda: [(0, gone.tobytes())])]
+    return [(f"{name}.keys", "int64", [n], column("key")),
+            (f"{name}.rows", "float32", [n, dim], floats(0, dim)),
+            (f"{name}.state", "float32", [n, state], floats(dim, dim + state)),
+            *((f"{name}.{field}", "uint32", [n], column(field)) for field in TIMES),
+            (f"{name}.gone", "int64", [len(gone)], lambda: [(0, gone.tobytes())])]
 
 
 def _ranks(model: nn.Module) -> Any:
@@ -202,7 +202,8 @@ def save(model: nn.Module, folder: str | Path, *, delta: bool = False) -> str:
 
     def write_latest() -> None:
         if rank == 0:
-            _replace(folder / "latest.json", lambda path: write_text(path, json.dumps(manifest)))
+            text = json.dumps(manifest).encode()
+            _replace(folder / "latest.json", lambda path: write_bytes(path, text))
 
     for write in (write_rank, write_latest):
         _together(write, f"{folder} cannot be saved to", exchange)
@@ -220,7 +221,7 @@ def _tensors(tables: dict[str, DynamicEmbedding], *, delta: bool) -> Tensors:
         for name, module in tables.items()}}
     text = json.dumps(about).encode()
     text += b" " * (-len(text) % 4)
-    tensors: Tensors = [("about", "uint8", [len(text)], len(text), lambda: [(0, text)])]
+    tensors: Tensors = [("about", "uint8", [len(text)], lambda: [(0, text)])]
     for name, module in tables.items():
         tensors += _pieces(name, module.table, delta=delta)
     return sorted(tensors, key=lambda tensor: tensor[1] != "int64")  # so all of them are aligned
@@ -330,11 +331,9 @@ class Follower:
         self.at: list[str] = []
         """Ids of the checkpoints that the tables have."""
 
-    @contextmanager
-    def reading(self) -> Iterator[None]:
+    def reading(self) -> AbstractContextManager[bool]:
         """Keep changes away for the time of a look-up, which waits for one part at most."""
-        with self._lock:
-            yield
+        return self._lock
 
     def poll(self) -> int:
         """Apply what is new, and count the checkpoints. CheckpointError, StoreError, MemoryError.

@@ -91,14 +91,9 @@ class Exchange:
 
     def first_failure(self, why: str | None) -> tuple[int, str] | None:
         """Give the first rank that something failed on, and its reason, given this rank's."""
-        found = torch.tensor([self.ranks if why is None else self.rank])
-        dist.all_reduce(found, op=dist.ReduceOp.MIN, group=self.group)
-        first = int(found.item())
-        if first == self.ranks:
-            return None
-        reason = [why]
-        dist.broadcast_object_list(reason, group=self.group, group_src=first)
-        return first, str(reason[0])
+        reasons: list[str | None] = [None] * self.ranks
+        dist.all_gather_object(reasons, why, group=self.group)
+        return next(((rank, one) for rank, one in enumerate(reasons) if one is not None), None)
 
     def prefetch(self, known: FeatureSet, keys: Sequence[torch.Tensor]) -> None:
         """Send the ids of the look-up that comes next, and do not wait for them.

@@ -32,39 +32,50 @@ if TYPE_CHECKING:
     from harp.ttf.embedding.table import Table
 
 
-def _check_least(settings: Any, **bounds: float) -> None:
-    """Refuse numbers below their bounds, and what is no number. ValueError."""
-    for name, least in bounds.items():
-        value: Any = getattr(settings, name)
-        is_number = isinstance(value, Real | torch.Tensor)
-        if not is_number or not value >= least:
-            raise ValueError(f"{type(settings).__name__}: {name}={value!r}: a number of at least "
-                             f"{least:g}")
-
-
 @dataclass(frozen=True)
-class SGD:
-    """Plain descent: no state."""
+class Settings:
+    """What `SGD`, `Adagrad`, `Adam` and `FTRL` share."""
 
-    lr: float = 1e-2
-    optimizer: ClassVar[int] = lib.HARP_EMBEDDING_SGD
-    first_state: ClassVar[float] = 0.0
+    states: ClassVar[int] = 0
+    """Floats of a row's state for each float of the row."""
+    least: ClassVar[dict[str, float]] = {"lr": 0}
 
     def __post_init__(self) -> None:
-        """Refuse what is out of bounds."""
-        _check_least(self, lr=0)
+        """Refuse numbers below their bounds, and what is no number. ValueError."""
+        for name, least in self.least.items():
+            value: Any = getattr(self, name)
+            is_number = isinstance(value, Real | torch.Tensor)
+            if not is_number or not value >= least:
+                raise ValueError(f"{type(self).__name__}: {name}={value!r}: a number of at least "
+                                 f"{least:g}")
+
+    @property
+    def first_state(self) -> float:
+        """Give the value that states begin with."""
+        return 0.0
 
     def floats(self, dim: int) -> int:
         """Give the size of a row's state."""
-        return 0 * dim
+        return self.states * dim
 
-    def step(self, _: int) -> dict[str, float]:
-        """Give the C settings of step number ``_``, from 1 on."""
-        return {"rate": self.lr}
+    def step(self, number: int) -> dict[str, float]:
+        """Give the fields of the C struct of a step, counted from 1."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class Adagrad:
+class SGD(Settings):
+    """Plain descent: no state."""
+
+    lr: float = 1e-2
+
+    def step(self, _: int) -> dict[str, float]:
+        """Give a rate alone."""
+        return {"optimizer": lib.HARP_EMBEDDING_SGD, "rate": self.lr}
+
+
+@dataclass(frozen=True)
+class Adagrad(Settings):
     """Duchi, Hazan, Singer, JMLR 2011; row-wise as in arXiv 2104.05158, section 4.1.4.
 
     Row-wise, one float of a row holds the sum of its gradients' mean squares.
@@ -74,16 +85,7 @@ class Adagrad:
     eps: float = 1e-10
     initial: float = 0.0
     rowwise: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse what is out of bounds."""
-        _check_least(self, lr=0, eps=0, initial=0)
-
-    @property
-    def optimizer(self) -> int:
-        """Name it in C."""
-        return int(lib.HARP_EMBEDDING_ROWWISE_ADAGRAD if self.rowwise
-                   else lib.HARP_EMBEDDING_ADAGRAD)
+    least: ClassVar[dict[str, float]] = {"lr": 0, "eps": 0, "initial": 0}
 
     @property
     def first_state(self) -> float:
@@ -91,72 +93,59 @@ class Adagrad:
         return self.initial
 
     def floats(self, dim: int) -> int:
-        """Give the size of a row's state."""
+        """Give the number of sums."""
         return 1 if self.rowwise else dim
 
     def step(self, _: int) -> dict[str, float]:
-        """Give the C settings of a step."""
-        return {"rate": self.lr, "epsilon": self.eps}
+        """Give all settings but the first sum."""
+        kind = lib.HARP_EMBEDDING_ROWWISE_ADAGRAD if self.rowwise else lib.HARP_EMBEDDING_ADAGRAD
+        return {"optimizer": kind, "rate": self.lr, "epsilon": self.eps}
 
 
 @dataclass(frozen=True)
-class Adam:
+class Adam(Settings):
     """Kingma, Ba, arXiv 1412.6980, lazily as torch.optim.SparseAdam: absent rows rest."""
 
     lr: float = 1e-3
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
-    optimizer: ClassVar[int] = lib.HARP_EMBEDDING_ADAM
-    first_state: ClassVar[float] = 0.0
+    states = 2
+    least: ClassVar[dict[str, float]] = {"lr": 0, "eps": 0}
 
     def __post_init__(self) -> None:
-        """Refuse what is out of bounds."""
-        _check_least(self, lr=0, eps=0)
+        super().__post_init__()
         if not (isinstance(self.betas, tuple | list) and len(self.betas) == 2
                 and all(isinstance(beta, Real | torch.Tensor) and 0 <= beta < 1
                         for beta in self.betas)):
             raise ValueError(f"Adam: betas={self.betas!r}: two numbers from 0 to below 1")
 
-    def floats(self, dim: int) -> int:
-        """Give the size of a row's state."""
-        return 2 * dim
-
     def step(self, number: int) -> dict[str, float]:
-        """Give the C settings of a step; corrections are worked out in float64, as torch does."""
+        """Corrections are worked out in float64, as torch does."""
         beta1, beta2 = self.betas
         rate = self.lr * math.sqrt(1 - beta2 ** number) / (1 - beta1 ** number)
-        return {"rate": rate, "epsilon": self.eps, "beta1_rest": 1 - beta1,
-                "beta2_rest": 1 - beta2}
+        return {"optimizer": lib.HARP_EMBEDDING_ADAM, "rate": rate, "epsilon": self.eps,
+                "beta1_rest": 1 - beta1, "beta2_rest": 1 - beta2}
 
 
 @dataclass(frozen=True)
-class FTRL:
+class FTRL(Settings):
     """FTRL-Proximal: McMahan and others, "Ad click prediction", KDD 2013, algorithm 1.
 
-    ``lr``, ``beta``, ``l1`` and ``l2`` are its alpha, beta and lambdas.
+    ``lr``, ``beta``, ``l1`` and ``l2`` are its alpha, beta and lambdas; a rate of 0 would be
+    divided by.
     """
 
     lr: float = 0.1
     beta: float = 1.0
     l1: float = 0.0
     l2: float = 0.0
-    optimizer: ClassVar[int] = lib.HARP_EMBEDDING_FTRL
-    first_state: ClassVar[float] = 0.0
-
-    def __post_init__(self) -> None:
-        """Refuse what is out of bounds; a rate of 0 would be divided by."""
-        _check_least(self, lr=sys.float_info.min, beta=0, l1=0, l2=0)
-
-    def floats(self, dim: int) -> int:
-        """Give the size of a row's state."""
-        return 2 * dim
+    states = 2
+    least: ClassVar[dict[str, float]] = {"lr": sys.float_info.min, "beta": 0, "l1": 0, "l2": 0}
 
     def step(self, _: int) -> dict[str, float]:
-        """Give the C settings of a step."""
-        return {"rate": self.lr, "beta": self.beta, "l1": self.l1, "l2": self.l2}
-
-
-Settings = SGD | Adagrad | Adam | FTRL
+        """Give all settings."""
+        return {"optimizer": lib.HARP_EMBEDDING_FTRL, "rate": self.lr, "beta": self.beta,
+                "l1": self.l1, "l2": self.l2}
 
 
 class TableOptimizer(torch.optim.Optimizer):

@@ -242,8 +242,7 @@ def apply(tables: Sequence[tuple[Table, Settings]], scale: float) -> None:
     """Make a step of each table. FloatingPointError, with nothing changed."""
     tables = sorted(tables, key=lambda pair: pair[0].address)
     steps = ffi.new("struct harp_embedding_step[]", [
-        {"optimizer": how.optimizer, "scale": scale, **how.step(table.steps + 1)}
-        for table, how in tables])
+        {"scale": scale, **how.step(table.steps + 1)} for table, how in tables])
     failed = lib.harp_embedding_apply([table.at for table, _ in tables], steps, len(tables), cpus())
     if failed:
         for table, _ in tables:
@@ -286,5 +285,3 @@ def features_of(tables: Sequence[Table], means: Sequence[bool],
     made["padding"] = [padding or 0 for padding in paddings]
     made["padded"] = [padding is not None for padding in paddings]
     return made
-
-

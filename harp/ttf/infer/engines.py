@@ -1,7 +1,7 @@
 """Engines that run a model: how each is built, kept in a folder, and loaded from there.
 
 An engine has a name; ``build`` gives a function of flat tensors that gives flat tensors, and leaves
-what it needs in the source's folder; ``files`` names what lies there; ``load`` makes the function
+what it needs in the source's folder; ``files`` are what lies there; ``load`` makes the function
 of that again. An engine that is not installed has no row; one that fails raises, and its row says
 why.
 """
@@ -106,18 +106,11 @@ class Flat(nn.Module):
 class Eager:
     """Torch as it is; kept as an exported program."""
 
-    name = "eager"
+    name, files = "eager", ("program.pt2",)
 
     def build(self, source: Source) -> Any:
         """Return a function that calls the model with new tensors."""
-        def run(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-            with torch.inference_mode():
-                return list(source.flat(*tensors))
-        return run
-
-    def files(self) -> tuple[str, ...]:
-        """Name the program."""
-        return ("program.pt2",)
+        return _inferring(source.flat)
 
     def keep(self, source: Source) -> None:
         """Write the program; only a model that eager wins with needs it."""
@@ -127,18 +120,13 @@ class Eager:
     def load(self, folder: Path) -> Any:
         """Load the program."""
         with quiet():
-            module = torch.export.load(folder / "program.pt2").module()
-
-        def run(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-            with torch.inference_mode():
-                return tensors_of(module(*tensors))
-        return run
+            return _inferring(torch.export.load(folder / "program.pt2").module())
 
 
 class Inductor:
     """torch.compile ahead of time: AOTInductor's package, which loads without a compiler."""
 
-    name = "torch.compile"
+    name, files = "torch.compile", ("inductor.pt2",)
 
     def build(self, source: Source) -> Any:
         """Compile; weights are constants that may be packed for the kernels."""
@@ -148,23 +136,16 @@ class Inductor:
                 inductor_configs={"freezing": True})
         return self.load(source.folder)
 
-    def files(self) -> tuple[str, ...]:
-        """Name the package."""
-        return ("inductor.pt2",)
-
     def load(self, folder: Path) -> Any:
         """Load the package."""
         with quiet():
-            model = torch._inductor.aoti_load_package(str(folder / "inductor.pt2"))
-
-        def run(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-            with torch.inference_mode():
-                return tensors_of(model(*tensors))
-        return run
+            return _inferring(torch._inductor.aoti_load_package(str(folder / "inductor.pt2")))
 
 
 class OnnxRuntime:
     """ONNX Runtime with one of its providers."""
+
+    files = ("model.onnx",)  # and its weights beside it
 
     def __init__(self, provider: str) -> None:
         self.name, self._provider = PROVIDERS[provider], provider
@@ -172,10 +153,6 @@ class OnnxRuntime:
     def build(self, source: Source) -> Any:
         """Open a session on the exported file."""
         return self.load(source.onnx.parent)
-
-    def files(self) -> tuple[str, ...]:
-        """Name the file, and its weights beside it."""
-        return ("model.onnx",)
 
     def load(self, folder: Path) -> Any:
         """Open a session with torch's number of threads."""
@@ -210,7 +187,7 @@ def _openvino_core() -> Any:
 class OpenVino:
     """OpenVINO on the CPU, in float32."""
 
-    name = "openvino cpu"
+    name, files = "openvino cpu", ("openvino.xml", "openvino.bin")
 
     def build(self, source: Source) -> Any:
         """Convert the exported file."""
@@ -218,10 +195,6 @@ class OpenVino:
         model = openvino.convert_model(str(source.onnx))
         openvino.save_model(model, source.folder / "openvino.xml", compress_to_fp16=False)
         return self.load(source.folder)
-
-    def files(self) -> tuple[str, ...]:
-        """Name the model and its weights."""
-        return ("openvino.xml", "openvino.bin")
 
     def load(self, folder: Path) -> Any:
         """Compile the model with torch's number of threads."""
@@ -234,6 +207,14 @@ class OpenVino:
             found = request.infer([each.numpy(force=True) for each in tensors], share_inputs=True)
             return [torch.from_numpy(found[port].copy()) for port in made.outputs]
         return run
+
+
+def _inferring(model: Any) -> Any:
+    """Make a model of torch's a function of flat tensors."""
+    def run(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        with torch.inference_mode():
+            return tensors_of(model(*tensors))
+    return run
 
 
 def tensors_of(value: Any) -> list[torch.Tensor]:

@@ -297,7 +297,7 @@ def _write(source: Source, found: Optimized, folder: Path, fresh: Path) -> None:
     if found.engine == "eager":
         engine.keep(source)
     fresh.mkdir(parents=True)
-    for name in engine.files():
+    for name in engine.files:
         for file in source.folder.glob(f"{name}*"):
             shutil.copy2(file, fresh / file.name)
     (fresh / MANIFEST).write_text(json.dumps({

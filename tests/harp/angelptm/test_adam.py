@@ -18,7 +18,7 @@ ODD = 1000 + 17
 def step(adam, number, tensors, element="float32", elements=slice(0, ODD), scale=1.0):
     """Step over some elements of masters, moments, gradients and parameters, if any."""
     addresses = [0 if tensor is None else tensor[elements].data_ptr() for tensor in tensors]
-    update(tuple(addresses), len(range(*elements.indices(ODD))), element, adam.at(number, scale))
+    update(addresses, len(range(*elements.indices(ODD))), element, adam.at(number, scale))
 
 
 def drawn(seed, dtype=torch.float32):

@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from harp.angelptm import checkpoint
-from harp.angelptm.checkpoint import CheckpointError
+from harp.angelptm import checkpoint, saving
+from harp.tensor_files import CheckpointError
 from tests.harp.angelptm.models import (
     RATE,
     Tied,
@@ -243,21 +243,21 @@ def test_two_kills_leave_the_last_checkpoint(tmp_path, monkeypatch):
     with engine_of(seeded(), config()) as engine:
         engine.save_checkpoint(tmp_path, "one")
         (tmp_path / "one").rename(tmp_path / "one.old")
-        monkeypatch.setattr(checkpoint, "write_tensors", killed)
+        monkeypatch.setattr(saving, "write_tensors", killed)
         with pytest.raises(KeyboardInterrupt):
             engine.save_checkpoint(tmp_path, "one")
         engine.load_checkpoint(tmp_path)
 
 
-@pytest.mark.parametrize("call", ["write_tensors", "publish"])
+@pytest.mark.parametrize(("module", "call"), [(saving, "write_tensors"), (checkpoint, "publish")])
 def test_a_disk_that_is_full_is_a_sentence_and_leaves_the_last_checkpoint(tmp_path, monkeypatch,
-                                                                          call):
+                                                                          module, call):
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with engine_of(seeded(), config()) as engine:
         engine.save_checkpoint(tmp_path, "one")
-        monkeypatch.setattr(checkpoint, call, full)
+        monkeypatch.setattr(module, call, full)
         with pytest.raises(CheckpointError, match=r"two.new cannot be written: No space left on "
                                                   "device; the last checkpoint is as it was"):
             engine.save_checkpoint(tmp_path, "two")

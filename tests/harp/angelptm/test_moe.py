@@ -23,7 +23,7 @@ import torch
 
 from harp.angelptm import ConfigError, moe
 from harp.angelptm.moe import MoE
-from harp.angelptm.start import refuse_experts
+from harp.angelptm.start import check_model
 from tests.harp.angelptm.models import WIDTH, WORDS, batches, config, engine_of, seeded, train
 from tests.support.levels import long_except
 from tests.support.torch_ranks import answers_of, start
@@ -191,9 +191,9 @@ def test_the_loss_of_balance_is_one_where_all_are_used_alike():
 def test_experts_of_several_ranks_are_refused_by_the_engine():
     """Each rank has its own, and the engine would give all of them the first one's."""
     model = torch.nn.Sequential(MoE(8, 4, 2, lambda number: torch.nn.Linear(8, 8)))
-    refuse_experts(model, 1)
+    check_model(model, 1)
     with pytest.raises(ConfigError, match="the layer 0 has experts that are spread over the 2"):
-        refuse_experts(model, 2)
+        check_model(model, 2)
 
 
 class Words(torch.nn.Module):

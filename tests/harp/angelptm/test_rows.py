@@ -34,8 +34,8 @@ def test_numpy_does_the_same(form, case):
     with kernels(form):
         taken, scaled = (take_rows(*tensors(table, index), w) for w in (
             None, *tensors(weights)))
-        added = add_rows(len(table), *tensors(other, index, weights))
-        plain = add_rows(len(table), *tensors(other, index), None)
+        added, plain = (add_rows(torch.zeros(table.shape), *tensors(other, index), w) for w in (
+            *tensors(weights), None))
         dots = dot_rows(*tensors(table, other, index))
     assert (taken.numpy() == table[index]).all()
     np.testing.assert_array_equal(scaled.numpy(), table[index] * weights[:, None])

@@ -54,9 +54,11 @@ def test_a_message_has_the_size_and_the_values_that_it_says(bits, elements):
 
 
 @pytest.mark.parametrize("bits", [2, 4, 8, 32])
-def test_sent_and_kept_are_what_was_there(bits):
-    rule, error = policy(bits), vector(1000)
-    before, total = error.clone(), torch.zeros(1000)
+@pytest.mark.parametrize("elements", [100, 5000])
+def test_sent_and_kept_are_what_was_there(bits, elements):
+    """Places are read ahead of sums: of all values, and of a small part of them."""
+    rule, error = policy(bits), vector(elements)
+    before, total = error.clone(), torch.zeros(elements)
     sparse.add(sparse.take(error, rule), total, rule)
     torch.testing.assert_close(total + error, before, rtol=0, atol=1e-6)
     if bits == 32:

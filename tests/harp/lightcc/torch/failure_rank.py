@@ -204,7 +204,7 @@ def survive(rounds, groups, on_begun):
             call()
             said[name] = "no error"
         except Exception as error:
-            said[name] = str(error)
+            said[name] = f"{type(error).__name__}: {error}"
     threads = [threading.Thread(target=make, args=item) for item in rounds.items()]
     for thread in threads:
         thread.start()

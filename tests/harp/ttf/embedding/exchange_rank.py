@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from harp.angelptm.cache import StoreError
-from harp.angelptm.checkpoint import CheckpointError
+from harp.tensor_files import CheckpointError
 from harp.ttf.embedding import (
     Adam,
     DynamicEmbedding,

@@ -17,7 +17,7 @@ import torch
 from safetensors.numpy import load_file
 
 from harp.angelptm.cache import StoreError
-from harp.angelptm.checkpoint import CheckpointError
+from harp.tensor_files import CheckpointError
 from harp.ttf.embedding import (
     SGD,
     Adagrad,
