@@ -88,11 +88,15 @@ def _header(tensors: Tensors) -> tuple[bytes, list[int]]:
     """Give the header of a file, and the begins of tensors behind it, up to the end of the last."""
     header, ends = {}, [0]
     for name, kind, shape, _ in tensors:
-        ends.append(ends[-1] + math.prod(shape) * getattr(torch, kind).itemsize)
+        ends.append(ends[-1] + _bytes_of(kind, shape))
         header[name] = {"dtype": TYPES[kind], "shape": shape, "data_offsets": ends[-2:]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text, ends
+
+
+def _bytes_of(kind: str, shape: list[int]) -> int:
+    return math.prod(shape) * int(getattr(torch, kind).itemsize)
 
 
 def read_tensors(path: Path) -> dict[str, Stored]:
@@ -112,6 +116,7 @@ def read_tensors(path: Path) -> dict[str, Stored]:
             whole[begin + about["data_offsets"][0]:begin + about["data_offsets"][1]],
             KINDS[about["dtype"]], about["shape"])
             for name, about in header.items() if name != "__metadata__"}
+        sizes = {name: _bytes_of(one.kind, one.shape) for name, one in found.items()}
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
@@ -121,6 +126,9 @@ def read_tensors(path: Path) -> dict[str, Stored]:
         begin, end = header[name]["data_offsets"]
         if len(one.data) != end - begin:
             raise CheckpointError(f"{path} ends before tensor {name}: it was truncated")
+        if end - begin != sizes[name]:
+            raise CheckpointError(f"{path} has {end - begin} bytes for tensor {name}: they are not "
+                                  f"{one.kind} of shape {one.shape}")
     return found
 
 

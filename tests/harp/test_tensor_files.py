@@ -32,3 +32,14 @@ def test_parts_that_several_write_are_whole_tensors_in_any_reader(tmp_path):
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(CheckpointError, match="ends before tensor b: it was truncated"):
         read_tensors(path)
+
+
+def test_a_header_that_says_another_shape_is_refused(tmp_path):
+    path = tmp_path / "some.safetensors"
+    write_header(path, [("a", "float32", [4, 6], list)])
+    whole = path.read_bytes()
+    for shape, says in ((b"[5, 6]", r"96 bytes for tensor a: they are not float32 of shape \[5"),
+                        (b"null  ", "does not begin with a header of safetensors")):
+        path.write_bytes(whole.replace(b"[4, 6]", shape))
+        with pytest.raises(CheckpointError, match=says):
+            read_tensors(path)

@@ -103,9 +103,12 @@ def compiled(module: Any, *, cache: str | os.PathLike[str] | None = None, **sett
 
     """
     for name, least in (("learn", 1), ("horizon", 1), ("most_buckets", 1), ("after_s", 0)):
-        if (given := settings.get(name)) is not None and not given >= least:
-            raise ValueError(f"harp.ttf.compile: {name} is {given}; it must be at least {least}"
-                             + ", or None for what a compilation takes" * (name == "after_s"))
+        given, may_be_none = settings.get(name, least), name == "after_s"
+        if given is None and may_be_none:
+            continue
+        if not isinstance(given, int | float) or not given >= least:
+            raise ValueError(f"harp.ttf.compile: {name} is {given!r}; it must be at least {least}"
+                             + ", or None for what a compilation takes" * may_be_none)
     if isinstance(module, torch.optim.Optimizer):
         return Step(module, Kept(cache), **settings)
     if not isinstance(module, nn.Module):

@@ -578,6 +578,10 @@ def test_a_cache_that_cannot_be_read_is_a_warning(tmp_path, caplog):
     (lambda: harp.ttf.compile(torch.optim.SGD([nn.Parameter(torch.ones(1))]), horizon=0),
      ValueError, "horizon is 0; it must be at least 1"),
     (lambda: harp.ttf.compile(Rows(), learn=0), ValueError, "learn is 0; it must be at least 1"),
+    (lambda: harp.ttf.compile(Rows(), horizon=None), ValueError,
+     "horizon is None; it must be at least 1$"),
+    (lambda: harp.ttf.compile(Rows(), after_s="soon"), ValueError,
+     "after_s is 'soon'; it must be at least 0, or None"),
     (lambda: harp.ttf.compile(Rows(), after_s=-1), ValueError, "after_s is -1; it must be at"),
     (lambda: harp.ttf.compile(torch.optim.SGD([nn.Parameter(torch.ones(1))]), after_s=-1),
      ValueError, "after_s is -1; it must be at least 0, or None")])
