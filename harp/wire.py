@@ -41,6 +41,8 @@ TAGGED_BYTES = 36
 ADDRESS_BYTES = 18  # of each address in ACCEPT
 VERSION = 3
 FRAGMENTS_MAX = 64  # ``flags`` of DATA: into how many a whole chunk is cut, 2 at least; 0: whole
+RUN = 0x80  # ``flags`` of DATA: with the number of chunks that follow one another in this frame
+RUN_MOST = 16
 OFF_QUEUE = 1  # ``flags`` of ACK: frames of its path arrive on a wrong queue
 TYPES = {1: "FIRST", 2: "COOKIE", 3: "ACCEPT", 4: "DATA", 5: "ACK", 6: "PROBE", 7: "CLOSE",
          8: "VERSION"}
@@ -82,9 +84,16 @@ class Harp(Packet):
             header = header[:14] + len(payload).to_bytes(2, "little") + header[16:]
         return header + payload
 
+    def payload_bytes(self) -> int:
+        """Bytes behind the header: ``length``, and of a run those of all its chunks."""
+        length = int(self.length)
+        if TYPES.get(self.type) != "DATA" or not self.flags & RUN or self.offset >= self.size:
+            return length
+        return min(int(self.flags - RUN) * length, int(self.size - self.offset))
+
     def extract_padding(self, rest: bytes) -> tuple[bytes, bytes]:
-        """Payload is ``length`` bytes; what follows is no part of this frame (see ``frames``)."""
-        return rest[:self.length], rest[self.length:]
+        """What follows the payload is no part of this frame (see ``frames``)."""
+        return rest[:self.payload_bytes()], rest[self.payload_bytes():]
 
     def guess_payload_class(self, payload: bytes) -> type[Packet]:  # noqa: ARG002  (as in scapy)
         """Choose the body by ``type``; what this version does not know stays raw."""
@@ -184,7 +193,7 @@ def frames(datagram: bytes) -> list[bytes]:
     found, rest = [], datagram
     while len(rest) >= 2 * HEADER_BYTES and len(datagram) <= JOINED_BYTES and (
             rest[0] == VERSION and TYPES.get(rest[1]) in ("DATA", "ACK")):
-        end = HEADER_BYTES + int.from_bytes(rest[14:16], "little")
+        end = HEADER_BYTES + Harp(rest[:HEADER_BYTES]).payload_bytes()
         if end + HEADER_BYTES > len(rest):
             break
         found.append(rest[:end])

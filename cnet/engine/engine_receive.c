@@ -120,7 +120,15 @@ uint8_t *harp_engine_place(void *of, const uint8_t *bytes)
                        harp_session_lap(connection->session, &header)) ||
         is_read_early(connection, &header))
         return NULL;
-    return harp_session_where(connection->session, &header);
+    struct harp_header chunk;
+    uint8_t *first = NULL;
+    for (uint32_t k = 0; harp_header_chunk(&header, k, &chunk); k++) {
+        uint8_t *place = harp_session_where(connection->session, &chunk);
+        if (!place)
+            return NULL;
+        first = k ? first : place;
+    }
+    return first;
 }
 
 static void place_payload(struct harp_engine *engine, struct harp_connection *connection,
@@ -185,6 +193,29 @@ static void take_frame(struct harp_engine *engine, uint8_t port, struct harp_con
     harp_engine_wake(engine, connection);
 }
 
+/* Chunks of a run, as if each had come in a frame of its own. One CRC is for all. If it does not
+ * hold the first chunk has it, which is not that chunk's, so that this is counted and none is
+ * taken. */
+static void take_run(struct harp_engine *engine, uint8_t port, struct harp_connection *connection,
+                     const struct harp_arrival *arrival, const struct harp_header *run)
+{
+    struct harp_arrival one = *arrival;
+    struct harp_header chunk;
+    const uint8_t *payload = one.payload ? one.payload : one.bytes + HARP_HEADER_BYTES;
+    bool holds = harp_open_payload(one.bytes, payload, one.length - HARP_HEADER_BYTES);
+    one.shared = true;
+    for (uint32_t k = 0; harp_header_chunk(run, k, &chunk) && (holds || k == 0); k++) {
+        chunk.crc = holds ? 0 : run->crc;
+        harp_header_encode(&chunk, one.bytes);
+        one.length = HARP_HEADER_BYTES + (uint32_t)chunk.length;
+        take_frame(engine, port, connection, &one, &chunk);
+        if (one.payload)
+            one.payload += run->length;
+        else
+            one.bytes += run->length;
+    }
+}
+
 /* Frames of one connection in a row: their tags are checked together. */
 static void take_group(struct harp_engine *engine, uint8_t port, struct harp_connection *connection,
                        const uint16_t *which, size_t count)
@@ -196,12 +227,15 @@ static void take_group(struct harp_engine *engine, uint8_t port, struct harp_con
     }
     uint64_t holds = harp_open_tags(&connection->keys.in, (const uint8_t *const *)tagged->headers,
                                     tagged->laps, count);
-    for (size_t i = 0; i < count; i++)
-        if (holds >> i & 1)
-            take_frame(engine, port, connection, &engine->batch.arrivals[which[i]],
-                       &engine->batch.headers[which[i]]);
-        else
+    for (size_t i = 0; i < count; i++) {
+        const struct harp_header *header = &engine->batch.headers[which[i]];
+        if (!(holds >> i & 1))
             harp_count(&engine->stats.stats->engine.bad_tag, 1);
+        else if (header->flags & HARP_RUN)
+            take_run(engine, port, connection, &engine->batch.arrivals[which[i]], header);
+        else
+            take_frame(engine, port, connection, &engine->batch.arrivals[which[i]], header);
+    }
 }
 
 static bool is_hello(uint8_t type)

@@ -84,13 +84,18 @@ static uint8_t *take_slot(struct harp_engine *engine, uint8_t port, int hop,
 
 /* Write the header, and have the port send the payload from where it lies. */
 static uint8_t *gather_frame(struct harp_port *port, int hop, const struct harp_frame *frame,
-                             bool omits_crc)
+                             size_t chunks, bool omits_crc)
 {
     struct harp_header fields = frame->header;
-    uint8_t *slot = port->ops->gather(port, hop, frame->payload, fields.length);
+    uint32_t bytes = fields.length;
+    if (chunks > 1) {
+        fields.flags = (uint8_t)(HARP_RUN + chunks);
+        bytes = frame[chunks - 1].header.offset + frame[chunks - 1].header.length - fields.offset;
+    }
+    uint8_t *slot = port->ops->gather(port, hop, frame->payload, bytes);
     if (!slot)
         return NULL;
-    fields.crc = omits_crc ? 0 : harp_crc32c(frame->payload, fields.length);
+    fields.crc = omits_crc ? 0 : harp_crc32c(frame->payload, bytes);
     harp_header_encode(&fields, slot);
     return slot;
 }
@@ -125,36 +130,61 @@ void harp_engine_write_control(struct harp_engine *engine, uint8_t port, int hop
         harp_seal_tags(key, &slot, &frame->lap, 1);
 }
 
-static void write_frame(struct harp_engine *engine, struct harp_connection *connection,
-                        const struct harp_frame *frame)
+/* Whether a frame's chunk follows that of the frame before it, in memory too, as drafts do not.
+ * What is sent again goes alone: a run that was damaged may be damaged again. */
+static bool continues_run(const struct harp_frame *before, const struct harp_frame *next)
+{
+    return next->header.type == HARP_DATA && !next->header.flags && !next->again &&
+           !before->again && next->path == before->path &&
+           next->header.packet == before->header.packet + 1 && next->lap == before->lap &&
+           next->header.message == before->header.message &&
+           next->header.offset == before->header.offset + before->header.length &&
+           next->payload == before->payload + before->header.length;
+}
+
+/* How many of these frames leave as one: the first is a whole chunk. */
+static size_t count_run(const struct harp_frame *frames, size_t n)
+{
+    size_t chunks = 1;
+    while (chunks < n && chunks < HARP_RUN_MOST &&
+           continues_run(&frames[chunks - 1], &frames[chunks]))
+        chunks++;
+    return chunks;
+}
+
+/* Returns how many of the frames have left. */
+static size_t write_frame(struct harp_engine *engine, struct harp_connection *connection,
+                          const struct harp_frame *frame, size_t n)
 {
     const struct harp_hop *hop = find_way_out(connection, frame->path);
+    size_t chunks = 1;
     if (!hop)
-        return;
+        return 1;
     struct harp_port *port = engine->ports[hop->port];
     if (frame->header.type == HARP_FIRST) {
         harp_engine_write_control(engine, hop->port, hop->hop, &connection->keys.hello, frame);
-        return;
+        return 1;
     }
     if (frame->header.type == HARP_ACCEPT) {
         harp_engine_write_control(engine, hop->port, hop->hop, &connection->keys.accept, frame);
-        return;
+        return 1;
     }
     assert(connection->keys.made);
     /* A fragment's header would lie in the payload of the one before. */
     bool whole = frame->header.type == HARP_DATA && !frame->header.flags;
     if (whole && connection->shared.drafts && port->ops->send_frame &&
         send_draft(engine, port, hop->hop, frame))
-        return;
-    bool gathers = port->ops->gather && frame->header.type == HARP_DATA &&
-                   frame->header.length >= GATHER_LEAST_BYTES;
+        return 1;
+    bool gathers = port->ops->gather && whole && frame->header.length >= GATHER_LEAST_BYTES;
+    if (gathers)
+        chunks = count_run(frame, n);
     uint8_t *slot =
-        gathers ? gather_frame(port, hop->hop, frame, connection->omits_crc)
+        gathers ? gather_frame(port, hop->hop, frame, chunks, connection->omits_crc)
                 : write_slot(engine, hop->port, hop->hop, frame,
                              harp_session_path_frame_bytes(connection->session, frame->path));
-    if (!slot)
-        return;
-    wait_for_tag(engine, slot, frame->lap);
+    if (slot)
+        wait_for_tag(engine, slot, frame->lap);
+    return chunks;
 }
 
 /* Room at every port that the connection uses and that has any; 0 if none has. *full: some have
@@ -203,8 +233,8 @@ enum harp_sending harp_engine_send(struct harp_engine *engine, struct harp_conne
             room = share;
         engine->batch.tagged.n = 0;
         size_t n = harp_session_send(connection->session, engine->now_ns, engine->batch.out, room);
-        for (size_t i = 0; i < n; i++)
-            write_frame(engine, connection, &engine->batch.out[i]);
+        for (size_t i = 0; i < n;)
+            i += write_frame(engine, connection, &engine->batch.out[i], n - i);
         harp_seal_tags(&connection->keys.out, engine->batch.tagged.headers,
                        engine->batch.tagged.laps, engine->batch.tagged.n);
         engine->moved |= n > 0;

@@ -237,9 +237,10 @@ static const struct harp_port_ops tcp_ops = {
     .close = tcp_port_close,
 };
 
-/* A full frame fills one packet of the kernel's, which the card cuts into segments: as many
- * segments of the interface's MTU as 64 KiB take, less what the kernel leaves for headers
- * (sk_setup_caps of net/core/sock.c). A longer frame would cost a small packet more each time. */
+/* A full frame of one chunk, as several flows have, fills one packet of the kernel's, which the
+ * card cuts into segments: as many segments of the interface's MTU as 64 KiB take, less what the
+ * kernel leaves for headers (sk_setup_caps of net/core/sock.c). A longer frame would cost a small
+ * packet more each time. */
 static uint32_t tcp_frame_bytes(const struct tcp_port *tcp)
 {
     uint32_t headers = tcp->nic.family == AF_INET ? TCP_IPV4_HEADERS : TCP_IPV6_HEADERS;
@@ -259,7 +260,7 @@ static int open_parts(struct tcp_port *tcp, const struct harp_port_config *confi
         return error;
     tcp->mtu = config->mtu;
     tcp->spare = malloc(TCP_OUT_BYTES);
-    tcp->nowhere = malloc(TCP_SEGMENT);
+    tcp->nowhere = malloc(TCP_PAYLOAD_MOST);
     if (!tcp->spare || !tcp->nowhere)
         return snprintf(why, HARP_WHY_BYTES, "no memory for a tcp port's buffers"), -ENOMEM;
     error = tcp_listen_at(tcp, &local, why);

@@ -18,8 +18,8 @@
  *   further own address is a further flow, by another source port. The listening end answers on the
  *   flow that carried the question.
  * - **Nothing is lost or reordered** while a flow lives, so the session does no loss recovery and
- *   no congestion control (port.h: holds_back). A frame has up to 64 KiB: its header says how long
- *   it is, and nothing else stands in the stream.
+ *   no congestion control (port.h: holds_back). A frame has a chunk of up to 64 KiB, or a run of up
+ *   to 16: its header says how long it is, and nothing else stands in the stream.
  * - **No staging.** `gather` has the kernel copy payload from where it lies. What the kernel does
  *   not take at once is copied, since the application may get its memory back before the rest can
  *   leave. Payload that comes goes by recvmsg to where the engine says (struct harp_placing); the
@@ -56,17 +56,21 @@
  * packet of the kernel's (tcp_frame_bytes). */
 #define TCP_SEGMENT (UINT16_MAX / HARP_CHUNK_ALIGN * HARP_CHUNK_ALIGN)
 #define TCP_FRAME_MAX (HARP_HEADER_BYTES + TCP_SEGMENT)
+#define TCP_PAYLOAD_MOST (HARP_RUN_MOST * TCP_SEGMENT) /* of a run */
 #define TCP_PACKET_MOST 65215u /* bytes of payload that the kernel cuts into segments at once */
 #define TCP_IPV4_HEADERS 52u   /* of IP and TCP, with timestamps */
 #define TCP_IPV6_HEADERS 72u
 #define TCP_FRAMES_AT_ONCE 16u /* of the longest, a flow and flush */
 #define TCP_OUT_BYTES (TCP_FRAMES_AT_ONCE * (TCP_FRAME_MAX + 64u))
-#define TCP_STAGE_BYTES (2u * TCP_FRAME_MAX)
+#define TCP_STAGE_BYTES ((HARP_HEADER_BYTES + TCP_PAYLOAD_MOST + TCP_AHEAD_MOST + 63) / 64 * 64)
+#define TCP_AHEAD_LEAST 16384u /* bytes to read into the stage behind a short frame, */
+#define TCP_AHEAD_MOST 131072u /* and behind many */
 #define TCP_PIECES 128u
 #define TCP_DIRECT_LEAST 8192u /* a shorter payload is copied sooner than a call is made for it */
-/* Frames of a flow that go to their places in a turn: the driver of the engine may yield the CPU
+/* Payload of a flow that goes to its places in a turn: the driver of the engine may yield the CPU
  * after each turn, as NCCL's threads do. */
-#define TCP_PLACED_MOST 16u
+#define TCP_PLACED_BYTES (16u * TCP_SEGMENT)
+#define TCP_PLACED_MOST (TCP_PLACED_BYTES / TCP_DIRECT_LEAST + 1) /* frames of so many bytes */
 #define TCP_LOCALS_MAX 256u
 #define TCP_ASKED_FLOWS 4u      /* up to here each is asked by itself; of more, epoll says which */
 #define TCP_STRANGERS_MAX 1024u /* accepted flows that no path of ours uses */
@@ -135,11 +139,11 @@ struct tcp_flow {
     struct {
         uint8_t *stage;
         uint32_t stage_from, stage_to;
-        bool dry;     /* the kernel had less than was asked for */
-        bool narrow;  /* the next frame is likely to go to its place, too: read no more than its
-                         header */
-        bool placing; /* the frame of headers[header_at] goes to its place; those of earlier ones
-                         may lie between receive and release */
+        bool dry;       /* the kernel had less than was asked for */
+        uint32_t ahead; /* bytes to read into the stage if no payload goes to its place: a header's
+                           if the next frame is likely to be long */
+        bool placing;   /* the frame of headers[header_at] goes to its place; those of earlier ones
+                           may lie between receive and release */
         uint8_t headers[TCP_PLACED_MOST + 1][HARP_HEADER_BYTES];
         uint32_t header_at;
         uint8_t *place; /* NULL: it has lost it */
@@ -169,7 +173,7 @@ struct tcp_port {
     uint32_t *ready, ready_n; /* flows that may have something to read */
     uint32_t *dirty, dirty_n; /* flows with pieces */
     uint8_t *spare;           /* TCP_OUT_BYTES, to put together what the kernel did not take */
-    uint8_t *nowhere;         /* TCP_SEGMENT, for payload that has lost its place */
+    uint8_t *nowhere;         /* TCP_PAYLOAD_MOST, for payload that has lost its place */
 };
 
 /* port_tcp_receive.c */

@@ -83,7 +83,7 @@ static int free_number(struct tcp_port *tcp)
 int tcp_flow_new(struct tcp_port *tcp)
 {
     struct tcp_flow *flow = calloc(1, sizeof *flow);
-    uint8_t *out = malloc(TCP_OUT_BYTES), *stage = malloc(TCP_STAGE_BYTES);
+    uint8_t *out = malloc(TCP_OUT_BYTES), *stage = aligned_alloc(64, TCP_STAGE_BYTES);
     int number = flow && out && stage ? free_number(tcp) : -ENOMEM;
     if (number < 0) {
         free(flow);
@@ -94,6 +94,7 @@ int tcp_flow_new(struct tcp_port *tcp)
     flow->fd = -1;
     flow->out.memory = out;
     flow->in.stage = stage;
+    flow->in.ahead = TCP_AHEAD_LEAST;
     flow->retry.wait_ns = TCP_RETRY_LEAST_NS;
     tcp->flows[number] = flow;
     tcp->used_n++;
@@ -168,9 +169,10 @@ static int watch_socket(const struct tcp_port *tcp, int fd, uint32_t number)
 static void forget_bytes(struct tcp_port *tcp, struct tcp_flow *flow, uint32_t number)
 {
     drop_from_list(tcp->dirty, &tcp->dirty_n, number);
-    flow->dirty = flow->out.corked = flow->out.kept = flow->in.placing = flow->in.narrow = false;
+    flow->dirty = flow->out.corked = flow->out.kept = flow->in.placing = false;
     flow->out.pieces_n = flow->out.bytes = flow->out.gathered_bytes = 0;
     flow->in.stage_from = flow->in.stage_to = 0;
+    flow->in.ahead = TCP_AHEAD_LEAST;
 }
 
 static void tell_end(struct tcp_port *tcp, struct tcp_flow *flow, bool gone)

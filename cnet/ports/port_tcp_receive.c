@@ -6,6 +6,9 @@
  * A long payload goes to its place in the application's memory as soon as its header is there: the
  * part in the stage is copied, and the next call reads the rest straight to its place, and the next
  * header into the stage. So the kernel's copy is the only one of nearly all payload in bulk.
+ *
+ * How much a call may read into the stage is a guess of what follows: only a header behind a
+ * payload that went to its place, ever more while frames are short (in.ahead).
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -34,7 +37,7 @@ static uint8_t *placed_header(struct tcp_flow *flow)
 static bool is_frame(enum harp_wire_error error, const struct harp_header *header, size_t bytes)
 {
     bool other = error == HARP_WIRE_VERSION && header->type == HARP_FIRST;
-    return bytes <= (other ? HARP_HEADER_BYTES + HARP_BODY_MAX : TCP_FRAME_MAX) &&
+    return bytes <= HARP_HEADER_BYTES + (other ? HARP_BODY_MAX : TCP_PAYLOAD_MOST) &&
            (other || error == HARP_WIRE_OK);
 }
 
@@ -55,17 +58,19 @@ static uint8_t *place_of(const struct tcp_port *tcp, const uint8_t *header)
     return tcp->placing.place ? tcp->placing.place(tcp->placing.engine, header) : NULL;
 }
 
-/* Have the frame that begins in the stage go to its place, if it is long and has one. */
+/* Have the frame that begins in the stage go to its place, if it is long and has one. A stranger
+ * gets no more memory of the stage than a frame of one chunk takes: what is longer goes nowhere. */
 static bool begin_placing(const struct tcp_port *tcp, struct tcp_flow *flow, uint32_t bytes)
 {
     uint32_t payload = bytes - HARP_HEADER_BYTES;
     uint8_t *place = payload < TCP_DIRECT_LEAST ? NULL : place_of(tcp, staged_header(flow));
-    if (!place)
+    if (!place && (bytes <= TCP_FRAME_MAX || flow->hops))
         return false;
     memcpy(placed_header(flow), staged_header(flow), HARP_HEADER_BYTES);
     flow->in.stage_from += HARP_HEADER_BYTES;
     uint32_t here = staged_bytes(flow) < payload ? staged_bytes(flow) : payload;
-    memcpy(place, staged_header(flow), here);
+    if (place)
+        memcpy(place, staged_header(flow), here);
     flow->in.stage_from += here;
     flow->in.place = place;
     flow->in.placed_bytes = here;
@@ -82,6 +87,15 @@ static struct harp_arrival arrival_of(const struct tcp_flow *flow, uint8_t *byte
                                  .local = flow->local};
 }
 
+/* A frame stays in the stage. */
+static void read_more_ahead(struct tcp_flow *flow)
+{
+    if (flow->in.ahead < TCP_AHEAD_LEAST)
+        flow->in.ahead = TCP_AHEAD_LEAST;
+    else if (flow->in.ahead < TCP_AHEAD_MOST)
+        flow->in.ahead *= 2;
+}
+
 /* Hand out frames that the stage has whole; a long one begins to go to its place. */
 static size_t take_staged(struct tcp_port *tcp, uint32_t number, struct harp_arrival *arrivals,
                           size_t room)
@@ -93,7 +107,7 @@ static size_t take_staged(struct tcp_port *tcp, uint32_t number, struct harp_arr
     while (n < room && !flow->in.placing && (bytes = frame_bytes_of(flow, &broken)) != 0) {
         if (staged_bytes(flow) < bytes && begin_placing(tcp, flow, bytes))
             break;
-        flow->in.narrow = false;
+        read_more_ahead(flow);
         if (staged_bytes(flow) < bytes)
             break;
         arrivals[n++] = arrival_of(flow, flow->in.stage + flow->in.stage_from, bytes);
@@ -109,6 +123,7 @@ static bool read_flow(struct tcp_port *tcp, uint32_t number)
 {
     struct tcp_flow *flow = tcp->flows[number];
     uint32_t payload = 0, ahead = TCP_STAGE_BYTES - flow->in.stage_to, pieces_n = 0;
+    uint32_t wanted = flow->in.placing ? HARP_HEADER_BYTES : flow->in.ahead;
     struct iovec pieces[2];
     if (flow->in.placing) {
         if (flow->in.place && place_of(tcp, placed_header(flow)) != flow->in.place)
@@ -118,8 +133,7 @@ static bool read_flow(struct tcp_port *tcp, uint32_t number)
         uint8_t *to = (flow->in.place ? flow->in.place : tcp->nowhere) + flow->in.placed_bytes;
         pieces[pieces_n++] = (struct iovec){to, payload};
     }
-    if ((flow->in.placing || flow->in.narrow) && ahead > HARP_HEADER_BYTES)
-        ahead = HARP_HEADER_BYTES - (flow->in.placing ? 0 : staged_bytes(flow));
+    ahead = ahead < wanted ? ahead : wanted;
     pieces[pieces_n++] = (struct iovec){flow->in.stage + flow->in.stage_to, ahead};
     struct msghdr message = {.msg_iov = pieces, .msg_iovlen = pieces_n};
     tcp->port.counters.receive_calls++;
@@ -149,7 +163,7 @@ static size_t take_placed(const struct tcp_port *tcp, struct tcp_flow *flow,
     arrival->payload = flow->in.place ? flow->in.place : tcp->nowhere;
     flow->in.header_at = (flow->in.header_at + 1) % (TCP_PLACED_MOST + 1);
     flow->in.placing = false;
-    flow->in.narrow = true;
+    flow->in.ahead = HARP_HEADER_BYTES;
     return 1;
 }
 
@@ -166,7 +180,8 @@ static void move_to_front(struct tcp_flow *flow)
  * until release, so then only a frame that goes to its place goes on. */
 static bool may_read_on(const struct tcp_flow *flow, size_t n, size_t room)
 {
-    return n < room && flow->state == TCP_OPEN && (n == 0 || flow->in.placing || flow->in.narrow) &&
+    return n < room && flow->state == TCP_OPEN &&
+           (n == 0 || flow->in.placing || flow->in.ahead == HARP_HEADER_BYTES) &&
            TCP_STAGE_BYTES - flow->in.stage_to >= HARP_HEADER_BYTES;
 }
 
@@ -177,9 +192,9 @@ static size_t take_flow(struct tcp_port *tcp, uint32_t number, struct harp_arriv
     struct tcp_flow *flow = tcp->flows[number];
     move_to_front(flow);
     size_t n = take_staged(tcp, number, arrivals, room), placed = 0;
-    while (placed < TCP_PLACED_MOST && may_read_on(flow, n, room) && read_flow(tcp, number)) {
+    while (placed < TCP_PLACED_BYTES && may_read_on(flow, n, room) && read_flow(tcp, number)) {
         size_t whole = take_placed(tcp, flow, arrivals + n);
-        placed += whole;
+        placed += whole ? arrivals[n].length : 0;
         n += whole;
         n += take_staged(tcp, number, arrivals + n, room - n);
         if (flow->in.dry)

@@ -81,7 +81,7 @@ uint8_t *tcp_port_slot(struct harp_port *port, int hop, uint32_t bytes)
 uint8_t *tcp_port_gather(struct harp_port *port, int hop, const uint8_t *payload, uint32_t bytes)
 {
     struct tcp_flow *flow = flow_of(port, hop);
-    assert(bytes <= TCP_SEGMENT);
+    assert(bytes <= TCP_PAYLOAD_MOST);
     uint8_t *header = take_out((struct tcp_port *)port, hop, HARP_HEADER_BYTES, bytes);
     if (!header)
         return NULL;

@@ -38,7 +38,7 @@ static inline uint8_t harp_fragments_within(uint16_t segment, uint32_t frame_byt
 }
 
 /* The chunk that a fragment belongs to, as its header would be in one frame. False if no chunk is
- * cut like this. */
+ * cut like this, as in a run, which whoever drives the session takes apart. */
 static inline bool harp_fragment_chunk(const struct harp_header *fragment, uint16_t segment,
                                        struct harp_header *chunk)
 {
@@ -47,7 +47,8 @@ static inline bool harp_fragment_chunk(const struct harp_header *fragment, uint1
     *chunk = *fragment;
     chunk->flags = 0;
     chunk->offset = fragment->offset - within;
-    if (fragment->offset >= fragment->size || within % bytes)
+    if (fragment->flags > HARP_FRAGMENTS_MAX || fragment->offset >= fragment->size ||
+        within % bytes)
         return false;
     chunk->length = (uint16_t)harp_min(segment, fragment->size - chunk->offset);
     return fragment->length == harp_min(bytes, chunk->length - within);

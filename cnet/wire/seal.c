@@ -18,7 +18,7 @@ void harp_seal_known(const struct harp_key *key, uint8_t *header, uint32_t lap, 
 void harp_seal(const struct harp_key *key, uint8_t *header, uint32_t lap, const uint8_t *payload,
                size_t length)
 {
-    assert(harp_load16(header + 14) == length);
+    assert(harp_wire_frame_bytes(header) == HARP_HEADER_BYTES + length);
     harp_seal_known(key, header, lap, harp_crc32c(payload, length));
 }
 
@@ -77,7 +77,7 @@ bool harp_open_crc(const uint8_t *header, uint32_t crc)
 
 bool harp_open_payload(const uint8_t *header, const uint8_t *payload, size_t length)
 {
-    assert(harp_load16(header + 14) == length);
+    assert(harp_wire_frame_bytes(header) == HARP_HEADER_BYTES + length);
     return harp_payload_unchecked(header) ||
            harp_crc32c(payload, length) == harp_load32(header + CRC_AT);
 }

@@ -44,6 +44,39 @@ static bool is_chunk(const struct harp_header *header)
     return header->length % HARP_CHUNK_ALIGN == 0 && header->offset % step == 0;
 }
 
+static uint32_t chunks_of(const struct harp_header *header)
+{
+    return header->flags & HARP_RUN ? header->flags - (uint32_t)HARP_RUN : 1;
+}
+
+bool harp_header_chunk(const struct harp_header *header, uint32_t k, struct harp_header *chunk)
+{
+    *chunk = *header;
+    if (k >= chunks_of(header))
+        return false;
+    if (header->flags & HARP_RUN) {
+        chunk->flags = 0;
+        chunk->packet += k;
+        chunk->offset += k * header->length;
+        uint32_t rest = header->size - chunk->offset;
+        chunk->length = rest < header->length ? (uint16_t)rest : header->length;
+    }
+    return true;
+}
+
+/* The first chunk and the last one are chunks; then so are those between. */
+static bool is_run(const struct harp_header *header)
+{
+    uint32_t chunks = chunks_of(header);
+    struct harp_header first, last;
+    if (chunks < 2 || chunks > HARP_RUN_MOST || header->offset >= header->size ||
+        (chunks - 1) * header->length >= header->size - header->offset)
+        return false;
+    harp_header_chunk(header, 0, &first);
+    harp_header_chunk(header, chunks - 1, &last);
+    return is_chunk(&first) && is_chunk(&last);
+}
+
 enum harp_wire_error harp_header_check(const struct harp_header *header)
 {
     if (header->version != HARP_VERSION && header->type != HARP_VERSION_NOTICE)
@@ -58,7 +91,7 @@ enum harp_wire_error harp_header_check(const struct harp_header *header)
         (header->crc && !header->length))
         return HARP_WIRE_UNUSED;
     if (header->type == HARP_DATA)
-        return is_chunk(header) ? HARP_WIRE_OK : HARP_WIRE_CHUNK;
+        return is_run(header) || is_chunk(header) ? HARP_WIRE_OK : HARP_WIRE_CHUNK;
     return header->message || header->offset || header->size ? HARP_WIRE_UNUSED : HARP_WIRE_OK;
 }
 
@@ -79,7 +112,13 @@ bool harp_header_joins(const struct harp_header *header)
 
 size_t harp_wire_frame_bytes(const uint8_t *header)
 {
-    return HARP_HEADER_BYTES + (size_t)harp_load16(header + 14);
+    size_t length = harp_load16(header + 14);
+    uint32_t offset = harp_load32(header + 24), size = harp_load32(header + 28);
+    if (header[1] == HARP_DATA && header[3] & HARP_RUN && offset < size) {
+        length *= header[3] - HARP_RUN;
+        length = length < size - offset ? length : size - offset;
+    }
+    return HARP_HEADER_BYTES + length;
 }
 
 size_t harp_wire_first_frame(const uint8_t *datagram, size_t bytes)
@@ -128,7 +167,7 @@ enum harp_wire_error harp_header_decode(const uint8_t *frame, size_t frame_bytes
     header->offset = harp_load32(frame + 24);
     header->size = harp_load32(frame + 28);
     header->crc = harp_load32(frame + 32);
-    if (header->length != frame_bytes - HARP_HEADER_BYTES)
+    if (frame_bytes != harp_wire_frame_bytes(frame))
         return HARP_WIRE_LENGTH;
     return harp_header_check(header);
 }

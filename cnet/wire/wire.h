@@ -28,8 +28,12 @@
 
 #define HARP_JOINED_BYTES 1024 /* of a datagram that brings several frames: any path takes it */
 
-#define HARP_FRAGMENTS_MAX 64 /* of a chunk; `flags` of DATA, 0 where it is whole */
-#define HARP_ACK_OFF_QUEUE 1  /* flags of ACK: the path's frames arrive on a wrong queue */
+/* `flags` of DATA: 0 where it is one whole chunk; into how many fragments its chunk is cut; or the
+ * sum of HARP_RUN and of how many whole chunks follow one another in it. */
+#define HARP_FRAGMENTS_MAX 64
+#define HARP_RUN 0x80
+#define HARP_RUN_MOST 16
+#define HARP_ACK_OFF_QUEUE 1 /* flags of ACK: the path's frames arrive on a wrong queue */
 
 enum harp_type {
     HARP_FIRST = 1,
@@ -83,6 +87,10 @@ void harp_header_encode(const struct harp_header *header, uint8_t *bytes);
 
 /* Whether such a frame may share a datagram with others: DATA and ACK may. */
 bool harp_header_joins(const struct harp_header *header);
+
+/* Chunk `k` of a run as its header would be in a frame of its own; 0 of any other frame is that
+ * itself. False if there are not as many. */
+bool harp_header_chunk(const struct harp_header *header, uint32_t k, struct harp_header *chunk);
 
 /* How many of a datagram's bytes are its first frame: all, unless others follow. */
 size_t harp_wire_first_frame(const uint8_t *datagram, size_t bytes);

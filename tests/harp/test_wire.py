@@ -15,6 +15,8 @@ from harp._cnet import ffi, lib
 from harp.wire import (
     FRAGMENTS_MAX,
     OFF_QUEUE,
+    RUN,
+    RUN_MOST,
     Ack,
     Close,
     Cookie,
@@ -81,6 +83,20 @@ def fragments(draw):
 
 
 @st.composite
+def runs(draw):
+    """The same for several chunks in a row; the last may end its message."""
+    length, chunks = 128 * draw(st.integers(1, 12)), draw(st.integers(2, RUN_MOST))
+    offset = length * draw(st.integers(0, 2**30 // length - chunks))
+    last = draw(st.integers(1, length))
+    size = offset + (chunks - 1) * length + last
+    if last == length:
+        size = draw(st.integers(size, 2**30))
+    return {"flags": RUN + chunks, "length": length, "message": draw(U32), "offset": offset,
+            "size": size}, draw(st.binary(min_size=16, max_size=16)).ljust(
+                (chunks - 1) * length + last, b"r")
+
+
+@st.composite
 def parameters(draw):
     return {"connection": draw(st.integers(1, 2**64 - 1)), "nonce": draw(KEYS), "epoch": draw(U16),
             "segment": draw(st.integers(128, 2**16 - 1)), "paths": draw(st.integers(1, 256)),
@@ -129,7 +145,7 @@ def frames(draw, types=tuple(range(1, 9))):
     if kind == 8:
         fields["version"] = draw(U8)
     if kind == 4:
-        chunk, body = draw(chunks() | fragments())
+        chunk, body = draw(chunks() | fragments() | runs())
         fields |= chunk
     elif kind == 6:
         body = draw(st.binary(max_size=1500))
@@ -270,6 +286,23 @@ def test_every_other_length_is_refused(frame, key):
     assert decode(sent + b"\0")[0] == lib.HARP_WIRE_LENGTH
 
 
+@patient
+@given(runs(), KEYS)
+def test_chunks_of_a_run_are_those_that_might_have_come_alone(run, key):
+    fields, body = run
+    error, header = decode(sealed(({"type": 4, "packet": 2**32 - 2} | fields, body), key))
+    assert error == OK
+    chunk, at = ffi.new("struct harp_header *"), 0
+    for k in range(fields["flags"] - RUN):
+        assert lib.harp_header_chunk(header, k, chunk)
+        assert lib.harp_header_check(chunk) == OK
+        assert (chunk.flags, chunk.offset) == (0, fields["offset"] + at)
+        assert chunk.packet == (2**32 - 2 + k) % 2**32
+        at += chunk.length
+    assert not lib.harp_header_chunk(header, fields["flags"] - RUN, chunk)
+    assert at == len(body)
+
+
 def data_header(**changes):
     return bytes(Harp(**{"type": 4, "size": 128, "length": 128} | changes)) + bytes(
         changes.get("length", 128))
@@ -284,6 +317,10 @@ def data_header(**changes):
     ({"flags": 2, "length": 200, "offset": 128, "size": 1000}, "CHUNK"),
     ({"flags": 2, "length": 200, "offset": 128, "size": 328}, "OK"),
     ({"flags": 2, "length": 0, "size": 0}, "CHUNK"),
+    ({"flags": 0x82, "size": 129}, "LENGTH"),                      # a run of two chunks, one came
+    ({"flags": 0x82, "size": 128}, "CHUNK"),                       # and no second one
+    ({"flags": 0x81, "size": 256}, "CHUNK"), ({"flags": 0x80, "length": 0, "size": 1}, "CHUNK"),
+    ({"flags": 0x82, "offset": 256, "size": 256}, "CHUNK"),
     ({"offset": 1, "size": 129}, "CHUNK"),                         # offset not a multiple of 128
     ({"size": 129}, "OK"),                                         # there is a chunk after it
     ({"length": 100, "size": 200}, "CHUNK"),                       # only a last chunk may be odd

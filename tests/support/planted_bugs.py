@@ -162,9 +162,7 @@ CREDIT_LOST = bug(
 IN_ENGINES = {
     "TAG_UNCHECKED": Bug("any tag holds", (TAGS, Edit(
         "engine/engine_receive.c",
-        "    for (size_t i = 0; i < count; i++)\n        if (holds >> i & 1)",
-        "    holds = UINT64_MAX;\n    for (size_t i = 0; i < count; i++)\n"
-        "        if (holds >> i & 1)"))),
+        "if (!(holds >> i & 1))", "if (false && !(holds >> i & 1))"))),
     "REWRITTEN": bug(
         "a frame is written to while the card has it", "engine/engine_send.c",
         "    if (state == HARP_FRAME_SENDING)\n        return false;\n",

@@ -17,6 +17,7 @@ def test_wire_py_has_the_numbers_of_wire_h() -> None:
     assert wire.TAGGED_BYTES == lib.HARP_TAGGED_BYTES
     assert wire.JOINED_BYTES == lib.HARP_JOINED_BYTES
     assert wire.FRAGMENTS_MAX == lib.HARP_FRAGMENTS_MAX
+    assert (wire.RUN, wire.RUN_MOST) == (lib.HARP_RUN, lib.HARP_RUN_MOST)
     assert wire.OFF_QUEUE == lib.HARP_ACK_OFF_QUEUE
     types = enumerators("harp_type", "HARP_")
     assert {8: "VERSION_NOTICE"} | {n: w for n, w in wire.TYPES.items() if n != 8} == types

@@ -44,6 +44,19 @@ static void body_of(uint8_t type, const uint8_t *body, size_t length)
     assert(written == 0 || (written == length && memcmp(out, body, length) == 0));
 }
 
+/* Payload of a frame: of a run's chunks, each of which might have come alone. */
+static size_t bytes_of_chunks(const struct harp_header *header)
+{
+    struct harp_header chunk;
+    size_t bytes = 0;
+    for (uint32_t k = 0; harp_header_chunk(header, k, &chunk); k++) {
+        assert(!header->length || k == 0 || chunk.offset == header->offset + bytes);
+        assert(harp_header_check(&chunk) == HARP_WIRE_OK && !(chunk.flags & HARP_RUN));
+        bytes += chunk.length;
+    }
+    return bytes;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct harp_header header;
@@ -52,8 +65,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         uint8_t bytes[HARP_TAGGED_BYTES];
         harp_header_encode(&header, bytes);
         assert(memcmp(bytes, data, HARP_TAGGED_BYTES) == 0);
-        assert(header.length == size - HARP_HEADER_BYTES);
-        body_of(header.type, data + HARP_HEADER_BYTES, header.length);
+        assert(bytes_of_chunks(&header) == size - HARP_HEADER_BYTES);
+        body_of(header.type, data + HARP_HEADER_BYTES, size - HARP_HEADER_BYTES);
     }
     /* Bodies are decoded strictly whatever header they came with. */
     if (size > 0)

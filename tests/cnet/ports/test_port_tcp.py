@@ -12,3 +12,7 @@ if TYPE_CHECKING:
 
 def test_strangers_and_flows_that_are_given_up(tmp_path: Path) -> None:
     run(build(tmp_path / "test", ["tests/cnet/ports/test_port_tcp.c", str(library())]))
+
+
+def test_a_stream_in_any_pieces_is_the_same_frames(tmp_path: Path) -> None:
+    run(build(tmp_path / "test", ["tests/cnet/ports/test_port_tcp_stream.c", str(library())]))

@@ -26,6 +26,8 @@ from tests.harp.net.test_engine import PATIENCE_S, engine, pair, pattern
 needs_namespaces = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 PORT_AT = 8 + 16 + 2
 """Offset of the first address's port in a handle."""
+RUN_BYTES = 16 * 65_408
+"""The longest run of chunks that one header is for, on loopback."""
 FLIPPED = b"Z"
 """A relay flips payloads of this byte alone: no probe that goes by chance takes its flips."""
 
@@ -138,9 +140,40 @@ def carry(sender, receiver, sizes, meanwhile=lambda _: None):
 def test_a_stream_in_any_pieces_is_the_same_frames(seed):
     with pair_by_relay(seed) as (a, b, relay):
         for sender, receiver in ((a, b), (b, a)):
-            carry(sender, receiver, (0, 1, 8191, 8192, 65_407, 65_408, 65_409, 700_001))
-        assert relay.carried > 1_600_000
+            carry(sender, receiver, (0, 1, 8191, 8192, 65_407, 65_408, 65_409, 700_001,
+                                     RUN_BYTES, RUN_BYTES + 1))
+        assert relay.carried > 5_600_000
         assert a.info.counters["bad_payloads"] == b.info.counters["bad_payloads"] == 0
+
+
+@pytest.mark.parametrize("options", [{}, {"checksum": "on"}, {"read_early": True}],
+                         ids=["plain", "summed", "read early"])
+def test_messages_both_ways_at_once_in_any_pieces(options):
+    sizes = random.Random(5).choices((0, 100, 70_000, 300_000, RUN_BYTES + 9), k=24)
+    with pair_by_relay(5, **options) as ends:
+        into = [[np.zeros(size, np.uint8) for size in sizes] for _ in ends[:2]]
+        posted = [[end.post(buffer) for buffer in buffers]
+                  for end, buffers in zip(ends, into, strict=False)]
+        sent = [end.send(pattern(size, number))
+                for number, size in enumerate(sizes) for end in ends[:2]]
+        for request in (*sent, *posted[0], *posted[1]):
+            request.wait(PATIENCE_S)
+        for buffers in into:
+            for number, size in enumerate(sizes):
+                assert np.array_equal(buffers[number], pattern(size, number))
+        assert all(end.info.counters["bad_payloads"] == 0 for end in ends[:2])
+
+
+def test_long_messages_are_streamed_chunk_by_chunk():
+    with engine("tcp") as a, engine("tcp") as b, b.listen(streamed=64) as listener, \
+            Relay(listener.handle, 6) as relay:
+        near = a.connect(relay.handle, timeout=PATIENCE_S)
+        far = listener.accept(PATIENCE_S)
+        for number, size in enumerate((100, RUN_BYTES + 9, 700_001)):
+            sent = near.send(pattern(size, number))
+            got = b"".join(bytes(chunk) for chunk in far.stream(PATIENCE_S))
+            assert got == pattern(size, number).tobytes()
+            sent.wait(PATIENCE_S)
 
 
 def test_flows_that_are_cut_are_made_anew():
