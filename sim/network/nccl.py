@@ -75,8 +75,6 @@ AMPERE, HOPPER = 1, 2
 """Generations of Ampere, and of Hopper and later."""
 _PLATEAU = (1.9, 1.4, 1.4)
 """By how much a ring's latency grows beyond short messages, by generation."""
-_SHORT_BYTES = 64
-"""Bytes for each rank and channel from which a message is not short."""
 
 
 class Enabled(NamedTuple):
@@ -240,11 +238,6 @@ def step_overhead_us(generation: int, column: int) -> float:
     return _NET_OVERHEAD["AMD" if generation == AMPERE else "Intel"] * (3 if column == 2 else 1)
 
 
-def plateau(generation: int, nbytes: float, lanes: int) -> float:
-    """Factor on the latency of a ring by Simple between hosts, ``lanes`` its ranks x channels."""
-    return _PLATEAU[generation] if nbytes >= _SHORT_BYTES * lanes else 1.0
-
-
 def choices(view: View, collective: str, nbytes: int, plans: Sequence[str] = ()) -> list[Choice]:
     """Choices of NCCL for a collective of `PLANS`, or for these ``plans`` of it."""
     every = [Choice(plan, protocol, predict_s(view, collective, plan, column, nbytes))
@@ -318,8 +311,9 @@ def predict_s(view: View, collective: str, plan: str, column: int, nbytes: int) 
     else:
         steps = (view.ranks - 1) * (2 if collective == "allreduce" else 1)
         latency_us, ratio = _ring_us(view, collective, steps, column), view.ranks / steps
-        if column == 2 and view.hosts > 1 and collective == "allreduce":
-            latency_us *= plateau(view.generation, nbytes, view.channels * view.ranks)
+        long = nbytes / (view.channels * view.ranks) >= 64
+        if column == 2 and view.hosts > 1 and collective == "allreduce" and long:
+            latency_us *= _PLATEAU[view.generation]
     return latency_us * 1e-6 + nbytes / (rate * ratio * 1e9)
 
 

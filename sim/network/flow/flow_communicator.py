@@ -269,8 +269,7 @@ class FlowCommunicator:
             share = np.maximum(laid.amount, 1.0) / plan.nbytes
             ceilings = np.minimum(ceilings, share * limits.bytes_per_s(plan, protocol))
             latency_s = max(latency_s, limits.latency_s(
-                plan, protocol, steps=phase.steps, channels=laid.channels, alpha_s=times.alpha_s,
-                inner=prepared.inner))
+                plan, protocol, steps=phase.steps, alpha_s=times.alpha_s, inner=prepared.inner))
         return Timed(laid, state, prepared, latency_s, whole.filling_s, whole.message_s, ceilings)
 
     def _move(self, timed: Timed) -> FlowSet:
