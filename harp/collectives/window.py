@@ -44,10 +44,14 @@ class Window:
     """Messages that a message of a ring is for the network; one a piece where not given."""
     channel_bytes: int = 1
     """Bytes of a collective for each channel that it uses."""
+    most_channels: int = 64
+    """Channels that it uses at most (MAXCHANNELS of 2.19 and later where not given)."""
+    halves: bool = True
+    """Whether pieces of a tree get smaller where there would be few of them for its depth."""
 
     def channels(self, nbytes: int, most: int) -> int:
         """Number of channels, at most ``most``, that a collective of ``nbytes`` uses."""
-        return max(1, min(most, nbytes // self.channel_bytes))
+        return max(1, min(most, self.most_channels, nbytes // self.channel_bytes))
 
     def cut(self, phase: Phase, channels: int = 1) -> Cut:
         """Cut what a phase sends on each channel; in lock step messages are sent whole."""
@@ -66,7 +70,7 @@ class Window:
     def _tree_piece(self, nbytes: int, depth: int) -> int:
         """Largest piece of a tree of a depth: two trees share what a channel carries."""
         piece = self.slot_bytes
-        for hops, least in TREE_PIECES:
+        for hops, least in TREE_PIECES if self.halves else ():
             while 2 * nbytes < piece * depth * hops and piece > least:
                 piece //= 2
         return piece

@@ -143,8 +143,7 @@ def _candidates(view: View, collective: str, nbytes: int) -> Iterator[Choice]:
     """Choices of NCCL, with its own number of channels and with fewer."""
     for choice in choices(view, collective, nbytes):
         yield choice
-        wire = choice.protocol.wire_bytes(nbytes, UNIT_BYTES)
-        used = choice.protocol.window.channels(wire, view.channels)
+        used = choice.protocol.channels(choice.plan, view.ranks, nbytes, view.channels)
         for power in range(used.bit_length()):
             if 1 << power < used:
                 yield choice._replace(channels=1 << power)

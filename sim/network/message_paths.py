@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from harp.collectives.protocol import Protocol
+    from sim.network.nccl_limits import Limits
 
     Ints = NDArray[np.int64]
     Floats = NDArray[np.float64]
@@ -70,8 +71,8 @@ class Paths:
     it stays inside a host; ``proxied``: whether one thread of each process handles the messages of
     all its edges; ``helped``: whether helpers or the NIC move the bytes meanwhile; ``stages``: the
     stages between hosts, None if they take no time; ``socket_most``: bytes/s of one of the sockets
-    over which NCCL splits a message; ``tree_most``: bytes/s of data of a tree over these edges, at
-    most.
+    over which NCCL splits a message; ``limits``: what NCCL holds collectives over these edges to,
+    None if nothing.
     """
 
     edge: Ints
@@ -85,7 +86,7 @@ class Paths:
     helped: bool = False
     stages: Stages | None = None
     socket_most: float = math.inf
-    tree_most: float = math.inf
+    limits: Limits | None = None
 
     @property
     def edges(self) -> int:
@@ -142,7 +143,7 @@ def joined(parts: Sequence[Paths]) -> Paths:
     return Paths(_NO_ROWS, _NO_ROWS, _NO_SHARES, column("alpha_s"), column("message_s"),
                  column("ceiling"), column("inner"), parts[0].proxied, parts[0].helped,
                  _joined_stages(parts), min(part.socket_most for part in parts),
-                 min(part.tree_most for part in parts))
+                 parts[0].limits)
 
 
 def _joined_stages(parts: Sequence[Paths]) -> Stages | None:

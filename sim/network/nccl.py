@@ -12,7 +12,6 @@ driver, and takes a virtual one that gives none for 10 Gb/s.
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -21,7 +20,7 @@ import numpy as np
 
 from harp.collectives.protocol import LL128, PROTOCOLS, Protocol
 from harp.collectives.registry import make_plan
-from sim.network.nvls import EFFICIENCY, HOP_US, NVLS, nvls_plan
+from sim.network.nvls import EFFICIENCY, HOP_US, NET_US, NVLS, nvls_plan
 from sim.schema.nccl_defaults import channel_count, is_hopper, rings_of
 from sim.schema.parameters import StackSet, derives_from
 
@@ -50,11 +49,13 @@ _BASE = {"tree": (6.8, 14.0, 0.0), "ring": (6.6, 14.0, 8.4)}
 _NVLINK = {"tree": (0.6, 1.25, 4.0), "ring": (0.6, 1.9, 3.4)}
 _PCIE = {"tree": (1.0, 1.9, 4.0), "ring": (1.0, 2.5, 5.7)}
 _NET = {"tree": (5.0, 8.5, 14.0), "ring": (2.7, 4.0, 14.0)}
-_NET_OVERHEAD = 1.0
+_NET_OVERHEAD = {"Intel": 1.0, "AMD": 2.0}
+"""Of a step between hosts, by the maker of their processors (getNetOverhead)."""
 _SPEEDS = (48, 30, 28, 24, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3, 2.4, 1.2, 0.24, 0.12)
 _SPEEDS_HOPPER = (48, 45, 42, 40, 30, 24, 22, 20, 17.5, 15, 12, 6, 3, 2.4, 1.2, 0.24, 0.12)
-# By generation (Volta, Ampere, Hopper), for one host, two, and more.
-_LL_MOST = ((39.0, 39.0, 20.4), (87.7, 22.5, 19.0), (87.7, 22.5, 19.0))
+# By generation (Volta, Ampere, Hopper), for one host, two, and more; LL on several hosts by their
+# processors instead: Intel's in the first row, AMD's in the second.
+_LL_MOST = ((39.0, 39.0, 20.4), (87.7, 22.5, 19.0), (141.0, 45.0, 35.0))
 _LL128_MOST = {"ring": ((20.0, 20.0, 20.0), (20.0, 20.0, 20.0), (36.7, 36.7, 36.7)),
                "tree": ((20.0, 20.0, 20.0), (20.0, 20.0, 20.0), (36.7, 36.7, 29.0))}
 _TREE_MOST = ((26.5, 18.5, 10.0), (24.0, 23.6, 17.8), (38.7, 41.4, 36.0))
@@ -67,13 +68,11 @@ _UNKNOWN_BPS = 10e9
 _NVLINK_BPS = 160e9
 """Of one NVLink of Volta to Hopper (SM70_NVLINK_BW and the like in src/graph/topo.h); in a host the
 search finds a ring for each."""
-_NVLS_NET_US = 20.9
-"""Latency of a step of NVLSTree between hosts (hwLatencies)."""
 _NVLS_TREE_MOST = {0.85: (57.7, 45.5), 0.74: (96.0, 80.0)}
 """GB/s of a channel of NVLSTree on two hosts, and on more (perChMaxNVLSTreeBws)."""
 _NVLS_CHANNELS = 16
-HOPPER = 2
-"""Generation of Hopper and later."""
+AMPERE, HOPPER = 1, 2
+"""Generations of Ampere, and of Hopper and later."""
 _PLATEAU = (1.9, 1.4, 1.4)
 """By how much a ring's latency grows beyond short messages, by generation."""
 
@@ -151,14 +150,13 @@ class View:
         groups = [group for group in topology.hosts for _ in range(group.count)]
         group = groups[cluster.host[gpus[0]]]
         model, nvlink = group.gpus.model, group.nvlink is not None
-        generation = _generation(group)
+        generation = generation_of(group)
         known = topology.vpc is None and group.nics[0].driver == "other"
         bps = min(nic.rate for nic in group.nics) if known else _UNKNOWN_BPS
-        rings = rings_of(topology)
+        rings = rings_found(topology, group, hosts)
         if hosts == 1:
             link = group.nvlink if group.nvlink is not None else group.pcie_link
-            bps, rings = link.rate, max(1, round(link.rate / _NVLINK_BPS))
-            bps /= rings
+            bps = link.rate / rings
         trusted = generation == 2 or re.search(r"\b(V100|A100|A800|A30)\b", model) is not None
         direct = derives_from(scenario.stack, "rdma", topology.stacks, "stacks", StackSet)
         near = hosts == 1 or (topology.vpc is None and direct)
@@ -168,6 +166,14 @@ class View:
                    channel_count(topology, scenario), trusted and nvlink and near, switch,
                    group.nvlink.rate / 8e9 if group.nvlink is not None else 0.0,
                    _enabled(topology, scenario.stack, generation) if hosts > 1 else None)
+
+
+def rings_found(topology: Topology, group: HostGroup, hosts: int) -> int:
+    """Rings that the search finds: one a NIC or, in one host, an NVLink."""
+    if hosts > 1:
+        return rings_of(topology)
+    link = group.nvlink if group.nvlink is not None else group.pcie_link
+    return max(1, round(link.rate / _NVLINK_BPS))
 
 
 def _enabled(topology: Topology, stack: str, generation: int) -> Enabled | None:
@@ -210,28 +216,6 @@ def _doubled(speed: float, generation: int) -> float:
     return float(next((listed for listed in reversed(speeds) if listed >= 2 * speed), speeds[0]))
 
 
-def tree_bytes_per_s(cluster: Cluster, gpus: NDArray[np.int64]) -> float:
-    """Bytes of an all-reduce that trees through whole hosts get done in a second, at most.
-
-    Bytes alone would let two hosts send an all-reduce at the rate of their NICs. NCCL's own figures
-    (_TREE_MOST, of each channel that the search finds, one a NIC) say 82 % of that for NVIDIA's
-    hosts of V100, 52 % of A100 and 46 % of H100: channels reduce and copy, and a GPU's path carries
-    both ways. Slower NICs are themselves the limit: p4de's, of 100 Gb/s, reach 78 of 94 GB/s on the
-    bus. The search gives no tree more than the links inside a host (see `_rate`). Versions before
-    2.8 reach less (NVIDIA/nccl issue 495: 75 GB/s by 2.7, of 177).
-    """
-    hosts, ranks = len(np.unique(cluster.host[gpus])), len(gpus)
-    if hosts in (1, ranks):
-        return math.inf
-    topology = cluster.topology
-    groups = [group for group in topology.hosts for _ in range(group.count)]
-    group = groups[cluster.host[gpus[0]]]
-    bus = rings_of(topology) * _TREE_MOST[_generation(group)][min(hosts, 3) - 1]
-    if group.nvlink is not None:
-        bus = min(bus, group.nvlink.rate / 8e9)
-    return float(bus * 1e9 * ranks / (2 * (ranks - 1)))
-
-
 def tree_share(nbytes: int, protocol: Protocol) -> float:
     """Share of its rate that a tree reaches with ``nbytes`` of data, by NCCL's own table."""
     column = PROTOCOLS.index(protocol) if protocol in PROTOCOLS else -1
@@ -239,9 +223,19 @@ def tree_share(nbytes: int, protocol: Protocol) -> float:
     return _TREE_FACTOR[column][log_size] if log_size < len(_TREE_FACTOR[column]) else 1.0
 
 
-def _generation(group: HostGroup) -> int:
+def generation_of(group: HostGroup) -> int:
     """0: Volta and older, 1: Ampere, 2: Hopper and later; by the name of the GPU."""
     return HOPPER if is_hopper(group) else int(bool(re.search(r"\bA\d{2,3}", group.gpus.model)))
+
+
+def step_overhead_us(generation: int, column: int) -> float:
+    """Time that a step of a ring between hosts takes at least, for the proxy threads.
+
+    A file does not name processors: they are taken to be those of NVIDIA's own hosts, AMD's beside
+    A100 and Intel's beside V100 and H100 (data sheets of DGX-1, DGX A100, and DGX H100). A step by
+    Simple counts three times.
+    """
+    return _NET_OVERHEAD["AMD" if generation == AMPERE else "Intel"] * (3 if column == 2 else 1)
 
 
 def choices(view: View, collective: str, nbytes: int, plans: Sequence[str] = ()) -> list[Choice]:
@@ -305,7 +299,7 @@ def predict_nvls_s(view: View, nbytes: int) -> float:
     most = _NVLS_CHANNELS * _NVLS_TREE_MOST[view.nvls][min(view.hosts, 3) - 2]
     rate = min(rate, min(bus, most) * view.ranks / (2 * (view.ranks - 1)))
     steps = 2 * (view.hosts.bit_length() - 1)
-    return (HOP_US + steps * _NVLS_NET_US) * 1e-6 + nbytes / (rate * 1e9)
+    return (HOP_US + steps * NET_US) * 1e-6 + nbytes / (rate * 1e9)
 
 
 def predict_s(view: View, collective: str, plan: str, column: int, nbytes: int) -> float:
@@ -325,24 +319,35 @@ def predict_s(view: View, collective: str, plan: str, column: int, nbytes: int) 
 
 def _rate(view: View, algorithm: str, column: int) -> float:
     """GB/s that NCCL expects on the bus."""
-    scale, alone = min(view.hosts, 3) - 1, view.ranks == view.hosts
-    rate, ll_row = view.rings * view.speed, view.generation if view.hosts == 1 else 0
+    rate = view.rings * view.speed
     if algorithm == "tree":
         if view.hosts == 2:
             rate = view.rings * _doubled(view.speed, view.generation)
             if view.nvlink and view.inner:  # the search gives no more than the links inside
                 rate = min(rate, view.inner)
-        rate = min(rate * 0.92, view.rings * _TREE_MOST[view.generation][scale])
+        rate *= 0.92
+    alone = view.ranks == view.hosts
+    rate = held_rate(algorithm, column, rate, hosts=view.hosts, generation=view.generation,
+                     rings=view.rings, alone=alone)
+    return rate * (0.85 if algorithm == "tree" and (view.generation == 2 or alone) else 1.0)
+
+
+def held_rate(algorithm: str, column: int, rate: float, *, hosts: int, generation: int,
+              rings: int, alone: bool = False) -> float:
+    """Of a ``rate`` of links, in GB/s on the bus, what channels of a protocol reach of it."""
+    scale = min(hosts, 3) - 1
+    if algorithm == "tree":
+        rate = min(rate, rings * _TREE_MOST[generation][scale])
     if column == 0:
-        share = 0.5 if algorithm == "ring" else 1 / 3.8
-        rate = min(rate * share, _LL_MOST[ll_row][scale])
+        row = generation if hosts == 1 else int(generation == AMPERE)
+        return min(rate * (0.5 if algorithm == "ring" else 1 / 3.8), _LL_MOST[row][scale])
     if column == 1:
-        one_host_tree = algorithm == "tree" and view.hosts == 1
+        one_host_tree = algorithm == "tree" and hosts == 1
         share = 7 / 9 if one_host_tree else 0.92 if algorithm == "ring" else 120 / 128
         if algorithm == "ring" and alone:
             share = 0.7
-        rate = min(rate * share, view.rings * _LL128_MOST[algorithm][view.generation][scale])
-    return rate * (0.85 if algorithm == "tree" and (view.generation == 2 or alone) else 1.0)
+        return min(rate * share, rings * _LL128_MOST[algorithm][generation][scale])
+    return rate
 
 
 def _hops_us(view: View, algorithm: str, column: int) -> tuple[float, float]:
@@ -361,6 +366,6 @@ def _tree_us(view: View, column: int) -> float:
 def _ring_us(view: View, collective: str, steps: int, column: int) -> float:
     inner, outer = _hops_us(view, "ring", column)
     if view.hosts > 1:
-        inner = max(inner, _NET_OVERHEAD * (3 if column == 2 else 1))
+        inner = max(inner, step_overhead_us(view.generation, column))
     crossings = (view.hosts - 1) * (2 if collective == "allreduce" else 1)
     return _BASE["ring"][column] + (steps - crossings) * inner + crossings * outer

@@ -9,6 +9,10 @@ N + 1 transfers instead of 2 N). The engines reach 0.85 of the rate that rings r
 hosts each GPU exchanges its shard over its own NIC, in NCCL's two trees over the hosts, while other
 pieces pass the switch (NVLSTree).
 
+NCCL goes through the data in loops, a chunk of each shard on each channel. A kernel moves a loop
+from the user's memory to the switch's before the sum, and back after the copy; the next loops are
+summed meanwhile, so that all of it takes as long as one loop more.
+
 Nothing executes such a plan here: it is a pattern of loads, for times. Of links inside a host a
 stream from each GPU to the next stands for what it gives to the switch and takes from it.
 """
@@ -42,28 +46,36 @@ HOP_US = 25.0
 launch of the kernel, for which the table has nothing beside it."""
 LAUNCH_US = 10.0
 """The part that is the launch, as stack ``rdma`` has it."""
-NVLS = Protocol("Simple", 1.0, Window(8, 1 << 20, channel_bytes=128 << 10),
-                (HOP_US - LAUNCH_US) / 2 / 3.4)
+NET_US = 20.9
+"""Latency of a step of NVLSTree between hosts by the same table, which has 14 us for Simple's."""
+_WINDOW = Window(8, 1 << 20, channel_bytes=128 << 10, most_channels=16, halves=False)
+NVLS = Protocol("Simple", 1.0, _WINDOW, (HOP_US - LAUNCH_US) / 2 / 3.4, (14.0 - NET_US) * 1e-6)
 """Simple's signals with NVLS's chunks (NCCL_NVLS_CHUNKSIZE, 128 KiB, one of each of eight shards
-at a time) and two hops in a host."""
+at a time) on its channels, and two hops in a host."""
 _INSIDE, _BETWEEN = 0, 1
 _CHANNELS = {EFFICIENCY["hopper"]: 16, EFFICIENCY["blackwell"]: 32}
 """Of NVLS (src/transport/nvls.cc, 2.27)."""
-_CHUNKS = ((128 << 10, 64), (64 << 10, 8), (32 << 10, 2), (16 << 10, 0))
-"""Chunks, and how many of them on each channel and shard a collective has at least
-(computeCollChunkInfo, src/enqueue.cc)."""
+_CHUNKS = {"one": ((128 << 10, 64), (64 << 10, 8), (32 << 10, 2), (16 << 10, 0)),
+           "few": ((128 << 10, 4), (64 << 10, 1), (32 << 10, 0)),
+           "many": ((64 << 10, 1), (32 << 10, 0))}
+"""Chunks in one host, in two or three, and in more, and how many of them on each channel and shard
+a collective has at least (calcCollChunking, src/enqueue.cc, and ncclNvlsTuning, 2.19 to 2.30)."""
 
 
 @dataclass(frozen=True, eq=False)
 class SwitchStream(Stream):
     """Streams through the switch of each host, and shards between hosts."""
 
+    loops: int = 1
+    """Pieces, one after the other, that all edges carry."""
+
     def phases(self) -> Iterator[Phase]:
         """One phase: every edge passes on what has come to its rank before."""
         edges = self.edges
         source, target = _meetings(edges)
-        yield Phase(self.label, edges.src, edges.dst, self.chunks.range_bytes[edges.part], 1,
-                    edges.part.astype(np.int32), Feeds(source, target, 0, edges.start))
+        yield Phase(self.label, edges.src, edges.dst, self.chunks.range_bytes[edges.part],
+                    self.loops, edges.part.astype(np.int32),
+                    Feeds(source, target, 0, edges.start))
 
 
 def _meetings(edges: Edges) -> tuple[Ints, Ints]:
@@ -78,15 +90,12 @@ def _meetings(edges: Edges) -> tuple[Ints, Ints]:
     return source[before], target[before]
 
 
-def filling(nbytes: int, group: int, efficiency: float) -> float:
-    """Factor on the bytes inside a host: a pipeline that fills and empties.
-
-    A chunk of each shard on each channel makes a loop. While the first one comes in nothing goes
-    out, and while the last one goes out nothing comes in, so n loops take the time of n + 1.
-    """
+def loops_of(nbytes: int, machines: int, group: int, efficiency: float) -> int:
+    """Number of loops: in each a chunk of every shard passes on every channel."""
     lanes = _CHANNELS[efficiency] * group
-    chunk = next(chunk for chunk, least in _CHUNKS if nbytes >= least * lanes * chunk)
-    return 1.0 + 1.0 / max(1, -(-nbytes // (lanes * chunk)))
+    chunks = _CHUNKS["one" if machines == 1 else "few" if machines < 4 else "many"]
+    chunk = next(chunk for chunk, least in chunks if nbytes >= least * lanes * chunk)
+    return max(1, -(-nbytes // (lanes * chunk)))
 
 
 @lru_cache(maxsize=256)
@@ -104,14 +113,13 @@ def nvls_plan(ranks: int, group: int, nbytes: int, unit_bytes: int, efficiency: 
     outer = len(up_src) + len(down_src)
     part = np.repeat([_INSIDE, _BETWEEN, _INSIDE], [ranks, outer, ranks])
     op = np.full(len(src), Op.COPY, np.int8)
-    inside = nbytes * (1 + 1 / group) / 2 / efficiency
-    if machines == 1:
-        inside *= filling(nbytes, group, efficiency)
+    loops = loops_of(nbytes, machines, group, efficiency)
+    inside = nbytes * (1 + 1 / group) / 2 / efficiency * (1 + 1 / loops)
     units = np.array([inside, nbytes / (2 * group)]) // unit_bytes
     stage = SwitchStream("NVLS", Edges(src.astype(np.int32), dst.astype(np.int32),
                                        start.astype(np.int64), op, part),
                          Shards(np.zeros(2, np.int64), np.maximum(units, 1).astype(np.int64), 1,
-                                unit_bytes))
+                                unit_bytes), loops if machines > 1 else 1)
     return Plan("nvls", "allreduce", ranks, nbytes, unit_bytes, (stage,), {Buffer.DATA: nbytes})
 
 

@@ -47,7 +47,7 @@ from harp.routing.overlay import encapsulate
 from sim.network.interface import CutOffError
 from sim.network.link_state import LinkState
 from sim.network.message_paths import Paths, Stages
-from sim.network.nccl import tree_bytes_per_s
+from sim.network.nccl_limits import OVERHEAD_S, Limits
 from sim.network.planned import SharedPlan
 from sim.schema.errors import Problem
 from sim.schema.nccl_defaults import connection, uses_sockets
@@ -220,7 +220,7 @@ class Transport:
         return Paths(edge, resource, coefficient, alpha_s, message_s, ceiling, inner, proxied=True,
                      helped=self.helped, stages=stages,
                      socket_most=self._socket_most(),
-                     tree_most=self._tree_most(src, dst) if len(between) else math.inf)
+                     limits=self._limits(src, dst))
 
     def _socket_most(self) -> float:
         """Bytes/s of one of NCCL's sockets, which one thread serves; of other stacks any."""
@@ -240,12 +240,14 @@ class Transport:
         return np.asarray(np.divide(windows, 2 * latency_s, where=latency_s > 0,
                                     out=np.full(len(latency_s), math.inf)))
 
-    def _tree_most(self, src: Ints, dst: Ints) -> float:
-        """Bytes/s of a tree over these edges, at most, where NICs move the bytes."""
-        if self.core_s:
-            return math.inf
-        gpus = np.unique(np.concatenate([src, dst]))
-        return tree_bytes_per_s(self.cluster, gpus) / self.on_line
+    def _limits(self, src: Ints, dst: Ints) -> Limits | None:
+        """What NCCL holds collectives over these edges to, where NICs move the bytes."""
+        if self.core_s or not len(src):
+            return None
+        launch, message = self.stack.launch, self.stack.cost_per_message
+        kernels = launch is not None and launch.value > 0
+        return Limits.of(self.cluster, np.unique(np.concatenate([src, dst])), on_line=self.on_line,
+                         steps=kernels and message.value <= OVERHEAD_S)
 
     def add_inside(self, edge: Ints, src: Ints, dst: Ints, rows: HostRows,
                    alpha_s: Floats) -> None:

@@ -3,10 +3,10 @@
 A pipeline (rings, trees) is one flow for each ring or tree. Its footprint is the sum of those of
 its edges, since in the end all of them keep the pace of the slowest. The latency and the filling of
 the pipeline and the stack's time for its messages precede that flow, in closed form
-(`sim.network.flow.pipeline`). Trees through whole hosts whose NICs move the bytes are held to what
-NCCL's own figures give them (`sim.network.nccl.tree_bytes_per_s`). A phase in lock step lasts the
-latency of its slowest edge, the stack's cost of a rank's messages, and the fluid time of its edges'
-bytes, each a flow of its own.
+(`sim.network.flow.pipeline`). Rings and trees through whole hosts whose NICs move the bytes are
+held to what NCCL's own figures give them (`sim.network.nccl_limits`). A phase in lock step lasts
+the latency of its slowest edge, the stack's cost of a rank's messages, and the fluid time of its
+edges' bytes, each a flow of its own.
 
 Channels split a collective's bytes evenly and run side by side, each on its own source ports; what
 is planned is planned for all of them. A short collective uses fewer (`harp.collectives.window`).
@@ -19,7 +19,6 @@ windows`). Plans that run alone are taken as some of many, whose windows are ope
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
@@ -33,7 +32,6 @@ from sim.network.corrections import find_corrections
 from sim.network.flow.pipeline import EdgeTimes, phase_times
 from sim.network.flow.windows import FAR_S, Windows
 from sim.network.message_paths import joined, quicker_s
-from sim.network.nccl import tree_share
 from sim.network.transport import edges_on_channels
 
 if TYPE_CHECKING:
@@ -48,6 +46,7 @@ if TYPE_CHECKING:
     from sim.network.corrections import Correction
     from sim.network.flow.timed_fluid import FlowSet, TimedFluid
     from sim.network.message_paths import Paths, Stages
+    from sim.network.nccl_limits import Limits
     from sim.network.transport import Transport
     from sim.records.timeline import Timeline
 
@@ -112,8 +111,8 @@ class Prepared:
     """Stages that bytes pass one after the other between hosts."""
     socket_most: float
     """Bytes/s of one of the sockets over which NCCL splits a message."""
-    tree_most: float
-    """Bytes/s of a tree's data, at most."""
+    limits: Limits | None
+    """What NCCL holds a collective over these edges to."""
     far: bool
     """Whether kernel TCP has to cross so long round trips that its windows count."""
 
@@ -173,14 +172,14 @@ class FlowCommunicator:
             line: Timeline, label: str = "",
             protocol: Protocol = SIMPLE) -> Generator[simpy.Event, None, None]:
         """Run a plan, as the protocol says: phase after phase, each as its flows."""
-        used = placement[:protocol.window.channels(plan.nbytes, len(placement))]
-        tree_bytes = plan.nbytes if plan.name == "tree" else 0
+        used = placement[:protocol.channels(plan.name, plan.ranks,
+                                            round(plan.nbytes / protocol.wire), len(placement))]
         for phase, flows in _layout(plan):
             name = f"{label} {phase.label}".strip()
             if phase.local is not None:
                 yield from line.wait(local_s(phase.local), "selection", name)
             else:
-                timed = self._time(phase, _lay(phase, flows, used), protocol, tree_bytes)
+                timed = self._time(phase, _lay(phase, flows, used), protocol, plan)
                 yield from self._run_phase(timed, line, name)
 
     def announce(self, plan: Plan, placement: Sequence[Ints]) -> None:
@@ -228,24 +227,15 @@ class FlowCommunicator:
         nbytes = timed.laid.amount[edges.group] * edges.share
         return self._windows[key].lost_s(nbytes, start_s, self.env.now)
 
-    def _time(self, phase: Phase, laid: Laid, protocol: Protocol, tree_bytes: int) -> Timed:
-        """Time of a phase beside its flows: found once for each step that has it again.
-
-        A tree lasts at least as long as trees through whole hosts need for the same bytes.
-        """
+    def _time(self, phase: Phase, laid: Laid, protocol: Protocol, plan: Plan) -> Timed:
+        """Time of a phase beside its flows: found once for each step that has it again."""
         known = self._timed.setdefault(phase, {})
         key = (self.transport.links.key, protocol, laid.key)
         if key not in known:
-            found = self._find_times(phase, laid, protocol)
-            if tree_bytes and found.prepared.tree_most < math.inf:
-                share = laid.amount / tree_bytes * tree_share(round(tree_bytes / protocol.wire),
-                                                              protocol)
-                found = found._replace(ceilings=np.minimum(found.ceilings,
-                                                           found.prepared.tree_most * share))
-            known[key] = found
+            known[key] = self._find_times(phase, laid, protocol, plan)
         return known[key]
 
-    def _find_times(self, phase: Phase, laid: Laid, protocol: Protocol) -> Timed:
+    def _find_times(self, phase: Phase, laid: Laid, protocol: Protocol, plan: Plan) -> Timed:
         prepared = self._prepare(laid)
         self.handled += len(laid.edges.src)
         self.corrections.update(find_corrections(phase, ~prepared.inner[:len(phase.src)],
@@ -274,8 +264,13 @@ class FlowCommunicator:
             held = (whole.least_s > 0) & (piece > 0)
             window = np.divide(piece, whole.least_s, out=np.full(len(piece), np.inf), where=held)
             ceilings = np.minimum(ceilings, window)
-        return Timed(laid, state, prepared, whole.latency_s, whole.filling_s, whole.message_s,
-                     ceilings)
+        latency_s, limits = whole.latency_s, prepared.limits
+        if limits is not None and plan.nbytes:
+            share = np.maximum(laid.amount, 1.0) / plan.nbytes
+            ceilings = np.minimum(ceilings, share * limits.bytes_per_s(plan, protocol))
+            latency_s = max(latency_s, limits.latency_s(
+                plan, protocol, steps=phase.steps, alpha_s=times.alpha_s, inner=prepared.inner))
+        return Timed(laid, state, prepared, latency_s, whole.filling_s, whole.message_s, ceilings)
 
     def _move(self, timed: Timed) -> FlowSet:
         # Links may have changed since, so the routes are those of this moment.
@@ -315,7 +310,7 @@ class FlowCommunicator:
                         _ceilings(paths, edges.group, edges.share), paths.inner,
                         EdgeTimes(paths.alpha_s, _first_turns_s(paths, edges),
                                   _turns_s(paths, edges), first_s, steady_s), paths.helped,
-                        paths.stages, paths.socket_most, paths.tree_most, self._is_far(paths))
+                        paths.stages, paths.socket_most, paths.limits, self._is_far(paths))
 
     def _is_far(self, paths: Paths) -> bool:
         longest_s = float(np.where(paths.inner, 0.0, paths.alpha_s).max(initial=0.0))
@@ -340,7 +335,7 @@ class FlowCommunicator:
                         np.concatenate([ceilings for _, _, ceilings in found]), paths.inner,
                         EdgeTimes(paths.alpha_s, _first_turns_s(paths, edges),
                                   _turns_s(paths, edges), _NONE, _NONE), paths.helped,
-                        paths.stages, paths.socket_most, paths.tree_most, self._is_far(paths))
+                        paths.stages, paths.socket_most, paths.limits, self._is_far(paths))
 
     def reroute(self) -> None:
         """Route everything anew, since the state of the links has changed."""

@@ -13,11 +13,9 @@ from harp.collectives.protocol import LL, LL128, SIMPLE
 from harp.collectives.registry import make_plan
 from sim.answer.collective_bench import Timer, measure
 from sim.cluster.placement import choose_gpus, place
-from sim.network.interface import Site
 from sim.network.message_paths import quicker_s
 from sim.network.nccl import View, choose, chosen_plan, predict_s
-from sim.network.nvls import filling, nvls_plan
-from sim.network.transport import Style, Transport
+from sim.network.nvls import loops_of, nvls_plan
 from sim.run import main
 from sim.schema.parameters import load_stack
 from tests.support.cluster_files import cluster, topology, write
@@ -159,14 +157,25 @@ def test_without_rdma_one_thread_copies_what_it_sends_and_receives(tmp_path, sta
     assert nvidias(built).busbw / 1e9 == pytest.approx(gigabytes, rel=0.02)
 
 
-def test_a_switch_fills_once(tmp_path):
-    """64 MiB are eight loops of 64 KiB on 16 channels for each of eight shards."""
-    assert filling(64 << 20, 8, 0.85) == pytest.approx(9 / 8)
-    assert filling(64 << 10, 8, 0.85) == 2
-    assert filling(16 << 30, 8, 0.85) == pytest.approx(1, abs=0.01)
+@pytest.mark.parametrize(("nbytes", "machines", "loops"), [
+    (64 << 20, 1, 8), (64 << 10, 1, 1), (16 << 30, 1, 1024),
+    (8 << 20, 2, 1), (32 << 20, 2, 4), (64 << 20, 3, 4), (64 << 20, 4, 8)])
+def test_nvls_goes_in_loops_of_a_chunk_of_each_shard_on_each_channel(nbytes, machines, loops):
+    """Of 16 channels and eight shards; chunks of 16 to 128 KiB, of 64 at most over four hosts."""
+    assert loops_of(nbytes, machines, 8, 0.85) == loops
+
+
+def test_a_switch_waits_for_one_loop_more(tmp_path):
     built = switched(tmp_path, hosts=1)
     assert nvidias(built, 64 << 20).busbw / nvidias(built, 8 << 30).busbw == pytest.approx(
         8 / 9, rel=0.02)
+
+
+def test_nvls_uses_16_channels_of_however_many(tmp_path):
+    """Each channel has messages of its own, and they take the proxy thread time."""
+    times = [nvidias(switched(tmp_path, scenario={"channels": channels})).time_s
+             for channels in (16, 32)]
+    assert times[0] == times[1]
 
 
 def switched(folder, model="H100", **given):
@@ -175,7 +184,8 @@ def switched(folder, model="H100", **given):
     return cluster(folder, host={
         "gpus": {"count": count, "model": model, "effective": "1TFLOPS"},
         "nvlink": {"rate": "360GB/s", "latency": "0s"}},
-        nic={"count": count, "rate": "400Gbps"}, scenario={"channels": "auto"}, **given)
+        nic={"count": count, "rate": "400Gbps"},
+        scenario=given.pop("scenario", {"channels": "auto"}), **given)
 
 
 def nvidias(built, size=8 << 30):
@@ -214,17 +224,6 @@ def test_the_switches_of_thousands_of_gpus_are_one_flow_a_channel(tmp_path):
     assert (feeds.level[feeds.source] < feeds.level[feeds.target]).all()
     fed = np.isin(np.arange(len(phase.src)), feeds.target)
     assert (fed == (feeds.level > 0)).all()
-
-
-@pytest.mark.parametrize(("hosts", "gpus", "stack"), [(1, 8, "ideal"), (2, 1, "ideal"),
-                                                      (2, 8, "kernel-tcp")])
-def test_other_trees_are_not_held_back(tmp_path, hosts, gpus, stack):
-    """In one host, with one GPU a host, and where the host's cores move the bytes."""
-    built = cluster(tmp_path, hosts=hosts, gpus=gpus, scenario={"stack": stack})
-    site = Site(built, load_stack(stack, built.topology.stacks),
-                Style.of(built.topology.scenarios[0], built.topology))
-    paths = Transport(built, site.stack, site.style).paths([0], [built.gpus - 1])
-    assert paths.tree_most == np.inf
 
 
 def timer(built):

@@ -64,6 +64,13 @@ def test_short_collectives_use_few_channels(protocol, nbytes, used):
     assert protocol.window.channels(nbytes, 16) == used
 
 
+@pytest.mark.parametrize(("protocol", "plan", "used"), [
+    (LL, "tree", 16), (LL, "ring", 1), (LL, "allgather", 1), (LL128, "ring", 12)])
+def test_a_ring_by_ll_counts_the_bytes_of_a_channel_for_each_rank(protocol, plan, used):
+    """64 KiB over 16 ranks: 512 threads of 8 bytes a rank (threadThresholds of NCCL's log)."""
+    assert protocol.channels(plan, 16, 64 * KIB, 16) == used
+
+
 def test_a_window_by_itself_says_nothing_of_channels_and_slices():
     assert Window().channels(1, 16) == 1
     assert Window().channels(16, 16) == 16
