@@ -163,9 +163,10 @@ def test_rails_and_plans_never_lose():
     assert step_s(name, "ring") < step_s(name, one) < step_s(name, f"{one} off the rails")
     for scenario in ("ring", "2D", "ring off the rails"):
         assert step_s(name, f"{scenario}, planned") <= step_s(name, scenario) * (1 + 1e-9)
-    # With a NIC a GPU, planned paths make rings across rails as good as rings on them.
+    # With a NIC a GPU, planned paths make rings across rails as good as rings on them, but for the
+    # latency of the spines.
     assert step_s(name, "ring off the rails, planned") == pytest.approx(
-        step_s(name, "ring"), rel=0.01)
+        step_s(name, "ring"), rel=0.02)
     assert step_s(name, "NCCL's choice") <= step_s(name, "ring")
 
 
@@ -211,9 +212,9 @@ def test_a_second_job_never_helps():
             assert first <= step_s(name, both, job=job) <= 2.1 * first
     assert step_s(name, "affinity, both, sprayed", job="mine") <= step_s(
         name, "affinity, both", job="mine")
-    for job in ("mine-packed", "theirs-packed"):
+    for job in ("mine-packed", "theirs-packed"):  # under one leaf latencies are a little less
         assert step_s(name, "packed, both", job=job) == pytest.approx(
-            step_s(name, "affinity", job="mine"), rel=1e-6)
+            step_s(name, "affinity", job="mine"), rel=0.002)
 
 
 def test_experts_exchange_four_times_a_layer():

@@ -139,7 +139,7 @@ def test_a_rank_with_many_peers_tries_a_few_at_a_time(tmp_path: Path) -> None:
     more = json.loads(done.stdout)
     assert more["comms"] == 3 * hosts
     assert more["mib"] < 80
-    assert more["descriptors"] < 12
+    assert more["descriptors"] < hosts
 
 
 @pytest.mark.parametrize("hosts", long_except([6, 24, 128], 6))

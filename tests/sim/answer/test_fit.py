@@ -79,11 +79,18 @@ def test_a_fit_gives_back_the_value_that_made_the_row(tmp_path: Path) -> None:
 
 
 def test_a_fit_begins_at_zero_as_well(tmp_path: Path) -> None:
+    """With a GPU a host: of several, NCCL's limits hold while NICs alone move the bytes."""
     made = 1e-9
-    first = Cluster(load(small(tmp_path, stack="rdma", name="rdma.cost_per_byte")))
+
+    def alone(rate: float) -> Cluster:
+        path = small(tmp_path, stack="rdma", gpus=2, name="rdma.cost_per_byte", rate=rate)
+        path.write_text(path.read_text().replace("{count: 2, model", "{count: 1, model")
+                        .replace("[1, 4]", "[1, 2]"))
+        return Cluster(load(path))
+
+    first = alone(400)
     row = find_row(first, first.topology.expect[0], Settings({"rdma.cost_per_byte": made}))
-    cluster = Cluster(load(small(tmp_path, stack="rdma", name="rdma.cost_per_byte",
-                                 rate=row.images_per_s)))
+    cluster = alone(row.images_per_s)
     assert present_value(cluster, "rdma.cost_per_byte") == 0.0
     assert fit(cluster, Settings())["rdma.cost_per_byte"] == pytest.approx(made, rel=1e-3)
 
