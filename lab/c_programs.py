@@ -94,11 +94,14 @@ def locked(folder: Path) -> Iterator[None]:
 def library(flags: Sequence[str] = SANITIZED) -> Path:
     """Compile cnet without the plugin, as an archive that tests and workers share.
 
-    It lies in build/, named after the sources' contents; ``build`` takes it as a source.
+    It lies in build/, named after the contents of what it is made of; ``build`` takes it as a
+    source.
     """
+    if flags == PLAIN:
+        return _kept_archive("cnet", flags, _objects_of_the_build(), lambda objects, *_: objects)
     return _kept_archive("cnet", flags, sorted(
         path for path in (ROOT / "cnet").glob("*/*.[ch]") if path.parent.name != "nccl"),
-        _objects_of_the_build if flags == PLAIN else _compile_objects)
+        _compile_objects)
 
 
 def plugin_library(flags: Sequence[str] = SANITIZED) -> Path:
@@ -109,28 +112,27 @@ def plugin_library(flags: Sequence[str] = SANITIZED) -> Path:
 
 
 def _kept_archive(kind: str, flags: Sequence[str], files: Sequence[Path],
-                  objects_of: Callable[[Sequence[Path], Path, Sequence[str]], list[Path]],
+                  objects_of: Callable[[Sequence[Path], Path, Sequence[str]], Sequence[Path]],
                   ) -> Path:
     folder = kept_folder(kind, flags, files, most=12)
     archive = folder / f"lib{kind}.a"
     with locked(folder):
         if not archive.exists():
-            objects = objects_of([path for path in files if path.suffix == ".c"], folder, flags)
+            objects = objects_of(files, folder, flags)
             whole = folder / "whole.a"
             subprocess.run(["ar", "rcs", str(whole), *map(str, objects)], check=True)
             whole.rename(archive)
     return archive
 
 
-def _objects_of_the_build(_sources: Sequence[Path], _folder: Path,
-                          _flags: Sequence[str]) -> list[Path]:
+def _objects_of_the_build() -> list[Path]:
     """Give what the build of `harp` compiled for a release; to import it makes that anew."""
     from harp import _cnet
 
     return sorted(Path(_cnet.__file__).parents[1].glob("cnet/libcnet*.a.p/*.o"))
 
 
-def _compile_objects(sources: Sequence[Path], folder: Path, flags: Sequence[str]) -> list[Path]:
+def _compile_objects(files: Sequence[Path], folder: Path, flags: Sequence[str]) -> list[Path]:
     def one(source: Path) -> Path:
         out = folder / f"{source.stem}.o"
         command = [os.environ.get("CC", "cc"), *STRICT, *flags, "-c", str(source), "-o", str(out)]
@@ -140,7 +142,7 @@ def _compile_objects(sources: Sequence[Path], folder: Path, flags: Sequence[str]
         return out
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return list(pool.map(one, sources))
+        return list(pool.map(one, (path for path in files if path.suffix == ".c")))
 
 
 def run(program: Path, *arguments: str) -> str:
