@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 import sys
+from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
 from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Settings:
+class Settings(ABC):
     """What `SGD`, `Adagrad`, `Adam` and `FTRL` share."""
 
     states: ClassVar[int] = 0
@@ -58,9 +59,9 @@ class Settings:
         """Give the size of a row's state."""
         return self.states * dim
 
+    @abstractmethod
     def step(self, number: int) -> dict[str, float]:
         """Give the fields of the C struct of a step, counted from 1."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
