@@ -70,7 +70,7 @@
 /* Payload of a flow that goes to its places in a turn: the driver of the engine may yield the CPU
  * after each turn, as NCCL's threads do. */
 #define TCP_PLACED_BYTES (16u * TCP_SEGMENT)
-#define TCP_PLACED_MOST (TCP_PLACED_BYTES / TCP_DIRECT_LEAST + 1) /* frames of so many bytes */
+#define TCP_PLACED_MOST (TCP_PLACED_BYTES / TCP_DIRECT_LEAST + 1) /* the same in short frames */
 #define TCP_LOCALS_MAX 256u
 #define TCP_ASKED_FLOWS 4u      /* up to here each is asked by itself; of more, epoll says which */
 #define TCP_STRANGERS_MAX 1024u /* accepted flows that no path of ours uses */

@@ -144,7 +144,7 @@ def _read(root: Node, ranks: int) -> Config:
 
 
 def _found(root: Node, where: str, name: str) -> Node | None:
-    """Give the value of a key of an object, either of which may be missing."""
+    """Give the value of a key of an object; None if the object or the key is missing."""
     node = root.get(where)
     return node.get(name) if node is not None else None
 

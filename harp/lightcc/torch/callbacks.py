@@ -158,7 +158,7 @@ def as_in(origin: str, call: Callable[..., Any], *args: Any) -> Any:
 
 
 def failed_value(error: Exception) -> torch.Tensor:
-    """Make the value of a failed future: a tensor, every use of which raises the error.
+    """Make a tensor that raises the error in every use: the value of a failed future.
 
     `torch.futures.Future.set_exception` makes C++ see a *successful* future with the exception as
     its value, and only Python's ``wait`` raises that. C++ then looks for tensors in it, as DDP's

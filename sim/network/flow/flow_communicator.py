@@ -3,8 +3,8 @@
 A pipeline (rings, trees) is one flow for each ring or tree. Its footprint is the sum of those of
 its edges, since in the end all of them keep the pace of the slowest. The latency and the filling of
 the pipeline and the stack's time for its messages precede that flow, in closed form
-(`sim.network.flow.pipeline`). Rings and trees through whole hosts whose NICs move the bytes are
-held to what NCCL's own figures give them (`sim.network.nccl_limits`). A phase in lock step lasts
+(`sim.network.flow.pipeline`). NCCL's own figures limit rings and trees through whole hosts if NICs
+move the bytes (`sim.network.nccl_limits`). A phase in lock step lasts
 the latency of its slowest edge, the stack's cost of a rank's messages, and the fluid time of its
 edges' bytes, each a flow of its own.
 
