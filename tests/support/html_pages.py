@@ -49,13 +49,18 @@ class Page(HTMLParser):
 
 
 def open_chrome(profile: Path) -> Chrome:
-    """Start a browser whose console and requests are logged; its profile lies in a folder."""
+    """Start a browser whose console and requests are logged; its profile lies in a folder.
+
+    It looks up no host's name: each look-up binds a random UDP port on all addresses, at times
+    one that another test has just found free.
+    """
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
 
     options = webdriver.ChromeOptions()
     options.binary_location = str(CHROMIUM)
     for word in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+                 "--disable-background-networking", "--host-resolver-rules=MAP * ~NOTFOUND",
                  f"--user-data-dir={profile}"):
         options.add_argument(word)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
