@@ -10,7 +10,7 @@ from bench.diagnose.lab_job import Lab
 from bench.diagnose.packet_job import PacketJob, PacketLab
 from bench.diagnose.strikes import Load
 from lab.namespace import why_unusable
-from tests.support.levels import long
+from tests.support.levels import long, long_except
 
 root_only = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 
@@ -41,9 +41,9 @@ def test_there_are_ten_faults_and_ten_jobs_at_least():
     assert len(named_faults.HEALTHY) >= 10
 
 
-@pytest.mark.parametrize(("kind", "hosts", "seed"), [
+@pytest.mark.parametrize(("kind", "hosts", "seed"), long_except([
     ("link flaps", 4, 1), ("loss", 4, 2), ("two faults at once", 4, 1),
-    ("two faults at once", 6, 2), ("healthy", 4, 1)])
+    ("two faults at once", 6, 2), ("healthy", 4, 1)], ("loss", 4, 2), ("healthy", 4, 1)))
 def test_faults_of_packets_in_virtual_time_are_named(kind, hosts, seed):
     """Sessions count alike there, so the same law judges them; each case is the same every time."""
     row = drawn.run_case(drawn.draw_case(kind, hosts, seed))

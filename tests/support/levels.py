@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,3 +20,16 @@ def long_except(cases: Iterable[Any], *quick: Any) -> list[Any]:
     return [case if case in quick
             else pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=long)
             for case in cases]
+
+
+def each_once(*parameters: Iterable[Any]) -> list[Any]:
+    """Give the product of parameters; quick are as many cases as show each value of each once.
+
+    For a matrix in which a value that breaks the law breaks it beside most values of the others.
+    """
+    columns = [list(values) for values in parameters]
+    quick = {tuple(row % len(values) for values in columns)
+             for row in range(max(map(len, columns)))}
+    return [pytest.param(*(values[at] for values, at in zip(columns, places, strict=True)),
+                         marks=() if places in quick else long)
+            for places in itertools.product(*(range(len(values)) for values in columns))]

@@ -20,6 +20,7 @@ def run(name, *arguments):
                           capture_output=True, check=False, timeout=PATIENCE_S)
 
 
+@long
 def test_fp16_that_follows_the_loss_ends_where_full_precision_does(tmp_path):
     done = run_alone(EXAMPLES / "fp16_loss.py", "--steps", "160", "--plot",
                      str(tmp_path / "loss.png"))

@@ -122,6 +122,7 @@ def test_notebook_runs_and_says_what_is_stored(name, tmp_path, monkeypatch):
             [float(n) for n in NUMBER.findall(now)], rel=0.02, abs=0.11), REFRESH
 
 
+@long
 @pytest.mark.parametrize("name", NAMES)
 def test_stored_notebook_shows_pictures_and_is_small(name):
     import nbformat

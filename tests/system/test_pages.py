@@ -17,13 +17,14 @@ if TYPE_CHECKING:
 
 FOLDERS = (".", "docs", "docs/*", "bench", "lab", "deploy", "tests", "examples/*")
 PAGES = sorted(page for folder in FOLDERS for page in ROOT.glob(f"{folder}/*.md"))
-SIMULATED = ("topologies.md", "layouts.md")
-"""Pages with so much output that simulating it again takes minutes."""
+SLOW = ("topologies.md", "layouts.md", "ttf.md", "angelptm.md", "embedding.md", "tccl.md",
+        "outer.md")
+"""Pages with commands that take seconds, or minutes where much is simulated."""
 MARKED = [page for page in PAGES if "<!-- output of: " in page.read_text("utf-8")]
 
 
 @pytest.mark.parametrize("page", long_except(
-    MARKED, *(page for page in MARKED if page.name not in SIMULATED)), ids=lambda page: page.name)
+    MARKED, *(page for page in MARKED if page.name not in SLOW)), ids=lambda page: page.name)
 def test_output_is_what_the_command_prints(page: Path) -> None:
     run = subprocess.run([sys.executable, "docs/refresh.py", "--check", str(page)], cwd=ROOT,
                          capture_output=True, text=True, check=False)

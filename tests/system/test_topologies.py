@@ -45,7 +45,8 @@ def gradient_bytes(model, element_bytes=4):
     return element_bytes * sum(tensor.elements for tensor in get_model(model).tensors)
 
 
-LONG = ("three-continents", "taco-models-a100-50g", "cloud-vpc-25g-burst")
+LONG = ("three-continents", "taco-models-a100-50g", "cloud-vpc-25g-burst", "offload-t5-v100-disk",
+        "offload-a10-25g", "llama3-8b-a100-100g", "moe-a100-100g")
 """Clusters whose answers take seconds."""
 every_file = pytest.mark.parametrize(
     "name", long_except(NAMES, *(name for name in NAMES if name not in LONG)))

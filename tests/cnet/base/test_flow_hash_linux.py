@@ -14,6 +14,7 @@ from harp._cnet import lib
 from harp.routing import hashes
 from lab.namespace import why_unusable
 from lab.veth import Net
+from tests.support.levels import each_once
 
 needs_root = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 PROTOCOLS = {"udp": hashes.UDP, "tcp": hashes.TCP}
@@ -49,8 +50,7 @@ def version(request):
 
 
 @needs_root
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize("ways", [2, 3, 4, 7])
+@pytest.mark.parametrize(("ways", "protocol"), each_once([2, 3, 4, 7], PROTOCOLS))
 def test_the_kernel_takes_the_predicted_next_hop(version, ways, protocol):
     """Of packets that it sends and of those that it passes on."""
     seed = 0x9E3779B9 + ways

@@ -12,7 +12,7 @@ import pytest
 
 from lab.c_programs import PLAIN, RACES, SANITIZED, build, library, run
 from tests.support import PATIENCE_S
-from tests.support.levels import long, long_except
+from tests.support.levels import each_once, long, long_except
 
 WRAPPED = ["malloc", "calloc", "realloc", "aligned_alloc", "free", "pthread_mutex_lock"]
 QUIET = [*PLAIN, *(f"-Wl,--wrap={name}" for name in WRAPPED)]
@@ -37,9 +37,8 @@ def life(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return program(tmp_path_factory.mktemp("engine"), "life")
 
 
-@pytest.mark.parametrize("kind", ["posted", "streamed", "drafts"])
-@pytest.mark.parametrize("progress", ["manual", "inline", "thread"])
-@pytest.mark.parametrize("port", ["udp", "mem"])
+@pytest.mark.parametrize(("port", "progress", "kind"), each_once(
+    ["udp", "mem"], ["manual", "inline", "thread"], ["posted", "streamed", "drafts"]))
 def test_messages_arrive_whole_and_in_order_and_no_frame_is_lost(
         pair: Path, port: str, progress: str, kind: str) -> None:
     run(pair, port, progress, kind, "1", "200", "150000")

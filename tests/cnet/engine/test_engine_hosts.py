@@ -11,6 +11,7 @@ from lab.c_programs import build, library
 from lab.namespace import why_unusable
 from lab.veth import End, veth_pair
 from tests.support import PATIENCE_S
+from tests.support.levels import each_once
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,8 +42,9 @@ def talk(peer: Path, ends: tuple[End, End], ports: tuple[str, str], kind: str, *
     return said, heard
 
 
-@pytest.mark.parametrize("kind", ["posted", "streamed", "drafts"])
-@pytest.mark.parametrize("ports", [("udp", "udp"), ("xdp", "xdp"), ("xdp", "udp"), ("udp", "xdp")])
+@pytest.mark.parametrize(("ports", "kind"), each_once(
+    [("udp", "udp"), ("xdp", "xdp"), ("xdp", "udp"), ("udp", "xdp")],
+    ["posted", "streamed", "drafts"]))
 def test_peers_on_any_port_understand_each_other(
         peer: Path, ports: tuple[str, str], kind: str) -> None:
     with veth_pair() as ends:

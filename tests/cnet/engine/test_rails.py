@@ -14,6 +14,7 @@ from lab.c_programs import build, library, run
 from lab.namespace import why_unusable
 from lab.veth import Net
 from tests.support import PATIENCE_S
+from tests.support.levels import long_except
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -223,7 +224,7 @@ def test_more_paths_than_rails_leave_by_other_udp_ports(kind: str) -> None:
 
 
 @needs_namespaces
-@pytest.mark.parametrize("kind", ["udp", "xdp", "tcp"])
+@pytest.mark.parametrize("kind", long_except(["udp", "xdp", "tcp"], "udp", "tcp"))
 def test_a_rail_that_is_pulled_and_put_back_ends_nothing(kind: str) -> None:
     with rails(kind) as world:
         for rail in (1, 0):
@@ -248,7 +249,7 @@ def test_a_rail_that_is_down_at_connect_is_passed_over(kind: str, down: int) -> 
 
 
 @needs_namespaces
-@pytest.mark.parametrize("kind", ["udp", "xdp", "tcp"])
+@pytest.mark.parametrize("kind", long_except(["udp", "xdp", "tcp"], "xdp"))
 def test_frames_on_a_pulled_rail_hold_up_no_connection(kind: str) -> None:
     # Together they put more on it than its ring takes; the other rail has room for all of them.
     with rails(kind) as world:

@@ -9,7 +9,7 @@ import pytest
 
 from lab.c_programs import PLAIN, RACES, SANITIZED, build
 from tests.cnet.nccl.test_transfer import with_plugin
-from tests.support.levels import long
+from tests.support.levels import long, long_except
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def test_calls_race_with_no_engine(run, progress):
 OVER_TCP = {"HARP_PORT": "tcp", "HARP_IFNAME": "=lo"}
 
 
-@pytest.mark.parametrize("progress", ["threads", "inline"])
+@pytest.mark.parametrize("progress", long_except(["threads", "inline"], "inline"))
 def test_calls_over_tcp(run, progress):
     run(SANITIZED, HARP_PROGRESS=progress, HARP_TIMEOUT="1", **OVER_TCP)
 
@@ -55,6 +55,7 @@ def test_calls_over_tcp_race_with_no_engine(run, progress):
     run(RACES, "at-once", HARP_PROGRESS=progress, HARP_TIMEOUT="60", **OVER_TCP)
 
 
+@long
 def test_attempts_are_bounded(run):
     """None is given up before the last has begun, however slow the machine is."""
     run(PLAIN, "many", HARP_TIMEOUT="600")

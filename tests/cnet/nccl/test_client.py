@@ -70,7 +70,8 @@ def test_the_reference_reports_a_killed_peer():
     assert "it said: TCP reference: " in ended.said[0]
 
 
-@pytest.mark.parametrize("kind", long_except(BROKEN, "FIFO_ONLY"))
+@long
+@pytest.mark.parametrize("kind", BROKEN)
 def test_a_broken_plugin_is_caught(kind):
     scenario, sentence = BROKEN[kind]
     limit = "5" if "not done" in sentence else "30"

@@ -16,7 +16,7 @@ from lab.namespace import why_unusable
 from lab.nccl_pair import Ended, Pair, client, harp, run_pair
 from lab.veth import veth_pair
 from tests.cnet.nccl.test_plugin import INVALID_USAGE, ask, warnings
-from tests.support.levels import long_except
+from tests.support.levels import long, long_except
 
 root_only = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 QUICK = ("fifo", "lifo", "tags", "smaller", "many", "in-flight")
@@ -110,7 +110,8 @@ def test_one_side_may_have_more_flows_than_the_other() -> None:
 
 
 @root_only
-@pytest.mark.parametrize("version", long_except([6, 9], 6))
+@long
+@pytest.mark.parametrize("version", [6, 9])
 def test_older_versions_over_tcp(version: int) -> None:
     ended = run(settings={"HARP_PORT": "tcp", "HARP_TIMEOUT": "2"},
                 options=("--version", str(version), "--largest", str(4 << 20)))

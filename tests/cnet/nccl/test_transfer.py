@@ -11,6 +11,7 @@ import subprocess
 import pytest
 
 from lab.c_programs import PLAIN, SANITIZED, build, library, plugin_library
+from tests.support.levels import each_once
 
 
 def with_plugin(source, flags=SANITIZED):
@@ -32,10 +33,9 @@ def run(program, port, progress, faults="", **more):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("faults", ["", "drop=2%,reorder=2%,duplicate=1%,delay=100us,seed=11"],
-                         ids=["clean", "faults"])
-@pytest.mark.parametrize("progress", ["threads", "inline"])
-@pytest.mark.parametrize("port", ["udp", "mem"])
+@pytest.mark.parametrize(("port", "progress", "faults"), each_once(
+    ["udp", "mem"], ["threads", "inline"],
+    ["drop=2%,reorder=2%,duplicate=1%,delay=100us,seed=11", ""]))
 def test_sends_that_are_ahead_find_their_buffers(program, port, progress, faults):
     run(program, port, progress, faults)
 
@@ -45,8 +45,8 @@ def test_sends_that_are_ahead_find_their_buffers_over_tcp(program):
         run(program, "tcp", "inline", HARP_SOCKETS=sockets)
 
 
-@pytest.mark.parametrize(("port", "progress"), [
-    (port, progress) for port in ("udp", "tcp", "mem") for progress in ("threads", "inline")])
+@pytest.mark.parametrize(("port", "progress"), each_once(
+    ["udp", "tcp", "mem"], ["threads", "inline"]))
 def test_data_path_asks_for_no_memory_and_no_lock(tmp_path, port, progress):
     wrapped = ["malloc", "calloc", "realloc", "aligned_alloc", "free", "mmap", "munmap",
                "pthread_mutex_lock", "getrandom"]

@@ -117,6 +117,7 @@ def test_the_next_job_knows_the_findings_of_the_last(pair: tuple[End, End]) -> N
     assert len({port for port, _ in choices(second) if port}) <= 2
 
 
+@long
 def test_a_rank_with_many_peers_tries_a_few_at_a_time(tmp_path: Path) -> None:
     """What a trial needs, 8 MiB for both ends in this process and the file's lock, is bounded."""
     hosts, flags = 24, PLAIN

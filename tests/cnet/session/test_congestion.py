@@ -33,7 +33,8 @@ SANITIZED_LONG = ("deep", "rtts", "shallow", "policer", "marks", "stalls", "crow
                   "clocks", "incast", "bbr", "pausing", "left")
 FAILED_ONCE = [("longer", 7), ("late", 4), ("tiny", 7), ("bbr", 4)]
 SLOW = ("longer", "shapers", "clocks", "crowded", "odd", "pausing")
-PLAIN_LONG = (*SLOW, "late", "tiny", "use", "back", "bbr", "cubic", "capped", "robbed")
+PLAIN_LONG = (*SLOW, "late", "tiny", "use", "back", "bbr", "cubic", "capped", "robbed", "rtts",
+              "busy", "differ", "turns", "left", "both", "noisy")
 
 
 @pytest.mark.parametrize(("bottleneck", "scenes", "seed"), [
@@ -41,7 +42,7 @@ PLAIN_LONG = (*SLOW, "late", "tiny", "use", "back", "bbr", "cubic", "capped", "r
       for scenes in (*SANITIZED_QUICKLY, *SANITIZED_LONG)),
     *(pytest.param("plain", scenes, 6, marks=long if scenes in PLAIN_LONG else ())
       for scenes in SCENES),
-    *(pytest.param("plain", scenes, seed, marks=long if scenes in SLOW else ())
+    *(pytest.param("plain", scenes, seed, marks=long)
       for scenes, seed in FAILED_ONCE)], indirect=["bottleneck"])
 def test_a_bottleneck_is_used_shared_and_not_flooded(bottleneck, scenes, seed):
     run(bottleneck, scenes, str(seed))

@@ -25,6 +25,7 @@ from tests.harp.angelptm.models import (
     seeded,
     train,
 )
+from tests.support.levels import each_once
 
 CAPS = {"device and host": {"device": 14, "host": 160},
         "little host, and disk": {"device": 14, "host": 24},
@@ -47,8 +48,7 @@ def resident():
     return made
 
 
-@pytest.mark.parametrize("caps", CAPS)
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize(("precision", "caps"), each_once(PRECISIONS, CAPS))
 def test_losses_have_the_same_bits_in_whatever_tiers(tmp_path, resident, precision, caps):
     more = {**CAPS[caps], **PRECISIONS[precision]}
     if "disk" in caps:
@@ -331,8 +331,8 @@ def fail_once(engine, fails, tokens):
     fails.clear()
 
 
-@pytest.mark.parametrize("caps", [{}, CAPS["device and host"]], ids=["all", "little"])
-@pytest.mark.parametrize("after", ["nothing", "zero_grad", "step", "save"])
+@pytest.mark.parametrize(("after", "caps"), each_once(
+    ["nothing", "zero_grad", "step", "save"], [{}, CAPS["device and host"]]))
 def test_a_backward_pass_that_fails_does_not_count(tmp_path, caps, after):
     data = batches(8)
     with engine_of(seeded(), config(**caps, gradient_clipping=9)) as engine:

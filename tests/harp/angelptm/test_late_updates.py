@@ -187,6 +187,7 @@ def test_ranks_update_late_alike(stage):
         assert one["rare"]["losses"][-1] < 0.9 * one["rare"]["losses"][0]
 
 
+@long
 @pytest.mark.parametrize("stage", long_except([1, 2, 3], 3))
 def test_ranks_apply_each_gradient_of_a_sum_once(tmp_path, stage):
     """At a rate of 0 gradients of a batch stay the same, and moments have the usual bits."""

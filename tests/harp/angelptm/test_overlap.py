@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.levels import long_except
+from tests.support.levels import long, long_except
 from tests.support.torch_ranks import answers_of, start
 
 RANK = Path(__file__).with_name("overlap_rank.py")
 
 
+@long
 @pytest.mark.parametrize("stage", long_except([2, 3], 3))
 def test_gathers_and_reductions_end_while_an_operator_computes(stage):
     each = answers_of(start(RANK, str(stage), 2))

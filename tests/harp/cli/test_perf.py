@@ -21,6 +21,7 @@ from lab.namespace import why_unusable
 from lab.veth import veth_pair
 from tests.support import PATIENCE_S
 from tests.support.html_pages import Page, check_chart, needs_chromium
+from tests.support.levels import long
 
 PERF = [sys.executable, "-m", "harp.cli.main", "perf"]
 QUICK = ["--seconds", "0.01", "--sizes", "8:64KiB:8192"]
@@ -90,6 +91,7 @@ def test_rows_become_a_page(tmp_path):
         [row["size"], pytest.approx(row["algbw_gbytes"])] for row in found if row["size"]]
 
 
+@long
 @needs_chromium
 def test_a_browser_draws_the_rows(tmp_path, chrome):
     rows(run("--local", "--json", "--port", "mem", "--html", str(tmp_path / "p.html"), *QUICK))
@@ -328,6 +330,7 @@ def serving_until_the_end(before=()):
         server.communicate()
 
 
+@long
 @pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 def test_advice_measures_each_port_and_writes_the_fastest(tmp_path):
     file = tmp_path / "harp.conf"

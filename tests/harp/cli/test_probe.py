@@ -26,6 +26,7 @@ from lab.namespace import why_unusable
 from lab.veth import veth_pair
 from lab.wiring import Wiring
 from tests.support.cluster_files import topology, write
+from tests.support.levels import long
 from tests.system.test_deployed_plan import data_crosses
 
 root_only = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
@@ -109,6 +110,7 @@ def test_a_plan_of_tcp_is_not_held_against_paths_of_udp(tmp_path):
     assert f"{file} is a plan of TCP, and probes are UDP" in done.stderr
 
 
+@long
 @root_only
 def test_a_plan_by_maps_is_never_one_of_tcp(job):
     done = plan(job(protocol="tcp"))

@@ -12,6 +12,7 @@ import pytest
 
 from harp.cli.sim import PROGRAMS
 from tests.support import PATIENCE_S, ROOT
+from tests.support.levels import each_once
 
 HARP = [sys.executable, "-m", "harp.cli.main", "sim"]
 TOPOLOGY = "topologies/explicit-triangle.yaml"
@@ -59,13 +60,13 @@ def completed(shell: str, words: str) -> list[str]:
     return [item for item in re.split(r"[,\n\t]", said) if item]
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-@pytest.mark.parametrize(("words", "found"), [
+@pytest.mark.parametrize(("example", "shell"), each_once([
     ("harp pe", "perf"), ("harp perf --ht", "--html"), ("harp sim ru", "run"),
     ("harp sim sweep --da", "--dask"), ("harp sim run x.yaml --expl", "--explain"),
-    ("harp sim run topologies/", "topologies/")])
-def test_shells_complete_commands_programs_options_and_files(shell: str, words: str,
-                                                             found: str) -> None:
+    ("harp sim run topologies/", "topologies/")], ["bash", "zsh", "fish"]))
+def test_shells_complete_commands_programs_options_and_files(example: tuple[str, str],
+                                                             shell: str) -> None:
+    words, found = example
     assert found in completed(shell, words)
 
 

@@ -15,6 +15,7 @@ from harp.collectives.registry import make_plan
 from harp.collectives.window import Window
 from harp.net.engine import Engine
 from harp.net.errors import EndedError
+from tests.support.levels import each_once
 
 RANKS = 4
 PORTS = {"mem": {"kind": "mem"}, "udp": {"kind": "udp", "address": "127.0.0.1"},
@@ -55,9 +56,10 @@ def run(port: dict[str, str], name: str, inputs: np.ndarray, window: Window) -> 
         return asyncio.run(go(engines))
 
 
-@pytest.mark.parametrize("port", PORTS.values(), ids=PORTS)
-@pytest.mark.parametrize("name", ["ring", "tree", "halving-doubling", "2d"])
-def test_an_allreduce_over_sessions_is_the_sum(port, name):
+@pytest.mark.parametrize(("name", "over"), each_once(
+    ["ring", "tree", "halving-doubling", "2d"], PORTS))
+def test_an_allreduce_over_sessions_is_the_sum(name, over):
+    port = PORTS[over]
     inputs = np.random.default_rng(1).integers(-99, 99, (RANKS, 50_001)).astype("<i4")
     for result in run(port, name, inputs, Window(2, 4096)):
         np.testing.assert_array_equal(result, inputs.sum(axis=0, dtype="<i4"))

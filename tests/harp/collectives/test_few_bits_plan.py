@@ -13,6 +13,7 @@ from harp.collectives.few_bits_plan import BITS, CHUNK, message_bytes
 from harp.collectives.ir import Buffer, Op
 from harp.collectives.registry import make_plan
 from tests.harp.collectives.test_execute import execute
+from tests.support.levels import each_once
 
 
 def test_messages_have_the_size_that_c_gives_them():
@@ -23,8 +24,8 @@ def test_messages_have_the_size_that_c_gives_them():
             lib.harp_bits_bytes(n, bits) for n in sizes]
 
 
-@pytest.mark.parametrize("name", ["few-bits", "2d-few-bits", "ring-few-bits"])
-@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize(("name", "bits"), each_once(
+    ["few-bits", "2d-few-bits", "ring-few-bits"], BITS))
 def test_vectors_of_many_chunks_are_proved(name, bits):
     for ranks, group in ((2, 1), (4, 2), (6, 3), (8, 2), (8, 8)):
         for elements in (CHUNK * ranks, CHUNK * ranks * 5, CHUNK * ranks * 3 - 77, 1000):

@@ -11,6 +11,7 @@ from harp.collectives.registry import make_plan
 from harp.lightcc.few_bits_ring import FewBitsRing
 from tests.harp.collectives.test_execute import execute
 from tests.harp.lightcc.test_group import group_of, of_all
+from tests.support.levels import each_once
 
 SIZES = [(1, 300), (2, 1), (2, 3000), (3, 5000), (5, 9 * CHUNK)]
 
@@ -19,9 +20,9 @@ def vectors(ranks, elements):
     return np.random.default_rng([ranks, elements]).normal(size=(ranks, elements)).astype("<f4")
 
 
-@pytest.mark.parametrize("bits", BITS)
-@pytest.mark.parametrize(("ranks", "elements"), SIZES[1:])
-def test_results_are_the_plans_bit_for_bit(ranks, elements, bits):
+@pytest.mark.parametrize(("size", "bits"), each_once(SIZES[1:], BITS))
+def test_results_are_the_plans_bit_for_bit(size, bits):
+    ranks, elements = size
     inputs = vectors(ranks, elements)
     plan = make_plan("ring-few-bits", ranks=ranks, nbytes=4 * elements, bits=bits)
     wanted = execute(plan, inputs, seed=1)[0].buffers[Buffer.DATA]
@@ -32,10 +33,9 @@ def test_results_are_the_plans_bit_for_bit(ranks, elements, bits):
     assert {own.tobytes() for own in found} == {wanted.tobytes()}
 
 
-@pytest.mark.parametrize("bits", BITS)
-@pytest.mark.parametrize(("ranks", "elements"), SIZES)
-@pytest.mark.parametrize("average", [False, True])
-def test_what_is_lost_is_kept(ranks, elements, bits, average):
+@pytest.mark.parametrize(("size", "bits", "average"), each_once(SIZES, BITS, [False, True]))
+def test_what_is_lost_is_kept(size, bits, average):
+    ranks, elements = size
     inputs, share = vectors(ranks, elements), ranks if average else 1
     given, got = np.zeros(elements), np.zeros(elements)
     errors = [np.zeros(elements, "<f4") for _ in range(ranks)]

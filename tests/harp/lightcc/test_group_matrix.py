@@ -30,7 +30,7 @@ from tests.harp.lightcc.checks import (
 )
 from tests.harp.lightcc.soak import soak_for
 from tests.harp.lightcc.test_group import group_of, of_all, raw
-from tests.support.levels import long, long_except
+from tests.support.levels import each_once, long
 
 SETTINGS = {
     "ring": {"LIGHT_SMALL_THRESHOLD": 0},
@@ -70,8 +70,7 @@ def check_all(group, plan, sizes):
                     check_one(REDUCING[1](group, random, elements, dtype, reduction))
 
 
-@pytest.mark.parametrize("plan", SETTINGS)
-@pytest.mark.parametrize("ranks", long_except([1, 2, 3, 4, 8], 1, 2, 3, 4))
+@pytest.mark.parametrize(("ranks", "plan"), each_once([1, 2, 3, 4, 8], SETTINGS))
 def test_collectives_are_those_of_numpy(ranks, plan, monkeypatch):
     with group_of(ranks, settings=settings_of(plan, monkeypatch)) as group:
         check_all(group, plan, [0, 1, 1001])

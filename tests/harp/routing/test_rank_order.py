@@ -27,6 +27,7 @@ from harp.routing.affinity import (
     tree_load,
 )
 from tests.support.cluster_files import topology, write
+from tests.support.levels import long
 from tests.support.ring_crossings import ring_crossings
 
 if TYPE_CHECKING:
@@ -104,6 +105,7 @@ def test_places_of_a_rail_fabric_are_groups_of_hosts() -> None:
     assert len(set(place[:, -2].tolist())) == 2
 
 
+@long
 def test_the_table_ends_with_a_hierarchical_alltoall_that_crosses_less_and_is_faster() -> None:
     done = subprocess.run([sys.executable, "-m", "bench", "rank-order", "--json",
                            "--draws", "1"], capture_output=True, text=True, check=False,

@@ -20,6 +20,7 @@ from sim.answer.uncertainty import unknowns
 from sim.cluster.placement import choose_gpus, place
 from sim.schema.parameters import load_stack
 from tests.support.cluster_files import ALPHA_S, IDEAL, RATE_BPS, cluster, topology
+from tests.support.levels import long
 from tests.support.max_plus import Pipe, arrivals
 
 B = RATE_BPS / 8
@@ -131,6 +132,7 @@ def test_flat_collectives(tmp_path, ranks):
             require_close(measured(clock, plan, ranks, sizes), plan, ranks, sizes)
 
 
+@long
 def test_flat_collectives_of_1024_ranks(tmp_path):
     clock = timer(tmp_path, hosts=1024)
     for plan in ("ring", "tree", "broadcast", "halving-doubling"):

@@ -42,6 +42,7 @@ def cluster() -> Iterator[LocalCluster]:
         yield made
 
 
+@long
 def test_a_killed_worker_costs_no_point_and_none_is_done_twice(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cluster: LocalCluster) -> None:
     sweep = sweep_file(tmp_path, grid={"workload.batch": list(range(1, 41))})

@@ -14,6 +14,7 @@ from sim.report.html.page import MOST_BYTES
 from sim.sweep import main
 from tests.support.cluster_files import topology, write
 from tests.support.html_pages import Page, check_chart, needs_chromium
+from tests.support.levels import long
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -81,6 +82,7 @@ def test_names_cannot_end_their_element() -> None:
     assert "<script>alert" not in text
 
 
+@long
 @needs_chromium
 def test_a_browser_draws_the_front_and_says_nothing(tmp_path: Path, chrome: Chrome) -> None:
     swept(tmp_path, objectives=AIMS)

@@ -23,6 +23,7 @@ from sim.traces.from_step import members
 from tests.sim.traces.test_chakra_format import by_protobuf
 from tests.support import ROOT
 from tests.support.cluster_files import FREE, cluster, topology, write
+from tests.support.levels import each_once
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,12 +52,12 @@ def both_s(folder: Path, source: Path, scenario: str) -> tuple[float, float]:
     return steps[0], steps[1]
 
 
-@pytest.mark.parametrize("workload", [{}, {"accumulation": 3}])
-@pytest.mark.parametrize("keys", [
+@pytest.mark.parametrize(("keys", "workload"), each_once([
     {}, {"streams": 2}, {"parallel": {"shard": "fsdp"}}, {"parallel": {"shard": "zero2"}},
     {"parallel": {"tensor": 2}}, {"parallel": {"tensor": 2, "shard": "fsdp"}},
     {"parallel": {"shard": "hsdp"}}, {"parallel": {"shard": "zero1", "gather_overlap": True}},
-    {"parallel": {"tensor": 2, "sequence": True, "tensor_overlap": True}}])
+    {"parallel": {"tensor": 2, "sequence": True, "tensor_overlap": True}}],
+    [{}, {"accumulation": 3}]))
 def test_a_replay_takes_as_long_as_the_step(tmp_path: Path, keys: dict[str, Any],
                                             workload: dict[str, Any]) -> None:
     source = write(tmp_path, topology(hosts=2, gpus=4, workload=FSDP | workload, scenario=keys))

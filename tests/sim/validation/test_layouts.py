@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from sim.validation.layouts import FILE, Row, predict, rows
+from tests.support.levels import long
 
 MEGATRON = [row for row in rows() if "2104.04473" in row.source]
 
@@ -26,6 +27,7 @@ def test_steps_have_the_published_batches() -> None:
         assert row.gpus // layout.split * workload.batch * workload.accumulation == samples
 
 
+@long
 def test_megatrons_table_is_within_a_tenth() -> None:
     errors = [predict(row).error for row in MEGATRON]
     assert median(map(abs, errors)) < 0.1

@@ -23,8 +23,9 @@ from tests.support.torch_ranks import answers_of, start
 RANK = Path(__file__).with_name("stage_rank.py")
 
 CASES = [
-    (2, "lightcc", [("gpt", "operators", 2, "1f1b", 4), ("t5", "operators", 2, "gpipe", 3),
-                    ("rotary", "operators", 4, "interleaved", 4),
+    (2, "lightcc", [("gpt", "operators", 2, "1f1b", 4),
+                    ("rotary", "operators", 4, "interleaved", 4)]),
+    (2, "lightcc", [("t5", "operators", 2, "gpipe", 3),
                     ("choosing", "modules", 4, "interleaved", 2),
                  ("t5", "layers", 4, "interleaved", 4)]),  # two stages of a rank share words
     (4, "gloo", [("t5", "operators", 4, "1f1b", 6), ("rotary", "operators", 4, "gpipe", 4),

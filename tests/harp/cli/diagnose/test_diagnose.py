@@ -23,6 +23,7 @@ from lab.veth import veth_pair
 from tests.support import PATIENCE_S
 from tests.support.diagnosis_cluster import all_to_all
 from tests.support.html_pages import Page, check_chart, needs_chromium
+from tests.support.levels import long
 
 TOKEN = b"0123456789abcdef0123456789abcdef"
 
@@ -112,6 +113,7 @@ def test_a_page_has_the_suspects_and_the_hosts(files, tmp_path):
     assert option["series"][0]["data"] == [pytest.approx(100, abs=0.5)]
 
 
+@long
 @needs_chromium
 def test_a_browser_draws_the_suspects(files, tmp_path, chrome):
     invoke("--html", tmp_path / "d.html", *files)

@@ -55,6 +55,7 @@ def test_collectives_are_right_and_names_may_come_in_any_order(ranks, port, tmp_
     assert {"NEGOTIATE_ALLREDUCE", "NEGOTIATE_ALLTOALL", "ALLGATHER", "BROADCAST"} <= names
 
 
+@long
 def test_a_timeline_that_cannot_be_written_is_named():
     done = subprocess.run([sys.executable, "-c", "import harp.lightcc.horovod.torch as h; "
                            "h.init()"],

@@ -12,6 +12,7 @@ import pytest
 from harp.lightcc.store import open_store
 from lab.namespace import why_unusable
 from tests.support.free_ports import free_ports
+from tests.support.levels import long
 
 pytest.importorskip("torch")
 
@@ -34,6 +35,7 @@ sys.stdin.read()
 """
 
 
+@long
 @pytest.mark.skipif(bool(why_unusable()), reason=str(why_unusable()))
 def test_ranks_in_two_namespaces_are_on_two_hosts(tmp_path):
     ranks = [subprocess.Popen(

@@ -27,6 +27,7 @@ from harp.lightcc.store import MemoryStore, PrefixStore, StoreServer
 from tests.harp.lightcc.outer import reference
 from tests.harp.lightcc.outer.quadratic import ELEMENTS, Quadratic
 from tests.support import ROOT
+from tests.support.levels import long
 
 PATIENCE_S = 120.0
 CLOSE = {"rtol": 2e-5, "atol": 2e-6}
@@ -254,6 +255,7 @@ while peers.mean(np.ones(1 << 20, np.float32), 1.0) is not None:
 """
 
 
+@long
 def test_a_peer_that_is_killed_in_an_exchange_is_left_out():
     with StoreServer() as server:
         variable = server.variable("127.0.0.1")

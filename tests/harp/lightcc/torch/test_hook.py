@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from tests.harp.lightcc.test_group import PATIENCE_S
-from tests.support.levels import long_except
+from tests.support.levels import each_once
 
 torch = pytest.importorskip("torch")
 
@@ -175,22 +175,22 @@ def check_nothing_is_lost(before, after, atol):
     return first, left
 
 
-@pytest.mark.parametrize("fp16", long_except([False, True], True))
-@pytest.mark.parametrize("two_d", [False, True])
-@pytest.mark.parametrize(("before", "after"), [(4, 4), (4, 2), (2, 6), (3, 1)])
-def test_unsent_gradients_are_kept_when_the_number_of_ranks_changes(monkeypatch, two_d, fp16,
-                                                                    before, after):
+@pytest.mark.parametrize(("change", "two_d", "fp16"), each_once(
+    [(4, 4), (4, 2), (2, 6), (3, 1)], [False, True], [True, False]))
+def test_unsent_gradients_are_kept_when_the_number_of_ranks_changes(monkeypatch, change,
+                                                                    two_d, fp16):
+    before, after = change
     light(monkeypatch, two_d, fp16)
     _, left = check_nothing_is_lost(before, after, 1e-2)
     groups = after // 2 if two_d else after
     assert (groups > 1) == bool(left.any())  # within a group nothing is held back
 
 
-@pytest.mark.parametrize("bits", [8, 2])
-@pytest.mark.parametrize("two_d", [False, True])
-@pytest.mark.parametrize(("before", "after"), [(4, 4), (4, 2), (2, 6)])
+@pytest.mark.parametrize(("change", "two_d", "bits"), each_once(
+    [(4, 4), (4, 2), (2, 6)], [False, True], [8, 2]))
 def test_what_few_bits_did_not_say_is_kept_when_the_number_of_ranks_changes(
-        monkeypatch, two_d, bits, before, after):
+        monkeypatch, change, two_d, bits):
+    before, after = change
     in_few_bits(monkeypatch, bits, two_d=two_d)
     first, _ = check_nothing_is_lost(before, after, 1e-3)
     assert first.any() == (not two_d or before > 2)
@@ -222,9 +222,9 @@ def test_averages_around_a_ring_lose_nothing(monkeypatch, ranks):
         torch.testing.assert_close(came + made.left(), given, rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-@pytest.mark.parametrize("way", ["8 bits", "2 bits", "2D, 4 bits", "top-k", "2D, top-k",
-                                 "momentum"])
+@pytest.mark.parametrize(("way", "value"), each_once(
+    ["8 bits", "2 bits", "2D, 4 bits", "top-k", "2D, top-k", "momentum"],
+    [float("nan"), float("inf")]))
 def test_gradients_that_are_not_finite_are_seen_and_forgotten(monkeypatch, way, value):
     """As with a GradScaler, which passes over such a step, and goes on with the next."""
     if "bits" in way:

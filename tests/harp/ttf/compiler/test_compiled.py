@@ -329,6 +329,7 @@ def test_an_optimizer_that_does_not_compile_runs_eagerly_and_says_so(caplog):
     assert "SGD runs eagerly: it does not compile with lr, momentum in tensors" in caplog.text
 
 
+@long
 def test_many_optimizers_compile_each_their_step(caplog):
     """torch's wrapper of steps is one function, with an entry for each optimizer."""
     for _ in range(12):

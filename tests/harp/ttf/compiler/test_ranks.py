@@ -18,6 +18,7 @@ def run(tmp_path, backend):
     return answers_of(start(RANK, [str(tmp_path), backend], 2))
 
 
+@long
 def test_other_ranks_take_the_first_ones_decision(tmp_path):
     first, second = run(tmp_path, "aot_eager")
     assert first["decisions"] == second["decisions"]

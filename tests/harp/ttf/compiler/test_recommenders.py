@@ -11,6 +11,7 @@ from torch import nn
 import harp.ttf
 from harp.ttf.embedding import SGD, DynamicEmbeddingBag, TableOptimizer
 from tests.harp.ttf.compiler.test_passes import Calls
+from tests.support.levels import long_except
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated")
 
@@ -106,7 +107,8 @@ def trained(model, call):
 
 
 @pytest.mark.parametrize(("kind", "look_ups", "linears"),
-                         [(WideDeep, 1, 2), (DeepFM, 1, 2), (DLRM, 1, 4), (MMoE, 1, 11)])
+                         long_except([(WideDeep, 1, 2), (DeepFM, 1, 2), (DLRM, 1, 4),
+                                      (MMoE, 1, 11)], (WideDeep, 1, 2)))
 def test_a_recommender_trains_as_in_eager_with_one_look_up(kind, look_ups, linears):
     runs = []
     for compiled in (False, True):

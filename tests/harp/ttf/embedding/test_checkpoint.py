@@ -31,6 +31,7 @@ from harp.ttf.embedding.checkpoint import TIMES, Follower, load, save
 from harp.ttf.embedding.table import Table
 from tests.support import PATIENCE_S, ROOT
 from tests.support.killed_saver import kill_after_saves
+from tests.support.levels import long
 
 SAVES_FOR_EVER = """
 import sys
@@ -279,6 +280,7 @@ print(other.bags["a"].table.steps, len(os.listdir(folder)))
 """
 
 
+@long
 def test_a_disk_that_is_full_leaves_the_last_checkpoint_and_what_changed(tmp_path):
     mounted = 'mount -t tmpfs -o size=128k none "$2" && exec "$0" -c "$1" "$2"'
     done = subprocess.run(["unshare", "--mount", "sh", "-c", mounted, sys.executable, FULL_DISK,

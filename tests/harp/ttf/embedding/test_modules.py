@@ -22,6 +22,7 @@ from harp.ttf.embedding import (
     TableOptimizer,
 )
 from harp.ttf.embedding.table import HEAD
+from tests.support.levels import each_once
 
 DIM, IDS = 6, 40
 FAR = (torch.arange(IDS) - 20) * 2 ** 40 + 7
@@ -326,12 +327,11 @@ class OneBag(nn.Module):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's compiler imports torch.jit
-@pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("made", [
+@pytest.mark.parametrize(("made", "dtype", "compiled"), each_once([
     lambda: DynamicEmbedding(8), lambda: DynamicEmbeddingBag(8),
     lambda: DynamicEmbeddingBag(8, mode="max"),
-    lambda: EmbeddingCollection({"one": DynamicEmbeddingBag(8)})])
+    lambda: EmbeddingCollection({"one": DynamicEmbeddingBag(8)})],
+    [torch.float64, torch.bfloat16, torch.float16], [False, True]))
 def test_a_model_of_another_dtype_gives_results_in_it_and_trains(made, dtype, compiled):
     torch._dynamo.reset()
     ids = torch.arange(6).reshape(3, 2)

@@ -105,6 +105,7 @@ signal.raise_signal(signal.SIGUSR1)
 """
 
 
+@long
 @pytest.mark.parametrize("name", long_except(OTHERS, "onnxruntime cpu"))
 def test_a_process_hears_signals_after_a_thread_has_dropped_an_engine(monkeypatch, tmp_path, name):
     kept = [engine for engine in engines.installed() if engine.name in ("eager", name)]
@@ -255,6 +256,7 @@ assert [file.name for file in place.iterdir()] == ["served"]
 """
 
 
+@long
 @mounts
 def test_a_full_disk_is_named_with_what_was_measured_and_leaves_what_was_there(tmp_path):
     mounted = 'mount -t tmpfs -o size=256k none "$2" && exec "$0" -c "$1" "$2"'

@@ -25,7 +25,7 @@ from sim.network.lab.lab_network import _window_of
 from sim.schema import TopologyError
 from tests.support import ROOT
 from tests.support.cluster_files import cluster, topology, write
-from tests.support.levels import long_except
+from tests.support.levels import long, long_except
 
 pytestmark = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 
@@ -56,6 +56,7 @@ def test_an_allreduce_takes_at_least_its_time_on_the_wire(tmp_path, algorithm, s
     assert 0.7 * flow < lab < 1.0
 
 
+@long
 def test_channels_and_sockets_share_the_bytes_of_a_plan(tmp_path):
     made = small(tmp_path, scenarios=[TCP | {"channels": 2, "sockets": 2, "helpers": 1}])
     assert time_s(made, "alltoall", "alltoall", "lab") > 0
@@ -74,6 +75,7 @@ def test_a_training_step_gives_the_report_that_flow_gives(tmp_path, stack):
     assert {span.kind for span in lab.spans} >= {"forward", "backward", "transfer"}
 
 
+@long
 def test_a_link_that_is_down_is_routed_around(tmp_path):
     """One of two spines goes at once, before anybody has routed around it, and stays away."""
     fault = {"name": "f", "kind": "link-down", "link": "leaf0-spine0", "at": "0s",

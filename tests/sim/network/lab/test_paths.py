@@ -18,7 +18,7 @@ from sim.network.transport import Style, Transport
 from sim.records.timeline import Timeline
 from sim.schema.parameters import load_stack
 from tests.support.cluster_files import cluster
-from tests.support.levels import long_except
+from tests.support.levels import long, long_except
 
 pytestmark = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 
@@ -101,6 +101,7 @@ def test_a_transfer_says_what_held_it_back(tmp_path):
     assert [span.limit for span in spans if span.kind == "transfer"] == ["NIC"]
 
 
+@long
 def test_utilisation_of_links_is_counted(tmp_path):
     made = cluster(tmp_path, hosts=2, gpus=1, fabric=FABRIC, lab={"scale": "1/10"},
                    nic={"rate": "1Gbps"}, scenario={"stack": "kernel-tcp", "channels": 1,

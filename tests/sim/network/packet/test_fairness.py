@@ -7,7 +7,7 @@ import pytest
 
 from sim.validation.fidelities import CASES, compare
 from tests.sim.network.packet.fairness_scenes import Scene, run_scene
-from tests.support.levels import long_except
+from tests.support.levels import long
 
 
 @pytest.mark.parametrize("flows", [2, 4, 16, 64])
@@ -67,8 +67,8 @@ def test_flows_below_a_threshold_of_marks_are_fair(scene: Scene) -> None:
     assert result.queue_us < 1.25 * max(scene.mark_kb, half_a_frame_each_kb) * 8 / scene.gbps
 
 
-@pytest.mark.parametrize("name", long_except(
-    ["all-to-all, 16 MiB", "halving-doubling, 16 MiB"], "halving-doubling, 16 MiB"))
+@long
+@pytest.mark.parametrize("name", ["all-to-all, 16 MiB", "halving-doubling, 16 MiB"])
 def test_marks_cost_short_bursts_of_few_flows_nothing(name: str) -> None:
     """Ports that mark, against the same that do not: eight draws of ECMP, which differ by 15 %.
 

@@ -127,6 +127,7 @@ def answer(path: Path, fidelity: str, *changes: str) -> ScenarioResult:
     return run_all(cluster, cluster.topology.scenarios, Settings(fidelity=fidelity))[0]
 
 
+@long
 @pytest.mark.parametrize("changes", [(), pytest.param(
     ("scenarios[0].stack=kernel-tcp",), marks=long)], ids=str)
 def test_a_step_takes_what_it_does_with_all_packets_within_a_hundredth(
