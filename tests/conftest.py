@@ -10,20 +10,28 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support import levels
+
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
     from selenium.webdriver import Chrome
 
-# The same examples in every run, however slow the machine is, so that a change is judged by what it
-# does and not by luck.
-settings.register_profile("same-examples", derandomize=True, deadline=None,
-                          suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("same-examples")
-
 # A shell's background jobs ignore Ctrl-C, and so would all that the tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Draw the same examples in every run, however slow the machine is.
+
+    So a change is judged by what it does and not by luck.
+    """
+    levels.set_level(config)
+    settings.register_profile("same-examples", derandomize=True, deadline=None,
+                              max_examples=levels.draws(100),
+                              suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("same-examples")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

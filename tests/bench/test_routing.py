@@ -16,6 +16,7 @@ from bench.routing.routing_rows import (
     replanned,
 )
 from harp.routing.templates import Endpoints, leaf_spine
+from tests.support.levels import long
 
 NBYTES = 4 << 20
 
@@ -47,6 +48,7 @@ def test_packets_of_a_plan_take_the_time_of_one_flow_alone(case):
         1.3 * planned)
 
 
+@long
 def test_a_case_is_printed_in_rows(case):
     plans = {"alone": alone(case), "plan": together(case)}
     again = replanned(case, plans["plan"], np.random.default_rng(1))

@@ -21,6 +21,7 @@ from bench.stack.emulated import read
 from bench.stack.stack_rows import CONNS, ROWS
 from lab.c_programs import PLAIN
 from tests.support import PATIENCE_S, ROOT
+from tests.support.levels import long
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 
@@ -116,6 +117,7 @@ def quick_bench(monkeypatch, tmp_path):
     return run
 
 
+@long
 @needs_root
 def test_both_directions_are_counted(quick_bench):
     done = quick_bench("--json", "--only", "udp-both", "--seconds", "0.05", "--rounds", "1")

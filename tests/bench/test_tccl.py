@@ -86,6 +86,7 @@ def table(*words: str) -> list[dict[str, Any]]:
     return found
 
 
+@long
 def test_a_pulled_port_costs_its_rate_and_no_more() -> None:
     rows = table("--fidelity", "packet", "--only", PULLED.name)
     assert [row["what"] for row in rows] == ["port pulled", "port back"]

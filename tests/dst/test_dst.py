@@ -80,7 +80,7 @@ def test_the_harness_catches(bug, tmp_path):
     assert shows(build_dst(tmp_path / "dst", IN_SESSIONS[bug]), BUG_SEEDS), IN_SESSIONS[bug].wrong
 
 
-@pytest.mark.parametrize("bug", long_except(IN_ENGINES, "RUN_CUT"))
+@pytest.mark.parametrize("bug", long_except(IN_ENGINES))
 def test_the_harness_catches_in_engines(bug, tmp_path):
     program = build_engines(tmp_path / "engines", IN_ENGINES[bug])
     assert shows(program, BUG_SEEDS), IN_ENGINES[bug].wrong

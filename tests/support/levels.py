@@ -1,4 +1,7 @@
-"""Two levels of tests: ``make test`` leaves out what is marked long, ``make test-all`` does not."""
+"""Two levels of tests: ``make test`` leaves out what is marked long, ``make test-all`` does not.
+
+Of the properties whose draws take seconds, ``make test`` draws a third.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 long = pytest.mark.long
+_without_long = False
+
+
+def set_level(config: pytest.Config) -> None:
+    """Note, before tests are imported, whether the long ones are left out."""
+    global _without_long  # noqa: PLW0603 - decorators read it as they are imported
+    _without_long = config.getoption("markexpr") == "not long"
+
+
+def draws(count: int) -> int:
+    """Give the draws of a property of which ``make test-all`` makes ``count``."""
+    return max(1, count // 3) if _without_long else count
 
 
 def long_except(cases: Iterable[Any], *quick: Any) -> list[Any]:

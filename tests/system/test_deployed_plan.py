@@ -32,6 +32,7 @@ from sim.records.timeline import Timeline
 from sim.schema.parameters import load_stack
 from tests.support import PATIENCE_S
 from tests.support.cluster_files import cluster
+from tests.support.levels import long
 
 root_only = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 FABRIC = {"template": "leaf-spine", "leaves": 2, "spines": 4, "rate": "1Gbps",
@@ -178,6 +179,7 @@ def test_data_takes_the_links_of_the_plan_through_kernel_routers(tmp_path, proto
     assert crossed == {link for flow in many.flows for link in flow.links}
 
 
+@long
 @root_only
 def test_a_fabric_that_has_changed_sends_data_elsewhere_and_check_says_so(tmp_path):
     made = cluster(tmp_path, hosts=4, fabric=FABRIC, nic={"rate": "1Gbps"})

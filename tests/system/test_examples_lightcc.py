@@ -31,6 +31,7 @@ def outcome(script, *arguments, **variables):
     return ended.stdout.splitlines()[-1]
 
 
+@long
 @pytest.mark.parametrize(("script", "arguments", "variables"), [
     pytest.param("horovod_mnist.py", ["--fp16-allreduce"], {}, marks=long),
     ("ddp.py", [], {"LIGHT_TOPK_ALLREDUCE": "1", "LIGHT_TOPK_THRESHOLD": "1000"}),

@@ -23,6 +23,7 @@ from sim.network.transport import Style
 from sim.records.timeline import Timeline
 from sim.schema.parameters import load_stack
 from tests.support.cluster_files import cluster
+from tests.support.levels import long_except
 
 RANKS = 4
 NBYTES = 1 << 20
@@ -76,7 +77,7 @@ def run_over_connections(plan, inputs):
 
 
 @pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
-@pytest.mark.parametrize("name", ["ring", "2d"])
+@pytest.mark.parametrize("name", long_except(["ring", "2d"], "2d"))
 def test_one_plan_runs_at_every_fidelity_and_over_real_connections(tmp_path, name):
     plan = make_plan(name, ranks=RANKS, nbytes=NBYTES, group=2)
     check(plan)

@@ -64,6 +64,7 @@ def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
     assert not foreign
 
 
+@long
 def test_a_link_that_leads_nowhere_ends_the_build(tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "index.md").write_text("# Page\n\n[nowhere](nowhere.md)\n")

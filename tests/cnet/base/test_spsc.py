@@ -7,7 +7,7 @@ import pytest
 
 from lab.c_programs import SANITIZED, build, run
 from tests.support import ROOT
-from tests.support.levels import long_except
+from tests.support.levels import long, long_except
 
 HEADER = ROOT / "cnet" / "base" / "spsc.h"
 THREADS = ["-O1", "-fsanitize=thread", "-D_GNU_SOURCE"]
@@ -20,6 +20,7 @@ def test_two_threads(tmp_path, items):
         run(build(tmp_path / name, ["tests/cnet/base/test_spsc_threads.c"], flags), str(items))
 
 
+@long
 def test_all_interleavings(tmp_path):
     schedules = run(build(tmp_path / "all", ["tests/cnet/base/test_spsc_interleavings.c"],
                           COROUTINES))

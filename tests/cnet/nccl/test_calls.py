@@ -29,7 +29,7 @@ def run(tmp_path_factory):
     return run_built
 
 
-@pytest.mark.parametrize("progress", ["threads", "inline"])
+@pytest.mark.parametrize("progress", long_except(["threads", "inline"], "inline"))
 def test_calls(run, progress):
     run(SANITIZED, HARP_PROGRESS=progress, HARP_TIMEOUT="1")
 

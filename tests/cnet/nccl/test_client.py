@@ -103,6 +103,7 @@ def test_a_failure_leaves_the_next_scenario_alone():
             ["ok", "fifo"], ["FAIL", "smaller"], ["ok", "lifo"]], str(ended)
 
 
+@long
 def test_the_table_and_the_figures():
     ended = run(tcp_ref(PLAIN), ["table"], "--largest", "65536", "--seconds", "0.1", flags=PLAIN)
     assert ended.good, str(ended)

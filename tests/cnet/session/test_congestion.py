@@ -65,6 +65,7 @@ def beside(tmp_path_factory):
                  [*PLAIN, *MATHS])
 
 
+@long
 @pytest.mark.parametrize("settings", long_except([
     "mbps=1000 rtt_us=100 bdp=80 kind=cubic flows=1,4",
     "mbps=1000 rtt_us=100 bdp=80 kind=bbr flows=1,4",

@@ -135,6 +135,7 @@ def test_a_look_between_steps_and_a_layer_left_out_lose_none_of_a_sum():
     assert engine._steps.diverged >= 2
 
 
+@long
 def test_late_updates_move_states_once_for_all_gradients_of_a_sum(tmp_path):
     """With moments on disk, each page of them is read and written once in this many steps."""
     moved = []

@@ -31,7 +31,7 @@ from harp.angelptm.page_plan import (
     plan_ahead,
     relabel,
 )
-from tests.support.levels import long
+from tests.support.levels import draws, long
 
 
 class Memory:
@@ -147,7 +147,7 @@ def test_an_event_waits_for_the_job_of_its_page_and_not_for_those_of_others():
     assert made.need == (0, 0, 0, 1, 1)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=draws(200), deadline=None)
 @given(steps(), st.sampled_from(AHEAD))
 def test_late_updates_lose_no_gradient_and_are_over_when_it_is_written_again(step, ahead):
     trace, capacities, pages = step
@@ -189,7 +189,7 @@ def test_a_plan_returns_from_wherever_plans_have_left_pages(step, aheads):
     assert [tier for tier, _ in made.end] == [tier for tier, _ in placement]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=draws(300), deadline=None)
 @given(steps(), st.sampled_from(AHEAD))
 def test_no_page_is_lost_or_stale_and_no_capacity_exceeded(step, ahead):
     trace, capacities, pages = step
@@ -200,7 +200,7 @@ def test_no_page_is_lost_or_stale_and_no_capacity_exceeded(step, ahead):
         placement = made.end
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=draws(200), deadline=None)
 @given(steps(), st.sampled_from(AHEAD))
 def test_a_plan_that_returns_serves_the_next_step(step, ahead):
     trace, capacities, pages = step
@@ -210,7 +210,7 @@ def test_a_plan_that_returns_serves_the_next_step(step, ahead):
     assert [tier for tier, _ in made.end] == [tier for tier, _ in placement]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=draws(100), deadline=None)
 @given(steps(), st.randoms(use_true_random=False))
 def test_a_plan_serves_pages_that_lie_in_other_slots(step, random):
     trace, capacities, pages = step
@@ -251,7 +251,7 @@ def fewest_loads(trace, device, begin):
     return best(0, begin)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=draws(150), deadline=None)
 @given(st.integers(2, 6), st.integers(2, 4), st.data())
 def test_no_plan_loads_less(pages, device, data):
     some = st.lists(st.integers(0, pages - 1), min_size=1, max_size=device, unique=True)
@@ -421,7 +421,7 @@ def shared_steps(draw):
     return trace, Capacities(device, host, disk), pages
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=draws(300), deadline=None)
 @given(shared_steps(), st.sampled_from(AHEAD))
 def test_several_ranks_gather_what_is_new_and_lose_no_gradient(step, ahead):
     trace, capacities, pages = step

@@ -3,29 +3,38 @@
 from __future__ import annotations
 
 import ctypes
+import io
 import json
 import os
 import re
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from harp.cli import conf, env
-from harp.cli.main import harp
+from harp.cli.main import harp, main
 from harp.lightcc.horovod.horovod_settings import NAMES as HOROVOD_NAMES
 from tests.support import PATIENCE_S, ROOT
 
-CLEAN = {name: value for name, value in os.environ.items()
-         if not name.startswith(("HARP_", "LIGHT_", "NCCL_"))}
-HARP = [sys.executable, "-m", "harp.cli.main"]
-
 
 def run(*arguments, **settings):
-    return subprocess.run([*HARP, *arguments], env={**CLEAN, **settings}, capture_output=True,
-                          text=True, check=False, timeout=PATIENCE_S)
+    """Run ``harp`` in this process, with no settings but these."""
+    said, warned = io.StringIO(), io.StringIO()
+    with (pytest.MonkeyPatch.context() as patch, redirect_stdout(said), redirect_stderr(warned)):
+        for name in os.environ:
+            if name.startswith(("HARP_", "LIGHT_", "NCCL_")):
+                patch.delenv(name)
+        for name, value in settings.items():
+            patch.setenv(name, value)
+        patch.setattr(sys, "argv", ["harp", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+    return subprocess.CompletedProcess(arguments, ended.value.code, said.getvalue(),
+                                       warned.getvalue())
 
 
 @pytest.fixture

@@ -61,6 +61,7 @@ def of(ran, function):
     return [each for each in json.loads(ran.stdout) if each["function"] == function]
 
 
+@long
 def test_each_recompile_has_its_guard_line_seconds_and_remedy(ran):
     assert ran.returncode == 0
     first, *again = of(ran, "chosen")
@@ -73,12 +74,14 @@ def test_each_recompile_has_its_guard_line_seconds_and_remedy(ran):
     assert again[0]["remedy"].startswith("compile a function for each mode")
 
 
+@long
 def test_a_size_recompiles_once_and_is_dynamic_then(ran):
     _, again = of(ran, "sized")
     assert "expected 3, actual 5" in again["guard"]
     assert "mark dimension 0" in again["remedy"]
 
 
+@long
 def test_the_recompile_limit_is_never_silent(ran):
     calls = of(ran, "forward")
     assert calls[-1]["gave_up"] == "Dynamo recompile limit exceeded"

@@ -12,7 +12,7 @@ import pytest
 
 from harp.cli.sim import PROGRAMS
 from tests.support import PATIENCE_S, ROOT
-from tests.support.levels import each_once
+from tests.support.levels import each_once, long
 
 HARP = [sys.executable, "-m", "harp.cli.main", "sim"]
 TOPOLOGY = "topologies/explicit-triangle.yaml"
@@ -23,6 +23,7 @@ def run(*words):
                           timeout=PATIENCE_S)
 
 
+@long
 def test_it_prints_what_the_module_prints():
     options = (TOPOLOGY, "--draws", "0", "--json", "-", "--quiet")
     ours, modules = run(*HARP, "run", *options), run(sys.executable, "-m", "sim.run", *options)

@@ -16,6 +16,7 @@ from harp.collectives.check import PlanError, check
 from harp.collectives.execute import Execution
 from harp.collectives.ir import Buffer
 from tests.harp.collectives.test_check import MUTATIONS, altered
+from tests.support.levels import draws
 
 
 @st.composite
@@ -102,7 +103,7 @@ def slices(blocks, rank_of_each, rank):
 
 @pytest.mark.parametrize("way", WAYS)
 @given(case=routed(), seed=st.integers(0, 99))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=draws(40), deadline=None)
 def test_blocks_go_to_their_ranks_and_come_back_as_sums(way, case, seed):
     blocks, host = case
     random, ranks = np.random.default_rng(seed), range(blocks.ranks)
@@ -144,7 +145,7 @@ def test_once_per_host_a_block_crosses_once_however_many_want_it(case):
 
 
 @given(st.integers(1, 5), st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=draws(40), deadline=None)
 def test_counts_are_torchs_uneven_splits(ranks, data):
     counts = np.array(data.draw(st.lists(st.lists(
         st.integers(0, 3), min_size=ranks, max_size=ranks), min_size=ranks, max_size=ranks)))

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from harp.collectives.blocks import Blocks
 from harp.collectives.choice import Rates, choose, combine, dispatch, plan_s
 from tests.harp.collectives.test_alltoallv import routed
+from tests.support.levels import draws
 
 HOSTS = (0, 0, 1, 1)
 PLAIN = Rates(port_bytes_s=1e6, memory_bytes_s=1e7, latency_s=2.0, memory_latency_s=0.5,
@@ -53,7 +54,7 @@ def test_a_block_for_several_hosts_goes_directly_or_by_local_ranks():
 
 
 @given(routed())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 def test_no_other_way_is_faster(case):
     blocks, host = case
     for make, ways in ((dispatch, ("direct", "hierarchical", "once-per-host")),

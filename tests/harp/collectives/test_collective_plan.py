@@ -16,7 +16,7 @@ from harp.collectives.ir import Op, Transfers
 from harp.collectives.registry import make_plan, plan_names
 from harp.collectives.tree import host_trees, two_trees
 from tests.support.collectives_cases import divisors, plans
-from tests.support.levels import long_except
+from tests.support.levels import draws, long_except
 
 if TYPE_CHECKING:
     from harp.collectives.collective_plan import Plan
@@ -27,7 +27,7 @@ def all_messages(plan: Plan) -> Counter:
 
 
 @given(plans(max_ranks=24, max_elements=100))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=draws(150), deadline=None)
 def test_rank_programs_are_exactly_the_union_of_the_steps(plan):
     sent, received = Counter(), Counter()
     for rank in range(plan.ranks):
@@ -44,7 +44,7 @@ def test_rank_programs_are_exactly_the_union_of_the_steps(plan):
 
 
 @given(plans(max_ranks=40))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=draws(150), deadline=None)
 def test_phases_carry_exactly_the_bytes_of_the_steps_on_every_edge(plan):
     by_steps, by_phases = Counter(), Counter()
     for message in all_messages(plan).elements():

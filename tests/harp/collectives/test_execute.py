@@ -21,6 +21,7 @@ from harp.collectives.ir import Buffer
 from harp.collectives.registry import make_plan
 from harp.collectives.window import NCCL_WINDOW, Window
 from tests.support.collectives_cases import plans
+from tests.support.levels import draws
 
 if TYPE_CHECKING:
     from harp.collectives.collective_plan import Plan
@@ -106,7 +107,7 @@ def worlds(draw: st.DrawFn):
 
 @pytest.mark.parametrize("name", ["ring", "tree", "halving-doubling", "2d"])
 @given(world=worlds())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=draws(30), deadline=None)
 def test_allreduce_is_the_sum(name, world):
     inputs, parameters = world
     for result in run(name, inputs, **parameters):
@@ -124,7 +125,7 @@ def test_reduce_scatter_leaves_each_rank_its_shard_of_the_sum(world):
 
 
 @given(world=worlds())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=draws(30), deadline=None)
 def test_allgather_is_the_concatenation(world):
     inputs, parameters = world
     cut = bounds(inputs.shape[1], len(inputs))
@@ -134,7 +135,7 @@ def test_allgather_is_the_concatenation(world):
 
 
 @given(world=worlds(), data=st.data())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=draws(30), deadline=None)
 def test_broadcast_is_the_roots_vector(world, data):
     inputs, parameters = world
     root = data.draw(st.integers(0, len(inputs) - 1))
@@ -144,7 +145,7 @@ def test_broadcast_is_the_roots_vector(world, data):
 
 @pytest.mark.parametrize("name", ["alltoall", "hierarchical-alltoall"])
 @given(world=worlds())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=draws(30), deadline=None)
 def test_alltoall_is_the_transpose(name, world):
     inputs, parameters = world
     cut = bounds(inputs.shape[1], len(inputs))
@@ -154,7 +155,7 @@ def test_alltoall_is_the_transpose(name, world):
 
 
 @given(world=worlds(), ratio=st.sampled_from([0.01, 0.1, 0.5, 1.0]))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=draws(20), deadline=None)
 def test_topk_is_the_sum_of_what_was_selected(world, ratio):
     inputs, parameters = world
     wanted = sparse_sum(inputs, ratio) if len(inputs) > 1 else inputs[0]
@@ -163,7 +164,7 @@ def test_topk_is_the_sum_of_what_was_selected(world, ratio):
 
 
 @given(world=worlds(), ratio=st.sampled_from([0.01, 0.1, 0.5, 1.0]))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=draws(20), deadline=None)
 def test_topk_on_the_shard_selects_from_each_hosts_sum(world, ratio):
     inputs, parameters = world
     group = parameters["group"]
@@ -178,7 +179,7 @@ def test_topk_on_the_shard_selects_from_each_hosts_sum(world, ratio):
 
 
 @given(plan=plans(max_ranks=24), seed=st.integers(0, 1000))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=draws(20), deadline=None)
 def test_no_schedule_deadlocks(plan, seed):
     kind = np.dtype("<f4" if plan.bits else f"<i{plan.unit_bytes}")
     execute(plan, np.ones((plan.ranks, plan.nbytes // plan.unit_bytes), kind), seed,

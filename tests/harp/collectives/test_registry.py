@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harp.collectives.registry import make_plan
+from tests.support.levels import draws
 
 if TYPE_CHECKING:
     from harp.collectives.collective_plan import Plan
@@ -68,7 +69,7 @@ def test_recursive_doubling(n, size):
 
 
 @given(st.integers(2, 1024), st.sampled_from(SIZES))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 def test_halving_doubling(n, size):
     power = 1 << floor(log2(n))
     wanted = 2 * log2(power) * ALPHA_S + 2 * (power - 1) / power * size / RATE
@@ -95,7 +96,7 @@ def test_2d(hosts, group, size):
 
 
 @given(st.integers(4, 600), st.sampled_from((8, *SIZES[1:3], 1 << 26)))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 def test_tree_formula_bounds_the_bytes_of_its_steps(n, size):
     plan = make_plan("tree", ranks=n, nbytes=size)
     depth, chunks = floor(log2(n - 1)) + 1, max(1, ceil(size / 2 / (512 << 10)))

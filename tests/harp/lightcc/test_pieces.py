@@ -19,6 +19,7 @@ from harp.lightcc.pieces import PIECE_BYTES, PLACE, REDUCE, SEND, address, piece
 from harp.lightcc.program import Program
 from tests.harp.lightcc.test_group import group_of, of_all
 from tests.support.collectives_cases import plans
+from tests.support.levels import draws
 
 if TYPE_CHECKING:
     from harp.collectives.collective_plan import Plan
@@ -79,7 +80,7 @@ def moved_by_pieces(plan: Plan, rank: int) -> tuple[dict, dict]:
     return sent, received
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=draws(50))
 @given(plans(max_ranks=12))
 def test_both_executors_send_the_same_bytes_of_the_same_places_in_the_same_order(plan):
     assume(set(plan.buffers) <= {Buffer.DATA, Buffer.PAIRS})

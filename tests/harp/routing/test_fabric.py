@@ -26,6 +26,7 @@ from harp.routing.templates import (
     single_switch,
 )
 from tests.support import ROOT
+from tests.support.levels import draws
 
 SMALL = {
     "single-switch": lambda: single_switch(Endpoints.uniform(4, ports=2)),
@@ -128,7 +129,7 @@ def random_fabrics(draw):
     return explicit(endpoints, devices=names, cables=cables, host_links=host_links, wires=wires)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 @given(random_fabrics(), st.data())
 def test_routes_on_random_fabrics_with_failures(fabric, data):
     down = data.draw(st.lists(st.integers(0, len(fabric.link_src) - 1), max_size=4))

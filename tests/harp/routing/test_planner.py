@@ -23,6 +23,7 @@ from harp.routing.templates import (
     rail,
     single_switch,
 )
+from tests.support.levels import draws
 
 FABRICS = {
     "leaf-spine": lambda wires: leaf_spine(Endpoints.uniform(32), leaves=4, spines=8, wires=wires),
@@ -64,7 +65,7 @@ wires = st.builds(
     st.sampled_from(hashes.NAMES), st.integers(0, 9))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=draws(40))
 @given(st.sampled_from(sorted(FABRICS)), wires, seeds)
 def test_a_permutation_on_a_full_clos_never_collides(name, wire, seed):
     fabric = FABRICS[name](wire)
@@ -107,7 +108,7 @@ def test_an_oversubscribed_fabric_shares_its_uplinks_evenly():
     assert plan.bound == plan.max_load == 2.0
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=draws(25))
 @given(st.sampled_from(sorted(FABRICS)), seeds)
 def test_a_plan_is_never_worse_than_ecmp_whatever_the_flows(name, seed):
     rng = np.random.default_rng(seed)
@@ -123,7 +124,7 @@ def test_a_plan_is_never_worse_than_ecmp_whatever_the_flows(name, seed):
     assert loads.max() == pytest.approx(plan.max_load)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=draws(20))
 @given(st.sampled_from(["leaf-spine", "fat-tree", "parallel"]), st.integers(1, 16), seeds)
 def test_few_usable_ports_still_beat_or_equal_ecmp(name, ports, seed):
     fabric = FABRICS[name](Wires())
@@ -147,7 +148,7 @@ def test_polarised_switches_are_reported_and_not_worse_than_ecmp():
     assert plan.max_load <= ecmp_load(fabric, plan)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=draws(40))
 @given(st.sampled_from(sorted({*FABRICS} - {"single"})), seeds, st.integers(1, 2))
 def test_after_failures_no_flow_is_lost_or_uses_a_dead_link(name, seed, failures):
     fabric = FABRICS[name](Wires())

@@ -27,7 +27,7 @@ from harp.routing.affinity import (
     tree_load,
 )
 from tests.support.cluster_files import topology, write
-from tests.support.levels import long
+from tests.support.levels import draws, long
 from tests.support.ring_crossings import ring_crossings
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def placements(draw: st.DrawFn, most: int) -> np.ndarray:
     return np.array([(pod, 10 * pod + tor) for pod, tor in rows])
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=draws(30))
 @given(placements(most=6))
 def test_no_order_of_hosts_makes_a_better_ring(place: np.ndarray) -> None:
     order = place_hosts(place)
@@ -52,7 +52,7 @@ def test_no_order_of_hosts_makes_a_better_ring(place: np.ndarray) -> None:
             crossings, ring_crossings(place, np.array(other)), strict=True))
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=draws(30))
 @given(placements(most=40))
 def test_among_the_best_rings_trees_load_the_fullest_places_least(place: np.ndarray) -> None:
     """No more than hosts sorted by their places do, from wherever one begins."""

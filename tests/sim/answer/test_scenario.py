@@ -11,6 +11,7 @@ from sim.cluster.cluster import Cluster
 from sim.schema import TopologyError, load
 from sim.workloads.models import get_model
 from tests.support.cluster_files import IDEAL, topology, write
+from tests.support.levels import draws
 from tests.support.sim_runs import run_all
 
 VGG_BYTES = 4 * get_model("vgg16").parameters
@@ -42,7 +43,7 @@ options = st.fixed_dictionaries({}, optional={
 
 @given(options, st.sampled_from(["vgg16", "resnet50", "bert-base", "moe"]),
        st.sampled_from([(1, 4), (2, 2), (3, 4)]))
-@settings(max_examples=40, deadline=None,
+@settings(max_examples=draws(40), deadline=None,
           suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_what_every_answer_satisfies(tmp_path, scenario, model, shape):
     hosts, gpus = shape
@@ -64,7 +65,7 @@ def test_what_every_answer_satisfies(tmp_path, scenario, model, shape):
 
 @given(st.sampled_from(["ring", "tree", "2d", "halving-doubling"]),
        st.sampled_from(["kernel-tcp", "rdma", "ideal"]))
-@settings(max_examples=12, deadline=None,
+@settings(max_examples=draws(12), deadline=None,
           suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_a_faster_network_never_trains_slower(tmp_path, allreduce, stack):
     steps = [answers(tmp_path, hosts=2, gpus=4, rate_bps=rate,

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from sim.cluster.placement import choose_gpus, common_group, place
 from tests.support.cluster_files import cluster, topology
+from tests.support.levels import draws
 
 RAILS = {"template": "rail", "hosts_per_leaf": 4, "spines": 2}
 
@@ -24,7 +25,7 @@ def crossings(made, ring):
 @given(shape=st.tuples(st.integers(1, 9), st.sampled_from([1, 2, 4, 8]),
                        st.sampled_from([1, 2, 8])),
        channels=st.integers(1, 9), affinity=st.booleans())
-@settings(max_examples=60, deadline=None,
+@settings(max_examples=draws(60), deadline=None,
           suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_every_channel_has_every_gpu_once(tmp_path, shape, channels, affinity):
     hosts, gpus, nics = shape

@@ -30,6 +30,7 @@ from sim.schema import load
 from sim.schema.errors import Problem
 from tests.support import ROOT
 from tests.support.json_changes import anything, changed, places
+from tests.support.levels import draws
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -262,7 +263,7 @@ TACO = edited()
 RACK = infrastructure_of(load(ROOT / "topologies" / "rail-h100-8x400g.yaml"))
 
 
-@settings(max_examples=150, deadline=None,
+@settings(max_examples=draws(150), deadline=None,
           suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(made=st.sampled_from((TACO, RACK)).flatmap(lambda made: st.tuples(
     st.just(made), st.sampled_from(places(made)))), value=anything)

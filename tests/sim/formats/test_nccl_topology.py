@@ -17,6 +17,7 @@ from sim.convert import main
 from sim.formats.nccl_topology import MODEL_OF_DEVICE
 from sim.schema import load
 from sim.schema.gpu_kinds import kind_of, memory_of
+from tests.support.levels import draws
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -198,7 +199,7 @@ def test_options_of_another_format_are_refused(tmp_path: Path) -> None:
 SPOTS = [match.span() for match in re.finditer('"[^"]*"', host())]
 
 
-@settings(max_examples=150, deadline=None,
+@settings(max_examples=draws(150), deadline=None,
           suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(spot=st.sampled_from(SPOTS), value=st.one_of(
     st.text(st.characters(min_codepoint=32, exclude_categories=["Cs"]), max_size=8),

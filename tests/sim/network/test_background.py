@@ -21,6 +21,7 @@ from sim.records.timeline import Timeline
 from sim.schema import TopologyError
 from sim.schema.parameters import load_stack
 from tests.support.cluster_files import cluster
+from tests.support.levels import long
 from tests.support.sim_runs import run_all
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ def test_same_seed_gives_the_same_flows_and_another_one_others(tmp_path: Path) -
     assert one == again != other
 
 
+@long
 def test_fluid_leaves_a_long_flow_what_the_mean_load_leaves_of_the_line(tmp_path: Path) -> None:
     """M/G/1 with processor sharing and one customer that stays: it gets 1 - load (Kelly, 1979)."""
     nbytes = 30 * 10**9

@@ -19,6 +19,7 @@ from sim.network.nvls import loops_of, nvls_plan
 from sim.run import main
 from sim.schema.parameters import load_stack
 from tests.support.cluster_files import cluster, topology, write
+from tests.support.levels import long
 
 V100 = View(ranks=16, hosts=2, generation=0, nvlink=True, rings=1, speed=12.0, channels=2,
             ll128=False)
@@ -261,6 +262,7 @@ def test_a_protocol_pays_for_its_flags(tmp_path):
     assert times[2] / times[0] == pytest.approx(2, rel=0.01)
 
 
+@long
 def test_the_bench_prints_nccls_pick_beside_the_others(tmp_path):
     path = write(tmp_path, topology(hosts=2, gpus=4))
     arguments = [str(path), "--collective", "allreduce", "--sizes", "8:1GiB:1024", "--json", "-"]

@@ -25,6 +25,7 @@ from sim.schema import load
 from tests.support import ROOT
 from tests.support.cluster_files import topology, write
 from tests.support.html_pages import Page
+from tests.support.levels import long
 from tests.support.report_samples import cell, taco, two_jobs
 
 if TYPE_CHECKING:
@@ -132,6 +133,7 @@ def test_a_row_without_an_end_and_a_report_without_rows_have_pages(cluster: Clus
     assert "✗" in report_html(two_jobs(), cluster, MADE)
 
 
+@long
 def test_a_huge_report_still_fits(cluster: Cluster) -> None:
     spans = tuple(Span(f"h-{track}/gpu0/stream{track}", f"name {number} of {track}", "transfer",
                        number * 1e-3 + track * 1e-7, number * 1e-3 + 9e-4)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from selenium.webdriver import Chrome
 
-pytestmark = needs_chromium
+pytestmark = [needs_chromium, long]
 TACO = ROOT / "topologies" / "taco-vgg16-v100-25g.yaml"
 CHARTS = ("throughput", "parts", "causes", "timeline", "loads", "fabric")
 
@@ -155,7 +155,6 @@ def test_the_fabric_follows_the_time_in_the_step(browser: Chrome) -> None:
     assert first.splitlines()[-1].endswith(" 0")  # nothing to send yet
 
 
-@long
 def test_the_page_breaks_no_rule_of_accessibility(browser: Chrome) -> None:
     from axe_core_python.selenium import Axe
 
@@ -169,7 +168,6 @@ def test_the_page_breaks_no_rule_of_accessibility(browser: Chrome) -> None:
         assert [(one["id"], one["nodes"][0]["html"]) for one in found["violations"]] == []
 
 
-@long
 def test_all_that_can_be_worked_is_reached_by_the_tabulator(browser: Chrome) -> None:
     from selenium.webdriver.common.action_chains import ActionChains
     from selenium.webdriver.common.keys import Keys
@@ -211,7 +209,6 @@ def test_it_prints_with_the_topology_and_without_buttons(browser: Chrome) -> Non
     assert shown == 0
 
 
-@long
 def test_without_scripts_the_tables_are_there(browser: Chrome, page: Path) -> None:
     browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
     try:

@@ -16,6 +16,7 @@ from sim.workloads.transformer import build
 from tests.sim.workloads.test_huggingface import CONFIGS
 from tests.support.cluster_files import topology, write
 from tests.support.json_changes import anything, changed, one_sentence_at_most, places
+from tests.support.levels import draws
 from tests.support.sim_runs import rows_of
 
 LLAMA = {"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64,
@@ -199,7 +200,7 @@ def test_the_field_at_fault_is_named(tmp_path, data, says):
         load(write(tmp_path, workload("config.json")))
 
 
-@settings(max_examples=300, deadline=None,
+@settings(max_examples=draws(300), deadline=None,
           suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(given=st.sampled_from(sorted(CONFIGS)).flatmap(lambda name: st.tuples(
     st.just(CONFIGS[name]), st.sampled_from(places(CONFIGS[name])))), value=anything)

@@ -20,6 +20,7 @@ from sim.traces.pytorch import Event, convert, pieces, without
 from tests.support import ROOT
 from tests.support.cluster_files import ALPHA_S, RATE_BPS, topology, write
 from tests.support.json_changes import anything, changed, one_sentence_at_most, places
+from tests.support.levels import draws
 from tests.support.torch_ranks import start
 
 if TYPE_CHECKING:
@@ -467,7 +468,7 @@ ET, KINETO = ({"schema": "1.1.1-chakra.0.0.4", "nodes": step().nodes},
               {"traceEvents": step().events})
 
 
-@settings(max_examples=300, deadline=None,
+@settings(max_examples=draws(300), deadline=None,
           suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(made=st.sampled_from((("et", ET), ("kineto", KINETO))).flatmap(lambda made: st.tuples(
     st.just(made[0]), st.just(made[1]), st.sampled_from(places(made[1])))), value=anything)

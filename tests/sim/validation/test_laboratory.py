@@ -17,6 +17,7 @@ from sim.validation.laboratory import (
     unexplained,
     write_compared,
 )
+from tests.support.levels import long
 
 
 def test_cases_hold_both_stacks_and_fit_their_cluster():
@@ -27,6 +28,7 @@ def test_cases_hold_both_stacks_and_fit_their_cluster():
     assert len({case.name for case in LAB_CASES}) == len(LAB_CASES)
 
 
+@long
 @pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 def test_a_message_takes_as_long_in_the_laboratory_as_over_packets():
     row = compare_with_lab(Case("small", pattern([0], [2], 128 * KIB), ("lab.scale=1/1000",)))

@@ -75,6 +75,7 @@ def test_each_source_says_against_what_it_was_checked() -> None:
         assert source["checked"].strip().startswith("20"), source["source"]
 
 
+@long
 @pytest.mark.parametrize("source", ["2205.05198", "A100 80GB"])
 def test_other_sources_are_within_a_tenth_in_the_median(source: str) -> None:
     some: list[Row] = [row for row in rows() if source in row.source]

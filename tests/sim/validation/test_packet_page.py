@@ -41,6 +41,7 @@ def test_no_row_is_off_without_a_reason(forms: list[Row], published: list[Row]) 
     assert not unexplained([*forms, *published])
 
 
+@long
 def test_throughputs_are_within_five_per_cent(published: list[Row]) -> None:
     rates = [row for row in published if row.unit == "Mb/s"]
     assert len(rates) == 7

@@ -18,6 +18,7 @@ from sim.workloads.models import get_model
 from sim.workloads.torch_module import ModuleError, built, traced_model
 from sim.workloads.torch_profile import ProfileError, measure
 from tests.support.json_changes import anything, changed, one_sentence_at_most, places
+from tests.support.levels import draws
 
 
 def gpt2():
@@ -215,7 +216,7 @@ def test_a_profile_of_something_else_is_refused(data, classes, says):
 STEP = {"traceEvents": step_on_a_gpu(1, 1)}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=draws(200), deadline=None)
 @given(place=st.sampled_from(places(STEP)), value=anything)
 def test_any_value_at_any_place_is_a_profile_or_one_sentence(place, value):
     data = json.dumps(changed(STEP, *place, value=value)).encode()

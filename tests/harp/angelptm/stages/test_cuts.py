@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from harp.angelptm.page_plan import CapacityError
 from harp.angelptm.stages.cuts import CutError, Link, Memory, cut, in_flight
 from harp.angelptm.stages.graph import Graph, Operator
+from tests.support.levels import draws
 
 BLOCKS = 4
 
@@ -86,7 +87,7 @@ def best_of_all(graph, stages, links, memory):
     return best[False] if best[False] < float("inf") else best[True]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=draws(400), deadline=None)
 @given(graphs(), st.integers(1, 4), st.sampled_from(("gpipe", "1f1b")), st.integers(1, 5),
        st.integers(1, 400), st.lists(st.builds(Link, st.sampled_from((1.0, 3.0)),
                                                st.sampled_from((0.0, 2.0))),
@@ -111,7 +112,7 @@ def test_no_cut_is_better_than_the_one_that_is_found(graph, stages, schedule, mi
                 time_of(graph, *part, ends[stage], ends[stage + 1]))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=draws(100), deadline=None)
 @given(graphs(), st.integers(100, 2000))
 def test_the_memory_that_the_message_asks_for_is_enough(graph, room):
     memory = Memory(room << 20, microbatches=2)

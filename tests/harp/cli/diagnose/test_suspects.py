@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from harp.cli.diagnose.snapshot import SnapshotError, from_json, to_json
 from harp.cli.diagnose.suspects import find_suspects
 from tests.support.diagnosis_cluster import Cluster, all_to_all
+from tests.support.levels import draws
 
 HOSTS = st.integers(3, 7)
 SEEDS = st.integers(0, 1000)
@@ -56,7 +57,7 @@ def test_nothing_is_said_of_a_healthy_job(cluster):
     assert find_suspects(cluster.reports()) == []
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=draws(20))
 @given(struck(), st.sampled_from(["in", "out", "both"]))
 def test_a_port_that_carries_nothing_is_named_with_its_direction(job, way):
     cluster, host, port = job
@@ -121,7 +122,7 @@ def test_a_slow_port_is_named(job, way):
     assert names([suspect]) == [("port", f"h{host}", way, "is slower than others like it")]
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=draws(20))
 @given(struck())
 def test_a_port_that_flaps_is_named(job):
     cluster, host, port = job
@@ -131,7 +132,7 @@ def test_a_port_that_flaps_is_named(job):
     assert names([suspect]) == [("port", f"h{host}", "both", "comes and goes")]
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=draws(20))
 @given(HOSTS, SEEDS, st.integers(0, 1))
 def test_a_lost_tor_is_a_network(hosts, seed, port):
     cluster = all_to_all(hosts, seed)
@@ -142,7 +143,7 @@ def test_a_lost_tor_is_a_network(hosts, seed, port):
         ("network", f"network 10.0.{port}.0/24", "both", "carries nothing")]
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=draws(20))
 @given(struck())
 def test_one_way_between_two_ports_is_no_port(job):
     cluster, host, port = job
@@ -164,7 +165,7 @@ def test_a_slow_rank_is_named_though_others_wait_for_those_who_wait(job, share):
                                                    "is late to receive")]
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=draws(20))
 @given(struck())
 def test_a_peer_that_cannot_give_credit_is_not_late(job):
     """A host's frames are lost, its credit too, so its peers wait for credit."""

@@ -21,6 +21,7 @@ from harp.cli.setup import setup, state
 from harp.net import nics
 from tests.harp.cli.setup.fake_host import GIB, MIB, FakeHost, fails, run, small
 from tests.support import PATIENCE_S, ROOT
+from tests.support.levels import draws
 
 CONF = "/etc/harp/harp.conf"
 
@@ -436,7 +437,7 @@ def test_undo_goes_alone(host):
 
 
 @given(st.data())
-@settings(max_examples=20)
+@settings(max_examples=draws(20))
 def test_twice_is_once_and_undo_is_never(data):
     draw = data.draw
     with tempfile.TemporaryDirectory() as folder:

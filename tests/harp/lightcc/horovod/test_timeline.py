@@ -17,6 +17,7 @@ from harp.lightcc.horovod.negotiation import Request
 from harp.lightcc.horovod.runtime import Entry
 from harp.lightcc.horovod.timeline import Timeline
 from tests.harp.lightcc.horovod.test_runtime import PATIENCE_S, gradient, reduce_all, runtimes_of
+from tests.support.levels import draws
 
 
 def events_of(path):
@@ -98,7 +99,7 @@ STEPS = st.one_of(
     st.tuples(st.just("activity"), st.sampled_from(["IN", "OUT"])), st.tuples(st.just("over")))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=draws(200))
 @given(st.lists(st.tuples(st.sampled_from(["a", 'b"\\']), STEPS)), st.integers(0, 5))
 def test_events_are_in_balance_and_the_file_is_whole_for_any_calls(tmp_path_factory, calls,
                                                                    begin):

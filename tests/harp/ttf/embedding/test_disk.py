@@ -118,6 +118,7 @@ assert ours == theirs
 """
 
 
+@long
 def test_a_full_disk_is_named_and_changes_nothing(tmp_path):
     mounted = 'mount -t tmpfs -o size=256k none "$2" && exec "$0" -c "$1" "$2"'
     done = subprocess.run(["unshare", "--mount", "sh", "-c", mounted, sys.executable, FULL_DISK,

@@ -231,6 +231,7 @@ print((full - begin) / 400_000, (resident() - begin) / (full - begin))
 """
 
 
+@long
 def test_the_kernel_has_the_memory_of_rows_that_went():
     done = subprocess.run([sys.executable, "-c", GROWS_AND_SHRINKS], capture_output=True, text=True,
                           check=True, timeout=PATIENCE_S)

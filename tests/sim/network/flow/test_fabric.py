@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from sim.network.flow.fluid import Fluid
 from sim.network.flow.timed_fluid import TimedFluid, TokenBucket
+from tests.support.levels import draws
 
 
 class Log:
@@ -115,7 +116,7 @@ moves = st.lists(st.tuples(
 
 
 @given(moves, st.lists(st.integers(1, 9).map(float), min_size=4, max_size=4))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=draws(100), deadline=None)
 def test_sets_end_when_the_engine_alone_would_end_them(sets, capacity):
     seen = []
     log = Log(np.array(capacity), on_change=lambda now, carried: seen.append((now, carried)))

@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 import sim.network.flow.fluid
 from sim.network.flow.fluid import Fluid
+from tests.support.levels import draws
 
 CLOSE = 1e-6
 """Relative; far above what rounding makes of it, far below any error of sharing."""
@@ -165,7 +166,7 @@ class Engine(RuleBasedStateMachine):
 
 
 TestEngine = Engine.TestCase
-TestEngine.settings = settings(max_examples=80, stateful_step_count=25, deadline=None,
+TestEngine.settings = settings(max_examples=draws(80), stateful_step_count=25, deadline=None,
                                suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -219,7 +220,7 @@ def oracle_times(network):
 
 
 @given(networks())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=draws(150), deadline=None)
 def test_completion_times_are_the_oracles(network):
     capacity, uses, amount, weight, ceiling, start_s = network
     net = build(capacity, uses)

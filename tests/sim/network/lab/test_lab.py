@@ -62,6 +62,7 @@ def test_channels_and_sockets_share_the_bytes_of_a_plan(tmp_path):
     assert time_s(made, "alltoall", "alltoall", "lab") > 0
 
 
+@long
 @pytest.mark.parametrize("stack", long_except(["kernel-tcp", "harp"], "harp"))
 def test_a_training_step_gives_the_report_that_flow_gives(tmp_path, stack):
     made = small(tmp_path, gpus=1, scale="1/4", scenarios=[TCP | {"stack": stack, "fp16": True}],

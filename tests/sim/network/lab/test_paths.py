@@ -64,8 +64,7 @@ def links_by_routes(site, plan, placement):
     ("harp", "none", {"channels": 2}),
     ("harp", "dynamic", {}),
     ("harp", "lacp-3+4", {"routing": "plan", "sockets": 2}),
-], ("kernel-tcp", "lacp-3+4", {"sockets": 3, "helpers": 1}), ("harp", "dynamic", {}),
-    ("harp", "lacp-3+4", {"routing": "plan", "sockets": 2})), ids=[
+], ("harp", "lacp-3+4", {"routing": "plan", "sockets": 2})), ids=[
         "TCP 3 sockets", "TCP 2 channels", "HARP 4 paths", "HARP 2 channels", "HARP both ports",
         "HARP planned"])
 def test_data_crosses_the_links_that_the_simulators_say(tmp_path, stack, bond, more):

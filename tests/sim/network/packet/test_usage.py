@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from sim.answer.scenario import Settings, run_scenario
 from sim.run import main
 from tests.support.cluster_files import cluster, topology, write
+from tests.support.levels import long
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,6 +42,7 @@ def test_resources_carry_what_they_carry_in_flow(tmp_path: Path,
         assert packet[name] == pytest.approx(flow[name], rel=0.08), name
 
 
+@long
 def test_trace_shows_links_over_time(tmp_path: Path) -> None:
     path, trace = write(tmp_path, topology(**HARP)), tmp_path / "t.json"
     done = CliRunner().invoke(main, [str(path), "--fidelity", "packet", "--trace", str(trace),
