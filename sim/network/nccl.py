@@ -86,12 +86,15 @@ class Enabled(NamedTuple):
 
 _ENABLED = {
     "efa": Enabled(("Ring", "Tree", "NVLS", "NVLSTree"), ("Simple",)),
+    "slingshot": Enabled(("Ring", "Tree", "NVLS", "NVLSTree"), ("LL", "Simple")),
     "tcpx": Enabled(("Ring",), ("Simple",)),
     "tcpxo": Enabled(("Ring", "Tree"), ("LL128", "Simple")),
 }
 """By stack. aws-ofi-nccl sets NCCL_PROTO=simple where a device may write out of order, as on all
 instances before p5; for TCPX and TCPXO Google's guides set NCCL_ALGO, NCCL_PROTO and
-NCCL_NVLS_ENABLE=0 (A3 High; nccl-env-profile-ll128.sh of A3 Mega)."""
+NCCL_NVLS_ENABLE=0 (A3 High; nccl-env-profile-ll128.sh of A3 Mega). On Slingshot NCCL has no LL128
+before 2.27, and CSCS and others set NCCL_PROTO=^LL128 since, as it "typically performs worse"
+(docs/software/communication/nccl_env_vars, eth-cscs/cscs-docs)."""
 
 
 class Choice(NamedTuple):
