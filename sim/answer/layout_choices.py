@@ -222,6 +222,8 @@ def _layouts(topology: Topology, scenario: Scenario, gpus: int) -> Iterator[Para
                 "interleave": interleave, "schedule": schedule, "shard": shard,
                 "sequence": tensor > 1,
                 "tensor_overlap": tensor > 1 and scenario.layout.tensor_overlap,
+                "pipeline_overlap": (scenario.layout.pipeline_overlap if interleave > 1
+                                     else None),
                 "gather_overlap": (shard in ("zero1", "zero2")
                                    and scenario.layout.gather_overlap)}
         try:

@@ -459,6 +459,16 @@ def fusion_bytes(topology: Topology, scenario: Scenario, workload: Workload, gpu
     return scenario.fusion.threshold_bytes(fusion_rule(topology, scenario, workload))
 
 
+def sends_beside(topology: Topology, scenario: Scenario, workload: Workload) -> bool:
+    """Whether stages compute while activations travel: the file's choice, or the framework's."""
+    layout = scenario.layout
+    if layout.pipeline_overlap is not None:
+        return layout.pipeline_overlap
+    return layout.interleave > 1 and derives_from(
+        scenario.framework or workload.framework, "megatron", topology.frameworks, "frameworks",
+        FrameworkSet)
+
+
 def recipe_of(cluster: Cluster, scenario: Scenario, workload: Workload, ranks: Ranks,
               settings: Settings) -> Recipe:
     """Give the recipe of a job on ``ranks``, without NCCL's criteria of choice."""
@@ -477,6 +487,7 @@ def recipe_of(cluster: Cluster, scenario: Scenario, workload: Workload, ranks: R
         fusion=fusion_rule(topology, scenario, workload),
         threshold_bytes=fusion_bytes(topology, scenario, workload, len(ranks.gpus)),
         cycle_s=scenario.fusion.cycle, layout=scenario.layout,
+        sends_beside=sends_beside(topology, scenario, workload),
         accumulation=workload.accumulation, recompute=workload.recompute,
         flash=workload.flash, kernels=workload.kernels,
         moved=float(cluster.moved[ranks.gpus].min()), precision=workload.precision,

@@ -159,7 +159,7 @@ class Cluster:
         self._add("thread", np.ones(len(self.host)), partial(self._way_of_gpu, "network thread"))
         nodes = [(host, node) for host, group in enumerate(groups)
                  for node in range(group.numa_nodes)]
-        self._add("memory", np.repeat([group.memory / 8 for group in groups],
+        self._add("memory", np.repeat([group.memory_rate / 8 for group in groups],
                                       [group.numa_nodes for group in groups]),
                   partial(self._part_name, "memory{}", nodes))
         crossed = [_crosses_sockets(group) for group in groups]

@@ -49,8 +49,8 @@ _BASE = {"tree": (6.8, 14.0, 0.0), "ring": (6.6, 14.0, 8.4)}
 _NVLINK = {"tree": (0.6, 1.25, 4.0), "ring": (0.6, 1.9, 3.4)}
 _PCIE = {"tree": (1.0, 1.9, 4.0), "ring": (1.0, 2.5, 5.7)}
 _NET = {"tree": (5.0, 8.5, 14.0), "ring": (2.7, 4.0, 14.0)}
-_NET_OVERHEAD = {"Intel": 1.0, "AMD": 2.0}
-"""Of a step between hosts, by the maker of their processors (getNetOverhead)."""
+_NET_OVERHEAD = (1.0, 2.0)
+"""Of a step between hosts, beside AMD's processors the second (getNetOverhead)."""
 _SPEEDS = (48, 30, 28, 24, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3, 2.4, 1.2, 0.24, 0.12)
 _SPEEDS_HOPPER = (48, 45, 42, 40, 30, 24, 22, 20, 17.5, 15, 12, 6, 3, 2.4, 1.2, 0.24, 0.12)
 # By generation (Volta, Ampere, Hopper), for one host, two, and more; LL on several hosts by their
@@ -86,12 +86,15 @@ class Enabled(NamedTuple):
 
 _ENABLED = {
     "efa": Enabled(("Ring", "Tree", "NVLS", "NVLSTree"), ("Simple",)),
+    "slingshot": Enabled(("Ring", "Tree", "NVLS", "NVLSTree"), ("LL", "Simple")),
     "tcpx": Enabled(("Ring",), ("Simple",)),
     "tcpxo": Enabled(("Ring", "Tree"), ("LL128", "Simple")),
 }
 """By stack. aws-ofi-nccl sets NCCL_PROTO=simple where a device may write out of order, as on all
 instances before p5; for TCPX and TCPXO Google's guides set NCCL_ALGO, NCCL_PROTO and
-NCCL_NVLS_ENABLE=0 (A3 High; nccl-env-profile-ll128.sh of A3 Mega)."""
+NCCL_NVLS_ENABLE=0 (A3 High; nccl-env-profile-ll128.sh of A3 Mega). On Slingshot NCCL has no LL128
+before 2.27, and CSCS and others set NCCL_PROTO=^LL128 since, as it "typically performs worse"
+(docs/software/communication/nccl_env_vars, eth-cscs/cscs-docs)."""
 
 
 class Choice(NamedTuple):
@@ -141,6 +144,8 @@ class View:
     """GB/s of a GPU's NVLink each way."""
     enabled: Enabled | None = None
     """None: all."""
+    amd: bool = False
+    """Whether the processors are AMD's."""
 
     @classmethod
     def of(cls, cluster: Cluster, scenario: Scenario, gpus: NDArray[np.int64]) -> View:
@@ -165,7 +170,8 @@ class View:
                    _listed(bps / 8e9, generation) if hosts > 1 else bps / 8e9,
                    channel_count(topology, scenario), trusted and nvlink and near, switch,
                    group.nvlink.rate / 8e9 if group.nvlink is not None else 0.0,
-                   _enabled(topology, scenario.stack, generation) if hosts > 1 else None)
+                   _enabled(topology, scenario.stack, generation) if hosts > 1 else None,
+                   has_amd(group))
 
 
 def rings_found(topology: Topology, group: HostGroup, hosts: int) -> int:
@@ -228,14 +234,23 @@ def generation_of(group: HostGroup) -> int:
     return HOPPER if is_hopper(group) else int(bool(re.search(r"\bA\d{2,3}", group.gpus.model)))
 
 
-def step_overhead_us(generation: int, column: int) -> float:
+def has_amd(group: HostGroup) -> bool:
+    """Whether a host's processors are AMD's.
+
+    Where a file does not say so, they are those of NVIDIA's own hosts: AMD's beside A100, Intel's
+    beside V100 and H100 (data sheets of DGX-1, DGX A100, and DGX H100).
+    """
+    if group.processors is None:
+        return generation_of(group) == AMPERE
+    return group.processors == "amd"
+
+
+def step_overhead_us(column: int, *, amd: bool) -> float:
     """Time that a step of a ring between hosts takes at least, for the proxy threads.
 
-    A file does not name processors: they are taken to be those of NVIDIA's own hosts, AMD's beside
-    A100 and Intel's beside V100 and H100 (data sheets of DGX-1, DGX A100, and DGX H100). A step by
-    Simple counts three times.
+    A step by Simple counts three times.
     """
-    return _NET_OVERHEAD["AMD" if generation == AMPERE else "Intel"] * (3 if column == 2 else 1)
+    return _NET_OVERHEAD[amd] * (3 if column == 2 else 1)
 
 
 def choices(view: View, collective: str, nbytes: int, plans: Sequence[str] = ()) -> list[Choice]:
@@ -328,18 +343,18 @@ def _rate(view: View, algorithm: str, column: int) -> float:
         rate *= 0.92
     alone = view.ranks == view.hosts
     rate = held_rate(algorithm, column, rate, hosts=view.hosts, generation=view.generation,
-                     rings=view.rings, alone=alone)
+                     rings=view.rings, amd=view.amd, alone=alone)
     return rate * (0.85 if algorithm == "tree" and (view.generation == 2 or alone) else 1.0)
 
 
 def held_rate(algorithm: str, column: int, rate: float, *, hosts: int, generation: int,
-              rings: int, alone: bool = False) -> float:
+              rings: int, amd: bool, alone: bool = False) -> float:
     """Of a ``rate`` of links, in GB/s on the bus, what channels of a protocol reach of it."""
     scale = min(hosts, 3) - 1
     if algorithm == "tree":
         rate = min(rate, rings * _TREE_MOST[generation][scale])
     if column == 0:
-        row = generation if hosts == 1 else int(generation == AMPERE)
+        row = generation if hosts == 1 else int(amd)
         return min(rate * (0.5 if algorithm == "ring" else 1 / 3.8), _LL_MOST[row][scale])
     if column == 1:
         one_host_tree = algorithm == "tree" and hosts == 1
@@ -366,6 +381,6 @@ def _tree_us(view: View, column: int) -> float:
 def _ring_us(view: View, collective: str, steps: int, column: int) -> float:
     inner, outer = _hops_us(view, "ring", column)
     if view.hosts > 1:
-        inner = max(inner, step_overhead_us(view.generation, column))
+        inner = max(inner, step_overhead_us(column, amd=view.amd))
     crossings = (view.hosts - 1) * (2 if collective == "allreduce" else 1)
     return _BASE["ring"][column] + (steps - crossings) * inner + crossings * outer

@@ -27,7 +27,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from harp.collectives.protocol import PROTOCOLS
-from sim.network.nccl import generation_of, held_rate, rings_found, step_overhead_us, tree_share
+from sim.network.nccl import (
+    generation_of,
+    has_amd,
+    held_rate,
+    rings_found,
+    step_overhead_us,
+    tree_share,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -54,6 +61,8 @@ class Limits:
     """Rings that NCCL's search finds."""
     inner: float
     """GB/s of a GPU's NVLink each way; infinite where it has none."""
+    amd: bool
+    """Whether the processors are AMD's."""
     on_line: float
     """Factor of the time on lines and at caps."""
     steps: bool
@@ -71,7 +80,7 @@ class Limits:
         group = groups[cluster.host[gpus[0]]]
         inner = group.nvlink.rate / 8e9 if group.nvlink is not None else math.inf
         return cls(ranks, hosts, generation_of(group), rings_found(topology, group, hosts), inner,
-                   on_line, steps and hosts > 1)
+                   has_amd(group), on_line, steps and hosts > 1)
 
     def bytes_per_s(self, plan: Plan, protocol: Protocol) -> float:
         """Bytes of a plan, those of the protocol included, that are done in a second, at most."""
@@ -82,7 +91,7 @@ class Limits:
             return math.inf
         bus = held_rate(algorithm, PROTOCOLS.index(protocol),
                         self.inner if algorithm == "tree" else math.inf, hosts=self.hosts,
-                        generation=self.generation, rings=self.rings)
+                        generation=self.generation, rings=self.rings, amd=self.amd)
         if algorithm == "tree":
             bus *= tree_share(round(plan.nbytes / protocol.wire), protocol)
         passes = 2 if plan.name in ("tree", "ring") else 1
@@ -93,6 +102,6 @@ class Limits:
         """Latency of all steps of a ring, whose edges have these latencies; of other plans 0."""
         if not self.steps or plan.name not in RINGS or protocol not in PROTOCOLS:
             return 0.0
-        least_s = step_overhead_us(self.generation, PROTOCOLS.index(protocol)) * 1e-6
+        least_s = step_overhead_us(PROTOCOLS.index(protocol), amd=self.amd) * 1e-6
         step_s = float(np.where(inner, np.maximum(alpha_s, least_s), alpha_s).mean())
         return steps * step_s

@@ -17,12 +17,20 @@ Driver = Literal["ena", "gve", "other"]
 """Linux's driver of a NIC; NCCL gives AWS's ENA and Google's gVNIC more sockets than others."""
 
 
+Processors = Literal["intel", "amd", "other"]
+"""Maker of a host's processors, as far as NCCL tells them apart."""
+
+
 PCIE3_BPS = 96e9
 """Rate of a GPU's 16 lanes of PCIe 3.0 each way, beside packet headers."""
 
 
 SOCKET_BPS = (80e9, 128e9, 176e9)
 """Between the sockets of hosts of PCIe 3.0, 4.0 and 5.0; see `HostGroup.socket_link`."""
+MEMORY_BPS = (1024e9, 1638.4e9, 2457.6e9)
+"""Of a socket's memory in hosts of PCIe 3.0, 4.0 and 5.0, by data sheets: Intel's Xeon Scalable of
+2017 and 2019 with six channels of DDR4-2666; AMD's EPYC 7002 and 7003 and Intel's Xeon of 2021
+with eight of DDR4-3200; Intel's Xeon of 2023 with eight of DDR5-4800."""
 
 
 class Gpus(Model):
@@ -185,6 +193,10 @@ class HostGroup(Model):
     """Network cards."""
     cores: Annotated[Count, Field(le=4096)] = 32
     """CPU cores of each host."""
+    processors: Processors | None = None
+    """Maker of its CPUs: beside AMD's NCCL counts twice the time for a step of a ring between
+    hosts, and another rate for LL; where not given, as in NVIDIA's own hosts, amd beside A100 and
+    else intel."""
     numa_nodes: Annotated[Count, Field(le=64)] = 2
     """NUMA nodes of each host, over which GPUs and NICs are spread evenly."""
     affinity: Affinity | None = None
@@ -194,9 +206,10 @@ class HostGroup(Model):
     """What joins a NUMA node to the others, each way: GPUs that affinity puts on another node than
     their NIC pay it, and GPUs without NVLink on different nodes. Where not given, what NCCL takes
     for the CPUs of the generation of pcie: 10GB/s (3.0), 16GB/s (4.0) or 22GB/s (5.0), 0.1us."""
-    memory: Rate = 1024e9
-    """Memory bandwidth of one NUMA node, as data sheets have it; 128GB/s is six channels of
-    DDR4-2666."""
+    memory: Rate | None = None
+    """Memory bandwidth of one NUMA node, as data sheets have it; where not given, what CPUs of the
+    generation of pcie have: 128GB/s (3.0, six channels of DDR4-2666), 205GB/s (4.0, eight of
+    DDR4-3200) or 307GB/s (5.0, eight of DDR5-4800)."""
     ram: PositiveBytes | None = None
     """Memory of each host that may hold a model's states (offload); its GPUs share it."""
     disk: Disk | None = None
@@ -215,8 +228,17 @@ class HostGroup(Model):
         """
         if self.numa_link is not None:
             return self.numa_link
-        generation = min(round(math.log2(max(self.pcie_link.rate / PCIE3_BPS, 1.0))), 2)
-        return Link.model_construct(rate=SOCKET_BPS[generation], latency=0.1e-6)
+        return Link.model_construct(rate=SOCKET_BPS[self._pcie_generation], latency=0.1e-6)
+
+    @property
+    def memory_rate(self) -> float:
+        """Memory bandwidth of one NUMA node in bits/s, given or by default."""
+        return MEMORY_BPS[self._pcie_generation] if self.memory is None else self.memory
+
+    @property
+    def _pcie_generation(self) -> int:
+        """0 to 2: PCIe 3.0 to 5.0."""
+        return min(round(math.log2(max(self.pcie_link.rate / PCIE3_BPS, 1.0))), 2)
 
     @property
     def pcie_link(self) -> Link:

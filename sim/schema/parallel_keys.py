@@ -36,6 +36,10 @@ class Parallel(Model):
     where it would wait (ZB-H1)."""
     interleave: Annotated[Count, Field(le=64)] = 1
     """Pieces of a stage that lie apart, so that the pipeline fills sooner."""
+    pipeline_overlap: Flag | None = None
+    """With interleave, send activations to other stages while the next pass computes, and wait for
+    them only while the pipeline fills and drains (Megatron's overlap-p2p-communication); where not
+    given, as the framework does: megatron does, ddp does not."""
     context: Annotated[Count, Field(le=1024)] = 1
     """GPUs over which the tokens of a sample are split; keys and values are gathered."""
     expert: Count | None = None
@@ -60,6 +64,8 @@ class Parallel(Model):
                  "has no effect without sequence", "sequence: true beside it"),
                 ("interleave", self.interleave > 1 and self.pipeline == 1,
                  "has no effect without pipeline", "pipeline: 2 or more beside it"),
+                ("pipeline_overlap", self.pipeline_overlap is not None and self.interleave == 1,
+                 "has no effect without interleave", "interleave: 2 or more beside it"),
                 ("schedule", self.schedule != "1f1b" and self.pipeline == 1,
                  "has no effect without pipeline", "pipeline: 2 or more beside it"),
                 ("schedule", self.schedule != "1f1b" and self.interleave > 1,

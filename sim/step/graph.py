@@ -43,7 +43,11 @@ Llama 3, section 3.3.2).
 A pipeline is one stage, the slowest (`sim.step.stages`): its micro-steps, the activations that it
 exchanges with its neighbours before and after each piece, which the GPU waits for, and the time in
 which it waits for the others. Each rank of a tensor-parallel group sends its share (Narayanan et
-al., SC 2021, section 4.1).
+al., SC 2021, section 4.1). With ``sends_beside`` a stage of several pieces sends what a forward
+pass has made while the next backward pass computes, and the other way round. Its sends are waited
+for while the pipeline fills and drains (forward_backward_pipelining_with_interleaving in
+megatron/core/pipeline_parallel/schedules.py, NVIDIA/Megatron-LM at commit 00611e6e:
+overlap_p2p_comm).
 
 Where the host launches kernels one by one, no pass ends before it has (`sim.step.launches`).
 
@@ -65,6 +69,7 @@ from sim.step.states import laid_out_s
 from sim.workloads.model import block_of
 
 if TYPE_CHECKING:
+    from sim.schema.parallel_keys import Parallel
     from sim.step.compute import Pass
     from sim.step.groups import Group, Groups
     from sim.step.paging import Paging, Waits
@@ -74,11 +79,11 @@ if TYPE_CHECKING:
 
 Kind = Literal["forward", "backward", "settle", "exchange", "reduce", "collect", "spread", "send",
                "again", "bubble", "page", "launch", "average", "gather", "scatter", "backlog",
-               "overlapped", "overlapped-reduce"]
+               "overlapped", "overlapped-reduce", "overlapped-send"]
 ON_GPU = frozenset({"forward", "backward", "settle", "exchange", "reduce", "collect", "spread",
                     "send", "again", "bubble", "page", "launch"})
 """Kinds that the GPU does or waits for; the others run beside it."""
-OVERLAPPED = frozenset({"overlapped", "overlapped-reduce"})
+OVERLAPPED = frozenset({"overlapped", "overlapped-reduce", "overlapped-send"})
 """Of those beside it, the kinds that its micro-step waits for."""
 
 
@@ -100,6 +105,7 @@ class Operation:
       activations;
     - overlapped-reduce: such an allreduce beside the GPU, while it computes the block;
     - send: ``size`` bytes to the next stage, and as many back;
+    - overlapped-send: the same beside the GPU, while it computes the next pass;
     - launch: waiting until the host has launched what stands since operation ``since``, which takes
       it ``seconds``;
     - page: waiting for pages of states, ``seconds``, beside all that is on its way;
@@ -137,6 +143,8 @@ class Micro:
     """Fate of its gradients."""
     hides: bool = False
     """Whether another micro-step computes while its tokens are sent to experts and back."""
+    sends_beside: bool = False
+    """Whether the next pass computes while activations travel between stages."""
 
     @property
     def is_quiet(self) -> bool:
@@ -227,7 +235,29 @@ def _micro_steps(recipe: Recipe, *, averaged: bool) -> list[tuple[Micro, int]]:
         plan[:1] = [(plan[0][0], 1), (plan[0][0], plan[0][1] - 1)]
     if recipe.expert_overlap == "micro-steps":
         plan[:-1] = [(replace(micro, hides=True), times) for micro, times in plan[:-1]]
+    if recipe.sends_beside:
+        return _sending_beside(plan, recipe.accumulation - _filling_micro_steps(recipe.layout))
     return plan
+
+
+def _filling_micro_steps(layout: Parallel) -> int:
+    """Micro-steps that fill and drain an interleaved pipeline.
+
+    The last stage does all but one of its pieces for as many micro-steps as there are stages before
+    the first backward pass. The last micro-step and what is measured for the bubble are among them.
+    """
+    return max(2, -(-layout.pipeline * (layout.interleave - 1) // layout.interleave))
+
+
+def _sending_beside(plan: list[tuple[Micro, int]], count: int) -> list[tuple[Micro, int]]:
+    """Let the first ``count`` micro-steps send beside their passes."""
+    found = []
+    for micro, times in plan:
+        some = min(max(count, 0), times)
+        count -= some
+        found += [(replace(micro, sends_beside=True), some)] if some else []
+        found += [(micro, times - some)] if times > some else []
+    return found
 
 
 def _unhidden_micro_steps(recipe: Recipe, *, averaged: bool) -> list[tuple[Micro, int]]:
@@ -255,14 +285,16 @@ def _unhidden_micro_steps(recipe: Recipe, *, averaged: bool) -> list[tuple[Micro
 def _micro_step(graph: list[Operation], recipe: Recipe, work: Pass, groups: Groups,
                 micro: Micro) -> None:
     """Forward and backward pass of one batch, with all that goes beside."""
+    if micro.sends_beside:  # what the backward pass before has made
+        graph += _sends_beside(graph, recipe, "backward")
     if recipe.layout.is_sharded:
         _sharded(graph, recipe, work, groups, micro)
         return
     first = len(graph)
     if recipe.layout.tensor > 1 or recipe.layout.context > 1:
-        done = _split(graph, recipe, work, groups)
+        done = _split(graph, recipe, work, groups, micro)
     else:
-        done = _whole(graph, recipe, work, groups)
+        done = _whole(graph, recipe, work, groups, micro)
     if micro.hides:
         _hide_exchanges(graph, first)
     if micro.ends:
@@ -270,7 +302,8 @@ def _micro_step(graph: list[Operation], recipe: Recipe, work: Pass, groups: Grou
         graph += _expert_averages(recipe, groups, done)
 
 
-def _whole(graph: list[Operation], recipe: Recipe, work: Pass, groups: Groups) -> list[int]:
+def _whole(graph: list[Operation], recipe: Recipe, work: Pass, groups: Groups,
+           micro: Micro) -> list[int]:
     """Every rank holds whole layers; experts and tables exchange before and after theirs.
 
     Returns the numbers of the operations that complete each backward layer.
@@ -285,7 +318,8 @@ def _whole(graph: list[Operation], recipe: Recipe, work: Pass, groups: Groups) -
             if kind == "backward":
                 graph.append(Operation("settle", layer.name))
                 done.append(len(graph) - 1)
-        graph += _launches(recipe, groups, kind, first) + _sends(recipe, kind)
+        graph += _launches(recipe, groups, kind, first)
+        _send(graph, recipe, kind, micro)
     return done
 
 
@@ -468,7 +502,8 @@ def _pass(graph: list[Operation], recipe: Recipe, kind: Literal["forward", "back
         if is_scattered:
             _scatter(graph, unit, groups, group)
         _after_block(graph, recipe, kind, unit.block, beside)
-    graph += _launches(recipe, groups, kind, first) + _sends(recipe, kind)
+    graph += _launches(recipe, groups, kind, first)
+    _send(graph, recipe, kind, micro)
 
 
 def _scatter(graph: list[Operation], unit: Unit, groups: Groups, group: Group) -> None:
@@ -484,7 +519,8 @@ EACH_WAY = 2
 """Allreduces of a block in either pass."""
 
 
-def _split(graph: list[Operation], recipe: Recipe, work: Pass, groups: Groups) -> list[int]:
+def _split(graph: list[Operation], recipe: Recipe, work: Pass, groups: Groups,
+           micro: Micro) -> list[int]:
     """Layers are split over a group, whose times are those of one of its GPUs.
 
     Returns the numbers of the operations that complete each backward layer.
@@ -505,7 +541,8 @@ def _split(graph: list[Operation], recipe: Recipe, work: Pass, groups: Groups) -
                 graph.append(Operation("forward", name or some[0][0].name,
                                        sum(seconds for _, seconds in some)))
         _after_block(graph, recipe, "forward", name, beside)
-    graph += _launches(recipe, groups, "forward", first) + _sends(recipe, "forward")
+    graph += _launches(recipe, groups, "forward", first)
+    _send(graph, recipe, "forward", micro)
     done: list[int] = []
     first = len(graph)
     backward = zip(recipe.model.layers[::-1], work.layers, strict=True)
@@ -517,7 +554,8 @@ def _split(graph: list[Operation], recipe: Recipe, work: Pass, groups: Groups) -
             graph.append(Operation("settle", layer.name))
             done.append(len(graph) - 1)
         _after_block(graph, recipe, "backward", name, beside)
-    graph += _launches(recipe, groups, "backward", first) + _sends(recipe, "backward")
+    graph += _launches(recipe, groups, "backward", first)
+    _send(graph, recipe, "backward", micro)
     return done
 
 
@@ -586,11 +624,33 @@ def _key_bytes(recipe: Recipe) -> int:
     return -(-recipe.batch * model.tokens * each * recipe.gradient_bytes // recipe.layout.tensor)
 
 
+def _send(graph: list[Operation], recipe: Recipe, kind: Kind, micro: Micro) -> None:
+    """End a pass: its results go to other stages, at once or beside the pass that follows.
+
+    There it waits for what the pass before has sent beside it. A backward pass's results leave when
+    the next micro-step begins; those of the last one of such micro-steps are sent beside the first.
+    """
+    if recipe.layout.pipeline == 1:
+        return
+    if not micro.sends_beside:
+        graph += _sends(recipe, kind)
+        return
+    sent = [number for number, done in enumerate(graph) if done.kind == "overlapped-send"]
+    graph.append(Operation(kind, "activations of the next pass",
+                           after=tuple(sent[-recipe.layout.interleave:])))
+    if kind == "forward":
+        graph += _sends_beside(graph, recipe, kind)
+
+
 def _sends(recipe: Recipe, kind: str) -> list[Operation]:
     """Activations, or their gradients, to the neighbours of each piece of a stage."""
     layout = recipe.layout
-    if layout.pipeline == 1:
-        return []
     size = -(-_activation_bytes(recipe) // layout.tensor)
     return [Operation("send", f"{kind} to the next stage", size=size,
                       group="stages")] * layout.interleave
+
+
+def _sends_beside(graph: list[Operation], recipe: Recipe, kind: str) -> list[Operation]:
+    """The same beside the GPU, as soon as it has done what stands in the graph."""
+    begun = tuple(number for number, done in enumerate(graph) if done.kind in ON_GPU)[-1:]
+    return [replace(send, kind="overlapped-send", after=begun) for send in _sends(recipe, kind)]

@@ -85,6 +85,8 @@ class Recipe:
     """Rates of hosts and network that choose an algorithm."""
     layout: Parallel = field(default_factory=Parallel)
     """Split of the model."""
+    sends_beside: bool = False
+    """Whether activations travel to other stages while the next pass computes."""
     accumulation: int = 1
     """Micro-steps of ``batch`` samples whose gradients add up before they are averaged."""
     recompute: str = "none"

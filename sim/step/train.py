@@ -181,6 +181,7 @@ class Job:
         self._waited = {number for done in self.graph for number in done.after}
         self._exchange_track = f"{track}/alltoall"
         self._overlapping = Streams(env, [f"{track}/overlapped"])
+        self._sending = Streams(env, [f"{track}/sends"])
         self._placed: dict[tuple[str, Group], list[Sequence[Ints]]] = {}
 
     def record(self, span: Span) -> None:
@@ -262,7 +263,7 @@ class Job:
         elif operation.kind in ("reduce", "collect", "spread"):
             yield from self._reduce(operation, self._exchange_track)
         elif operation.kind == "send":
-            yield from self._send(operation)
+            yield from self._send(operation, self._exchange_track)
         elif operation.kind == "page":
             yield from self._compute(operation.seconds, "page", operation.name, scaled=False)
         elif operation.kind == "launch":
@@ -355,14 +356,17 @@ class Job:
 
     def _overlap(self, operation: Operation) -> Process:
         """Collective of activations while the GPU computes, behind those that were begun before."""
-        stream = yield from self._overlapping.take()
+        streams = self._sending if operation.kind == "overlapped-send" else self._overlapping
+        stream = yield from streams.take()
         self._count_running(1)
         if operation.kind == "overlapped":
             yield from self._all_to_all(operation, stream)
+        elif operation.kind == "overlapped-send":
+            yield from self._send(operation, stream)
         else:
             yield from self._reduce(operation, stream)
         self._count_running(-1)
-        self._overlapping.give_back(stream)
+        streams.give_back(stream)
 
     def _reduce(self, operation: Operation, track: str) -> Process:
         """Collective of activations that ranks add up or gather."""
@@ -372,10 +376,10 @@ class Job:
         yield from self._run_groups(chosen, self._members(chosen.plan.name, operation.group), line,
                                     operation.name)
 
-    def _send(self, operation: Operation) -> Process:
+    def _send(self, operation: Operation, track: str) -> Process:
         """Activations to the next stage, and back."""
         plan = send_plan(self.recipe, operation.size)
-        line = Timeline(self.env, self.record, self._exchange_track)
+        line = Timeline(self.env, self.record, track)
         yield from self._run_groups(Chosen(plan), self._members(plan.name, operation.group), line,
                                     operation.name)
 

@@ -75,6 +75,9 @@ class Figure(Model):
     margins of that day: prediction, P10 and P90 over publication, all as speeds. It stays."""
     note: Line = ""
     """Why the prediction misses, where it does."""
+    apart: Line = ""
+    """Words of the source that call this figure too low for its cluster, or the cluster wrongly set
+    up. Such a row is listed apart and counts in no summary but its own, and in no margin."""
 
     @model_validator(mode="after")
     def _one_quantity(self) -> "Figure":
@@ -110,6 +113,8 @@ class Case(Model):
     """Keys of the topology that the source leaves open, and values that they may have."""
     note: Line = ""
     """Remarks on the source."""
+    apart: Line = ""
+    """Such words about all of its figures."""
 
     @model_validator(mode="before")
     @classmethod

@@ -51,7 +51,8 @@ KINDS = (Kind("training", margins.TRAINING, lambda row: row.figure.size is None)
 
 
 def derive(rows: Sequence[Prediction]) -> Margin:
-    """Margin from the intervals of draws of these rows; of none, no margin."""
+    """Margin from the intervals of draws of these rows, but those listed apart; of none, none."""
+    rows = [row for row in rows if not row.apart]
     if not rows:
         return Margin(0.0, 0.0, 0.0)
     counts: dict[str, int] = {}

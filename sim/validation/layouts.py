@@ -6,7 +6,8 @@ error of each source. Rows that a default was chosen with are shown, and count a
 A row says what it trains and on how many GPUs, how the model is split, and one figure: TFLOP/s of a
 GPU with what is computed again, the MFU, the time of a step, or tokens/s, of all GPUs or of one.
 Bytes and seconds of all else are the simulator's defaults. ``overlaps`` of a source says that its
-program sends pieces of tensors, and gathers parameters, beside compute, wherever a row has any.
+program sends pieces of tensors and what stages of several pieces exchange, and gathers parameters,
+beside compute, wherever a row has any.
 ``checked`` says against what its figures were held, word for word, and when; it is for readers.
 """
 
@@ -107,9 +108,10 @@ def _parallel(source: dict[str, Any], row: dict[str, Any]) -> str | dict[str, An
     given: str | dict[str, Any] = row.get("parallel", source.get("parallel", "data"))
     if not source.get("overlaps", False) or given in ("data", "fsdp"):
         return given
-    split = {"shard": given} if isinstance(given, str) else dict(given)
-    return split | {"tensor_overlap": split.get("sequence", False),
-                    "gather_overlap": split.get("shard") in ("zero1", "zero2")}
+    split: dict[str, Any] = {"shard": given} if isinstance(given, str) else dict(given)
+    beside = {"pipeline_overlap": True} if split.get("interleave", 1) > 1 else {}
+    return split | beside | {"tensor_overlap": split.get("sequence", False),
+                             "gather_overlap": split.get("shard") in ("zero1", "zero2")}
 
 
 def predict(row: Row) -> Scored:

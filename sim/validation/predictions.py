@@ -60,6 +60,7 @@ class Prediction:
     at_values: float
     """The answer with every parameter at its value."""
     case_note: str = ""
+    case_apart: str = ""
 
     @property
     def name(self) -> str:
@@ -72,6 +73,11 @@ class Prediction:
     def note(self) -> str:
         """Why it misses, as the case says."""
         return self.figure.note or self.case_note
+
+    @property
+    def apart(self) -> str:
+        """Words by which its source calls the figure too low, or its cluster wrongly set up."""
+        return self.figure.apart or self.case_apart
 
     @property
     def error(self) -> float:
@@ -139,7 +145,7 @@ def _predict_case(draws: int, file: _File, case: Case) -> list[Prediction]:
     at_values = [predict(cluster, figure) for figure in case.figures]
     spread = np.array(_draws(file, case, draws) if draws else [at_values])
     low, middle, high = np.quantile(spread, (TAIL, 0.5, 1.0 - TAIL), axis=0).tolist()
-    return [Prediction(file.path.stem, case.source, number, *row, case.note)
+    return [Prediction(file.path.stem, case.source, number, *row, case.note, case.apart)
             for number, row in enumerate(zip(case.figures, middle, low, high, at_values,
                                              strict=True))]
 
@@ -237,6 +243,9 @@ was used for any fit; the shipped margins, which a new cluster gets, are those o
 
 To add a case, copy a file of `sim/validation/cases`, give the cluster, the figures and their
 source, and run the command: a row that is off by more than a quarter needs a `note` with a reason.
+Where the source itself says that a figure is too low for its cluster, or that the cluster was not
+set up right, `apart` quotes it: the row counts in a line of its own, and in no margin, whether the
+prediction is near it or not.
 
 Other pages compare the fidelities: [fidelities.md](fidelities.md) (flow and packet),
 [lab-validation.md](lab-validation.md) (packet and real kernels), and
@@ -279,15 +288,16 @@ through in 0.1 ms. They count between regions. The cost of a byte for a thread a
 differ between hosts by a factor of two and three, and one figure stands for all.
 
 Below a MiB it is hops and the launch of a kernel: 10 us on most hosts, 40 on some, which no source
-explains. LL saves a third to a half of RDMA's hop. One figure stands for all devices of EFA,
-although a hop takes 20 us on some (g7e, p6) and 60 on others (p3dn, p4d). GPUDirect-TCPX and TCPXO
+explains. LL saves a third to a half of RDMA's hop. A hop of EFA takes 20 us on some instances
+(g7e, p6: `efa-v3`) and 60 on others (p3dn, p4d), which have P5's figure. GPUDirect-TCPX and TCPXO
 pay for messages, not for bytes: each has one cost of a message, fitted to two tables, which for
 TCPXO contradict each other threefold.
 
 Trees through whole hosts stay at what NCCL's own table gives them, a ceiling of each channel and a
 share of it up to 256 MiB; NCCL 2.7 reached half of that. Hosts without NVLink stay at what their
 bridges and the link between their sockets carry. Where a source does not name its network, or
-calls its figure an anomaly itself, only the interval can be right.
+calls its figure an anomaly itself, only the interval can be right; where it says in words that the
+figure is too low for its cluster, the row is listed apart below.
 
 `docs/inside/simulator.md` says where the spread of P10 to P90 comes from.
 """
@@ -316,10 +326,15 @@ def print_rows(rows: Sequence[Prediction], console: Console, *, covered: bool,
         text_column("P10", [in_words(row.figure, row.low) for row in rows], drop=1),
         text_column("P90", [in_words(row.figure, row.high) for row in rows], drop=1),
         text_column("error", [percent(row.error, sign=True) for row in rows]),
-        text_column("fit", [fitted if row.figure.fits else "" for row in rows], align="left"),
+        text_column("fit", [_mark(row, fitted) for row in rows], align="left"),
     ]))
     for line in summary_lines(rows, covered=covered, refit=refit):
         show(console, Text(line))
+
+
+def _mark(row: Prediction, fitted: str = "left out") -> str:
+    """What sets a row apart from those that count."""
+    return "apart" if row.apart else fitted if row.figure.fits else ""
 
 
 def _row_words(row: Prediction) -> str:
@@ -336,11 +351,12 @@ def _row_words(row: Prediction) -> str:
 def summary_lines(rows: Sequence[Prediction], *, covered: bool = True,
                   refit: bool = True) -> list[str]:
     """Say in sentences how good the predictions are, beside the targets."""
-    free = [row for row in rows if not row.figure.fits]
+    free = [row for row in rows if not row.figure.fits and not row.apart]
     groups = {"rows that nothing was fitted to": free,
               "of them training": [row for row in free if row.figure.size is None],
               "of them collectives": [row for row in free if row.figure.size is not None],
               f"rows {LEFT_OUT[refit]} the fit": [row for row in rows if row.figure.fits],
+              "rows listed apart": [row for row in rows if row.apart],
               "rows in all": list(rows)}
     lines = []
     for what, some in groups.items():
@@ -399,12 +415,26 @@ def page(rows: Sequence[Prediction], plot: str) -> str:
         parts.append("## Why rows miss\n\n" + "".join(
             f"- {row.name} ({percent(row.error, sign=True)}): {row.note or 'not known'}.\n"
             for row in misses))
+    parts += _apart_lines(rows)
     sources: dict[str, list[str]] = {}
     for row in rows:
         sources.setdefault(row.source, []).append(f"`{row.case}`")
     parts.append("## Sources\n\n" + "".join(
         f"- {source}: {', '.join(dict.fromkeys(cases))}\n" for source, cases in sources.items()))
     return "\n".join(parts)
+
+
+def _apart_lines(rows: Sequence[Prediction]) -> list[str]:
+    """The section with what sources say of rows that are listed apart."""
+    words: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        if row.apart:
+            words.setdefault((row.source, row.apart), []).append(row.name)
+    if not words:
+        return []
+    return ["## Rows listed apart\n\n" + "".join(
+        f"- {', '.join(names)}: {said} ({source}).\n"
+        for (source, said), names in words.items())]
 
 
 def _table(rows: Sequence[Prediction]) -> str:
@@ -414,7 +444,7 @@ def _table(rows: Sequence[Prediction]) -> str:
         cells = [f"`{row.case}`", _row_words(row), in_words(row.figure, row.figure.value),
                  in_words(row.figure, row.value),
                  f"{in_words(row.figure, row.low)} to {in_words(row.figure, row.high)}",
-                 percent(row.error, sign=True), "left out" if row.figure.fits else ""]
+                 percent(row.error, sign=True), _mark(row)]
         lines.append("| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
 

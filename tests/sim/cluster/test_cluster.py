@@ -173,6 +173,17 @@ def test_a_gpu_takes_the_nearest_nic(tmp_path, nics, affinity, taken, each):
     assert set(made.own_nics.tolist()) == {each}
 
 
+@pytest.mark.parametrize(("rate", "given", "gigabytes"), [
+    ("100Gbps", {}, 128), ("200Gbps", {}, 204.8), ("400Gbps", {}, 307.2), ("1600Gbps", {}, 307.2),
+    ("100Gbps", {"pcie": {"rate": "48GB/s"}}, 307.2), ("400Gbps", {"memory": "77GB/s"}, 77)])
+def test_memory_is_as_old_as_the_lanes(tmp_path, rate, given, gigabytes):
+    """Channels of DDR4-2666, DDR4-3200 and DDR5-4800, of 8 bytes: 6, 8 and 8."""
+    made = cluster(tmp_path, nic={"rate": rate}, host={"pcie": None} | given)
+    block = made.blocks["memory"]
+    assert made.capacities(load_stack("ideal", made.topology.stacks))[block.first] == pytest.approx(
+        gigabytes * 1e9)
+
+
 @pytest.mark.parametrize(("gpus", "nics", "generation"), [(8, 4, 0), (8, 16, 1), (8, 32, 2)])
 def test_a_gpus_lanes_are_as_fast_as_its_share_of_the_nics(tmp_path, gpus, nics, generation):
     made = cluster(tmp_path, gpus=gpus, nic={"count": nics, "rate": "100Gbps"},

@@ -127,6 +127,8 @@ def test_a_tree_of_some_mebibytes_reaches_the_share_of_nccls_table(tmp_path):
 
 @pytest.mark.parametrize(("stack", "model", "choices"), [
     ("efa", "A100", {"Ring Simple", "Tree Simple"}), ("tcpx", "H100", {"Ring Simple"}),
+    ("slingshot", "GH200 120GB", {"Ring LL", "Ring Simple", "Tree LL", "Tree Simple",
+                                  "NVLSTree Simple"}),
     ("tcpxo", "H100", {"Ring LL128", "Ring Simple", "Tree LL128", "Tree Simple"})])
 def test_a_plugins_settings_leave_fewer_choices(tmp_path, stack, model, choices):
     """AWS's plugin before p5, and Google's guides to A3 High and A3 Mega."""

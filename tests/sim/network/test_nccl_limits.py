@@ -19,10 +19,12 @@ GIB = 1 << 30
 KERNELS = IDEAL | {"launch": "1ns"}
 
 
-def hosts_of(folder, model="A100", hosts=2, gpus=8, **given):
+def hosts_of(folder, model="A100", hosts=2, gpus=8, processors=None, **given):
     nvlink = {"rate": "240GB/s", "latency": "0s"}
+    maker = {} if processors is None else {"processors": processors}
     return cluster(folder, hosts=hosts, gpus=gpus, nic={"count": 8, "rate": "200Gbps"}, host={
-        "gpus": {"count": gpus, "model": model, "effective": "1TFLOPS"}, "nvlink": nvlink}, **given)
+        "gpus": {"count": gpus, "model": model, "effective": "1TFLOPS"}, "nvlink": nvlink} | maker,
+        **given)
 
 
 def limits(folder, **given):
@@ -59,6 +61,18 @@ def test_steps_of_a_ring_between_hosts_add_up(tmp_path, name, protocol, model, i
     found = limits(tmp_path, model=model).latency_s(
         ring(name), protocol, steps=30, alpha_s=np.where(inner, 1e-7, 20e-6), inner=inner)
     assert found == pytest.approx(30 * (14 * inside + 2 * 20e-6) / 16)
+
+
+@pytest.mark.parametrize(("processors", "model", "bus", "inside"), [
+    ("intel", "A100", 39.0, 3e-6), ("amd", "H100", 22.5, 6e-6), ("other", "A100", 39.0, 3e-6)])
+def test_a_file_may_name_the_processors(tmp_path, processors, model, bus, inside):
+    """AMD's instances of H100 and Intel's of A100 exist: AWS's p5 and p4d."""
+    found = limits(tmp_path, model=model, processors=processors)
+    plan = ring(nbytes=LL.wire_bytes(64 * GIB, 4))
+    assert found.bytes_per_s(plan, LL) / LL.wire == pytest.approx(bus * 1e9 * 16 / 30)
+    inner = np.arange(16) % 8 < 7
+    step_s = found.latency_s(ring(), SIMPLE, steps=1, alpha_s=np.full(16, 1e-7), inner=inner)
+    assert step_s == pytest.approx((14 * inside + 2 * 1e-7) / 16)
 
 
 def test_a_ring_of_long_messages_takes_its_bytes_and_its_steps(tmp_path):

@@ -359,6 +359,113 @@ def test_a_stage_sends_activations_both_ways(tmp_path, tensor, interleave):
     assert each == pytest.approx(4 * 2 * interleave * 4 * ELEMENTS / tensor, rel=1e-3)
 
 
+def interleaved(stages, pieces, micro, forward_s, backward_s, send_s, *, beside):
+    """When Megatron's interleaved schedule ends, the times of a pass of a piece given.
+
+    A stage takes as many micro-steps as there are stages through one of its pieces, then through
+    the next. With ``beside`` it goes on while results travel, but in the forward passes before its
+    first backward pass and in the backward passes after its last forward pass.
+    """
+    turns = [(number, piece) for first in range(0, micro, stages) for piece in range(pieces)
+             for number in range(first, first + stages)]
+    ahead = [min(2 * (stages - stage - 1) + (pieces - 1) * stages, len(turns))
+             for stage in range(stages)]
+    orders = [[("f", *turn) for turn in turns[:warm]]
+              + [each for at, (number, piece) in enumerate(turns)
+                 for each in (*(("f", *turn) for turn in turns[warm + at:warm + at + 1]),
+                              ("b", number, pieces - 1 - piece))] for warm in ahead]
+    ends, free, at = {}, [0.0] * stages, [0] * stages
+    while any(place < len(order) for place, order in zip(at, orders, strict=True)):
+        for stage, warm in enumerate(ahead):
+            if at[stage] == len(orders[stage]):
+                continue
+            kind, number, piece = orders[stage][at[stage]]
+            place = piece * stages + stage
+            before = kind, number, place - 1 if kind == "f" else place + 1
+            begin = free[stage]
+            if 0 <= before[2] < stages * pieces:
+                if before not in ends:
+                    continue
+                begin = max(begin, ends[before] + send_s)
+            ends[kind, number, place] = begin + (forward_s if kind == "f" else backward_s)
+            steady = warm <= at[stage] < 2 * len(turns) - warm
+            free[stage] = ends[kind, number, place] + (0.0 if beside and steady else send_s)
+            at[stage] += 1
+    return max(free)
+
+
+SLOW = {"host": {"nvlink": {"rate": "300GB/s", "latency": "0s"}}}
+"""Stages of one host, between which a send takes a tenth of a forward pass of two blocks."""
+
+
+@pytest.mark.parametrize("beside", [True, False])
+@pytest.mark.parametrize(("stages", "pieces", "turns"), [(2, 2, 3), (2, 4, 1), (4, 2, 1),
+                                                         (4, 2, 4)])
+def test_sends_travel_as_in_megatrons_schedule(tmp_path, stages, pieces, turns, beside):
+    micro = turns * stages
+    given = workload(SHAPE | {"head": "none"}, accumulation=micro)
+    layout = {"pipeline": stages, "interleave": pieces, "pipeline_overlap": beside}
+    job, result = run(tmp_path, stages, **SLOW, **given, scenario={"parallel": layout})
+    alone = run(tmp_path, 1, **given)[1].breakdown.compute_s / micro / stages / pieces
+    send_s = 4 * ELEMENTS / 300e9
+    assert 0.02 < send_s / alone < 0.1
+    wanted = interleaved(stages, pieces, micro, alone / 3, 2 * alone / 3, send_s, beside=beside)
+    kinds = {done.kind for done in job.graph}
+    assert ("overlapped-send" in kinds) == (beside and micro > 2)
+    # Here whole micro-steps are waited for.
+    assert result.step_s == pytest.approx(wanted, rel=0.03)
+
+
+@pytest.mark.parametrize("shard", ["none", "zero1", "fsdp"])
+@pytest.mark.parametrize("rate", ["1GB/s", "10GB/s", "1TB/s"])
+@pytest.mark.parametrize("tensor", [1, 2])
+def test_sends_beside_compute_are_never_slower(tmp_path, shard, rate, tensor):
+    def step_s(beside):
+        return run(tmp_path, host={"nvlink": {"rate": rate, "latency": "1us"}},
+                   **workload(accumulation=8), scenario={"parallel": {
+                       "pipeline": 2, "interleave": 4, "tensor": tensor, "shard": shard,
+                       "pipeline_overlap": beside}})[1].step_s
+
+    assert step_s(True) <= step_s(False) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("pieces", [2, 4])
+def test_where_compute_takes_longer_only_sends_that_fill_and_drain_remain(tmp_path, pieces):
+    """Of 12 micro-steps between four stages 4 - 4 / pieces fill and drain, and the bubble waits."""
+    layout = {"pipeline": 4, "interleave": pieces}
+    given = workload(SHAPE | {"head": "none", "layers": 16}, accumulation=12)
+    waits, beside, nothing = (
+        run(tmp_path, 4, **rates, **given, scenario={"parallel": layout | more})[1].step_s
+        for rates, more in ((SLOW, {}), (SLOW, {"pipeline_overlap": True}), (FAST, {})))
+    bubble, filling = 3 / pieces, 4 - 4 // pieces
+    assert (beside - nothing) / (waits - nothing) == pytest.approx(
+        (filling + bubble) / (12 + bubble), rel=1e-3)
+
+
+@pytest.mark.parametrize(("framework", "pieces", "beside"), [
+    ("megatron", 2, True), ("mine", 2, True), ("ddp", 2, False), ("megatron", 1, False)])
+def test_frameworks_send_as_they_do(tmp_path, framework, pieces, beside):
+    """Megatron beside its passes where a stage has several pieces; a file may say otherwise."""
+    def sends(**more):
+        given = workload(accumulation=4)
+        given["workload"]["framework"] = framework
+        job, _ = run(tmp_path, 4, **given, frameworks={"mine": {"base": "megatron"}},
+                     scenario={"parallel": {"pipeline": 2, "interleave": pieces, **more}})
+        return any(done.kind == "overlapped-send" for done in job.graph)
+
+    assert sends() == beside
+    if pieces > 1:
+        assert not sends(pipeline_overlap=False)
+
+
+def test_sends_beside_passes_without_pieces_are_refused(tmp_path):
+    path = write(tmp_path, topology(gpus=4, **workload(), scenario={"parallel": {
+        "pipeline": 2, "pipeline_overlap": True}}))
+    with pytest.raises(TopologyError, match="has no effect without interleave") as caught:
+        load(path)
+    assert caught.value.key == "scenarios[0].parallel.pipeline_overlap"
+
+
 # ---- context and experts
 
 def test_context_gathers_keys_and_values(tmp_path):

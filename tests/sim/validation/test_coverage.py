@@ -18,12 +18,13 @@ from tests.support import ROOT
 FIGURES = {figure.quantity: figure for path in case_files() for figure in load_case(path).figures}
 
 
-def row(low, high, source="a", quantity="busbw", value=None):
+def row(low, high, source="a", quantity="busbw", value=None, apart=""):
     """Give a row whose interval and prediction are these shares of what was published."""
     figure = FIGURES[quantity]
     value = min(max(1.0, low), high) if value is None else value
     return Prediction("c", source, 0, figure, *(share * figure.value
-                                                for share in (value, low, high, value)))
+                                                for share in (value, low, high, value)),
+                      case_apart=apart)
 
 
 def test_a_margin_is_what_intervals_miss_by():
@@ -33,6 +34,13 @@ def test_a_margin_is_what_intervals_miss_by():
     assert derive(rows) == pytest.approx((math.log(1.5), 0.0, math.log(1 / 0.8)))
     assert derive(rows[:8]) == (0.0, 0.0, 0.0)
     assert derive([]) == (0.0, 0.0, 0.0)
+
+
+def test_a_row_that_its_source_calls_too_low_moves_no_margin():
+    rows = [row(0.8, 1.2, str(number)) for number in range(4)]
+    odd = row(2.0, 3.0, "odd", apart="it is too low")
+    assert derive([*rows, odd]) == derive(rows) != derive([*rows, row(2.0, 3.0, "odd")])
+    assert against_others([*rows, odd])[-1].apart == "it is too low"
 
 
 def test_predictions_that_are_too_fast_move_by_the_median_of_others():

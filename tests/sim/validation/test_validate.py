@@ -24,9 +24,11 @@ from sim.validation.predictions import (
     in_words,
     marks,
     missed,
+    page,
     predict,
     predict_files,
     size_in_words,
+    summary_lines,
 )
 from tests.support import ROOT
 from tests.support.levels import long
@@ -252,6 +254,26 @@ def test_a_summary_counts_what_is_near_and_covered():
     assert summary.covered == 0.75
     assert [missed(each) for each in rows] == [False, False, True, False]
     assert Summary.of([]) is None
+
+
+@pytest.mark.parametrize("of", ["figure", "case"])
+def test_rows_that_their_source_calls_wrong_are_listed_apart(tmp_path, of):
+    """With the source's own words, and in no line but their own and that of all."""
+    figures = [{"scenario": "ring", "size": "1MiB", "busbw": f"{rate}GB/s"} for rate in (1, 2)]
+    given = {"apart": "a cable was broken"}
+    case = case_of(figures=[figures[0] | (given if of == "figure" else {}), figures[1]])
+    rows = predict_files([write(tmp_path, case | (given if of == "case" else {}))], draws=0)
+    apart = 1 if of == "figure" else 2
+    assert [each.apart for each in rows] == ["a cable was broken"] * apart + [""] * (2 - apart)
+    lines = summary_lines(rows, covered=False)
+    counts = {line.split(" ", 1)[1].split(",")[0]: int(line.split()[0]) for line in lines}
+    assert counts["rows listed apart"] == apart
+    assert counts.get("rows that nothing was fitted to", 0) == 2 - apart
+    assert counts["rows in all"] == 2
+    text = page(rows, "plot.png")
+    assert f"| {'apart' if apart else ''} |" in text
+    assert "## Rows listed apart" in text
+    assert "a cable was broken" in text
 
 
 def test_figures_read_as_their_source_wrote_them():
