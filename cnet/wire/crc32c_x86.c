@@ -198,12 +198,14 @@ enum { STEPS = 64, STRETCH = 40 * STEPS, FUSED_BYTES = 3 * STRETCH + 128 * STEPS
 AVX2 INLINE uint32_t fuse(uint32_t state, const uint8_t *from)
 {
     const __m256i over_1024 = _mm256_broadcastsi128_si256(OVER(1024, 1088));
-    const uint8_t *folded = from + 3 * STRETCH;
+    const uint8_t *folded = from + 3 * STRETCH, *next = from + FUSED_BYTES;
     uint64_t a = state, b = 0, c = 0;
     __m256i block[4];
     for (size_t i = 0; i < 4; i++)
         block[i] = _mm256_setzero_si256();
-    for (size_t step = 0; step < STEPS; step++, folded += 128) {
+    for (size_t step = 0; step < STEPS; step++, folded += 128, next += FUSED_BYTES / STEPS) {
+        for (size_t i = 0; i < 4; i++)
+            __builtin_prefetch(next + 64 * i); /* for the next call (prefetch.h says why) */
         for (size_t i = 0; i < 5; i++, from += 8) {
             a = _mm_crc32_u64(a, harp_load64(from));
             b = _mm_crc32_u64(b, harp_load64(from + STRETCH));
