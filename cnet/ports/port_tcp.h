@@ -72,7 +72,7 @@
 #define TCP_PLACED_BYTES (16u * TCP_SEGMENT)
 #define TCP_PLACED_MOST (TCP_PLACED_BYTES / TCP_DIRECT_LEAST + 1) /* the same in short frames */
 #define TCP_LOCALS_MAX 256u
-#define TCP_ASKED_FLOWS 4u      /* up to here each is asked by itself; of more, epoll says which */
+#define TCP_ASKED_FLOWS 2u      /* up to here each is asked by itself; of more, epoll says which */
 #define TCP_STRANGERS_MAX 1024u /* accepted flows that no path of ours uses */
 /* Accepted in one look, so that each is heard before those behind it can take its place. */
 #define TCP_NEWCOMERS_AT_ONCE (TCP_STRANGERS_MAX / 4)

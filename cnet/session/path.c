@@ -82,7 +82,7 @@ static bool is_paced(const struct harp_path *path, uint32_t bytes, uint64_t now_
     return path->sent.in_flight || path->cc.ops->window_bytes(&path->cc) < bytes;
 }
 
-/* What the next frame will take there: the empty path's delay, and the time in which the path
+/* What the next burst will take there: the empty path's delay, and the time in which the path
  * delivers what is in flight now, at the rate of its window. Where the kernel finds the rate, as
  * for TCP, our window says nothing about it, and the least delay is that of a queue. */
 static uint64_t expect_delay_ns(const struct harp_path *path, uint32_t bytes)
@@ -114,8 +114,8 @@ static uint32_t list_ready(struct harp_path *paths, uint32_t count, bool spare, 
     return n;
 }
 
-int harp_path_choose(struct harp_path *paths, uint32_t count, uint32_t bytes, uint64_t now_ns,
-                     uint64_t *random, uint64_t *ready_ns)
+int harp_path_choose(struct harp_path *paths, uint32_t count, uint32_t bytes, uint32_t burst_bytes,
+                     uint64_t now_ns, uint64_t *random, uint64_t *ready_ns)
 {
     uint8_t ready[256];
     *ready_ns = HARP_NEVER;
@@ -127,7 +127,7 @@ int harp_path_choose(struct harp_path *paths, uint32_t count, uint32_t bytes, ui
     uint64_t bits = harp_splitmix(random);
     uint32_t one = (uint32_t)(bits & 0xffffffff) % n;
     uint32_t other = (one + 1 + (uint32_t)(bits >> 32) % (n - 1)) % n;
-    bool second =
-        expect_delay_ns(&paths[ready[other]], bytes) < expect_delay_ns(&paths[ready[one]], bytes);
+    bool second = expect_delay_ns(&paths[ready[other]], burst_bytes) <
+                  expect_delay_ns(&paths[ready[one]], burst_bytes);
     return ready[second ? other : one];
 }

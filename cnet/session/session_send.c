@@ -6,9 +6,10 @@
 /* Frames that go the same way in a row, so that segmentation offload has work: what a super-packet
  * holds at an MTU of 1500; but no more than a quarter of the window. */
 #define BURST 44
-/* Most bytes of a burst over a port that holds back. Frames have up to 64 KiB there, and 44 of them
- * would put a whole message on one path. */
-#define HELD_BURST_BYTES 65536u
+/* Most bytes of a burst over a port that holds back: four frames of 64 KiB, which leave as one.
+ * Both ends find them in their caches once the CRC has been made, and a slow path is not in for
+ * much. */
+#define HELD_BURST_BYTES 262144u
 
 /* Give the next number of its path to a packet. */
 static struct harp_sent *number_packet(struct harp_session *session, uint8_t path, uint32_t bytes,
@@ -184,8 +185,21 @@ static size_t send_probes(struct harp_session *session, struct harp_frame *frame
     return n;
 }
 
+/* Bytes of a burst on one of several paths where ports hold back: each path's part of half of what
+ * is left of the message. So bursts become shorter towards its end, and no path is done long before
+ * the others, though some are slower (factoring: Hummel, Schonberg and Flynn, Communications of the
+ * ACM 35(8), 1992). Elsewhere a frame's: the window bounds bursts. */
+static uint32_t share_of_path(const struct harp_session *session, const struct harp_pick *pick)
+{
+    uint32_t frame_bytes = HARP_HEADER_BYTES + (uint32_t)pick->length;
+    if (session->config.cc->follows_path)
+        return frame_bytes;
+    uint32_t share = (pick->size - pick->offset) / (2u * session->agreed.paths_n);
+    return (uint32_t)harp_max(frame_bytes, harp_min(share, HELD_BURST_BYTES));
+}
+
 /* Chunks of one length in a row on one path, as far as its window goes. */
-static size_t send_burst(struct harp_session *session, uint8_t number_of_path,
+static size_t send_burst(struct harp_session *session, uint8_t number_of_path, uint32_t share,
                          struct harp_frame *frames, size_t room)
 {
     struct harp_path *path = &session->paths[number_of_path];
@@ -194,7 +208,7 @@ static size_t send_burst(struct harp_session *session, uint8_t number_of_path,
     size_t n = 0, most = harp_min(room, BURST);
     uint64_t bytes = 0, most_bytes = window_bytes / 4;
     if (!path->cc.ops->follows_path && session->agreed.paths_n > 1)
-        most_bytes = harp_min(most_bytes, HELD_BURST_BYTES);
+        most_bytes = harp_min(most_bytes, share);
     uint16_t length = 0;
     while (n < most && !has_cut_enough(session) && harp_outbox_pick(&session->outbox, &pick)) {
         uint32_t frame_bytes = HARP_HEADER_BYTES + (uint32_t)pick.length;
@@ -222,12 +236,13 @@ static size_t send_data(struct harp_session *session, struct harp_frame *frames,
     struct harp_pick pick;
     session->sending.pacer_at_ns = HARP_NEVER;
     while (n < room && harp_outbox_pick(&session->outbox, &pick)) {
-        int path = harp_path_choose(session->paths, session->agreed.paths_n,
-                                    HARP_HEADER_BYTES + (uint32_t)pick.length, session->now_ns,
-                                    &session->sending.random, &session->sending.pacer_at_ns);
+        uint32_t share = share_of_path(session, &pick);
+        int path = harp_path_choose(
+            session->paths, session->agreed.paths_n, HARP_HEADER_BYTES + (uint32_t)pick.length,
+            share, session->now_ns, &session->sending.random, &session->sending.pacer_at_ns);
         if (path < 0)
             return n;
-        n += send_burst(session, (uint8_t)path, frames + n, room - n);
+        n += send_burst(session, (uint8_t)path, share, frames + n, room - n);
     }
     session->sending.pacer_at_ns = HARP_NEVER;
     return n;

@@ -8,7 +8,8 @@
  *     threeway  the instruction on three streams at once, since its latency is three cycles and
  *               its throughput one a cycle; a carry-less multiplication joins the streams
  *     fold      carry-less multiplications fold 4 x 16 bytes into the next (PCLMULQDQ)
- *     fold256   the same on 4 x 32 bytes (VPCLMULQDQ with AVX2, as AMD's Zen 3 has it)
+ *     fold256   the same on 4 x 32 bytes (VPCLMULQDQ with AVX2, as AMD's Zen 3 has it); half of a
+ *               long range that is not copied goes through threeway at the same time
  *     fold512   the same on 4 x 64 bytes (AVX-512 VPCLMULQDQ)
  *
  * Which one is fastest does not depend on the CPU's model alone: the instruction is slow under

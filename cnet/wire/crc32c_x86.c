@@ -27,6 +27,9 @@
 #define K_1088 0x6992cea2
 #define K_2048 0xb9e02b86
 #define K_2112 0xdcb17aa4
+#define K_65536 0x54a86326
+#define K_86016 0x57e82916
+#define K_106496 0xba687f9f
 
 SSE INLINE uint32_t serial(uint32_t state, uint8_t *to, const uint8_t *from, size_t length)
 {
@@ -171,13 +174,58 @@ AVX2 INLINE __m256i fold32(__m256i block, __m256i constants, __m256i next)
     return _mm256_xor_si256(_mm256_xor_si256(low, high), next);
 }
 
+/* Four neighbouring blocks folded into the last. */
+AVX2 INLINE __m256i join_blocks(const __m256i block[4])
+{
+    const __m256i over_256 = _mm256_broadcastsi128_si256(OVER(256, 320));
+    __m256i one = block[0];
+    for (size_t i = 1; i < 4; i++)
+        one = fold32(one, over_256, block[i]);
+    return one;
+}
+
+/* The first half of a block folded into the second. */
+AVX2 INLINE __m128i join_halves(__m256i one)
+{
+    return fold16(_mm256_castsi256_si128(one), OVER(128, 192), _mm256_extracti128_si256(one, 1));
+}
+
+/* Three stretches by the CRC32C instruction and a fourth by folding, step by step: each keeps a
+ * unit of the CPU busy that the other does not need, so that both together take hardly longer than
+ * one of them alone. */
+enum { STEPS = 64, STRETCH = 40 * STEPS, FUSED_BYTES = 3 * STRETCH + 128 * STEPS };
+
+AVX2 INLINE uint32_t fuse(uint32_t state, const uint8_t *from)
+{
+    const __m256i over_1024 = _mm256_broadcastsi128_si256(OVER(1024, 1088));
+    const uint8_t *folded = from + 3 * STRETCH, *next = from + FUSED_BYTES;
+    uint64_t a = state, b = 0, c = 0;
+    __m256i block[4];
+    for (size_t i = 0; i < 4; i++)
+        block[i] = _mm256_setzero_si256();
+    for (size_t step = 0; step < STEPS; step++, folded += 128, next += FUSED_BYTES / STEPS) {
+        for (size_t i = 0; i < 4; i++)
+            __builtin_prefetch(next + 64 * i); /* for the next call (prefetch.h says why) */
+        for (size_t i = 0; i < 5; i++, from += 8) {
+            a = _mm_crc32_u64(a, harp_load64(from));
+            b = _mm_crc32_u64(b, harp_load64(from + STRETCH));
+            c = _mm_crc32_u64(c, harp_load64(from + 2 * STRETCH));
+        }
+        for (size_t i = 0; i < 4; i++)
+            block[i] = fold32(block[i], over_1024, take32(NULL, folded + 32 * i, false));
+    }
+    uint32_t last = fold_rest(join_halves(join_blocks(block)), NULL, folded, 0);
+    return (uint32_t)(shift(a, K_106496) ^ shift(b, K_86016) ^ shift(c, K_65536)) ^ last;
+}
+
 AVX2 INLINE uint32_t fold256(uint32_t state, uint8_t *to, const uint8_t *from, size_t length,
                              bool nontemporal)
 {
+    for (; !to && length >= FUSED_BYTES; length -= FUSED_BYTES, from += FUSED_BYTES)
+        state = fuse(state, from);
     if (length < 128)
         return fold(state, to, from, length, nontemporal);
     const __m256i over_1024 = _mm256_broadcastsi128_si256(OVER(1024, 1088));
-    const __m256i over_256 = _mm256_broadcastsi128_si256(OVER(256, 320));
     __m256i block[4];
     for (size_t i = 0; i < 4; i++)
         block[i] = take32(to ? to + 32 * i : NULL, from + 32 * i, nontemporal);
@@ -191,14 +239,11 @@ AVX2 INLINE uint32_t fold256(uint32_t state, uint8_t *to, const uint8_t *from, s
                 fold32(block[i], over_1024,
                        take32(to ? to + at + 32 * i : NULL, from + at + 32 * i, nontemporal));
     }
-    __m256i one = block[0];
-    for (size_t i = 1; i < 4; i++)
-        one = fold32(one, over_256, block[i]);
+    __m256i one = join_blocks(block);
     for (; length - at >= 32; at += 32)
-        one = fold32(one, over_256, take32(to ? to + at : NULL, from + at, nontemporal));
-    __m128i last =
-        fold16(_mm256_castsi256_si128(one), OVER(128, 192), _mm256_extracti128_si256(one, 1));
-    return fold_rest(last, to ? to + at : NULL, from + at, length - at);
+        one = fold32(one, _mm256_broadcastsi128_si256(OVER(256, 320)),
+                     take32(to ? to + at : NULL, from + at, nontemporal));
+    return fold_rest(join_halves(one), to ? to + at : NULL, from + at, length - at);
 }
 
 AVX512 INLINE __m512i take64(uint8_t *to, const uint8_t *from, bool nontemporal)

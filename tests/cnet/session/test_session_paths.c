@@ -76,6 +76,41 @@ static void test_information(void)
     pair_free(pair);
 }
 
+/* Lengths of the bursts of a message, which take paths in turn. */
+static uint32_t bursts[SIZE / PAIR_SEGMENT], bursts_n;
+
+static bool note_burst(struct pair *pair, uint8_t to, const struct harp_frame *frame)
+{
+    static uint8_t last;
+    if (to == 1 && frame->header.type == HARP_DATA) {
+        bursts_n += !bursts_n || frame->path != last;
+        bursts[bursts_n - 1]++;
+        last = frame->path;
+    }
+    return count_frame(pair, to, frame);
+}
+
+/* Where ports hold back bursts are long at the beginning of a message and short at its end, so that
+ * no path is done long before the others. */
+static void test_a_message_is_shared_out_where_ports_hold_back(void)
+{
+    struct pair *pair = pair_make(2);
+    for (int side = 0; side < 2; side++) {
+        pair->config[side].cc = &harp_cc_none;
+        pair->config[side].window.initial_bytes = UINT64_C(1) << 30;
+    }
+    pair_connect(pair);
+    for (int m = 0; m < 20; m++) {
+        pair->passes = note_burst;
+        memset(bursts, 0, sizeof bursts);
+        bursts_n = 0;
+        send_one(pair);
+        assert(data_on[0] + data_on[1] == 20 && data_on[0] >= 7 && data_on[1] >= 7);
+        assert(bursts[0] == 4 && bursts[bursts_n - 1] <= 2 && bursts_n <= 12);
+    }
+    pair_free(pair);
+}
+
 static bool only_path_0(struct pair *pair, uint8_t to, const struct harp_frame *frame)
 {
     return count_frame(pair, to, frame) && frame->path == 0;
@@ -374,6 +409,7 @@ int main(void)
     test_a_path_that_moved_is_validated_before_it_carries_data();
     test_only_the_newest_frame_of_a_path_moves_it();
     test_information();
+    test_a_message_is_shared_out_where_ports_hold_back();
     test_off_its_queue();
     test_off_its_queue_but_the_last_to_live();
     test_a_path_that_is_rerouted();

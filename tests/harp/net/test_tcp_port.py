@@ -116,10 +116,11 @@ class Relay:
 
 
 @contextlib.contextmanager
-def pair_by_relay(seed, **options):
+def pair_by_relay(seed, paths=1, **options):
     """Connect two engines through a relay: the two ends, and the relay."""
-    with engine("tcp") as a, engine("tcp") as b, b.listen(**options) as listener, \
-            Relay(listener.handle, seed) as relay:
+    options["paths"] = paths
+    with engine("tcp", locals=paths) as a, engine("tcp", locals=paths) as b, \
+            b.listen(**options) as listener, Relay(listener.handle, seed) as relay:
         one = a.connect(relay.handle, timeout=PATIENCE_S, **options)
         yield one, listener.accept(PATIENCE_S), relay
 
@@ -146,8 +147,8 @@ def test_a_stream_in_any_pieces_is_the_same_frames(seed):
         assert a.info.counters["bad_payloads"] == b.info.counters["bad_payloads"] == 0
 
 
-@pytest.mark.parametrize("options", [{}, {"checksum": "on"}, {"read_early": True}],
-                         ids=["plain", "summed", "read early"])
+@pytest.mark.parametrize("options", [{}, {"checksum": "on"}, {"read_early": True}, {"paths": 3}],
+                         ids=["plain", "summed", "read early", "several flows"])
 def test_messages_both_ways_at_once_in_any_pieces(options):
     sizes = random.Random(5).choices((0, 100, 70_000, 300_000, RUN_BYTES + 9), k=24)
     with pair_by_relay(5, **options) as ends:
@@ -185,8 +186,9 @@ def test_flows_that_are_cut_are_made_anew():
         assert a.paths[0].local != first
 
 
-def test_messages_under_way_survive_a_cut():
-    with pair_by_relay(8) as (a, b, relay):
+@pytest.mark.parametrize("paths", [1, 3])
+def test_messages_under_way_survive_a_cut(paths):
+    with pair_by_relay(8, paths) as (a, b, relay):
         into = [np.zeros(2_000_000, np.uint8) for _ in range(8)]
         posted = [b.post(buffer) for buffer in into]
         sent = [a.send(pattern(2_000_000, number)) for number in range(8)]
@@ -214,14 +216,11 @@ def test_a_checksum_finds_what_changed_between_the_cards(checksum):
 
 
 def test_several_paths_have_a_checksum():
-    with engine("tcp", locals=2) as a, engine("tcp", locals=2) as b, \
-            b.listen(paths=2) as listener, Relay(listener.handle, 10) as relay:
-        one = a.connect(relay.handle, timeout=PATIENCE_S, paths=2)
-        two = listener.accept(PATIENCE_S)
+    with pair_by_relay(10, 2) as (a, b, relay):
         relay.flips = 3
         into = np.zeros(3_000_000, np.uint8)
-        posted = two.post(into)
-        one.send(FLIPPED * 3_000_000).wait(PATIENCE_S)
+        posted = b.post(into)
+        a.send(FLIPPED * 3_000_000).wait(PATIENCE_S)
         posted.wait(PATIENCE_S)
         assert relay.flips == 0
         assert (into == ord(FLIPPED)).all()
