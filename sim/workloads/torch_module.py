@@ -4,9 +4,10 @@
 numbers are not, so a model of any size takes no memory to speak of. A layer is a module that owns
 parameters, or that multiplies matrices by itself; what the pass says of each:
 
-- FLOPs of matrix products and convolutions, by torch's ``FlopCounterMode`` (a multiply-add is two).
-  The backward pass is counted node by node of the autograd graph. Each node belongs to the
-  module that made it, so that frozen parameters and inputs without gradient cost what they cost.
+- FLOPs of matrix products and convolutions, by torch's ``FlopCounterMode`` (a multiply-add is two)
+  but for the backward pass of convolutions. The backward pass is counted node by node of the
+  autograd graph. Each node belongs to the module that made it, so that frozen parameters and inputs
+  without gradient cost what they cost.
 - Parameters, in the reverse of the order in which their gradients are complete. A tied parameter
   belongs to the first module that has it, and is complete when the last use of it is.
 - What the forward pass keeps for the backward pass: each storage once, without parameters. Scores
@@ -22,6 +23,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from itertools import count
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -36,7 +38,7 @@ from sim.workloads.model import Model
 from sim.workloads.torch_profile import measure
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 _SOFTMAX = (F.softmax, torch.softmax, torch.Tensor.softmax)
 
@@ -155,6 +157,18 @@ class _Counts:
         self.backward_s += other.backward_s
 
 
+def _convolution_backward(grad_out: Sequence[int], given: Sequence[int], weight: Sequence[int],
+                          *settings: Any, **_: Any) -> int:
+    """FLOPs of the gradients of a convolution, by shapes: each has the forward pass's products.
+
+    torch 2.13 counts the weight's as if each group had all channels: for a depthwise convolution
+    as many times too many as there are channels.
+    """
+    transposed, wanted = settings[4], settings[7]
+    places = (given if transposed else grad_out)[2:]
+    return 2 * given[0] * prod(places) * prod(weight) * (wanted[0] + wanted[1])
+
+
 class _Watch:
     """Watches one step of a module by hooks on its modules, tensors and autograd nodes."""
 
@@ -175,7 +189,8 @@ class _Watch:
         self._called: list[str] = []
         """Modules in the order of their calls."""
         self._clock = count()
-        self._counter = FlopCounterMode(display=False)
+        self._counter = FlopCounterMode(display=False, custom_mapping={
+            torch.ops.aten.convolution_backward: _convolution_backward})
         self._total = 0
         self._seen: set[Any] = set()
         self._held = {id(storage): storage for storage in map(

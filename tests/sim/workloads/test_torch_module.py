@@ -103,6 +103,34 @@ def test_a_frozen_layer_computes_but_has_no_gradient():
     assert layers["second"].backward_flops == 2 * 20 * 5  # of its weights alone
 
 
+class Apart(nn.Module):
+    """Each group of channels has a convolution of its own."""
+
+    def __init__(self, kind, groups, channels, out, **how):
+        super().__init__()
+        self.groups = groups
+        self.parts = nn.ModuleList([kind(channels // groups, out // groups, 3, **how)
+                                    for _ in range(groups)])
+
+    def forward(self, x):
+        return torch.cat([part(own) for part, own in zip(
+            self.parts, x.chunk(self.groups, 1), strict=True)], 1)
+
+
+@pytest.mark.parametrize("kind", [nn.Conv2d, nn.ConvTranspose2d])
+@pytest.mark.parametrize(("groups", "out"), [(1, 8), (4, 16), (16, 16), (16, 32)])
+@pytest.mark.parametrize("how", [{}, {"stride": 2, "padding": 1}], ids=["plain", "strided"])
+def test_a_convolution_in_groups_computes_what_its_groups_do_apart(kind, groups, out, how):
+    first = nn.Conv2d(3, 16, 1)
+
+    def build(inner):
+        return lambda: (nn.Sequential(first, inner()), torch.zeros(2, 3, 12, 10))
+    together = traced(build(lambda: kind(16, out, 3, groups=groups, **how)))
+    apart = traced(build(lambda: Apart(kind, groups, 16, out, **how)))
+    assert together.forward_flops == apart.forward_flops
+    assert together.backward_flops == apart.backward_flops
+
+
 def test_scores_are_apart_from_what_a_block_keeps_otherwise():
     """Korthikanti et al. 2022, section 4.1: a block's inputs of matrices and norms, and of GELU;
     of scores the softmax, the mask of dropout, and what it leaves."""
