@@ -142,6 +142,11 @@ class LightGroup(dist.ProcessGroup):
     def _get_backend(self, device: torch.device) -> LightGroup:  # noqa: ARG002  (torch gives it)
         return self
 
+    @property
+    def _device_types(self) -> list[torch.device]:
+        """The devices whose tensors it takes: checkpoints ask before they broadcast or save."""
+        return [torch.device(kind) for kind in _kinds()]
+
     # ---- Collectives ----
 
     @_group_call(First.BOTH)
@@ -484,6 +489,12 @@ def _create_group(asked: Any, settings: LightSettings | None) -> LightGroup:
                       is_job=not asked.global_ranks_in_group)  # so torch marks the default group
 
 
+def _kinds() -> list[str]:
+    """Name the kinds of devices that this process has."""
+    found = torch.accelerator.current_accelerator()
+    return ["cpu"] if found is None else ["cpu", found.type]
+
+
 def register() -> None:
     """Make the backend known to torch; from 2.14 on torch calls it when it does not know the name.
 
@@ -491,10 +502,8 @@ def register() -> None:
     """
     with contextlib.suppress(AttributeError):  # torch without distributed has no backends
         if not hasattr(dist.Backend, BACKEND.upper()):
-            found = torch.accelerator.current_accelerator()
-            kinds = {"cpu": None, "cuda": None} | ({} if found is None else {found.type: None})
             dist.Backend.register_backend(BACKEND, _create_group, extended_api=True,
-                                          devices=list(kinds))
+                                          devices=[*dict.fromkeys([*_kinds(), "cuda"])])
             patch_join(LightWork)
 
 
