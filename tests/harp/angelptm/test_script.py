@@ -26,8 +26,8 @@ deepspeed.init_distributed(dist_backend="nccl")
 torch.manual_seed(0)
 with deepspeed.zero.Init(config_dict_or_path=args.deepspeed_config):
     model = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
-engine, optimizer, _, scheduler = deepspeed.initialize(
-    args=args, model=model, model_parameters=model.parameters(),
+engine, optimizer, loader, scheduler = deepspeed.initialize(
+    args=args, model=model, model_parameters=model.parameters(), training_data=range(10),
     lr_scheduler=lambda it: torch.optim.lr_scheduler.LambdaLR(it, lambda n: 1 / (1 + n)))
 with deepspeed.zero.GatheredParameters(model[2].bias, modifier_rank=0):
     if engine.global_rank == 0:
@@ -41,7 +41,8 @@ engine.save_checkpoint("kept", client_state={"step": step})
 _, state = engine.load_checkpoint("kept")
 print(json.dumps([engine.local_rank, engine.get_lr()[0], engine.get_global_grad_norm(), float(loss),
                   state["step"], engine.train_batch_size(),
-                  engine.fp16_enabled() or engine.bfloat16_enabled(), list(x.shape)]))
+                  engine.fp16_enabled() or engine.bfloat16_enabled(), list(x.shape),
+                  [batch.tolist() for batch in loader]]))
 '''
 
 
@@ -55,9 +56,12 @@ def test_a_script_as_users_write_it(tmp_path):
     ran = subprocess.run([sys.executable, "train.py", *options], cwd=tmp_path, text=True,
                          capture_output=True, check=False)
     assert ran.returncode == 0, ran.stderr
-    rank, rate, norm, loss, step, batch, half, shape = json.loads(ran.stdout.splitlines()[-1])
+    rank, rate, norm, loss, step, batch, half, shape, loaded = json.loads(
+        ran.stdout.splitlines()[-1])
     assert (batch, half, shape) == (8, False, [4, 8])
     assert (rank, step) == (0, 11)
+    assert [len(part) for part in loaded] == [4, 4, 2]
+    assert sorted(one for part in loaded for one in part) == list(range(10))
     assert rate == pytest.approx(0.01 / 7)
     assert norm > 0
     assert 0 < loss < 0.5
