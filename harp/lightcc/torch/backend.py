@@ -41,7 +41,7 @@ from harp.lightcc.torch.eager import eager
 from harp.lightcc.torch.join import patch_join
 from harp.lightcc.torch.staging import First, Stager
 from harp.lightcc.torch.work import LightWork, StagedWork, join_works, work_of
-from harp.lightcc.torch_store import PatientStore
+from harp.lightcc.torch_store import PatientStore, round_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -92,6 +92,9 @@ def _group_call(first: First) -> Callable[[_Method], _Method]:
 @eager
 class LightGroup(dist.ProcessGroup):
     """A process group of torch over a `Group`."""
+
+    part = ""
+    """The part of the job's store that its groups have alone, if it has others."""
 
     def __init__(self, store: Any, rank: int, ranks: int, timeout: timedelta,
                  settings: LightSettings | None = None,
@@ -484,9 +487,15 @@ def _create_group(asked: Any, settings: LightSettings | None) -> LightGroup:
     if settings is not None and not isinstance(settings, LightSettings):
         raise ValueError(f"pg_options is a {type(settings).__name__}; the backend lightcc takes "
                          "harp.lightcc.settings.LightSettings")
-    return LightGroup(asked.store, asked.group_rank, asked.group_size, asked.timeout, settings,
-                      asked.global_ranks_in_group or range(asked.group_size),
-                      is_job=not asked.global_ranks_in_group)  # so torch marks the default group
+    is_job = not asked.global_ranks_in_group  # so torch marks the default group
+    job = None if is_job else dist.group.WORLD
+    part = (job.part if isinstance(job, LightGroup) else
+            round_of(asked.store, asked.group_rank, asked.group_size))
+    group = LightGroup(dist.PrefixStore(part, asked.store) if part else asked.store,
+                       asked.group_rank, asked.group_size, asked.timeout, settings,
+                       asked.global_ranks_in_group or range(asked.group_size), is_job=is_job)
+    group.part = part
+    return group
 
 
 def _kinds() -> list[str]:
