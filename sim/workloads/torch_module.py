@@ -21,7 +21,7 @@ Norms, activations and look-ups count no FLOPs. A step must not depend on the va
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F  # noqa: N812  (as everybody calls it)
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
 from harp.first_line import first_line
@@ -61,6 +61,11 @@ class Step:
         """Tensors of the batch."""
         return [each for each in tree_leaves(self.inputs) if isinstance(each, torch.Tensor)]
 
+    def on_meta(self) -> Step:
+        """The same, with all tensors of the batch on the device meta."""
+        return replace(self, inputs=tree_map(
+            lambda each: each.to("meta") if isinstance(each, torch.Tensor) else each, self.inputs))
+
     def run(self) -> torch.Tensor:
         """Forward pass and loss."""
         if isinstance(self.inputs, dict):
@@ -68,7 +73,10 @@ class Step:
         else:
             output = self.module(*(self.inputs if isinstance(self.inputs, tuple)
                                    else (self.inputs,)))
-        return self.loss(output) if self.loss is not None else _loss_of(output)
+        loss = self.loss(output) if self.loss is not None else _loss_of(output)
+        if not isinstance(loss, torch.Tensor):
+            raise ModuleError(f"its loss gives a {type(loss).__name__}, no tensor")
+        return loss
 
 
 def _loss_of(output: Any) -> torch.Tensor:
@@ -93,8 +101,11 @@ def built(build: Callable[[], Any]) -> Step:
     if not isinstance(module, torch.nn.Module):
         raise ModuleError(f"the first thing that it returns is a {type(module).__name__}, "
                           "no torch.nn.Module")
+    if loss and not callable(loss[0]):
+        raise ModuleError(f"the third thing that it returns is a {type(loss[0]).__name__}, no "
+                          "function from the output to the loss")
     step = Step(module.to("meta").train(), inputs, *loss)
-    if not step.tensors or not step.tensors[0].dim():
+    if not step.tensors or not step.tensors[0].dim() or not len(step.tensors[0]):
         raise ModuleError("its batch has no tensor whose first dimension counts samples")
     return step
 
@@ -114,6 +125,10 @@ def traced_model(step: Step, name: str, source: str, profile: bytes | None = Non
     except RuntimeError as error:  # NotImplementedError among them
         if "meta" not in str(error):
             raise
+        if "not on the expected device" in str(error) and any(
+                each.device.type != "meta" for each in step.tensors):
+            # Of a data loader or of numpy; lengths of sequences may have to stay on the CPU.
+            return traced_model(step.on_meta(), name, source, profile)
         raise ModuleError("it asks for the values of a tensor, which tensors on the device meta "
                           f"do not have ({first_line(error)[:120]})") from error
     if profile is not None:
@@ -165,8 +180,8 @@ def _convolution_backward(grad_out: Sequence[int], given: Sequence[int], weight:
     as many times too many as there are channels.
     """
     transposed, wanted = settings[4], settings[7]
-    places = (given if transposed else grad_out)[2:]
-    return 2 * given[0] * prod(places) * prod(weight) * (wanted[0] + wanted[1])
+    products = given[0] * prod((given if transposed else grad_out)[2:]) * prod(weight)
+    return 2 * products * sum(map(bool, wanted[:2]))
 
 
 class _Watch:

@@ -4,6 +4,7 @@ import gzip
 import json
 from collections import Counter
 
+import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
@@ -344,6 +345,29 @@ def test_wrong_options_are_one_sentence(script, monkeypatch, options, says):
     assert [path.name for path in script.parent.glob("m.*")] == []
 
 
-def test_a_script_that_builds_nothing_says_why():
-    with pytest.raises(ModuleError, match="must return"):
-        built(lambda: None)
+@pytest.mark.parametrize(("built_of", "says"), [
+    (None, "must return"), ((Two(), torch.zeros(0, 10)), "first dimension counts samples"),
+    ((Two(), torch.zeros(4, 10), "mse"), "the third thing that it returns is a str"),
+    ((Two(), torch.zeros(4, 10), lambda _: 1.0), "its loss gives a float, no tensor")])
+def test_a_script_that_builds_nothing_that_trains_says_why(built_of, says):
+    with pytest.raises(ModuleError, match=says):
+        traced(lambda: built_of)
+
+
+def test_a_batch_may_come_from_a_data_loader():
+    given = torch.from_numpy(np.zeros((4, 10), np.float32))
+    assert traced(lambda: (Two(), given)).layers == traced(two()).layers
+
+
+def test_lengths_of_sequences_may_stay_on_the_cpu():
+    class Packed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = nn.LSTM(8, 16, batch_first=True)
+
+        def forward(self, x, lengths):
+            packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True)
+            return self.net(packed)[1][0]
+
+    model = traced(lambda: (Packed(), (torch.zeros(2, 5, 8), torch.tensor([5, 3], device="cpu"))))
+    assert model.forward_flops == 2 * 8 * 64 * (8 + 16) // 2  # 5 and 3 places, 4 gates of 16
