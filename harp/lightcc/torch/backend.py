@@ -248,8 +248,10 @@ class LightGroup(dist.ProcessGroup):
         if len(tensors) == 1 and lies_flat(tensors[0]):
             tensor = tensors[0]
             return work_of(self._group.broadcast_of(
-                tensor, tensor.data_ptr(), tensor.nbytes, opts.rootRank, flat_bytes), tensors)
-        return self._on_each(tensors, lambda data, _: self._group.broadcast(data, opts.rootRank))
+                tensor, tensor.data_ptr(), tensor.nbytes, dtype_of(tensor), opts.rootRank,
+                flat_bytes), tensors)
+        return self._on_each(tensors, lambda data, tensor: self._group.broadcast(
+            data, opts.rootRank, dtype_of(tensor)))
 
     @_group_call(First.BOTH)
     def reduce(self, tensors: Tensors, opts: Any) -> LightWork:
@@ -268,7 +270,8 @@ class LightGroup(dist.ProcessGroup):
         for parts, own in zip(outputs, inputs, strict=True):
             data, _ = bytes_of(own)
             ins, finish = all_bytes(parts)
-            made.append(self._group.exchange("allgather", [data] * self.size(), ins))
+            made.append(self._group.exchange(f"allgather of {dtype_of(own)}",
+                                             [data] * self.size(), ins))
             finishes.append(finish)
         return LightWork(made, list(outputs), all_of(finishes))
 
@@ -288,7 +291,7 @@ class LightGroup(dist.ProcessGroup):
             raise ValueError(f"all_gather_into_tensor: {self.size()} parts of {own.numel()} "
                              f"{dtype_of(own)} do not fill {output.numel()} {dtype_of(output)}")
         data[self.rank() * part:(self.rank() + 1) * part] = given
-        return LightWork([self._group.allgather(data)], [output], finish)
+        return LightWork([self._group.allgather(data, dtype_of(own))], [output], finish)
 
     @_group_call(First.WRITTEN)
     def allgather_into_tensor_coalesced(self, outputs: Tensors, inputs: Tensors,
@@ -342,7 +345,8 @@ class LightGroup(dist.ProcessGroup):
         """Send a tensor to each rank and receive one from each."""
         outs = [bytes_of(tensor)[0] for tensor in inputs]
         ins, finish = all_bytes(outputs)
-        return LightWork([self._group.exchange("all_to_all", outs, ins)], outputs, finish)
+        return LightWork([self._group.exchange(f"all_to_all of {dtype_of(inputs[0])}", outs, ins)],
+                         outputs, finish)
 
     @_group_call(First.WRITTEN)
     def alltoall_base(self, output: torch.Tensor, given: torch.Tensor, output_sizes: Sequence[int],
@@ -362,7 +366,7 @@ class LightGroup(dist.ProcessGroup):
             return LightWork([self.alltoall(parts[0], parts[1], opts).over], [output])
         out, finish = bytes_of(output)
         return LightWork([self._group.alltoallv(
-            "all_to_all_single", bytes_of(given)[0], out,
+            f"all_to_all_single of {dtype_of(given)}", bytes_of(given)[0], out,
             *([part.nbytes for part in row] for row in reversed(parts)))], [output], finish)
 
     @_group_call(First.WRITTEN)
@@ -373,8 +377,8 @@ class LightGroup(dist.ProcessGroup):
         outs[opts.rootRank] = bytes_of(inputs[0])[0]
         if self.rank() == opts.rootRank:
             ins, finish = all_bytes(outputs[0])
-        return LightWork([self._group.exchange(f"gather at {opts.rootRank}", outs, ins)],
-                         list(outputs), finish)
+        call = f"gather of {dtype_of(inputs[0])} at {opts.rootRank}"
+        return LightWork([self._group.exchange(call, outs, ins)], list(outputs), finish)
 
     @_group_call(First.WRITTEN)
     def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> LightWork:
@@ -384,8 +388,8 @@ class LightGroup(dist.ProcessGroup):
         ins[opts.rootRank], finish = bytes_of(outputs[0])
         outs = ([bytes_of(tensor)[0] for tensor in inputs[0]] if self.rank() == opts.rootRank
                 else [NO_BYTES] * self.size())
-        return LightWork([self._group.exchange(f"scatter from {opts.rootRank}", outs, ins)],
-                         outputs, finish)
+        call = f"scatter of {dtype_of(outputs[0])} from {opts.rootRank}"
+        return LightWork([self._group.exchange(call, outs, ins)], outputs, finish)
 
     @_group_call(First.WRITTEN)
     def barrier(self, opts: Any = None) -> LightWork:  # noqa: ARG002  (torch gives it)
