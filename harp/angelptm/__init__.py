@@ -28,6 +28,7 @@ A script for DeepSpeed runs with its import line changed (`docs/use/angelptm.md`
     ranks       gathers, reductions and errors of several ranks
     reduction   gradients of several ranks, page by page
     adam        the optimizer's step over raw memory
+    schedule    DeepSpeed's schedules of the learning rate
 
 Beside it stand:
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from harp.angelptm.adam import Adam
 from harp.angelptm.pages import PAGE_BYTES
+from harp.angelptm.schedule import KINDS, Schedule
 from harp.nearest import did_you_mean
 from harp.reading import FileError, Node, parse
 
@@ -44,22 +45,28 @@ READERS: dict[str, Callable[[Node], Any]] = {
 """Of AngelPTM's own keys, which have the names of the configuration's fields."""
 OFFLOAD = ("device", "nvme_path", "pin_memory", "buffer_count", "buffer_size", "fast_init",
            "max_in_cpu", "pipeline_read", "pipeline_write", "ratio")
+MUST_BE_FALSE = ("fp16_master_weights_and_grads", "auto_cast", "consecutive_hysteresis")
+"""Of fp16: DeepSpeed's own examples have them, at their defaults."""
 KEYS: dict[str, tuple[str, ...]] = {
     "": ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps",
-         "gradient_clipping", "optimizer", "fp16", "bf16", "zero_optimization", "aio", "angelptm",
-         "steps_per_print", "wall_clock_breakdown", "zero_allow_untested_optimizer",
-         "zero_force_ds_cpu_optimizer"),
+         "gradient_clipping", "optimizer", "scheduler", "fp16", "bf16", "zero_optimization", "aio",
+         "angelptm", "steps_per_print", "wall_clock_breakdown", "zero_allow_untested_optimizer",
+         "zero_force_ds_cpu_optimizer", "prescale_gradients"),
     "optimizer": ("type", "params"),
+    "scheduler": ("type", "params"),
+    "scheduler.params": (
+        "warmup_min_lr", "warmup_max_lr", "warmup_num_steps", "warmup_type", "total_num_steps",
+        "warmup_min_ratio", "cos_min_ratio", "last_batch_iteration"),
     "optimizer.params": ("lr", "betas", "eps", "weight_decay", "adam_w_mode", "torch_adam"),
     "fp16": ("enabled", "loss_scale", "initial_scale_power", "loss_scale_window", "hysteresis",
-             "min_loss_scale"),
+             "min_loss_scale", *MUST_BE_FALSE),
     "bf16": ("enabled",),
     "zero_optimization": (
         "stage", "offload_param", "offload_optimizer", "overlap_comm", "contiguous_gradients",
         "reduce_bucket_size", "allgather_bucket_size", "allgather_partitions", "reduce_scatter",
         "sub_group_size", "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold",
         "stage3_max_live_parameters", "stage3_max_reuse_distance", "round_robin_gradients",
-        "stage3_gather_16bit_weights_on_model_save", "ignore_unused_parameters"),
+        "stage3_gather_16bit_weights_on_model_save", "ignore_unused_parameters", "cpu_offload"),
     "zero_optimization.offload_param": OFFLOAD,
     "zero_optimization.offload_optimizer": OFFLOAD,
     "aio": ("block_size", "queue_depth", "thread_count", "intra_op_parallelism", "single_submit",
@@ -94,6 +101,7 @@ class Config:
     clipping: float = 0.0
     precision: str = "float32"
     adam: Adam | None = None
+    schedule: Schedule | None = None
     scaling: Scaling | None = None
     stage: int = 3
     page_bytes: int = PAGE_BYTES
@@ -132,6 +140,7 @@ def _read(root: Node, ranks: int) -> Config:
     config = Config(
         **_batch(root, ranks), **_memory(root), clipping=_number(root, "gradient_clipping", 0.0),
         adam=_adam(root["optimizer"]) if root.get("optimizer") else None,
+        schedule=_schedule(root["scheduler"]) if root.get("scheduler") else None,
         scaling=_scaling(root["fp16"]) if half else None, stage=stage.whole(0, 3) if stage else 0,
         precision="float16" if half else "bfloat16" if bfloat else "float32")
     node = _found(root, "angelptm", "staleness")
@@ -199,8 +208,37 @@ def _adam(node: Node) -> Adam:
                 _number(params, "weight_decay", 0.01 if kind == "AdamW" else 0.0), decoupled)
 
 
+def _schedule(node: Node) -> Schedule | None:
+    if node.get("type") is None:
+        return None  # as DeepSpeed has it
+    kind = node["type"].one_of(*KINDS)
+    params = node.get("params") or parse("{}")
+    cosine = kind == "WarmupCosineLR"
+    own = {"warmup_num_steps", "warmup_type", "last_batch_iteration",
+           *(("warmup_min_ratio", "cos_min_ratio") if cosine else
+             ("warmup_min_lr", "warmup_max_lr")),
+           *(() if kind == "WarmupLR" else ("total_num_steps",))}
+    if others := [key for key, _ in params.items() if key not in own]:
+        raise FileError(f"scheduler.params.{others[0]} is none of {kind}; it has "
+                        + ", ".join(sorted(own)))
+    begin = params.get("last_batch_iteration")
+    if begin is not None and begin.plain() != -1:
+        begin.fail("-1, the beginning of a training,")
+    how, most = params.get("warmup_type"), params.get("warmup_max_lr")
+    return Schedule(
+        kind, _steps(params, "warmup_num_steps", 1000),
+        0 if kind == "WarmupLR" else params["total_num_steps"].whole(1, MOST),
+        _number(params, "warmup_min_ratio" if cosine else "warmup_min_lr", 0.0),
+        most.number(0.0) if most is not None else 1e-3 if kind == "WarmupDecayLR" else None,
+        _number(params, "cos_min_ratio", 1e-4),
+        how is not None and how.one_of("log", "linear") == "linear")
+
+
 def _scaling(node: Node) -> Scaling:
     usual = Scaling()
+    for name in MUST_BE_FALSE:
+        if (key := node.get(name)) is not None and key.flag():
+            key.fail("only false")
     fixed = _number(node, "loss_scale", 0.0, MOST_SCALE)
     power = _number(node, "initial_scale_power", 16, math.log2(MOST_SCALE))
     return Scaling(

@@ -110,8 +110,8 @@ class Engine(torch.nn.Module):
         whether the last backward pass failed, and a part of its gradients may be in the step."""
         self._square = 0.0
         self._norm: float | None = None
-        self._norms: list[torch.Tensor] = []
-        """Of the gradients of this step, for its square."""
+        self._norms: dict[int, torch.Tensor] = {}
+        """Of the gradients of this step, by parameter."""
         self._scaler = Scaler(config.scaling) if config.scaling else None
         for number, parameter in enumerate(self.parameters_in_pages):
             self._put_in_pages(number, parameter)
@@ -516,7 +516,7 @@ class Engine(torch.nn.Module):
     def _settle_scale(self) -> bool:
         """Clip and unscale gradients; returns whether the step is skipped, for overflow."""
         scale = 1 / self._scaler.scale if self._scaler else 1.0
-        for norm in torch.stack(self._norms).tolist() if self._norms else ():
+        for norm in torch.stack(list(self._norms.values())).tolist() if self._norms else ():
             self._square += norm ** 2
         norm = math.sqrt(self._square) * scale if math.isfinite(self._square) else math.inf
         self._norm = norm if self._at_end else None
@@ -547,8 +547,8 @@ class Engine(torch.nn.Module):
         self._updates.new.arrived.add(number)
         self._here.add(number)
         self._steps.wrote(number)
-        if self._at_end and not self._ranks and self._is_last():
-            self._norms.append(self.window.norm(number))
+        if self._at_end and not self._ranks:  # nobody knows whether it comes again in this step
+            self._norms[number] = self.window.norm(number)
 
 
 def _trained(groups: Any) -> list[torch.nn.Parameter]:

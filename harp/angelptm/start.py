@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils.data import DataLoader, DistributedSampler
 
 from harp.angelptm.adam import Adam
 from harp.angelptm.config import ConfigError, read_config
 from harp.angelptm.engine import Engine
 from harp.angelptm.paged import PagedParameter
 from harp.angelptm.ranks import alike, find_ranks
+from harp.angelptm.schedule import make_scheduler
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,16 +25,20 @@ if TYPE_CHECKING:
 
 def initialize(model: torch.nn.Module, config: Mapping[str, Any] | str | Path | None = None,
                model_parameters: Any = None, optimizer: Any = None, args: Any = None,
-               config_params: Any = None, lr_scheduler: Any = None, **more: Any,
-               ) -> tuple[Engine, Optimizer, None, Any]:
+               config_params: Any = None, lr_scheduler: Any = None, training_data: Any = None,
+               collate_fn: Any = None, dist_init_required: bool | None = None, **more: Any,
+               ) -> tuple[Engine, Optimizer, DataLoader[Any] | None, Any]:
     """Put a model into pages, as deepspeed.initialize does.
 
-    Returns engine, optimizer, None for DeepSpeed's data loader, and the scheduler. This one, which
-    may be a function that makes it for the optimizer, is stepped and saved by the engine, and
+    Returns engine, optimizer, a loader of ``training_data`` if there is such, and the scheduler.
+    The loader gives this rank its share, by micro-batches, in an order that `set_epoch` of its
+    sampler changes. The scheduler is the configuration's, or ``lr_scheduler``, which may be a
+    function that makes it for the optimizer. It is stepped and saved by the engine, and
     steps at each of its steps; keep one that steps rarer to yourself.
     Raises ConfigError for a wrong configuration, CapacityError for tiers that are too small, and
     RankError where ranks disagree.
     """
+    del dist_init_required  # a job of several ranks is joined where that is needed
     if wrong := sorted(name for name, value in more.items() if value is not None):
         raise ConfigError(f"initialize: {', '.join(wrong)} has no effect here: leave it out")
     given = config or config_params or getattr(args, "deepspeed_config", None)
@@ -50,13 +57,21 @@ def initialize(model: torch.nn.Module, config: Mapping[str, Any] | str | Path | 
             raise ConfigError("the configuration has no optimizer, and none was given: "
                               "optimizer.type Adam or AdamW is possible")
         check_model(model, ranks.ranks if ranks else 1)
+        if read.schedule is not None:
+            if lr_scheduler is not None:
+                raise ConfigError("the configuration has a scheduler, and lr_scheduler= was given: "
+                                  "one of both is possible")
+            lr_scheduler = partial(make_scheduler, read.schedule)
     if ranks:
         ranks.check_same(_to_agree_on(model, read, adam, groups))
     engine = Engine(model, read, groups, adam, ranks)
     if callable(lr_scheduler):
         lr_scheduler = lr_scheduler(engine.optimizer)
     engine.lr_scheduler = lr_scheduler
-    return engine, engine.optimizer, None, lr_scheduler
+    loader = None if training_data is None else DataLoader(
+        training_data, read.micro_batch, collate_fn=collate_fn, sampler=DistributedSampler(
+            training_data, engine.world_size, engine.global_rank))
+    return engine, engine.optimizer, loader, lr_scheduler
 
 
 def _to_agree_on(model: torch.nn.Module, config: Config, adam: Adam, groups: Any,
@@ -68,7 +83,7 @@ def _to_agree_on(model: torch.nn.Module, config: Config, adam: Adam, groups: Any
             "gradient_accumulation_steps": config.accumulation,
             "gradient_clipping": config.clipping, "precision": config.precision,
             "loss scale": config.scaling, "angelptm.update": config.update,
-            "angelptm.staleness": config.staleness, "optimizer": adam,
+            "angelptm.staleness": config.staleness, "optimizer": adam, "scheduler": config.schedule,
             **{f"parameter {name}": f"{list(one.shape)}{'' if one.requires_grad else ', frozen'}"
                for name, one in model.named_parameters()},
             **{f"buffer {name}": list(one.shape) for name, one in model.named_buffers()},

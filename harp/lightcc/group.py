@@ -356,19 +356,19 @@ class Group:
                        pairs, inline_descriptor=not among and plan_name == "recursive-doubling"
                        and len(data) <= INLINE_DESCRIPTOR_BYTES, data=data)
 
-    def allgather(self, data: Bytes) -> Future[None]:
+    def allgather(self, data: Bytes, dtype: str = "bytes") -> Future[None]:
         """Fill ``data`` at every rank with the equal parts of all; each rank has its own one."""
         def make() -> Program:
             made = plan_pieces("allgather", self.ranks, self.rank, len(data), 1)
-            return Program(f"allgather of {len(data)} B", made.on(data, data), self.rank,
+            return Program(f"allgather of {len(data)} B, {dtype}", made.on(data, data), self.rank,
                            self.ranks, data=data)
         self._own_part(data)
-        return self._repeat_on(("allgather",), data, None, make)
+        return self._repeat_on(("allgather", dtype), data, None, make)
 
-    def broadcast(self, data: Bytes, root: int) -> Future[None]:
+    def broadcast(self, data: Bytes, root: int, dtype: str = "bytes") -> Future[None]:
         """Give every rank the ``data`` of ``root``."""
-        return self._repeat_on(("broadcast", root), data, None,
-                               lambda: self._broadcast_program(data, root))
+        return self._repeat_on(("broadcast", root, dtype), data, None,
+                               lambda: self._broadcast_program(data, root, dtype))
 
     def check_rank(self, what: str, rank: int) -> None:
         """Raise ValueError unless the group has this rank; ``what`` it is stands in the sentence.
@@ -379,14 +379,14 @@ class Group:
             raise ValueError(f"the {what} is rank {rank}: the group has ranks 0 to "
                              f"{self.ranks - 1}")
 
-    def _broadcast_program(self, data: Bytes, root: int) -> Program:
+    def _broadcast_program(self, data: Bytes, root: int, dtype: str) -> Program:
         self.check_rank("root of a broadcast", root)
         is_small = len(data) <= INLINE_DESCRIPTOR_BYTES
         pieces = (small_broadcast(data, self.rank, self.ranks, root) if is_small else
                   plan_pieces("broadcast", self.ranks, self.rank, len(data), 1, root=root)
                   .on(data, data))
-        return Program(f"broadcast of {len(data)} B, root {root}", pieces, self.rank, self.ranks,
-                       inline_descriptor=is_small, data=data)
+        return Program(f"broadcast of {len(data)} B, {dtype}, root {root}", pieces, self.rank,
+                       self.ranks, inline_descriptor=is_small, data=data)
 
     def _repeat_on(self, what: tuple[Any, ...], data: Bytes, error: Bytes | None,
                    make: Callable[[], Program]) -> Future[None]:
@@ -414,12 +414,12 @@ class Group:
             key, self._allreduce_program(bytes_of(owner), dtype, reduction, None, None,
                                          sampled=False)), owner)
 
-    def broadcast_of(self, owner: Any, at: int, nbytes: int, root: int,
+    def broadcast_of(self, owner: Any, at: int, nbytes: int, dtype: str, root: int,
                      bytes_of: Callable[[Any], Bytes]) -> Future[None]:
         """Do as `broadcast`."""
-        key = (at, nbytes, "broadcast", root)
+        key = (at, nbytes, "broadcast", root, dtype)
         return self._queue.begin(self._programs.get(key) or self._keep_program(
-            key, self._broadcast_program(bytes_of(owner), root)), owner)
+            key, self._broadcast_program(bytes_of(owner), root, dtype)), owner)
 
     @property
     def settings(self) -> LightSettings:

@@ -26,6 +26,7 @@ mixed in ``delay`` steps later, and is sent while these compute.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral
 from typing import TYPE_CHECKING, Literal, get_args
 
 from harp.collectives import few_bits_plan
@@ -189,6 +190,8 @@ def _check_name(what: str, found: str, allowed: tuple[str, ...]) -> None:
 
 
 def _check(name: str, found: int, least: int, most: int | None) -> None:
+    if not isinstance(found, Integral):
+        raise ValueError(f"{name} is {found!r}; allowed is a whole number")
     if found < least or (most is not None and found > most):
         allowed = f"{least} or more" if most is None else f"{least} to {most}"
         raise ValueError(f"{name} is {found}; allowed is {allowed}")

@@ -12,7 +12,7 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from torch.distributed import DistNetworkError, FileStore, TCPStore
+from torch.distributed import DistNetworkError, FileStore, PrefixStore, TCPStore
 
 from harp.lightcc.launch import read_master
 
@@ -89,6 +89,20 @@ def _agent_serves(env: Mapping[str, str]) -> bool:
     return env.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
+def round_of(store: Any, rank: int, ranks: int, env: Mapping[str, str] = os.environ) -> str:
+    """Name the part of torchrun's store that this group of ours has alone; elsewhere it is all.
+
+    torchrun's agent serves one store through all restarts of a job, and torch gives groups the
+    names of those before them after `destroy_process_group`: addresses of processes that are gone
+    stand there. So a part is of a restart, of a number of ranks, and of the number of times that
+    a rank has come.
+    """
+    if not _agent_serves(env):
+        return ""
+    restart = f"harp/{env.get('TORCHELASTIC_RESTART_COUNT', '0')}/{ranks}"
+    return f"{restart}/{store.clone().add(f'{restart}/rank {rank} came', 1)}"
+
+
 def open_file(path: str, ranks: int, timeout_s: float) -> PatientStore:
     """Give the store in a file that all hosts see."""
     return PatientStore(FileStore(path, ranks), timedelta(seconds=timeout_s))
@@ -98,5 +112,7 @@ def open_master(env: Mapping[str, str], rank: int, ranks: int, timeout_s: float)
     """Give the store at MASTER_ADDR and MASTER_PORT; rank 0 serves it unless torchrun does."""
     address, port = read_master(env)
     timeout = timedelta(seconds=timeout_s)
-    return PatientStore(TCPStore(address, port, ranks, rank == 0 and not _agent_serves(env),
-                                 timeout, wait_for_workers=False, multi_tenant=True), timeout)
+    store = TCPStore(address, port, ranks, rank == 0 and not _agent_serves(env), timeout,
+                     wait_for_workers=False, multi_tenant=True)
+    part = round_of(store, rank, ranks, env)
+    return PatientStore(PrefixStore(part, store) if part else store, timeout)

@@ -4,9 +4,10 @@
 numbers are not, so a model of any size takes no memory to speak of. A layer is a module that owns
 parameters, or that multiplies matrices by itself; what the pass says of each:
 
-- FLOPs of matrix products and convolutions, by torch's ``FlopCounterMode`` (a multiply-add is two).
-  The backward pass is counted node by node of the autograd graph. Each node belongs to the
-  module that made it, so that frozen parameters and inputs without gradient cost what they cost.
+- FLOPs of matrix products and convolutions, by torch's ``FlopCounterMode`` (a multiply-add is two)
+  but for the backward pass of convolutions. The backward pass is counted node by node of the
+  autograd graph. Each node belongs to the module that made it, so that frozen parameters and inputs
+  without gradient cost what they cost.
 - Parameters, in the reverse of the order in which their gradients are complete. A tied parameter
   belongs to the first module that has it, and is complete when the last use of it is.
 - What the forward pass keeps for the backward pass: each storage once, without parameters. Scores
@@ -20,14 +21,15 @@ Norms, activations and look-ups count no FLOPs. A step must not depend on the va
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812  (as everybody calls it)
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
 from harp.first_line import first_line
@@ -36,7 +38,7 @@ from sim.workloads.model import Model
 from sim.workloads.torch_profile import measure
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 _SOFTMAX = (F.softmax, torch.softmax, torch.Tensor.softmax)
 
@@ -59,6 +61,11 @@ class Step:
         """Tensors of the batch."""
         return [each for each in tree_leaves(self.inputs) if isinstance(each, torch.Tensor)]
 
+    def on_meta(self) -> Step:
+        """The same, with all tensors of the batch on the device meta."""
+        return replace(self, inputs=tree_map(
+            lambda each: each.to("meta") if isinstance(each, torch.Tensor) else each, self.inputs))
+
     def run(self) -> torch.Tensor:
         """Forward pass and loss."""
         if isinstance(self.inputs, dict):
@@ -66,7 +73,10 @@ class Step:
         else:
             output = self.module(*(self.inputs if isinstance(self.inputs, tuple)
                                    else (self.inputs,)))
-        return self.loss(output) if self.loss is not None else _loss_of(output)
+        loss = self.loss(output) if self.loss is not None else _loss_of(output)
+        if not isinstance(loss, torch.Tensor):
+            raise ModuleError(f"its loss gives a {type(loss).__name__}, no tensor")
+        return loss
 
 
 def _loss_of(output: Any) -> torch.Tensor:
@@ -91,8 +101,11 @@ def built(build: Callable[[], Any]) -> Step:
     if not isinstance(module, torch.nn.Module):
         raise ModuleError(f"the first thing that it returns is a {type(module).__name__}, "
                           "no torch.nn.Module")
+    if loss and not callable(loss[0]):
+        raise ModuleError(f"the third thing that it returns is a {type(loss[0]).__name__}, no "
+                          "function from the output to the loss")
     step = Step(module.to("meta").train(), inputs, *loss)
-    if not step.tensors or not step.tensors[0].dim():
+    if not step.tensors or not step.tensors[0].dim() or not len(step.tensors[0]):
         raise ModuleError("its batch has no tensor whose first dimension counts samples")
     return step
 
@@ -112,6 +125,10 @@ def traced_model(step: Step, name: str, source: str, profile: bytes | None = Non
     except RuntimeError as error:  # NotImplementedError among them
         if "meta" not in str(error):
             raise
+        if "not on the expected device" in str(error) and any(
+                each.device.type != "meta" for each in step.tensors):
+            # Of a data loader or of numpy; lengths of sequences may have to stay on the CPU.
+            return traced_model(step.on_meta(), name, source, profile)
         raise ModuleError("it asks for the values of a tensor, which tensors on the device meta "
                           f"do not have ({first_line(error)[:120]})") from error
     if profile is not None:
@@ -155,6 +172,18 @@ class _Counts:
         self.backward_s += other.backward_s
 
 
+def _convolution_backward(grad_out: Sequence[int], given: Sequence[int], weight: Sequence[int],
+                          *settings: Any, **_: Any) -> int:
+    """FLOPs of the gradients of a convolution, by shapes: each has the forward pass's products.
+
+    torch 2.13 counts the weight's as if each group had all channels: for a depthwise convolution
+    as many times too many as there are channels.
+    """
+    transposed, wanted = settings[4], settings[7]
+    products = given[0] * prod((given if transposed else grad_out)[2:]) * prod(weight)
+    return 2 * products * sum(map(bool, wanted[:2]))
+
+
 class _Watch:
     """Watches one step of a module by hooks on its modules, tensors and autograd nodes."""
 
@@ -175,7 +204,8 @@ class _Watch:
         self._called: list[str] = []
         """Modules in the order of their calls."""
         self._clock = count()
-        self._counter = FlopCounterMode(display=False)
+        self._counter = FlopCounterMode(display=False, custom_mapping={
+            torch.ops.aten.convolution_backward: _convolution_backward})
         self._total = 0
         self._seen: set[Any] = set()
         self._held = {id(storage): storage for storage in map(

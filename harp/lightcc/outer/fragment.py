@@ -37,7 +37,6 @@ class Fragment:
                  within: dist.ProcessGroup | None,
                  device: torch.device | None = None) -> None:
         self.parameters = dict(parameters)
-        self._held = [local_of(parameter) for parameter in self.parameters.values()]
         self.elements = sum(held.numel() for held in self._held)
         self._within = within
         ranks = 1 if within is None else dist.get_world_size(within)
@@ -46,9 +45,14 @@ class Fragment:
         """Elements of this rank's part; the last part may be filled up."""
         self._own = slice(place * self.room, (place + 1) * self.room)
         self._whole = self.room * ranks
-        device = device or (self._held[0].device if self._held else None)
+        device = device or next((held.device for held in self._held), None)
         self.anchor = torch.zeros(self.room, device=device)
         """This rank's part of the parameters as all islands last agreed on them."""
+
+    @property
+    def _held(self) -> list[torch.Tensor]:
+        """What this rank holds now: `Module.to` and `p.data = ...` give parameters new memory."""
+        return [local_of(parameter) for parameter in self.parameters.values()]
 
     def flatten(self, tensors: Sequence[torch.Tensor] | None = None) -> torch.Tensor:
         """Give this rank's part of tensors like the parameters, or of these, in float32."""

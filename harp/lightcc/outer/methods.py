@@ -31,9 +31,10 @@ from harp.lightcc.outer.islands import Islands, check_alike
 from harp.lightcc.outer.quantised_mean import check_exchange
 from harp.lightcc.outer_policy import OuterPolicy, split
 from harp.lightcc.tensors import flat_bytes
+from harp.module_names import plain_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch import nn
 
@@ -57,14 +58,14 @@ class Outer:
         _check_range("momentum", momentum, 0, 1)
         _check_range("local_share", local_share, 0, 1)
         _check_range("decay", decay, 0, 1)
-        self.policy, self.optimizer = policy, optimizer
+        self.policy, self.optimizer, self._model = policy, optimizer, model
         self.lr, self.momentum, self.local_share = lr, momentum, local_share
         self.steps = 0
         """Inner steps so far."""
         islands = islands or Islands()
         self._between, self.peers = islands.between, peers
         self._own_steps, self._is_meeting = 0, False
-        named = {name: one for name, one in model.named_parameters() if one.requires_grad}
+        named = _trained(model)
         if not named:
             raise ValueError("the model has no parameters that are trained")
         names = list(named)
@@ -141,10 +142,20 @@ class Outer:
         with torch.no_grad():
             self.steps += 1
             self._own_steps += 1
-            for number in self.policy.begins(self.steps):
+            if begins := self.policy.begins(self.steps):
+                self._check_trained()
+            for number in begins:
                 self._begin(number)
             for number in self.policy.ends(self.steps):
                 self._end(number, self.local_share)
+
+    def _check_trained(self) -> None:
+        """Refuse to leave parameters to each island alone. ValueError."""
+        known = {name for one in self._fragments for name in one.parameters}
+        if new := [name for name in _trained(self._model) if name not in known]:
+            raise ValueError(f"parameter {new[0]} is trained, and was not when this "
+                             f"{type(self).__name__} was made, so islands would part in it: make a "
+                             "new one when parameters are unfrozen")
 
     def settle(self) -> None:
         """Wait for what is under way and mix it in now; all ranks call it."""
@@ -227,19 +238,38 @@ class Outer:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back a state, in a job of any number of ranks and islands; all ranks call it.
 
-        The model's own checkpoint has its parameters. ValueError where the state is of other ones.
+        The model's own checkpoint has its parameters. ValueError where the state is of other ones,
+        and then nothing is changed.
         """
+        kept = [("anchor", [one.anchor for one in self._fragments]), ("momentum", self._momenta),
+                ("error", self._errors)]
+        self._check_state(state, kept)
         self._under_way.clear()
         with torch.no_grad():
-            for number, fragment in enumerate(self._fragments):
-                fragment.anchor.copy_(_own_part(fragment, state, "anchor"))
-                for what, vectors in (("momentum", self._momenta), ("error", self._errors)):
-                    vector = vectors[number]
+            for what, vectors in kept:
+                for fragment, vector in zip(self._fragments, vectors, strict=True):
                     if vector is not None and what == "error" and not state[what]:
                         vector.zero_()  # all was sent, in 32 bits
                     elif vector is not None:
-                        vector.copy_(_own_part(fragment, state, what))
+                        vector.copy_(_own_part(fragment, state[what]))
         self.steps = state["steps"]
+
+    def _check_state(self, state: Mapping[str, Any],
+                     kept: Sequence[tuple[str, Sequence[torch.Tensor | None]]]) -> None:
+        """Refuse a state of other parameters, or of a method that keeps less. ValueError."""
+        if missing := [what for what in ("steps", *(what for what, _ in kept))
+                       if what not in state]:
+            raise ValueError(f"the checkpoint has no {missing[0]}: it is none that state_dict() of "
+                             "harp.lightcc.outer gives")
+        for what, vectors in kept:
+            for fragment, vector in zip(self._fragments, vectors, strict=True):
+                if vector is not None and (what != "error" or state[what]):
+                    _check_shapes(fragment, state[what], what)
+
+
+def _trained(model: nn.Module) -> dict[str, nn.Parameter]:
+    return {plain_name(model, name): one for name, one in model.named_parameters()
+            if one.requires_grad}
 
 
 def _whole_tensors(fragment: Fragment, part: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
@@ -255,15 +285,20 @@ def _whole_tensors(fragment: Fragment, part: torch.Tensor) -> list[tuple[str, to
     return made
 
 
-def _own_part(fragment: Fragment, state: Mapping[str, Any], what: str) -> torch.Tensor:
-    held = []
+def _check_shapes(fragment: Fragment, tensors: Mapping[str, torch.Tensor], what: str) -> None:
     for name, parameter in fragment.parameters.items():
-        whole = state[what].get(name)
+        whole = tensors.get(name)
         if whole is None:
             raise ValueError(f"the checkpoint has no {what} of parameter {name}")
         if whole.shape != parameter.shape:
             raise ValueError(f"the checkpoint's {what} of parameter {name} has shape "
                              f"{tuple(whole.shape)}, the model's {tuple(parameter.shape)}")
+
+
+def _own_part(fragment: Fragment, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    held = []
+    for name, parameter in fragment.parameters.items():
+        whole = tensors[name]
         if isinstance(parameter, DTensor):
             whole = local_of(distribute_tensor(whole.to(parameter.device), parameter.device_mesh,
                                                parameter.placements))

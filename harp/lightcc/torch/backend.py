@@ -41,7 +41,7 @@ from harp.lightcc.torch.eager import eager
 from harp.lightcc.torch.join import patch_join
 from harp.lightcc.torch.staging import First, Stager
 from harp.lightcc.torch.work import LightWork, StagedWork, join_works, work_of
-from harp.lightcc.torch_store import PatientStore
+from harp.lightcc.torch_store import PatientStore, round_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -93,6 +93,9 @@ def _group_call(first: First) -> Callable[[_Method], _Method]:
 class LightGroup(dist.ProcessGroup):
     """A process group of torch over a `Group`."""
 
+    part = ""
+    """The part of the job's store that its groups have alone, if it has others."""
+
     def __init__(self, store: Any, rank: int, ranks: int, timeout: timedelta,
                  settings: LightSettings | None = None,
                  members: Sequence[int] | None = None, *, is_job: bool = False) -> None:
@@ -141,6 +144,11 @@ class LightGroup(dist.ProcessGroup):
 
     def _get_backend(self, device: torch.device) -> LightGroup:  # noqa: ARG002  (torch gives it)
         return self
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        """The devices whose tensors it takes: checkpoints ask before they broadcast or save."""
+        return [torch.device(kind) for kind in _kinds()]
 
     # ---- Collectives ----
 
@@ -240,8 +248,10 @@ class LightGroup(dist.ProcessGroup):
         if len(tensors) == 1 and lies_flat(tensors[0]):
             tensor = tensors[0]
             return work_of(self._group.broadcast_of(
-                tensor, tensor.data_ptr(), tensor.nbytes, opts.rootRank, flat_bytes), tensors)
-        return self._on_each(tensors, lambda data, _: self._group.broadcast(data, opts.rootRank))
+                tensor, tensor.data_ptr(), tensor.nbytes, dtype_of(tensor), opts.rootRank,
+                flat_bytes), tensors)
+        return self._on_each(tensors, lambda data, tensor: self._group.broadcast(
+            data, opts.rootRank, dtype_of(tensor)))
 
     @_group_call(First.BOTH)
     def reduce(self, tensors: Tensors, opts: Any) -> LightWork:
@@ -260,7 +270,8 @@ class LightGroup(dist.ProcessGroup):
         for parts, own in zip(outputs, inputs, strict=True):
             data, _ = bytes_of(own)
             ins, finish = all_bytes(parts)
-            made.append(self._group.exchange("allgather", [data] * self.size(), ins))
+            made.append(self._group.exchange(f"allgather of {dtype_of(own)}",
+                                             [data] * self.size(), ins))
             finishes.append(finish)
         return LightWork(made, list(outputs), all_of(finishes))
 
@@ -280,7 +291,7 @@ class LightGroup(dist.ProcessGroup):
             raise ValueError(f"all_gather_into_tensor: {self.size()} parts of {own.numel()} "
                              f"{dtype_of(own)} do not fill {output.numel()} {dtype_of(output)}")
         data[self.rank() * part:(self.rank() + 1) * part] = given
-        return LightWork([self._group.allgather(data)], [output], finish)
+        return LightWork([self._group.allgather(data, dtype_of(own))], [output], finish)
 
     @_group_call(First.WRITTEN)
     def allgather_into_tensor_coalesced(self, outputs: Tensors, inputs: Tensors,
@@ -334,7 +345,8 @@ class LightGroup(dist.ProcessGroup):
         """Send a tensor to each rank and receive one from each."""
         outs = [bytes_of(tensor)[0] for tensor in inputs]
         ins, finish = all_bytes(outputs)
-        return LightWork([self._group.exchange("all_to_all", outs, ins)], outputs, finish)
+        return LightWork([self._group.exchange(f"all_to_all of {dtype_of(inputs[0])}", outs, ins)],
+                         outputs, finish)
 
     @_group_call(First.WRITTEN)
     def alltoall_base(self, output: torch.Tensor, given: torch.Tensor, output_sizes: Sequence[int],
@@ -354,7 +366,7 @@ class LightGroup(dist.ProcessGroup):
             return LightWork([self.alltoall(parts[0], parts[1], opts).over], [output])
         out, finish = bytes_of(output)
         return LightWork([self._group.alltoallv(
-            "all_to_all_single", bytes_of(given)[0], out,
+            f"all_to_all_single of {dtype_of(given)}", bytes_of(given)[0], out,
             *([part.nbytes for part in row] for row in reversed(parts)))], [output], finish)
 
     @_group_call(First.WRITTEN)
@@ -365,8 +377,8 @@ class LightGroup(dist.ProcessGroup):
         outs[opts.rootRank] = bytes_of(inputs[0])[0]
         if self.rank() == opts.rootRank:
             ins, finish = all_bytes(outputs[0])
-        return LightWork([self._group.exchange(f"gather at {opts.rootRank}", outs, ins)],
-                         list(outputs), finish)
+        call = f"gather of {dtype_of(inputs[0])} at {opts.rootRank}"
+        return LightWork([self._group.exchange(call, outs, ins)], list(outputs), finish)
 
     @_group_call(First.WRITTEN)
     def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> LightWork:
@@ -376,8 +388,8 @@ class LightGroup(dist.ProcessGroup):
         ins[opts.rootRank], finish = bytes_of(outputs[0])
         outs = ([bytes_of(tensor)[0] for tensor in inputs[0]] if self.rank() == opts.rootRank
                 else [NO_BYTES] * self.size())
-        return LightWork([self._group.exchange(f"scatter from {opts.rootRank}", outs, ins)],
-                         outputs, finish)
+        call = f"scatter of {dtype_of(outputs[0])} from {opts.rootRank}"
+        return LightWork([self._group.exchange(call, outs, ins)], outputs, finish)
 
     @_group_call(First.WRITTEN)
     def barrier(self, opts: Any = None) -> LightWork:  # noqa: ARG002  (torch gives it)
@@ -479,9 +491,21 @@ def _create_group(asked: Any, settings: LightSettings | None) -> LightGroup:
     if settings is not None and not isinstance(settings, LightSettings):
         raise ValueError(f"pg_options is a {type(settings).__name__}; the backend lightcc takes "
                          "harp.lightcc.settings.LightSettings")
-    return LightGroup(asked.store, asked.group_rank, asked.group_size, asked.timeout, settings,
-                      asked.global_ranks_in_group or range(asked.group_size),
-                      is_job=not asked.global_ranks_in_group)  # so torch marks the default group
+    is_job = not asked.global_ranks_in_group  # so torch marks the default group
+    job = None if is_job else dist.group.WORLD
+    part = (job.part if isinstance(job, LightGroup) else
+            round_of(asked.store, asked.group_rank, asked.group_size))
+    group = LightGroup(dist.PrefixStore(part, asked.store) if part else asked.store,
+                       asked.group_rank, asked.group_size, asked.timeout, settings,
+                       asked.global_ranks_in_group or range(asked.group_size), is_job=is_job)
+    group.part = part
+    return group
+
+
+def _kinds() -> list[str]:
+    """Name the kinds of devices that this process has."""
+    found = torch.accelerator.current_accelerator()
+    return ["cpu"] if found is None else ["cpu", found.type]
 
 
 def register() -> None:
@@ -491,10 +515,8 @@ def register() -> None:
     """
     with contextlib.suppress(AttributeError):  # torch without distributed has no backends
         if not hasattr(dist.Backend, BACKEND.upper()):
-            found = torch.accelerator.current_accelerator()
-            kinds = {"cpu": None, "cuda": None} | ({} if found is None else {found.type: None})
             dist.Backend.register_backend(BACKEND, _create_group, extended_api=True,
-                                          devices=list(kinds))
+                                          devices=[*dict.fromkeys([*_kinds(), "cuda"])])
             patch_join(LightWork)
 
 

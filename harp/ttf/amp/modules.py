@@ -14,24 +14,18 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from harp.module_names import modules_by_name
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-WRAPPERS = ("_orig_mod", "module", "_fsdp_wrapped_module")
-"""Parts of a module's name that torch.compile, DDP and FSDP add."""
 
 _PINNED: dict[Any, Any] = {}
 """Derived classes by their own."""
 
 
-def plain_name(name: str) -> str:
-    """Give a module's name without the wrappers'."""
-    return ".".join(part for part in name.split(".") if part not in WRAPPERS)
-
-
 def modules_of(model: nn.Module) -> dict[str, nn.Module]:
     """Give a model's modules by name; of a wrapper and what it wraps, the latter."""
-    return {plain_name(name): module for name, module in model.named_modules()}
+    return dict(modules_by_name(model))
 
 
 def _in_full(value: Any) -> Any:

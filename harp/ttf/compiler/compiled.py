@@ -24,6 +24,7 @@ The copy needs memory for a second set of parameters until all is compiled.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,8 @@ from harp.ttf.compiler.steps import Step
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,11 @@ class Settings:
     kept: Kept = field(default_factory=lambda: Kept(None))
 
 
+MOST_PLANS = 64
+"""Kinds of calls that are learned from. An argument that is a number or an object, and another one
+in each call, makes each call one of its own kind, which would be kept for ever."""
+
+
 class Compiled(nn.Module):
     """A module whose calls run compiled as soon as that is ready."""
 
@@ -78,9 +86,23 @@ class Compiled(nn.Module):
         """Run a call."""
         call = Call.of(args, kwargs)
         key = call.key + str(self.module.training)
-        if key not in self._plans:
-            self._plans[key] = Plan(self.module, key, call, self._settings)
-        return self._plans[key].run(call)
+        plan = self._plans.get(key)
+        if plan is None and len(self._plans) < MOST_PLANS:
+            plan = self._plans[key] = Plan(self.module, key, call, self._settings)
+            if len(self._plans) == MOST_PLANS:
+                log.warning("calls of %s differ in more than sizes and floats: other kinds than "
+                            "the first %d run eagerly; a number that changes from call to call "
+                            "may be a float or a tensor", type(self.module).__name__, MOST_PLANS)
+        return self.module(*args, **kwargs) if plan is None else plan.run(call)
+
+    def __getattr__(self, name: str) -> Any:
+        """Give what the module has, as torch's compiled modules do."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name == "module":  # while a copy is made
+                raise
+            return getattr(self.module, name)
 
     def wait(self) -> None:
         """Compile now what calls were learned from, and wait until it is there."""

@@ -43,6 +43,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from harp.angelptm.cache import StoreError
+from harp.module_names import modules_by_name
 from harp.reading import FileError, check_format, parse, read_bytes
 from harp.tensor_files import (
     CheckpointError,
@@ -74,7 +75,7 @@ SLICE = 4096
 
 def tables_of(model: nn.Module) -> dict[str, DynamicEmbedding]:
     """Name the dynamic tables of a model. ValueError if there is none."""
-    found = {name or "table": module for name, module in model.named_modules()
+    found = {name or "table": module for name, module in modules_by_name(model)
              if isinstance(module, DynamicEmbedding)}
     if not found:
         raise ValueError(f"{type(model).__name__} has no dynamic embedding")

@@ -221,11 +221,11 @@ def test_a_model_without_values_is_refused_with_a_sentence():
 
 
 def test_a_script_asks_for_the_rate_and_passes_what_it_does_not_have():
-    with engine_of(seeded(), config(), training_data=None) as engine:
+    with engine_of(seeded(), config(), mpu=None) as engine:
         engine.optimizer.param_groups[0]["lr"] = 0.5
         assert engine.get_lr() == [0.5]
-    with pytest.raises(ConfigError, match="initialize: training_data has no effect"):
-        initialize(model=seeded(), config=config(), training_data=[1])
+    with pytest.raises(ConfigError, match="initialize: mpu has no effect"):
+        initialize(model=seeded(), config=config(), mpu=[1])
 
 
 @pytest.mark.parametrize("model", [torch.nn.ReLU(), seeded().requires_grad_(requires_grad=False)],

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from itertools import count
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 import harp.angelptm as deepspeed
 from harp.angelptm import ConfigError
-from tests.harp.angelptm.models import batches, config, engine_of, loss_of, seeded
+from tests.harp.angelptm.models import WORDS, Tied, batches, config, engine_of, loss_of, seeded
 
 SCRIPT = '''
 import argparse, json, torch
@@ -24,8 +26,8 @@ deepspeed.init_distributed(dist_backend="nccl")
 torch.manual_seed(0)
 with deepspeed.zero.Init(config_dict_or_path=args.deepspeed_config):
     model = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
-engine, optimizer, _, scheduler = deepspeed.initialize(
-    args=args, model=model, model_parameters=model.parameters(),
+engine, optimizer, loader, scheduler = deepspeed.initialize(
+    args=args, model=model, model_parameters=model.parameters(), training_data=range(10),
     lr_scheduler=lambda it: torch.optim.lr_scheduler.LambdaLR(it, lambda n: 1 / (1 + n)))
 with deepspeed.zero.GatheredParameters(model[2].bias, modifier_rank=0):
     if engine.global_rank == 0:
@@ -39,7 +41,8 @@ engine.save_checkpoint("kept", client_state={"step": step})
 _, state = engine.load_checkpoint("kept")
 print(json.dumps([engine.local_rank, engine.get_lr()[0], engine.get_global_grad_norm(), float(loss),
                   state["step"], engine.train_batch_size(),
-                  engine.fp16_enabled() or engine.bfloat16_enabled(), list(x.shape)]))
+                  engine.fp16_enabled() or engine.bfloat16_enabled(), list(x.shape),
+                  [batch.tolist() for batch in loader]]))
 '''
 
 
@@ -53,9 +56,12 @@ def test_a_script_as_users_write_it(tmp_path):
     ran = subprocess.run([sys.executable, "train.py", *options], cwd=tmp_path, text=True,
                          capture_output=True, check=False)
     assert ran.returncode == 0, ran.stderr
-    rank, rate, norm, loss, step, batch, half, shape = json.loads(ran.stdout.splitlines()[-1])
+    rank, rate, norm, loss, step, batch, half, shape, loaded = json.loads(
+        ran.stdout.splitlines()[-1])
     assert (batch, half, shape) == (8, False, [4, 8])
     assert (rank, step) == (0, 11)
+    assert [len(part) for part in loaded] == [4, 4, 2]
+    assert sorted(one for part in loaded for one in part) == list(range(10))
     assert rate == pytest.approx(0.01 / 7)
     assert norm > 0
     assert 0 < loss < 0.5
@@ -114,6 +120,41 @@ def test_the_norm_of_gradients_is_that_of_torch(clipping):
         engine.backward(loss_of(engine, batch))
         engine.step()
         assert engine.get_global_grad_norm() == pytest.approx(float(norm), rel=1e-5)
+
+
+class Twice(torch.nn.Module):
+    """A block that one pass calls three times, each as a checkpoint, and one for odd passes."""
+
+    def __init__(self, reentrant=None):
+        super().__init__()
+        self.net = Tied()
+        self.block, self.odd = (torch.nn.Linear(WORDS, WORDS) for _ in range(2))
+        self.passes, self.reentrant = count(), reentrant
+
+    def forward(self, tokens):
+        hidden = self.net(tokens)
+        for _ in range(3):
+            hidden = hidden + (self.block(hidden) if self.reentrant is None else
+                               checkpoint(self.block, hidden, use_reentrant=self.reentrant))
+        return hidden + self.odd(hidden) if next(self.passes) % 2 == 0 else hidden
+
+
+@pytest.mark.parametrize("reentrant", [None, False, True])
+def test_a_gradient_counts_once_whenever_it_comes(reentrant):
+    """In one micro-batch of two, or in three parts, as reentrant checkpoints give it."""
+    plain, data = seeded(Twice), batches(8)
+    optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-3)
+    with engine_of(seeded(Twice, reentrant=reentrant), config(
+            gradient_accumulation_steps=2, gradient_clipping=0.1)) as engine:
+        for step in range(4):
+            optimizer.zero_grad()
+            for batch in data[2 * step:2 * step + 2]:
+                (loss_of(plain, batch) / 2).backward()
+                engine.backward(loss_of(engine, batch))
+                engine.step()
+            norm = torch.nn.utils.clip_grad_norm_(plain.parameters(), 0.1)
+            optimizer.step()
+            assert engine.get_global_grad_norm() == pytest.approx(float(norm), rel=1e-4)
 
 
 def test_parameters_are_written_where_they_are_gathered():

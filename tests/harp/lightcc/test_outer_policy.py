@@ -61,6 +61,8 @@ def test_what_is_not_sent_is_kept_beside_anchor_and_momentum():
     ({"method": "diloc"}, "method is 'diloc'; did you mean diloco? Allowed are local-sgd, diloco, "
                           "streaming, sparseloco"),
     ({"every": 0}, "every is 0; allowed is 1 or more"),
+    ({"every": 2.5}, "every is 2.5; allowed is a whole number"),
+    ({"every": "30"}, "every is '30'; allowed is a whole number"),
     ({"method": "streaming", "fragments": 31}, "fragments is 31; allowed is 1 to 30"),
     ({"method": "streaming", "delay": 30}, "delay is 30; allowed is 0 to 29"),
     ({"method": "sparseloco", "keep": 5000}, "keep is 5000; allowed is 1 to 4096"),

@@ -4,6 +4,7 @@ import gzip
 import json
 from collections import Counter
 
+import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
@@ -102,6 +103,34 @@ def test_a_frozen_layer_computes_but_has_no_gradient():
     assert layers["first"].tensors == ()
     assert layers["first"].backward_flops == 0
     assert layers["second"].backward_flops == 2 * 20 * 5  # of its weights alone
+
+
+class Apart(nn.Module):
+    """Each group of channels has a convolution of its own."""
+
+    def __init__(self, kind, groups, channels, out, **how):
+        super().__init__()
+        self.groups = groups
+        self.parts = nn.ModuleList([kind(channels // groups, out // groups, 3, **how)
+                                    for _ in range(groups)])
+
+    def forward(self, x):
+        return torch.cat([part(own) for part, own in zip(
+            self.parts, x.chunk(self.groups, 1), strict=True)], 1)
+
+
+@pytest.mark.parametrize("kind", [nn.Conv2d, nn.ConvTranspose2d])
+@pytest.mark.parametrize(("groups", "out"), [(1, 8), (4, 16), (16, 16), (16, 32)])
+@pytest.mark.parametrize("how", [{}, {"stride": 2, "padding": 1}], ids=["plain", "strided"])
+def test_a_convolution_in_groups_computes_what_its_groups_do_apart(kind, groups, out, how):
+    first = nn.Conv2d(3, 16, 1)
+
+    def build(inner):
+        return lambda: (nn.Sequential(first, inner()), torch.zeros(2, 3, 12, 10))
+    together = traced(build(lambda: kind(16, out, 3, groups=groups, **how)))
+    apart = traced(build(lambda: Apart(kind, groups, 16, out, **how)))
+    assert together.forward_flops == apart.forward_flops
+    assert together.backward_flops == apart.backward_flops
 
 
 def test_scores_are_apart_from_what_a_block_keeps_otherwise():
@@ -317,6 +346,29 @@ def test_wrong_options_are_one_sentence(script, monkeypatch, options, says):
     assert [path.name for path in script.parent.glob("m.*")] == []
 
 
-def test_a_script_that_builds_nothing_says_why():
-    with pytest.raises(ModuleError, match="must return"):
-        built(lambda: None)
+@pytest.mark.parametrize(("built_of", "says"), [
+    (None, "must return"), ((Two(), torch.zeros(0, 10)), "first dimension counts samples"),
+    ((Two(), torch.zeros(4, 10), "mse"), "the third thing that it returns is a str"),
+    ((Two(), torch.zeros(4, 10), lambda _: 1.0), "its loss gives a float, no tensor")])
+def test_a_script_that_builds_nothing_that_trains_says_why(built_of, says):
+    with pytest.raises(ModuleError, match=says):
+        traced(lambda: built_of)
+
+
+def test_a_batch_may_come_from_a_data_loader():
+    given = torch.from_numpy(np.zeros((4, 10), np.float32))
+    assert traced(lambda: (Two(), given)).layers == traced(two()).layers
+
+
+def test_lengths_of_sequences_may_stay_on_the_cpu():
+    class Packed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = nn.LSTM(8, 16, batch_first=True)
+
+        def forward(self, x, lengths):
+            packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True)
+            return self.net(packed)[1][0]
+
+    model = traced(lambda: (Packed(), (torch.zeros(2, 5, 8), torch.tensor([5, 3], device="cpu"))))
+    assert model.forward_flops == 2 * 8 * 64 * (8 + 16) // 2  # 5 and 3 places, 4 gates of 16

@@ -37,15 +37,24 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self.backward_passes_per_step = backward_passes_per_step
         # Scripts read it by Horovod's name.
         self._parameter_names = _names(self.param_groups, named_parameters)
-        self._trained = [parameter for group in self.param_groups for parameter in group["params"]
-                         if parameter.requires_grad]
-        self._left = dict.fromkeys(self._trained, backward_passes_per_step)
+        self._trained: list[torch.Tensor] = []
+        self._left: dict[torch.Tensor, int] = {}
         self._handles: dict[Any, Callable[[], torch.Tensor]] = {}
         self._synchronized = self._shall_synchronize = True
         self._synchronized = False
+        self._take_new()
         self._group_of = _groups(groups, self._trained)
-        self._hooks = [parameter.register_post_accumulate_grad_hook(self._gradient_is_there)
-                       for parameter in self._trained]
+
+    def _take_new(self) -> None:
+        """Take parameters that are trained from now on: unfrozen ones, and those of a new group."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.requires_grad and parameter not in self._left:
+                    self._parameter_names.setdefault(
+                        parameter, f"gradient.added.{len(self._trained)}")
+                    self._trained.append(parameter)
+                    self._left[parameter] = self.backward_passes_per_step
+                    parameter.register_post_accumulate_grad_hook(self._gradient_is_there)
 
     def load_state_dict(self, *args: Any, **more: Any) -> None:
         """Take a state; gradients under way are forgotten."""
@@ -115,6 +124,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         if not self._process_set.included():
             self._synchronized = True
             return
+        self._take_new()
         for parameter in self._trained:
             if parameter not in self._handles:
                 self._left[parameter] = 0
@@ -140,7 +150,11 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             self._shall_synchronize = True
 
     def step(self, closure: Any = None) -> Any:
-        """Make a step with the gradients of all ranks."""
+        """Make a step with the gradients of all ranks, also with those that a closure computes."""
+        if self._shall_synchronize and closure is not None:
+            step = super(self.__class__, self).step(self._with_synchronize(closure))
+            self._synchronized = False
+            return step
         if self._shall_synchronize:
             if self._synchronized:
                 # Scripts filter warnings by Horovod's words, with which it begins.
@@ -153,6 +167,13 @@ class _DistributedOptimizer(torch.optim.Optimizer):
                                  "synchronize() before")
         self._synchronized = False
         return super(self.__class__, self).step(closure)
+
+    def _with_synchronize(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        def compute() -> Any:
+            loss = closure()
+            self.synchronize()
+            return loss
+        return compute
 
     def zero_grad(self, *args: Any, **more: Any) -> Any:
         """Forget gradients. Raises AssertionError while they are being sent."""
@@ -248,4 +269,5 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
     cls.__init__(made, optimizer.param_groups, named_parameters, compression,
                  backward_passes_per_step, op, gradient_predivide_factor, groups or num_groups,
                  sparse_as_dense, process_set)
+    made.defaults = dict(optimizer.defaults)  # of groups that are added later
     return made

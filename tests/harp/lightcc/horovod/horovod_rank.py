@@ -241,6 +241,7 @@ def training():
             torch.testing.assert_close(own, wanted, rtol=1e-2 if case == "fp16" else 1.3e-6,
                                        atol=1e-2 if case == "fp16" else 1e-5)
         found[case] = weights(net)
+    check_gradients_that_come_otherwise(inputs, mine)
     # Two backward passes a step are a batch of both.
     net = model()
     optimizer = hvd.DistributedOptimizer(torch.optim.Adam(net.parameters()),
@@ -262,6 +263,27 @@ def training():
     state = other.state_dict()["state"]
     found["adam"] = [float(values["step"]) for values in state.values()]
     return found
+
+
+def check_gradients_that_come_otherwise(inputs, mine):
+    """By a closure; of a layer that is unfrozen; of a group that is added later."""
+    net, alone = model(), model()
+    for one, optimizer, given in (
+            (net, hvd.DistributedOptimizer(torch.optim.SGD(net[2].parameters(), 0.05)), mine),
+            (alone, torch.optim.SGD(alone[2].parameters(), 0.05), inputs)):
+        one[0].bias.requires_grad_(False)
+        optimizer.add_param_group({"params": list(one[0].parameters())})
+        for step, batch in enumerate(given):
+            one[0].bias.requires_grad_(step > 0)
+
+            def closure(one=one, batch=batch, optimizer=optimizer):
+                optimizer.zero_grad()
+                loss = one(batch).square().mean()
+                loss.backward()
+                return loss
+            optimizer.step(closure)
+    for own, wanted in zip(net.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(own, wanted)
 
 
 def layers():

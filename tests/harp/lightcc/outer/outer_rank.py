@@ -322,6 +322,48 @@ def _check_goes_on(model, outer, state, rank):
     np.testing.assert_allclose(flat(model), anchor - 0.7 * (mean + 0.9 * momentum), **CLOSE)
 
 
+def a_checkpoint_has_plain_names_whatever_wraps_the_model(rank, _):
+    """Islands of two ranks under DDP, of one without, and of two under FSDP2 take one state."""
+    islands = make_islands(2)
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("between", "within"))
+    whole, sharded = _net(), _net()
+    fully_shard(sharded, mesh=mesh["within"])
+    models = [(DistributedDataParallel(whole, process_group=islands.within), islands),
+              (_net(), None), (torch.compile(_net(), backend="eager"), None),
+              (sharded, Islands(mesh["between"].get_group()))]
+    made = [DiLoCo(model, torch.optim.SGD(model.parameters(), 0.1), 2, where)
+            for model, where in models]
+    whole[0].weight.grad = torch.full_like(whole[0].weight, 1.0 + rank // 2)
+    for _ in range(2):
+        made[0].step()
+    state = made[0].state_dict()
+    assert state["momentum"]["0.weight"].any()
+    for outer in made[1:]:
+        outer.load_state_dict(state)
+        again = outer.state_dict()
+        assert list(again["anchor"]) == list(state["anchor"])
+        assert torch.equal(again["momentum"]["0.weight"], state["momentum"]["0.weight"])
+
+
+def parameters_with_new_memory_take_part(rank, _):
+    """`Module.to` and others give a parameter another tensor than it was made with."""
+    model, outer = run(lambda model, inner: DiLoCo(model, inner, 3), 3, rank)
+    for one in model.parameters():
+        one.data = one.data.clone()
+    train(model, outer, rank, 3, first=4)
+    check_equal_at_all(model)
+
+
+def a_parameter_that_is_unfrozen_is_refused_and_not_left_to_each_island(rank, _):
+    model = _net()
+    model[0].requires_grad_(False)
+    outer = LocalSGD(model, torch.optim.SGD(model.parameters(), 0.1), 2)
+    model[0].requires_grad_(True)
+    outer.step()
+    with pytest.raises(ValueError, match=r"parameter 0.weight is trained, and was not when"):
+        outer.step()
+
+
 def a_checkpoint_while_a_fragment_travels_has_it(rank, _):
     model, outer = run(lambda model, inner: StreamingDiLoCo(model, inner, 4, fragments=2, delay=1),
                        6, rank)  # the first fragment is sent after step 6, and due after step 7
@@ -344,13 +386,18 @@ def a_checkpoint_of_another_model_is_refused(rank, _):
     _, outer = run(lambda model, inner: DiLoCo(model, inner, 3), 3, rank)
     state = outer.state_dict()
     state["anchor"]["third"] = state["anchor"]["third"].T
-    said = ""
+    state["anchor"]["first"] = state["anchor"]["first"] + 1
+    before, said = outer.state_dict(), ""
     try:
         outer.load_state_dict(state)
     except ValueError as error:
         said = str(error)
     assert said == ("the checkpoint's anchor of parameter third has shape (4, 3), the model's "
                     "(3, 4)")
+    after = outer.state_dict()
+    assert all(torch.equal(after["anchor"][name], one) for name, one in before["anchor"].items())
+    with pytest.raises(ValueError, match="the checkpoint has no momentum: it is none that"):
+        outer.load_state_dict({"steps": 3, "anchor": state["anchor"]})
 
 
 CHECKS = {name: check for name, check in list(globals().items())

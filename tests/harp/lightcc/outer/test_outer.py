@@ -28,6 +28,8 @@ CHECKS = """
     fsdp2_within_islands_is_ddp_within_islands a_checkpoint_of_four_goes_on_with_two
     a_checkpoint_while_a_fragment_travels_has_it a_checkpoint_of_another_model_is_refused
     islands_with_other_settings_are_named_at_all_ranks
+    a_checkpoint_has_plain_names_whatever_wraps_the_model parameters_with_new_memory_take_part
+    a_parameter_that_is_unfrozen_is_refused_and_not_left_to_each_island
 """
 
 

@@ -21,6 +21,11 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 import torch.distributed.checkpoint as dcp
 import torch.multiprocessing
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    set_model_state_dict,
+)
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
@@ -287,6 +292,24 @@ def distributed_checkpoint(rank, folder):
         torch.testing.assert_close(again[name].full_tensor(), own.full_tensor())
 
 
+def full_checkpoint(rank, folder):
+    """Rank 0 has all of a model; it is saved in the background, and given to sharded ones."""
+    model = train_sharded(init_device_mesh("cpu", (RANKS,)), make_batch().chunk(RANKS)[rank])
+    whole = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True,
+                                                                 cpu_offload=True))
+    fresh = make_model()
+    fully_shard(fresh, mesh=init_device_mesh("cpu", (RANKS,)))
+    set_model_state_dict(fresh, whole, options=StateDictOptions(full_state_dict=True,
+                                                                broadcast_from_rank0=True))
+    check_weights(fresh.named_parameters(), train_alone())
+    saved = {"model": model.state_dict()}
+    dcp.async_save(saved, checkpoint_id=str(folder / "in the background")).result()
+    into = {"model": train_sharded(init_device_mesh("cpu", (RANKS,)), make_batch()).state_dict()}
+    dcp.load(into, checkpoint_id=str(folder / "in the background"))
+    for name, own in saved["model"].items():
+        assert torch.equal(into["model"][name].to_local(), own.to_local())
+
+
 # ---- Tensors ----
 
 
@@ -495,10 +518,9 @@ def abort(rank, folder):
 CHECKS = {check.__name__: check for check in (
     functional_collectives, functional_gradients, gradients_of_what_ends_late, compiled_ddp,
     dtensor, mesh_of_two_dimensions, tensor_parallel, fsdp1, fsdp2, hybrid_sharded, pipelining,
-    zero_redundancy_optimizer, distributed_checkpoint, tensors_of_all_kinds, sparse_gradients,
-    futures, uneven_inputs, new_groups, batches_of_messages, gradients_in_few_bits,
-    two_groups_from_two_threads,
-    fork_of_data_loader, timeouts, abort)}
+    zero_redundancy_optimizer, distributed_checkpoint, full_checkpoint, tensors_of_all_kinds,
+    sparse_gradients, futures, uneven_inputs, new_groups, batches_of_messages,
+    gradients_in_few_bits, two_groups_from_two_threads, fork_of_data_loader, timeouts, abort)}
 
 
 def run(rank, names, folder):

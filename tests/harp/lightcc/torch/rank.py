@@ -526,6 +526,26 @@ def different(rank, ranks):
     return "it was not noticed"
 
 
+def types(rank, ranks):
+    """Rank 0 calls with another type of as many bytes."""
+    own = torch.full((ranks,), rank, dtype=torch.float32 if rank else torch.int32)
+    said = []
+    for call in (lambda group: dist.broadcast(own, 1, group),
+                 lambda group: dist.all_gather_into_tensor(own.repeat(ranks), own, group),
+                 lambda group: dist.all_gather([own.clone() for _ in range(ranks)], own, group),
+                 lambda group: dist.all_to_all_single(own.clone(), own, group=group),
+                 lambda group: dist.gather(own, [own.clone() for _ in range(ranks)]
+                                           if rank == 0 else None, 0, group)):
+        group = dist.new_group()
+        try:
+            call(group)
+            dist.barrier(group)
+            said.append("it was not noticed")
+        except RuntimeError as error:
+            said.append(str(error))
+    return said
+
+
 def sentence_of(call):
     try:
         call()

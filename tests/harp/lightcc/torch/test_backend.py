@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from datetime import timedelta
@@ -237,6 +238,14 @@ def test_shapes_that_differ_are_the_same_error_at_every_rank():
     one, *others = answers_of(start(RANK, "different", 3))
     assert "rank 0 calls allreduce of 9 float32" in one
     assert set(others) == {one}
+
+
+def test_types_that_differ_are_the_same_error_at_every_rank():
+    """Else a rank would take other ranks' floats for integers, without a word."""
+    one, other = answers_of(start(RANK, "types", 2))
+    assert one == other
+    for sentence in one:
+        assert re.search("rank 0 calls .*int32.*, rank 1 calls .*float32", sentence)
 
 
 def test_a_call_that_is_wrong_at_one_rank_is_a_sentence_there_and_the_group_lives():

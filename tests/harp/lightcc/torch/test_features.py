@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 
 PROGRAM = Path(__file__).with_name("features.py")
 PATIENCE_S = 400
-QUICK = "functional_collectives dtensor fsdp2 pipelining tensors_of_all_kinds abort"
+QUICK = "functional_collectives dtensor fsdp2 pipelining full_checkpoint tensors_of_all_kinds abort"
 FEATURES = f"""{QUICK}
     functional_gradients gradients_of_what_ends_late compiled_ddp mesh_of_two_dimensions
     tensor_parallel fsdp1 hybrid_sharded zero_redundancy_optimizer distributed_checkpoint

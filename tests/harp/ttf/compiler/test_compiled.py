@@ -21,6 +21,7 @@ from torch import nn  # noqa: E402
 
 import harp.ttf  # noqa: E402
 from harp.ttf.compiler import compile_plan, steps  # noqa: E402
+from harp.ttf.compiler.compiled import MOST_PLANS  # noqa: E402
 from harp.ttf.compiler.decisions import Decision  # noqa: E402
 from harp.ttf.compiler.variants import Variant  # noqa: E402
 from tests.support import PATIENCE_S  # noqa: E402
@@ -564,6 +565,38 @@ def test_a_start_that_adds_to_a_cache_keeps_what_others_compiled(tmp_path):
     assert misses("first", "a") > 0
     assert misses("second", "b") > 0
     assert misses("third", "ab") == 0
+
+
+class Steps(nn.Module):
+    """A number among the arguments, as a step of a diffusion model."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(4, 4)
+        self.config = {"width": 4}
+
+    def forward(self, x, step):
+        return self.net(x) * step
+
+
+def test_numbers_that_change_leave_no_plan_for_each_call(caplog):
+    module, eager = Steps(), Steps()
+    eager.load_state_dict(module.state_dict())
+    compiled = harp.ttf.compile(module, backend=Graphs())
+    x = torch.randn(3, 4)
+    for step in range(2 * MOST_PLANS):
+        assert torch.equal(compiled(x, step), eager(x, step))
+    assert len(compiled._plans) == MOST_PLANS
+    assert caplog.text.count("calls of Steps differ in more than sizes and floats") == 1
+
+
+def test_a_compiled_module_has_what_its_module_has():
+    compiled = harp.ttf.compile(Steps())
+    assert compiled.config == {"width": 4}
+    assert compiled.net.weight.shape == (4, 4)
+    with pytest.raises(AttributeError, match="'Steps' object has no attribute 'nothing'"):
+        _ = compiled.nothing
+    assert copy.deepcopy(compiled).config == {"width": 4}
 
 
 def test_a_cache_that_cannot_be_read_is_a_warning(tmp_path, caplog):

@@ -386,3 +386,16 @@ def test_old_files_go_with_the_next_full_checkpoint_but_one(tmp_path):
         save(model, tmp_path, delta=True)
     # The chain, and the one that a reader may still be at.
     assert len(list(tmp_path.glob("*.safetensors"))) == 4
+
+
+def test_a_wrapped_model_saves_and_loads_what_a_plain_one_does(tmp_path):
+    """A trainer saves what it has compiled or put into DDP, and a server loads a plain model."""
+    trained = made()
+    train(trained, 0)
+    wrapped = torch.compile(trained, backend="eager")
+    save(wrapped, tmp_path)
+    plain = made()
+    load(plain, tmp_path)
+    assert contents(plain) == contents(trained)
+    save(trained, tmp_path, delta=True)
+    load(torch.compile(plain, backend="eager"), tmp_path)
