@@ -164,6 +164,7 @@ def test_a_problem_of_a_training_ends_with_status_1(tmp_path):
     assert "fp16 spike: 1.2 of the loss" in done.stdout
 
 
+@long
 def test_other_losses_over_harp_end_with_status_1(tmp_path):
     done = run(stand_in(tmp_path, liar="HARP"), tmp_path / "evidence")
     assert done.returncode == 1

@@ -5,15 +5,16 @@ from __future__ import annotations
 import pytest
 
 from lab.c_programs import PLAIN, build, library, run
+from tests.support.levels import long_except
 from tests.support.planted_bugs import CREDIT_LOST, IN_REVERSE, plant
 
 PAIR = "tests/cnet/session/session_pair.c"
 
 
-@pytest.mark.parametrize("name", ["session_stream", "session_paths", "session_pmtu",
-                                  "session_fragments", "session_ack", "session_end",
-                                  "session_far_buffer",
-                                  "session_laps", "session_memory", "session_spurious"])
+@pytest.mark.parametrize("name", long_except(
+    ["session_stream", "session_paths", "session_pmtu", "session_fragments", "session_ack",
+     "session_end", "session_far_buffer", "session_laps", "session_memory", "session_spurious"],
+    "session_stream", "session_paths", "session_ack", "session_end", "session_fragments"))
 def test_two_sessions(name, tmp_path):
     run(build(tmp_path / name, [f"tests/cnet/session/test_{name}.c", PAIR,
                                 str(library())]))

@@ -60,10 +60,9 @@ def test_a_port_that_is_taken_is_named(arguments, tmp_path, monkeypatch):
     (["decode", "/nonexistent.pcap"], 2,
      "/nonexistent.pcap cannot be read: no such file or directory"),
 ])
-def test_errors_are_a_sentence_and_a_status(arguments, status, sentence):
-    done = run(*arguments)
-    assert done.returncode == status
-    assert done.stderr.startswith("error: ")
-    assert sentence in done.stderr
-    assert done.stderr.count("\n") == 1
-    assert done.stdout == ""
+def test_errors_are_a_sentence_and_a_status(harp_here, arguments, status, sentence):
+    ended, said, error = harp_here(*arguments)
+    assert (ended, said) == (status, "")
+    assert error.startswith("error: ")
+    assert sentence in error
+    assert error.count("\n") == 1

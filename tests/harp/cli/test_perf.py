@@ -21,7 +21,7 @@ from lab.namespace import why_unusable
 from lab.veth import veth_pair
 from tests.support import PATIENCE_S
 from tests.support.html_pages import Page, check_chart, needs_chromium
-from tests.support.levels import long
+from tests.support.levels import long, long_except
 
 PERF = [sys.executable, "-m", "harp.cli.main", "perf"]
 QUICK = ["--seconds", "0.01", "--sizes", "8:64KiB:8192"]
@@ -47,10 +47,10 @@ def check_rows(found, sizes):
         assert row["frames"] > 0
 
 
-@pytest.mark.parametrize("options", [[], ["--port", "mem"], ["--zerocopy"],
-                                     ["--engines", "2", "--paths", "2"],
-                                     ["--cpu", "0", "--port", "mem"],
-                                     ["--faults", "drop=5%,seed=1"]])
+@pytest.mark.parametrize("options", long_except([
+    [], ["--port", "mem"], ["--zerocopy"], ["--engines", "2", "--paths", "2"],
+    ["--cpu", "0", "--port", "mem"], ["--faults", "drop=5%,seed=1"]],
+    [], ["--engines", "2", "--paths", "2"]))
 def test_both_ends_on_this_host(options):
     found = rows(run("--local", "--json", *QUICK, *options))
     check_rows(found, [8, 65536])
@@ -168,8 +168,9 @@ def serving(space, *options):
 
 
 @pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
-@pytest.mark.parametrize(("port", "address"), [
-    ("udp", "ipv4"), ("udp", "ipv6"), ("xdp", "ipv4"), ("xdp", "ipv6"), ("mem", "ipv4")])
+@pytest.mark.parametrize(("port", "address"), long_except([
+    ("udp", "ipv4"), ("udp", "ipv6"), ("xdp", "ipv4"), ("xdp", "ipv6"), ("mem", "ipv4")],
+    ("udp", "ipv6"), ("xdp", "ipv4")))
 def test_two_namespaces(port, address):
     with veth_pair() as (a, b):
         interface = ["--interface", b.device] if port == "xdp" else []

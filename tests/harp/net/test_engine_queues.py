@@ -11,6 +11,7 @@ import harp
 from harp.cli.stats_files import snapshots
 from lab.namespace import why_unusable
 from lab.veth import Net, veth_pair
+from tests.support.levels import long_except
 
 PATIENCE_S = 30
 
@@ -67,7 +68,7 @@ def test_paths_move_until_they_reach_the_queue():
             assert strays(name)  # of 16 paths some began at the wrong queue, so they have moved
 
 
-@pytest.mark.parametrize("paths", [1, 4])
+@pytest.mark.parametrize("paths", long_except([1, 4], 4))
 def test_cards_that_hash_each_by_its_own_key(paths):
     """The connecting end's port decides of both directions: of 16 pairs of queues, one is right."""
     names = [f"near-{os.getpid()}", f"far-{os.getpid()}"]

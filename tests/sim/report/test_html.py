@@ -200,6 +200,7 @@ def run(*arguments: object) -> Any:
     return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
+@long
 def test_the_command_writes_it_with_causes_and_the_file_as_given(tmp_path: Path) -> None:
     path, page = write(tmp_path, topology(gpus=2)), tmp_path / "out.html"
     path.write_text(path.read_text() + "# <the end> & more\n")

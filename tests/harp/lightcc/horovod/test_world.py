@@ -66,7 +66,7 @@ def test_a_wait_for_a_late_rank_ends_in_one_sentence_and_no_warnings(kind, tmp_p
 
 @pytest.mark.parametrize(("agent", "who"), [
     ("", "rank 0, which has the store, is gone"),
-    ("True", "the store at 127.0.0.1:{port} is gone")])
+    pytest.param("True", "the store at 127.0.0.1:{port} is gone", marks=long)])
 def test_the_end_of_the_process_that_has_the_store_is_one_sentence(agent, who, monkeypatch):
     port, = free_ports(1, socket.SOCK_STREAM)
     for name, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),

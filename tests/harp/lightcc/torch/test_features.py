@@ -15,11 +15,11 @@ pytest.importorskip("torch")
 
 PROGRAM = Path(__file__).with_name("features.py")
 PATIENCE_S = 400
-QUICK = "functional_collectives dtensor fsdp2 pipelining full_checkpoint tensors_of_all_kinds abort"
+QUICK = "functional_collectives fsdp2 full_checkpoint tensors_of_all_kinds abort"
 FEATURES = f"""{QUICK}
-    functional_gradients gradients_of_what_ends_late compiled_ddp mesh_of_two_dimensions
-    tensor_parallel fsdp1 hybrid_sharded zero_redundancy_optimizer distributed_checkpoint
-    sparse_gradients futures uneven_inputs new_groups batches_of_messages
+    dtensor pipelining functional_gradients gradients_of_what_ends_late compiled_ddp
+    mesh_of_two_dimensions tensor_parallel fsdp1 hybrid_sharded zero_redundancy_optimizer
+    distributed_checkpoint sparse_gradients futures uneven_inputs new_groups batches_of_messages
     gradients_in_few_bits two_groups_from_two_threads fork_of_data_loader timeouts
 """
 
