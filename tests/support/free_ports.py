@@ -17,7 +17,8 @@ def free_ports(count: int, kind: socket.SocketKind = socket.SOCK_DGRAM) -> list[
     """Give ports of 127.0.0.1 that no socket has, each once.
 
     They lie below the range from which the kernel chooses, where there is room: no socket that
-    asks for any port gets one of them between this call and the bind.
+    asks for any port gets one of them between this call and the bind. A program that draws ports
+    by itself might, as browsers do for look-ups of names.
     """
     lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     ports = range(10_000, lowest) or range(10_000, 1 << 16)
