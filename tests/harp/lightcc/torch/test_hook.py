@@ -177,8 +177,8 @@ def check_nothing_is_lost(before, after, atol):
 
 @pytest.mark.parametrize(("change", "two_d", "fp16"), each_once(
     [(4, 4), (4, 2), (2, 6), (3, 1)], [False, True], [True, False]))
-def test_unsent_gradients_are_kept_when_the_number_of_ranks_changes(monkeypatch, change,
-                                                                    two_d, fp16):
+def test_unsent_gradients_are_kept_when_the_number_of_ranks_changes(
+        monkeypatch, change, two_d, fp16):
     before, after = change
     light(monkeypatch, two_d, fp16)
     _, left = check_nothing_is_lost(before, after, 1e-2)
