@@ -33,9 +33,9 @@ def outcome(script, *arguments, **variables):
 
 @long
 @pytest.mark.parametrize(("script", "arguments", "variables"), [
-    pytest.param("horovod_mnist.py", ["--fp16-allreduce"], {}, marks=long),
+    ("horovod_mnist.py", ["--fp16-allreduce"], {}),
     ("ddp.py", [], {"LIGHT_TOPK_ALLREDUCE": "1", "LIGHT_TOPK_THRESHOLD": "1000"}),
-    pytest.param("fsdp2.py", [], {}, marks=long)])
+    ("fsdp2.py", [], {})])
 def test_an_example_learns(script, arguments, variables):
     said = outcome(script, *arguments, **variables)
     accuracy = re.search(r"accuracy ([\d.]+) %", said)

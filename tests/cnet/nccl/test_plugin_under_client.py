@@ -142,7 +142,7 @@ def test_eight_ranks_a_host_on_one_nic(port: str) -> None:
 
 
 @long
-@pytest.mark.parametrize("mode", long_except(MODES, "inline"))
+@pytest.mark.parametrize("mode", MODES)
 def test_several_engines_and_paths(mode: str) -> None:
     ended = run(("udp", "udp"), mode, *QUICK, HARP_ENGINES="2", HARP_PATHS="4")
     assert ended.good, str(ended)

@@ -106,7 +106,7 @@ signal.raise_signal(signal.SIGUSR1)
 
 
 @long
-@pytest.mark.parametrize("name", long_except(OTHERS, "onnxruntime cpu"))
+@pytest.mark.parametrize("name", OTHERS)
 def test_a_process_hears_signals_after_a_thread_has_dropped_an_engine(monkeypatch, tmp_path, name):
     kept = [engine for engine in engines.installed() if engine.name in ("eager", name)]
     monkeypatch.setattr(optimized, "installed", lambda: kept)

@@ -63,7 +63,7 @@ def test_channels_and_sockets_share_the_bytes_of_a_plan(tmp_path):
 
 
 @long
-@pytest.mark.parametrize("stack", long_except(["kernel-tcp", "harp"], "harp"))
+@pytest.mark.parametrize("stack", ["kernel-tcp", "harp"])
 def test_a_training_step_gives_the_report_that_flow_gives(tmp_path, stack):
     made = small(tmp_path, gpus=1, scale="1/4", scenarios=[TCP | {"stack": stack, "fp16": True}],
                  workload={"model": "resnet50", "batch": 32, "framework": "free"})

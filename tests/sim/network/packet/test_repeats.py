@@ -128,8 +128,7 @@ def answer(path: Path, fidelity: str, *changes: str) -> ScenarioResult:
 
 
 @long
-@pytest.mark.parametrize("changes", [(), pytest.param(
-    ("scenarios[0].stack=kernel-tcp",), marks=long)], ids=str)
+@pytest.mark.parametrize("changes", [(), ("scenarios[0].stack=kernel-tcp",)], ids=str)
 def test_a_step_takes_what_it_does_with_all_packets_within_a_hundredth(
         tmp_path: Path, changes: tuple[str, ...]) -> None:
     """Over paths that collide by ECMP."""
