@@ -219,7 +219,7 @@ def _schedule(node: Node) -> Schedule | None:
              ("warmup_min_lr", "warmup_max_lr")),
            *(() if kind == "WarmupLR" else ("total_num_steps",))}
     if others := [key for key, _ in params.items() if key not in own]:
-        raise FileError(f"scheduler.params.{others[0]} is none of {kind}; it has "
+        raise FileError(f"scheduler.params.{others[0]}: {kind} has no such key; allowed: "
                         + ", ".join(sorted(own)))
     begin = params.get("last_batch_iteration")
     if begin is not None and begin.plain() != -1:

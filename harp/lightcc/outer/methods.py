@@ -259,7 +259,7 @@ class Outer:
         """Refuse a state of other parameters, or of a method that keeps less. ValueError."""
         if missing := [what for what in ("steps", *(what for what, _ in kept))
                        if what not in state]:
-            raise ValueError(f"the checkpoint has no {missing[0]}: it is none that state_dict() of "
+            raise ValueError(f"the checkpoint has no {missing[0]}: allowed is what state_dict() of "
                              "harp.lightcc.outer gives")
         for what, vectors in kept:
             for fragment, vector in zip(self._fragments, vectors, strict=True):

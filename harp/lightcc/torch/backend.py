@@ -147,7 +147,7 @@ class LightGroup(dist.ProcessGroup):
 
     @property
     def _device_types(self) -> list[torch.device]:
-        """The devices whose tensors it takes: checkpoints ask before they broadcast or save."""
+        """Devices of the tensors that the group takes; torch reads it before checkpoints."""
         return [torch.device(kind) for kind in _kinds()]
 
     # ---- Collectives ----

@@ -59,7 +59,7 @@ def test_a_training_has_the_rates_of_its_schedule_also_after_a_checkpoint(tmp_pa
 @pytest.mark.parametrize(("keys", "says"), [
     (scheduler("OneCycle"), "scheduler.type is .*WarmupLR, WarmupDecayLR, WarmupCosineLR"),
     (scheduler("WarmupDecayLR"), "total_num_steps is missing in scheduler.params"),
-    (scheduler("WarmupLR", total_num_steps=8), "scheduler.params.total_num_steps is none of Warm"),
+    (scheduler("WarmupLR", total_num_steps=8), "params.total_num_steps: WarmupLR has no such key"),
     (scheduler("WarmupLR", warmup_num_steps="auto"), 'warmup_num_steps is "auto": a whole number'),
     (scheduler("WarmupLR", last_batch_iteration=7), "last_batch_iteration is 7: -1")])
 def test_a_schedule_that_cannot_be_is_one_sentence(keys, says):
