@@ -94,10 +94,10 @@ uint64_t harp_path_tell_since(struct harp_path *path);
 bool harp_path_has_room(struct harp_path *path, uint32_t bytes);
 
 /* Choose a path for a burst of `burst_bytes` that begins with a frame of `bytes`: of two drawn at
- * random by *random among those that are alive, have room for the frame there and at their ports,
- * and whose pacer is ready (power of two choices, Mitzenmacher, IEEE TPDS 12(10), 2001), spare ones
- * only if there are no others, the one where the burst is expected to have arrived first (Lim et
- * al., ECF, CoNEXT 2017). What is in flight counts as soon as it is sent; delays that were measured
+ * random by *random (power of two choices, Mitzenmacher, IEEE TPDS 12(10), 2001), the one where the
+ * burst is expected to have arrived first (Lim et al., ECF, CoNEXT 2017). Those are drawn that are
+ * alive, have room for the frame there and at their ports, and have a ready pacer; spare ones only
+ * if there are no others. What is in flight counts as soon as it is sent; delays that were measured
  * are a round trip old, and to follow them alone sends all bursts to one path until the next ACK.
  * An unmeasured path counts as fastest. Returns its index or -1; then *ready_ns is when a pacer or
  * a port may be ready, or HARP_NEVER. */

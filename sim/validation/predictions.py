@@ -76,7 +76,7 @@ class Prediction:
 
     @property
     def apart(self) -> str:
-        """Words by which its source calls the figure too low, or its cluster wrongly set up."""
+        """Words of the source that call the figure too low, or the cluster wrongly set up."""
         return self.figure.apart or self.case_apart
 
     @property
