@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from sim.schema.errors import Path, Problem, listing, show, unknown
+from sim.schema.gpu_kinds import NVLINK, nvlink_of
 from sim.schema.hosts import HostGroup
 from sim.schema.model import Topology
 from sim.schema.nccl_defaults import KERNEL_TCP, uses_sockets
@@ -278,6 +279,12 @@ def _names(topology: Topology) -> Iterator[Problem]:
 
 def _hosts(topology: Topology) -> Iterator[Problem]:
     for index, group in enumerate(topology.hosts):
+        gpu = group.gpus.model
+        if "nvlink" not in group.model_fields_set and group.gpus.count > 1 and (
+                nvlink_of(gpu) is None):
+            yield Problem(f"is missing, and GPUs {show(gpu)} are sold with and without it, or not "
+                          "known", path=("hosts", index, "nvlink"), found=gpu, names=NVLINK,
+                          allowed="none, or {rate: ...GB/s, latency: ...us} as one GPU has it")
         path = ("hosts", index, "nics")
         seen: set[str] = set()
         for position, nic in enumerate(group.nics):

@@ -138,6 +138,19 @@ KINDS = {kind.name: kind for kind in (
             "AMD Instinct MI355X data sheet, 2025"),
 )}
 """Kinds by name."""
+NVLINK = dict.fromkeys(("A10", "A10G", "L20", "L4", "L40", "L40S", "RTX 4090", "RTX 5090",
+                        "RTX 6000 Ada", "RTX PRO 6000", "T4"), (0.0, 0.0)) | dict.fromkeys(
+    ("H100", "H200", "H20", "GH200"), (360.0, 3e-6)) | dict.fromkeys(
+    ("B200", "B300", "GB200", "GB300"), (720.0, 3e-6)) | dict.fromkeys(
+    ("A800", "H800"), (160.0, 3e-6)) | {"A100": (240.0, 3e-6), "V100": (132.0, 5e-6)}
+"""What NCCL's rings reach over NVLink, in GB/s of a GPU each way, and its latency in seconds, by
+kind; 0 for a kind without NVLink. Kinds that are sold with and without (bridges of PCIe cards, P100
+as SXM and PCIe) are not here, nor are AMD's.
+
+NCCL counts 20 GB/s a link of A100, 20.6 of H100 and 40.1 of B200 (SM80_NVLINK_BW and following,
+src/graph/topo.h), of which a GPU has 12, 18 and 18, and 8 of A800 and H800; V100 has 6, here at 22
+as in the shipped files. Measured on one host: 234 GB/s on A100, 361 to 366 on H200
+(sim/validation/cases). Latencies are assumed."""
 _SIZE = re.compile(r"\b(\d{1,4}) ?Gi?B\b", re.IGNORECASE)
 
 
@@ -147,6 +160,12 @@ def kind_of(model: str) -> GpuKind | None:
     found = [kind for name, kind in KINDS.items()
              if re.search(rf"(?:^|-){name.upper().replace(' ', '-?')}(?:-|$)", words)]
     return max(found, key=lambda kind: len(kind.name), default=None)
+
+
+def nvlink_of(model: str) -> tuple[float, float] | None:
+    """NVLink of the GPU with this name as `NVLINK` has it; None if that is not known."""
+    kind = kind_of(model)
+    return None if kind is None else NVLINK.get(kind.name)
 
 
 def memory_of(model: str) -> int | None:

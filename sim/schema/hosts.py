@@ -1,13 +1,13 @@
 """Hosts: groups of equal machines, their GPUs, the links inside a host, and the NICs."""
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, Strict, model_validator
 
 from sim.schema.base import Count, Flag, Line, Model, Name, NoneWord
 from sim.schema.errors import Problem, show
-from sim.schema.gpu_kinds import KINDS, GpuKind, Reached, kind_of, memory_of
+from sim.schema.gpu_kinds import KINDS, GpuKind, Reached, kind_of, memory_of, nvlink_of
 from sim.schema.offload_keys import Disk
 from sim.schema.units import ComputeRate, PositiveBytes, PositiveShare, Rate, Seconds
 
@@ -132,6 +132,12 @@ class Link(Model):
     """Time one way."""
 
 
+def _nvlink(given: dict[str, Any]) -> Link | None:
+    """The GPU fabric of a host group that does not name it, by the keys before it."""
+    rate_gbs, latency = nvlink_of(given["gpus"].model) or (0, 0) if "gpus" in given else (0, 0)
+    return Link.model_construct(rate=rate_gbs * 8e9, latency=latency) if rate_gbs else None
+
+
 class Nic(Model):
     """``count`` equal NICs, named ``<name>0``, ``<name>1`` ..."""
 
@@ -184,8 +190,9 @@ class HostGroup(Model):
     """Hosts in the group."""
     gpus: Gpus
     """GPUs of each host."""
-    nvlink: Annotated[Link | None, NoneWord()]
-    """The GPU fabric inside the host, or none where GPUs meet over PCIe only."""
+    nvlink: Annotated[Link | None, NoneWord()] = Field(default_factory=_nvlink)
+    """The GPU fabric inside the host, or none where GPUs meet over PCIe only; where not given, that
+    of the GPU's model if it is sold in one form alone (V100, A100, H100, T4, L4 ...)."""
     pcie: Link | None = None
     """The path between a GPU and a NIC; where not given, PCIe 3.0 x16 (12GB/s, 1us), doubled for
     each generation that the fastest NIC needs, or a GPU's share of all NICs."""

@@ -110,8 +110,9 @@ class Topology(Model):
     """Jobs at once on the fabric; one on all hosts where not given."""
     background: Annotated[tuple[Background, ...], Field(max_length=64)] = ()
     """Traffic that may be beside the jobs; a scenario names what runs beside its own."""
-    scenarios: Annotated[tuple[Scenario, ...], Field(min_length=1, max_length=256)]
-    """Variants to compare, a row each."""
+    scenarios: Annotated[tuple[Scenario, ...], Field(min_length=1, max_length=256)] = Field(
+        default_factory=lambda: (Scenario(name="TCP", stack="kernel-tcp"),))
+    """Variants to compare, a row each; kernel TCP alone where not given."""
     faults: Annotated[tuple[Fault, ...], Field(max_length=4096)] = ()
     """Possible faults; a scenario names those that strike it."""
     figures: Annotated[tuple[AnyExpect, ...], Field(max_length=4096)] = Field((), alias="expect")
