@@ -489,7 +489,7 @@ def recipe_of(cluster: Cluster, scenario: Scenario, workload: Workload, ranks: R
         cycle_s=scenario.fusion.cycle, layout=scenario.layout,
         sends_beside=sends_beside(topology, scenario, workload),
         accumulation=workload.accumulation, recompute=workload.recompute,
-        flash=workload.flash, kernels=workload.kernels,
+        flash=workload.flash, kernels=workload.kernels, channels_last=workload.channels_last,
         moved=float(cluster.moved[ranks.gpus].min()), precision=workload.precision,
         left_wide=max(group.gpus.left_wide(workload.precision)
                       for group in topology.hosts),

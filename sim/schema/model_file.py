@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BeforeValidator, Field, Strict, model_validator
 
-from sim.schema.base import Line, Model, Title
+from sim.schema.base import Flag, Line, Model, Title
 from sim.schema.errors import Problem, show
 from sim.schema.source import Source
 from sim.workloads.layers import Layer, Tensor
@@ -59,6 +59,14 @@ class LayerOfFile(Model):
     """Bytes of all else."""
     scores: Amount = 0
     """Elements of attention's scores, which fused kernels do not keep."""
+
+    maps: Amount = 0
+    """Elements of a convolution's input and output."""
+    winograd: Flag = False
+    """Whether it is 3 x 3 at stride 1."""
+    moved_forward: Amount = 0
+    """Elements that kernels beside products read and write, in a network of convolutions."""
+    moved_backward: Amount = 0
 
     @model_validator(mode="after")
     def _looks_up(self) -> "LayerOfFile":

@@ -68,6 +68,9 @@ class Workload(Model):
     """How norms, rotary positions, gates and the loss of a language model are computed, and
     gradients of micro-steps added: operation by operation, as PyTorch does by itself, or by one
     kernel each, as torch.compile, Megatron-LM and Transformer Engine do."""
+    channels_last: Flag = False
+    """Whether convolutions' maps have their channels last, as matrix units want them (PyTorch's
+    channels_last); else cuDNN transposes them around each convolution in tf32, bf16 and fp16."""
     sequence: Annotated[Count, Field(le=2**24)] | None = None
     """Tokens of a sample of text; of a model by name its usual ones where not given."""
 

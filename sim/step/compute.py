@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from harp.lightcc.fusion import DDP_FIRST_BYTES
+from sim.step.convolution import convolution_s
 from sim.step.kernels import Moving, moving, widened
 from sim.workloads.buckets import ddp_buckets, horovod_buckets
 from sim.workloads.layers import SCORES
@@ -113,7 +114,7 @@ def forward_s(recipe: Recipe, layer: Layer, flops: float) -> float:
     """Seconds of a layer's forward pass: its FLOPs over the rate, or what was measured."""
     if recipe.model.is_measured:
         return recipe.batch * layer.forward_s / (recipe.layout.tensor * recipe.layout.context)
-    return recipe.batch * widened(recipe, layer) * layer.forward_flops / flops
+    return _products_s(recipe, layer, layer.forward_flops, flops)
 
 
 def backward_s(recipe: Recipe, layer: Layer, flops: float) -> float:
@@ -122,7 +123,13 @@ def backward_s(recipe: Recipe, layer: Layer, flops: float) -> float:
         again = layer.forward_s if _computes_again(recipe, layer) else 0.0
         return recipe.batch * (layer.backward_s + again) / (
             recipe.layout.tensor * recipe.layout.context)
-    return recipe.batch * widened(recipe, layer) * backward_flops(recipe, layer) / flops
+    return _products_s(recipe, layer, backward_flops(recipe, layer), flops)
+
+
+def _products_s(recipe: Recipe, layer: Layer, own: int, flops: float) -> float:
+    if layer.maps:
+        return convolution_s(recipe, layer, own, flops)
+    return recipe.batch * widened(recipe, layer) * own / flops
 
 
 def backward_flops(recipe: Recipe, layer: Layer) -> int:

@@ -40,7 +40,9 @@ the output layer, stay in 16 bits (`widened`), as in NVIDIA's recipes by default
 (NVIDIA-NeMo/Megatron-Bridge, docs/performance-guide.md, "Low Precision Training"). Published.
 
 A traced model says itself what each layer keeps, and the same shares hold of it: assumed, for
-normalisations, activations and sums of other networks as well.
+normalisations, activations and sums of other networks as well. A network of convolutions says what
+it moves instead (`sim.workloads.layers`), with a kernel for each operation: ResNet-50 moves 3.3 and
+4.9 elements for one that it keeps, VGG16 2.4 and 3.6.
 
 Where a speed of the whole model is given (``effective``, ``samples_per_s``), it holds for all, and
 so do times that were measured.
@@ -108,6 +110,8 @@ def moving(recipe: Recipe) -> dict[str, Moving]:
     """Time that memory adds to each block and to the loss, by the name of its first layer."""
     if math.isinf(recipe.moved) or recipe.model.is_measured:
         return {}
+    if recipe.model.is_convolutional:
+        return _of_convolutional(recipe)
     if recipe.model.shape is None:
         return _of_traced(recipe)
     kinds = {False, recipe.model.shape.experts is not None}
@@ -190,6 +194,19 @@ def _of_traced(recipe: Recipe) -> dict[str, Moving]:
         kept, scores = kept_bytes(recipe, some, all_scores=True)
         if kept or scores:
             found[some[0].name] = _of_bytes(recipe, kept, scores, again=block != "")
+    return found
+
+
+def _of_convolutional(recipe: Recipe) -> dict[str, Moving]:
+    """Traffic beside convolutions, by the first layer of each row."""
+    found = {}
+    each = recipe.batch * recipe.gradient_bytes
+    for block, layers in groupby(recipe.model.layers, block_of):
+        some = list(layers)
+        forward, backward = (moving_s(recipe, each * sum(moved)) for moved in zip(
+            *((layer.moved_forward, layer.moved_backward) for layer in some), strict=True))
+        again = forward if block and recipe.recompute in ("full", "ops") else 0.0
+        found[some[0].name] = Moving(forward, backward + again)
     return found
 
 

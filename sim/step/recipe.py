@@ -97,6 +97,8 @@ class Recipe:
     """Time of a product that the precision leaves in 16 bits, over that at the precision's rate."""
     flash: bool = True
     """Whether attention keeps no scores."""
+    channels_last: bool = False
+    """Whether convolutions' maps lie as matrix units want them."""
     kernels: str = "fused"
     """Whether kernels that memory bounds are fused, or eager."""
     moved: float = math.inf

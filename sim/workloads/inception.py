@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 def inception_v3_layers() -> list[Layer]:
     """Layers in forward order."""
     layers = _row("stem", 3, ((32, (3, 3), 149), (32, (3, 3), 147), (64, (3, 3), 147),
-                              (80, (1, 1), 73), (192, (3, 3), 71)), first=True)
-    width = 192
+                              (80, (1, 1), 73), (192, (3, 3), 71)), 299, first=True)
+    width, side = 192, 35
     for name, branches, pooled in _blocks():
         for number, branch in enumerate(branches):
-            layers += _row(f"{name}.{number}", width, branch)
+            layers += _row(f"{name}.{number}", width, branch, side)
+        side = branches[0][-1][2]
         width = pooled * width + sum(_width(branch) for branch in branches)
     return [*layers, nn.linear("fc", 2048, 1000)]
 
@@ -67,14 +68,17 @@ def _width(branch: Branch) -> int:
     return branch[-1][0] * (2 if branch[-2:] == _FORK else 1)
 
 
-def _row(name: str, channels: int, branch: Branch, *, first: bool = False) -> list[Layer]:
+def _row(name: str, channels: int, branch: Branch, before: int, *,
+         first: bool = False) -> list[Layer]:
+    """Convolutions in a row, the first of which has an input of side ``before``."""
     layers: list[Layer] = []
-    for number, (filters, (high, wide), side) in enumerate(branch):
-        weight = channels * filters * high * wide
-        layers += [nn.product(f"{name}.{number}.conv", 2 * weight * side * side,
-                              (nn.Tensor(f"{name}.{number}.conv.weight", weight),),
-                              first=first and not number),
+    for number, (filters, kernel, side) in enumerate(branch):
+        # Pools stand before convolutions of 1 x 1 alone, and those keep the side.
+        stride = 1 if kernel == (1, 1) else round(before / side)
+        layers += [nn.conv2d(f"{name}.{number}.conv", channels, filters, kernel, side,
+                             stride=stride, bias=False, first=first and not number),
                    nn.batchnorm(f"{name}.{number}.bn", filters, side)]
+        before = side
         forks = branch[number:] == _FORK
         channels = channels if forks else filters
     return layers

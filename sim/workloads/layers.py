@@ -10,6 +10,10 @@ Counting rules, the same for every layer:
   algorithm (no Winograd, no causal skipping); normalisation counts its scale-and-shift, one
   multiply-add per element. Activations, dropout, softmax, pooling and table look-ups count nothing:
   they are bound by memory, and published GMAC figures leave them out as well.
+- A batch normalisation in training reads its input twice and writes; backward it reads input and
+  gradient twice and writes. A ReLU in place reads and writes, and reads two and writes one
+  backward. A sum of two maps reads two and writes one, and autograd adds up their two gradients.
+  Pools count nothing here; of traced modules all kernels count.
 - The backward pass of a matrix product is two products of the same size: the gradient of the
   weights and the gradient of the input. A layer fed by data (``first=True``) needs only the former.
 - ``tensors`` are replicated on every GPU, so data parallelism averages their gradients.
@@ -19,7 +23,7 @@ Counting rules, the same for every layer:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,14 @@ class Layer:
     """Ids that a sample looks up in tables that are spread over the GPUs as experts are. They go to
     their rows' owners in one all-to-all, ``alltoall_elements`` of rows come back in another, and in
     the backward pass one takes their gradients."""
+    maps: int = 0
+    """Elements of its input and its output where it is a convolution."""
+    winograd: bool = False
+    """Whether it is a convolution that Winograd's algorithm can take: 3 x 3 at stride 1."""
+    moved_forward: int = 0
+    """Elements that kernels beside its products read and write: norms, activations, sums; counted
+    of networks of convolutions and of traced modules."""
+    moved_backward: int = 0
     forward_s: float = 0.0
     """Measured time of a sample; 0 where FLOPs say how long it takes."""
     backward_s: float = 0.0
@@ -77,6 +89,12 @@ class Layer:
         return self.alltoall_elements * element_bytes
 
 
+RELU = (2, 3)
+"""Elements moved for one of its output, forward and backward."""
+BATCH_NORM = (3, 5)
+SUM = 3
+
+
 def _weights(name: str, weight: int, bias: int) -> tuple[Tensor, ...]:
     tensors = [Tensor(f"{name}.weight", weight)]
     if bias:
@@ -90,12 +108,17 @@ def product(name: str, flops: int, tensors: tuple[Tensor, ...] = (), *,
     return Layer(name, tensors, flops, flops if first else 2 * flops)
 
 
-def conv2d(name: str, channels: int, filters: int, kernel: int, out: int, *, bias: bool = True,
-           first: bool = False) -> Layer:
-    """Square convolution from ``channels`` to ``filters`` maps, with output ``out`` x ``out``."""
-    weight = channels * filters * kernel * kernel
-    tensors = _weights(name, weight, filters if bias else 0)
-    return product(name, 2 * weight * out * out, tensors, first=first)
+def conv2d(name: str, channels: int, filters: int, kernel: int | tuple[int, int], out: int, *,
+           stride: int = 1, bias: bool = True, first: bool = False, relu: bool = False) -> Layer:
+    """Convolution from ``channels`` to ``filters`` maps of ``out`` x ``out``, with its ReLU."""
+    high, wide = kernel if isinstance(kernel, tuple) else (kernel, kernel)
+    weight = channels * filters * high * wide
+    layer = product(name, 2 * weight * out * out,
+                    _weights(name, weight, filters if bias else 0), first=first)
+    elements = relu * filters * out * out
+    return replace(layer, maps=channels * (stride * out)**2 + filters * out * out,
+                   winograd=high == wide == 3 and stride == 1,
+                   moved_forward=RELU[0] * elements, moved_backward=RELU[1] * elements)
 
 
 def linear(name: str, inputs: int, outputs: int, tokens: int = 1, *, bias: bool = True,
@@ -115,9 +138,17 @@ def _norm(name: str, width: int, elements: int) -> Layer:
     return Layer(name, _weights(name, width, width), 2 * elements, 4 * elements)
 
 
-def batchnorm(name: str, channels: int, out: int) -> Layer:
-    """Batch normalisation of ``channels`` maps of ``out`` x ``out``; scale and shift learned."""
-    return _norm(name, channels, channels * out * out)
+def batchnorm(name: str, channels: int, out: int, *, relu: bool = True,
+              added: bool = False) -> Layer:
+    """Batch normalisation of ``channels`` maps of ``out`` x ``out``; scale and shift learned.
+
+    Where ``added``, other maps are added before its ReLU.
+    """
+    elements = channels * out * out
+    forward, backward = (norm + relu * unit + added * SUM
+                         for norm, unit in zip(BATCH_NORM, RELU, strict=True))
+    return replace(_norm(name, channels, elements), moved_forward=forward * elements,
+                   moved_backward=backward * elements)
 
 
 def layernorm(name: str, width: int, tokens: int) -> Layer:

@@ -73,6 +73,12 @@ class Model:
         return sum(layer.backward_flops for layer in self.layers)
 
     @cached_property
+    def is_convolutional(self) -> bool:
+        """Whether convolutions make up most of its FLOPs."""
+        of_maps = sum(layer.forward_flops for layer in self.layers if layer.maps)
+        return 2 * of_maps > self.forward_flops
+
+    @cached_property
     def blocks(self) -> int:
         """Number of blocks."""
         return len({block_of(layer) for layer in self.layers} - {""})

@@ -39,7 +39,7 @@ def _vgg16(name: str = "vgg16", divisor: int = 1) -> Model:
     for stage, (filters, depth) in enumerate(((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)), 1):
         for index in range(1, depth + 1):
             layers.append(nn.conv2d(f"conv{stage}_{index}", channels, filters // divisor, 3, size,
-                                    first=not layers))
+                                    first=not layers, relu=True))
             channels = filters // divisor
         size //= 2
     features = 4096 // divisor
@@ -55,19 +55,20 @@ def _bottleneck(name: str, channels: int, width: int, size: int, stride: int) ->
     layers = [
         nn.conv2d(f"{name}.conv1", channels, width, 1, size * stride, bias=False),
         nn.batchnorm(f"{name}.bn1", width, size * stride),
-        nn.conv2d(f"{name}.conv2", width, width, 3, size, bias=False),
+        nn.conv2d(f"{name}.conv2", width, width, 3, size, stride=stride, bias=False),
         nn.batchnorm(f"{name}.bn2", width, size),
         nn.conv2d(f"{name}.conv3", width, expanded, 1, size, bias=False),
-        nn.batchnorm(f"{name}.bn3", expanded, size),
+        nn.batchnorm(f"{name}.bn3", expanded, size, added=True),
     ]
     if channels != expanded:
-        layers += [nn.conv2d(f"{name}.shortcut", channels, expanded, 1, size, bias=False),
-                   nn.batchnorm(f"{name}.shortcut_bn", expanded, size)]
+        layers += [nn.conv2d(f"{name}.shortcut", channels, expanded, 1, size, stride=stride,
+                             bias=False),
+                   nn.batchnorm(f"{name}.shortcut_bn", expanded, size, relu=False)]
     return layers
 
 
 def _resnet(name: str, blocks: tuple[int, int, int, int]) -> Model:
-    layers = [nn.conv2d("conv1", 3, 64, 7, 112, bias=False, first=True),
+    layers = [nn.conv2d("conv1", 3, 64, 7, 112, stride=2, bias=False, first=True),
               nn.batchnorm("bn1", 64, 112)]
     channels, size = 64, 56  # the stem ends with a max pool of stride 2
     for stage, depth in enumerate(blocks):

@@ -12,6 +12,8 @@ parameters, or that multiplies matrices by itself; what the pass says of each:
   belongs to the first module that has it, and is complete when the last use of it is.
 - What the forward pass keeps for the backward pass: each storage once, without parameters. Scores
   of ``scaled_dot_product_attention`` are kept apart, since fused kernels keep none.
+- Maps of convolutions, and what all other kernels read and write, operation by operation as PyTorch
+  runs them (`_Traffic`). Views move nothing.
 - Blocks: modules of one class in a row (``ModuleList``, ``Sequential``) that have layers inside,
   the outermost ones.
 
@@ -24,13 +26,14 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import count
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812  (as everybody calls it)
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from harp.first_line import first_line
 from sim.workloads.layers import SCORES, Layer, Tensor
@@ -40,6 +43,9 @@ from sim.workloads.torch_profile import measure
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+_READ_AGAIN = {torch.ops.aten.native_batch_norm.default: 1,
+               torch.ops.aten.native_batch_norm_backward.default: 2}
+"""First arguments that a kernel reads twice: statistics come before what they normalise."""
 _SOFTMAX = (F.softmax, torch.softmax, torch.Tensor.softmax)
 
 
@@ -150,6 +156,13 @@ class _Counts:
 
     forward: int = 0
     backward: int = 0
+    moved_forward: int = 0
+    """Elements that kernels beside products read and write."""
+    moved_backward: int = 0
+    maps: int = 0
+    """Elements of inputs and outputs of convolutions."""
+    direct: int = 0
+    """Convolutions that Winograd's algorithm cannot take."""
     kept: int = 0
     """Elements of floating point; `scores` are apart."""
     masks: int = 0
@@ -166,6 +179,8 @@ class _Counts:
 
     def take(self, other: _Counts) -> None:
         """Count as one's own what a module keeps, and takes time for, that computes nothing."""
+        self.moved_forward += other.moved_forward
+        self.moved_backward += other.moved_backward
         self.kept += other.kept
         self.masks += other.masks
         self.forward_s += other.forward_s
@@ -206,7 +221,8 @@ class _Watch:
         self._clock = count()
         self._counter = FlopCounterMode(display=False, custom_mapping={
             torch.ops.aten.convolution_backward: _convolution_backward})
-        self._total = 0
+        self._traffic = _Traffic()
+        self._total = _Totals()
         self._seen: set[Any] = set()
         self._held = {id(storage): storage for storage in map(
             torch.Tensor.untyped_storage, module.parameters())}
@@ -225,13 +241,13 @@ class _Watch:
         hooks += [each.register_post_accumulate_grad_hook(self._completing(name))
                   for name, each in self._module.named_parameters() if each.requires_grad]
         try:
-            with (self._counter, _Calls(self),
+            with (self._counter, self._traffic, _Calls(self),
                   torch.autograd.graph.saved_tensors_hooks(self._keep, lambda kept: kept)):
                 loss = step.run()
             self._is_backward = True
             self._claim(loss, "")
-            with self._counter:
-                self._total = self._counter.get_total_flops()
+            with self._counter, self._traffic:
+                self._of("").moved_forward += self._done().moved  # of the loss
                 loss.sum().backward()
         finally:
             for hook in hooks:
@@ -273,14 +289,15 @@ class _Watch:
         return leave
 
     def _spend(self) -> None:
-        """Count the FLOPs since the last time for the module that runs."""
-        total = self._counter.get_total_flops()
-        if total > self._total:
-            counts = self._of(self._stack[-1] if self._stack else "")
-            counts.forward += total - self._total
-            if counts.computed is None:
-                counts.computed = next(self._clock)
-        self._total = total
+        """Count what was done since the last time for the module that runs."""
+        done = self._done()
+        counts = self._of(self._stack[-1] if self._stack else "")
+        counts.forward += done.flops
+        counts.moved_forward += done.moved
+        counts.maps += done.maps
+        counts.direct += done.direct
+        if done.flops and counts.computed is None:
+            counts.computed = next(self._clock)
 
     def _keep(self, tensor: torch.Tensor) -> torch.Tensor:
         """Count a tensor that is kept for the backward pass."""
@@ -308,10 +325,14 @@ class _Watch:
         """Give the autograd nodes behind a value that nobody has yet to a module."""
         counts = self._of(owner)
 
+        def begin(*_: Any) -> None:
+            # Since the node before, the engine added up the gradients of an output used twice.
+            counts.moved_backward += self._done().moved
+
         def end(*_: Any) -> None:
-            total = self._counter.get_total_flops()
-            counts.backward += total - self._total
-            self._total = total
+            done = self._done()
+            counts.backward += done.flops
+            counts.moved_backward += done.moved
 
         todo = [each.grad_fn for each in tree_leaves(value)
                 if isinstance(each, torch.Tensor) and each.grad_fn is not None]
@@ -320,12 +341,15 @@ class _Watch:
             if node in self._seen:
                 continue
             self._seen.add(node)
-            node.register_prehook(lambda _: self._begin())
+            node.register_prehook(begin)
             node.register_hook(end)
             todo += [before for before, _ in node.next_functions if before is not None]
 
-    def _begin(self) -> None:
-        self._total = self._counter.get_total_flops()
+    def _done(self) -> _Totals:
+        """What ran since the last time."""
+        before = self._total
+        self._total = self._traffic.totals(self._counter.get_total_flops())
+        return _Totals(*(now - then for now, then in zip(self._total, before, strict=True)))
 
     def _completing(self, name: str) -> Callable[..., None]:
         def complete(_: torch.Tensor) -> None:
@@ -389,6 +413,9 @@ class _Watch:
             counts.forward // samples, counts.backward // samples,
             block=next((block for block in self._blocks
                         if name == block or name.startswith(f"{block}.")), ""),
+            maps=counts.maps // samples, winograd=counts.maps > 0 and not counts.direct,
+            moved_forward=counts.moved_forward // samples,
+            moved_backward=counts.moved_backward // samples,
             kept=-(-counts.kept // samples), masks=-(-counts.masks // samples),
             scores=-(-counts.scores // samples), forward_s=counts.forward_s / samples,
             backward_s=counts.backward_s / samples)
@@ -416,6 +443,50 @@ def _blocks(module: torch.nn.Module, name: str = "") -> Iterator[str]:
             yield inner
         else:
             yield from _blocks(child, inner)
+
+
+class _Totals(NamedTuple):
+    """Sums over all that ran so far; the fields of `_Counts`."""
+
+    flops: int = 0
+    moved: int = 0
+    maps: int = 0
+    direct: int = 0
+
+
+class _Traffic(TorchDispatchMode):
+    """Counts what kernels read and write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sums = _Totals()
+
+    def totals(self, flops: int) -> _Totals:
+        """Sums so far, with the FLOPs that another counter has."""
+        return self._sums._replace(flops=flops)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (),
+                           kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        sums = self._sums
+        if func is torch.ops.aten.convolution.default:
+            given, weight, _, stride, _, dilation, transposed, _, groups = args
+            winograd = (tuple(weight.shape[2:]) == (3, 3) and not transposed and groups == 1
+                        and {*stride, *dilation} == {1})
+            self._sums = sums._replace(maps=sums.maps + _elements((given, found)),
+                                       direct=sums.direct + (not winograd))
+        elif (func.overloadpacket not in flop_registry and not func.is_view
+              and not func.name().startswith("aten::empty")):
+            again = _READ_AGAIN.get(func, 0)
+            moved = _elements((args, kwargs, found)) + _elements(args[:again])
+            self._sums = sums._replace(moved=sums.moved + moved)
+        return found
+
+
+def _elements(values: Any) -> int:
+    """Elements of all tensors of floating point."""
+    return sum(each.numel() for each in tree_leaves(values)
+               if isinstance(each, torch.Tensor) and each.is_floating_point())
 
 
 class _Calls(TorchFunctionMode):

@@ -79,6 +79,34 @@ def test_a_traced_model_is_the_one_of_its_publication_but_for_norms(build, name,
     assert not each - all_known  # layer by layer
 
 
+def test_a_traced_resnet_moves_what_the_built_in_one_does_but_for_pools():
+    found, known = traced(resnet), get_model("resnet50")
+    for what, within in (("maps", 0.0), ("moved_forward", 0.03), ("moved_backward", 0.03)):
+        sums = [sum(getattr(layer, what) for layer in model.layers) for model in (found, known)]
+        assert sums[0] == pytest.approx(sums[1], rel=within)
+    assert [sum(layer.winograd * layer.forward_flops for layer in model.layers) / (
+        model.forward_flops) for model in (found, known)] == pytest.approx([0.367, 0.367], abs=2e-3)
+    assert found.is_convolutional
+    assert not traced(bert).is_convolutional
+
+
+def test_a_view_moves_nothing_and_a_sum_moves_three():
+    class Sum(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(4, 4, 3, padding=1)
+
+        def forward(self, x):
+            y = self.conv(x)
+            return y.view(-1, 4, 64) + y.flatten(2)
+
+    (layer,) = traced(lambda: (Sum(), torch.zeros(2, 4, 8, 8),
+                               lambda y: y.sum())).layers
+    assert layer.moved_forward == 3 * 256 + 256  # the loss reads it
+    assert layer.maps == 2 * 256
+    assert layer.winograd
+
+
 def test_layers_stand_in_the_order_of_use_not_of_registration():
     layers = traced(two()).layers
     assert [layer.name for layer in layers] == ["first", "second"]
