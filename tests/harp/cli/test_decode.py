@@ -68,7 +68,7 @@ def test_every_frame_of_a_connection_is_shown_and_holds(connection):
     kinds = [line.split()[4] for line in lines]
     assert kinds[:2] == ["FIRST", "ACCEPT"]
     assert {"DATA", "ACK", "PROBE"} <= set(kinds)
-    assert kinds.count("CLOSE") == 2
+    assert kinds.count("CLOSE") >= 2  # who waits long for the answer sends it again
     payload, again = map(int, re.search(r"(\d+) bytes of .*, (\d+) chunks", counts).groups())
     assert payload == 20_000 or (again and payload > 20_000)  # who is off the CPU sends once more
     assert tags == f"tags: {len(lines)} ok, 0 BAD, 0 unknown"
