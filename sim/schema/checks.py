@@ -282,8 +282,10 @@ def _hosts(topology: Topology) -> Iterator[Problem]:
         gpu = group.gpus.model
         if "nvlink" not in group.model_fields_set and group.gpus.count > 1 and (
                 nvlink_of(gpu) is None):
-            yield Problem(f"is missing, and GPUs {show(gpu)} are sold with and without it, or not "
-                          "known", path=("hosts", index, "nvlink"), found=gpu, names=NVLINK,
+            known = group.gpus.kind is not None
+            why = f"GPUs {show(gpu)} are " + ("sold with and without it" if known else "not known")
+            yield Problem(f"is missing, and {why}", path=("hosts", index, "nvlink"), found=gpu,
+                          names=() if known else NVLINK,
                           allowed="none, or {rate: ...GB/s, latency: ...us} as one GPU has it")
         path = ("hosts", index, "nics")
         seen: set[str] = set()

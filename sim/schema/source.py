@@ -21,6 +21,7 @@ import hashlib
 import re
 from copy import copy
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -393,11 +394,14 @@ def _steps(path: str) -> list[str] | None:
 def _put(node: Node, steps: list[str], value: Node) -> None:
     """Walk down and replace; what an alias shares with other places is copied on the way."""
     path: Path = ()
-    for step in steps[:-1]:
+    for step, following in pairwise(steps):
         key = _key(node, step, path)
         path = (*path, key)
         child = node.value.get(key) if isinstance(node.value, dict) else node.value[key]
         if child is None:
+            if following.isdigit():
+                raise Problem(f"is not in the file, so that it has no entry {following}",
+                              path=path, allowed=f"{key_text(path)}=[...] for the whole list")
             child = copy(value)
             child.value, child.keys = {}, {}
         else:

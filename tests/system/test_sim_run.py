@@ -378,6 +378,7 @@ def test_a_shared_alias_is_changed_in_one_place(tmp_path):
     ("hosts[0].nics[0].rate=25", "rate=25: hosts[0].nics[0].rate: 25 has no unit"),
     ("hosts[0].nics[0].rat=25Gbps", "did you mean 'rate'?"),
     ("hosts[7].count=2", "hosts has no entry '7'"),
+    ("faults[0].at=1s", "faults: is not in the file, so that it has no entry 0"),
     ("scenarios[oen].stack=rdma", "did you mean 'one'?"),
     ("vpc.mtu=9000B", "--set vpc.mtu=9000B: vpc.vnics: is missing"),
     ("name.first=x", "name holds no further keys"),
