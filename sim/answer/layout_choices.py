@@ -253,7 +253,7 @@ def _tensor_s(cluster: Cluster, recipe: Recipe) -> float:
     rates = [group.nvlink.rate if group.nvlink is not None else float("inf")
              for group in cluster.topology.hosts]
     times = EACH_WAY * (3 if recipe.recompute == "full" else 2)
-    nbytes = recipe.batch * model.activations * recipe.gradient_bytes / layout.context
+    nbytes = recipe.batch * model.activations * recipe.element_bytes / layout.context
     if layout.tensor_overlap:
         nbytes /= layout.tensor
     return (model.blocks * times * 2 * (layout.tensor - 1) / layout.tensor * 8 * nbytes
@@ -273,5 +273,5 @@ def _network_s(cluster: Cluster, recipe: Recipe, hosts: int) -> float:
              "hsdp": 2 if each_step else 2 * recipe.accumulation}[layout.shard]
     rate = max(sum(nic.rate * nic.count * nic.ports for nic in group.nics)
                for group in cluster.topology.hosts)
-    wide = min(recipe.gradient_bytes, 2) if recipe.fp16 else recipe.gradient_bytes
+    wide = 2 if recipe.fp16 else min(recipe.gradient_bytes, recipe.element_bytes)
     return SURE * times * (hosts - 1) / hosts * elements * wide * 8 / rate

@@ -483,7 +483,7 @@ def recipe_of(cluster: Cluster, scenario: Scenario, workload: Workload, ranks: R
         costs=settings.framework(topology, framework), allreduce=scenario.allreduce,
         light=light, group=group or ranks.host_group, host_group=ranks.host_group,
         fp16=scenario.fp16,
-        gradient_bytes=workload.gradient_bytes,
+        element_bytes=workload.element_bytes, gradient_bytes=workload.gradient_bytes,
         fusion=fusion_rule(topology, scenario, workload),
         threshold_bytes=fusion_bytes(topology, scenario, workload, len(ranks.gpus)),
         cycle_s=scenario.fusion.cycle, layout=scenario.layout,

@@ -34,6 +34,9 @@ def _fits_workload(workload: Workload, here: Path) -> Iterator[Problem]:
     if workload.trace is not None:
         yield Problem("has no meaning for execution traces", path=here, at_key=True,
                       allowed="a model under workload")
+    elif workload.gradients != "as-precision":
+        yield Problem("has no meaning beside gradients of their own type: pages have one",
+                      path=here, at_key=True, allowed="gradients: as-precision under workload")
     elif workload.has_network and any(layer.expert_tensors for layer in workload.network.layers):
         yield Problem(f"has no meaning for experts, which {show(workload.network.name)} has",
                       path=here, at_key=True, allowed="a model without experts")

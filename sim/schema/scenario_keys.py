@@ -53,8 +53,11 @@ class Workload(Model):
     framework: str = "horovod"
     """Set of framework costs."""
     precision: Precision = "fp32"
-    """Type of matrix products, and of gradients as the backward pass leaves them: 4 B an element
-    (fp32, tf32) or 2 B (bf16, fp16, and fp8, whose gradients are bf16)."""
+    """Type of matrix products, and of activations, parameters and gradients: 4 B an element (fp32,
+    tf32) or 2 B (bf16, fp16, and fp8, whose gradients are bf16)."""
+    gradients: Literal["as-precision", "fp32"] = "as-precision"
+    """Type in which gradients are added up and sent; fp32 for torch.autocast under DDP, for
+    Megatron's grad-reduce-in-fp32 and for torchtitan's reduction in fp32."""
     accumulation: Annotated[Count, Field(le=65536)] = 1
     """Micro-steps of a step, each of ``batch`` samples; only the last one's gradients are sent."""
     recompute: Literal["none", "selective", "ops", "full"] = "none"
@@ -92,9 +95,14 @@ class Workload(Model):
         return data
 
     @property
-    def gradient_bytes(self) -> int:
-        """Bytes of an element of gradients and activations."""
+    def element_bytes(self) -> int:
+        """Bytes of an element of activations and parameters."""
         return 4 if self.precision in ("fp32", "tf32") else 2
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Bytes of an element of gradients."""
+        return 4 if self.gradients == "fp32" else self.element_bytes
 
     @property
     def has_network(self) -> bool:

@@ -191,13 +191,13 @@ def _forward_bytes(recipe: Recipe, layer: Layer) -> tuple[int, int]:
 
     Activations and rows have the type of the gradients. Of a table's rows ids go to the owners.
     """
-    given = recipe.batch * layer.alltoall_bytes(recipe.gradient_bytes)
+    given = recipe.batch * layer.alltoall_bytes(recipe.element_bytes)
     return (ID_BYTES * recipe.batch * layer.lookups or given), given
 
 
 def _backward_bytes(recipe: Recipe, layer: Layer) -> tuple[int, int]:
     """The same of its backward pass: nothing comes back for the gradients of a table's rows."""
-    given = recipe.batch * layer.alltoall_bytes(recipe.gradient_bytes)
+    given = recipe.batch * layer.alltoall_bytes(recipe.element_bytes)
     return given, 0 if layer.lookups else given
 
 

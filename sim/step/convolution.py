@@ -36,7 +36,7 @@ def convolution_s(recipe: Recipe, layer: Layer, flops: float, rate: float) -> fl
     products_s = recipe.batch * flops / rate
     if math.isinf(recipe.moved) or not layer.forward_flops:
         return products_s
-    maps_s = moving_s(recipe, recipe.batch * recipe.gradient_bytes * layer.maps
+    maps_s = moving_s(recipe, recipe.batch * recipe.element_bytes * layer.maps
                       * flops / layer.forward_flops)
     if recipe.precision == "fp32":
         return max(products_s / (WINOGRAD if layer.winograd else 1), maps_s)

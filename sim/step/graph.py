@@ -416,7 +416,7 @@ def _exchange(name: str, nbytes: int, group: Group) -> list[Operation]:
 
 def _share(recipe: Recipe, layer: Layer, seconds: float) -> Work:
     """Give what a rank of a tensor or context group has of a layer."""
-    nbytes = (recipe.batch * layer.alltoall_bytes(recipe.gradient_bytes)
+    nbytes = (recipe.batch * layer.alltoall_bytes(recipe.element_bytes)
               if layer.expert_tensors else 0)
     each = -(-nbytes // (recipe.layout.tensor * recipe.layout.context))
     return Work(layer.name, seconds, each, each, chunks_of(recipe, layer))
@@ -613,7 +613,7 @@ def _waited_bytes(recipe: Recipe) -> int:
 
 def _activation_bytes(recipe: Recipe) -> int:
     """Bytes between two blocks, of the tokens that a rank has."""
-    nbytes = recipe.batch * recipe.model.activations * recipe.gradient_bytes
+    nbytes = recipe.batch * recipe.model.activations * recipe.element_bytes
     return -(-nbytes // recipe.layout.context)
 
 
@@ -621,7 +621,7 @@ def _key_bytes(recipe: Recipe) -> int:
     """Bytes of the keys and values of all tokens, for the heads that a rank has."""
     model = recipe.model
     each = model.shape.key_elements if model.shape is not None else 0
-    return -(-recipe.batch * model.tokens * each * recipe.gradient_bytes // recipe.layout.tensor)
+    return -(-recipe.batch * model.tokens * each * recipe.element_bytes // recipe.layout.tensor)
 
 
 def _send(graph: list[Operation], recipe: Recipe, kind: Kind, micro: Micro) -> None:

@@ -130,7 +130,7 @@ def _of_loss(recipe: Recipe) -> Moving:
     assert recipe.model.shape is not None
     logits = (recipe.batch * tokens_of(recipe) * recipe.model.shape.vocabulary
               / recipe.layout.tensor)
-    wide = recipe.gradient_bytes
+    wide = recipe.element_bytes
     each = EAGER_LOGIT[wide] if recipe.kernels == "eager" else [wide * way for way in LOGIT]
     return Moving(*(moving_s(recipe, nbytes * logits) for nbytes in each))
 
@@ -150,7 +150,7 @@ def _of_block(recipe: Recipe, *, experts: bool) -> Moving:
 
 def routed_bytes(recipe: Recipe) -> tuple[float, float]:
     """Bytes that a mixture moves in a micro-step beside those of `KEPT`, forward and backward."""
-    shape, layout, wide = recipe.model.shape, recipe.layout, recipe.gradient_bytes
+    shape, layout, wide = recipe.model.shape, recipe.layout, recipe.element_bytes
     assert shape is not None
     mix = shape.experts
     assert mix is not None
@@ -167,7 +167,7 @@ def routed_bytes(recipe: Recipe) -> tuple[float, float]:
 
 def eager_bytes(recipe: Recipe, *, experts: bool) -> tuple[float, float]:
     """Bytes that a block moves beyond fused kernels in a micro-step, forward and backward."""
-    shape, layout, wide = recipe.model.shape, recipe.layout, recipe.gradient_bytes
+    shape, layout, wide = recipe.model.shape, recipe.layout, recipe.element_bytes
     assert shape is not None
     heads = (shape.heads + shape.kv) * shape.head_size
     if shape.latent is not None:
@@ -200,7 +200,7 @@ def _of_traced(recipe: Recipe) -> dict[str, Moving]:
 def _of_convolutional(recipe: Recipe) -> dict[str, Moving]:
     """Traffic beside convolutions, by the first layer of each row."""
     found = {}
-    each = recipe.batch * recipe.gradient_bytes
+    each = recipe.batch * recipe.element_bytes
     for block, layers in groupby(recipe.model.layers, block_of):
         some = list(layers)
         forward, backward = (moving_s(recipe, each * sum(moved)) for moved in zip(

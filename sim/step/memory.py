@@ -2,8 +2,8 @@
 
 `count` takes the fullest stage of a pipeline. Bytes of a parameter are those of Adam (Rajbhandari
 et al., SC 2020, section 3.1): in 16 bits 2 for the weight, 2 for its gradient and 12 for the
-optimizer's own weight and two moments; in 32 bits 4, 4 and 8. Tensor parallelism, experts and
-shards divide them.
+optimizer's own weight and two moments; in 32 bits 4, 4 and 8. Gradients that are added up in 32
+bits beside products in 16 take 4. Tensor parallelism, experts and shards divide them.
 
 Activations are those that a block keeps for its backward pass (Korthikanti et al. 2022, sections 4
 and 5): for s tokens, b samples, width h and a heads s b h (34 + 5 a s/h) bytes in GPT's layout,
@@ -86,15 +86,16 @@ def count(recipe: Recipe, groups: Groups) -> Memory:
 
 
 def _of_stage(recipe: Recipe, groups: Groups, stage: Model, number: int) -> Memory:
-    layout, wide = recipe.layout, recipe.gradient_bytes
+    layout, wide = recipe.layout, recipe.element_bytes
     held = held_of(recipe, groups, stage)
     state = 12 if wide == 2 else 8
-    weights = gradients = wide * held.whole
-    # Of tables only rows that were looked up have any.
-    gradients -= wide * (-(-stage.of_tables // spread_over(recipe, groups)))
+    weights = wide * held.whole
+    # Of tables only rows that were looked up have gradients.
+    gradients = recipe.gradient_bytes * (
+        held.whole - (-(-stage.of_tables // spread_over(recipe, groups))))
     optimizer = state * held.whole if layout.shard == "none" else held.shared_out(state)
     if layout.shard in ("zero2", "fsdp", "hsdp"):
-        gradients = held.shared_out(wide)
+        gradients = held.shared_out(recipe.gradient_bytes)
     buffers = RESERVED
     if layout.is_sharded and layout.pipeline == 1:
         weights = held.shared_out(wide)
@@ -112,7 +113,7 @@ def _largest_unit(stage: Model) -> int:
 
 def _activations(recipe: Recipe, stage: Model, number: int) -> int | None:
     """Bytes that a stage keeps when it is fullest."""
-    shape, layout, wide = recipe.model.shape, recipe.layout, recipe.gradient_bytes
+    shape, layout, wide = recipe.model.shape, recipe.layout, recipe.element_bytes
     if shape is None:
         return _traced_activations(recipe, stage, number)
     samples = recipe.batch * tokens_of(recipe)
@@ -143,7 +144,7 @@ def _traced_activations(recipe: Recipe, stage: Model, number: int) -> int | None
     if not any(layer.kept for layer in recipe.model.layers):
         return None
     layout, largest, kept = recipe.layout, 0, 0
-    between = recipe.batch * recipe.gradient_bytes * recipe.model.activations
+    between = recipe.batch * recipe.element_bytes * recipe.model.activations
     for block, some in groupby(stage.layers, block_of):
         whole = sum(kept_bytes(recipe, list(some)))
         if block and recipe.recompute == "full":
@@ -160,7 +161,7 @@ def kept_bytes(recipe: Recipe, layers: list[Layer], *, all_scores: bool = False)
 
     With ``all_scores`` those count that are computed again as well.
     """
-    wide = recipe.gradient_bytes
+    wide = recipe.element_bytes
     keeps = not recipe.flash and (recipe.recompute == "none" or all_scores)
     scores = sum(layer.scores for layer in layers) if keeps else 0
     return (recipe.batch * sum(wide * layer.kept + layer.masks for layer in layers),
@@ -188,7 +189,7 @@ def block_bytes(recipe: Recipe, *, experts: bool, all_scores: bool = False) -> t
 
     With ``all_scores`` those count that are computed again as well.
     """
-    shape, layout, wide = recipe.model.shape, recipe.layout, recipe.gradient_bytes
+    shape, layout, wide = recipe.model.shape, recipe.layout, recipe.element_bytes
     assert shape is not None
     width, tokens = shape.width, tokens_of(recipe)
     # Inputs of norms, of attention and of the network; masks of dropout have a byte.

@@ -150,7 +150,7 @@ def _rounded(rates: Rates) -> Rates:
 def _layout(recipe: Recipe, tiers: Tiers, ranks: int) -> Layout:
     sizes = tuple(tensor.elements for tensor in recipe.model.tensors)
     page = whole_page(tiers.page, ranks)
-    made = Layout(sizes, recipe.gradient_bytes, page, ranks)
+    made = Layout(sizes, recipe.element_bytes, page, ranks)
     together = -(-made.pages // MOST_PAGES)
     return replace(made, page_bytes=page * together)
 

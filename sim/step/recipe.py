@@ -68,8 +68,10 @@ class Recipe:
     """Ranks of a host; where hosts differ, of the largest group that fills every one of them."""
     fp16: bool = False
     """Gradients are sent as fp16."""
+    element_bytes: int = FP32_BYTES
+    """Bytes of an element of activations and parameters."""
     gradient_bytes: int = FP32_BYTES
-    """Bytes of a gradient element as the backward pass leaves it."""
+    """Bytes of an element of gradients, as they are added up and sent."""
     fusion: str = "cycle"
     """Rule of gradient fusion: ``cycle`` (Horovod) or ``size`` (DistributedDataParallel)."""
     threshold_bytes: int = 128 << 20
@@ -145,10 +147,10 @@ def exchange_plan(recipe: Recipe, groups: Groups, nbytes: int, group: Group = "e
                            if layer.experts), (0, 0))
     if recipe.alltoall not in ALLTOALL_PLANS and top_k:
         return _exchange_of_tokens(recipe.alltoall, nbytes // top_k, experts, top_k,
-                                   groups.size(group), groups.each(group), recipe.gradient_bytes,
+                                   groups.size(group), groups.each(group), recipe.element_bytes,
                                    recipe.rates)
     return _made(ALLTOALL_PLANS.get(recipe.alltoall, "alltoall"), ranks=groups.size(group),
-                 nbytes=nbytes, unit_bytes=recipe.gradient_bytes, group=groups.each(group))
+                 nbytes=nbytes, unit_bytes=recipe.element_bytes, group=groups.each(group))
 
 
 @lru_cache(maxsize=256)
@@ -164,19 +166,24 @@ def _exchange_of_tokens(alltoall: str, nbytes: int, experts: int, top_k: int, ra
 
 def send_plan(recipe: Recipe, nbytes: int) -> Plan:
     """The plan of two ranks that send each other ``nbytes`` bytes."""
-    return _made("alltoall", ranks=2, nbytes=2 * nbytes, unit_bytes=recipe.gradient_bytes, group=1)
+    return _made("alltoall", ranks=2, nbytes=2 * nbytes, unit_bytes=recipe.element_bytes, group=1)
 
 
 def share_plan(recipe: Recipe, groups: Groups, collective: str, elements: int,
                group: Group = "replicas") -> Chosen:
     """The ring that gathers ``elements`` parameters (allgather) or reduce-scattered."""
-    return activation_plan(recipe, groups, collective, elements * recipe.gradient_bytes, group)
+    unit = recipe.gradient_bytes if collective == "reduce-scatter" else recipe.element_bytes
+    return _group_plan(recipe, groups, collective, elements * unit, group, unit)
 
 
 def activation_plan(recipe: Recipe, groups: Groups, collective: str, nbytes: int,
                     group: Group) -> Chosen:
-    """Plan with which a group adds up, gathers or scatters ``nbytes`` bytes."""
-    unit = recipe.gradient_bytes
+    """Plan with which a group adds up, gathers or scatters ``nbytes`` bytes of activations."""
+    return _group_plan(recipe, groups, collective, nbytes, group, recipe.element_bytes)
+
+
+def _group_plan(recipe: Recipe, groups: Groups, collective: str, nbytes: int, group: Group,
+                unit: int) -> Chosen:
     if recipe.views is not None:
         each = groups.each(group) if collective == "allreduce" else 1
         return _nccls(recipe.views[group], collective, nbytes, unit, each)

@@ -263,6 +263,8 @@ class _Rank:
         if operation.group in SHARED:
             elements = -(-elements // recipe.layout.tensor)
         halved = operation.kind == "average" and recipe.fp16
+        if operation.kind == "gather":
+            return elements * recipe.element_bytes
         return elements * (FP16_BYTES if halved else recipe.gradient_bytes)
 
     def _groups(self) -> None:

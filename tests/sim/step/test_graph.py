@@ -60,6 +60,20 @@ def test_a_unit_alone_computes_like_data_parallel(tmp_path):
     assert step_of(made) == pytest.approx(3)
 
 
+@pytest.mark.parametrize(("parallel", "halves"), [("data", 4), ("zero1", 3), ("fsdp", 4)])
+def test_gradients_in_32_bits_are_sent_so_and_parameters_are_not(tmp_path, parallel, halves):
+    """Of 16 bits each pass of gradients is one half, of 32 bits two; gathers stay as they are."""
+    sums = []
+    for gradients in ("as-precision", "fp32"):
+        (tmp_path / gradients).mkdir()
+        sums.append(sent(tmp_path / gradients, "pcie_out", hosts=2,
+                         scenario={"parallel": parallel}, workload={
+                             "model": "gpt2", "batch": 1, "precision": "bf16",
+                             "gradients": gradients}).sum())
+    passes = {"data": 2, "zero1": 2, "fsdp": 3}[parallel]
+    assert sums[1] / sums[0] == pytest.approx(halves / passes, rel=1e-3)
+
+
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_fsdp_sends_three_times_the_parameters(tmp_path, ranks):
     """Two allgathers and a reduce-scatter, each (n - 1)/n of 4 bytes a parameter (ZeRO stage 3)."""

@@ -26,12 +26,22 @@ SBH = TOKENS * BATCH * WIDTH
 
 def recipe(shape=GPT, **given):
     return Recipe(build(shape, TOKENS), BATCH, load_framework("horovod", {}),
-                  **{"gradient_bytes": 2, "flash": False} | given)
+                  **{"gradient_bytes": 2, "element_bytes": 2, "flash": False} | given)
 
 
 def activations(ranks=1, host=8, **given):
     made = recipe(**given)
     return count(made, Groups(made.layout, ranks, host)).activations
+
+
+def test_gradients_in_32_bits_make_18_bytes_of_a_parameter():
+    """Megatron-LM, docs on its distributed optimizer: parameters of 2, gradients of 4, 12 beside."""
+    half, wide = (count(made, Groups(made.layout, 1, 8)) for made in (
+        recipe(), recipe(gradient_bytes=4)))
+    parameters = half.weights / 2
+    assert wide.gradients == 4 * parameters
+    assert wide.weights + wide.gradients + wide.optimizer == 18 * parameters
+    assert wide.activations == half.activations
 
 
 @pytest.mark.parametrize(("layout", "recompute", "bytes_per_sbh"), [
