@@ -62,7 +62,7 @@ MOST_SHOWN = 16
 @click.option("--by-flops", is_flag=True, help="Compute takes its FLOPs over the GPU's rate, "
                                                "not the recorded time.")
 @click.option("--fidelity", type=click.Choice(["flow", "packet"]), default="flow",
-              show_default=True, help="What carries the bytes.")
+              show_default=True, help="Network model.")
 @click.option("--json", "as_json", metavar="FILE|-", help="Write the answer as JSON.")
 @click.option("-o", "--output", metavar="FILE",
               help="For a script: write the model's file here, as .yaml.")

@@ -1,7 +1,7 @@
 """Execute one rank's part of a plan: real bytes, over a channel to each of its peers.
 
-What a piece waits for
-----------------------
+The order of pieces
+-------------------
 A message is sent in pieces of at most a slot (`harp.collectives.window`). A piece is sent when
 
 1. all that its bytes depend on is done: what earlier steps receive into them or make of them;

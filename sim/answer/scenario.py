@@ -301,7 +301,7 @@ class Run:
     def _mfu(self, job: Job, number: int, images_per_s: float) -> float | None:
         """Share of the data sheet's FLOP/s that the model's own arithmetic takes, if it is known.
 
-        What is computed again does not count (Chowdhery et al. 2022, PaLM, appendix B).
+        Recomputation does not count (Chowdhery et al. 2022, PaLM, appendix B).
         """
         model, precision = self._models[number], job.recipe.precision
         if not model.tokens:

@@ -51,8 +51,8 @@ overlap_p2p_comm).
 
 Where the host launches kernels one by one, no pass ends before it has (`sim.step.launches`).
 
-Micro-steps that are alike are simulated once, and the time repeated: ``again``. What they send
-beside the GPU takes its own time once more for each, from the end of one micro-step's to that of
+Micro-steps that are alike are simulated once, and the time repeated: ``again``. Their sends
+beside the GPU take their own time once more for each, from the end of one micro-step's to that of
 the next: ``backlog``, which what the next micro-step sends waits for.
 """
 
@@ -326,7 +326,7 @@ def _whole(graph: list[Operation], recipe: Recipe, work: Pass, groups: Groups,
 
 
 def _launches(recipe: Recipe, groups: Groups, kind: str, first: int) -> list[Operation]:
-    """What the host still launches of a pass that began with operation ``first``."""
+    """Wait for the host, which still launches a pass that began with operation ``first``."""
     needed = launching(recipe, groups)
     seconds = needed.forward_s if kind == "forward" else needed.backward_s
     return [Operation("launch", f"{kind} kernels", seconds, since=first)] if seconds else []

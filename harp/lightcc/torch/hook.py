@@ -233,7 +233,7 @@ class GradientState:
     def load_state_dicts(self, states: Sequence[dict[str, Any]]) -> None:
         """Take back what all ranks of a checkpoint had, in a job of any number of ranks.
 
-        What had not been sent is divided: each element's sum over all old ranks goes in equal
+        Unsent error is divided: each element's sum over all old ranks goes in equal
         shares to the ranks that now select among it, so that the sum over all ranks stays.
         Velocities become those of the mean rank.
         """

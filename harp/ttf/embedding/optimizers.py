@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Settings(ABC):
-    """What `SGD`, `Adagrad`, `Adam` and `FTRL` share."""
+    """Base of `SGD`, `Adagrad`, `Adam` and `FTRL`."""
 
     states: ClassVar[int] = 0
     """Floats of a row's state for each float of the row."""
