@@ -239,7 +239,7 @@ def _write(prefix: Path, cluster: Cluster, scenario: Scenario, *, quiet: bool) -
 
 def _convert(prefix: Path, et: str | None, kineto: str | None, flight: str | None, *,
              quiet: bool) -> None:
-    """Write a file for each rank of which PyTorch's profiler wrote two, and perhaps a third."""
+    """Write a file for each rank out of two or three files of PyTorch's profiler."""
     from sim.traces.chakra_format import write_trace
     from sim.traces.pytorch import convert, files_of_ranks
 

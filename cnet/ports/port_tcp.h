@@ -1,5 +1,5 @@
-/* The tcp port: an engine's frames over kernel TCP, for cards and networks where UDP or AF_XDP is
- * worth less.
+/* The tcp port: an engine's frames over kernel TCP, for cards and networks where it is faster than
+ * UDP and AF_XDP.
  *
  *     port A                                                      port B
  *     flow 0  --- header | payload | header | payload ... ------>  accepted by the listener

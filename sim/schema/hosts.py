@@ -205,7 +205,8 @@ class HostGroup(Model):
     numa_link: Link | None = None
     """Link between a NUMA node and the others, each way: GPUs that affinity puts on another node
     than their NIC pay it, and GPUs without NVLink on different nodes. Where not given, what NCCL
-    takes for the CPUs of the generation of pcie: 10GB/s (3.0), 16GB/s (4.0) or 22GB/s (5.0), 0.1us."""
+    takes for the CPUs of the generation of pcie: 10GB/s (3.0), 16GB/s (4.0) or 22GB/s
+    (5.0), 0.1us."""
     memory: Rate | None = None
     """Memory bandwidth of one NUMA node, as data sheets have it; where not given, what CPUs of the
     generation of pcie have: 128GB/s (3.0, six channels of DDR4-2666), 205GB/s (4.0, eight of

@@ -321,7 +321,7 @@ def test_ssh_says_so_where_it_has_no_bound():
     assert set(BOUNDS) <= set(said.splitlines())
 
 
-def test_a_host_without_ssh_is_told_so(tmp_path):
+def test_a_host_without_ssh_gets_one_sentence(tmp_path):
     ended = run("-H", "far", "--address", "127.0.0.1", "true", PATH=str(tmp_path))
     assert ended.returncode == 2
     assert ended.stderr == ("error: ranks of far are started by ssh, which cannot be started here: "
