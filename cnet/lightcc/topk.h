@@ -13,7 +13,6 @@
 
 /* cdef: begin */
 #define HARP_PAIR_FLOAT16_BYTES 6
-#define HARP_PAIR_FLOAT32_BYTES 8
 
 /* Write the `kept` of largest magnitude, 1 to n, of values + error as pairs of `pair_bytes`, in the
  * order of their indices, and leave in `error` what the pairs do not carry. Of equals the first
