@@ -16,8 +16,8 @@ is too small.
 
 Channels
 --------
-`Channel` is all that this module asks of a network. `harp.collectives.channels` has one in memory
-and one over HARP connections.
+`Channel` is all that this module asks of a network. `harp.collectives.channels` has one in memory,
+`harp.net.channel` one over HARP connections.
 """
 
 from __future__ import annotations

@@ -24,12 +24,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from harp.collectives.channels import ConnectionChannel
 from harp.first_line import first_line
 from harp.lightcc.failure import GroupError, name_ranks
 from harp.lightcc.heartbeat import SILENT_TURNS, Heartbeat
 from harp.lightcc.mover import Direct
 from harp.lightcc.ports import open_memory, open_network, open_p2p, read_port
+from harp.net.channel import ConnectionChannel
 from harp.net.errors import EndedError
 
 if TYPE_CHECKING:
