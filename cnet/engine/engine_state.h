@@ -256,7 +256,7 @@ struct harp_engine {
         uint32_t *free, free_n;      /* below n; a stack */
         uint32_t closing_n;          /* orphans that have not ended */
     } connections;
-    /* Those that something is to be done for. */
+    /* Connections that have work to do. */
     struct {
         struct harp_schedule schedule;       /* the next turns drive them */
         struct harp_ready_set calls;         /* they have something new in a ring */

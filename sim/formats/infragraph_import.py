@@ -357,7 +357,7 @@ def _rate(link: Link) -> float | None:
 
 
 def _nic_name(component: str) -> str:
-    """Name of NICs; ours end in a number, so that of a component is kept apart from it."""
+    """Name of NICs: a component's own, kept apart from the number that ours end in."""
     plain = _WRONG.sub("-", component)
     return f"{plain}-" if plain[-1:].isdigit() else plain
 

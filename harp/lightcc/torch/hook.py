@@ -70,7 +70,7 @@ class Sparsity:
             raise ValueError(f"warm_up_steps is {self.warm_up_steps}; allowed is 1 or more")
 
     def ratio(self, step: int) -> float | None:
-        """Give the share of a step, counted from 0; None: that of the settings."""
+        """Give the share of a step, counted from 0; None where the settings decide."""
         number = step // self.warm_up_steps
         return self.warm_up[number] if number < len(self.warm_up) else None
 
@@ -87,7 +87,7 @@ class BucketMemory:
 
     @property
     def own_error(self) -> torch.Tensor:
-        """That of the bucket's elements, without what fills the last part up."""
+        """Error of the bucket's elements, without the filling of the last part."""
         return self.error[:self.part.elements]
 
 
