@@ -308,7 +308,7 @@ class Peers:
         return max(1.0, min(self._timeout_s, 30.0))
 
     def _engine_for(self, which: bytes, kind: str) -> Engine:
-        """Return the engine: a waiting thread drives that for pieces; that for P2P has a thread."""
+        """Return the engine: P2P's has a thread; the thread that waits drives that of pieces."""
         if (which, kind) not in self._engines:
             name = f"lightcc {self.rank} {which.decode()}"
             if which == P2P:
