@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from harp.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from harp.net import (
@@ -36,10 +38,4 @@ __all__ = ["Broken", "Buffer", "Closed", "Completion", "Connection", "Connection
            "ConnectionOptions", "Draft", "EndedError", "Engine", "Forked", "Handle", "HarpError",
            "Listener", "OpenError", "PathInfo", "PeerGone", "Port", "Reason", "Stream", "Timeout"]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module 'harp' has no attribute {name!r}")
-    import harp.net
-
-    return getattr(harp.net, name)
+__getattr__ = lazy_names(__name__, {name: f"harp.net:{name}" for name in __all__})

@@ -27,7 +27,7 @@ def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
 def nearest_path(missing: Path) -> str | None:
     """Give the path that exists and has, for the first part that does not, the name most like it.
 
-    What follows that part is taken over.
+    The rest of the path is taken over.
     """
     folder = next((parent for parent in missing.parents if parent.is_dir()), None)
     if folder is None:

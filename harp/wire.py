@@ -92,7 +92,7 @@ class Harp(Packet):
         return min(int(self.flags - RUN) * length, int(self.size - self.offset))
 
     def extract_padding(self, rest: bytes) -> tuple[bytes, bytes]:
-        """What follows the payload is no part of this frame (see ``frames``)."""
+        """Split off the bytes behind the payload: no part of this frame (see ``frames``)."""
         return rest[:self.payload_bytes()], rest[self.payload_bytes():]
 
     def guess_payload_class(self, payload: bytes) -> type[Packet]:  # noqa: ARG002  (as in scapy)

@@ -3,8 +3,8 @@
     with veth_pair() as (a, b):
         run_pair(client(), tcp_ref(), ["fifo", "tags"], spaces=(a.space, b.space))
 
-What is built lies in build/nccl, named after its sources' contents, and is shared by tests that run
-at the same time.
+Programs that it builds lie in build/nccl, named after their sources' contents, and are shared by
+tests that run at the same time.
 """
 
 from __future__ import annotations

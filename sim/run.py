@@ -121,7 +121,7 @@ class Options:
               help="Draws of the uncertain parameters for the intervals; 0 for none. [24, or as "
                    "many as some seconds allow]")
 @click.option("--fidelity", default="flow", metavar="NAME", show_default=True,
-              help=f"What carries the bytes: {', '.join(NETWORKS)}.")
+              help=f"Network model: {', '.join(NETWORKS)}.")
 @click.option("--pcap", metavar="LINK=FILE",
               help="Capture the packets of a link, e.g. 'node-0/eth0->leaf0=x.pcap', of one row at "
                    "--fidelity packet.")

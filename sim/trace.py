@@ -62,7 +62,7 @@ MOST_SHOWN = 16
 @click.option("--by-flops", is_flag=True, help="Compute takes its FLOPs over the GPU's rate, "
                                                "not the recorded time.")
 @click.option("--fidelity", type=click.Choice(["flow", "packet"]), default="flow",
-              show_default=True, help="What carries the bytes.")
+              show_default=True, help="Network model.")
 @click.option("--json", "as_json", metavar="FILE|-", help="Write the answer as JSON.")
 @click.option("-o", "--output", metavar="FILE",
               help="For a script: write the model's file here, as .yaml.")
@@ -239,7 +239,7 @@ def _write(prefix: Path, cluster: Cluster, scenario: Scenario, *, quiet: bool) -
 
 def _convert(prefix: Path, et: str | None, kineto: str | None, flight: str | None, *,
              quiet: bool) -> None:
-    """Write a file for each rank of which PyTorch's profiler wrote two, and perhaps a third."""
+    """Write a file for each rank out of two or three files of PyTorch's profiler."""
     from sim.traces.chakra_format import write_trace
     from sim.traces.pytorch import convert, files_of_ranks
 

@@ -114,7 +114,7 @@ static bool only_acks_wait(const struct harp_cc *cc, uint64_t now_ns, uint64_t b
            reaches_base(cc, floor_ns, swift->round.mean_forward_ns, base_ns);
 }
 
-/* No foreign flow holds the queue. What this flow won while it competed was not its own. */
+/* No foreign flow holds the queue. The rate that it won while it competed was not its own. */
 static void cease_competing(struct harp_swift *swift, uint64_t now_ns)
 {
     swift->compete.active = false;

@@ -247,7 +247,7 @@ size_t harp_poll(struct harp_connection *connection, struct harp_completion *com
             break;
         case HARP_COMPLETION_CLOSED:
             connection->app.closed = true;
-            /* What is handed over already takes the first of them. */
+            /* Messages that are handed over already take the first of them. */
             connection->app.left_over = completions[i].size > connection->app.receives_open
                                             ? completions[i].size - connection->app.receives_open
                                             : 0;

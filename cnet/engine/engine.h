@@ -13,8 +13,8 @@
  * and makes no system call but its ports' own; only before it sleeps, and to wake somebody who
  * sleeps, it makes one itself.
  *
- * **Who drives it.** Whoever holds the driver token; taking it is one atomic exchange, and nobody
- * on the data path waits for it.
+ * **The driver** is the thread that holds the driver token; taking it is one atomic exchange, and
+ * nobody on the data path waits for it.
  * - HARP_PROGRESS_THREAD: a thread of the engine's own, pinned if `cpu` is set. It polls while
  *   there is something to do and `spin_ns` longer, offering its CPU to others after each look that
  *   found nothing, then waits in the kernel for its ports, for commands and for the next deadline.

@@ -131,7 +131,7 @@ void harp_engine_write_control(struct harp_engine *engine, uint8_t port, int hop
 }
 
 /* Whether a frame's chunk follows that of the frame before it, in memory too, as drafts do not.
- * What is sent again goes alone: a run that was damaged may be damaged again. */
+ * A chunk that is sent again goes alone: a run that was damaged may be damaged again. */
 static bool continues_run(const struct harp_frame *before, const struct harp_frame *next)
 {
     return next->header.type == HARP_DATA && !next->header.flags && !next->again &&

@@ -106,7 +106,7 @@ struct harp_connection {
         int fd;
     } app;
 
-    /* What both sides use. It is written when the connection is made, but for the last three, so
+    /* Both sides use this. It is written when the connection is made, but for the last three, so
      * that neither side's writes take it out of the other one's cache. */
     _Alignas(128) struct {
         struct harp_spsc *commands, *completions;
@@ -149,7 +149,7 @@ struct harp_connection {
         uint64_t listener; /* id of that listener, at either end */
         uint64_t attempt;  /* at the listening end: key of the FIRST that made it */
     } handshake;
-    /* What comes, since CONNECTED. */
+    /* Arrivals since CONNECTED. */
     struct {
         uint64_t messages, bytes;
         uint32_t first;              /* number of the first message */
@@ -161,7 +161,7 @@ struct harp_connection {
         uint32_t assembling[HARP_REASSEMBLIES]; /* frames, DRAFT, for streamed chunks in fragments;
                                                    or HARP_NO_FRAME */
     } received;
-    /* What leaves. */
+    /* Departures. */
     struct {
         uint64_t messages, bytes;
         uint32_t first;        /* number of the first message */
@@ -175,7 +175,7 @@ struct harp_connection {
     /* Its session shares this peer's liveness; NULL: it has its own. */
     const struct harp_peer *liveness_of;
     char peer[HARP_STATS_NAME_BYTES]; /* the remote address of path 0, for statistics */
-    /* What the recorder has of it. */
+    /* Counts that the recorder has written. */
     struct {
         uint64_t paths_dead, paths_off_queue, paths_narrow, lost;
     } recorded;
@@ -256,7 +256,7 @@ struct harp_engine {
         uint32_t *free, free_n;      /* below n; a stack */
         uint32_t closing_n;          /* orphans that have not ended */
     } connections;
-    /* Those that something is to be done for. */
+    /* Connections that have work to do. */
     struct {
         struct harp_schedule schedule;       /* the next turns drive them */
         struct harp_ready_set calls;         /* they have something new in a ring */

@@ -79,7 +79,7 @@ static uint32_t move_message(int fd, struct harp_perf_tcp *perf)
     return HARP_PERF_MORE;
 }
 
-/* What a sender has handed to the kernel has not arrived yet: the receiver answers the last message
+/* Bytes that the kernel has taken have not arrived yet: the receiver answers the last message
  * with a byte, and only then is the run over. */
 static uint32_t confirm_arrival(int fd, struct harp_perf_tcp *perf)
 {

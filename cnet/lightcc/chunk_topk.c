@@ -226,7 +226,7 @@ void harp_chunk_take(float *error, size_t n, const struct harp_chunk_rule *rule,
     }
 }
 
-/* What a message says of a place. */
+/* An element of a message: a place and its value. */
 struct said {
     size_t place;
     float value;

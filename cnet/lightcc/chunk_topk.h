@@ -7,8 +7,8 @@
  * stream ends with a whole byte. The vector counts as filled up with zeros to whole chunks, so all
  * messages have the same size.
  *
- * Of equals the first ones are taken; a NaN is larger than all else, so that it is seen. What is
- * not finite is never kept.
+ * Of equals the first ones are taken; a NaN is larger than all else, so that it is seen. Infinities
+ * and NaNs are never kept.
  *
  * SparseLoCo (arXiv 2508.15706) sends 64 values of each chunk of 4,096.
  */

@@ -14,7 +14,7 @@
  * - **A full ring** holds a writer back until its reader has dropped something. A ring has room for
  *   some pieces of a collective, so two ranks that send each other one before they take the other's
  *   do not wait for each other.
- * - **What came can change** as long as it lies there, since the other rank can write to it at any
+ * - **A piece can change** as long as it lies there, since the other rank can write to it at any
  *   time. That gives no more than wrong values.
  *
  * One thread at a time.

@@ -12,8 +12,8 @@
  *     ADD      waits likewise; the pairs of `from` are added up
  *
  * A piece with an `inline_descriptor` is sent behind the call's description, by a copy and through
- * a slot. What comes must begin with the same description, and no piece without one is received
- * before all descriptions have been compared.
+ * a slot. An arriving piece must begin with the same description, and no piece without one is
+ * received before all descriptions have been compared.
  *
  * So a message of the network goes straight to where it belongs, and one that is to be reduced
  * passes a slot that stays in the cache. Small messages leave from a copy, so that nobody waits for

@@ -146,8 +146,8 @@ static void finish_piece(struct harp_mover *mover, struct open_piece *open)
     mover_close_piece(mover, open);
 }
 
-/* What a pass over the open pieces has seen that holds back later ones: a piece that could not be
- * sent to a peer, or posted, and one without a slot. The last slot is for the first of these:
+/* Pieces that a pass over the open ones has met and that hold back later ones: one that could not
+ * be sent to a peer, or posted, and one without a slot. The last slot is for the first of these:
  * pieces that overtook it and had all slots could be for what a peer sends when it is done. */
 struct held_back {
     uint64_t *sends, *posts; /* bits by peer */

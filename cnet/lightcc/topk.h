@@ -1,7 +1,7 @@
 /* Sparse averaging: the largest elements as (value, index) pairs, and adding pairs up.
  *
  * A pair is its value, float32 or float16, and the element's index as int32, packed and
- * little-endian, as harp.collectives.topk counts them. What is not sent stays as the sender's error
+ * little-endian, as harp.collectives.topk counts them. The rest stays as the sender's error
  * and is added the next time (error feedback: Stich et al., "Sparsified SGD with memory", NeurIPS
  * 2018); the rounding to float16 is part of that error.
  */
@@ -13,11 +13,10 @@
 
 /* cdef: begin */
 #define HARP_PAIR_FLOAT16_BYTES 6
-#define HARP_PAIR_FLOAT32_BYTES 8
 
 /* Write the `kept` of largest magnitude, 1 to n, of values + error as pairs of `pair_bytes`, in the
  * order of their indices, and leave in `error` what the pairs do not carry. Of equals the first
- * ones are taken; a NaN is larger than all else, so that it is seen. What is not finite is never
+ * ones are taken; a NaN is larger than all else, so that it is seen. Infinities and NaNs are never
  * kept, so an overflow does not outlast its step. Without error feedback `error` is NULL. */
 void harp_topk_select(const float *values, float *error, size_t n, uint8_t *pairs, size_t kept,
                       size_t pair_bytes);

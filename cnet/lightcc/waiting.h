@@ -5,7 +5,7 @@
  * offers the CPU to others: where ranks share one, that costs less than a sleep and its end.
  *
  * The most is what looking is worth. Ranks of a host are soon there, and have the CPU meanwhile.
- * What comes from the network comes at the network's pace: to look for longer than a sleep and its
+ * Messages from the network come at the network's pace: to look for longer than a sleep and its
  * end take only costs CPU, in a ring over 400 Mb/s twice as much.
  */
 #ifndef HARP_LIGHTCC_WAITING_H

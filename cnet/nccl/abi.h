@@ -1,7 +1,7 @@
 /* NCCL's network plugin interface, versions 6 to 12, in our own words.
  *
  * NCCL opens a plugin by dlopen and takes the newest table that it knows of ncclNetPlugin_v12 down
- * to ncclNetPlugin_v6. What follows describes these tables as NCCL 2.13 to 2.32 lay them out in
+ * to ncclNetPlugin_v6. The structs below describe these tables as NCCL 2.13 to 2.32 lay them out in
  * memory; the assertions at the end hold sizes and offsets. docs/use/nccl.md says what NCCL expects
  * of each call.
  *

@@ -255,7 +255,7 @@ static bool is_elsewhere_over(struct attempt *attempt)
     return now_ns - attempt->elsewhere_ns > ELSEWHERE_NS;
 }
 
-/* Which ports are to carry the connection. Returns whether that is known; *family 0: any. */
+/* Choose the ports that carry the connection. Returns whether they are known; *family 0: any. */
 static bool decide_family(struct attempt *attempt, const struct harp_handle *handle,
                           uint8_t *family)
 {

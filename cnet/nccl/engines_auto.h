@@ -26,8 +26,8 @@ void cores_find(struct cores *cores);
 /* CPUs of this rank alone; 1 at least. */
 uint32_t cores_of_rank(const struct cores *cores);
 
-/* What one engine sends and receives at once: rings use both directions, and one core moves about
- * 50 Gb/s of them together over udp (docs/results/speed.md, docs/use/nccl.md). */
+/* The rate that one engine sends and receives at once: rings use both directions, and one core
+ * moves about 50 Gb/s of them together over udp (docs/results/speed.md, docs/use/nccl.md). */
 #define ENGINES_AUTO_MBPS 25000
 /* CPUs of a rank that are not for engines: its main thread, and NCCL's, which polls. */
 #define ENGINES_AUTO_NCCL_CPUS 2

@@ -110,7 +110,7 @@ static bool is_of_this_host(const struct rank_read *rank, const struct plan_plac
     return false;
 }
 
-/* What this host sees of a fabric that has changed since: of the NICs with which the rank was
+/* Note what this host sees of a fabric that has changed since: of the NICs with which the rank was
  * planned one is gone, or slower. A NIC may be faster than what the network gives it. */
 static void note_changes(struct reading *reading, const struct rank_read *rank)
 {

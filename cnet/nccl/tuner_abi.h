@@ -16,8 +16,8 @@
  *    with every collective, on every rank, and all ranks must answer alike, or the job hangs.
  *  - The cost table is float[algorithms][protocols] in one piece, in microseconds. NCCL_COST_IGNORE
  *    marks what cannot be had; of the rest the least is taken, so 0 is a choice.
- *  - Channels are 0 when getCollInfo is called. What is not 0 afterwards takes the place of NCCL's
- *    own number, up to what the communicator has.
+ *  - Channels are 0 when getCollInfo is called. Another number afterwards takes the place of
+ *    NCCL's own, up to what the communicator has.
  *  - An error ends the collective, whatever the header promises.
  *
  * This header stands alone: it needs nothing of NCCL or CUDA.

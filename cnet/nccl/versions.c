@@ -137,7 +137,7 @@ static enum nccl_result irecv_v9(void *receiving, int n, void **data, size_t *si
                         (p).vProps.devs[3]}},                                                      \
     .maxP2pBytes = (p).maxP2pBytes, .maxCollBytes = (p).maxCollBytes
 
-/* What plugin_properties says, as a version has it. */
+/* The answer of plugin_properties in a version's own layout. */
 #define PROPERTIES(version, ...)                                                                   \
     static enum nccl_result properties_##version(int device,                                       \
                                                  struct nccl_properties_##version *properties)     \

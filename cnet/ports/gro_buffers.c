@@ -41,8 +41,8 @@ static uint64_t to_nanoseconds(const struct timespec *time)
     return (uint64_t)time->tv_sec * 1000000000 + (uint64_t)time->tv_nsec;
 }
 
-/* What the kernel says beside a super-packet: how long its datagrams are, the IP header's mark, and
- * how long ago the first of them came. */
+/* Read what the kernel says beside a super-packet: how long its datagrams are, the IP header's
+ * mark, and how long ago the first of them came. */
 static void read_control(struct msghdr *header, const struct harp_stamp_clock *clock,
                          struct harp_gro_packet *packet)
 {

@@ -10,7 +10,8 @@
  * The kernel answers a request before send returns, so that nothing here waits for the network; a
  * lost answer is -ETIMEDOUT after a second. But some requests wait for the kernel's lock of all
  * links (rtnl), which somebody may hold for long: those about links always, those about neighbours
- * before Linux 6.17. An engine that runs must not ask these. What changes says how it is now.
+ * before Linux 6.17. An engine that runs must not ask these. A notice of a change says how things
+ * are now.
  *
  * Owner: one engine. Control plane: every call but harp_netlink_change costs two system calls.
  */
@@ -76,7 +77,7 @@ int harp_netlink_link(struct harp_netlink *netlink, const char *name, uint32_t i
 int harp_netlink_address(struct harp_netlink *netlink, uint32_t index,
                          struct harp_address *address);
 
-/* Which way UDP datagrams take from one address to another; ports count where the kernel hashes
+/* Find the route of UDP datagrams from one address to another; ports count where the kernel hashes
  * over several next hops. -ENETUNREACH, -EHOSTUNREACH and the like if there is none. */
 int harp_netlink_route(struct harp_netlink *netlink, const struct harp_address *from,
                        const struct harp_address *to, struct harp_route *route);

@@ -18,7 +18,7 @@
  *   made and dropped with it; the data path names it by number.
  * - **Locals.** A port has one or more addresses of its own that differ in the UDP port: paths that
  *   differ in them take different routes through the network. Every arrival says at which it came.
- * - **Lossy.** A port may lose, double and reorder, as networks do. What `slot` took is gone.
+ * - **Lossy.** A port may lose, double and reorder, as networks do. Bytes in `slot` are gone.
  * - **Off the fast way.** An `xdp` port's datagram that reaches another queue than the port's comes
  *   through the kernel's socket: late, but not lost. It is marked `stray`.
  *
@@ -61,7 +61,7 @@ struct harp_arrival {
     bool shared; /* set by the engine: several of HARP's frames lie in it */
 };
 
-/* What a port learns besides datagrams. Anybody can write ICMP, but only a host that saw a
+/* News that a port has besides datagrams. Anybody can write ICMP, but only a host that saw a
  * datagram of ours on its way can quote it. */
 #define HARP_QUOTE_BYTES 12 /* of a header, up to the end of the connection's id */
 enum harp_notice_type {
@@ -175,7 +175,7 @@ struct harp_port_ops {
     void (*unhop)(struct harp_port *port, int hop);
 
     /* Before unhop: what was given to this hop and has not left need not leave any more, since the
-     * session sends it elsewhere. What others gave to the same way still leaves. NULL: nothing is
+     * session sends it elsewhere. Datagrams of others on the same hop still leave. NULL: nothing is
      * kept. */
     void (*give_up)(struct harp_port *port, int hop);
 

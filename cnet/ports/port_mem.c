@@ -14,8 +14,8 @@
 #define STALL_NS UINT64_C(300000000) /* a reader that stands still so long is no reason to wait */
 #define FULL_NS UINT64_C(50000)      /* how soon a full ring is looked at again */
 
-/* Which way of writing is faster is found by trial: this many bytes in each way, four times in
- * turn, and the better one is kept for KEPT_BYTES. What disturbs a trial only makes it slower, so
+/* A trial finds the faster form of writing: this many bytes in each way, four times in
+ * turn, and the better one is kept for KEPT_BYTES. A disturbance only makes a trial slower, so
  * the best of each way counts; near is taken unless far is a twentieth faster. */
 enum { TRIAL_BYTES = 2 << 20, TRIALS = 8, KEPT_BYTES = 1 << 30 };
 

@@ -10,10 +10,10 @@
  * - **One link per pair of ports**, whoever connected first, for both directions; it lives until
  *   either port closes. (If both connect at the same moment there are two, and each sends on its
  *   own.) A port may be linked to itself.
- * - **Who links up.** Processes of one user that share /dev/shm. Memory vanishes with them.
+ * - **Partners.** Processes of one user that share /dev/shm. Memory vanishes with them.
  * - **A link ends** when the socket does or when the other side breaks the ring's rules: a notice
- *   says that the address is gone, once what lay in the ring has been received. What is
- *   written for it then is dropped, as it is for a reader that stands still with a full ring.
+ *   says that the address is gone, once what lay in the ring has been received. Frames
+ *   written for it then are dropped, as they are for a reader that stands still with a full ring.
  * - **Near and far.** Between some cores the receiver finds lines in the other's cache sooner than
  *   in memory; between others it is the reverse, by a factor of two to three, and a virtual
  *   machine's cores change from one to the other within seconds. How long a line takes does not

@@ -25,7 +25,7 @@
  * `produced`, and whoever consumes there looks at `sleeping` of the ring that leads back.
  *
  * Nothing that the other side writes is trusted further than to be inside of the ring: positions
- * and lengths that cannot be end the connection. What the datagram holds is the engine's to check.
+ * and lengths that cannot be end the connection. The engine checks the datagram's contents.
  */
 #ifndef HARP_PORT_MEM_RING_H
 #define HARP_PORT_MEM_RING_H

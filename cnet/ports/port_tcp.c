@@ -135,7 +135,7 @@ static int tcp_port_hop(struct harp_port *port, const struct harp_address *to, u
     return number;
 }
 
-/* What is on its way on a flow that nobody needs any more is CLOSE and its answers. Frames that
+/* A flow that nobody needs any more still carries CLOSE and its answers. Frames that
  * have come may still be looked at, so it goes only with the next `tend`. */
 static void tcp_port_unhop(struct harp_port *port, int hop)
 {

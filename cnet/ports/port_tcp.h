@@ -1,5 +1,5 @@
-/* The tcp port: an engine's frames over kernel TCP, for cards and networks where UDP or AF_XDP is
- * worth less.
+/* The tcp port: an engine's frames over kernel TCP, for cards and networks where it is faster than
+ * UDP and AF_XDP.
  *
  *     port A                                                      port B
  *     flow 0  --- header | payload | header | payload ... ------>  accepted by the listener
@@ -20,15 +20,15 @@
  * - **Nothing is lost or reordered** while a flow lives, so the session does no loss recovery and
  *   no congestion control (port.h: holds_back). A frame has a chunk of up to 64 KiB, or a run of up
  *   to 16: its header says how long it is, and nothing else stands in the stream.
- * - **No staging.** `gather` has the kernel copy payload from where it lies. What the kernel does
- *   not take at once is copied, since the application may get its memory back before the rest can
- *   leave. Payload that comes goes by recvmsg to where the engine says (struct harp_placing); the
- *   port asks again before each further part, and what has lost its place meanwhile goes nowhere.
+ * - **No staging.** `gather` has the kernel copy payload from where it lies. Bytes that the kernel
+ *   does not take at once are copied, since the application may get its memory back before the rest
+ *   can leave. Payload that comes goes by recvmsg to where the engine says (struct harp_placing);
+ *   the port asks again before each further part, and a piece without a place goes nowhere.
  * - **A flow breaks** when the other process ends, a host or a router says so, or nothing that we
- *   sent is acknowledged for TCP_UNACKED_MS. What was on its way is lost then; the session sends it
- *   on other flows. The connecting end connects anew at once, by another source port if that is not
- *   planned, which may take a way that works; if the other end's host refuses, nobody has the port
- *   any more.
+ *   sent is acknowledged for TCP_UNACKED_MS. Frames on their way are lost then; the session sends
+ *   them on other flows. The connecting end connects anew at once, by another source port if that
+ *   is not planned, which may take a way that works; if the other end's host refuses, nobody has
+ *   the port any more.
  * - **A flow that a plan's revision leaves** ends at once, and the kernel forgets what it has taken
  *   for it: it would send that for seconds, where routes are new, by links that nobody planned.
  * - **A black hole.** Where an MTU shrinks and routers send no ICMP, the route swallows long
@@ -104,7 +104,7 @@ struct tcp_flow {
     bool given_up;        /* what the kernel has taken goes nowhere when the flow ends */
     bool full;            /* the kernel took no more when last asked */
     bool dirty;           /* in the port's `dirty` */
-    /* What the engine is to hear of it; port_tcp_flow.c writes it. */
+    /* News for the engine; port_tcp_flow.c writes them. */
     struct {
         bool broken; /* BROKEN is to be noticed, */
         bool gone;   /* or GONE */
@@ -121,7 +121,7 @@ struct tcp_flow {
     uint64_t age; /* accepted flows in their order */
     uint64_t opened_ns;
 
-    /* What leaves with the next flush (port_tcp_send.c): pieces lie in `memory` or in the
+    /* Pieces that leave with the next flush (port_tcp_send.c); they lie in `memory` or in the
      * application's. */
     struct {
         uint8_t *memory;
@@ -134,7 +134,7 @@ struct tcp_flow {
         struct iovec pieces[TCP_PIECES];
     } out;
 
-    /* What has come (port_tcp_receive.c): of frames that are not handed out yet, or that lie
+    /* Bytes that have come (port_tcp_receive.c): of frames that are not handed out yet, or that lie
      * between receive and release. */
     struct {
         uint8_t *stage;

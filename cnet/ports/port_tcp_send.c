@@ -4,9 +4,9 @@
  *     pieces   header A, payload A, header B, payload B, C, header D ... payload D
  *                        ^ application's memory
  *
- * A flush gives all pieces to the kernel. What it does not take is put together in `out`, and
- * nothing follows until it has left: the kernel says when there is room for a third of its buffer
- * (sk_stream_is_writeable), so that happens once in many frames.
+ * A flush gives all pieces to the kernel. Bytes that it does not take are put together in `out`,
+ * and nothing follows until it has left: the kernel says when there is room for a third of its
+ * buffer (sk_stream_is_writeable), so that happens once in many frames.
  */
 #define _GNU_SOURCE
 #include <assert.h>

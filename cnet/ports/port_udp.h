@@ -111,7 +111,7 @@ struct udp_port {
     struct harp_icmp icmp;
 
     struct harp_gro_buffers inbound;
-    /* What the engine has yet to hear: a ring. */
+    /* Notices that the engine has yet to read: a ring. */
     struct {
         struct harp_notice ring[UDP_NOTICES];
         uint32_t first, n;

@@ -78,7 +78,7 @@ struct harp_xdp {
     struct {
         uint32_t held, most;
     } fill;
-    /* What xdp_send.c sends from, and what the card has of it. */
+    /* Frames that xdp_send.c sends from, and those that the card has. */
     struct {
         uint32_t *slots_free; /* stack of frames */
         uint32_t slots_free_n;
@@ -110,7 +110,7 @@ struct harp_xdp {
     } kernel;
 
     struct harp_icmp icmp;
-    /* What the engine has yet to hear: a ring. */
+    /* Notices that the engine has yet to read: a ring. */
     struct {
         struct harp_notice ring[XDP_NOTICES];
         uint32_t first, n;

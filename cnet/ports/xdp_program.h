@@ -8,12 +8,12 @@
  *                        +----------------------------------------+          v
  *                        ^------ nobody is bound to the queue ------ socket in `sockets`
  *
- * Everything that is not HARP's goes on to the kernel: the host keeps ssh. What the program does
- * not understand is not HARP's either: IP options and extension headers, fragments (a UDP port is
- * in the first one only), VLAN tags. Only the priority tag, VLAN 0, is seen through: it belongs to
- * the interface itself, and switches that sort traffic into classes add it. A virtual interface may
- * hand the program down to others (netvsc to its virtual function); a socket takes nothing of
- * theirs, and what was led to it would be lost.
+ * Everything that is not HARP's goes on to the kernel: the host keeps ssh. Frames that the program
+ * does not understand are not HARP's either: IP options and extension headers, fragments (a UDP
+ * port is in the first one only), VLAN tags. Only the priority tag, VLAN 0, is seen through: it
+ * belongs to the interface itself, and switches that sort traffic into classes add it. A virtual
+ * interface may hand the program down to others (netvsc to its virtual function); a socket takes
+ * nothing of theirs, and what was led to it would be lost.
  *
  * Just before a packet, in what XDP calls metadata, the program writes when it came: 8 bytes,
  * CLOCK_MONOTONIC. Some drivers have no room for it; then something else stands there.

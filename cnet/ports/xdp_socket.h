@@ -61,7 +61,7 @@ struct harp_xdp_socket_config {
     int queue; /* -1: the first that is free */
     bool copy_only, zero_copy_only;
     uint32_t busy_poll_us;
-    /* Entries, powers of two; completion has as many as tx. What is in a ring is at most half of
+    /* Entries, powers of two; completion has as many as tx. A ring holds at most half of
      * it, for the kernel hands frames back before it says that it has taken them out of the ring,
      * and rx takes all that fill holds. */
     uint32_t fill, rx, tx;

@@ -10,7 +10,7 @@
  * A path may have an equal share of the buffer in flight, and all paths together all of it. When
  * another path begins to send while the buffer is taken, its first packet goes all the same
  * (path.h), and the others fall to their shares as they hear of what arrived. So no path waits for
- * another's news. What others send there, from other hosts, nobody here knows.
+ * another's news. Nobody here knows what other hosts send there.
  *
  * Owner: one engine, or a session of its own.
  */

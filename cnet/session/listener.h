@@ -14,7 +14,7 @@
  * The cookie is a SipHash, under a key that only this listener has, of the sender's address, of its
  * parameters and of the minute. So only a host that can be reached at that address has it, it
  * cannot be used from elsewhere nor for another connection, and it expires. COOKIE is shorter than
- * FIRST: a listener is of no use to amplify.
+ * FIRST, so a listener amplifies no attack.
  *
  * Tags come before all of this: FIRST without the listener's secret is dropped unseen.
  *

@@ -104,7 +104,7 @@ void harp_loss_spurious(struct harp_loss *loss);
 /* The retransmission timeout without back-off. */
 uint64_t harp_loss_rto_ns(const struct harp_rtt *rtt, const struct harp_loss_limits *limits);
 
-/* Which alarm is next, and when, if the peer was last heard at `heard_ns`; *at_ns is HARP_NEVER
+/* Find the next alarm and its time, if the peer was last heard at `heard_ns`; *at_ns is HARP_NEVER
  * with HARP_ALARM_NONE. */
 enum harp_alarm harp_loss_alarm(const struct harp_loss *loss, const struct harp_sent_ring *ring,
                                 const struct harp_rtt *rtt, const struct harp_loss_limits *limits,

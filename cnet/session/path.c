@@ -82,9 +82,9 @@ static bool is_paced(const struct harp_path *path, uint32_t bytes, uint64_t now_
     return path->sent.in_flight || path->cc.ops->window_bytes(&path->cc) < bytes;
 }
 
-/* What the next burst will take there: the empty path's delay, and the time in which the path
- * delivers what is in flight now, at the rate of its window. Where the kernel finds the rate, as
- * for TCP, our window says nothing about it, and the least delay is that of a queue. */
+/* The time that the next burst will take there: the empty path's delay, and the time in which the
+ * path delivers what is in flight now, at the rate of its window. Where the kernel finds the rate,
+ * as for TCP, our window says nothing about it, and the least delay is that of a queue. */
 static uint64_t expect_delay_ns(const struct harp_path *path, uint32_t bytes)
 {
     if (!path->cc.ops->follows_path)

@@ -5,7 +5,7 @@
  *        ^                                            |
  *        +------ any of its packets acknowledged -----+
  *
- * What was in flight on a path that dies is given up and sent on the others. A peer that is off
+ * Packets in flight on a path that dies are given up and sent on the others. A peer that is off
  * its core is silent on all paths, which makes none look dead before dead_ns (loss.h).
  */
 #ifndef HARP_PATH_H
@@ -58,7 +58,7 @@ struct harp_path {
     uint64_t arrived;    /* packets */
     uint64_t largest_ns; /* when the largest packet came */
     uint32_t marked;
-    /* What our next ACK says, and when it goes: arrivals write it, and the ACK clears it. */
+    /* Contents and time of our next ACK: arrivals write it, and the ACK clears it. */
     struct {
         uint32_t packets;                     /* that arrived since our last ACK */
         bool now;                             /* do not wait for more */
@@ -97,7 +97,7 @@ bool harp_path_has_room(struct harp_path *path, uint32_t bytes);
  * random by *random (power of two choices, Mitzenmacher, IEEE TPDS 12(10), 2001), the one where the
  * burst is expected to have arrived first (Lim et al., ECF, CoNEXT 2017). Those are drawn that are
  * alive, have room for the frame there and at their ports, and have a ready pacer; spare ones only
- * if there are no others. What is in flight counts as soon as it is sent; delays that were measured
+ * if there are no others. Bytes in flight count as soon as they are sent; delays that were measured
  * are a round trip old, and to follow them alone sends all bursts to one path until the next ACK.
  * An unmeasured path counts as fastest. Returns its index or -1; then *ready_ns is when a pacer or
  * a port may be ready, or HARP_NEVER. */

@@ -19,8 +19,8 @@ void harp_pmtu_init(struct harp_pmtu *pmtu, uint16_t segment, uint16_t base_byte
         .raise_ns = RAISE_NS};
 }
 
-/* What is to be tried next while searching: ICMP's word first, then whole chunks, then the middle.
- * 0: nothing is left between what passes and what does not. */
+/* Choose the size to try next while searching: ICMP's word first, then whole chunks, then the
+ * middle. 0: nothing is left between what passes and what does not. */
 static uint8_t next_candidate(struct harp_pmtu *pmtu)
 {
     if (pmtu->hint > pmtu->too_few && pmtu->hint < pmtu->fragments)

@@ -47,8 +47,8 @@ uint64_t harp_rtt_smoothed_ns(const struct harp_rtt *rtt);
 /* Least fabric delay in memory; 0 before the first sample. */
 uint64_t harp_rtt_least_ns(const struct harp_rtt *rtt);
 
-/* What the far host may take to acknowledge: its smoothed delay and four times its variation, which
- * a busy host's scheduler makes large, on top of `ack_delay_ns`. */
+/* The time that the far host may take to acknowledge: its smoothed delay and four times its
+ * variation, which a busy host's scheduler makes large, on top of `ack_delay_ns`. */
 uint64_t harp_rtt_host_ns(const struct harp_rtt *rtt, uint64_t ack_delay_ns);
 
 /* Retransmission timeout without back-off: srtt + max(4 rttvar, srtt / 8) + harp_rtt_host_ns, not

@@ -360,7 +360,7 @@ void harp_session_path_off_queue(struct harp_session *session, uint8_t path, boo
  * is probed at once, or FIRST repeated on the next path, at most once a timeout. Whether it was. */
 bool harp_session_unreachable(struct harp_session *session, uint64_t now_ns, uint8_t path);
 
-/* What sessions with one process at the other end know together, in the caller's clock: when it
+/* Knowledge that sessions with one far process share, in the caller's clock: when it
  * last showed that it lives, and when one of them last asked it for that. */
 struct harp_liveness {
     uint64_t heard_ns, asked_ns;
@@ -384,10 +384,10 @@ void harp_session_share_buffer(struct harp_session *session, uint8_t path,
 void harp_session_refused(struct harp_session *session, uint64_t now_ns, uint8_t path,
                           bool certain);
 
-/* What carried this path in order broke, and what was on its way is lost: the path is dead until it
- * answers again. `closed`: the other end's host closed it. Then a session that cannot connect anew
- * itself, since it listens, ends (HARP_REASON_REFUSED) if all paths are broken and nobody comes
- * back within HARP_BROKEN_NS. */
+/* The stream that carried this path broke, and frames on their way are lost: the path is dead until
+ * it answers again. `closed`: the other end's host closed it. Then a session that cannot connect
+ * anew itself, since it listens, ends (HARP_REASON_REFUSED) if all paths are broken and nobody
+ * comes back within HARP_BROKEN_NS. */
 #define HARP_BROKEN_NS UINT64_C(1000000000)
 void harp_session_path_broken(struct harp_session *session, uint64_t now_ns, uint8_t path,
                               bool closed);

@@ -159,7 +159,7 @@ void harp_session_path_settled(struct harp_session *session, struct harp_path *p
         confirm_size(session, number, sent->longest);
 }
 
-/* What a path carries may have become less, as routes change: it has to show that it carries frames
+/* A path may carry less than before, as routes change: it has to show that it carries frames
  * of the size in use. */
 void harp_session_path_confirm_again(struct harp_session *session, uint8_t path,
                                      uint32_t hint_bytes)

@@ -92,7 +92,7 @@ struct harp_session {
     struct {
         bool connected, closed;
     } to_report;
-    /* What both ends agreed on; the handshake writes it, once. */
+    /* The agreement of both ends; the handshake writes it, once. */
     struct {
         bool known; /* the peer's parameters are */
         uint16_t segment;
@@ -138,7 +138,7 @@ struct harp_session {
     struct harp_outbox outbox;
     struct harp_inbox inbox;
     struct harp_reassembly reassembly;
-    /* Which data goes next, on which path, and when; session_send.c writes it. */
+    /* The next data to send, its path and its time; session_send.c writes it. */
     struct {
         struct harp_cut cut;
         uint64_t random;      /* state of the choice among paths */
@@ -275,7 +275,7 @@ static inline bool harp_session_is_too_narrow(const struct harp_path_state *path
     return path_state->pmtu.state == HARP_PMTU_ERROR;
 }
 
-/* What a path carries may have become less, as routes change: it has to show that it carries frames
+/* A path may carry less than before, as routes change: it has to show that it carries frames
  * of the size in use. `hint_bytes` is what ICMP says that it carries, or 0. */
 void harp_session_path_confirm_again(struct harp_session *session, uint8_t path,
                                      uint32_t hint_bytes);

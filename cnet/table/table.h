@@ -33,7 +33,7 @@
 /* cdef: begin */
 struct harp_embedding;
 
-/* What a record knows of itself. Times are those of the caller's clock. */
+/* A record beside its values. Times are those of the caller's clock. */
 struct harp_record {
     int64_t key;
     uint32_t count;   /* gradients that it had */

@@ -16,7 +16,7 @@
  * With 10 records to a page and a third as the limit, a page is read 7 times for each time that it
  * is written (a page gives up a record at each read, and its last 4 at once).
  *
- * What goes: of 8 rows drawn at random, the one that was used longest ago, as Redis does for its
+ * The row that goes: of 8 drawn at random, the one that was used longest ago, as Redis does for its
  * "approximated LRU" (redis.io, Key eviction; confidence: documented, 10 of them are near true
  * LRU). Rows of this call and the one before stay, if others are there, and so do rows with
  * gradients that wait; so a batch is in memory even where the cap is smaller.
@@ -64,7 +64,7 @@ struct table_cold {
         uint32_t *empty; /* those without records */
         uint16_t *live;  /* records of each */
     } pages;
-    /* What is moved together; the holder of `io` writes it. */
+    /* Pages that are moved together; the holder of `io` writes it. */
     struct {
         uint32_t most;   /* pages that are read or written at once */
         uint8_t *buffer; /* `most` pages to read, and as many to write */

@@ -32,7 +32,7 @@
 #include "table/table_pool.h"
 
 enum { TABLE_WAYS = 5, TABLE_GROUPS = 64 };
-/* A slot that there is none of. */
+/* No slot has this number. */
 #define TABLE_NOWHERE UINT32_C(0xFFFFFFFF)
 
 struct table_group {

@@ -44,7 +44,7 @@ struct table_loops {
     void (*add_gradients)(const struct table_addends *addends, uint32_t dim);
     /* Whether all values are finite, also times `scale`. */
     bool (*finite)(const float *values, uint64_t n, float scale);
-    /* What harp_embedding_first_row writes. */
+    /* Write a first row, as harp_embedding_first_row does. */
     void (*first_row)(float *row, uint32_t dim, int64_t key, uint64_t seed, float bound);
     /* Make a step of one record. */
     void (*update)(float *row, float *state, const float *gradient, uint32_t dim,

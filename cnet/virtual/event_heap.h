@@ -57,7 +57,7 @@ bool virtual_events_reserve(struct virtual_events *events, size_t more);
 /* False without memory: nothing was pushed. */
 bool virtual_events_push(struct virtual_events *events, uint64_t at_ns, uint64_t what);
 
-/* When the next event is; VIRTUAL_NEVER if there is none. */
+/* Time of the next event; VIRTUAL_NEVER if there is none. */
 static inline uint64_t virtual_events_next_ns(const struct virtual_events *events)
 {
     return events->n ? events->heap[0].at_ns : VIRTUAL_NEVER;

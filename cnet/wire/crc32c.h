@@ -12,7 +12,7 @@
  *               long range that is not copied goes through threeway at the same time
  *     fold512   the same on 4 x 64 bytes (AVX-512 VPCLMULQDQ)
  *
- * Which one is fastest does not depend on the CPU's model alone: the instruction is slow under
+ * The fastest one does not depend on the CPU's model alone: the instruction is slow under
  * emulation, wide vectors are on some hosts. So harp_crc32c_choose times those that the CPU offers,
  * and from then on the process uses the winner. Before that it uses the table.
  *

@@ -5,7 +5,7 @@
 
 #include "base/bytes.h"
 
-/* Which payloads a type has and which fields it uses; docs/inside/wire.md has the same table. */
+/* Payloads and fields of a type; docs/inside/wire.md has the same table. */
 struct use {
     uint16_t shortest;
     uint16_t longest;

@@ -42,10 +42,10 @@ The simulator plans pages, too, and has no torch: names that need it are importe
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from harp.angelptm.page_plan import CapacityError
+from harp.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from harp.angelptm.config import ConfigError
@@ -65,8 +65,5 @@ __all__ = ["CapacityError", "ConfigError", "CutError", "Engine", "HiddenError", 
            "RankError", "add_config_arguments", "init_distributed", "initialize", "pipeline",
            "zero"]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__ = lazy_names(__name__, {name: f"{__name__}.{home}:{name}"
+                                    for name, home in _HOMES.items()})

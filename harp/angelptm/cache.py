@@ -65,6 +65,7 @@ class Cache:
         size, self._file = layout.page_bytes, ffi.NULL
         shown = 2 * layout.shown * size
         self._pools: list[Any] = []
+        self._window: Any = ffi.NULL
         # It stays as long as the process, since tensors may: what is hidden costs addresses only.
         self._window = self._made(lib.harp_page_window_open(shown, self._why))
         self._pools.append(self._open_device(capacities.device))
@@ -89,6 +90,7 @@ class Cache:
         if made == ffi.NULL:
             for pool in self._pools:
                 lib.harp_page_pool_close(pool)
+            lib.harp_page_window_close(self._window)  # no tensor has seen it
             raise StoreError(ffi.string(self._why).decode())
         return made
 

@@ -263,8 +263,8 @@ def _first_order(backward: _Backward) -> _Backward:
 class _Begin(torch.autograd.Function):
     """Begin to send; backwards, wait for the gradients.
 
-    What comes has another shape than what is sent, so the all-to-all holds it, and autograd gets a
-    number in its place, which binds the end to the begin.
+    The tensor that comes has another shape than the one that is sent, so the all-to-all holds it,
+    and autograd gets a number in its place, which binds the end to the begin.
     """
 
     @staticmethod

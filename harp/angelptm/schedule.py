@@ -37,7 +37,7 @@ class Schedule:
     most: float | None = None
     """Rate after the warm-up; if not given, that of each group of the optimizer."""
     least_ratio: float = 1e-4
-    """What WarmupCosineLR ends with, of the optimizer's rate."""
+    """Last rate of WarmupCosineLR, as a share of the optimizer's rate."""
     linear: bool = False
 
     def rate(self, most: float, step: int) -> float:

@@ -179,7 +179,7 @@ class Steps:
         self._events, self._ends, self.sum = [], [], 0
 
     def _learn(self, due: tuple[int, ...]) -> None:
-        """Make the trace of this step that of the next one."""
+        """Let the next step follow the trace of this one."""
         trace = self._make_trace(due)
         if due not in self._known and len(self._known) >= max(self._late, 1):
             self._known.clear()

@@ -67,7 +67,7 @@ def check_environment(environment: Mapping[str, str]) -> None:
 
 
 def check_files(settings: Mapping[str, str]) -> None:
-    """Refuse a tuning table or a plan that is not there, or is none; UsageError."""
+    """Refuse a tuning table or a plan that is missing or cannot be read as one; UsageError."""
     from harp.cli.io import InputError
     from harp.cli.plan.job_files import read_plan
     from harp.lightcc.policy import tuning_of

@@ -150,7 +150,7 @@ def write_bytes(target: str, data: bytes, mode: int | None = None) -> None:
 def write_files(contents: Mapping[str, bytes]) -> None:
     """Replace the content of all targets, or of none where one has no room.
 
-    What is no file, such as standard output, is written after all files.
+    Standard output, and all else that is no file, is written after all files.
     """
     fresh: list[tuple[str, Path, Path]] = []
     others = [target for target in contents if not _is_file(target)]

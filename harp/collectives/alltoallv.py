@@ -90,7 +90,7 @@ class _End(NamedTuple):
     offset: Ints
 
     def of(self, copies: Ints) -> _End:
-        """Those of other copies."""
+        """Give the same ends of other copies."""
         return _End(self.rank[copies], self.buffer, self.offset[copies])
 
 

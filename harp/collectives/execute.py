@@ -1,7 +1,7 @@
 """Execute one rank's part of a plan: real bytes, over a channel to each of its peers.
 
-What a piece waits for
-----------------------
+The order of pieces
+-------------------
 A message is sent in pieces of at most a slot (`harp.collectives.window`). A piece is sent when
 
 1. all that its bytes depend on is done: what earlier steps receive into them or make of them;
@@ -16,8 +16,8 @@ is too small.
 
 Channels
 --------
-`Channel` is all that this module asks of a network. `harp.collectives.channels` has one in memory
-and one over HARP connections.
+`Channel` is all that this module asks of a network. `harp.collectives.channels` has one in memory,
+`harp.net.channel` one over HARP connections.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Sparse allreduce: each rank sends the k largest of its n elements as (value, index) pairs.
 
 k = max(1, ⌊r·n⌋). The slots of all ranks are gathered around a ring and added up at their indices.
-What is not sent stays with the sender as its error (error feedback), which is not a plan's matter.
+The rest stays with the sender as its error (error feedback), which is not a plan's matter.
 
 Sources: Lin et al., "Deep gradient compression", ICLR 2018 (arXiv 1712.01887) for the flat form;
 Shi et al., "Towards scalable distributed training of deep learning on public cloud clusters" (arXiv

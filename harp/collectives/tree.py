@@ -118,7 +118,7 @@ class Stream(Stage):
     def _dependences(self) -> tuple[Ints, Ints]:
         """Pairs of edges (one, other): the second passes on what the first brings.
 
-        What is copied came by a copy, or (to the root) by reductions; what is reduced by these.
+        A copied piece came by a copy, or (to the root) by reductions; a reduced one by reductions.
         """
         edges = self.edges
         copied = self._brought(edges.src, np.full(len(edges.src), Op.COPY))

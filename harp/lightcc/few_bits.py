@@ -14,8 +14,9 @@ So a host sends 2 (h - 1) / h of a message of the whole vector to others, as a r
 does. With ``intra`` 1 only steps 2 and 3 are left. All ranks decode the same bytes, and sums are
 made in the order of ranks: results are bit-equal.
 
-What is lost is kept, and added the next time (Seide et al., "1-bit stochastic gradient descent",
-Interspeech 2014): by each rank for what it sent, and for the sum by the rank that made it.
+The rounding error is kept, and added the next time (Seide et al., "1-bit stochastic gradient
+descent", Interspeech 2014): by each rank for what it sent, and for the sum by the rank that made
+it.
 """
 
 from __future__ import annotations

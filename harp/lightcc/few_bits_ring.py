@@ -1,7 +1,7 @@
 """An allreduce of float32 in few bits around a ring, with error feedback.
 
 It carries out the plan `harp.collectives.few_bits_ring_plan`, by the same parts and messages, for
-ranks that are a host each. What is lost is kept by the rank that encoded it, as in
+ranks that are a host each. The rank that encoded a value keeps the rounding error, as in
 `harp.lightcc.few_bits`: of its own values, and of each sum that it sent on.
 """
 

@@ -97,7 +97,7 @@ PROGRAMS = 256
 """Programs that a group keeps: those of the buckets of a model and its optimizer's states."""
 
 _groups: weakref.WeakSet[Group] = weakref.WeakSet()
-"""Those of this process that are not closed."""
+"""Groups of this process that are not closed."""
 _listing = threading.Lock()
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from harp.lightcc.peers import Store
 
 SILENT_TURNS = 10
-"""A rank that does not change its key in so many turns of another one is dead."""
+"""Turns of another rank after which one that has not changed its key is dead."""
 READY = b"ready"
 
 

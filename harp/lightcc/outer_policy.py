@@ -2,8 +2,8 @@
 
 The pure half of `harp.lightcc.outer`, which the simulator asks as well. A *round* is ``every``
 inner steps. Parameters are divided into *fragments*, each of them sent once a round: fragment i of
-P after (i + 1) * every / P steps of it, so that the last one ends the round. What has been sent is
-mixed in ``delay`` steps later, and is sent while these compute.
+P after (i + 1) * every / P steps of it, so that the last one ends the round. A sent fragment is
+mixed in ``delay`` steps later, and travels while these compute.
 
 | method | sent of a fragment | fragments, delay | source |
 |---|---|---|---|

@@ -24,12 +24,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from harp.collectives.channels import ConnectionChannel
 from harp.first_line import first_line
 from harp.lightcc.failure import GroupError, name_ranks
 from harp.lightcc.heartbeat import SILENT_TURNS, Heartbeat
 from harp.lightcc.mover import Direct
 from harp.lightcc.ports import open_memory, open_network, open_p2p, read_port
+from harp.net.channel import ConnectionChannel
 from harp.net.errors import EndedError
 
 if TYPE_CHECKING:
@@ -308,7 +308,7 @@ class Peers:
         return max(1.0, min(self._timeout_s, 30.0))
 
     def _engine_for(self, which: bytes, kind: str) -> Engine:
-        """Return the engine; the waiting thread drives that of pieces, that of P2P has its own."""
+        """Return the engine: P2P's has a thread; the thread that waits drives that of pieces."""
         if (which, kind) not in self._engines:
             name = f"lightcc {self.rank} {which.decode()}"
             if which == P2P:

@@ -103,6 +103,11 @@ def round_of(store: Any, rank: int, ranks: int, env: Mapping[str, str] = os.envi
     return f"{restart}/{store.clone().add(f'{restart}/rank {rank} came', 1)}"
 
 
+def in_part(store: Any, part: str) -> Any:
+    """Give a part of a store, or all of it where the part has no name."""
+    return PrefixStore(part, store) if part else store
+
+
 def open_file(path: str, ranks: int, timeout_s: float) -> PatientStore:
     """Give the store in a file that all hosts see."""
     return PatientStore(FileStore(path, ranks), timedelta(seconds=timeout_s))
@@ -114,5 +119,4 @@ def open_master(env: Mapping[str, str], rank: int, ranks: int, timeout_s: float)
     timeout = timedelta(seconds=timeout_s)
     store = TCPStore(address, port, ranks, rank == 0 and not _agent_serves(env), timeout,
                      wait_for_workers=False, multi_tenant=True)
-    part = round_of(store, rank, ranks, env)
-    return PatientStore(PrefixStore(part, store) if part else store, timeout)
+    return PatientStore(in_part(store, round_of(store, rank, ranks, env)), timeout)

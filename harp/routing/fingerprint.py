@@ -2,10 +2,10 @@
 
 Packets that wait in one queue wait at the same times. So delays of ports that share a path rise and
 fall together, and those of others do not (Rubenstein, Kurose and Towsley, "Detecting Shared
-Congestion of Flows Via End-to-end Measurement", SIGMETRICS 2000). What all ports have in common
-(the queue of the sender's own NIC, the drift of two clocks, a receiver without CPU time) is removed
-by subtracting the least delay of each round. Paths of different length have a constant difference,
-which carries no information.
+Congestion of Flows Via End-to-end Measurement", SIGMETRICS 2000). The delay that all ports have in
+common (the queue of the sender's own NIC, the drift of two clocks, a receiver without CPU time) is
+removed by subtracting the least delay of each round. Paths of different length have a constant
+difference, which carries no information.
 
 Ports are joined by average linkage, the two most similar groups first, as long as their mean
 correlation is more than chance (in standard deviations of independent delays) and more than half of

@@ -149,7 +149,7 @@ def plan_jobs(fabric: Fabric, jobs: Sequence[Job], discovered: Map | None = None
     over as well. ``bonds`` is as for `plan_paths`. Loads are those of all jobs together, over what
     ``around`` leaves of the links' rates. Raises ValueError where the hosts have not enough
     ports, UnreachableError where no path is left, and PlanError where the map does not fit the
-    fabric, or has ways of UDP and a job flows of TCP.
+    fabric, or holds paths of UDP and a job has flows of TCP.
     """
     ports, taken = _ports_of(jobs), {} if around is None else around.ports
     listens = _listens(jobs, ports, taken)
@@ -161,8 +161,8 @@ def plan_jobs(fabric: Fabric, jobs: Sequence[Job], discovered: Map | None = None
         plan = plan_paths(left, flows.src, flows.dst, demand, target=flows.target, bonds=bonds,
                           protocol=PROTOCOLS[protocol], **_choice_of_ports(jobs, flows, sources))
     elif protocol != "udp":
-        raise PlanError("maps have the ways of UDP, and this job's flows are TCP's, which switches "
-                        "hash otherwise: plan it by the topology's hash, without maps")
+        raise PlanError("maps hold the paths of UDP, and this job's flows are TCP's, which "
+                        "switches hash otherwise: plan it by the topology's hash, without maps")
     else:
         flows, plan = _plan_discovered(left, flows, demand, discovered, sources,
                                        by_rank=_splits(jobs))

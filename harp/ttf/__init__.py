@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
-PARTS = frozenset(("amp", "embedding", "infer"))
-"""Packages that are loaded when they are used."""
+from harp.lazy_names import lazy_names
 
 
 def compile(module: Any, **how: Any) -> Any:  # noqa: A001  (torch's own name for it)
@@ -15,7 +13,5 @@ def compile(module: Any, **how: Any) -> Any:  # noqa: A001  (torch's own name fo
     return compiled(module, **how)
 
 
-def __getattr__(name: str) -> Any:
-    if name not in PARTS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return importlib.import_module(f"{__name__}.{name}")
+__getattr__ = lazy_names(__name__, {part: f"{__name__}.{part}:"
+                                    for part in ("amp", "embedding", "infer")})

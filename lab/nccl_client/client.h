@@ -198,7 +198,6 @@ size_t flow_bytes(const struct plan *plan); /* of memory that the link needs */
 bool flow_turn(struct flow *flow, enum nccl_result *failed);
 bool flow_finished(const struct flow *flow);
 uint64_t flow_done(const struct flow *flow);
-uint64_t flow_posted(const struct flow *flow);
 
 /* Post what can be posted, without a test. */
 bool flow_post(struct flow *flow, enum nccl_result *failed);

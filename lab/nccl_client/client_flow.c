@@ -218,11 +218,6 @@ uint64_t flow_done(const struct flow *f)
 {
     return f->done;
 }
-uint64_t flow_posted(const struct flow *f)
-{
-    return f->posted;
-}
-
 /* ---- Posting ---- */
 
 static bool post_receive(struct flow *f, struct pending *p, enum nccl_result *failed)

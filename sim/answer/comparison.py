@@ -1,8 +1,8 @@
 """Differences between two topology files: keys, and rows of the answer.
 
 Keys are compared by what they mean: 25Gbps is 25000Mbps, and a key that stands there with its
-default is as good as none. Items of lists that have names are matched by these. What only one
-file has is named once, not with all that is in it.
+default is as good as none. Items of lists that have names are matched by these. A part
+that only one file has is named once, not with all that is in it.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 A row under ``expect:`` may name the one parameter that is fitted to it (``fits:``), e.g.
 ``kernel-tcp.cost_per_byte``, ``horovod.step_overhead`` or ``gpus.effective``. `fit` solves for
 these parameters one after the other, in the file's order, since each row depends on those before.
-Each call of the solved function is a simulation, so `find_root` needs few of them. What a published
-throughput leaves open is in `sim.answer.uncertainty`.
+Each call of the solved function is a simulation, so `find_root` needs few of them.
+`sim.answer.uncertainty` has what a published throughput leaves open.
 """
 
 from __future__ import annotations

@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sim.answer.clock import Clock
+from sim.answer.expectation import find_expect
 from sim.answer.parallel import map_shared
-from sim.answer.scenario import Settings, find_expect, make_run
+from sim.answer.scenario import Settings, make_run
 from sim.answer.uncertainty import unknowns
 from sim.cluster.cluster import Cluster
 from sim.schema.errors import Problem, TopologyError

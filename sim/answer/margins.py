@@ -10,7 +10,7 @@ likewise by the median of the logarithms of published figures over it, so that a
 slower than P50 as faster: simulations know no misfortune, and most published figures are slower.
 
 ``python -m sim.validate published`` derives them from the rows of docs/results/validation.md, and
-says whether these are stale. What that page says of coverage is never of these margins: there each
+says whether these are stale. Coverage on that page is never that of these margins: there each
 source's rows are held against margins of all other sources.
 """
 

@@ -37,7 +37,7 @@ SHARES = (1, 2, 4)
 def choices(cluster: Cluster, scenario: Scenario, samples: int) -> tuple[list[Choice], int]:
     """Places for the pages of a step, the one that might be fastest first; and how many do not fit.
 
-    What tiers cannot hold is found when a step is planned. Raises TopologyError where the samples
+    Planning a step finds out what tiers cannot hold. Raises TopologyError where the samples
     cannot be dealt out, or activations alone are larger than a GPU.
     """
     topology, offload = cluster.topology, scenario.offload

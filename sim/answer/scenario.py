@@ -19,6 +19,7 @@ from harp.collectives.registry import make_plan
 from harp.lightcc.settings import LightSettings
 from sim.answer.clock import MOST_EVENTS, Clock, TooLongError
 from sim.answer.cost import cost_of
+from sim.answer.expectation import find_expect
 from sim.answer.memory_fit import too_large
 from sim.answer.timer import Timer
 from sim.cluster.placement import place, rank_gpus
@@ -26,7 +27,7 @@ from sim.network.fidelity import make_network, wall_clock
 from sim.network.interface import CutOffError, Site, TooLargeError
 from sim.network.nccl import View
 from sim.network.transport import Style
-from sim.records.results import Expectation, Memory, ScenarioResult, Span
+from sim.records.results import Memory, ScenarioResult, Span
 from sim.schema.errors import Problem
 from sim.schema.nccl_defaults import channel_count
 from sim.schema.parallel_keys import Parallel
@@ -301,7 +302,7 @@ class Run:
     def _mfu(self, job: Job, number: int, images_per_s: float) -> float | None:
         """Share of the data sheet's FLOP/s that the model's own arithmetic takes, if it is known.
 
-        What is computed again does not count (Chowdhery et al. 2022, PaLM, appendix B).
+        Recomputation does not count (Chowdhery et al. 2022, PaLM, appendix B).
         """
         model, precision = self._models[number], job.recipe.precision
         if not model.tokens:
@@ -532,16 +533,6 @@ def _tiers(group: HostGroup, offload: Offload, beside: int, ranks: int) -> Tiers
                  group.pcie_link.rate / 8, rate, offload.page, offload.update)
 
 
-def find_expect(topology: Topology, scenario: str, gpus: int, job: str) -> Expectation | None:
-    """The published figure of a row, if the file has one for this cluster."""
-    if topology.is_elsewhere:
-        return None
-    for expect in topology.expect:
-        if (expect.scenario, expect.gpus) == (scenario, gpus) and (expect.job or "") == job:
-            return Expectation(expect.images_per_s, expect.kind, expect.within, expect.source)
-    return None
-
-
 def run_scenario(cluster: Cluster, scenario: Scenario, gpus: int,
                  settings: Settings = Settings()) -> list[ScenarioResult]:
     """Simulate one scenario at one number of GPUs; one result for each job."""
@@ -573,6 +564,6 @@ def make_run(cluster: Cluster, scenario: Scenario, gpus: int, settings: Settings
     """The run of a scenario: of training, or of the execution traces that the file names."""
     if cluster.topology.workload.trace is None:
         return Run(cluster, scenario, gpus, settings, clock)
-    from sim.answer.traced import TracedRun  # it takes find_expect from here
+    from sim.answer.traced import TracedRun
 
     return TracedRun(cluster, scenario, gpus, settings, clock)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from sim.answer.clock import Clock
 from sim.answer.cost import cost_of
-from sim.answer.scenario import find_expect
+from sim.answer.expectation import find_expect
 from sim.cluster.placement import choose_gpus
 from sim.records.results import ScenarioResult
 from sim.schema.errors import Problem, TopologyError

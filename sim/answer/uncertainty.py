@@ -12,13 +12,13 @@ succeeds is left out.
 `spread` gives the interval of each row. `causes` gives each parameter's part in it: the parameter
 goes to its own P10 and P90 while the others stay at their values.
 
-What NCCL's connections are is no number and often unknown; a draw takes one of the
-possibilities (`sim.answer.hidden`).
+NCCL's connections are no number and often unknown; a draw takes one of the possibilities
+(`sim.answer.hidden`).
 
-Draws know only what is unknown of parameters. What clusters differ by beside that moves P10, P50
-and P90 (`sim.answer.margins`), and the answer at the values always lies between P10 and P90
-(`settle`). P50 is the prediction: a step takes as long as the slowest of several uncertain
-resources, so that its median is longer than the step with each of them at its median.
+Draws know only what is unknown of parameters. Other differences of clusters move P10, P50 and P90
+(`sim.answer.margins`), and the answer at the values always lies between P10 and P90 (`settle`). P50
+is the prediction: a step takes as long as the slowest of several uncertain resources, so that its
+median is longer than the step with each of them at its median.
 
 Distributions
 -------------

@@ -76,7 +76,7 @@ class _End(_Part):
 
     @property
     def received(self) -> _Sum:
-        """What arrived; raises Problem."""
+        """Give the sum that arrived; raises Problem."""
         if self.sum_received is not None:
             return self.sum_received
         if self.sum is None or self.sum.lost_percent is None:

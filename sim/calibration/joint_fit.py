@@ -11,7 +11,7 @@ share its hosts. A parameter's interval is what single sources would need: from 
 others' parameters are taken and fitted once more to its own rows, so that the interval says how far
 hosts differ, not how well their mean is known.
 
-What is left is ``deviation``, a random effect of the source: rows left out miss by more than the
+The rest is ``deviation``, a random effect of the source: rows left out miss by more than the
 draws of all parameters explain, and the variance that is missing (of logarithms, each source
 counting once) is its own. Its interval is that of draws (`sim.answer.uncertainty`): a triangle of
 this variance. Its size follows only from rows of the fit that are left out.

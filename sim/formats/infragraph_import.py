@@ -3,13 +3,13 @@
 Where the annotations hold the topology file that the infrastructure was made of, and it would be
 made of it again, that file is the answer, key by key. Else hosts and fabric are taken from the
 graph: instances of devices with ``xpu`` components are hosts, all others with cables are switches,
-and the fabric is an explicit one with a cable for each pair of an edge. What is inside a host
+and the fabric is an explicit one with a cable for each pair of an edge. The inside of a host
 counts as far as the simulator knows it: GPUs, their own fabric (``xpu`` joined with another or with
 a switch by a link that is NVLink by its name or description), and NICs that have cables.
 
 A GPU's speed comes from its data sheet, by the description of the component; the rate of NVLink
-from its link, or from its generation (`NVLINK_BPS`). What the file does not say has to be given.
-The file made has one scenario, of kernel TCP and NCCL's choice, and no workload.
+from its link, or from its generation (`NVLINK_BPS`). The command has to give what the file does not
+say. The file made has one scenario, of kernel TCP and NCCL's choice, and no workload.
 """
 
 from __future__ import annotations
@@ -357,7 +357,7 @@ def _rate(link: Link) -> float | None:
 
 
 def _nic_name(component: str) -> str:
-    """Name of NICs; ours end in a number, so that of a component is kept apart from it."""
+    """Name of NICs: a component's own, kept apart from the number that ours end in."""
     plain = _WRONG.sub("-", component)
     return f"{plain}-" if plain[-1:].isdigit() else plain
 

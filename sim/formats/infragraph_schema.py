@@ -252,7 +252,7 @@ def parts(text: str, counts: dict[str, int]) -> list[tuple[Part, ...]]:
 
 
 def _numbers(text: str, slice_text: str, count: int) -> range:
-    """What a slice takes of ``count`` things; raises Problem where one or all are not there."""
+    """Numbers that a slice takes of ``count`` things; raises Problem where some are missing."""
     bounds = [int(bound) if bound else None for bound in slice_text.split(":")]
     if len(bounds) == 1:
         (index,) = bounds

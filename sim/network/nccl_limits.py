@@ -1,4 +1,4 @@
-"""What NCCL's kernels and proxies hold a collective to, beside links, where NICs move its bytes.
+"""Limits of a collective by NCCL's kernels and proxies, beside links, where NICs move its bytes.
 
 Bytes alone would let two hosts send an all-reduce at the rate of their NICs, and long messages of a
 ring would hide its latencies. NCCL's own model of its times (`sim.network.nccl`) has neither, and
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 RINGS = ("ring", "reduce-scatter", "allgather")
 """Plans that are rings: the first one goes around twice, the others once."""
 OVERHEAD_S = 1e-6
-"""What NCCL counts for a message at least (`sim.network.nccl.step_overhead_us`): a stack whose
+"""Least cost that NCCL counts for a message (`sim.network.nccl.step_overhead_us`): a stack whose
 messages cost more, by a fit to collectives, has the time of steps in that cost."""
 
 

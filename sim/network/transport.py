@@ -241,7 +241,7 @@ class Transport:
                                     out=np.full(len(latency_s), math.inf)))
 
     def _limits(self, src: Ints, dst: Ints) -> Limits | None:
-        """What NCCL holds collectives over these edges to, where NICs move the bytes."""
+        """Limits of NCCL on collectives over these edges, where NICs move the bytes."""
         if self.core_s or not len(src):
             return None
         launch, message = self.stack.launch, self.stack.cost_per_message

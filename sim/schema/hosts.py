@@ -210,9 +210,10 @@ class HostGroup(Model):
     """Where GPUs and NICs sit, and which take which; where not given, each GPU is on the NUMA node
     of its NIC."""
     numa_link: Link | None = None
-    """What joins a NUMA node to the others, each way: GPUs that affinity puts on another node than
-    their NIC pay it, and GPUs without NVLink on different nodes. Where not given, what NCCL takes
-    for the CPUs of the generation of pcie: 10GB/s (3.0), 16GB/s (4.0) or 22GB/s (5.0), 0.1us."""
+    """Link between a NUMA node and the others, each way: GPUs that affinity puts on another node
+    than their NIC pay it, and GPUs without NVLink on different nodes. Where not given, what NCCL
+    takes for the CPUs of the generation of pcie: 10GB/s (3.0), 16GB/s (4.0) or 22GB/s
+    (5.0), 0.1us."""
     memory: Rate | None = None
     """Memory bandwidth of one NUMA node, as data sheets have it; where not given, what CPUs of the
     generation of pcie have: 128GB/s (3.0, six channels of DDR4-2666), 205GB/s (4.0, eight of
@@ -229,7 +230,7 @@ class HostGroup(Model):
 
     @property
     def socket_link(self) -> Link:
-        """What joins a NUMA node to the others, given or by default.
+        """Link between a NUMA node and the others, given or by default.
 
         SKL_QPI_BW, AMD_BW and SRP_QPI_BW of src/graph/topo.h, NVIDIA/nccl 2.22.
         """

@@ -110,7 +110,7 @@ class PlannedJob(Model):
     engines: Annotated[Count, Field(le=16)] = 1
     """Engines of each NIC (HARP_ENGINES)."""
     protocol: Literal["udp", "tcp"] = "udp"
-    """What its connections go by, and switches hash: HARP's own packets in UDP, or kernel TCP
+    """Protocol of its connections, which switches hash: HARP's own packets in UDP, or kernel TCP
     (HARP_PORT)."""
     ports: Ports = Ports()
     """UDP or TCP ports that the job may use."""
@@ -125,7 +125,7 @@ class PlannedJob(Model):
     tuning: Line | None = None
     """Table of sim.tune, from the folder of this file on, that becomes part of the plan."""
     latency: Seconds | None = None
-    """What NCCL should take for the latency of the network (``harp plan --files``), instead of its
+    """Latency of the network that NCCL should assume (``harp plan --files``), instead of its
     own figures."""
     seeds: dict[str, Seed] = Field(default_factory=dict)
     """Seed of each switch's hash, by name, where they are known (fib_multipath_hash_seed of a Linux

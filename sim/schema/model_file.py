@@ -94,7 +94,7 @@ class ModelFile(Model):
     source: Line
     """Where it comes from."""
     sample: Title
-    """What a sample is."""
+    """Word for a sample."""
     tokens: Annotated[Amount, Field(le=2**24)] = 0
     """Tokens of a sample; 0 where it is no text."""
     between_blocks: Amount = 0

@@ -4,8 +4,8 @@ Channels (``channels: auto``): NCCL searches each host for rings that enter and 
 each at the largest speed of its list that the NIC has (src/graph/search.cc of 2.30), and finds one
 for each NIC. It then opens every ring twice (ncclTopoPostset in src/graph/connect.cc). On Hopper
 and later with NVLink it opens at least 16 (the same). So one NIC of 10 to 100 Gb/s gives two
-channels, as logs of those hosts say, and one of Google's A3 gave 16. What a log says of another
-cluster can be given as a number. In an all-to-all a pair of ranks uses few of them or one
+channels, as logs of those hosts say, and one of Google's A3 gave 16. The number in a log of
+another cluster can be given. In an all-to-all a pair of ranks uses few of them or one
 (`peer_channels`).
 
 Connections: NCCL's socket transport (src/transport/net_socket.cc, 2.30) opens for each connection,

@@ -51,8 +51,8 @@ class Switch(Model):
     """Buffer, marks and pauses of every switch; only fidelity packet has them."""
 
     buffer: PositiveBytes = 32_000_000
-    """What the ports of a switch share; 32MB is Broadcom's Trident 3 (BCM56870), others have 16 to
-    113MB."""
+    """Buffer that the ports of a switch share; 32MB is Broadcom's Trident 3 (BCM56870), others have
+    16 to 113MB."""
     alpha: Alpha = 1.0
     """A port's queue may grow to this factor times the free buffer, and drops beyond (Choudhury and
     Hahne, IEEE/ACM ToN 1998; 1 to 8 is common)."""

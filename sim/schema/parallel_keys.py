@@ -45,8 +45,8 @@ class Parallel(Model):
     expert: Count | None = None
     """GPUs over which the experts of a layer are spread; all of a stage where not given."""
     shard: Shard = "none"
-    """What the copies keep only a share of: zero1 optimizer states, zero2 gradients as well, fsdp
-    parameters as well, and hsdp as fsdp, but within groups, with copies between them."""
+    """States of which a copy keeps only its share: zero1 optimizer states, zero2 gradients as well,
+    fsdp parameters as well, and hsdp as fsdp, but within groups, with copies between them."""
     gather_overlap: Flag = False
     """Gather the parameters that zero1 and zero2 updated in shares during the next step's first
     forward pass (Megatron's overlap-param-gather), not before it."""

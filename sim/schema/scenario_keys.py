@@ -61,7 +61,7 @@ class Workload(Model):
     accumulation: Annotated[Count, Field(le=65536)] = 1
     """Micro-steps of a step, each of ``batch`` samples; only the last one's gradients are sent."""
     recompute: Literal["none", "selective", "ops", "full"] = "none"
-    """What the backward pass computes again instead of keeping it: nothing, the scores of
+    """Results that the backward pass computes again instead of keeping them: nothing, the scores of
     attention, all but every second matrix product and attention (torchtitan's selective "op"), or
     each block."""
     flash: Flag = True

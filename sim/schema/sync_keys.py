@@ -1,6 +1,6 @@
 """Keys of rare synchronisation: islands that train by themselves and meet every so often.
 
-What is sent, when and in how many bytes `harp.lightcc.outer_policy` decides, for the simulator as
+`harp.lightcc.outer_policy` decides what is sent, when and in how many bytes, for the simulator as
 for the optimizers of `harp.lightcc.outer`.
 """
 
@@ -51,6 +51,6 @@ class Sync(Model):
 
     @property
     def policy(self) -> OuterPolicy:
-        """What decides; ValueError where it cannot be."""
+        """Give the policy of these keys; ValueError where they allow none."""
         return OuterPolicy(self.outer, self.every, self.fragments, self.delay, self.topk,
                            self.chunk, self.bits or 0)

@@ -1,7 +1,7 @@
 """Keys of execution traces that stand for a workload: what may stand under ``workload.trace``.
 
-A text is short for its ``prefix`` alone. Paths begin at the topology file's folder. What the traces
-hold is read when they run (`sim.traces`), so that a file without them can still be checked.
+A text is short for its ``prefix`` alone. Paths begin at the topology file's folder. Traces are
+read when they run (`sim.traces`), so that a file without them can still be checked.
 """
 
 from pathlib import Path

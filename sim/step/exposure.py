@@ -26,7 +26,7 @@ def exposed(spans: tuple[Span, ...], start_s: float, end_s: float) -> dict[str, 
     """Split [start_s, end_s] by what the network did, in seconds by kind.
 
     Where several things happen at once, the first of `ORDER` counts.
-    What no span covers is waiting for a turn or a cycle and counts as message cost.
+    Time that no span covers is waiting for a turn or a cycle and counts as message cost.
     """
     return split_by_name(((KINDS[span.kind], span) for span in spans), ORDER, start_s, end_s)
 

@@ -51,15 +51,15 @@ overlap_p2p_comm).
 
 Where the host launches kernels one by one, no pass ends before it has (`sim.step.launches`).
 
-Micro-steps that are alike are simulated once, and the time repeated: ``again``. What they send
-beside the GPU takes its own time once more for each, from the end of one micro-step's to that of
+Micro-steps that are alike are simulated once, and the time repeated: ``again``. Their sends
+beside the GPU take their own time once more for each, from the end of one micro-step's to that of
 the next: ``backlog``, which what the next micro-step sends waits for.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, islice
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from sim.step.compute import NONE, Work, backward_s, chunks_of, forward_s
@@ -69,6 +69,8 @@ from sim.step.states import laid_out_s
 from sim.workloads.model import block_of
 
 if TYPE_CHECKING:
+    from collections.abc import Container, Sequence
+
     from sim.schema.parallel_keys import Parallel
     from sim.step.compute import Pass
     from sim.step.groups import Group, Groups
@@ -324,7 +326,7 @@ def _whole(graph: list[Operation], recipe: Recipe, work: Pass, groups: Groups,
 
 
 def _launches(recipe: Recipe, groups: Groups, kind: str, first: int) -> list[Operation]:
-    """What the host still launches of a pass that began with operation ``first``."""
+    """Wait for the host, which still launches a pass that began with operation ``first``."""
     needed = launching(recipe, groups)
     seconds = needed.forward_s if kind == "forward" else needed.backward_s
     return [Operation("launch", f"{kind} kernels", seconds, since=first)] if seconds else []
@@ -400,7 +402,7 @@ def _hide_exchanges(graph: list[Operation], first: int) -> None:
 
     Meanwhile the GPU computes another micro-step. The tokens of that one have arrived.
     """
-    begun = tuple(number for number, done in enumerate(graph[:first]) if done.kind in ON_GPU)[-1:]
+    begun = _last(graph[:first], ON_GPU)
     hidden = {number for number, done in enumerate(graph[first:], first)
               if done.kind in ("exchange", "overlapped")}
     for number, done in enumerate(graph[first:], first):
@@ -471,15 +473,14 @@ def _sharded(graph: list[Operation], recipe: Recipe, work: Pass, groups: Groups,
              micro: Micro) -> None:
     """Units are gathered, computed and, going backward, scattered."""
     forward = units(recipe, work.flops)
-    begun = [number for number, done in enumerate(graph)
-             if done.kind in ("backward", "again", "bubble")][-1:]
+    begun = _last(graph, ("backward", "again", "bubble"))
     _pass(graph, recipe, "forward", forward, micro, groups, begun)
-    begun = [number for number, done in enumerate(graph) if done.kind == "forward"][-1:]
+    begun = _last(graph, ("forward",))
     _pass(graph, recipe, "backward", forward[::-1], micro, groups, begun)
 
 
 def _pass(graph: list[Operation], recipe: Recipe, kind: Literal["forward", "backward"],
-          parts: list[Unit], micro: Micro, groups: Groups, begun: list[int]) -> None:
+          parts: list[Unit], micro: Micro, groups: Groups, begun: tuple[int, ...]) -> None:
     """One pass over the units, after the last operation of the pass before, ``begun``."""
     group: Group = "shard" if recipe.layout.shard == "hsdp" else "replicas"
     computed, first = list(begun), len(graph)
@@ -579,12 +580,10 @@ def _before_block(graph: list[Operation], recipe: Recipe, kind: str,
         graph += _reduces(recipe, block)
     if not recipe.layout.tensor_overlap:
         return ()
-    begun = next((number for number in reversed(range(len(graph)))
-                  if graph[number].kind in ON_GPU), None)
+    begun = _last(graph, ON_GPU)
     hidden = _activation_bytes(recipe) - _waited_bytes(recipe)
     graph.append(Operation("overlapped-reduce", f"{block} activations", group="tensor",
-                           size=hidden * EACH_WAY * (1 + again),
-                           after=() if begun is None else (begun,)))
+                           size=hidden * EACH_WAY * (1 + again), after=begun))
     return (len(graph) - 1,)
 
 
@@ -624,6 +623,15 @@ def _key_bytes(recipe: Recipe) -> int:
     return -(-recipe.batch * model.tokens * each * recipe.element_bytes // recipe.layout.tensor)
 
 
+def _last(graph: Sequence[Operation], kinds: Container[str], count: int = 1) -> tuple[int, ...]:
+    """Numbers of the last ``count`` operations of some kinds; it looks back no further than them.
+
+    A step of many micro-steps has a long graph, and each pass asks.
+    """
+    found = (number for number in reversed(range(len(graph))) if graph[number].kind in kinds)
+    return tuple(islice(found, count))[::-1]
+
+
 def _send(graph: list[Operation], recipe: Recipe, kind: Kind, micro: Micro) -> None:
     """End a pass: its results go to other stages, at once or beside the pass that follows.
 
@@ -635,9 +643,8 @@ def _send(graph: list[Operation], recipe: Recipe, kind: Kind, micro: Micro) -> N
     if not micro.sends_beside:
         graph += _sends(recipe, kind)
         return
-    sent = [number for number, done in enumerate(graph) if done.kind == "overlapped-send"]
-    graph.append(Operation(kind, "activations of the next pass",
-                           after=tuple(sent[-recipe.layout.interleave:])))
+    graph.append(Operation(kind, "activations of the next pass", after=_last(
+        graph, ("overlapped-send",), recipe.layout.interleave)))
     if kind == "forward":
         graph += _sends_beside(graph, recipe, kind)
 
@@ -652,5 +659,5 @@ def _sends(recipe: Recipe, kind: str) -> list[Operation]:
 
 def _sends_beside(graph: list[Operation], recipe: Recipe, kind: str) -> list[Operation]:
     """The same beside the GPU, as soon as it has done what stands in the graph."""
-    begun = tuple(number for number, done in enumerate(graph) if done.kind in ON_GPU)[-1:]
+    begun = _last(graph, ON_GPU)
     return [replace(send, kind="overlapped-send", after=begun) for send in _sends(recipe, kind)]

@@ -19,8 +19,8 @@ another micro-step, that is one more (DeepSeek-V3's report, arXiv 2412.19437, ta
 
 Buffers: the largest unit three times (two gathered ones and a gradient) where parameters are
 gathered; the gradients once more where DDP copies them into buckets (PyTorch's
-``gradient_as_bucket_view`` is false by default); and `RESERVED`. What an allocator leaves between
-blocks is not counted.
+``gradient_as_bucket_view`` is false by default); and `RESERVED`. Gaps that an allocator leaves
+between blocks do not count.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ An island is a host, whose GPUs train in step as an ordinary job would on it alo
 and after the delay mixes in what comes back; `harp.lightcc.outer` does the same. GPUs go on
 meanwhile, and wait only if it has not come by then.
 
-What the GPU does for it is memory traffic, counted pass by pass as `harp.lightcc.outer` makes them,
+The GPU's part in it is memory traffic, counted pass by pass as `harp.lightcc.outer` makes them,
 with e elements that a GPU holds of a fragment, and p for its share of it:
 
 | pass | bytes |

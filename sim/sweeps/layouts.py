@@ -6,8 +6,8 @@ half as fast as the best: the front that is printed is then the same as if it ha
 runs out of time says how many might still have changed it.
 
 The next ones are those that look fastest: by their bound, times the share of the bound that layouts
-with the same part (`PARTS`) have reached at best, of the part where that is least. What nothing is
-known of looks as fast as its bound, so every part is tried early.
+with the same part (`PARTS`) have reached at best, of the part where that is least. A part of
+which nothing is known looks as fast as its bound, so every part is tried early.
 """
 
 from __future__ import annotations

@@ -71,8 +71,8 @@ class Figure(Model):
     fits: Flag = False
     """Whether parameters of its scenario's stack are fitted to it."""
     first: tuple[Ratio, Ratio, Ratio] | None = None
-    """What was predicted before anybody here had used the figure, by the defaults and shipped
-    margins of that day: prediction, P10 and P90 over publication, all as speeds. It stays."""
+    """Prediction before anybody here had used the figure, by the defaults and shipped
+    margins of that day: itself, P10 and P90 over publication, all as speeds. It stays."""
     note: Line = ""
     """Why the prediction misses, where it does."""
     apart: Line = ""

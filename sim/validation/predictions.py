@@ -278,8 +278,8 @@ Collectives of 128 MiB and more follow from four things: the NIC, the threads, t
 memory of the host. One figure for memory carries from hosts of V100 (48 Gb/s each way) to hosts of
 H100 (120). At small and middling sizes one proxy thread handles the messages of all channels: 5 us
 for each of them gives a ring of 4 MiB over 16 channels within a tenth, and short messages leave
-sockets idle. Which helper threads serve a connection, and on which cores, is often unknown and
-moves answers two- to fourfold: where a VPC's driver is not given, each of NCCL's three defaults is
+sockets idle. The helper threads of a connection, and their cores, are often unknown and
+move answers two- to fourfold: where a VPC's driver is not given, each of NCCL's three defaults is
 drawn, and of two processes one in three has all its threads on a core. A gist of 2019 shows it: at
 8 MiB 1.06 GB/s, as one core moves, where four helpers move 3.6 and the same author's later table
 has 3.9. TCP's own start and buffers are no cause there: connections of a benchmark never rest for
@@ -306,8 +306,8 @@ FIRST = """\
 ## Figures that nobody here had used
 
 These were predicted once with the defaults of their day and then put into the table, whatever came
-out; cases keep what was said then (`first`), as speeds over publication. What was built afterwards
-may have been found by them, so only these lines are blind.
+out; cases keep what was said then (`first`), as speeds over publication. Mechanisms
+that were built afterwards may have been found by them, so only these lines are blind.
 
 """
 
@@ -333,7 +333,7 @@ def print_rows(rows: Sequence[Prediction], console: Console, *, covered: bool,
 
 
 def _mark(row: Prediction, fitted: str = "left out") -> str:
-    """What sets a row apart from those that count."""
+    """Say why a row does not count; empty where it does."""
     return "apart" if row.apart else fitted if row.figure.fits else ""
 
 

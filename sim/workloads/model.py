@@ -53,7 +53,7 @@ class Model:
 
     @cached_property
     def of_tables(self) -> int:
-        """Those of tables among them."""
+        """Elements of tables among them."""
         return sum(tensor.elements for layer in self.layers if layer.lookups
                    for tensor in layer.expert_tensors)
 

@@ -7,7 +7,7 @@ known by the order of their calls, which a traced step has as well, and must agr
   its ``External id``. Where none did, the outermost operators of the CPU count.
 - An operator of the forward pass belongs to the innermost module that runs when it begins.
 - A node of the backward pass has the ``Sequence number`` of the operator that made it, and belongs
-  to that one's module. What has none (the sum into a gradient) goes with the node before it.
+  to that one's module. A node without one (the sum into a gradient) goes with the node before it.
 - Operators outside of the module that have a sequence number are those of the loss.
 
 Several steps are averaged; of more than one the first is left out, since it warms up.

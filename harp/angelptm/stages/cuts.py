@@ -7,8 +7,8 @@
 
 A stage is a range of operators, so a cut is optimal for the order in which the graph has them. Its
 time for a microbatch is that of its operators, forward and backward, and of what it waits for:
-values from the stage before, gradients from the stage behind. What it sends leaves beside its
-computing. A pipeline's rate is that of its slowest stage (PipeDream, SOSP 2019, section 3.1, has
+values from the stage before, gradients from the stage behind. Its sends leave while it computes.
+A pipeline's rate is that of its slowest stage (PipeDream, SOSP 2019, section 3.1, has
 the same search over layers). With the best time for k stages up to each boundary, that for k + 1
 follows; the search takes O(stages * boundaries^2).
 

@@ -2,8 +2,8 @@
 
 Each operator runs forward and backward on its real arguments; the shortest of a few runs counts,
 since other work on the machine can only lengthen it. The backward pass adds to a gradient that is
-there already, as it does from the second microbatch on. What an operator keeps for the backward
-pass is what autograd saves, each block of memory once, without parameters.
+there already, as it does from the second microbatch on. For the backward pass an operator keeps
+what autograd saves, each block of memory once, without parameters.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A stage of a program as a module: operators between two cuts, and values that only pass through.
 
-What crosses the cut before is a stage's arguments, what crosses the cut behind is its results, in
+Values that cross the cut before a stage are its arguments, those behind it are its results, in
 the order of the program. A value that skips the stage is both: the stage relays it, and its
 gradient on the way back, so that every transfer is between neighbours, as
 `torch.distributed.pipelining` wants it.

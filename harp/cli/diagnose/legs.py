@@ -4,8 +4,8 @@
     receiver's:    up to which number packets came (`due`), and how many of them (`arrived`)
 
 Packets of a path are numbered, so the receiver alone knows the share that was lost on the way to
-it: no clocks are compared, and lost ACKs do not count. What a sender's dead path means follows from
-both: where its probes arrive, answers are lost.
+it: no clocks are compared, and lost ACKs do not count. Both together say what a sender's
+dead path means: where its probes arrive, answers are lost.
 """
 
 from __future__ import annotations

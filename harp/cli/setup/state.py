@@ -37,8 +37,7 @@ def load(host: Host) -> dict[str, str | None]:
 def _before(text: str) -> dict[str, str | None]:
     before = dict(parse(text)["before"].items())
     if wrong := [key for key in before if not is_key(key)]:
-        raise FileError(f"before has {wrong[0]!r}, which is none of the values that harp setup "
-                        "changes")
+        raise FileError(f"before has {wrong[0]!r}, which harp setup does not change")
     return {key: None if value.is_none() else value.text() for key, value in before.items()}
 
 

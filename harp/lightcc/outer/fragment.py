@@ -51,7 +51,7 @@ class Fragment:
 
     @property
     def _held(self) -> list[torch.Tensor]:
-        """What this rank holds now: `Module.to` and `p.data = ...` give parameters new memory."""
+        """Parts that this rank holds: `Module.to` and `p.data = ...` give parameters new memory."""
         return [local_of(parameter) for parameter in self.parameters.values()]
 
     def flatten(self, tensors: Sequence[torch.Tensor] | None = None) -> torch.Tensor:

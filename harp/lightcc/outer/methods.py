@@ -217,7 +217,7 @@ class Outer:
     def state_dict(self) -> dict[str, Any]:
         """Give the state, the same at all ranks, by whole parameters; all ranks call it.
 
-        What is under way is mixed in before. Of what was not sent it has the mean over islands,
+        Fragments under way are mixed in before. Of values not sent it has the mean over islands,
         which costs an average of the model between islands.
         """
         self.settle()
@@ -360,8 +360,8 @@ class StreamingDiLoCo(Outer):
 class SparseLoCo(Outer):
     """The largest values of the difference, in few bits; the rest is kept for the next round.
 
-    What is kept fades by ``decay`` a round, and stands in for outer momentum. An element's mean is
-    over the islands that sent it. Defaults are the paper's (arXiv 2508.15706).
+    The kept error fades by ``decay`` a round, and stands in for outer momentum. An element's mean
+    is over the islands that sent it. Defaults are the paper's (arXiv 2508.15706).
     """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, every: int,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def take(error: torch.Tensor, policy: OuterPolicy) -> torch.Tensor:
     """Move the largest values of ``error``, a flat float32 vector, into a message of uint8.
 
-    What the message says is subtracted from ``error``: sent + kept is what was there.
+    The message's values are subtracted from ``error``: sent + kept is what was there.
     """
     here, rule = _on_host(error), _rule(policy)
     message = torch.empty(lib.harp_chunk_bytes(len(error), rule), dtype=torch.uint8)

@@ -41,7 +41,7 @@ from harp.lightcc.torch.eager import eager
 from harp.lightcc.torch.join import patch_join
 from harp.lightcc.torch.staging import First, Stager
 from harp.lightcc.torch.work import LightWork, StagedWork, join_works, work_of
-from harp.lightcc.torch_store import PatientStore, round_of
+from harp.lightcc.torch_store import PatientStore, in_part, round_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -495,8 +495,8 @@ def _create_group(asked: Any, settings: LightSettings | None) -> LightGroup:
     job = None if is_job else dist.group.WORLD
     part = (job.part if isinstance(job, LightGroup) else
             round_of(asked.store, asked.group_rank, asked.group_size))
-    group = LightGroup(dist.PrefixStore(part, asked.store) if part else asked.store,
-                       asked.group_rank, asked.group_size, asked.timeout, settings,
+    group = LightGroup(in_part(asked.store, part), asked.group_rank, asked.group_size,
+                       asked.timeout, settings,
                        asked.global_ranks_in_group or range(asked.group_size), is_job=is_job)
     group.part = part
     return group

@@ -70,7 +70,7 @@ class Sparsity:
             raise ValueError(f"warm_up_steps is {self.warm_up_steps}; allowed is 1 or more")
 
     def ratio(self, step: int) -> float | None:
-        """Give the share of a step, counted from 0; None: that of the settings."""
+        """Give the share of a step, counted from 0; None where the settings decide."""
         number = step // self.warm_up_steps
         return self.warm_up[number] if number < len(self.warm_up) else None
 
@@ -87,7 +87,7 @@ class BucketMemory:
 
     @property
     def own_error(self) -> torch.Tensor:
-        """That of the bucket's elements, without what fills the last part up."""
+        """Error of the bucket's elements, without the filling of the last part."""
         return self.error[:self.part.elements]
 
 
@@ -233,7 +233,7 @@ class GradientState:
     def load_state_dicts(self, states: Sequence[dict[str, Any]]) -> None:
         """Take back what all ranks of a checkpoint had, in a job of any number of ranks.
 
-        What had not been sent is divided: each element's sum over all old ranks goes in equal
+        Unsent error is divided: each element's sum over all old ranks goes in equal
         shares to the ranks that now select among it, so that the sum over all ranks stays.
         Velocities become those of the mean rank.
         """

@@ -43,7 +43,7 @@ class LightWork(dist.Work):
     """A work that is over when all ``futures`` are and ``finish`` has been called."""
 
     callbacks: Callbacks
-    """Those of its process group."""
+    """Callbacks of its process group."""
 
     def __init__(self, futures: Sequence[Future[Any]], results: Tensors | list[Tensors],
                  finish: Callable[[], None] | None = None) -> None:

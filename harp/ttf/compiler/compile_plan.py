@@ -110,7 +110,7 @@ class Plan:
 
     def _run_in(self, variant: Any, module: Any, call: Call, bucket: int,
                 decision: Decision) -> Any:
-        """Run a call in a variant; bucket 0 is that of no padding."""
+        """Run a call in a variant; bucket 0 has no padding."""
         size = self._size(call, decision) if bucket else 0
         if bucket:
             call = call.padded(decision.dimensions, bucket)

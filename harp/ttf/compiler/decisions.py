@@ -40,9 +40,9 @@ class Decision:
     """The decision for calls of one key."""
 
     dimensions: tuple[tuple[int, int], ...] = ()
-    """Those of arguments that vary together and are padded."""
+    """Dimensions of arguments that vary together and are padded."""
     results: tuple[tuple[int, int], ...] = ()
-    """Those of results that the padding is cut off from."""
+    """Dimensions of results that lose the padding again."""
     buckets: tuple[int, ...] = ()
     """None: a dynamic dimension, or nothing varies."""
     varies: bool = False

@@ -55,7 +55,7 @@ class Looking(nn.Module):
 
     @property
     def uncopied(self) -> list[Any]:
-        """What a copy of a model for trials shares with it, under `operators.rehearsal`."""
+        """Modules that a copy of a model for trials shares with it, under `operators.rehearsal`."""
         return [self.features, *self.tables, self.features.exchange]
 
     def _look_up(self, keys: list[torch.Tensor], offsets: list[torch.Tensor],

@@ -1,12 +1,7 @@
 """Optimizers of dynamic tables, applied in C to the rows of a batch only.
 
 `SGD`, `Adagrad`, `Adam` and `FTRL` are settings that a module is made with, for they decide what a
-record holds. `TableOptimizer(model)` makes the steps of all dynamic tables of a model; it is a
-torch.optim.Optimizer with a group for each module, so schedulers and GradScaler work with it:
-
-    dense = torch.optim.Adam(p for n, p in model.named_parameters() if not n.endswith("anchor"))
-    sparse = TableOptimizer(model)
-    loss.backward(); dense.step(); sparse.step(); dense.zero_grad(); sparse.zero_grad()
+record holds; `harp.ttf.embedding.table_optimizer` makes the steps.
 
 A key's gradients are summed first, then the step is made once, as torch does with a coalesced
 sparse gradient. SGD, Adagrad and Adam follow torch.optim.SGD, Adagrad and SparseAdam. Confidence:
@@ -18,24 +13,18 @@ from __future__ import annotations
 import math
 import sys
 from abc import ABC, abstractmethod
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from numbers import Real
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 
 from harp._cnet import lib
-from harp.ttf.embedding.table import apply
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from harp.ttf.embedding.table import Table
 
 
 @dataclass(frozen=True)
 class Settings(ABC):
-    """What `SGD`, `Adagrad`, `Adam` and `FTRL` share."""
+    """Base of `SGD`, `Adagrad`, `Adam` and `FTRL`."""
 
     states: ClassVar[int] = 0
     """Floats of a row's state for each float of the row."""
@@ -147,63 +136,3 @@ class FTRL(Settings):
         """Give all settings."""
         return {"optimizer": lib.HARP_EMBEDDING_FTRL, "rate": self.lr, "beta": self.beta,
                 "l1": self.l1, "l2": self.l2}
-
-
-class TableOptimizer(torch.optim.Optimizer):
-    """Make the steps of all dynamic tables of a model."""
-
-    has_tables = True
-    """Gradients wait there, and not in parameters."""
-    _step_supports_amp_scaling = True  # GradScaler then leaves scale and found_inf to `step`
-
-    def __init__(self, model: torch.nn.Module) -> None:
-        """Find the modules. ValueError if there is none."""
-        from harp.ttf.embedding.modules import Looking
-
-        modules: dict[int, Looking] = {}  # a collection before its bags, which share its anchor
-        for module in model.modules():
-            if isinstance(module, Looking) and module.tables:
-                modules.setdefault(id(module.anchor), module)
-        if not modules:
-            raise ValueError(f"TableOptimizer: {type(model).__name__} has no dynamic embedding")
-        super().__init__([{"params": [module.anchor], **asdict(module.optimizer)}
-                          for module in modules.values()], {})
-        self._modules = list(modules.values())
-
-    def _tables(self) -> list[tuple[Table, Settings]]:
-        """Give the tables that have gradients, with the settings of this step."""
-        return [(table, type(module.optimizer)(**{key: group[key]
-                                                  for key in asdict(module.optimizer)}))
-                for module, group in zip(self._modules, self.param_groups, strict=True)
-                if module.anchor.grad is not None for table in module.tables]
-
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Make a step. FloatingPointError if a gradient is not finite: then nothing is changed.
-
-        Under a GradScaler such a step is skipped. Gradients that wait are not `unscale_`'s to see:
-        `scaler.step` divides them by the scale.
-        """
-        if hasattr(self, "found_inf") and getattr(self, "grad_scale", None) is None:
-            raise RuntimeError("scaler.unscale_ was called with a TableOptimizer: call it with the "
-                               "dense one only, and scaler.step with both")
-        loss = None if closure is None else closure()
-        tables = self._tables()
-        if bool(getattr(self, "found_inf", 0)):
-            for table, _ in tables:
-                table.drop()
-            return loss
-        scale = getattr(self, "grad_scale", None)
-        if not all(bool(torch.isfinite(module.anchor.grad).all()) for module in self._modules
-                   if module.anchor.grad is not None):
-            for table, _ in tables:
-                table.drop()
-            raise FloatingPointError("a gradient of an embedding is not finite: no row was changed")
-        apply(tables, 1.0 if scale is None else 1 / float(scale))
-        return loss
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget gradients that wait."""
-        super().zero_grad(set_to_none)
-        for module in self._modules:
-            for table in module.tables:
-                table.drop()

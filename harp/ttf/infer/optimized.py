@@ -278,7 +278,7 @@ def _time(rows: list[Row], runs: dict[str, Any], inputs: dict[int, list[torch.Te
 def _keep(source: Source, found: Optimized, folder: Path) -> None:
     """Write the artifact beside its place, and put it there whole; else leave nothing behind.
 
-    What was measured took minutes, so an error has it.
+    The measurement took minutes, so an error holds its report.
     """
     fresh = folder.with_name(f".{folder.name}.new")
     shutil.rmtree(fresh, ignore_errors=True)

@@ -112,7 +112,7 @@ class Prepared:
     socket_most: float
     """Bytes/s of one of the sockets over which NCCL splits a message."""
     limits: Limits | None
-    """What NCCL holds a collective over these edges to."""
+    """Limits of NCCL on a collective over these edges."""
     far: bool
     """Whether kernel TCP has to cross so long round trips that its windows count."""
 
@@ -319,8 +319,8 @@ class FlowCommunicator:
     def _build_by_parts(self, edges: Edges) -> Prepared:
         """Do the same for edges that are flows of their own, some after the other.
 
-        What a pipeline asks of all edges together is left out. A million edges at once would take
-        gigabytes, most of the time for waiting for memory.
+        The demand of a pipeline on all edges together is left out. A million edges at once would
+        take gigabytes, most of the time for waiting for memory.
         """
         found = []
         for start in range(0, len(edges.src), PART):

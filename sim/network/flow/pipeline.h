@@ -42,10 +42,10 @@ typedef struct {
     int64_t helped;      /* whether bytes move while the next message is handled */
 } pipeline_edges;
 
-/* What a piece waits for: `lag` pieces earlier on the edge before it around a ring, whose edges
- * stand in order, groups of one size; or, where lag is 0, the same piece of the edges that feed it.
- * Edge target[i] of each copy of `per_copy` edges is fed by source[i]; pairs are sorted so that all
- * that feed an edge come before all that it feeds. */
+/* The pieces that a piece waits for: `lag` pieces earlier on the edge before it around a ring,
+ * whose edges stand in order, groups of one size; or, where lag is 0, the same piece of the edges
+ * that feed it. Edge target[i] of each copy of `per_copy` edges is fed by source[i]; pairs are
+ * sorted so that all that feed an edge come before all that it feeds. */
 typedef struct {
     int64_t pieces, lag, slots;
     int64_t per_copy, feeds;

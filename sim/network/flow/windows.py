@@ -19,7 +19,7 @@ after a pause is then up to a fifth too slow.
 
 A round that fills less than half of its window opens it no further (tcp_is_cwnd_limited).
 
-What is sent at a stretch makes no difference nearby: below `FAR_S` slow start is over within some
+The length of a stretch makes no difference nearby: below `FAR_S` slow start is over within some
 ten round trips, less than 10 ms, and is left out. HARP's own sessions keep their windows over a
 pause, so they lose time at a job's first steps only, which no answer is about.
 """

@@ -134,7 +134,7 @@ class Channel:
     out: EdgeKey
     into: EdgeKey
     messages: float
-    """That a piece is to the network."""
+    """Messages of a piece for the network."""
 
     async def send(self, piece: Bytes) -> None:
         """Send a piece, unit by unit, when all that each needs on this host is free."""

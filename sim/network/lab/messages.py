@@ -95,7 +95,7 @@ class Job:
     plan: Plan
     window: Window
     messages: float
-    """That a piece of the plan is to the network."""
+    """Messages of a piece of the plan for the network."""
     placement: tuple[tuple[int, ...], ...]
     """For each channel the GPU of each rank."""
     parts: tuple[Part, ...]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from harp.collectives.channels import ConnectionChannel
+from harp.net.channel import ConnectionChannel
 from harp.routing.hashes import ROCE_PORT
 from sim.network.lab.messages import EdgeKey
 

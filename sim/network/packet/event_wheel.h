@@ -11,8 +11,8 @@
  *     virtual_wheel_close(&wheel);
  *
  * Order: that of event_heap.h, by time and then as they were pushed. A list keeps the order of its
- * own events. Of one time the heap's are first, since they were pushed when that time was still
- * far.
+ * own events. Among events of one time those of the heap come first, since they were pushed when
+ * that time was still far.
  *
  * Cost: push and take are O(1) for events within VIRTUAL_WHEEL_NS of the last one taken, 16 bytes
  * each, however many there are (Varghese and Lauck, "Hashed and hierarchical timing wheels", 1987;
@@ -52,7 +52,7 @@ void virtual_wheel_close(struct virtual_wheel *wheel);
 /* An event that is not before now_ns. False without memory: nothing was pushed. */
 bool virtual_wheel_push(struct virtual_wheel *wheel, uint64_t at_ns, uint64_t what);
 
-/* When the next event is; VIRTUAL_NEVER if there is none. */
+/* Time of the next event; VIRTUAL_NEVER if there is none. */
 static inline uint64_t virtual_wheel_next_ns(const struct virtual_wheel *wheel)
 {
     uint64_t later_ns = virtual_events_next_ns(&wheel->later);

@@ -40,8 +40,8 @@ struct packet_config {
 packet_world *packet_new(const struct packet_config *config);
 void packet_free(packet_world *w);
 
-/* A directed link from one switch to another, by number; -1: a NIC. What comes while more than
- * `mark_bytes` wait is marked; 0: nothing is. */
+/* A directed link from one switch to another, by number; -1: a NIC. A packet that comes while
+ * more than `mark_bytes` wait is marked; 0: none is. */
 int32_t packet_add_link(packet_world *w, int32_t from, int32_t to, double bits_per_s,
                         uint64_t latency_ns, uint64_t mark_bytes);
 /* The ports of switches have `bytes` together, each of them at most `alpha` times what is free

@@ -1,5 +1,5 @@
 /* Inside the packet network; for this folder's C only. Files call those below them in this list.
- * What the two stacks do is called by way of end_ops, and runs hear of pieces when an event is over
+ * The two stacks are called by way of end_ops, and runs hear of pieces when an event is over
  * (note_piece).
  *
  *   packet.c          the world: making it, and letting time pass
@@ -199,7 +199,7 @@ struct end_ops {
     void (*post)(struct packet_world *w, uint32_t channel);
     /* Both ends of a channel that is closed open it; the sender says when it is open_channel'ed. */
     void (*connect)(struct packet_world *w, uint32_t channel);
-    /* Both ends of an idle channel give back what a new connection can do without. What they have
+    /* Both ends of an idle channel give back what a new connection can do without. Their
      * counted is kept in channel.fresh and packet_world.counts. */
     void (*disconnect)(struct packet_world *w, uint32_t channel);
     uint64_t (*again)(const struct packet_world *w, uint32_t end); /* frames sent again */

@@ -59,7 +59,7 @@ class Stage(NamedTuple):
     """Pairs of edges: ``source[i]`` feeds ``target[i]``."""
     target: ArrayLike = ()
     messages: float = 1.0
-    """That a piece is for the processes at both ends."""
+    """Messages of a piece for the processes at both ends."""
 
 
 class LinkFaults(NamedTuple):
@@ -85,7 +85,7 @@ class LinkCounts(NamedTuple):
     most_bytes: int
     """The most that waited at once."""
     pauses: int
-    """That its sender heard of."""
+    """Pauses that its sender heard of."""
     paused_ns: int
     """Time of the pauses that are over."""
 

@@ -127,7 +127,7 @@ class _Found:
                 "tooltip": {"trigger": "axis", "confine": True, "order": "valueAsc"}}
 
     def _causes(self) -> Iterator[Part]:
-        """What the intervals are due to; the chart is of the largest size."""
+        """Causes of the intervals; the chart is of the largest size."""
         lines = causes_of_best(self.report)
         if not lines:
             return
@@ -157,7 +157,7 @@ class _Found:
             f"{_size(last.size_bytes)} changes by this much.", texts=3)
 
     def _limits(self) -> Iterator[Part]:
-        """What the times are due to."""
+        """Causes of the times."""
         rows = [row for row in self.report.rows if row.limits]
         if rows:
             yield Part("Where the time goes", ("size (B)", "algorithm", "due to", "time (us)"),

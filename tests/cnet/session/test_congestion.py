@@ -49,7 +49,7 @@ def test_a_bottleneck_is_used_shared_and_not_flooded(bottleneck, scenes, seed):
 
 
 @long
-def test_ways_that_differ_need_the_queue_of_each(tmp_path):
+def test_directions_that_differ_need_the_queue_of_each(tmp_path):
     root = plant(REVERSE_IGNORED, tmp_path / "planted")
     program = build(tmp_path / "bottleneck",
                     [*TESTS, "cnet/session/session_ack.c", str(library(PLAIN))],

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from harp._cnet import ffi
-from harp.angelptm.cache import Cache
+from harp.angelptm.cache import Cache, StoreError
 from harp.angelptm.page_plan import DISK, HOST, Capacities
 from harp.angelptm.pages import Layout
 from lab.control_groups import control_group
@@ -61,3 +62,16 @@ def test_measured_rates_leave_all_pages_where_they_were(tmp_path, disk):
         assert {tier for tier, _ in places} >= {HOST}
     finally:
         cache.close()
+
+
+def mapped_bytes():
+    """Give the bytes of addresses that this process has."""
+    return int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_a_cache_that_cannot_be_made_gives_its_addresses_back(tmp_path):
+    layout = Layout((2**28,), 4, 2**20)
+    before = mapped_bytes()
+    with pytest.raises(StoreError, match="nowhere"):
+        Cache(layout, Capacities(8, 8, 2 * layout.pages), str(tmp_path / "nowhere"))
+    assert mapped_bytes() - before < layout.shown * 2**20

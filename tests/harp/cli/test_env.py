@@ -3,38 +3,19 @@
 from __future__ import annotations
 
 import ctypes
-import io
 import json
-import os
 import re
 import subprocess
 import sys
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from harp.cli import conf, env
-from harp.cli.main import harp, main
+from harp.cli.main import harp
 from harp.lightcc.horovod.horovod_settings import NAMES as HOROVOD_NAMES
 from tests.support import PATIENCE_S, ROOT
-
-
-def run(*arguments, **settings):
-    """Run ``harp`` in this process, with no settings but these."""
-    said, warned = io.StringIO(), io.StringIO()
-    with (pytest.MonkeyPatch.context() as patch, redirect_stdout(said), redirect_stderr(warned)):
-        for name in os.environ:
-            if name.startswith(("HARP_", "LIGHT_", "NCCL_")):
-                patch.delenv(name)
-        for name, value in settings.items():
-            patch.setenv(name, value)
-        patch.setattr(sys, "argv", ["harp", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-    return subprocess.CompletedProcess(arguments, ended.value.code, said.getvalue(),
-                                       warned.getvalue())
 
 
 @pytest.fixture
@@ -48,8 +29,8 @@ def conf_file(tmp_path):
 
 # ---- plugin-path ----
 
-def test_plugin_path_names_a_plugin_that_nccl_can_load():
-    done = run("plugin-path")
+def test_plugin_path_names_a_plugin_that_nccl_can_load(harp_here):
+    done = harp_here("plugin-path")
     assert (done.returncode, done.stderr) == (0, "")
     path, = done.stdout.splitlines()
     assert Path(path).is_absolute()
@@ -81,57 +62,58 @@ def test_the_names_are_those_that_the_plugin_reads():
         (ROOT / "cnet" / "nccl" / "settings.h").read_text()
 
 
-def test_a_shell_gets_the_environment_as_it_is_meant(conf_file):
+def test_a_shell_gets_the_environment_as_it_is_meant(conf_file, harp_here):
     dump = "/tmp/it's $HOME `here`"
     file = conf_file(f"# settings\n\n HARP_PORT = udp\nHARP_IFNAME==eth1,eth2\nHARP_DUMP={dump}\n"
                      "HARP_PATHS=\n")
-    said = run("env", HARP_CONF_FILE=file)
+    said = harp_here("env", HARP_CONF_FILE=file)
     assert (said.returncode, said.stderr) == (0, "")
     shell = subprocess.run(["sh", "-c", f"{said.stdout}\nenv -0"], env={}, capture_output=True,
                            text=True, check=True, timeout=PATIENCE_S)
     got = dict(line.split("=", 1) for line in shell.stdout.split("\0") if line)
     assert {name: value for name, value in got.items() if name.startswith(("HARP", "NCCL"))} == {
-        "NCCL_NET_PLUGIN": run("plugin-path").stdout.strip(), "NCCL_NET": "HARP",
+        "NCCL_NET_PLUGIN": harp_here("plugin-path").stdout.strip(), "NCCL_NET": "HARP",
         "HARP_PORT": "udp", "HARP_IFNAME": "=eth1,eth2", "HARP_DUMP": dump}
-    assert json.loads(run("env", "--json", HARP_CONF_FILE=file).stdout) == {
+    assert json.loads(harp_here("env", "--json", HARP_CONF_FILE=file).stdout) == {
         name: got[name] for name in got if name.startswith(("HARP", "NCCL"))}
 
 
-def test_the_environment_wins(conf_file):
-    said = run("env", HARP_CONF_FILE=conf_file("HARP_PORT=udp\nHARP_PATHS=4\n"), HARP_PORT="xdp")
+def test_the_environment_wins(conf_file, harp_here):
+    said = harp_here("env", HARP_CONF_FILE=conf_file("HARP_PORT=udp\nHARP_PATHS=4\n"),
+                     HARP_PORT="xdp")
     assert "export HARP_PORT=xdp\n" in said.stdout
     assert "export HARP_PATHS=4\n" in said.stdout
     assert said.stdout.count("HARP_PORT") == 1
 
 
-def test_a_byte_order_mark_is_skipped(conf_file):
-    said = run("env", HARP_CONF_FILE=conf_file("\ufeffHARP_PORT=udp\n"))
+def test_a_byte_order_mark_is_skipped(conf_file, harp_here):
+    said = harp_here("env", HARP_CONF_FILE=conf_file("\ufeffHARP_PORT=udp\n"))
     assert (said.returncode, said.stderr) == (0, "")
     assert "export HARP_PORT=udp\n" in said.stdout
 
 
-def test_wrong_lines(conf_file):
+def test_wrong_lines(conf_file, harp_here):
     file = conf_file("HARP_PORT=udp\nHARP_PRT=udp\n")
-    said = run("env", HARP_CONF_FILE=file)
+    said = harp_here("env", HARP_CONF_FILE=file)
     assert said.returncode == 0
     assert f"{file}:2: HARP_PRT is not known" in said.stderr
     assert "the nearest name is HARP_PORT" in said.stderr
     assert "HARP_PRT" not in said.stdout
-    said = run("env", HARP_CONF_FILE=conf_file("port udp\n"))
+    said = harp_here("env", HARP_CONF_FILE=conf_file("port udp\n"))
     assert (said.returncode, said.stdout) == (2, "")
     assert said.stderr == f'error: {file}:1: "port udp" is no line NAME=value\n'
-    said = run("env", HARP_CONF_FILE=conf_file("\nHARP_PORT=bogus\n"))
+    said = harp_here("env", HARP_CONF_FILE=conf_file("\nHARP_PORT=bogus\n"))
     assert (said.returncode, said.stdout) == (2, "")
     assert said.stderr == (f'error: {file}:2: HARP_PORT is "bogus": possible is auto, xdp, udp, '
                            'tcp, mem, or xdp,tcp and udp,tcp for a trial\n')
-    said = run("env", HARP_CONF_FILE=conf_file("HARP_CONF_FILE=/etc/other.conf\n"))
+    said = harp_here("env", HARP_CONF_FILE=conf_file("HARP_CONF_FILE=/etc/other.conf\n"))
     assert (said.returncode, said.stdout) == (2, "")
     assert f"{file}:1: HARP_CONF_FILE is not for a file" in said.stderr
-    said = run("env", HARP_CONF_FILE=f"{file}.gone")
+    said = harp_here("env", HARP_CONF_FILE=f"{file}.gone")
     assert (said.returncode, said.stdout) == (2, "")
     assert said.stderr == f"error: HARP_CONF_FILE {file}.gone does not exist\n"
     folder = Path(file).parent
-    said = run("env", HARP_CONF_FILE=str(folder))
+    said = harp_here("env", HARP_CONF_FILE=str(folder))
     assert (said.returncode, said.stdout) == (2, "")
     assert said.stderr == f"error: the settings file {folder} cannot be read: Is a directory\n"
 
@@ -139,10 +121,10 @@ def test_wrong_lines(conf_file):
 @pytest.mark.parametrize(("name", "reason"), [
     ("HARP_PLAN", "cannot be read: no such file or directory"),
     ("HARP_TUNER", "No such file or directory")])
-def test_a_file_that_a_setting_names_and_that_is_not_there(conf_file, name, reason):
+def test_a_file_that_a_setting_names_and_that_is_not_there(conf_file, name, reason, harp_here):
     for settings in ({name: "/nowhere.json"},
                      {"HARP_CONF_FILE": conf_file(f"{name}=/nowhere.json\n")}):
-        said = run("env", **settings)
+        said = harp_here("env", **settings)
         assert (said.returncode, said.stdout) == (2, "")
         assert said.stderr.startswith(f"error: {name} /nowhere.json")
         assert said.stderr.endswith(f"{reason}\n")
@@ -151,13 +133,16 @@ def test_a_file_that_a_setting_names_and_that_is_not_there(conf_file, name, reas
 # ---- env --explain ----
 
 
-def explained(*arguments, **settings):
-    done = run("env", "--explain", *arguments, **settings)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+@pytest.fixture
+def explained(harp_here):
+    def explain(*arguments, **settings):
+        done = harp_here("env", "--explain", *arguments, **settings)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+    return explain
 
 
-def test_explain_says_what_is_in_force_and_where_it_comes_from(conf_file):
+def test_explain_says_what_is_in_force_and_where_it_comes_from(conf_file, explained):
     said = explained(LIGHT_INTRA_SIZE="4", HARP_CC="swift",
                      HARP_CONF_FILE=conf_file("HARP_PORT=udp\n"))
     assert "LIGHT_INTRA_SIZE=4  (environment)" in said
@@ -167,7 +152,7 @@ def test_explain_says_what_is_in_force_and_where_it_comes_from(conf_file):
                      r"environment\)", said)
 
 
-def test_explain_says_what_lightcc_reads_and_what_the_plugin_alone():
+def test_explain_says_what_lightcc_reads_and_what_the_plugin_alone(explained):
     said = explained(HARP_PORT="tcp", HARP_MTU="1500")
     assert "HARP_PORT=tcp  (environment)" in said
     assert "HARP_MTU=1500  (environment; only NCCL's plugin reads it)" in said
@@ -179,14 +164,14 @@ def test_explain_says_what_lightcc_reads_and_what_the_plugin_alone():
 @pytest.mark.parametrize("arguments", [["env"], ["env", "--explain"]])
 @pytest.mark.parametrize(("name", "nearest"), [("HARP_PORTT", "HARP_PORT"),
                                                ("HARP_CONFFILE", "HARP_CONF_FILE")])
-def test_an_unknown_name_in_the_environment_is_a_warning(arguments, name, nearest):
-    done = run(*arguments, **{name: "udp", "HARP_STORE": "file:/tmp/x", "HARP_ELASTIC": "0"})
+def test_an_unknown_name_in_the_environment_is_a_warning(arguments, name, nearest, harp_here):
+    done = harp_here(*arguments, **{name: "udp", "HARP_STORE": "file:/tmp/x", "HARP_ELASTIC": "0"})
     assert done.returncode == 0
     assert done.stderr == (f"warning: {name} is not known and changes nothing; the nearest name is "
                            f"{nearest}\n")
 
 
-def test_explain_says_which_of_horovods_variables_do_something():
+def test_explain_says_which_of_horovods_variables_do_something(explained):
     said = explained(HOROVOD_FUSION_THRESHOLD="0", HOROVOD_TORUS_ALLREDUCE="1", HOROVOD_RANK="0")
     assert "HOROVOD_FUSION_THRESHOLD=0  (environment)" in said
     assert "HOROVOD_TORUS_ALLREDUCE=1  (environment; has no effect here)" in said
@@ -200,7 +185,7 @@ def test_the_names_of_horovod_are_those_that_are_read():
     assert {*HOROVOD_NAMES} == names | {*re.findall(r'env.get\("(HOROVOD_[A-Z_]+)"', read)}
 
 
-def test_explain_names_all_that_lightcc_reads():
+def test_explain_names_all_that_lightcc_reads(explained):
     folder = ROOT / "harp" / "lightcc"
     read = {name for path in folder.rglob("*.py") if path.name != "horovod_settings.py"
             for name in re.findall(r'"(HARP_[A-Z_]*[A-Z])"', path.read_text())}
@@ -235,11 +220,11 @@ def test_explain_names_all_that_lightcc_reads():
     ({"LIGHT_BITS": "2", "LIGHT_BITS_RING": "1"}, 4, "4M",
      "4194304 B: ring-few-bits (2 bits a value): LIGHT_BITS is 2; LIGHT_BITS_RING is 1"),
 ])
-def test_explain_says_which_path_a_tensor_takes_and_why(settings, ranks, size, line):
+def test_explain_says_which_path_a_tensor_takes_and_why(settings, ranks, size, line, explained):
     assert line in explained("--ranks", str(ranks), "--size", size, **settings)
 
 
-def test_explain_says_which_of_ddps_buckets_a_gradient_is_in():
+def test_explain_says_which_of_ddps_buckets_a_gradient_is_in(explained):
     said = explained("--ranks", "4", *(word for size in ("4M", "20M", "8M", "1K")
                                        for word in ("--gradient", size)),
                      LIGHT_TOPK_ALLREDUCE="1")
@@ -255,7 +240,7 @@ def test_explain_says_which_of_ddps_buckets_a_gradient_is_in():
                                                        "--gradient", "8M", "--bucket-cap", "8M")
 
 
-def test_explain_follows_the_tuners_table(tmp_path):
+def test_explain_follows_the_tuners_table(tmp_path, explained):
     table = tmp_path / "tuning.json"
     table.write_text(json.dumps({"format": "harp-tuning-1", "communicators": [
         {"ranks": 4, "nodes": 2, "rows": [
@@ -267,8 +252,8 @@ def test_explain_follows_the_tuners_table(tmp_path):
     assert "1048576 B: ring" in said
 
 
-def test_explanations_are_refused_without_a_row_to_explain():
-    done = run("env", "--size", "4M")
+def test_explanations_are_refused_without_a_row_to_explain(harp_here):
+    done = harp_here("env", "--size", "4M")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "error: --size has no effect without --explain\n"
 
@@ -289,8 +274,8 @@ def test_explanations_are_refused_without_a_row_to_explain():
     ({}, ["--size", "4X"], "'4X' is not a size"),
     ({}, ["--json"], "--json has no effect with --explain"),
 ])
-def test_explain_refuses_what_cannot_be(settings, arguments, sentence):
-    done = run("env", "--explain", *arguments, **settings)
+def test_explain_refuses_what_cannot_be(settings, arguments, sentence, harp_here):
+    done = harp_here("env", "--explain", *arguments, **settings)
     assert (done.returncode, done.stdout) == (2, "")
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr

@@ -102,7 +102,8 @@ def test_wrong_input_is_exit_code_2(words: str, files: dict[str, Path],
     if arguments[0] == "sim":  # which runs a module as __main__, so that it must not be loaded
         status, error = run_harp(arguments)
     else:
-        status, _, error = harp_here(*arguments)
+        done = harp_here(*arguments)
+        status, error = done.returncode, done.stderr
     check_sentence(status, error)
     assert sorted(files["folder"].parent.iterdir()) == before
 

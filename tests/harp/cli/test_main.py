@@ -61,8 +61,8 @@ def test_a_port_that_is_taken_is_named(arguments, tmp_path, monkeypatch):
      "/nonexistent.pcap cannot be read: no such file or directory"),
 ])
 def test_errors_are_a_sentence_and_a_status(harp_here, arguments, status, sentence):
-    ended, said, error = harp_here(*arguments)
-    assert (ended, said) == (status, "")
-    assert error.startswith("error: ")
-    assert sentence in error
-    assert error.count("\n") == 1
+    done = harp_here(*arguments)
+    assert (done.returncode, done.stdout) == (status, "")
+    assert done.stderr.startswith("error: ")
+    assert sentence in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -115,7 +115,7 @@ def test_a_plan_of_tcp_is_not_held_against_paths_of_udp(tmp_path):
 def test_a_plan_by_maps_is_never_one_of_tcp(job):
     done = plan(job(protocol="tcp"))
     assert done.exit_code == 1
-    assert "maps have the ways of UDP, and this job's flows are TCP's" in done.stderr
+    assert "maps hold the paths of UDP, and this job's flows are TCP's" in done.stderr
 
 
 @pytest.fixture(scope="module")

@@ -127,10 +127,10 @@ def test_a_host_is_here_by_its_address_of_either_family():
 def test_a_mistake_in_a_hostfile_is_named_with_its_line(tmp_path, harp_here, text, sentence):
     path = tmp_path / "hosts"
     path.write_bytes(text)
-    status, out, error = harp_here("run", "--hostfile", str(path), "true")
-    assert (status, out) == (2, "")
-    assert error.startswith(f"error: {sentence.format(path=path)}")
-    assert len(error.splitlines()) == 1
+    done = harp_here("run", "--hostfile", str(path), "true")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"error: {sentence.format(path=path)}")
+    assert len(done.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize(("text", "sentence"), [
@@ -155,9 +155,9 @@ def test_a_script_that_finds_no_hosts_is_reported_once(tmp_path, capfd, text, se
 def test_a_file_that_is_not_executable_is_no_program(tmp_path, harp_here):
     path = tmp_path / "train.py"
     path.write_text("")
-    status, out, error = harp_here("run", str(path))
-    assert (status, out) == (2, "")
-    assert f"'{path}' is not executable; use chmod +x" in error
+    done = harp_here("run", str(path))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"'{path}' is not executable; use chmod +x" in done.stderr
 
 
 @pytest.mark.parametrize("text", ["", ",", "a:0", "a:x", ":3", "a:1,a:2", "[::1", "[]:2", "[::1]2",
@@ -321,7 +321,7 @@ def test_ssh_says_so_where_it_has_no_bound():
     assert set(BOUNDS) <= set(said.splitlines())
 
 
-def test_a_host_without_ssh_is_told_so(tmp_path):
+def test_a_host_without_ssh_gets_one_sentence(tmp_path):
     ended = run("-H", "far", "--address", "127.0.0.1", "true", PATH=str(tmp_path))
     assert ended.returncode == 2
     assert ended.stderr == ("error: ranks of far are started by ssh, which cannot be started here: "
@@ -359,7 +359,7 @@ def test_an_address_of_this_host_is_taken(address):
     (["--address", "192.0.2.7"], "192.0.2.7 is not an address of this host, where rank 0 runs"),
     (["--max-np", "2"], "--max-np needs --host-discovery-script")])
 def test_a_mistake_is_one_sentence(harp_here, arguments, sentence):
-    status, _, error = harp_here("run", *arguments, "true")
-    assert status == 2
-    assert sentence in error
-    assert len(error.splitlines()) == 1
+    done = harp_here("run", *arguments, "true")
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert len(done.stderr.splitlines()) == 1

@@ -191,7 +191,7 @@ def test_rank_0_leaves_with_its_store_when_the_others_have_looked(said_by, monke
     assert store.get(FAILED_KEY) == b"rank %d: why" % said_by
 
 
-def test_an_error_without_words_is_told_by_its_name():
+def test_an_error_without_a_message_reaches_others_by_its_name():
     store = MemoryStore()
     with pytest.raises(MemoryError), telling_others(1, 2, store):
         raise MemoryError

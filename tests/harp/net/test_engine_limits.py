@@ -102,7 +102,7 @@ def test_a_listener_of_another_version_is_an_error_that_names_both(stranger, att
         connection.connected.wait(PATIENCE_S)
 
 
-def test_a_peer_without_an_id_is_none(stranger, attempt):
+def test_an_accept_without_a_connection_id_is_dropped(stranger, attempt):
     connection, first, sender, secret, listener = attempt
     key = key_accept(secret, listener, End(first.connection, first.epoch, first.nonce))
     accept = Harp(type="ACCEPT", connection=first.connection, epoch=first.epoch)

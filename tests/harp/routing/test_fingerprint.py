@@ -173,7 +173,7 @@ def test_spines_are_distinguished_by_the_queues_that_another_job_makes(tmp_path:
     assert right_share(found, np.array([spine_of(0, port, 61000) for port in ports])) >= 0.99
 
 
-def test_paths_of_a_connection_take_ways_of_which_nobody_knows_the_routers() -> None:
+def test_each_path_of_a_connection_gets_a_class_of_its_own_where_no_router_is_known() -> None:
     """Which class takes which spine is a guess, but each of four paths gets another class."""
     fabric = leaf_spine(Endpoints.uniform(4, bps=1e9), leaves=2, spines=4)
     source, target = (str(IPv4Address(int(fabric.endpoint_ip[end]))) for end in (0, 2))

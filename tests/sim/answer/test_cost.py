@@ -41,7 +41,7 @@ def test_hosts_are_paid_whole_and_by_the_time_that_they_take(tmp_path: Path) -> 
         assert cost["goal"] == "1e+06 samples"
 
 
-def test_tokens_are_samples_of_so_many(tmp_path: Path) -> None:
+def test_a_sample_counts_as_its_tokens(tmp_path: Path) -> None:
     """A sample of bert-base has 128 tokens here."""
     workload = {"model": "bert-base", "batch": 8, "framework": "free"}
     by_tokens = rows_of(file(tmp_path, {"hosts": {"h": PRICE}, "tokens": 128e6},

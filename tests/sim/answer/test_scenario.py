@@ -6,7 +6,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sim.answer.scenario import Run, Settings, find_expect, run_scenario
+from sim.answer.expectation import find_expect
+from sim.answer.scenario import Run, Settings, run_scenario
 from sim.cluster.cluster import Cluster
 from sim.schema import TopologyError, load
 from sim.workloads.models import get_model

@@ -219,7 +219,7 @@ def test_what_editors_put_before_the_first_element_is_read(tmp_path: Path) -> No
     assert again.hosts == converted(tmp_path, host()).hosts
 
 
-def test_xml_of_something_else_is_told_so(tmp_path: Path) -> None:
+def test_xml_of_another_program_is_refused(tmp_path: Path) -> None:
     (tmp_path / "n.xml").write_text("<html><body/></html>")
     found = CliRunner().invoke(main, [str(tmp_path / "n.xml"), str(tmp_path / "t.yaml")])
     assert found.exit_code == 2

@@ -287,7 +287,7 @@ def test_sockets_spread_over_the_spines_and_share_their_rate(tmp_path):
     assert B / 8 < rates(made, [0], [1])[0] < B / 2
 
 
-def test_spray_uses_all_ways_evenly(tmp_path):
+def test_spray_uses_all_paths_evenly(tmp_path):
     made = transport(tmp_path, fabric=LEAF_SPINE | {"rate": "12.5Gbps"},
                      scenario={"routing": "spray"})
     assert rates(made, [0], [1]) == pytest.approx([B / 2])

@@ -1,7 +1,7 @@
 """Horovod's API for PyTorch: ``import harp.lightcc.horovod.torch as hvd``.
 
-A script for Horovod runs when its import line names this module. What is there and what is not
-stands in docs/use/horovod.md.
+A script for Horovod runs when its import line names this module. docs/use/horovod.md
+says what is there and what is not.
 """
 
 from __future__ import annotations

@@ -216,7 +216,8 @@ def test_a_missing_tool_is_named_with_its_package(host):
     ('{"before": {"mtu eth1": "15', "it is no JSON: line 1"),
     ("[" * 100_000, "it is no JSON of ours"),
     ('{"before": {"mtu eth1": [1]}}', "before.mtu eth1 is [1]: a text is possible"),
-    ('{"before": {"colour eth1": "red"}}', "before has 'colour eth1', which is none of the values"),
+    ('{"before": {"colour eth1": "red"}}',
+     "before has 'colour eth1', which harp setup does not change"),
     ("\udcff\udcfe\0", "it is no JSON")])
 def test_a_file_that_does_not_say_what_was_there(host, text, why):
     host.store(state.FILE, text)

@@ -114,7 +114,7 @@ def test_conjugates_and_negatives_are_sent_as_they_are_seen(of, alone):
         assert result.tolist() == of(torch.tensor([1 + 2j, 3 - 4j])).tolist()
 
 
-def test_a_reduction_that_is_none_is_refused(alone):
+def test_a_text_in_place_of_a_reduction_is_refused(alone):
     with pytest.raises(ValueError, match=r"op is 'sum'; allowed are hvd\.Average, "):
         hvd.allreduce(torch.ones(2), op="sum")
 
@@ -148,7 +148,7 @@ def test_an_argument_of_a_wrong_type_is_one_sentence_that_names_it(call, name, a
                 function(wrong, **given)
 
 
-def test_the_one_of_many_tensors_that_is_none_is_named(alone):
+def test_the_one_argument_of_many_that_is_no_tensor_is_named(alone):
     with pytest.raises(TypeError, match=r"grouped_allreduce: tensors\[1\] is a numpy.ndarray; all"):
         hvd.grouped_allreduce([torch.ones(1), np.ones(1)])
 

@@ -8,11 +8,11 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 
-from harp.collectives.channels import ConnectionChannel
 from harp.collectives.execute import Execution
 from harp.collectives.ir import Buffer
 from harp.collectives.registry import make_plan
 from harp.collectives.window import Window
+from harp.net.channel import ConnectionChannel
 from harp.net.engine import Engine
 from harp.net.errors import EndedError
 from tests.support.levels import each_once

@@ -1,7 +1,8 @@
-"""The rooms of the simulator: who may import whom."""
+"""The rooms of harp and of the simulator: imports point one way, between rooms and modules."""
 
 import ast
 
+import networkx
 import pytest
 
 from tests.support import ROOT
@@ -14,12 +15,19 @@ ROOMS = ("workloads", "schema", "stacks", "frameworks", "records", "cluster", "f
 """From the ground up: a room imports itself and those before it. Commands stand above them all."""
 COMMANDS = {"run", "compare", "convert", "sweep", "trace", "tune", "calibrate", "validate",
             "command"}
+HARP_ROOMS = ("collectives", "routing", "net", "lightcc", "angelptm", "ttf", "cli")
+"""The same of `harp`, with its loose files below, but for two that use rooms."""
+ABOVE_ROOMS = {"__init__", "run_page"}
 FIDELITIES = ("flow", "packet", "lab")
 """Rooms inside `network` that know nothing of one another."""
 
 
 def imported_modules(path):
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    return imports_of(ast.parse(path.read_text("utf-8")), path)
+
+
+def imports_of(tree, path):
+    for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path} has a relative import"
             yield from (f"{node.module}.{name.name}" for name in node.names)
@@ -74,3 +82,48 @@ def test_a_package_imports_no_package_above_it(package):
               if module.split(".")[0] in above
               and not (module.startswith("sim.") and ROOT / "harp" / "cli" in path.parents)]
     assert not upward
+
+
+def modules_imported_when_run(path):
+    """The same without what is imported for type checkers only."""
+    class Stripped(ast.NodeTransformer):
+        def visit_If(self, node):
+            if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+                return None
+            return self.generic_visit(node)
+
+    return imports_of(Stripped().visit(ast.parse(path.read_text("utf-8"))), path)
+
+
+@pytest.mark.parametrize("room", HARP_ROOMS)
+def test_a_room_of_harp_imports_no_room_above_it(room):
+    """A package's `__main__` is a command, and commands stand above all rooms."""
+    above = {f"harp.{other}" for other in HARP_ROOMS[HARP_ROOMS.index(room) + 1:]}
+    upward = [f"{path.relative_to(ROOT)} imports {module}"
+              for path in (ROOT / "harp" / room).rglob("*.py") if path.stem != "__main__"
+              for module in imported_modules(path) if ".".join(module.split(".")[:2]) in above]
+    assert not upward
+
+
+def test_loose_files_of_harp_import_no_room():
+    rooms = {f"harp.{room}" for room in HARP_ROOMS}
+    upward = [f"{path.name} imports {module}" for path in (ROOT / "harp").glob("*.py")
+              if path.stem not in ABOVE_ROOMS for module in imported_modules(path)
+              if ".".join(module.split(".")[:2]) in rooms]
+    assert not upward
+
+
+@pytest.mark.parametrize("package", PACKAGES[:-1])
+def test_modules_import_one_another_in_no_circle(package):
+    paths = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+             for path in (ROOT / package).rglob("*.py")}
+    calls = networkx.DiGraph()
+    for module, path in paths.items():
+        for name in modules_imported_when_run(path):
+            used = name if name in paths else name.rpartition(".")[0]
+            if used in paths and used != module:
+                calls.add_edge(module, used)
+    assert len(calls) > 5
+    circles = [sorted(modules) for modules in networkx.strongly_connected_components(calls)
+               if len(modules) > 1]
+    assert not circles
