@@ -35,7 +35,7 @@ def activations(ranks=1, host=8, **given):
 
 
 def test_gradients_in_32_bits_make_18_bytes_of_a_parameter():
-    """Megatron-LM, docs on its distributed optimizer: parameters of 2, gradients of 4, 12 beside."""
+    """Megatron-LM, docs on its distributed optimizer: 2 of weights, 4 of gradients, 12 beside."""
     half, wide = (count(made, Groups(made.layout, 1, 8)) for made in (
         recipe(), recipe(gradient_bytes=4)))
     parameters = half.weights / 2
