@@ -25,9 +25,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from harp.ttf.infer.engines import Source, by_name, installed, tensors_of
-from harp.ttf.infer.form import Form, form_of, loaded_form
+from harp.ttf.infer.form import Form, form_of, know_caches, loaded_form
 
 if TYPE_CHECKING:
     import os
@@ -128,8 +129,12 @@ def optimize(model: nn.Module, example: Any, budget: str | float = "60s", *,
     with tempfile.TemporaryDirectory(prefix="harp-infer-") as folder:
         source = Source(model, args, kwargs, bool(batch_sizes), Path(folder))
         try:
+            know_caches()
+            # A model may add to a cache that it is given, so it has one of its own.
+            own_args, own_kwargs = pytree.tree_map(lambda leaf: leaf, (args, kwargs))
             with torch.inference_mode():
-                form = form_of(args, kwargs, model(*args, **kwargs), any_batch=bool(batch_sizes))
+                result = model(*own_args, **own_kwargs)
+            form = form_of(args, kwargs, result, any_batch=bool(batch_sizes))
             given = tensors_of((args, kwargs))
             inputs = {size: resized((args, kwargs), size) for size in batch_sizes} or {
                 len(given[0]) if given[0].dim() else 1: given}

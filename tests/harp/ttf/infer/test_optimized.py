@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -36,7 +38,7 @@ class Heads(nn.Module):
 
 def example(batch=6):
     random = torch.Generator().manual_seed(1)
-    return (torch.randint(0, 50, (batch, 3), generator=random),
+    return (torch.randint(0, 50, (batch, 4), generator=random)[:, :3],  # a view
             torch.randn(batch, 4, generator=random))
 
 
@@ -323,6 +325,91 @@ def test_a_foreign_artifact_is_one_sentence(tmp_path, text):
         (tmp_path / optimized.MANIFEST).write_text(text)
     with pytest.raises(ValueError, match="is no artifact of harp"):
         infer.load(tmp_path)
+
+
+CAUSAL = """
+import sys, torch
+from transformers import LlamaConfig, LlamaForCausalLM
+from harp.ttf import infer
+from harp.ttf.infer import engines, optimized
+kept = [engine for engine in engines.installed() if engine.name in ("eager", sys.argv[2])]
+optimized.installed = lambda: kept
+optimized._total = lambda row: row.engine != sys.argv[2]
+torch.manual_seed(0)
+model = LlamaForCausalLM(LlamaConfig(
+    num_hidden_layers=2, num_attention_heads=2, hidden_size=16, intermediate_size=16,
+    vocab_size=50)).eval()
+ids = torch.randint(0, 50, (2, 8))
+example = {"input_ids": ids[:, 6:7], "cache": model(ids[:, :6]).cache}
+for name, given in (("fill", {"input_ids": ids[:, :6]}), ("step", example)):
+    found = infer.optimize(model, given, budget="200s", batch_sizes=(2, 4), save=sys.argv[1] + name)
+    assert found.engine == sys.argv[2], found.table()
+assert example["cache"].get_seq_length() == 6  # a trial adds nothing to what it is given
+torch.save((ids, model(ids[:, :7]).logits[:, -1:]), sys.argv[1] + "right")
+"""
+SERVES_CAUSAL = """
+import sys, torch
+from harp.ttf import infer
+fill, step = (infer.load(sys.argv[1] + name) for name in ("fill", "step"))
+ids, right = torch.load(sys.argv[1] + "right")
+filled = fill(input_ids=ids[:, :6])
+found = step(input_ids=ids[:, 6:7], cache=filled.cache)
+assert (type(found).__name__, found.cache.get_seq_length()) == ("CausalLMOutputWithPast", 7)
+assert filled.cache.get_seq_length() == 6
+torch.testing.assert_close(found.logits, right, rtol=1e-3, atol=1e-4)
+"""
+
+
+@long
+def test_a_causal_model_of_transformers_is_served_with_its_cache(tmp_path):
+    for program in (CAUSAL, SERVES_CAUSAL):
+        done = subprocess.run([sys.executable, "-c", program, f"{tmp_path}/", OTHERS[0]],
+                              check=False, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+
+
+ANSWER = """
+from torch.utils import _pytree as pytree
+class Answer:
+    def __init__(self, score):
+        self.score = score
+pytree.register_pytree_node(
+    Answer, lambda answer: ([answer.score], None), lambda values, _: Answer(*values),
+    serialized_type_name="own_answers.Answer",
+    flatten_with_keys_fn=lambda answer: ([(pytree.GetAttrKey("score"), answer.score)], None))
+"""
+
+
+def test_the_module_of_an_answer_is_imported_when_an_artifact_is_loaded(monkeypatch, tmp_path):
+    monkeypatch.setattr(optimized, "installed", lambda: [engines.Eager()])
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own_answers.py").write_text(ANSWER)
+    own = importlib.import_module("own_answers")
+
+    class Scoring(nn.Module):
+        def forward(self, x):
+            return own.Answer(x.sum())
+
+    infer.optimize(Scoring(), torch.ones(3), budget="1s", save=tmp_path / "served")
+    for there, said in ((True, "3.0\n"), (False, "torch does not know a class in it: "
+                                                 "Deserializing own_answers.Answer in pytree is "
+                                                 "not registered.\n")):
+        if not there:
+            (tmp_path / "own_answers.py").unlink()
+        done = subprocess.run([sys.executable, "-c", SERVES_ANSWER, tmp_path / "served"],
+                              check=False, capture_output=True, text=True, timeout=300,
+                              env={**os.environ, "PYTHONPATH": str(tmp_path)})
+        assert done.stdout.endswith(said), done.stderr
+
+
+SERVES_ANSWER = """
+import sys, torch
+from harp.ttf import infer
+try:
+    print(infer.load(sys.argv[1])(torch.ones(3)).score.item())
+except ValueError as error:
+    print(error)
+"""
 
 
 @long
