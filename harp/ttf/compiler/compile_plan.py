@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils import _pytree as pytree
 
-from harp.first_line import first_line
 from harp.ttf.compiler import buckets
 from harp.ttf.compiler.break_even import LEAST_S, OF_A_MODULES_PARAMETER_S
 from harp.ttf.compiler.calls import Call, grown, linked, sliced
@@ -29,10 +28,11 @@ from harp.ttf.compiler.variants import (
     Counters,
     Variant,
     called,
-    compiling,
     gradients_too,
     in_tensors,
+    in_turn,
     seconds_of,
+    stays_eager,
     trial,
 )
 
@@ -175,7 +175,7 @@ class Plan:
         try:
             known = known or self._settings.kept.from_first_rank(self._name)
             with torch.set_grad_enabled(self._grad), torch.autocast(device, dtype, enabled=on), \
-                    compiling, trial(self._module) as module:
+                    in_turn(), trial(self._module) as module:
                 begin = time.perf_counter()
                 decision = known or self._decide(module)
                 self._compile(module, decision)
@@ -184,8 +184,7 @@ class Plan:
                     self._settings.kept.add(self._name, decision)
             log.info("%s: %s", type(self._module).__name__, decision.why)
         except Exception as error:
-            log.warning("%s stays eager: %s", type(self._module).__name__,
-                        first_line(error))
+            stays_eager(self._module, error)
 
     # Everything below runs in the thread.
 

@@ -27,10 +27,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from harp.first_line import first_line
 from harp.ttf.compiler.break_even import LEAST_S, OF_A_STEPS_PARAMETER_S
 from harp.ttf.compiler.decisions import Decision, fingerprint
-from harp.ttf.compiler.variants import Variant, compiling, seconds_of
+from harp.ttf.compiler.variants import Variant, compiling, in_turn, seconds_of, stays_eager
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -143,14 +142,13 @@ class Step:
                 decision = self._kept.from_first_rank(self._name) or Decision(
                     why="a static graph: rank 0 decided nothing")
             else:
-                with compiling:
+                with in_turn():
                     decision = trial.run(max(self._horizon, self._calls), self._backend)
                 if decision.eager:  # else it is kept with what the optimizer itself compiles
                     self._kept.add(self._name, decision)
             log.info("%s: %s", type(self._optimizer).__name__, decision.why)
         except Exception as error:
-            decision = Decision(eager=True, why=first_line(error))
-            log.warning("%s stays eager: %s", type(self._optimizer).__name__, decision.why)
+            decision = Decision(eager=True, why=stays_eager(self._optimizer, error))
         self.decision = decision
 
     def _look(self) -> None:
