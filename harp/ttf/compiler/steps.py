@@ -50,19 +50,9 @@ class Step:
     def __init__(self, optimizer: torch.optim.Optimizer, kept: Kept, *, horizon: int = 1000,
                  aside: bool = True, after_s: float | None = None,
                  backend: str | Callable[..., Any] = "inductor") -> None:
-        """Take an optimizer.
+        """Take an optimizer, and decisions of earlier starts; the rest is as in `Settings`.
 
-        Args:
-            optimizer: the one to step.
-            kept: decisions of earlier starts.
-            horizon: least number of steps to come that the decision counts on; it counts on as many
-                as there were, if these are more.
-            aside: whether a copy is tried in the background. If not, the step after the first
-                `LEARN` compiles, and training waits.
-            after_s: seconds of eager steps after which a copy is tried; by default what a
-                compilation takes at least.
-            backend: of torch.compile.
-
+        If not ``aside``, the step after the first `LEARN` compiles, and training waits.
         """
         self._optimizer, self._kept, self._backend = optimizer, kept, backend
         self._horizon, self._aside = horizon, aside

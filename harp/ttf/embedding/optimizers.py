@@ -50,14 +50,14 @@ class Settings(ABC):
                 raise ValueError(f"{type(self).__name__}: {name}={value!r}: a number of at least "
                                  f"{least:g}")
 
+    def floats(self, dim: int) -> int:
+        """Give the size of a row's state."""
+        return self.states * dim
+
     @property
     def first_state(self) -> float:
         """Give the value that states begin with."""
         return 0.0
-
-    def floats(self, dim: int) -> int:
-        """Give the size of a row's state."""
-        return self.states * dim
 
     @abstractmethod
     def step(self, number: int) -> dict[str, float]:
@@ -187,18 +187,16 @@ class TableOptimizer(torch.optim.Optimizer):
             raise RuntimeError("scaler.unscale_ was called with a TableOptimizer: call it with the "
                                "dense one only, and scaler.step with both")
         loss = None if closure is None else closure()
-        tables = self._tables()
-        if bool(getattr(self, "found_inf", 0)):
-            for table, _ in tables:
-                table.drop()
+        tables, skipped = self._tables(), bool(getattr(self, "found_inf", 0))
+        if not skipped and all(bool(torch.isfinite(module.anchor.grad).all())
+                               for module in self._modules if module.anchor.grad is not None):
+            scale = getattr(self, "grad_scale", None)
+            apply(tables, 1.0 if scale is None else 1 / float(scale))
             return loss
-        scale = getattr(self, "grad_scale", None)
-        if not all(bool(torch.isfinite(module.anchor.grad).all()) for module in self._modules
-                   if module.anchor.grad is not None):
-            for table, _ in tables:
-                table.drop()
+        for table, _ in tables:
+            table.drop()
+        if not skipped:
             raise FloatingPointError("a gradient of an embedding is not finite: no row was changed")
-        apply(tables, 1.0 if scale is None else 1 / float(scale))
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
