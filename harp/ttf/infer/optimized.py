@@ -123,6 +123,9 @@ def optimize(model: nn.Module, example: Any, budget: str | float = "60s", *,
         raise ValueError("the example has no tensor")
     if save is not None:
         _check_place(Path(save))
+        if any(hasattr(part, "uncopied") for part in model.modules()):
+            raise ValueError("save: no artifact holds the rows of dynamic embeddings; allowed is a "
+                             "model of what is above them, or no save")
     training = model.training
     model.eval()
     with tempfile.TemporaryDirectory(prefix="harp-infer-") as folder:
@@ -223,7 +226,8 @@ def _build(source: Source, inputs: dict[int, list[torch.Tensor]], allowed: list[
     return rows, runs
 
 
-def _sentence(error: Exception) -> str:
+def _sentence(error: BaseException) -> str:
+    error = error.__cause__ or error  # an exporter's own error is advice
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0][:160]}" if lines else type(error).__name__
 

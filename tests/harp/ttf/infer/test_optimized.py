@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from harp.ttf import infer  # noqa: E402
+from harp.ttf.embedding import DynamicEmbedding  # noqa: E402
 from harp.ttf.infer import engines, optimized  # noqa: E402
 from tests.support.levels import long, long_except  # noqa: E402
 from tests.support.mounts import mounts  # noqa: E402
@@ -132,6 +133,9 @@ def test_an_engine_that_is_wrong_or_fails_is_a_row_with_its_reason(monkeypatch):
     def fails(_):
         raise RuntimeError("no kernel for this\nand a long trace")
 
+    def advises(_):
+        raise OSError("This is step 2 of 3. Next steps:") from KeyError("aten.fancy")
+
     def wrong(tensors):
         with torch.inference_mode():
             return [model(tensors[0]) * 1.01]
@@ -141,12 +145,14 @@ def test_an_engine_that_is_wrong_or_fails_is_a_row_with_its_reason(monkeypatch):
             return [model(tensors[0])[:1]]
 
     monkeypatch.setattr(optimized, "installed", lambda: [
-        engines.Eager(), Made("a", fails), Made("b", wrong), Made("c", shorter)])
+        engines.Eager(), Made("a", fails), Made("b", wrong), Made("c", shorter),
+        Made("d", advises)])
     fast = infer.optimize(model, torch.randn(3, 4), budget="1s")
     reasons = {row.engine: row.why_not for row in fast.rows}
     assert reasons == {"eager": "", "a": "failed: RuntimeError: no kernel for this",
                        "b": "wrong: output 0 is off by 1.0e-02; allowed is 0.001",
-                       "c": "wrong: outputs have other shapes than eager's"}
+                       "c": "wrong: outputs have other shapes than eager's",
+                       "d": "failed: KeyError: 'aten.fancy'"}
     assert all(reason in fast.table() for reason in reasons.values())
     assert fast.engine == "eager"
     loose = infer.optimize(model, torch.randn(3, 4), budget="1s", tolerance=[0.1])
@@ -219,6 +225,15 @@ def test_a_result_that_is_no_tensor_is_refused(monkeypatch):
     monkeypatch.setattr(optimized, "installed", lambda: [engines.Eager()])
     with pytest.raises(ValueError, match=r"the model gives \['n'\] of float; allowed are tensors"):
         infer.optimize(Counting(), torch.randn(2), budget="1s")
+
+
+def test_rows_of_dynamic_embeddings_are_in_no_artifact(monkeypatch, tmp_path):
+    monkeypatch.setattr(optimized, "installed", lambda: [engines.Eager()])
+    model, ids = nn.Sequential(DynamicEmbedding(4), nn.Linear(4, 1)), torch.arange(3)
+    assert torch.equal(infer.optimize(model, ids, budget="1s")(ids), model(ids))
+    with pytest.raises(ValueError, match="save: no artifact holds the rows of dynamic"):
+        infer.optimize(model, ids, budget="1s", save=tmp_path / "served")
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_artifact_takes_the_place_of_no_other_files(monkeypatch, tmp_path):
