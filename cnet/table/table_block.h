@@ -44,12 +44,22 @@ static inline void table_block_begin(struct table_block *block, const struct har
     table_block_fetch(block, keys, n);
 }
 
-static inline void table_block_find(struct table_block *block)
+/* Returns whether all ids have slots. */
+static inline bool table_block_find(struct table_block *block)
 {
+    bool missing = false;
     table_loops()->match_keys(block->groups, block->keys, block->n, block->slots);
     for (uint32_t i = 0; i < block->n; i++)
+        missing |= block->slots[i] == TABLE_NOWHERE;
+    if (!missing)
+        return true;
+    missing = false;
+    for (uint32_t i = 0; i < block->n; i++) {
         if (block->slots[i] == TABLE_NOWHERE && block->groups[i]->overflow)
             block->slots[i] = table_shard_find(block->shards[i], block->keys[i], block->hashes[i]);
+        missing |= block->slots[i] == TABLE_NOWHERE;
+    }
+    return !missing;
 }
 
 #endif

@@ -18,6 +18,7 @@ struct look_up {
     struct table_block blocks[2]; /* in turn: those that are begun and not found */
     const float *rows[RING * TABLE_BLOCK]; /* of ids; NULL where there is none */
     bool missing[RING];                    /* whether a block has such an id */
+    bool in_lines;                         /* rows are whole lines of the cache */
 };
 
 static void begin_block(struct look_up *call)
@@ -35,19 +36,18 @@ static void find_block(struct look_up *call)
     struct table_block *block = &call->blocks[call->found / TABLE_BLOCK % 2];
     const float **rows = &call->rows[call->found % (RING * TABLE_BLOCK)];
     size_t floats = call->dim;
-    bool missing = false;
-    table_block_find(block);
+    bool all = table_block_find(block);
     for (uint32_t i = 0; i < block->n; i++) {
         rows[i] = NULL;
-        missing |= block->slots[i] == TABLE_NOWHERE;
-        if (block->slots[i] == TABLE_NOWHERE)
+        if (!all && block->slots[i] == TABLE_NOWHERE)
             continue;
         rows[i] = table_row(block->shards[i], block->slots[i]);
         for (size_t at = 0; at < floats; at += 16)
             __builtin_prefetch(rows[i] + at);
-        __builtin_prefetch(rows[i] + floats - 1);
+        if (!call->in_lines)
+            __builtin_prefetch(rows[i] + floats - 1);
     }
-    call->missing[call->found / TABLE_BLOCK % RING] = missing;
+    call->missing[call->found / TABLE_BLOCK % RING] = !all;
     call->found += block->n;
 }
 
@@ -119,6 +119,8 @@ void table_read_bags(const struct harp_embedding_bags *bags, uint64_t first, uin
                            .keys = bags->keys + begin,
                            .weights = bags->weights ? bags->weights + begin : NULL,
                            .dim = bags->table->how.dim,
+                           .in_lines = bags->table->how.dim % 16 == 0 &&
+                                       bags->table->shards[0].values.item_bytes % 64 == 0,
                            .end = end - begin};
     uint64_t at = 0, each = bags->offsets ? 0 : bags->count / bags->bags;
     for (uint64_t bag = first; bag < last; bag++) {

@@ -38,12 +38,17 @@ class Call:
         return cls(*pytree.tree_flatten((args, kwargs)))
 
     @cached_property
+    def autocast(self) -> tuple[str, torch.dtype, bool]:
+        """Device, half precision, and whether it is on."""
+        device = next((leaf.device.type for leaf in self.leaves if torch.is_tensor(leaf)), "cpu")
+        return device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device)
+
+    @cached_property
     def key(self) -> str:
         """Properties that decide on the compiled code, without sizes and floats."""
-        device = next((leaf.device.type for leaf in self.leaves if torch.is_tensor(leaf)), "cpu")
-        autocast = torch.is_autocast_enabled(device) and str(torch.get_autocast_dtype(device))
+        device, dtype, on = self.autocast
         return repr((str(self.places), [_described(leaf) for leaf in self.leaves],
-                     torch.is_grad_enabled(), device, autocast))
+                     torch.is_grad_enabled(), device, on and str(dtype)))
 
     @property
     def sizes(self) -> dict[Dimension, int]:

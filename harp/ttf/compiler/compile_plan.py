@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils import _pytree as pytree
 
-from harp.first_line import first_line
 from harp.ttf.compiler import buckets
 from harp.ttf.compiler.break_even import LEAST_S, OF_A_MODULES_PARAMETER_S
 from harp.ttf.compiler.calls import Call, grown, linked, sliced
@@ -29,10 +28,11 @@ from harp.ttf.compiler.variants import (
     Counters,
     Variant,
     called,
-    compiling,
     gradients_too,
     in_tensors,
+    in_turn,
     seconds_of,
+    stays_eager,
     trial,
 )
 
@@ -60,7 +60,7 @@ class Plan:
         self._module, self._settings = module, settings
         self._name = fingerprint(module.state_dict(), type(module).__qualname__, str(module), key)
         self._grad = torch.is_grad_enabled()
-        self._autocast = self._autocast_now(call)
+        self._autocast = call.autocast
         self._dimensions = tuple(call.sizes)
         self._shapes: Counter[tuple[int, ...]] = Counter()
         self._samples: dict[tuple[int, ...], Call] = {}
@@ -76,11 +76,6 @@ class Plan:
         self.decision: Decision | None = None
         self.seconds = 0.0
         """Spent on compilation, beside the calls."""
-
-    @staticmethod
-    def _autocast_now(call: Call) -> tuple[str, torch.dtype, bool]:
-        device = next((leaf.device.type for leaf in call.leaves if torch.is_tensor(leaf)), "cpu")
-        return device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device)
 
     def run(self, call: Call) -> Any:
         """Run a call, compiled if that is ready."""
@@ -175,7 +170,7 @@ class Plan:
         try:
             known = known or self._settings.kept.from_first_rank(self._name)
             with torch.set_grad_enabled(self._grad), torch.autocast(device, dtype, enabled=on), \
-                    compiling, trial(self._module) as module:
+                    in_turn(), trial(self._module) as module:
                 begin = time.perf_counter()
                 decision = known or self._decide(module)
                 self._compile(module, decision)
@@ -184,8 +179,7 @@ class Plan:
                     self._settings.kept.add(self._name, decision)
             log.info("%s: %s", type(self._module).__name__, decision.why)
         except Exception as error:
-            log.warning("%s stays eager: %s", type(self._module).__name__,
-                        first_line(error))
+            stays_eager(self._module, error)
 
     # Everything below runs in the thread.
 
@@ -317,14 +311,10 @@ class Plan:
 
     def _compile(self, module: Any, decision: Decision) -> None:
         """Compile what a decision needs and does not have; the most used first."""
-        sample = next(iter(self._samples.values()))
-        if decision.varies and self._any is None and not decision.buckets and not decision.eager:
-            self._any = self._variant("any_size", dynamic=True)
-            self._warm(self._any, module, sample, 0, decision)
-            self._any.settle()
-        if not decision.varies:
-            self._any = self._variant("one_size", dynamic=False)
-            self._warm(self._any, module, sample, 0, decision)
+        varies = decision.varies
+        if not varies or not (self._any or decision.buckets or decision.eager):
+            self._any = self._variant("any_size" if varies else "one_size", dynamic=varies)
+            self._warm(self._any, module, next(iter(self._samples.values())), 0, decision)
             self._any.settle()
         self.decision = decision
         for bucket in decision.buckets:

@@ -57,11 +57,11 @@ class Decision:
     @classmethod
     def of(cls, record: dict[str, Any]) -> Decision:
         """Read what JSON made of it."""
-        return cls(tuple((leaf, place) for leaf, place in record["dimensions"]),
-                   tuple((leaf, place) for leaf, place in record["results"]),
-                   tuple(record["buckets"]), record["varies"], record["eager"], record["why"],
-                   tuple(record["floats"]),
-                   tuple((place, name) for place, name in record["counters"]))
+        return cls(**{name: _in_tuples(value) for name, value in record.items()})
+
+
+def _in_tuples(value: Any) -> Any:
+    return tuple(map(_in_tuples, value)) if isinstance(value, list | tuple) else value
 
 
 def fingerprint(tensors: dict[str, Any], *texts: str) -> str:

@@ -27,10 +27,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from harp.first_line import first_line
 from harp.ttf.compiler.break_even import LEAST_S, OF_A_STEPS_PARAMETER_S
 from harp.ttf.compiler.decisions import Decision, fingerprint
-from harp.ttf.compiler.variants import Variant, compiling, seconds_of
+from harp.ttf.compiler.variants import Variant, compiling, in_turn, seconds_of, stays_eager
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -51,19 +50,9 @@ class Step:
     def __init__(self, optimizer: torch.optim.Optimizer, kept: Kept, *, horizon: int = 1000,
                  aside: bool = True, after_s: float | None = None,
                  backend: str | Callable[..., Any] = "inductor") -> None:
-        """Take an optimizer.
+        """Take an optimizer, and decisions of earlier starts; the rest is as in `Settings`.
 
-        Args:
-            optimizer: the one to step.
-            kept: decisions of earlier starts.
-            horizon: least number of steps to come that the decision counts on; it counts on as many
-                as there were, if these are more.
-            aside: whether a copy is tried in the background. If not, the step after the first
-                `LEARN` compiles, and training waits.
-            after_s: seconds of eager steps after which a copy is tried; by default what a
-                compilation takes at least.
-            backend: of torch.compile.
-
+        If not ``aside``, the step after the first `LEARN` compiles, and training waits.
         """
         self._optimizer, self._kept, self._backend = optimizer, kept, backend
         self._horizon, self._aside = horizon, aside
@@ -143,14 +132,13 @@ class Step:
                 decision = self._kept.from_first_rank(self._name) or Decision(
                     why="a static graph: rank 0 decided nothing")
             else:
-                with compiling:
+                with in_turn():
                     decision = trial.run(max(self._horizon, self._calls), self._backend)
                 if decision.eager:  # else it is kept with what the optimizer itself compiles
                     self._kept.add(self._name, decision)
             log.info("%s: %s", type(self._optimizer).__name__, decision.why)
         except Exception as error:
-            decision = Decision(eager=True, why=first_line(error))
-            log.warning("%s stays eager: %s", type(self._optimizer).__name__, decision.why)
+            decision = Decision(eager=True, why=stays_eager(self._optimizer, error))
         self.decision = decision
 
     def _look(self) -> None:

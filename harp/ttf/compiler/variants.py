@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import os
 import threading
 import time
 import types
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils import _pytree as pytree
 
+from harp.first_line import first_line
 from harp.ttf.compiler import passes
 
 if TYPE_CHECKING:
@@ -29,6 +31,33 @@ log = logging.getLogger(__name__)
 
 compiling = threading.Lock()
 """One compilation at a time: they share torch's caches, and this machine."""
+_cut_off = False
+
+
+def _after_fork() -> None:
+    global _cut_off  # noqa: PLW0603  (a property of the process)
+    _cut_off = compiling.locked()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+@contextmanager
+def in_turn() -> Iterator[None]:
+    """Compile when no other thread does. RuntimeError where none ever will have ended."""
+    if _cut_off:
+        raise RuntimeError("this process was forked while its parent compiled, so torch's locks "
+                           "are held for ever")
+    with compiling:
+        yield
+
+
+def stays_eager(what: object, error: Exception) -> str:
+    """Log the reason, which dynamo's error has in it, unless the program has ended; return it."""
+    why = first_line(getattr(error, "inner_exception", error))
+    if threading.main_thread().is_alive():
+        log.warning("%s stays eager: %s", type(what).__name__, why)
+    return why
 
 
 def called(module: Any, args: Any, kwargs: Any) -> Any:

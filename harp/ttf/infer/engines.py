@@ -66,7 +66,8 @@ class Source:
     @cached_property
     def program(self) -> Any:
         """The exported program, of flat tensors."""
-        tensors = tuple(tensors_of((self.args, self.kwargs)))
+        # Of a view, torch would make the shape of the whole a guard that its exporters cannot read.
+        tensors = tuple(one.detach().clone() for one in tensors_of((self.args, self.kwargs)))
         free = {0: torch.export.Dim.DYNAMIC}
         dynamic = ((free,) * len(tensors),) if self.any_batch else None
         with quiet(), torch.no_grad():

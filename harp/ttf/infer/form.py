@@ -6,6 +6,10 @@ not look at them again, so a call that differs from the example is refused.
 
 from __future__ import annotations
 
+import importlib
+import re
+import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,6 +93,14 @@ class Form:
                 "result": pytree.treespec_dumps(self.result), "nothing": self.nothing}
 
 
+def know_caches() -> None:
+    """Have torch take apart what causal models of transformers remember, where these are used."""
+    if "transformers.cache_utils" in sys.modules:
+        with suppress(ImportError):  # of an old release
+            exports: Any = importlib.import_module("transformers.integrations.executorch")
+            exports.register_dynamic_cache_export_support()
+
+
 def form_of(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, *, any_batch: bool) -> Form:
     """Make the form of an example and its result. ValueError if the result is no tensors alone."""
     paths, call = pytree.tree_flatten_with_path((args, kwargs))
@@ -109,5 +121,17 @@ def form_of(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, *, any_b
 def loaded_form(kept: Any) -> Form:
     """Read a form from what `Form.dumped` gave. KeyError, TypeError, ValueError otherwise."""
     leaves = [Leaf(**{**one, "shape": tuple(one["shape"])}) for one in kept["leaves"]]
-    return Form(pytree.treespec_loads(kept["call"]), leaves,
-                pytree.treespec_loads(kept["result"]), list(kept["nothing"]))
+    return Form(_loaded_spec(kept["call"]), leaves, _loaded_spec(kept["result"]),
+                list(kept["nothing"]))
+
+
+def _loaded_spec(text: str) -> pytree.TreeSpec:
+    """Import the modules of the classes in a tree, which have torch know them, and read it."""
+    for name in re.findall(r'"type": "([\w.]+)\.\w+"', text):
+        with suppress(ImportError):
+            importlib.import_module(name)
+    know_caches()
+    try:
+        return pytree.treespec_loads(text)
+    except NotImplementedError as error:
+        raise ValueError(f"torch does not know a class in it: {error}") from None

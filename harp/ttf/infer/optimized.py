@@ -25,9 +25,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from harp.ttf.infer.engines import Source, by_name, installed, tensors_of
-from harp.ttf.infer.form import Form, form_of, loaded_form
+from harp.ttf.infer.form import Form, form_of, know_caches, loaded_form
 
 if TYPE_CHECKING:
     import os
@@ -120,25 +121,31 @@ def optimize(model: nn.Module, example: Any, budget: str | float = "60s", *,
     args, kwargs = arguments(example)
     if not tensors_of((args, kwargs)):
         raise ValueError("the example has no tensor")
-    _check_tolerance(tolerance)
     if save is not None:
         _check_place(Path(save))
+        if any(hasattr(part, "uncopied") for part in model.modules()):
+            raise ValueError("save: no artifact holds the rows of dynamic embeddings; allowed is a "
+                             "model of what is above them, or no save")
     training = model.training
     model.eval()
     with tempfile.TemporaryDirectory(prefix="harp-infer-") as folder:
         source = Source(model, args, kwargs, bool(batch_sizes), Path(folder))
         try:
+            know_caches()
+            # A model may add to a cache that it is given, so it has one of its own.
+            own_args, own_kwargs = pytree.tree_map(lambda leaf: leaf, (args, kwargs))
             with torch.inference_mode():
-                form = form_of(args, kwargs, model(*args, **kwargs), any_batch=bool(batch_sizes))
+                result = model(*own_args, **own_kwargs)
+            form = form_of(args, kwargs, result, any_batch=bool(batch_sizes))
+            allowed = _tolerances(tolerance, len(tensors_of(result)))
             given = tensors_of((args, kwargs))
             inputs = {size: resized((args, kwargs), size) for size in batch_sizes} or {
                 len(given[0]) if given[0].dim() else 1: given}
-            rows, runs = _build(source, inputs, tolerance, limit)
+            rows, runs = _build(source, inputs, allowed, limit)
             _time(rows, runs, inputs, limit)
             best = min((row for row in rows if row.latency_s), key=_total)
             best.chosen = True
-            worst = tolerance if isinstance(tolerance, int | float) else max(tolerance)
-            found = Optimized(runs[best.engine], form, rows, worst)
+            found = Optimized(runs[best.engine], form, rows, max(allowed, default=0.0))
             if save is not None:
                 _keep(source, found, Path(save))
         finally:
@@ -165,11 +172,14 @@ def resized(values: Any, size: int) -> list[torch.Tensor]:
             for leaf in tensors_of(values)]
 
 
-def _check_tolerance(tolerance: float | Sequence[float]) -> None:
-    given = [tolerance] if isinstance(tolerance, int | float) else list(tolerance)
-    if not given or any(not one >= 0 for one in given):
+def _tolerances(tolerance: float | Sequence[float], outputs: int) -> list[float]:
+    """Give the tolerance of each output. ValueError."""
+    given = ([float(tolerance)] * outputs if isinstance(tolerance, int | float)
+             else list(tolerance))
+    if len(given) != outputs or any(not one >= 0 for one in given):
         raise ValueError(f"tolerance is {tolerance!r}; allowed is a number of 0 or more, or one "
-                         "for each output")
+                         f"for each output, of which the model has {outputs}")
+    return given
 
 
 def _check_place(folder: Path) -> None:
@@ -188,8 +198,8 @@ def _total(row: Row) -> float:
     return sum(latency / batch for batch, latency in row.latency_s.items())
 
 
-def _build(source: Source, inputs: dict[int, list[torch.Tensor]],
-           tolerance: float | Sequence[float], limit: float) -> tuple[list[Row], dict[str, Any]]:
+def _build(source: Source, inputs: dict[int, list[torch.Tensor]], allowed: list[float],
+           limit: float) -> tuple[list[Row], dict[str, Any]]:
     """Build each engine and check its answers."""
     rows, runs, right = [], {}, dict[int, list[torch.Tensor]]()
     for engine in installed():
@@ -210,29 +220,25 @@ def _build(source: Source, inputs: dict[int, list[torch.Tensor]],
         finally:
             row.build_s = time.monotonic() - begin
         right = right or answers
-        row.why_not = _compare(row, answers, right, tolerance)
+        row.why_not = _compare(row, answers, right, allowed)
         if not row.why_not:
             runs[engine.name] = run
     return rows, runs
 
 
-def _sentence(error: Exception) -> str:
+def _sentence(error: BaseException) -> str:
+    error = error.__cause__ or error  # an exporter's own error is advice
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0][:160]}" if lines else type(error).__name__
 
 
 def _compare(row: Row, answers: dict[int, list[torch.Tensor]],
-             right: dict[int, list[torch.Tensor]], tolerance: float | Sequence[float]) -> str:
+             right: dict[int, list[torch.Tensor]], allowed: list[float]) -> str:
     """Note how far outputs are off, and say which one is wrong, if one is."""
     for batch, expected in right.items():
         found = answers[batch]
         if [each.shape for each in found] != [each.shape for each in expected]:
             return "wrong: outputs have other shapes than eager's"
-        allowed = ([float(tolerance)] * len(expected) if isinstance(tolerance, int | float)
-                   else list(tolerance))
-        if len(allowed) != len(expected):
-            raise ValueError(f"tolerance has {len(allowed)} values; the model has "
-                             f"{len(expected)} outputs")
         row.off = [deviation(one.to(other.device), other)
                    for one, other in zip(found, expected, strict=True)]
         for number, (off, most) in enumerate(zip(row.off, allowed, strict=True)):

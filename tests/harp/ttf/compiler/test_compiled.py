@@ -253,9 +253,67 @@ def test_a_compiler_that_fails_leaves_calls_eager_and_says_so(caplog):
     module, eager = twins(Rows)
     compiled = settled(module, broken)
     compare(compiled, eager, [4] * 12)
-    assert [record.levelname for record in caplog.records if record.name.startswith("harp")] == [
-        "WARNING"]
-    assert "Rows stays eager" in caplog.text
+    assert [(record.levelname, record.message) for record in caplog.records
+            if record.name.startswith("harp")] == [
+        ("WARNING", "Rows stays eager: no compiler here")]
+
+
+FORKED = """
+import logging, os, signal, sys, threading
+import torch
+from torch import nn
+import harp.ttf
+logging.basicConfig(format="%(message)s", stream=sys.stdout)
+torch.set_num_threads(1)  # a child of fork has none of OpenMP's threads
+begun, may_end = threading.Event(), threading.Event()
+def backend(graph, inputs, **_):
+    begun.set()
+    may_end.wait()
+    return graph.forward
+def trained(module):
+    for _ in range(3):
+        module(torch.ones(3, 4)).sum().backward()
+module = harp.ttf.compile(nn.Linear(4, 2), backend=backend, learn=1, after_s=0)
+trained(module)
+begun.wait()
+child = os.fork()
+if not child:
+    signal.alarm(PATIENCE_S)
+    other = harp.ttf.compile(nn.Linear(4, 2), learn=1, after_s=0)
+    for each in (module, other):
+        trained(each)
+        each.wait()
+    sys.stdout.flush()
+    os._exit(0)
+status = os.waitpid(child, 0)[1]
+may_end.set()
+module.wait()
+print(os.waitstatus_to_exitcode(status), module.decisions())
+"""
+
+
+def test_a_process_that_is_forked_during_a_compilation_runs_eagerly():
+    done = subprocess.run([sys.executable, "-c", FORKED.replace("PATIENCE_S", str(PATIENCE_S))],
+                          capture_output=True, text=True, check=True, timeout=3 * PATIENCE_S)
+    assert done.stdout.splitlines() == [
+        "Linear stays eager: this process was forked while its parent compiled, so "
+        "torch's locks are held for ever", "0 ['one static graph: no size varies']"]
+
+
+SHORT = """
+import torch
+from torch import nn
+import harp.ttf
+module = harp.ttf.compile(nn.Linear(4, 2), learn=1, after_s=0)
+for _ in range(3):
+    module(torch.ones(3, 4)).sum().backward()
+"""
+
+
+def test_a_program_that_ends_before_a_compilation_says_nothing_of_it():
+    done = subprocess.run([sys.executable, "-c", SHORT], capture_output=True, text=True, check=True,
+                          timeout=PATIENCE_S)
+    assert (done.stdout, done.stderr) == ("", "")
 
 
 def test_the_recompile_limit_is_reported_and_eager_takes_over(caplog):

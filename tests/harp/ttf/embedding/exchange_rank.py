@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from harp.angelptm.cache import StoreError
 from harp.tensor_files import CheckpointError
@@ -39,6 +41,30 @@ def made(exchange=None):
                                  exchange=exchange),
         "b": DynamicEmbeddingBag(3, mode="sum", optimizer=Adam(lr=0.1), bound=0.5,
                                  exchange=exchange)})
+
+
+class Clicks(nn.Module):
+    """Tables under a dense layer."""
+
+    def __init__(self, exchange=None):
+        super().__init__()
+        self.tables, self.top = made(exchange), nn.Linear(7, 1)
+        nn.init.constant_(self.top.weight, 0.5)
+        nn.init.zeros_(self.top.bias)
+
+    def forward(self, ids):
+        return self.top(torch.cat(list(self.tables(ids).values()), 1)).cos().mean()
+
+
+def train_all(model, rank=0, ranks=1):
+    """Train tables and the dense layer, by DDP where there are several ranks."""
+    call = DistributedDataParallel(model) if ranks > 1 else model
+    optimizers = TableOptimizer(call), torch.optim.SGD(model.top.parameters(), lr=0.1)
+    for step in range(STEPS):
+        call(batch(step, rank, ranks)).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
 
 
 def batch(step, rank, ranks):
@@ -132,6 +158,11 @@ def main():
     model = made(Exchange())
     if do == "read ahead":
         reads_ahead(rank)
+    elif do == "ddp":
+        model = Clicks(Exchange())
+        train_all(model, rank, ranks)
+        save(model, folder / "saved")
+        torch.save(model.top.state_dict(), folder / f"top-{rank}")
     elif do == "refuse":
         refuses(model, folder / "saved", rank, ranks)
     elif do == "save":

@@ -11,7 +11,7 @@ import torch
 from harp.ttf.embedding import exchange
 from harp.ttf.embedding.checkpoint import load
 from harp.ttf.embedding.exchange import Exchange
-from tests.harp.ttf.embedding.exchange_rank import STEPS, made, train
+from tests.harp.ttf.embedding.exchange_rank import STEPS, Clicks, made, train, train_all
 from tests.harp.ttf.embedding.test_checkpoint import contents
 from tests.support.levels import long_except
 from tests.support.torch_ranks import start
@@ -31,6 +31,13 @@ def rows_of(model):
             for head, values in zip(heads, parts, strict=True)}
 
 
+def same_rows(found, expected):
+    ours, theirs = rows_of(found), rows_of(expected)
+    assert ours.keys() == theirs.keys()
+    for key, values in ours.items():
+        np.testing.assert_allclose(values, theirs[key], atol=2e-6)
+
+
 @pytest.mark.parametrize(("backend", "saving", "loading"), long_except(
     [("lightcc", 1, 4), ("lightcc", 2, 4), ("lightcc", 3, 2), ("lightcc", 4, 1), ("lightcc", 4, 4),
      ("gloo", 2, 1), ("gloo", 4, 2)], ("lightcc", 2, 4)))
@@ -39,10 +46,7 @@ def test_ranks_train_as_one_table_and_others_go_on(tmp_path, backend, saving, lo
     train(expected, range(STEPS // 2))
     run_ranks(backend, tmp_path, saving, "save")
     load(found, tmp_path / "saved")
-    ours, theirs = rows_of(found), rows_of(expected)
-    assert ours.keys() == theirs.keys()
-    for key, values in ours.items():
-        np.testing.assert_allclose(values, theirs[key], atol=2e-6)
+    same_rows(found, expected)
     train(found, range(STEPS // 2, STEPS))
     saved, copied = made(), made()
     load(saved, tmp_path / "saved")
@@ -51,10 +55,19 @@ def test_ranks_train_as_one_table_and_others_go_on(tmp_path, backend, saving, lo
     assert contents(copied) == contents(saved)
     again = made()
     load(again, tmp_path / "saved")
-    ours, theirs = rows_of(again), rows_of(found)
-    assert ours.keys() == theirs.keys()
-    for key, values in ours.items():
-        np.testing.assert_allclose(values, theirs[key], atol=2e-6)
+    same_rows(again, found)
+
+
+@pytest.mark.parametrize("backend", long_except(["gloo", "lightcc"], "lightcc"))
+def test_tables_under_ddp_train_as_in_one_process(tmp_path, backend):
+    expected, found = Clicks(), Clicks()
+    train_all(expected)
+    run_ranks(backend, tmp_path, 2, "ddp")
+    load(found, tmp_path / "saved")
+    same_rows(found.tables, expected.tables)
+    for rank in range(2):
+        for name, value in torch.load(tmp_path / f"top-{rank}").items():
+            torch.testing.assert_close(value, expected.top.state_dict()[name], rtol=0, atol=2e-6)
 
 
 @pytest.mark.parametrize("backend", long_except(["gloo", "lightcc"], "lightcc"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from harp.ttf.embedding import FTRL, SGD, Adagrad, DynamicEmbedding, TableOptimizer
+from harp.ttf.embedding.checkpoint import load, save
 from harp.ttf.embedding.table import HEAD, Table, distinct, owners
 from tests.support import PATIENCE_S
 from tests.support.levels import long
@@ -31,6 +33,11 @@ class AgainstDict(RuleBasedStateMachine):
         self.first = self.made(1)  # is never trained
         self.optimizer = TableOptimizer(self.module)
         self.rows, self.clock = {}, 0
+        self.folder = tempfile.TemporaryDirectory()
+
+    def teardown(self):
+        if hasattr(self, "folder"):
+            self.folder.cleanup()
 
     @staticmethod
     def made(shards):
@@ -90,6 +97,14 @@ class AgainstDict(RuleBasedStateMachine):
         for heads, values in self.module.table.read():
             other.table.write(heads, values)
         other.table.clock = self.clock
+        self.module, self.optimizer = other, TableOptimizer(other)
+
+    @rule(shards=st.integers(1, 3), delta=st.booleans())
+    def save_and_load(self, shards, delta):
+        save(self.module, self.folder.name, delta=delta and bool(self.module.table.saved_as))
+        other = self.made(shards)
+        load(other, self.folder.name)
+        assert other.table.clock == self.clock
         self.module, self.optimizer = other, TableOptimizer(other)
 
     @invariant()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -14,6 +16,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from harp.ttf import infer  # noqa: E402
+from harp.ttf.embedding import DynamicEmbedding  # noqa: E402
 from harp.ttf.infer import engines, optimized  # noqa: E402
 from tests.support.levels import long, long_except  # noqa: E402
 from tests.support.mounts import mounts  # noqa: E402
@@ -36,7 +39,7 @@ class Heads(nn.Module):
 
 def example(batch=6):
     random = torch.Generator().manual_seed(1)
-    return (torch.randint(0, 50, (batch, 3), generator=random),
+    return (torch.randint(0, 50, (batch, 4), generator=random)[:, :3],  # a view
             torch.randn(batch, 4, generator=random))
 
 
@@ -130,6 +133,9 @@ def test_an_engine_that_is_wrong_or_fails_is_a_row_with_its_reason(monkeypatch):
     def fails(_):
         raise RuntimeError("no kernel for this\nand a long trace")
 
+    def advises(_):
+        raise OSError("This is step 2 of 3. Next steps:") from KeyError("aten.fancy")
+
     def wrong(tensors):
         with torch.inference_mode():
             return [model(tensors[0]) * 1.01]
@@ -139,12 +145,14 @@ def test_an_engine_that_is_wrong_or_fails_is_a_row_with_its_reason(monkeypatch):
             return [model(tensors[0])[:1]]
 
     monkeypatch.setattr(optimized, "installed", lambda: [
-        engines.Eager(), Made("a", fails), Made("b", wrong), Made("c", shorter)])
+        engines.Eager(), Made("a", fails), Made("b", wrong), Made("c", shorter),
+        Made("d", advises)])
     fast = infer.optimize(model, torch.randn(3, 4), budget="1s")
     reasons = {row.engine: row.why_not for row in fast.rows}
     assert reasons == {"eager": "", "a": "failed: RuntimeError: no kernel for this",
                        "b": "wrong: output 0 is off by 1.0e-02; allowed is 0.001",
-                       "c": "wrong: outputs have other shapes than eager's"}
+                       "c": "wrong: outputs have other shapes than eager's",
+                       "d": "failed: KeyError: 'aten.fancy'"}
     assert all(reason in fast.table() for reason in reasons.values())
     assert fast.engine == "eager"
     loose = infer.optimize(model, torch.randn(3, 4), budget="1s", tolerance=[0.1])
@@ -217,6 +225,15 @@ def test_a_result_that_is_no_tensor_is_refused(monkeypatch):
     monkeypatch.setattr(optimized, "installed", lambda: [engines.Eager()])
     with pytest.raises(ValueError, match=r"the model gives \['n'\] of float; allowed are tensors"):
         infer.optimize(Counting(), torch.randn(2), budget="1s")
+
+
+def test_rows_of_dynamic_embeddings_are_in_no_artifact(monkeypatch, tmp_path):
+    monkeypatch.setattr(optimized, "installed", lambda: [engines.Eager()])
+    model, ids = nn.Sequential(DynamicEmbedding(4), nn.Linear(4, 1)), torch.arange(3)
+    assert torch.equal(infer.optimize(model, ids, budget="1s")(ids), model(ids))
+    with pytest.raises(ValueError, match="save: no artifact holds the rows of dynamic"):
+        infer.optimize(model, ids, budget="1s", save=tmp_path / "served")
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_artifact_takes_the_place_of_no_other_files(monkeypatch, tmp_path):
@@ -305,7 +322,8 @@ def test_deviation_is_by_the_largest_value(one, other, off):
     ({"budget": "soon"}, "budget is 'soon'; allowed are durations"),
     ({"budget": "0s"}, "budget is '0s'"), ({"batch_sizes": (0,)}, "the least batch is 1"),
     ({"budget": -1}, "budget is -1; allowed"), ({"tolerance": -1}, "tolerance is -1; allowed is a"),
-    ({"tolerance": [1.0, 1.0], "budget": "1s"}, "tolerance has 2 values; the model has 1")])
+    ({"tolerance": [1.0, 1.0], "budget": "1s"}, r"tolerance is \[1.0, 1.0\]; .* one "
+     "for each output, of which the model has 1$")])
 def test_a_mistake_is_one_sentence(how, sentence):
     with pytest.raises(ValueError, match=sentence):
         infer.optimize(nn.Linear(4, 2), torch.randn(3, 4), **how)
@@ -323,6 +341,91 @@ def test_a_foreign_artifact_is_one_sentence(tmp_path, text):
         (tmp_path / optimized.MANIFEST).write_text(text)
     with pytest.raises(ValueError, match="is no artifact of harp"):
         infer.load(tmp_path)
+
+
+CAUSAL = """
+import sys, torch
+from transformers import LlamaConfig, LlamaForCausalLM
+from harp.ttf import infer
+from harp.ttf.infer import engines, optimized
+kept = [engine for engine in engines.installed() if engine.name in ("eager", sys.argv[2])]
+optimized.installed = lambda: kept
+optimized._total = lambda row: row.engine != sys.argv[2]
+torch.manual_seed(0)
+model = LlamaForCausalLM(LlamaConfig(
+    num_hidden_layers=2, num_attention_heads=2, hidden_size=16, intermediate_size=16,
+    vocab_size=50)).eval()
+ids = torch.randint(0, 50, (2, 8))
+example = {"input_ids": ids[:, 6:7], "cache": model(ids[:, :6]).cache}
+for name, given in (("fill", {"input_ids": ids[:, :6]}), ("step", example)):
+    found = infer.optimize(model, given, budget="200s", batch_sizes=(2, 4), save=sys.argv[1] + name)
+    assert found.engine == sys.argv[2], found.table()
+assert example["cache"].get_seq_length() == 6  # a trial adds nothing to what it is given
+torch.save((ids, model(ids[:, :7]).logits[:, -1:]), sys.argv[1] + "right")
+"""
+SERVES_CAUSAL = """
+import sys, torch
+from harp.ttf import infer
+fill, step = (infer.load(sys.argv[1] + name) for name in ("fill", "step"))
+ids, right = torch.load(sys.argv[1] + "right")
+filled = fill(input_ids=ids[:, :6])
+found = step(input_ids=ids[:, 6:7], cache=filled.cache)
+assert (type(found).__name__, found.cache.get_seq_length()) == ("CausalLMOutputWithPast", 7)
+assert filled.cache.get_seq_length() == 6
+torch.testing.assert_close(found.logits, right, rtol=1e-3, atol=1e-4)
+"""
+
+
+@long
+def test_a_causal_model_of_transformers_is_served_with_its_cache(tmp_path):
+    for program in (CAUSAL, SERVES_CAUSAL):
+        done = subprocess.run([sys.executable, "-c", program, f"{tmp_path}/", OTHERS[0]],
+                              check=False, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+
+
+ANSWER = """
+from torch.utils import _pytree as pytree
+class Answer:
+    def __init__(self, score):
+        self.score = score
+pytree.register_pytree_node(
+    Answer, lambda answer: ([answer.score], None), lambda values, _: Answer(*values),
+    serialized_type_name="own_answers.Answer",
+    flatten_with_keys_fn=lambda answer: ([(pytree.GetAttrKey("score"), answer.score)], None))
+"""
+
+
+def test_the_module_of_an_answer_is_imported_when_an_artifact_is_loaded(monkeypatch, tmp_path):
+    monkeypatch.setattr(optimized, "installed", lambda: [engines.Eager()])
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own_answers.py").write_text(ANSWER)
+    own = importlib.import_module("own_answers")
+
+    class Scoring(nn.Module):
+        def forward(self, x):
+            return own.Answer(x.sum())
+
+    infer.optimize(Scoring(), torch.ones(3), budget="1s", save=tmp_path / "served")
+    for there, said in ((True, "3.0\n"), (False, "torch does not know a class in it: "
+                                                 "Deserializing own_answers.Answer in pytree is "
+                                                 "not registered.\n")):
+        if not there:
+            (tmp_path / "own_answers.py").unlink()
+        done = subprocess.run([sys.executable, "-c", SERVES_ANSWER, tmp_path / "served"],
+                              check=False, capture_output=True, text=True, timeout=300,
+                              env={**os.environ, "PYTHONPATH": str(tmp_path)})
+        assert done.stdout.endswith(said), done.stderr
+
+
+SERVES_ANSWER = """
+import sys, torch
+from harp.ttf import infer
+try:
+    print(infer.load(sys.argv[1])(torch.ones(3)).score.item())
+except ValueError as error:
+    print(error)
+"""
 
 
 @long
