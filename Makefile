@@ -65,7 +65,7 @@ help:  ## this list
 PYTHONS ?= python3.10 python3.11 python3.12 python3.13 python3.14
 wheels: setup  ## a wheel in dist/ for each Python that is here: make wheels PYTHONS=python3.13
 	@rm -rf build/wheels; for python in $(PYTHONS); do \
-	    command -v $$python >/dev/null || { echo "wheels: $$python is not here"; continue; }; \
+	    $$python --version >/dev/null 2>&1 || { echo "wheels: $$python is not here"; continue; }; \
 	    echo "wheels: $$($$python --version)"; \
 	    $$python -m pip wheel -q --no-deps -w build/wheels . || exit 1; \
 	done

@@ -138,8 +138,8 @@ class Topology(Model):
                 self.jobs and all(job.workload for job in self.jobs)):
             raise self.error(Problem("has no workload, so that nothing can be trained",
                                      path=("workload",), at_key=True,
-                                     allowed="workload: {model: ..., batch: ...}, or collectives "
-                                     "(--collective)"))
+                                     allowed="workload: {model: ..., batch: ...}, workload: "
+                                     "{trace: ...}, or collectives (--collective)"))
 
     @property
     def host_names(self) -> tuple[str, ...]:

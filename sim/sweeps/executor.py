@@ -41,5 +41,6 @@ def each_outcome(study: Study, points: Sequence[tuple[str, tuple[str, ...]]],
                  workers: int | None = None,
                  dask: str | None = None) -> Generator[Outcome, None, None]:
     """Run points (key and changes) of a study, as `each_answer` does."""
+    study = study.anywhere((changes for _, changes in points), elsewhere=dask is not None)
     tasks = [(f"sweep-{point[0]}", point) for point in points]
     yield from each_answer(run_point, study, tasks, workers, dask)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import metadata, resources
 from importlib.util import find_spec
@@ -41,6 +41,14 @@ class Study:
     """Names of those to run; all where empty."""
     fidelity: str = "flow"
     draws: int = 0
+    named: tuple[tuple[str, str], ...] = ()
+    """Path and hash of each file that a worker elsewhere must have as well."""
+
+    def anywhere(self, points: Iterable[Sequence[str]], *, elsewhere: bool) -> Study:
+        """The same for processes that run in any folder, of other machines where ``elsewhere``."""
+        named = {file for changes in points for file in self._named(tuple(changes))
+                 } if elsewhere else ()
+        return replace(self, file=str(Path(self.file).absolute()), named=tuple(sorted(named)))
 
     def load(self, changes: Sequence[str]) -> Topology:
         """The topology of a point; raises TopologyError."""
@@ -60,12 +68,17 @@ class Study:
         Files that a value names, from the topology file's folder on, count with their content; so
         do execution traces by their common name.
         """
-        texts = sorted(set(_texts(_source(self.data, self.file).changed(changes).root.plain())))
-        folder = Path(self.file).parent
-        files = [[text, digest] for text in texts for digest in _named_files(folder, text)]
+        files = [[Path(path).name, digest] for path, digest in self._named(tuple(changes))]
         named = [FORMAT, code_digest(), hashlib.sha256(self.data).hexdigest(), files,
                  list(self.scenarios), self.fidelity, self.draws, list(changes)]
         return hashlib.sha256(json.dumps(named).encode()).hexdigest()
+
+    def _named(self, changes: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+        return _named_files(self.data, self.file, Path(self.file).parent.absolute(), changes)
+
+
+class OtherFilesError(RuntimeError):
+    """A worker's files are not those of the machine that runs the sweep."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +99,7 @@ def run_point(study: Study, point: tuple[str, tuple[str, ...]]) -> Outcome:
     from sim.report.export import row_cells
 
     key, changes = point
+    _check_files(study.named)
     try:
         topology = study.load(changes)
         chosen = [scenario for scenario in topology.scenarios
@@ -116,9 +130,22 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(child)
 
 
-def _named_files(folder: Path, text: str) -> list[str]:
-    """Hashes of the file of this name, or of the execution traces whose common name it is."""
-    return [f"{path.name} {_file_digest(path)}" for path in _paths(folder, text)]
+@cache
+def _named_files(data: bytes, file: str, folder: Path,
+                 changes: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """Path and hash of each file that a value names: one, or execution traces."""
+    texts = sorted(set(_texts(_source(data, file).changed(changes).root.plain())))
+    return tuple((str(path), _file_digest(path))
+                 for text in texts for path in _paths(folder, text))
+
+
+@cache
+def _check_files(named: tuple[tuple[str, str], ...]) -> None:
+    """Raise OtherFilesError where this machine lacks a file, or has another of its name."""
+    for path, digest in named:
+        if not Path(path).is_file() or _sha256_of(Path(path)) != digest:
+            raise OtherFilesError(f"a worker lacks {path}, or has another file of that name; files "
+                                  "that the topology names lie at the same path on all machines")
 
 
 @cache
@@ -133,9 +160,11 @@ def _paths(folder: Path, text: str) -> list[Path]:
         return []
 
 
-@cache
-def _file_digest(path: Path) -> str:
+def _sha256_of(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+_file_digest = cache(_sha256_of)
 
 
 @cache

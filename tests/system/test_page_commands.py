@@ -63,6 +63,8 @@ ELSEWHERE = {
         "tests/sim/network/lab/test_lab.py",
     "python -m sim.sweep sweep.yaml -o results.parquet --dask tcp://10.0.0.1:8786":
         "tests/sim/sweeps/test_dask_cluster.py",
+    "python -m sim.sweep sweep.yaml -o results.parquet --html sweep.html --dask tcp://10.0.0.1:8786":
+        "tests/sim/sweeps/test_dask_cluster.py",
 }
 
 
@@ -97,6 +99,8 @@ def traces(folder: Path) -> None:
     made = [sys.executable, "-m", "sim.trace", "traces/gpt", "--topology", "cluster.yaml",
             "--write"]
     subprocess.run(made, cwd=folder, check=True)
+    subprocess.run([sys.executable, "-m", "sim.convert", "cluster.yaml", "infra.json"], cwd=folder,
+                   check=True)
     for rank in (0, 1):
         pytorch_step().write(folder, rank)
 

@@ -114,3 +114,15 @@ def test_the_wheel_is_of_a_platform_that_pip_takes_on_old_systems(wheel, tmp_pat
         "-w", tmp_path, wheel)
     made, = tmp_path.iterdir()
     assert f"manylinux_2_28_{machine}" in made.name or f"manylinux_2_27_{machine}" in made.name
+
+
+def test_a_python_that_only_its_launcher_has_is_left_out(tmp_path):
+    """A version manager has a command for each version, also for those that it does not start."""
+    launcher = tmp_path / "python9.9"
+    launcher.write_text("#!/bin/sh\nexit 127\n")
+    launcher.chmod(0o755)
+    done = subprocess.run(
+        ["make", "-o", "setup", "wheels", "PYTHONS=python9.9"], cwd=ROOT, text=True, check=False,
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    assert "wheels: python9.9 is not here\n" in done.stdout

@@ -140,6 +140,7 @@ def test_a_file_without_a_workload_cannot_train(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, [bare(tmp_path)])
     assert done.exit_code == 2
     assert "has no workload, so that nothing can be trained" in done.output
+    assert "workload: {trace: ...}" in done.output
 
 
 @pytest.mark.parametrize(("hosts", "gpus", "flows"), [

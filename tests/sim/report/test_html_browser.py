@@ -33,8 +33,8 @@ CHARTS = ("throughput", "parts", "causes", "timeline", "loads", "fabric")
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A row that is fitted, without causes, and one with an interval."""
-    topology = load(TACO)
+    """A row that is fitted, without causes, and one with an interval; a path that is long."""
+    topology = load(TACO, [f"description={'/folder' * 12}"])
     cluster = Cluster(topology)
     chosen = [one for one in topology.scenarios if one.name in ("Horovod+TCP", "ring+kernel TCP")]
     report = answer(cluster, chosen, record=True, draws=6, why=True)

@@ -21,7 +21,9 @@ from hypothesis import strategies as st
 from sim.sweeps.dask_cluster import LEAST_TASKS, TASK_S, task_batches
 from sim.sweeps.outcome_store import Store
 from sim.validate import main as validate
+from tests.sim.answer.test_traced import file as traced
 from tests.sim.sweeps.test_sweep import run, stored, sweep_file
+from tests.sim.traces.test_replay import compute
 from tests.sim.validation.test_validate import case_of, write
 from tests.support.free_ports import free_ports
 from tests.support.levels import long, long_except
@@ -96,6 +98,38 @@ def test_workers_of_another_version_are_refused(
     done = run(sweep_file(tmp_path), "-o", tmp_path / "r.csv", "--dask", cluster.scheduler_address)
     assert done.exit_code == 2
     assert "another version of HARP" in done.stderr
+    assert not (tmp_path / "r.csv").exists()
+
+
+def traced_sweep(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A sweep over traces, all by names that begin in this process's folder."""
+    made = traced(folder, compute(1, 500))
+    (folder / "sweep.yaml").write_text(f"topology: {made.name}\ngrid: {{seed: [1, 2]}}\n")
+    monkeypatch.chdir(folder)
+    return "sweep.yaml"
+
+
+def test_workers_find_the_files_that_a_topology_names_from_any_folder(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cluster: LocalCluster) -> None:
+    sweep = traced_sweep(tmp_path, monkeypatch)
+    done = run(sweep, "-o", "r.csv", "--dask", cluster.scheduler_address)
+    assert done.exit_code == 0, done.output
+    assert "refused" not in done.output
+    run(sweep, "-o", "here.csv", "--cache", "other")
+    assert (tmp_path / "r.csv").read_bytes() == (tmp_path / "here.csv").read_bytes()
+
+
+def test_a_worker_with_another_file_is_one_sentence_and_no_answer(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cluster: LocalCluster) -> None:
+    """An answer that lacks the file would be kept as if it had it."""
+    sweep = traced_sweep(tmp_path, monkeypatch)
+    monkeypatch.setattr("sim.sweeps.study._file_digest", lambda _: "0" * 64)
+    done = run(sweep, "-o", "r.csv", "--dask", cluster.scheduler_address)
+    assert done.exit_code == 2
+    said = done.stderr.splitlines()[-1]
+    assert said.startswith("error: ")
+    assert f"a worker lacks {tmp_path}/traces/t.0.et" in said
+    assert stored(tmp_path) == {}
     assert not (tmp_path / "r.csv").exists()
 
 

@@ -99,6 +99,7 @@ def test_a_file_that_a_value_names_counts_with_its_content(tmp_path: Path) -> No
     def key(content: str) -> str:
         (tmp_path / "config.json").write_text(content)
         study._file_digest.cache_clear()
+        study._named_files.cache_clear()
         return study.Study(str(tmp_path / "t.yaml"), b"name: t").key(["workload.model=config.json"])
 
     assert key("{}") == key("{}")
