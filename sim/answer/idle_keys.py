@@ -51,6 +51,8 @@ ROUNDING = 1e-9
 _SIMULATED_ALIKE = frozenset({"name", "description", "scenarios", "stacks", "frameworks", "expect",
                               "fitted_on"})
 """Keys that reach a row only through its own scenario, stack and framework."""
+_ANSWERED = ("nvlink",)
+"""A host group's key that most GPUs ask for: whoever gives it for hosts of one GPU is right too."""
 _SETS = frozenset({"stacks", "frameworks"})
 _CLUSTER = frozenset({"hosts", "vpc", "fabric", "seed", "workload"})
 """Keys from which a `Cluster` is built."""
@@ -139,7 +141,7 @@ def idle_keys(cluster: Cluster, rows: Rows, workers: int | None = None) -> list[
     named = dict.fromkeys(_topmost(path, at_work) for path in idle)
     return [topology.error(Problem("has no effect on any row", path=path, at_key=True))
             for path in named if not (path[0] in _SETS and len(path) > 2)
-            and variants.make(path, LEFT_OUT) is not None]
+            and path[2:] != _ANSWERED and variants.make(path, LEFT_OUT) is not None]
 
 
 def _is_of_collective(topology: Topology, path: Path) -> bool:
