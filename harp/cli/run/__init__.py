@@ -14,7 +14,6 @@ import shutil
 import signal
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -84,8 +83,8 @@ def run(context: click.Context, *, number: int | None, hosts: str | None, hostfi
     far = next((rank.host for rank in ranks if not is_here(rank.host)), None)
     job = Job(ranks, command, os.environ, address or (own_address(far) if far else LOOPBACK),
               free_port(), least or 0, partial(ssh_to, port=ssh_port), most, found)
-    for ending in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(ending, _interrupt)
+    for ending in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, lambda *_: job.interrupt())
     try:
         with starting(command[0]):
             job.start()
@@ -145,10 +144,6 @@ def _find_hosts(script: Path, slots: int) -> FoundHosts:
         raise click.ClickException(f"{script} found {there} slots in {START_S:g} s, fewer than "
                                    f"{slots}")
     return found
-
-
-def _interrupt(*_: Any) -> None:
-    raise KeyboardInterrupt
 
 
 def _check_address(address: str, *, is_met_here: bool) -> None:

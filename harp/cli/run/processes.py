@@ -45,6 +45,10 @@ CAUSE_S = 2.0
 """Time for a rank that another one reports as gone to end, so that it is named first."""
 OUTPUT_GONE = -1
 """In the place of a rank's number: what ranks print cannot be written any more."""
+INTERRUPTED = -2
+"""The same: a signal asks for the end."""
+LOOK_S = 0.1
+"""Longest wait for an event: a signal that the kernel gives to another thread wakes nobody."""
 GONE = re.compile(rb"\brank (\d+) is gone\b")
 """LightCC's message at the remaining ranks (`harp.lightcc.peers`)."""
 CARRIED = ("HARP_", "HOROVOD_", "LIGHT_", "NCCL_", "OMP_", "PATH", "PYTHON", "LD_LIBRARY_PATH",
@@ -181,15 +185,25 @@ class Job:
                     self._unwritten = self._unwritten or error
                     self._events.put((OUTPUT_GONE, 0))
 
+    def interrupt(self) -> None:
+        """Have `wait` raise KeyboardInterrupt; for handlers of signals.
+
+        An exception out of a handler is lost where Python happens to run a destructor.
+        """
+        self._events.put((INTERRUPTED, 0))
+
     def wait(self) -> tuple[int, str]:
         """Wait for the end. Gives the status, and a sentence about what went wrong or none."""
         while self._live:
             try:
-                number, status = self._events.get(timeout=0.1 if self._least else None)
+                number, status = self._events.get(timeout=LOOK_S)
             except queue.Empty:
-                self._fill_slots()
-                self._call_meeting()
+                if self._least:
+                    self._fill_slots()
+                    self._call_meeting()
                 continue
+            if number == INTERRUPTED:
+                raise KeyboardInterrupt
             if self._unwritten:
                 self.end()
                 return 1, f"{self._why_unwritten(self._unwritten)}; they were ended"
@@ -233,6 +247,8 @@ class Job:
             while gone in self._live and (left := limit - time.monotonic()) > 0:
                 with contextlib.suppress(queue.Empty):
                     other, ended[other] = self._events.get(timeout=left)
+                    if other == INTERRUPTED:
+                        raise KeyboardInterrupt
                     if other != OUTPUT_GONE:
                         self._take_leave(other)
             if gone is None or ended.get(gone, 0) == 0:
