@@ -348,10 +348,8 @@ def print_compared(rows: Sequence[Compared], console: Console) -> None:
 
 
 def write_compared(rows: Sequence[Compared], page: Path) -> None:
-    """Write the page, and its plot under the same name with .png."""
+    """Write the page, whose date asks git for changed files, and then its plot beside it."""
     plot = page.with_suffix(".png")
-    write_bytes(str(plot), draw_ratios([row.case.name for row in rows],
-                                       [row.error for row in rows], WORST_TARGET, "flow / packet"))
     picture = f"![Flow over packet of every row]({plot.name})"
     lines = ["| case | flow | packet | error | correction, or why | without it |",
              "|---|---|---|---|---|---|"]
@@ -360,6 +358,8 @@ def write_compared(rows: Sequence[Compared], page: Path) -> None:
               for row in rows]
     write_text(str(page), "\n".join([INTRODUCTION, dated(measured=False), summary_line(rows), "",
                                      picture, "", *lines, ""]))
+    write_bytes(str(plot), draw_ratios([row.case.name for row in rows],
+                                       [row.error for row in rows], WORST_TARGET, "flow / packet"))
 
 
 def summary_line(rows: Sequence[Compared]) -> str:

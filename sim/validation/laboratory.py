@@ -141,16 +141,16 @@ def print_compared(rows: Sequence[LabCompared], console: Console) -> None:
 
 
 def write_compared(rows: Sequence[LabCompared], page: Path) -> None:
-    """Write the page, and its plot under the same name with .png."""
+    """Write the page, whose date asks git for changed files, and then its plot beside it."""
     plot = page.with_suffix(".png")
-    write_bytes(str(plot), draw_ratios([row.case.name for row in rows],
-                                       [row.error for row in rows], WORST_TARGET, "packet / lab"))
     lines = ["| case | packet | lab | error | why |", "|---|---|---|---|---|"]
     lines += [f"| {row.case.name} | {_us(row.packet_s)} | {_us(row.lab_s)} | "
               f"{percent(row.error, sign=True)} | {row.case.note} |" for row in rows]
     picture = f"![Packet over laboratory of every row]({plot.name})"
     text = [INTRODUCTION, dated(measured=True), summary_line(rows), "", picture, "", *lines, ""]
     write_text(str(page), "\n".join(text))
+    write_bytes(str(plot), draw_ratios([row.case.name for row in rows],
+                                       [row.error for row in rows], WORST_TARGET, "packet / lab"))
 
 
 def summary_line(rows: Sequence[LabCompared]) -> str:

@@ -395,10 +395,10 @@ def first_lines(rows: Sequence[Prediction]) -> list[str]:
 
 
 def write_page(rows: Sequence[Prediction], path: Path) -> None:
-    """Write the page, and its plot under the same name with .png."""
+    """Write the page, whose date asks git for changed files, and then its plot beside it."""
     plot = path.with_suffix(".png")
-    write_bytes(str(plot), draw(rows))
     write_text(str(path), page(rows, plot.name))
+    write_bytes(str(plot), draw(rows))
 
 
 def page(rows: Sequence[Prediction], plot: str) -> str:
