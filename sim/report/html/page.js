@@ -8,16 +8,28 @@
   const digits = (value, count = 4) => String(Number(Number(value).toPrecision(count)));
   const charts = new Map();
   const PART_COLOURS = ["#0072B2", "#D55E00", "#F0E442", "#CC79A7", "#E69F00", "#009E73", "#999999"];
-  const SHADES = ["#e8f1f8", "#9ecae9", "#4292c6", "#0b6fb3", "#08306b"];
+  // From idle, which is near the background, to full.
+  const SHADES = {
+    default: ["#e8f1f8", "#9ecae9", "#4292c6", "#0b6fb3", "#08306b"],
+    dark: ["#1c2733", "#0b4f80", "#2f86c1", "#7fbbe6", "#d6ecfa"],
+  };
   const IDLE = "#999999", DOWN = "#000000";
   const CLASSES = [[0.5, IDLE, 1], [50, "#56B4E9", 2], [90, "#0072B2", 3], [1e9, "#D55E00", 4]];
+
+  const theme = () => (dark.matches ? "dark" : "default");
+  const setTheme = (name) => {
+    charts.forEach((made) => made.setTheme(name));
+    if (charts.has("loads")) {
+      charts.get("loads").setOption({ visualMap: { inRange: { color: SHADES[name] } } });
+    }
+  };
 
   const chart = (id, height, option) => {
     const place = byId(id);
     place.style.height = `${height}px`;
     let made = charts.get(id);
     if (!made) {
-      made = echarts.init(place, dark.matches ? "dark" : null, { renderer: "svg" });
+      made = echarts.init(place, theme(), { renderer: "svg" });
       charts.set(id, made);
     }
     made.resize();
@@ -196,7 +208,7 @@
       yAxis: namesAxis(row.loads.map((load) => load.name)),
       visualMap: {
         min: 0, max: 100, dimension: 3, orient: "horizontal", left: "center", bottom: 0,
-        inRange: { color: SHADES }, text: ["100 % used", "0"], itemHeight: 90, calculable: false,
+        inRange: { color: SHADES[theme()] }, text: ["100 % used", "0"], itemHeight: 90, calculable: false,
       },
       tooltip: {
         confine: true,
@@ -294,14 +306,14 @@
   });
   const fit = () => charts.forEach((made) => made.resize());
   addEventListener("resize", () => requestAnimationFrame(draw));
-  dark.addEventListener("change", () => charts.forEach((made) =>
-    made.setTheme(dark.matches ? "dark" : "default")));
+  dark.addEventListener("change", () => setTheme(theme()));
   addEventListener("beforeprint", () => {
     for (const each of document.querySelectorAll("details[data-print]")) each.open = true;
-    charts.forEach((made) => { made.setTheme("default"); made.resize({ width: 680 }); });
+    setTheme("default");
+    charts.forEach((made) => made.resize({ width: 680 }));
   });
   addEventListener("afterprint", () => {
-    charts.forEach((made) => made.setTheme(dark.matches ? "dark" : "default"));
+    setTheme(theme());
     fit();
   });
   draw();

@@ -181,6 +181,7 @@ def test_all_that_can_be_worked_is_reached_by_the_tabulator(browser: Chrome) -> 
 
 
 def test_it_fits_a_phone_and_follows_the_dark(browser: Chrome) -> None:
+    choose(browser, "ring+kernel TCP, 16 GPUs")
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {
         "width": 360, "height": 740, "deviceScaleFactor": 2, "mobile": True})
     until(browser, "document.querySelector('#parts svg').getBoundingClientRect().width < 360")
@@ -190,10 +191,13 @@ def test_it_fits_a_phone_and_follows_the_dark(browser: Chrome) -> None:
     light = ("[...document.querySelectorAll('#parts svg text')].every((one) => "
              "getComputedStyle(one).fill.match(/\\d+/g).slice(0, 3).every((part) => part > 120))")
     assert not browser.execute_script(f"return {light}")
+    bright = "document.querySelector('#loads svg [fill=\"rgb(232,241,248)\"]')"  # idle links' cells
+    assert browser.execute_script(f"return {bright}")
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [
         {"name": "prefers-color-scheme", "value": "dark"}]})
     until(browser, f"{background} === 'rgb(21, 24, 28)'")
     until(browser, light)  # the labels of charts as well
+    until(browser, f"!({bright})")
 
 
 def test_it_prints_with_the_topology_and_without_buttons(browser: Chrome) -> None:
