@@ -67,7 +67,8 @@ class Source:
     def program(self) -> Any:
         """The exported program, of flat tensors."""
         # Of a view, torch would make the shape of the whole a guard that its exporters cannot read.
-        tensors = tuple(one.detach().clone() for one in tensors_of((self.args, self.kwargs)))
+        tensors = tuple(one.detach().clone(memory_format=torch.contiguous_format)
+                        for one in tensors_of((self.args, self.kwargs)))
         free = {0: torch.export.Dim.DYNAMIC}
         dynamic = ((free,) * len(tensors),) if self.any_batch else None
         with quiet(), torch.no_grad():
@@ -140,7 +141,9 @@ class Inductor:
     def load(self, folder: Path) -> Any:
         """Load the package."""
         with quiet():
-            return _inferring(torch._inductor.aoti_load_package(str(folder / "inductor.pt2")))
+            package = torch._inductor.aoti_load_package(str(folder / "inductor.pt2"))
+        # It takes any tensor to be laid out as the example of the exported program was.
+        return _inferring(lambda *tensors: package(*(one.contiguous() for one in tensors)))
 
 
 class OnnxRuntime:

@@ -435,4 +435,6 @@ def test_torch_compile_answers_as_eager_does_and_loads_again(tmp_path, monkeypat
     model = Heads().eval()
     fast = infer.optimize(model, example(), budget="200s", save=tmp_path / "served")
     assert fast.engine == "torch.compile"
-    same(infer.load(tmp_path / "served")(*example()), model(*example()))
+    for layout in (lambda each: each, torch.Tensor.contiguous, lambda each: each.t().clone().t()):
+        given = tuple(map(layout, example()))
+        same(infer.load(tmp_path / "served")(*given), model(*given))
