@@ -6,6 +6,7 @@ import re
 import select
 import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -291,6 +292,15 @@ def engines_seen_at(end):
         return {engine.file for engine in engines()}
 
 
+def wait_for_paths(*engines):
+    """Wait until the engines' statistics, which are written at times, have their paths."""
+    files = {engine.stats_path.rpartition("/")[2] for engine in engines}
+    end_s = time.monotonic() + PATIENCE_S
+    while not files <= {each.file for each in stats_files.snapshots((os.getpid(),))
+                        if any(path["local"] for path in each.paths)}:
+        assert time.monotonic() < end_s
+
+
 @pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 def test_hosts_that_share_memory_report_their_own_engines():
     """As containers do that are given their host's /dev/shm, and networks of their own."""
@@ -304,6 +314,7 @@ def test_hosts_that_share_memory_report_their_own_engines():
             with near.space.entered():
                 connection = place.connect(listener.handle, timeout=PATIENCE_S)
             peer = listener.accept(timeout=PATIENCE_S)
+            wait_for_paths(place, other)
             with ThreadPoolExecutor() as pool:  # a process is where its first thread is
                 seen = list(pool.map(engines_seen_at, (near, far)))
             assert (connection.closed, peer.closed) == (False, False)
