@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from sim.step.kernels import moving_s
+from sim.step.kernels import moving_s, widened
 
 if TYPE_CHECKING:
     from sim.step.recipe import Recipe
@@ -33,7 +33,7 @@ TRANSPOSED = 2
 
 def convolution_s(recipe: Recipe, layer: Layer, flops: float, rate: float) -> float:
     """Seconds of a convolution's products of ``flops`` for a sample, at ``rate`` FLOP/s."""
-    products_s = recipe.batch * flops / rate
+    products_s = recipe.batch * widened(recipe, layer) * flops / rate
     if math.isinf(recipe.moved) or not layer.forward_flops:
         return products_s
     maps_s = moving_s(recipe, recipe.batch * recipe.element_bytes * layer.maps

@@ -63,6 +63,12 @@ def test_channels_last_changes_nothing_in_fp32(tmp_path):
     assert step_s(tmp_path, 64)[0] == step_s(tmp_path, 64, channels_last=True)[0]
 
 
+def test_fp8_leaves_a_convolution_outside_of_blocks_in_16_bits(tmp_path):
+    half, narrow = (step_s(tmp_path, 512, gpu={"model": "H100"}, channels_last=True,
+                           precision=precision)[0] for precision in ("bf16", "fp8"))
+    assert narrow == pytest.approx(half)
+
+
 def test_what_lies_beside_the_products_takes_its_bytes(tmp_path):
     alone, _, _ = step_s(tmp_path, 512)
     both, _, _ = step_s(tmp_path, 512, moved=(5000, 8000))
