@@ -134,8 +134,10 @@ class Link(Model):
 
 def _nvlink(given: dict[str, Any]) -> Link | None:
     """The GPU fabric of a host group that does not name it, by the keys before it."""
-    rate_gbs, latency = nvlink_of(given["gpus"].model) or (0, 0) if "gpus" in given else (0, 0)
-    return Link.model_construct(rate=rate_gbs * 8e9, latency=latency) if rate_gbs else None
+    known = nvlink_of(given["gpus"].model) if "gpus" in given else None
+    if known is None or not known[0]:
+        return None
+    return Link.model_construct(rate=known[0] * 8e9, latency=known[1])
 
 
 class Nic(Model):
