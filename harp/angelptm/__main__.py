@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harp.angelptm.accelerator import find_device
+from harp.angelptm.accelerator_pages import find_device
 from harp.angelptm.config import ConfigError, read_config
 from harp.cli.io import InputError
 from harp.cli.standalone import run_program

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from harp.angelptm.accelerator import DeviceCache, Wholes, bring, find_device, room_bytes
+from harp.angelptm.accelerator_pages import DeviceCache, Wholes, bring, find_device, room_bytes
 from harp.angelptm.cache import Cache
 from harp.angelptm.config import ConfigError
 from harp.angelptm.late import Waiting

@@ -17,7 +17,7 @@ import torch
 from click.testing import CliRunner
 
 from harp.angelptm.__main__ import main
-from harp.angelptm.accelerator import DeviceCache
+from harp.angelptm.accelerator_pages import DeviceCache
 from harp.angelptm.page_plan import DEVICE, DISK, HOST, Capacities, Move
 from harp.angelptm.pages import WIDE, Layout
 from tests.harp.angelptm.models import (
