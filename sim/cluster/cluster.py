@@ -17,7 +17,7 @@ import numpy as np
 
 from harp.routing import templates
 from harp.routing.templates import Cable, Endpoints, SwitchHash, Wires
-from sim.cluster.affinity import Devices, place_devices
+from sim.cluster.device_places import Devices, place_devices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

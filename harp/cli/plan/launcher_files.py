@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from harp.routing.nccl_files import Net, ring_graph, with_nets
-from sim.cluster.affinity import place_devices
+from sim.cluster.device_places import place_devices
 from sim.schema.nccl_defaults import channel_count
 
 if TYPE_CHECKING:
