@@ -38,7 +38,7 @@ import numpy as np
 
 from harp._cnet import ffi
 from harp.collectives.few_bits_plan import Parts
-from harp.lightcc.blocks import Counts, program_of, program_of_counts
+from harp.lightcc.alltoallv_program import Counts, program_of, program_of_counts
 from harp.lightcc.call_queue import CallQueue
 from harp.lightcc.elements import combination, divide, element_type, move
 from harp.lightcc.failure import FAILED, LEAVE_S, SYMPTOM, Failure, GroupError

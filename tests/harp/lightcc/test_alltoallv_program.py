@@ -10,7 +10,7 @@ import pytest
 
 from harp.collectives.alltoallv import WAYS, combine, dispatch
 from harp.collectives.blocks import Blocks
-from harp.lightcc import blocks as lightcc_blocks
+from harp.lightcc import alltoallv_program as lightcc_blocks
 from harp.lightcc.group import GroupError
 from harp.lightcc.pieces import PIECE_BYTES
 from tests.harp.collectives.test_alltoallv import slices
