@@ -51,7 +51,7 @@ from sim.step.paging import Exchanges, Tiers, paged
 from sim.step.recipe import Recipe, Views
 from sim.step.stages import slowest_stage
 from sim.step.train import Job
-from sim.workloads.buckets import megatron_bucket_bytes
+from sim.workloads.gradient_buckets import megatron_bucket_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping

@@ -15,7 +15,7 @@ import numpy as np
 from harp.lightcc.fusion import DDP_FIRST_BYTES
 from sim.step.convolution import convolution_s
 from sim.step.kernels import Moving, moving, widened
-from sim.workloads.buckets import ddp_buckets, horovod_buckets
+from sim.workloads.gradient_buckets import ddp_buckets, horovod_buckets
 from sim.workloads.layers import SCORES
 from sim.workloads.model import block_of
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from sim.step.recipe import Recipe
-    from sim.workloads.buckets import Buckets
+    from sim.workloads.gradient_buckets import Buckets
     from sim.workloads.layers import Layer
 
 

@@ -10,7 +10,7 @@ from sim.answer.scenario import Run
 from sim.schema import TopologyError, load
 from sim.schema.parallel_keys import Parallel
 from sim.step.graph import ON_GPU
-from sim.workloads.buckets import megatron_bucket_bytes
+from sim.workloads.gradient_buckets import megatron_bucket_bytes
 from sim.workloads.layers import Tensor
 from sim.workloads.model import block_of
 from sim.workloads.models import get_model

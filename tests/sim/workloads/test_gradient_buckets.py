@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.workloads.buckets import ddp_buckets, horovod_buckets
+from sim.workloads.gradient_buckets import ddp_buckets, horovod_buckets
 from sim.workloads.models import get_model
 
 MIB = 1 << 20
