@@ -30,7 +30,7 @@ from harp.cli import conf
 from harp.cli.io import STDOUT, check_target, hex_bytes, write_text
 from harp.cli.options import Number, whole
 from harp.cli.perf import advise
-from harp.cli.perf.channel import Channel, Gone, Lines, Messages, RemoteError
+from harp.cli.perf.control_channel import Channel, Gone, Lines, Messages, RemoteError
 from harp.cli.perf.ends import (
     FRAMES,
     SOCKETS_MAX,

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from concurrent.futures import Future
 
-    from harp.cli.perf.channel import Channel
+    from harp.cli.perf.control_channel import Channel
 
 DEAD_S = 5.0
 SLICE_NS = 50_000_000
