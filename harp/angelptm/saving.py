@@ -1,6 +1,6 @@
 """Checkpoints of a model in pages: which tensors they have, and where each of them lies.
 
-`harp.angelptm.checkpoint` knows the files. All ranks write and read at once, each its own parts.
+`harp.angelptm.checkpoint_files` knows the files. All ranks write and read at once, each its own parts.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from harp.angelptm import checkpoint
-from harp.angelptm.checkpoint import MODEL, OPTIMIZER, SCHEDULER, STATE
+from harp.angelptm import checkpoint_files
+from harp.angelptm.checkpoint_files import MODEL, OPTIMIZER, SCHEDULER, STATE
 from harp.angelptm.ranks import RankError, alike
 from harp.first_line import first_line
 from harp.tensor_files import (
@@ -54,30 +54,30 @@ class Saving:
             self._write(folder, tag, kept, scheduler)
         except (OSError, RankError):
             if self._is_first:
-                checkpoint.give_up(folder, tag)  # or it keeps a disk full
+                checkpoint_files.give_up(folder, tag)  # or it keeps a disk full
             raise
 
     def _write(self, folder: Path, tag: str, kept: Mapping[str, Any], scheduler: Any) -> None:
-        fresh = checkpoint.fresh_folder(folder, tag)
+        fresh = checkpoint_files.fresh_folder(folder, tag)
         files = {MODEL: self._model_tensors(),
                  OPTIMIZER: [self._tensor(f"{name}.{kind}", number, place)
                                            for number, name in enumerate(self.names())
                                            for place, kind in ((1, "mean"), (2, "square"))]}
-        with alike(self._ranks), checkpoint.writing(fresh):
+        with alike(self._ranks), checkpoint_files.writing(fresh):
             text, schedule = _as_json(kept), _as_bytes(scheduler)
             if self._is_first:
-                checkpoint.begin(folder, tag)
+                checkpoint_files.begin(folder, tag)
                 for name, tensors in files.items():
                     write_header(fresh / name, tensors)
-        with alike(self._ranks), checkpoint.writing(fresh):
+        with alike(self._ranks), checkpoint_files.writing(fresh):
             for name, tensors in files.items():
                 write_tensors(fresh / name, tensors)
-        with alike(self._ranks), checkpoint.writing(fresh):
+        with alike(self._ranks), checkpoint_files.writing(fresh):
             if self._is_first:
                 if schedule:
                     write_bytes(fresh / SCHEDULER, schedule)
                 write_bytes(fresh / STATE, text)
-                checkpoint.publish(folder, tag)
+                checkpoint_files.publish(folder, tag)
 
     def load(self, load_dir: Path, tag: str | None, groups: int | None, scheduler: Any, *,
              strict: bool, own: Callable[[dict[str, torch.Tensor]], None] | None,
@@ -90,7 +90,7 @@ class Saving:
         Raises CheckpointError, and then nothing was changed.
         """
         with alike(self._ranks):
-            folder = checkpoint.find(load_dir, tag)
+            folder = checkpoint_files.find(load_dir, tag)
             model, states, kept = self._read(folder, groups, strict=strict, own=own is not None)
             schedule = _read_scheduler(folder / SCHEDULER) if scheduler is not None else None
         with alike(self._ranks):
@@ -116,7 +116,7 @@ class Saving:
         model = read_tensors(folder / MODEL)
         states = {} if groups is None else read_tensors(folder / OPTIMIZER)
         names = [name for name in self.names() if strict or name in model]
-        kept = checkpoint.read_state(folder / STATE, names, groups)
+        kept = checkpoint_files.read_state(folder / STATE, names, groups)
         shapes = dict(zip(self.names(), (one.shape for one in self._parameters), strict=True))
         for name in names:
             if not own:

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from harp.angelptm import checkpoint, saving
+from harp.angelptm import saving
 from harp.tensor_files import CheckpointError
 from tests.harp.angelptm.models import (
     RATE,
