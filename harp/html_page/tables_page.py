@@ -12,7 +12,7 @@ from importlib import metadata
 from string import Template
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from harp.html_page.elements import file_text, json_text, licences, table, text
+from harp.html_page.html_elements import file_text, json_text, licences, table, text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

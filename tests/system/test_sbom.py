@@ -8,7 +8,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
-from harp.html_page.elements import FOLDER
+from harp.html_page.html_elements import FOLDER
 from tests.support import ROOT
 from tests.support.levels import long
 

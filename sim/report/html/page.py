@@ -13,7 +13,7 @@ from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any
 
-from harp.html_page.elements import (
+from harp.html_page.html_elements import (
     file_text,
     json_text,
     licences,

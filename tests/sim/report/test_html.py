@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harp.html_page.elements import FOLDER
+from harp.html_page.html_elements import FOLDER
 from sim.cluster.cluster import Cluster
 from sim.records.results import Cost, Report, Span
 from sim.report.html import page_data
