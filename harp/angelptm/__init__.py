@@ -49,8 +49,8 @@ from harp.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from harp.angelptm.config import ConfigError
-    from harp.angelptm.engine import Engine
     from harp.angelptm.paged import HiddenError
+    from harp.angelptm.paged_engine import Engine
     from harp.angelptm.ranks import RankError
     from harp.angelptm.script import add_config_arguments, init_distributed, zero
     from harp.angelptm.stages import CutError, Link, Memory, pipeline

@@ -10,7 +10,7 @@ from harp.angelptm.config import ConfigError
 
 if TYPE_CHECKING:
     from harp.angelptm.adam import Adam
-    from harp.angelptm.engine import Engine
+    from harp.angelptm.paged_engine import Engine
 
 
 class Optimizer(torch.optim.Optimizer):

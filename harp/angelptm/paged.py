@@ -26,7 +26,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from harp.angelptm.engine import Engine
+    from harp.angelptm.paged_engine import Engine
 
 FACTS = frozenset((
     "size", "dim", "ndimension", "numel", "nelement", "stride", "element_size", "get_device",

@@ -10,8 +10,8 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from harp.angelptm.adam import Adam
 from harp.angelptm.config import ConfigError, read_config
-from harp.angelptm.engine import Engine
 from harp.angelptm.paged import PagedParameter
+from harp.angelptm.paged_engine import Engine
 from harp.angelptm.ranks import alike, find_ranks
 from harp.angelptm.schedule import make_scheduler
 

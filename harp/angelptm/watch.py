@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch.utils._python_dispatch import TorchDispatchMode
 
 if TYPE_CHECKING:
-    from harp.angelptm.engine import Engine
+    from harp.angelptm.paged_engine import Engine
 
 
 class Watch(TorchDispatchMode):
