@@ -74,7 +74,7 @@ class PlainCommand(click.Command):
         except Exception as error:
             from lab.namespace import LabError
             from sim.network.interface import NetworkError
-            from sim.schema.errors import TopologyError
+            from sim.schema.input_errors import TopologyError
 
             if not isinstance(error, NetworkError | TopologyError | LabError):
                 raise

@@ -159,7 +159,7 @@ def main(topology: Path, **options: object) -> int:
 
 def _known(option: str, what: str, name: str, names: Collection[str]) -> None:
     """Raise a usage error with the nearest right name unless ``name`` is one of ``names``."""
-    from sim.schema.errors import TopologyError, unknown
+    from sim.schema.input_errors import TopologyError, unknown
 
     if name not in names:
         raise click.UsageError(str(TopologyError(option, unknown(what, name, names))))
@@ -205,7 +205,7 @@ def _capture(ask: Options, cluster: Cluster, scenarios: Sequence[Scenario]) -> C
 
 
 def _require_link(fabric: Fabric, name: str) -> None:
-    from sim.schema.errors import nearest
+    from sim.schema.input_errors import nearest
 
     if name not in fabric.links_by_name:
         near = nearest(name, fabric.cable_names)

@@ -89,7 +89,7 @@ def main(sweep: Path, *, output: str, plot: str | None, page: str | None, cache:
 
 def _prepare(sweep: SweepFile, source: Source, path: Path) -> tuple[Study, list[Point]]:
     """Read the topology and check each value of the sweep; raises TopologyError."""
-    from sim.schema.errors import Problem
+    from sim.schema.input_errors import Problem
     from sim.schema.source import MAX_BYTES, read_input
     from sim.sweeps.design import points, samples
     from sim.sweeps.result_table import check_columns
@@ -112,7 +112,7 @@ def _prepare(sweep: SweepFile, source: Source, path: Path) -> tuple[Study, list[
 def _check_point(study: Study, point: Point, place: tuple[str | int, ...],
                  fixed: dict[str, Any]) -> None:
     """Raise Problem, at the value's place in the sweep file, where the topology cannot have it."""
-    from sim.schema.errors import Problem, TopologyError
+    from sim.schema.input_errors import Problem, TopologyError
 
     try:
         study.check_form(point.changes)
@@ -128,7 +128,7 @@ def _check_point(study: Study, point: Point, place: tuple[str | int, ...],
 
 
 def _check_scenarios(sweep: SweepFile, study: Study) -> None:
-    from sim.schema.errors import unknown
+    from sim.schema.input_errors import unknown
 
     names = [scenario.name for scenario in study.load(()).scenarios]
     for number, name in enumerate(sweep.scenarios or ()):
@@ -140,7 +140,7 @@ def _check_outputs(sweep: Path, output: str, plot: str | None, page: str | None,
                    given: SweepFile) -> None:
     from harp.cli.io import check_target, check_targets
     from sim.report.plot import SUFFIXES as PICTURES
-    from sim.schema.errors import Problem
+    from sim.schema.input_errors import Problem
     from sim.sweeps.result_table import SUFFIXES, check_parquet
 
     check_targets({"-o": output, "--plot": plot, "--html": page}, inputs=[str(sweep)])

@@ -129,7 +129,7 @@ def _model_file(script: str, function: str, output: str | None, measure: Path | 
 def _trace_module(script: Path, function: str, measure: Path | None) -> Model:
     from importlib.util import find_spec
 
-    from sim.schema.errors import Problem, TopologyError
+    from sim.schema.input_errors import Problem, TopologyError
     from sim.schema.source import read_input
 
     if find_spec("torch") is None:
@@ -164,7 +164,7 @@ def _function(script: Path, name: str) -> Any:
     """The function of a script, which runs as `python script.py` finds its neighbours."""
     from importlib.util import module_from_spec, spec_from_file_location
 
-    from sim.schema.errors import Problem, TopologyError, unknown
+    from sim.schema.input_errors import Problem, TopologyError, unknown
     from sim.schema.source import read_input
 
     read_input(script, most_bytes=MOST_SCRIPT, allowed="a Python script")  # so that errors are ours
@@ -266,7 +266,7 @@ def _write_files(prefix: Path, files: dict[str, bytes]) -> None:
 
 
 def _scenario(topology: Topology, name: str | None) -> Scenario:
-    from sim.schema.errors import TopologyError, unknown
+    from sim.schema.input_errors import TopologyError, unknown
 
     names = [one.name for one in topology.scenarios]
     if name is not None and name not in names:

@@ -232,7 +232,7 @@ def _layouts(path: Path | None, changes: tuple[str, ...], name: str | None, outp
 
 
 def _budget_s(budget: str) -> float:
-    from sim.schema.errors import Problem
+    from sim.schema.input_errors import Problem
     from sim.schema.units import DURATION
 
     try:
@@ -268,7 +268,7 @@ def _check_stack(topology: Topology, stack: str | None) -> None:
 
 
 def _known(option: str, what: str, name: str | None, names: list[str]) -> None:
-    from sim.schema.errors import TopologyError, unknown
+    from sim.schema.input_errors import TopologyError, unknown
 
     if name is not None and name not in names:
         raise click.UsageError(str(TopologyError(option, unknown(what, name, names))))

@@ -238,7 +238,7 @@ def _show_rows(rows: list[RowT], print_rows: Callable[[list[RowT], Console], Non
 
 def _chosen(only: tuple[str, ...]) -> list[Path]:
     """Files of the cases; raises a usage error for an unknown name."""
-    from sim.schema.errors import TopologyError, unknown
+    from sim.schema.input_errors import TopologyError, unknown
     from sim.validation.case import published_files
 
     files = {path.stem: path for path in published_files()}

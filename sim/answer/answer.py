@@ -13,7 +13,7 @@ from sim.answer.clock import Recorder
 from sim.answer.progress import progress
 from sim.answer.scenario import Settings, make_run, run_scenario
 from sim.records.results import Origin, Report, UsedParameter, Warned
-from sim.schema.errors import Problem, TopologyError
+from sim.schema.input_errors import Problem, TopologyError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -15,7 +15,7 @@ from sim.network.interface import TooLargeError
 from sim.network.nccl import PLANS, Choice, View, choose, chosen_plan, tuned_choice
 from sim.records.busbw import collective_row
 from sim.records.results import CollectiveReport
-from sim.schema.errors import Problem
+from sim.schema.input_errors import Problem
 from sim.schema.nccl_defaults import channel_count
 from sim.schema.size import MOST_FLOWS
 from sim.schema.units import SIZE

@@ -36,7 +36,7 @@ from sim.answer.uncertainty import (
     unknowns,
 )
 from sim.records.results import Cause, TimeInterval
-from sim.schema.errors import TopologyError
+from sim.schema.input_errors import TopologyError
 from sim.schema.parameters import StackSet, givers, shipped
 
 if TYPE_CHECKING:

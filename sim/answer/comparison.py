@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from sim.answer.answer import answer
 from sim.cluster.cluster import Cluster
-from sim.schema.errors import TopologyError, unknown
+from sim.schema.input_errors import TopologyError, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

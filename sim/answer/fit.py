@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from sim.answer.scenario import Settings, run_scenario
-from sim.schema.errors import Problem, TopologyError
+from sim.schema.input_errors import Problem, TopologyError
 from sim.schema.parameters import FrameworkCosts, HostStack, load_framework, load_stack
 from sim.schema.scenario_keys import Expect
 

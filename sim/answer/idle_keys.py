@@ -24,7 +24,7 @@ from sim.answer.parallel import map_shared
 from sim.answer.scenario import Settings, make_run
 from sim.answer.uncertainty import unknowns
 from sim.cluster.cluster import Cluster
-from sim.schema.errors import Problem, TopologyError
+from sim.schema.input_errors import Problem, TopologyError
 from sim.schema.model import is_of_packet
 from sim.schema.scenario_keys import ExpectCollective
 from sim.schema.variants import LEFT_OUT, Variants
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from sim.records.results import ScenarioResult
-    from sim.schema.errors import Path
+    from sim.schema.input_errors import Path
     from sim.schema.model import Topology
     from sim.schema.scenario_keys import Scenario
 

@@ -23,7 +23,7 @@ from pydantic import ValidationError
 
 from sim.answer.scenario import Settings, recipe_of
 from sim.cluster.placement import rank_gpus
-from sim.schema.errors import Problem
+from sim.schema.input_errors import Problem
 from sim.schema.nccl_defaults import channel_count
 from sim.schema.parallel_checks import check_parallel
 from sim.schema.parallel_keys import Parallel

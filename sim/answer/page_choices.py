@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from sim.answer.layout_choices import KERNELS, LARGEST_BATCH, Choice, recomputations
 from sim.answer.scenario import Settings, recipe_of
 from sim.cluster.placement import rank_gpus
-from sim.schema.errors import Problem
+from sim.schema.input_errors import Problem
 from sim.schema.nccl_defaults import channel_count
 from sim.schema.parallel_keys import Parallel
 from sim.step.compute import plan_pass

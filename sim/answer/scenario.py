@@ -28,7 +28,7 @@ from sim.network.interface import CutOffError, Site, TooLargeError
 from sim.network.nccl import View
 from sim.network.transport import Style
 from sim.records.results import Memory, ScenarioResult, Span
-from sim.schema.errors import Problem
+from sim.schema.input_errors import Problem
 from sim.schema.nccl_defaults import channel_count
 from sim.schema.parallel_keys import Parallel
 from sim.schema.parameters import (
@@ -64,8 +64,8 @@ if TYPE_CHECKING:
     from sim.cluster.placement import Ranks
     from sim.network.interface import Capture
     from sim.records.results import Cost
-    from sim.schema.errors import TopologyError
     from sim.schema.hosts import HostGroup
+    from sim.schema.input_errors import TopologyError
     from sim.schema.model import Topology
     from sim.schema.offload_keys import Offload
     from sim.schema.parameters import FrameworkCosts, HostStack

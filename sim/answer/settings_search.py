@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from sim.answer.scenario import Settings, fusion_bytes, run_scenario
 from sim.cluster.placement import choose_gpus, common_group
-from sim.schema.errors import Problem, TopologyError
+from sim.schema.input_errors import Problem, TopologyError
 from sim.schema.nccl_defaults import uses_sockets
 from sim.schema.scenario_keys import Light
 

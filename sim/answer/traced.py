@@ -17,7 +17,7 @@ from sim.answer.cost import cost_of
 from sim.answer.expectation import find_expect
 from sim.cluster.placement import choose_gpus
 from sim.records.results import ScenarioResult
-from sim.schema.errors import Problem, TopologyError
+from sim.schema.input_errors import Problem, TopologyError
 from sim.step.critical_path import critical_path
 from sim.traces.execution_trace import load_traces
 from sim.traces.replay import Means, replay

@@ -52,7 +52,7 @@ from sim.answer.margins import TRAINING
 from sim.answer.parallel import map_shared
 from sim.answer.scenario import REACHED, Settings, run_scenario
 from sim.records.results import Cause, Interval
-from sim.schema.errors import TopologyError
+from sim.schema.input_errors import TopologyError
 from sim.schema.parameters import FrameworkSet, HostStack, Parameter, StackSet, givers
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sim.report.numbers import percent
-from sim.schema.errors import Problem
+from sim.schema.input_errors import Problem
 from sim.schema.parameters import load_stack
 
 if TYPE_CHECKING:

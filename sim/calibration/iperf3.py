@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sim.calibration.measurements import Measured, row_of
-from sim.schema.errors import Problem, TopologyError, missing, problems, show
+from sim.schema.input_errors import Problem, TopologyError, missing, problems, show
 
 if TYPE_CHECKING:
     from sim.calibration.measurements import Row

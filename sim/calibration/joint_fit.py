@@ -30,7 +30,7 @@ from sim.cluster.cluster import Cluster
 from sim.report.numbers import percent, rounded
 from sim.report.quantities import quantity
 from sim.report.screen import Column, console_for, grid, show
-from sim.schema.errors import Problem, TopologyError
+from sim.schema.input_errors import Problem, TopologyError
 from sim.schema.parameters import load_stack
 from sim.validation.case import case_files, load_case
 from sim.validation.predictions import in_words, predict, size_in_words

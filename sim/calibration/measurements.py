@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from sim.calibration.derive import Equation
 from sim.network.transport import ETHERNET_BYTES
 from sim.schema.base import Model
-from sim.schema.errors import Problem, TopologyError, problems, show, unknown
+from sim.schema.input_errors import Problem, TopologyError, problems, show, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

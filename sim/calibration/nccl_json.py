@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sim.calibration.nccl_log import LogRow, NcclLog, count_problem, parse_log, time_problem
-from sim.schema.errors import Problem, TopologyError, problems
+from sim.schema.input_errors import Problem, TopologyError, problems
 from sim.schema.json_text import parse_json
 
 if TYPE_CHECKING:

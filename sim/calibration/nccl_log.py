@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sim.records.busbw import busbw_factor
-from sim.schema.errors import Problem, TopologyError, show
+from sim.schema.input_errors import Problem, TopologyError, show
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

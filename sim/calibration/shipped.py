@@ -12,7 +12,7 @@ from sim.cluster.cluster import Cluster
 from sim.report.numbers import percent, rate, rounded
 from sim.report.quantities import quantity
 from sim.report.screen import Column, console_for, grid, show
-from sim.schema.errors import Problem
+from sim.schema.input_errors import Problem
 from sim.schema.load import load
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from sim.cluster.cluster import Cluster
 from sim.report.numbers import percent, rounded
 from sim.report.quantities import quantity
 from sim.report.screen import Column, console_for, grid, show
-from sim.schema.errors import Problem, TopologyError
+from sim.schema.input_errors import Problem, TopologyError
 from sim.schema.json_text import parse_json
 from sim.schema.load import load
 from sim.schema.parameters import StackSet, load_set, load_stack

@@ -18,7 +18,7 @@ from sim.answer.nccl_tuning import LEAST_GAIN, Size, Tuned, make_table
 from sim.calibration.nccl_json import read_nccl
 from sim.calibration.nccl_log import MOST_BYTES, NcclLog
 from sim.network.nccl import Choice
-from sim.schema.errors import Problem, TopologyError
+from sim.schema.input_errors import Problem, TopologyError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -241,7 +241,7 @@ def _flops(topology: Topology, group: HostGroup, precision: str) -> float:
 
 def build_fabric(topology: Topology) -> Fabric:
     """The fabric of a topology; raises the file's own error where the template does not fit."""
-    from sim.schema.errors import Problem
+    from sim.schema.input_errors import Problem
 
     try:
         return _build_fabric(topology)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from sim.formats.one_nic_a_gpu import check_nics
-from sim.schema.errors import Problem
+from sim.schema.input_errors import Problem
 from sim.schema.network_keys import Clos3, LeafSpine
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from sim.cluster.cluster import build_fabric
 from sim.formats.infragraph_schema import VERSION
-from sim.schema.errors import Problem, show
+from sim.schema.input_errors import Problem, show
 
 if TYPE_CHECKING:
     from harp.routing.fabric import Fabric

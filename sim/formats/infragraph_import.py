@@ -38,8 +38,8 @@ from sim.formats.infragraph_schema import (
     pairs,
     parts,
 )
-from sim.schema.errors import Problem, TopologyError, listing, problems, show
 from sim.schema.gpu_kinds import KINDS, kind_of
+from sim.schema.input_errors import Problem, TopologyError, listing, problems, show
 from sim.schema.load import checked
 from sim.schema.source import MAX_NODES, Source, read_input
 from sim.schema.units import DURATION, RATE

@@ -22,7 +22,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import Field, Strict, model_validator
 
 from sim.schema.base import Line, Model
-from sim.schema.errors import Problem, listing, show
+from sim.schema.input_errors import Problem, listing, show
 
 VERSION = "3.1"
 MOST = 1_000_000

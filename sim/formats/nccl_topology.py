@@ -21,8 +21,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 from xml.etree import ElementTree
 
-from sim.schema.errors import Problem, TopologyError, show
 from sim.schema.gpu_kinds import KINDS, kind_of
+from sim.schema.input_errors import Problem, TopologyError, show
 from sim.schema.source import read_input
 from sim.schema.units import RATE
 

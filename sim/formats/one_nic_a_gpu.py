@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sim.schema.errors import Problem
+from sim.schema.input_errors import Problem
 
 if TYPE_CHECKING:
     from sim.schema.model import Topology

@@ -49,7 +49,7 @@ from sim.network.link_state import LinkState
 from sim.network.message_paths import Paths, Stages
 from sim.network.nccl_limits import OVERHEAD_S, Limits
 from sim.network.planned import SharedPlan
-from sim.schema.errors import Problem
+from sim.schema.input_errors import Problem
 from sim.schema.nccl_defaults import connection, uses_sockets
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ Where to look:
     parameters.py    figures with interval and source: host stacks and frameworks
 """
 
-from sim.schema.errors import Problem, TopologyError, exit_on_error
+from sim.schema.input_errors import Problem, TopologyError, exit_on_error
 from sim.schema.load import load
 from sim.schema.model import Topology
 

@@ -19,7 +19,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, core_schema
 
-from sim.schema.errors import Problem, listing, show
+from sim.schema.input_errors import Problem, listing, show
 
 
 class Model(BaseModel):

@@ -9,9 +9,9 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from sim.schema.errors import Path, Problem, listing, show, unknown
 from sim.schema.gpu_kinds import NVLINK, nvlink_of
 from sim.schema.hosts import HostGroup
+from sim.schema.input_errors import Path, Problem, listing, show, unknown
 from sim.schema.model import Topology
 from sim.schema.nccl_defaults import KERNEL_TCP, uses_sockets
 from sim.schema.network_keys import Clos3, DualTor, Explicit, FabricLink, LeafSpine, Rail, Vpc

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, Strict, model_validator
 
 from sim.schema.base import Count, Flag, Line, Model, Name, NoneWord
-from sim.schema.errors import Problem, show
 from sim.schema.gpu_kinds import KINDS, GpuKind, Reached, kind_of, memory_of, nvlink_of
+from sim.schema.input_errors import Problem, show
 from sim.schema.offload_keys import Disk
 from sim.schema.units import ComputeRate, PositiveBytes, PositiveShare, Rate, Seconds
 

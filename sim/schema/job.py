@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, Strict, model_validator
 
 from sim.schema.base import Count, Line, Model, one_of
-from sim.schema.errors import Problem, show, unknown
+from sim.schema.input_errors import Problem, show, unknown
 from sim.schema.load import load
 from sim.schema.model import Topology
 from sim.schema.source import Source

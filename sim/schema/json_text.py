@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from sim.schema.errors import Problem, TopologyError, show
+from sim.schema.input_errors import Problem, TopologyError, show
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

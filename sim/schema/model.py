@@ -14,9 +14,9 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, PrivateAttr, WithJsonSchema
 
 from sim.schema.base import Model, Name
-from sim.schema.errors import Path, Problem, TopologyError, show
 from sim.schema.gpu_kinds import Reached
 from sim.schema.hosts import HostGroup
+from sim.schema.input_errors import Path, Problem, TopologyError, show
 from sim.schema.network_keys import Fabric, Vpc
 from sim.schema.parameters import FrameworkSet, StackSet
 from sim.schema.price_keys import Prices

@@ -12,7 +12,7 @@ import yaml
 from pydantic import BeforeValidator, Field, Strict, model_validator
 
 from sim.schema.base import Flag, Line, Model, Title
-from sim.schema.errors import Problem, show
+from sim.schema.input_errors import Problem, show
 from sim.schema.source import Source
 from sim.workloads.layers import Layer, Tensor
 from sim.workloads.model import Model as Network

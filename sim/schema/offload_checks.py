@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sim.schema.errors import Problem, show
+from sim.schema.input_errors import Problem, show
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sim.schema.errors import Path
+    from sim.schema.input_errors import Path
     from sim.schema.model import Topology
     from sim.schema.scenario_keys import Scenario, Workload
 

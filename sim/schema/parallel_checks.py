@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sim.schema.errors import Problem, listing
+from sim.schema.input_errors import Problem, listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sim.schema.errors import Path
+    from sim.schema.input_errors import Path
     from sim.schema.model import Topology
     from sim.schema.parallel_keys import Parallel
     from sim.schema.scenario_keys import Scenario, Workload

@@ -10,7 +10,7 @@ from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, model_va
 from pydantic_core import CoreSchema, core_schema
 
 from sim.schema.base import Count, Flag, Model
-from sim.schema.errors import Problem, show
+from sim.schema.input_errors import Problem, show
 
 Shard = Literal["none", "zero1", "zero2", "fsdp", "hsdp"]
 

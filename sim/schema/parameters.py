@@ -18,7 +18,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 from pydantic import Field, ValidationInfo, model_validator
 
 from sim.schema.base import Line, Model
-from sim.schema.errors import Problem, TopologyError, show, unknown
+from sim.schema.input_errors import Problem, TopologyError, show, unknown
 from sim.schema.source import Source
 from sim.schema.units import Bytes, Rate, Seconds, Share
 

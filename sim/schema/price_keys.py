@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from sim.schema.base import Line, Model
-from sim.schema.errors import Problem
+from sim.schema.input_errors import Problem
 
 Price = Annotated[float, Field(ge=0, le=1e9)]
 """Money for an hour of one host."""

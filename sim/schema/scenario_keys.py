@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Strict, Tag, model_validator
 
 from sim.schema.base import Count, Flag, Line, Model, Name, Title, one_of
-from sim.schema.errors import Problem, listing, missing, show
 from sim.schema.hosts import Bond
+from sim.schema.input_errors import Problem, listing, missing, show
 from sim.schema.model_file import ModelFile
 from sim.schema.offload_keys import Offload
 from sim.schema.parallel_keys import Parallel, ShardWord

@@ -8,7 +8,7 @@ events while it runs.
 
 from collections.abc import Iterator
 
-from sim.schema.errors import Path, Problem
+from sim.schema.input_errors import Path, Problem
 from sim.schema.model import Topology
 from sim.schema.nccl_defaults import channel_count, connection, peer_channels
 from sim.schema.network_keys import Clos3, DualTor, Explicit, LeafSpine, Rail

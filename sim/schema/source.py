@@ -30,14 +30,14 @@ from pydantic import ValidationError
 
 from harp.nearest import nearest_path
 from harp.reading import read_bytes
-from sim.schema.errors import Problem, TopologyError, holds, key_text, listing, problems, show
+from sim.schema.input_errors import Problem, TopologyError, holds, key_text, listing, problems, show
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from pydantic import BaseModel
 
-    from sim.schema.errors import Path
+    from sim.schema.input_errors import Path
 
 
 MAX_BYTES = 4 * 1024 * 1024

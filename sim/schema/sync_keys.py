@@ -10,7 +10,7 @@ from pydantic import Field, Strict, model_validator
 
 from harp.lightcc.outer_policy import OuterPolicy
 from sim.schema.base import Count, Model
-from sim.schema.errors import Problem
+from sim.schema.input_errors import Problem
 
 OWN = {"fragments": ("streaming", "sparseloco"), "delay": ("streaming", "sparseloco"),
        "topk": ("sparseloco",), "bits": ("diloco", "streaming", "sparseloco"),

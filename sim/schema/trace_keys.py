@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo, model_validator
 
 from sim.schema.base import Flag, Line, Model
-from sim.schema.errors import Problem, show
+from sim.schema.input_errors import Problem, show
 
 
 class TraceKeys(Model):

@@ -20,7 +20,7 @@ from pydantic import (
 from pydantic.json_schema import SkipJsonSchema
 
 from sim.schema.base import Count, Flag, Model
-from sim.schema.errors import Problem, TopologyError, problems, show
+from sim.schema.input_errors import Problem, TopologyError, problems, show
 from sim.schema.json_text import parse_json
 from sim.schema.model_file import SUFFIXES, ModelFile, read_model_file
 from sim.schema.source import read_input

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-from sim.schema.errors import Problem, listing, nearest, show
+from sim.schema.input_errors import Problem, listing, nearest, show
 
 _NUMBER = r"\d{1,25}(?:\.\d{1,25})?(?:[eE][+-]?\d{1,3})?"
 _QUANTITY = re.compile(rf"\s*([+-]?{_NUMBER})\s*([^\s\d.+-]\S{{0,20}})?\s*", re.ASCII)

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from sim.schema.checks import check
-from sim.schema.errors import problems
+from sim.schema.input_errors import problems
 from sim.schema.model import Topology
 from sim.schema.parameters import PLAIN_VALUES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sim.schema.errors import Path, Problem
+    from sim.schema.input_errors import Path, Problem
 
 LEFT_OUT = object()
 """In place of a value: the key is left out."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sim.network.interface import CutOffError
-from sim.schema.errors import Problem, listing
+from sim.schema.input_errors import Problem, listing
 from sim.schema.scenario_keys import link_ends
 
 if TYPE_CHECKING:

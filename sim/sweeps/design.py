@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sim.schema.errors import Path, Problem, TopologyError, show
+from sim.schema.input_errors import Path, Problem, TopologyError, show
 from sim.schema.source import parse_value
 from sim.sweeps.sweep_file import MOST_POINTS, Bounds
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sim.report.export import HEADER
-from sim.schema.errors import Problem, unknown
+from sim.schema.input_errors import Problem, unknown
 from sim.schema.units import COMPUTE_RATE, DURATION, PACKET_RATE, RATE, SIZE
 
 if TYPE_CHECKING:

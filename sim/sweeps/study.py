@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sim.schema.errors import TopologyError
+from sim.schema.input_errors import TopologyError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

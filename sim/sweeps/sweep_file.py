@@ -32,7 +32,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from sim.schema.base import Model
-from sim.schema.errors import Path, Problem
+from sim.schema.input_errors import Path, Problem
 from sim.schema.source import Source, overwritten
 
 MOST_POINTS = 100_000

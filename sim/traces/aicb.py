@@ -23,7 +23,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from sim.schema.errors import Problem, listing, show
+from sim.schema.input_errors import Problem, listing, show
 from sim.traces.job_trace import JobTrace, Op
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from harp.reading import FileError, unpacked
-from sim.schema.errors import Problem
+from sim.schema.input_errors import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

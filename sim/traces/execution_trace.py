@@ -20,7 +20,7 @@ from codecs import BOM_UTF8
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from sim.schema.errors import Problem, TopologyError, listing, show
+from sim.schema.input_errors import Problem, TopologyError, listing, show
 from sim.schema.json_text import parse_json
 from sim.schema.source import read_input
 from sim.traces import aicb

@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Any
 
 from harp.reading import FileError, Node
-from sim.schema.errors import Problem, listing
+from sim.schema.input_errors import Problem, listing
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping

@@ -23,7 +23,7 @@ from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, NamedTuple
 
 from harp.lightcc.policy import FP16_BYTES
-from sim.schema.errors import Problem
+from sim.schema.input_errors import Problem
 from sim.step.graph import ON_GPU, OVERLAPPED, may_outlast, step_graph
 from sim.step.outer import OuterJob
 from sim.step.recipe import choose_plan

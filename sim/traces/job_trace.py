@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from harp.reading import FileError, parse
-from sim.schema.errors import Problem
+from sim.schema.input_errors import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

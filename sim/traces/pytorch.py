@@ -37,7 +37,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harp import reading
-from sim.schema.errors import Problem, TopologyError, listing, show
+from sim.schema.input_errors import Problem, TopologyError, listing, show
 from sim.schema.json_text import parse_json
 from sim.schema.source import read_input
 from sim.traces.chakra_format import (

@@ -23,7 +23,7 @@ from pydantic import Field, Strict, model_validator
 
 from sim.schema.base import Count, Flag, Line, Model
 from sim.schema.checks import check
-from sim.schema.errors import Problem, unknown
+from sim.schema.input_errors import Problem, unknown
 from sim.schema.load import checked
 from sim.schema.model import Topology
 from sim.schema.parameters import PLAIN_VALUES

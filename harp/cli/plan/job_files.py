@@ -61,7 +61,7 @@ def load_jobs(paths: tuple[Path, ...]) -> list[Loaded]:
 
 def _load(path: Path) -> Loaded:
     from sim.cluster.cluster import Cluster
-    from sim.schema.errors import TopologyError
+    from sim.schema.input_errors import TopologyError
     from sim.schema.job import load_job
 
     try:
@@ -113,7 +113,7 @@ def _read_map(path: Path) -> list[DiscoveredPath]:
 
 
 def _require_switch(fabric: Fabric, name: str, path: Path, key: tuple[str, str]) -> None:
-    from sim.schema.errors import TopologyError, unknown
+    from sim.schema.input_errors import TopologyError, unknown
 
     if name not in fabric.switches:
         raise TopologyError(str(path), unknown("switch", name, fabric.switches, key))
@@ -239,7 +239,7 @@ def load_background(paths: tuple[Path, ...], loaded: Loaded) -> Background | Non
 
 
 def _read_rates(path: Path, fabric: Fabric) -> dict[str, float]:
-    from sim.schema.errors import TopologyError
+    from sim.schema.input_errors import TopologyError
     from sim.schema.job import load_rates
 
     try:

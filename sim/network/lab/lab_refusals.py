@@ -10,13 +10,13 @@ import numpy as np
 
 from lab.wiring import why_unusable
 from sim.network.interface import NetworkError
-from sim.schema.errors import Problem
+from sim.schema.input_errors import Problem
 from sim.schema.nccl_defaults import uses_sockets
 from sim.schema.parameters import StackSet, derives_from
 
 if TYPE_CHECKING:
     from sim.network.interface import Site
-    from sim.schema.errors import Path
+    from sim.schema.input_errors import Path
 
 MOST_HOSTS, MOST_SWITCHES, MOST_GPUS, MOST_LINKS = 16, 64, 64, 512
 BPS_OF_CORE = 1e9

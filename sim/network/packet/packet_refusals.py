@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sim.network.transport import DYNAMIC
-from sim.schema.errors import Problem
+from sim.schema.input_errors import Problem
 from sim.schema.nccl_defaults import MOST_SOCKETS
 from sim.schema.parameters import StackSet, derives_from
 

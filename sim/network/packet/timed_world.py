@@ -26,7 +26,7 @@ from sim.network.packet.world import (
     Tcp,
     World,
 )
-from sim.schema.errors import Problem
+from sim.schema.input_errors import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

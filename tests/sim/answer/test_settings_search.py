@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from sim.answer.scenario import Run
 from sim.answer.settings_search import MIB, Space, Trials, environment_of, scenario_of, search
-from sim.schema.errors import Problem, TopologyError
+from sim.schema.input_errors import Problem, TopologyError
 from sim.tune import main
 from tests.support.cluster_files import cluster, topology, write
 

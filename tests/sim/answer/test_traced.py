@@ -13,7 +13,7 @@ from sim.answer.answer import answer
 from sim.answer.scenario import run_scenario
 from sim.cluster.cluster import Cluster
 from sim.schema import load
-from sim.schema.errors import TopologyError
+from sim.schema.input_errors import TopologyError
 from sim.sweeps.study import Study
 from sim.traces.chakra_format import RECV, SEND, Attribute
 from tests.sim.traces.test_replay import MIB, collective, compute, one_by_one_s, save, transfer

@@ -27,7 +27,7 @@ from sim.convert import main
 from sim.formats.infragraph_export import infrastructure_of
 from sim.formats.infragraph_schema import pairs, parts
 from sim.schema import load
-from sim.schema.errors import Problem
+from sim.schema.input_errors import Problem
 from tests.support import ROOT
 from tests.support.json_changes import anything, changed, places
 from tests.support.levels import draws

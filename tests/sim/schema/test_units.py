@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from sim.schema.errors import Problem, nearest
+from sim.schema.input_errors import Problem, nearest
 from sim.schema.units import COMPUTE_RATE, DURATION, PACKET_RATE, RATE, SHARE, SIZE, Unit
 
 UNITS = [RATE, DURATION, SIZE, PACKET_RATE, COMPUTE_RATE, SHARE]

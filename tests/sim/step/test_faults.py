@@ -17,7 +17,7 @@ from sim.network.interface import CutOffError, Site
 from sim.network.transport import Style
 from sim.records.timeline import Timeline
 from sim.schema import TopologyError, load
-from sim.schema.errors import Problem
+from sim.schema.input_errors import Problem
 from sim.schema.parameters import load_stack
 from sim.step.compute import Slowness
 from sim.step.faults import Struck, check_links, find_links, strike

@@ -9,7 +9,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.schema.errors import Problem, TopologyError
+from sim.schema.input_errors import Problem, TopologyError
 from sim.schema.source import parse_value
 from sim.schema.units import RATE
 from sim.sweeps.design import Point, points, samples

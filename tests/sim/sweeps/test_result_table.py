@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.report.export import HEADER
-from sim.schema.errors import Problem
+from sim.schema.input_errors import Problem
 from sim.sweeps.design import Point
 from sim.sweeps.result_table import (
     check_columns,

@@ -11,7 +11,7 @@ from sim.answer.scenario import run_scenario
 from sim.cluster.cluster import Cluster
 from sim.run import main
 from sim.schema import load
-from sim.schema.errors import Problem, TopologyError
+from sim.schema.input_errors import Problem, TopologyError
 from sim.traces.aicb import job_of
 from tests.support.cluster_files import ALPHA_S, RATE_BPS, topology, write
 

@@ -10,7 +10,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.schema.errors import Problem
+from sim.schema.input_errors import Problem
 from sim.traces.chakra_format import (
     KINDS,
     Attribute,

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from sim.answer.scenario import Run, job_traces, run_scenario
 from sim.cluster.cluster import Cluster
 from sim.schema import load
-from sim.schema.errors import TopologyError
+from sim.schema.input_errors import TopologyError
 from sim.schema.parallel_keys import Parallel
 from sim.step.groups import GROUPS, Groups
 from sim.trace import main

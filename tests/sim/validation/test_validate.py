@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from sim.calibration.joint_fit import FITTED, Search, fit_published, marked_rows
 from sim.cluster.cluster import Cluster
-from sim.schema.errors import TopologyError
+from sim.schema.input_errors import TopologyError
 from sim.schema.parameters import load_stack
 from sim.validate import main
 from sim.validation.case import QUANTITIES, case_files, load_case, load_published, published_files
