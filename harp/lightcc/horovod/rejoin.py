@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from harp.lightcc.failure import GroupError
 from harp.lightcc.horovod import world
-from harp.lightcc.horovod.errors import HorovodInternalError
+from harp.lightcc.horovod.horovod_errors import HorovodInternalError
 from harp.lightcc.launch import Place, read_place
 from harp.lightcc.store import StoreClient
 from harp.net.errors import HarpError

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from harp.lightcc.horovod.errors import (
+from harp.lightcc.horovod.horovod_errors import (
     DuplicateNameError,
     HorovodInternalError,
     RequestError,

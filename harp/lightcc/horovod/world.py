@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from harp.lightcc.group import Group
 from harp.lightcc.horovod.autotune import Tuner
-from harp.lightcc.horovod.errors import NotInitializedError
+from harp.lightcc.horovod.horovod_errors import NotInitializedError
 from harp.lightcc.horovod.horovod_settings import Settings
 from harp.lightcc.horovod.runtime import Runtime
 from harp.lightcc.horovod.timeline import Timeline

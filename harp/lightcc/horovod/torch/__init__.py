@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING
 
 from harp.lightcc.horovod import rejoin
 from harp.lightcc.horovod import world as _world
-from harp.lightcc.horovod.errors import HorovodInternalError, HostsUpdatedInterrupt, RequestError
+from harp.lightcc.horovod.horovod_errors import (
+    HorovodInternalError,
+    HostsUpdatedInterrupt,
+    RequestError,
+)
 from harp.lightcc.horovod.torch import elastic
 from harp.lightcc.horovod.torch.asynchronous import (
     Adasum,

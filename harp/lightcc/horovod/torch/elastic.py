@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from harp.lightcc.horovod import rejoin, world
-from harp.lightcc.horovod.errors import HorovodInternalError, HostsUpdatedInterrupt
+from harp.lightcc.horovod.horovod_errors import HorovodInternalError, HostsUpdatedInterrupt
 from harp.lightcc.horovod.torch.elastic_sampler import ElasticSampler
 from harp.lightcc.horovod.torch.functions import (
     allgather_object,

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from harp.lightcc.horovod.autotune import Tuner, apply, choices
-from harp.lightcc.horovod.errors import DuplicateNameError, HorovodInternalError
+from harp.lightcc.horovod.horovod_errors import DuplicateNameError, HorovodInternalError
 from harp.lightcc.horovod.horovod_settings import Settings
 from harp.lightcc.horovod.negotiation import Codec, Request, Response
 from harp.lightcc.horovod.runtime import REQUESTS, Entry, Runtime
