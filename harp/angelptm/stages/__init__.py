@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     import torch
     from torch import fx, nn
 
-    from harp.angelptm.stages.graph import Graph
+    from harp.angelptm.stages.operator_graph import Graph
     from harp.angelptm.stages.operator_program import Program
 
 KINDS = ("operators", "layers", "modules")

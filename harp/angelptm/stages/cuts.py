@@ -32,7 +32,7 @@ from harp.nearest import did_you_mean
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from harp.angelptm.stages.graph import Floats, Graph
+    from harp.angelptm.stages.operator_graph import Floats, Graph
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved")
 

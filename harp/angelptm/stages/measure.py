@@ -16,7 +16,7 @@ import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
-from harp.angelptm.stages.graph import Graph, Operator
+from harp.angelptm.stages.operator_graph import Graph, Operator
 from harp.angelptm.stages.operator_program import Program, layer_of
 from harp.angelptm.stages.stage import Value
 

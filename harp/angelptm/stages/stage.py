@@ -17,7 +17,7 @@ from torch import fx
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from harp.angelptm.stages.graph import Graph
+    from harp.angelptm.stages.operator_graph import Graph
     from harp.angelptm.stages.operator_program import Program
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from harp.angelptm.page_plan import CapacityError
 from harp.angelptm.stages.cuts import CutError, Link, Memory, cut, in_flight
-from harp.angelptm.stages.graph import Graph, Operator
+from harp.angelptm.stages.operator_graph import Graph, Operator
 from tests.support.levels import draws
 
 BLOCKS = 4
