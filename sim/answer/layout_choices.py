@@ -28,10 +28,10 @@ from sim.schema.nccl_defaults import channel_count
 from sim.schema.parallel_checks import check_parallel
 from sim.schema.parallel_keys import Parallel
 from sim.step.compute import plan_pass
-from sim.step.graph import EACH_WAY
 from sim.step.groups import Groups
 from sim.step.memory import count
 from sim.step.stages import slowest_stage
+from sim.step.step_graph import EACH_WAY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,7 +49,7 @@ CHUNKS = (1, 2, 4, 8)
 """Chunks that are tried where tokens are sent to experts."""
 SURE = 0.95
 """Of what the network takes at least: a micro-step that stands for others, and lasts as long within
-some percent, may be too short (`sim.step.graph`)."""
+some percent, may be too short (`sim.step.step_graph`)."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """A training job as simpy processes: steps of compute and the collectives beside it.
 
-A step is a graph of operations (`sim.step.graph`). GPU operations run in the graph's order. A
+A step is a graph of operations (`sim.step.step_graph`). GPU operations run in the graph's order. A
 collective begins when its predecessors are done: a serial coordination, then the plan on one of the
 ``streams``. The step ends when compute and all collectives are done. GPUs of a job run in lock
 step, at the pace of the slowest.
@@ -39,7 +39,6 @@ from sim.records.timeline import Timeline
 from sim.step.compute import Slowness
 from sim.step.critical_path import critical_path
 from sim.step.exposure import KINDS, exposed
-from sim.step.graph import ON_GPU, OVERLAPPED, step_graph
 from sim.step.groups import Groups
 from sim.step.recipe import (
     Chosen,
@@ -50,6 +49,7 @@ from sim.step.recipe import (
     share_plan,
 )
 from sim.step.states import update_s
+from sim.step.step_graph import ON_GPU, OVERLAPPED, step_graph
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping, Sequence
@@ -61,9 +61,9 @@ if TYPE_CHECKING:
     from sim.network.interface import Communicator
     from sim.records.results import Limit
     from sim.step.compute import Pass
-    from sim.step.graph import Operation
     from sim.step.groups import Group
     from sim.step.recipe import Recipe
+    from sim.step.step_graph import Operation
 
     Ints = NDArray[np.int64]
     Process = Generator[simpy.Event, Any, None]

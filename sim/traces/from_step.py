@@ -1,6 +1,6 @@
 """A training step as Chakra execution traces, one for each rank.
 
-The operations are those of `sim.step.graph`, each micro-step by itself. A rank's compute is a chain
+The operations are those of `sim.step.step_graph`, each micro-step by itself. A rank's compute is a chain
 of nodes with whole microseconds, rounded such that sums stay exact, and with the FLOPs that they
 are worth at the GPU's rate. Collectives that the GPU waits for are links of that chain; those
 beside it wait for the operation that completes their bytes, for the framework's coordination (a
@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from harp.lightcc.policy import FP16_BYTES
 from sim.schema.input_errors import Problem
-from sim.step.graph import ON_GPU, OVERLAPPED, may_outlast, step_graph
 from sim.step.outer import OuterJob
 from sim.step.recipe import choose_plan
+from sim.step.step_graph import ON_GPU, OVERLAPPED, may_outlast, step_graph
 from sim.traces.chakra_format import (
     COLL,
     COLLECTIVES,
@@ -39,8 +39,8 @@ from sim.traces.chakra_format import (
 )
 
 if TYPE_CHECKING:
-    from sim.step.graph import Operation
     from sim.step.groups import Group, Groups
+    from sim.step.step_graph import Operation
     from sim.step.train import Job
 
 VERSION = "0.0.4"

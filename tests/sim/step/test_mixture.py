@@ -18,7 +18,7 @@ from sim.step.stages import slowest_stage, split_stages
 from sim.workloads.layers import Layer, Tensor
 from sim.workloads.model import Model, block_of
 from sim.workloads.models import get_model
-from tests.sim.step.test_graph import sent
+from tests.sim.step.test_step_graph import sent
 from tests.support.cluster_files import cluster, topology, write
 
 BATCH = 2

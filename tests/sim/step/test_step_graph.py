@@ -9,7 +9,7 @@ import pytest
 from sim.answer.scenario import Run
 from sim.schema import TopologyError, load
 from sim.schema.parallel_keys import Parallel
-from sim.step.graph import ON_GPU
+from sim.step.step_graph import ON_GPU
 from sim.workloads.gradient_buckets import megatron_bucket_bytes
 from sim.workloads.layers import Tensor
 from sim.workloads.model import block_of
