@@ -1,5 +1,5 @@
-"""DDP's communication hook, as scripts import it: `harp.lightcc.torch.hook`."""
+"""DDP's communication hook, as scripts import it: `harp.lightcc.torch.gradient_hook`."""
 
-from harp.lightcc.torch.hook import GradientState, Sparsity, average_gradients
+from harp.lightcc.torch.gradient_hook import GradientState, Sparsity, average_gradients
 
 __all__ = ["GradientState", "Sparsity", "average_gradients"]

@@ -1,4 +1,4 @@
-"""State that a rank keeps of its gradients (harp.lightcc.torch.hook); every rank is a thread."""
+"""State that a rank keeps of its gradients (harp.lightcc.torch.gradient_hook); every rank is a thread."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import torch.distributed as dist  # noqa: E402
 
 from harp.lightcc.fusion import DDP_FIRST_BYTES, fill  # noqa: E402
 from harp.lightcc.torch import LightGroup  # noqa: E402
-from harp.lightcc.torch.hook import GradientState, Sparsity, average_gradients  # noqa: E402
+from harp.lightcc.torch.gradient_hook import GradientState, Sparsity, average_gradients  # noqa: E402
 
 ELEMENTS, RATIO = 4000, 0.05
 
