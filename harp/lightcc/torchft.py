@@ -1,5 +1,5 @@
-"""LightCC under torchft's Manager, as scripts import it: `harp.lightcc.torch.torchft`."""
+"""LightCC under torchft's Manager, as scripts import it: `harp.lightcc.torch.torchft_group`."""
 
-from harp.lightcc.torch.torchft import ProcessGroupLightCC
+from harp.lightcc.torch.torchft_group import ProcessGroupLightCC
 
 __all__ = ["ProcessGroupLightCC"]
