@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harp.cli.setup import choose, state
-from harp.cli.setup.host import Host, Refused
+from harp.cli.setup.host_access import Host, Refused
 from harp.cli.setup.knobs import Knob, knob
 from harp.cli.setup.targets import Wishes, plan
 

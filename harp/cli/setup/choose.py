@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harp.cli.setup.host import Refused
+from harp.cli.setup.host_access import Refused
 from harp.nearest import nearest_name
 
 if TYPE_CHECKING:
-    from harp.cli.setup.host import Host
+    from harp.cli.setup.host_access import Host
     from harp.net.nics import Nic
 
 MOST = 512

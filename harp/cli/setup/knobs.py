@@ -21,7 +21,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from harp.cli.setup.host import Host
+    from harp.cli.setup.host_access import Host
 
 BEGIN = "# harp setup: begin (harp setup --undo takes these lines away; lines below them win)\n"
 END = "# harp setup: end\n"

@@ -17,7 +17,7 @@ import click
 from harp.cli.setup.knobs import Knob, Pages
 
 if TYPE_CHECKING:
-    from harp.cli.setup.host import Host
+    from harp.cli.setup.host_access import Host
 
 CARD_GIB, BASE_GIB, SMALL_GIB = 5, 10, 2
 LARGE, SMALL = "hugepages-1048576kB", "hugepages-2048kB"

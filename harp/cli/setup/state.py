@@ -15,7 +15,7 @@ from harp.cli.setup.knobs import is_key
 from harp.reading import FileError, parse
 
 if TYPE_CHECKING:
-    from harp.cli.setup.host import Host
+    from harp.cli.setup.host_access import Host
 
 FILE = "/var/lib/harp/setup.json"
 

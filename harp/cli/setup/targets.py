@@ -17,7 +17,7 @@ from harp.cli.setup.knobs import Conf, File, Irq, Knob, Mtu, Queues, Rings
 from harp.net import nics
 
 if TYPE_CHECKING:
-    from harp.cli.setup.host import Host
+    from harp.cli.setup.host_access import Host
     from harp.net.nics import Nic
 
 RING_DESCRIPTORS = 4096

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from click.testing import CliRunner
 
 from harp.cli.setup import setup
-from harp.cli.setup.host import Host, Refused
+from harp.cli.setup.host_access import Host, Refused
 from harp.net.nics import Nic
 
 if TYPE_CHECKING:

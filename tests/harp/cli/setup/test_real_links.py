@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from harp.cli.setup.host import Host, Refused
+from harp.cli.setup.host_access import Host, Refused
 from lab.namespace import why_unusable
 from lab.veth import veth_pair
 from tests.support import PATIENCE_S

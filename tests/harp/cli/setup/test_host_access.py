@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from harp.cli.setup.host import Host
+from harp.cli.setup.host_access import Host
 
 
 @pytest.fixture
