@@ -107,7 +107,7 @@ class LabNetwork:
         cluster = self.site.cluster
         for host, space in enumerate(self._wiring.hosts):
             own = tuple(np.flatnonzero(cluster.host == host).tolist())
-            process = space.start(sys.executable, "-m", "sim.network.lab.host", stdin=-1, stdout=-1,
+            process = space.start(sys.executable, "-m", "sim.network.lab.lab_host", stdin=-1, stdout=-1,
                                   stderr=self._stderr, start_new_session=True)
             self._processes.append(process)
             assert process.stdin is not None

@@ -97,7 +97,7 @@ def hosts_of(pid):
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-            if parent == pid and b"sim.network.lab.host" in (folder / "cmdline").read_bytes():
+            if parent == pid and b"sim.network.lab.lab_host" in (folder / "cmdline").read_bytes():
                 found.append(int(folder.name))
     return found
 
