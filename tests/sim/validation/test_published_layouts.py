@@ -7,7 +7,7 @@ from statistics import median
 import pytest
 import yaml
 
-from sim.validation.layouts import FILE, Row, predict, rows
+from sim.validation.published_layouts import FILE, Row, predict, rows
 from tests.support.levels import long
 
 MEGATRON = [row for row in rows() if "2104.04473" in row.source]

@@ -1,6 +1,6 @@
 """Published rows of large models against predictions that are fitted to none of them.
 
-``python -m sim.validation.layouts`` prints a line for each row of ``layouts.yaml``, and the median
+``python -m sim.validation.published_layouts`` prints a line for each row of ``layouts.yaml``, and the median
 error of each source. Rows that a default was chosen with are shown, and count apart.
 
 A row says what it trains and on how many GPUs, how the model is split, and one figure: TFLOP/s of a
