@@ -4,7 +4,7 @@
 of the tokens that are sent to experts, sizes of micro-steps and recomputation, with as many samples
 a step in each. Of kernels only the fused ones are tried, since no step is faster without. Layouts
 that the topology file would refuse are left out, by its own checks, and so is what needs more
-memory than a GPU has (`sim.step.memory`). Of the rest each has a `least_s`: no step of it can be
+memory than a GPU has (`sim.step.gpu_memory`). Of the rest each has a `least_s`: no step of it can be
 shorter, since
 
 - the slowest stage computes its micro-steps and waits for the others (`sim.step.stages`);
@@ -28,8 +28,8 @@ from sim.schema.nccl_defaults import channel_count
 from sim.schema.parallel_checks import check_parallel
 from sim.schema.parallel_keys import Parallel
 from sim.step.compute import plan_pass
+from sim.step.gpu_memory import count
 from sim.step.groups import Groups
-from sim.step.memory import count
 from sim.step.stages import slowest_stage
 from sim.step.step_graph import EACH_WAY
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from sim.schema.parallel_keys import Parallel
+from sim.step.gpu_memory import count
 from sim.step.groups import Groups
-from sim.step.memory import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,8 +19,8 @@ from sim.schema.input_errors import Problem
 from sim.schema.nccl_defaults import channel_count
 from sim.schema.parallel_keys import Parallel
 from sim.step.compute import plan_pass
+from sim.step.gpu_memory import count
 from sim.step.groups import Groups
-from sim.step.memory import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -43,9 +43,9 @@ from sim.step.compute import plan_pass
 from sim.step.critical_path import mean_path
 from sim.step.exposure import mean_breakdown
 from sim.step.faults import Struck, check_links, strike
+from sim.step.gpu_memory import count
 from sim.step.groups import GROUPS, Groups
 from sim.step.launches import launching
-from sim.step.memory import count
 from sim.step.outer import OuterJob
 from sim.step.paging import Exchanges, Tiers, paged
 from sim.step.recipe import Recipe, Views

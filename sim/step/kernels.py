@@ -2,7 +2,7 @@
 
 Where a GPU's speed is its data sheet's, matrix products take their FLOPs over the rate that they
 reach, and all else the bytes that it reads and writes over the memory's. Those are counted kernel
-by kernel for GPT's block and held as a share of what the block keeps (`sim.step.memory`), so that
+by kernel for GPT's block and held as a share of what the block keeps (`sim.step.gpu_memory`), so that
 they follow any widths. Of 34 s b h bytes that it keeps, the kernels beside attention move 38 in the
 forward pass: 4 for each norm, 7 for each dropout with its residual, 16 for GELU; and half as much
 again in the backward pass, which reads what was kept as well. Of 5 bytes of a score, unfused
@@ -54,7 +54,7 @@ import math
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
-from sim.step.memory import block_bytes, has_logits, kept_bytes, tokens_of
+from sim.step.gpu_memory import block_bytes, has_logits, kept_bytes, tokens_of
 from sim.workloads import layers as nn
 from sim.workloads.model import block_of
 

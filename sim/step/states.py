@@ -30,8 +30,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from sim.step.gpu_memory import held_of, spread_over
 from sim.step.kernels import moving_s
-from sim.step.memory import held_of, spread_over
 
 if TYPE_CHECKING:
     from sim.step.groups import Groups

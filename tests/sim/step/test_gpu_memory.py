@@ -11,8 +11,8 @@ from sim.run import main
 from sim.schema import load
 from sim.schema.parallel_keys import Parallel
 from sim.schema.parameters import load_framework
+from sim.step.gpu_memory import RESERVED, count
 from sim.step.groups import Groups
-from sim.step.memory import RESERVED, count
 from sim.step.recipe import Recipe
 from sim.workloads.transformer import Experts, Transformer, build
 from tests.support.cluster_files import topology, write
