@@ -20,7 +20,7 @@ import yaml
 from sim.command import plain_command
 
 if TYPE_CHECKING:
-    from sim.schema.model import Topology
+    from sim.schema.topology_model import Topology
 
 FORMATS = ("topology", "infragraph", "ns3", "htsim")
 PATH = click.Path(path_type=Path)

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from sim.cluster.cluster import Cluster
     from sim.network.interface import Capture
     from sim.records.results import CollectiveReport, Report
-    from sim.schema.model import Topology
     from sim.schema.scenario_keys import Scenario
+    from sim.schema.topology_model import Topology
 
 COLLECTIVES = ("allreduce", "reduce-scatter", "allgather", "broadcast", "alltoall")
 SIZES = "8:4GiB:2"

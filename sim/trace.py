@@ -25,8 +25,8 @@ from sim.command import plain_command, set_option
 
 if TYPE_CHECKING:
     from sim.cluster.cluster import Cluster
-    from sim.schema.model import Topology
     from sim.schema.scenario_keys import Scenario
+    from sim.schema.topology_model import Topology
     from sim.traces.job_trace import JobTrace
     from sim.traces.replay import Replay
     from sim.workloads.model import Model

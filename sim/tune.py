@@ -24,8 +24,8 @@ from sim.command import plain_command, set_option
 if TYPE_CHECKING:
     from sim.answer.nccl_tuning import Tuned
     from sim.cluster.cluster import Cluster
-    from sim.schema.model import Topology
     from sim.schema.scenario_keys import Scenario
+    from sim.schema.topology_model import Topology
 
 SIZES = "8:1GiB:2"
 LAYOUT_BUDGET = "45s"

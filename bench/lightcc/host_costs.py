@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from sim.schema.model import Topology
+    from sim.schema.topology_model import Topology
 
     Ask = Callable[..., Sequence[Mapping[str, float]]]
 

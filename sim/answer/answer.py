@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from sim.cluster.cluster import Cluster
     from sim.network.interface import Capture
     from sim.records.results import ScenarioResult
-    from sim.schema.model import Topology
     from sim.schema.scenario_keys import Scenario
+    from sim.schema.topology_model import Topology
 
     Row = tuple[Scenario, int]
     Answers = list[list[ScenarioResult]]
@@ -150,7 +150,7 @@ def _idle(cluster: Cluster, rows: Sequence[Row], times: Sequence[list[float]],
 
 
 def _notes(topology: Topology, fidelity: str) -> list[str]:
-    from sim.schema.model import LAB_TOO, packet_keys
+    from sim.schema.topology_model import LAB_TOO, packet_keys
 
     notes = [f"Set on the command line: {change}" for change in topology.changes]
     notes += _own_models(topology)

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from harp.collectives.tuning import Tuning
     from sim.cluster.cluster import Cluster
-    from sim.schema.model import Topology
     from sim.schema.scenario_keys import Scenario
+    from sim.schema.topology_model import Topology
 
 ALGORITHMS = {
     "allreduce": ("ring", "tree", "halving-doubling", "2d"),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from sim.records.results import Report, ScenarioResult
-    from sim.schema.model import Topology
+    from sim.schema.topology_model import Topology
 
 LEFT_OUT = ("name", "description", "expect", "fitted_on", "lab")
 """Keys of the file that change no answer of fidelity flow."""

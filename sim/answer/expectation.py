@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from sim.records.results import Expectation
 
 if TYPE_CHECKING:
-    from sim.schema.model import Topology
+    from sim.schema.topology_model import Topology
 
 
 def find_expect(topology: Topology, scenario: str, gpus: int, job: str) -> Expectation | None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from sim.cluster.cluster import Cluster
     from sim.records.results import ScenarioResult
-    from sim.schema.model import Topology
+    from sim.schema.topology_model import Topology
 
 
 TRIES = 100

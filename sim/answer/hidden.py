@@ -21,8 +21,8 @@ from sim.schema.nccl_defaults import DEFAULTS, connection, uses_sockets
 
 if TYPE_CHECKING:
     from sim.cluster.cluster import Cluster
-    from sim.schema.model import Topology
     from sim.schema.scenario_keys import Scenario
+    from sim.schema.topology_model import Topology
 
 BOUND = 1 / 3
 """Share of jobs of at most `BOUND_PROCESSES` whose helper threads share a core with their process:

@@ -25,8 +25,8 @@ from sim.answer.scenario import Settings, make_run
 from sim.answer.uncertainty import unknowns
 from sim.cluster.cluster import Cluster
 from sim.schema.input_errors import Problem, TopologyError
-from sim.schema.model import is_of_packet
 from sim.schema.scenario_keys import ExpectCollective
+from sim.schema.topology_model import is_of_packet
 from sim.schema.variants import LEFT_OUT, Variants
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
     from sim.records.results import ScenarioResult
     from sim.schema.input_errors import Path
-    from sim.schema.model import Topology
     from sim.schema.scenario_keys import Scenario
+    from sim.schema.topology_model import Topology
 
     Rows = dict[tuple[int, int], tuple[list[float], list[ScenarioResult]]]
 

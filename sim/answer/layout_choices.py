@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sim.cluster.cluster import Cluster
-    from sim.schema.model import Topology
     from sim.schema.scenario_keys import Scenario, Workload
+    from sim.schema.topology_model import Topology
     from sim.step.recipe import Recipe
 
 LARGEST_BATCH = 16

@@ -66,11 +66,11 @@ if TYPE_CHECKING:
     from sim.records.results import Cost
     from sim.schema.hosts import HostGroup
     from sim.schema.input_errors import TopologyError
-    from sim.schema.model import Topology
     from sim.schema.offload_keys import Offload
     from sim.schema.parameters import FrameworkCosts, HostStack
     from sim.schema.scenario_keys import Job as JobModel
     from sim.schema.scenario_keys import Scenario, Workload
+    from sim.schema.topology_model import Topology
     from sim.traces.from_step import StepTraces
     from sim.workloads.model import Model
 

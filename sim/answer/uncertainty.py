@@ -61,8 +61,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from sim.cluster.cluster import Cluster
-    from sim.schema.model import Topology
     from sim.schema.scenario_keys import Scenario
+    from sim.schema.topology_model import Topology
 
     Row = tuple[Scenario, int]
     Answers = NDArray[np.float64]

@@ -21,9 +21,9 @@ from sim.cluster.cluster import Cluster
 from sim.cluster.placement import choose_gpus, place
 from sim.network.transport import Style, Transport
 from sim.schema.input_errors import Problem, TopologyError
-from sim.schema.model import Topology
 from sim.schema.nccl_defaults import channel_count
 from sim.schema.parameters import PLAIN_VALUES, load_stack
+from sim.schema.topology_model import Topology
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     from harp.routing.fabric import Fabric
     from sim.schema.hosts import HostGroup
-    from sim.schema.model import Topology
     from sim.schema.network_keys import Explicit
     from sim.schema.parameters import HostStack
+    from sim.schema.topology_model import Topology
 
     Ints = NDArray[np.int64]
     Floats = NDArray[np.float64]

@@ -16,7 +16,7 @@ from sim.schema.input_errors import Problem
 from sim.schema.network_keys import Clos3, LeafSpine
 
 if TYPE_CHECKING:
-    from sim.schema.model import Topology
+    from sim.schema.topology_model import Topology
 
 
 class _Tier(NamedTuple):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from harp.routing.fabric import Fabric
     from sim.schema.hosts import HostGroup, Nic
     from sim.schema.hosts import Link as HostLink
-    from sim.schema.model import Topology
+    from sim.schema.topology_model import Topology
 
 TOPOLOGY = "harp.topology"
 MADE_FOR = "harp.infragraph"

@@ -14,7 +14,7 @@ from sim.cluster.cluster import build_fabric
 from sim.formats.one_nic_a_gpu import check_nics
 
 if TYPE_CHECKING:
-    from sim.schema.model import Topology
+    from sim.schema.topology_model import Topology
 
 
 def ns3_topology(topology: Topology) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from sim.schema.input_errors import Problem
 
 if TYPE_CHECKING:
-    from sim.schema.model import Topology
+    from sim.schema.topology_model import Topology
 
 
 def check_nics(topology: Topology, simulator: str) -> None:

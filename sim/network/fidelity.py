@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from sim.network.interface import Network, Site
     from sim.network.wall_clock import WallClock
-    from sim.schema.model import Topology
+    from sim.schema.topology_model import Topology
 
 NETWORKS = {"flow": "sim.network.flow.flow_network:FlowNetwork",
             "packet": "sim.network.packet.packet_network:PacketNetwork",

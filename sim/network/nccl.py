@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from harp.collectives.tuning import Tuning
     from sim.cluster.cluster import Cluster
     from sim.schema.hosts import HostGroup
-    from sim.schema.model import Topology
     from sim.schema.scenario_keys import Scenario
+    from sim.schema.topology_model import Topology
 
 PLANS = {"allreduce": ("tree", "ring", "nvls"), "reduce-scatter": ("reduce-scatter",),
          "allgather": ("allgather",)}

@@ -62,9 +62,9 @@ if TYPE_CHECKING:
     from harp.routing.fabric import Fabric, Flows
     from sim.cluster.cluster import Cluster
     from sim.network.planned import PlannedPaths
-    from sim.schema.model import Topology
     from sim.schema.parameters import HostStack
     from sim.schema.scenario_keys import Scenario
+    from sim.schema.topology_model import Topology
 
     Ints = NDArray[np.int64]
     Floats = NDArray[np.float64]

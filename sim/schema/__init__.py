@@ -13,6 +13,6 @@ Where to look:
 
 from sim.schema.input_errors import Problem, TopologyError, exit_on_error
 from sim.schema.load import load
-from sim.schema.model import Topology
+from sim.schema.topology_model import Topology
 
 __all__ = ["Problem", "Topology", "TopologyError", "exit_on_error", "load"]

@@ -12,7 +12,6 @@ from typing import Any
 from sim.schema.gpu_kinds import NVLINK, nvlink_of
 from sim.schema.hosts import HostGroup
 from sim.schema.input_errors import Path, Problem, listing, show, unknown
-from sim.schema.model import Topology
 from sim.schema.nccl_defaults import KERNEL_TCP, uses_sockets
 from sim.schema.network_keys import Clos3, DualTor, Explicit, FabricLink, LeafSpine, Rail, Vpc
 from sim.schema.offload_checks import check_offload
@@ -20,6 +19,7 @@ from sim.schema.parallel_checks import check_parallel
 from sim.schema.parameters import FrameworkSet, Kind, StackSet, resolve, shipped
 from sim.schema.scenario_keys import Expect, Scenario, Workload, link_ends
 from sim.schema.size import check_flows, check_resources
+from sim.schema.topology_model import Topology
 
 Port = tuple[str, str, int]
 """Host, NIC, index of the port."""

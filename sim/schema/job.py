@@ -15,8 +15,8 @@ from pydantic import AfterValidator, Field, Strict, model_validator
 from sim.schema.base import Count, Line, Model, one_of
 from sim.schema.input_errors import Problem, show, unknown
 from sim.schema.load import load
-from sim.schema.model import Topology
 from sim.schema.source import Source
+from sim.schema.topology_model import Topology
 from sim.schema.units import RATE, Seconds
 
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sim.schema.checks import check
-from sim.schema.model import Topology
 from sim.schema.parameters import PLAIN_VALUES
 from sim.schema.source import Source
+from sim.schema.topology_model import Topology
 
 
 def load(path: Path, changes: Sequence[str] = ()) -> Topology:

@@ -20,9 +20,9 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from sim.schema.hosts import HostGroup
-from sim.schema.model import Topology
 from sim.schema.parameters import StackSet, derives_from
 from sim.schema.scenario_keys import Scenario
+from sim.schema.topology_model import Topology
 
 DOUBLED = 2
 """Channels of each ring that the search finds."""

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sim.schema.input_errors import Path
-    from sim.schema.model import Topology
     from sim.schema.scenario_keys import Scenario, Workload
+    from sim.schema.topology_model import Topology
 
 
 def check_offload(topology: Topology, scenario: Scenario, path: Path) -> Iterator[Problem]:

@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sim.schema.input_errors import Path
-    from sim.schema.model import Topology
     from sim.schema.parallel_keys import Parallel
     from sim.schema.scenario_keys import Scenario, Workload
+    from sim.schema.topology_model import Topology
 
 
 def check_parallel(topology: Topology, scenario: Scenario, path: Path) -> Iterator[Problem]:

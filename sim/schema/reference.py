@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from sim.schema.base import Model
-from sim.schema.model import Topology
 from sim.schema.parameters import Parameter
+from sim.schema.topology_model import Topology
 
 Schema = dict[str, Any]
 

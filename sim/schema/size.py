@@ -9,10 +9,10 @@ events while it runs.
 from collections.abc import Iterator
 
 from sim.schema.input_errors import Path, Problem
-from sim.schema.model import Topology
 from sim.schema.nccl_defaults import channel_count, connection, peer_channels
 from sim.schema.network_keys import Clos3, DualTor, Explicit, LeafSpine, Rail
 from sim.schema.scenario_keys import Scenario
+from sim.schema.topology_model import Topology
 
 MOST_RESOURCES = 1 << 20
 """Links, caps and paths of GPUs that flows can use up: 16,384 hosts of 8 GPUs have 0.7 million."""

@@ -9,8 +9,8 @@ from pydantic import ValidationError
 
 from sim.schema.checks import check
 from sim.schema.input_errors import problems
-from sim.schema.model import Topology
 from sim.schema.parameters import PLAIN_VALUES
+from sim.schema.topology_model import Topology
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

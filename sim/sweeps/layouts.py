@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from sim.answer.layout_choices import Choice
     from sim.answer.progress import Advance
-    from sim.schema.model import Topology
     from sim.schema.scenario_keys import Scenario
+    from sim.schema.topology_model import Topology
     from sim.sweeps.study import Outcome, Study
 
 SLOWEST = 0.5

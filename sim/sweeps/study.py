@@ -21,8 +21,8 @@ from sim.schema.input_errors import TopologyError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from sim.schema.model import Topology
     from sim.schema.source import Source
+    from sim.schema.topology_model import Topology
 
 COMPILED = ("sim.network.flow._fluid", "sim.network.packet._packet")
 """Compiled parts that decide answers."""

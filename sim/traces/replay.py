@@ -47,9 +47,9 @@ if TYPE_CHECKING:
     from sim.cluster.cluster import Cluster
     from sim.network.interface import Capture
     from sim.records.results import LinkUse
-    from sim.schema.model import Topology
     from sim.schema.parameters import HostStack
     from sim.schema.scenario_keys import Scenario
+    from sim.schema.topology_model import Topology
     from sim.traces.job_trace import JobTrace, Op
 
     Process = Generator[simpy.Event, Any, None]

@@ -25,10 +25,10 @@ from sim.schema.base import Count, Flag, Line, Model
 from sim.schema.checks import check
 from sim.schema.input_errors import Problem, unknown
 from sim.schema.load import checked
-from sim.schema.model import Topology
 from sim.schema.parameters import PLAIN_VALUES
 from sim.schema.scenario_keys import Expect, ExpectCollective
 from sim.schema.source import Source
+from sim.schema.topology_model import Topology
 from sim.schema.units import Period, PositiveBytes, PositiveShare, Rate
 
 FOLDER = Path(__file__).parent / "cases"

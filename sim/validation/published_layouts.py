@@ -24,8 +24,8 @@ import yaml
 from sim.answer.scenario import Run
 from sim.cluster.cluster import Cluster
 from sim.schema.checks import check
-from sim.schema.model import Topology
 from sim.schema.parameters import PLAIN_VALUES
+from sim.schema.topology_model import Topology
 from sim.step.compute import backward_flops
 
 FILE = Path(__file__).parent / "layouts.yaml"

@@ -22,7 +22,7 @@ from tests.support.levels import draws
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sim.schema.model import Topology
+    from sim.schema.topology_model import Topology
 
 
 def host(*, sm: int = 90, device: str = "0x2330", links: int = 18, speed: int = 400_000,

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from sim.answer.scenario import Run, Settings
 from sim.run import main
 from sim.schema import TopologyError, load
-from sim.schema.model import is_of_packet, packet_keys
+from sim.schema.topology_model import is_of_packet, packet_keys
 from tests.support.cluster_files import cluster, topology, write
 
 if TYPE_CHECKING:
