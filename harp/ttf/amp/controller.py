@@ -18,7 +18,7 @@ must not draw its batch itself. A step is suspect if
 Half precision ends where the gradients of both precisions differ by more than `Policy.tolerance`,
 where the scale collapsed, or after several non-finite losses. It comes back after a time that
 doubles with each relapse, when successive probes agree. A module that overflows again and again
-stays full (`harp.ttf.amp.modules`), and the rest goes on in half.
+stays full (`harp.ttf.amp.full_modules`), and the rest goes on in half.
 
 All ranks of a job decide alike in the same step (`harp.ttf.amp.runs`). A model that is compiled has
 two variants at most, one for each precision, plus two for each module that is pinned.
@@ -43,7 +43,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.utils import clip_grads_with_norm_
 
-from harp.ttf.amp.modules import Search, modules_of, pin
+from harp.ttf.amp.full_modules import Search, modules_of, pin
 from harp.ttf.amp.policy import FIRST_PROBE, PROBE_GROWTH, Policy
 from harp.ttf.amp.runs import Before, Loss, Run, call, distance, gradients, norm_of
 from harp.ttf.amp.trend import Trend
