@@ -25,7 +25,6 @@ from harp.angelptm.accelerator_pages import DeviceCache, Wholes, bring, find_dev
 from harp.angelptm.cache import Cache
 from harp.angelptm.config import ConfigError
 from harp.angelptm.late import Waiting
-from harp.angelptm.optimizer import Optimizer
 from harp.angelptm.page_plan import TIERS, CapacityError, Sharing
 from harp.angelptm.paged import (
     WITHOUT_ENGINE,
@@ -34,6 +33,7 @@ from harp.angelptm.paged import (
     put_in_class,
     take_out_of_class,
 )
+from harp.angelptm.paged_optimizer import Optimizer
 from harp.angelptm.pages import WIDE, Layout, whole_page
 from harp.angelptm.ranks import RankError, alike
 from harp.angelptm.reduction import Reduction

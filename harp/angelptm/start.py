@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from harp.angelptm.config import Config
-    from harp.angelptm.optimizer import Optimizer
+    from harp.angelptm.paged_optimizer import Optimizer
 
 
 def initialize(model: torch.nn.Module, config: Mapping[str, Any] | str | Path | None = None,
