@@ -38,6 +38,7 @@ from harp.lightcc.horovod.torch.asynchronous import (
     sparse_allreduce_async,
 )
 from harp.lightcc.horovod.torch.compression import Compression
+from harp.lightcc.horovod.torch.distributed_optimizer import DistributedOptimizer
 from harp.lightcc.horovod.torch.functions import (
     allgather_object,
     broadcast_object,
@@ -65,7 +66,6 @@ from harp.lightcc.horovod.torch.ops import (
     join,
     reducescatter,
 )
-from harp.lightcc.horovod.torch.optimizer import DistributedOptimizer
 from harp.lightcc.horovod.torch.sync_batch_norm import SyncBatchNorm
 from harp.lightcc.horovod.world import ProcessSet, global_process_set, is_initialized
 
