@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from harp._cnet import lib
 from harp.cli import conf
-from harp.cli.setup import choose, pages
+from harp.cli.setup import choose, huge_pages
 from harp.cli.setup.knobs import Conf, File, Irq, Knob, Mtu, Queues, Rings
 from harp.net import nics
 
@@ -63,7 +63,7 @@ def plan(host: Host, wishes: Wishes, tried: set[str]) -> Plan:
     if any(host.read(comm) == "irqbalance\n" for comm in host.find("/proc/[0-9]*/comm")):
         made.remarks.append("irqbalance is running and will move these interrupts: systemctl "
                             "disable --now irqbalance")
-    pages.add(host, [node_of(host, nic.name) for nic in wishes.nics], wishes.pages_gib, tried,
+    huge_pages.add(host, [node_of(host, nic.name) for nic in wishes.nics], wishes.pages_gib, tried,
               made.targets, made.remarks)
     made.targets += _sockets(host)
     made.targets += [target for nic in wishes.nics for target in _neighbours(host, nic.name)]
