@@ -44,8 +44,8 @@ import torch
 from torch.nn.utils import clip_grads_with_norm_
 
 from harp.ttf.amp.full_modules import Search, modules_of, pin
-from harp.ttf.amp.policy import FIRST_PROBE, PROBE_GROWTH, Policy
 from harp.ttf.amp.runs import Before, Loss, Run, call, distance, gradients, norm_of
+from harp.ttf.amp.thresholds import FIRST_PROBE, PROBE_GROWTH, Policy
 from harp.ttf.amp.trend import Trend
 
 if TYPE_CHECKING:
