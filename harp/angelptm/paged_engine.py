@@ -39,7 +39,7 @@ from harp.angelptm.ranks import RankError, alike
 from harp.angelptm.reduction import Reduction
 from harp.angelptm.saving import Saving
 from harp.angelptm.scaler import Scaler
-from harp.angelptm.states import States
+from harp.angelptm.state_bytes import States
 from harp.angelptm.steps import Steps
 from harp.angelptm.tiers import capacities, stays
 from harp.angelptm.updates import Updates

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from harp.angelptm.ranks import Ranks
-    from harp.angelptm.states import States
+    from harp.angelptm.state_bytes import States
     from harp.tensor_files import Stored
 
 log = logging.getLogger("harp.angelptm")
