@@ -16,7 +16,7 @@ Before a unit (a block of the network) computes, its parameters are gathered fro
 they are dropped. After its backward pass its gradients are reduced and scattered. A step sends
 three times the parameters, less each rank's own share: 3 (n - 1)/n elements for each one (ZeRO
 stage 3: ibid., section 7.2.2). The GPU lays out what was gathered, and what will be scattered
-(`sim.step.states`). The next unit is gathered while one computes,
+(`sim.step.state_times`). The next unit is gathered while one computes,
 and no earlier: one unit is ahead (`forward_prefetch` and `BACKWARD_PRE` of Zhao et al., VLDB 2023,
 section 3.3). A model without blocks is a single unit, as in FSDP without a wrapping policy. Experts
 are gathered like all else, so that no token is sent. Hybrid
@@ -65,7 +65,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from sim.step.compute import NONE, Work, backward_s, chunks_of, forward_s
 from sim.step.kernels import moving
 from sim.step.launches import launching
-from sim.step.states import laid_out_s
+from sim.step.state_times import laid_out_s
 from sim.workloads.model import block_of
 
 if TYPE_CHECKING:

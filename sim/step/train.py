@@ -48,7 +48,7 @@ from sim.step.recipe import (
     send_plan,
     share_plan,
 )
-from sim.step.states import update_s
+from sim.step.state_times import update_s
 from sim.step.step_graph import ON_GPU, OVERLAPPED, step_graph
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class Job:
         spans: the timeline of the last of them.
         counted: steps that are kept; those after them only keep other jobs company.
         lead: of them the first ones, which do not count.
-        update_s: what ends a step on a GPU alone (`sim.step.states`).
+        update_s: what ends a step on a GPU alone (`sim.step.state_times`).
         island: GPUs that train in step; all but where the job synchronises rarely.
     """
 
