@@ -9,7 +9,7 @@
   only where results and gradients are those of an unpadded call; a module that needs to know gets a
   boolean mask by keyword.
 - Floats among the arguments, and numbers in modules that change from call to call, are tensors for
-  the compiled code. So are an optimizer's (`harp.ttf.compiler.steps`).
+  the compiled code. So are an optimizer's (`harp.ttf.compiler.optimizer_step`).
 - Graph passes merge look-ups and small linear layers (`harp.ttf.compiler.passes`).
 - A copy of the module is compiled in the background, while calls run eagerly, once these took as
   long as a compilation takes at least (`harp.ttf.compiler.break_even`). If the compiler fails,
@@ -35,7 +35,7 @@ from harp.ttf.compiler.buckets import MOST
 from harp.ttf.compiler.calls import Call
 from harp.ttf.compiler.compile_plan import Plan
 from harp.ttf.compiler.decisions import Kept
-from harp.ttf.compiler.steps import Step
+from harp.ttf.compiler.optimizer_step import Step
 
 if TYPE_CHECKING:
     import os

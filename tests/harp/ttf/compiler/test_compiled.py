@@ -20,7 +20,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 import harp.ttf  # noqa: E402
-from harp.ttf.compiler import compile_plan, steps  # noqa: E402
+from harp.ttf.compiler import compile_plan, optimizer_step  # noqa: E402
 from harp.ttf.compiler.compiled import MOST_PLANS  # noqa: E402
 from harp.ttf.compiler.decisions import Decision  # noqa: E402
 from harp.ttf.compiler.variants import Variant  # noqa: E402
@@ -469,7 +469,7 @@ def test_another_rank_has_the_tensors_of_rank_0s_decision_before_its_numbers_cha
             pass
     graphs = Graphs()
     weights, (ours, theirs), schedules = twin_optimizers()
-    step = steps.Step(ours, OfRank0(), backend=graphs, after_s=0)
+    step = optimizer_step.Step(ours, OfRank0(), backend=graphs, after_s=0)
     for _ in range(5):
         step_both(weights, step, theirs, schedules)
     step.wait()
