@@ -14,7 +14,7 @@ from sim.schema.parameters import (
     load_stack,
     shipped,
 )
-from sim.stacks import table
+from sim.stacks import parameters_page
 from sim.step.train import largest_deviation
 from tests.support import ROOT
 
@@ -32,13 +32,13 @@ def test_the_sets_that_the_topologies_name_are_shipped():
 
 
 def test_the_page_is_up_to_date():
-    assert PAGE.read_text(encoding="utf-8") == table.page(), \
-        "run: python -m sim.stacks.table > docs/use/parameters.md"
+    assert PAGE.read_text(encoding="utf-8") == parameters_page.page(), \
+        "run: python -m sim.stacks.parameters_page > docs/use/parameters.md"
 
 
 def test_the_page_explains_every_parameter():
     for kind, model in (("stacks", HostStack), ("frameworks", FrameworkCosts)):
-        assert set(table.MEANINGS[kind]) == set(model.model_fields) - {"name", "description"}
+        assert set(parameters_page.MEANINGS[kind]) == set(model.model_fields) - {"name", "description"}
 
 
 TACO = [f"taco-{stack}" for stack in ("tcp", "harp", "tcp-process", "harp-process")]

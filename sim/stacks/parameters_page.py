@@ -1,6 +1,6 @@
 """Write docs/use/parameters.md: every shipped parameter with its interval and its source.
 
-Run ``python -m sim.stacks.table > docs/use/parameters.md`` after a change to a set; a test compares
+Run ``python -m sim.stacks.parameters_page > docs/use/parameters.md`` after a change to a set; a test compares
 the page with the files.
 """
 
@@ -17,7 +17,7 @@ INTRODUCTION = """\
 # Parameters
 
 Every figure that the simulator takes on trust: its value, the interval in which it may lie, how it
-is known, and from where. Made by `python -m sim.stacks.table > docs/use/parameters.md` from
+is known, and from where. Made by `python -m sim.stacks.parameters_page > docs/use/parameters.md` from
 `sim/stacks/*.yaml` and `sim/frameworks/*.yaml`; change it there, or override single figures in a
 topology file under `stacks:` or `frameworks:`.
 
