@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from harp.collectives.tree import two_trees
-from harp.routing.tiers import tiers
+from harp.routing.fabric_tiers import tiers
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from harp.reading import FileError, check_format, parse
+from harp.routing.fabric_tiers import fair_loads, tiers
 from harp.routing.path_plan import PathPlan, PlanError, link_loads
 from harp.routing.paths import equal_cost_paths
 from harp.routing.planner import MOST_PATHS, MOVES
 from harp.routing.search import Spread
-from harp.routing.tiers import fair_loads, tiers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

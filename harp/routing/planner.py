@@ -36,6 +36,7 @@ from harp.routing import paths as path_sets
 from harp.routing.ack_ports import spread_acks
 from harp.routing.colouring import balanced_colouring
 from harp.routing.fabric import UnreachableError
+from harp.routing.fabric_tiers import Tiers, fair_loads, tiers
 from harp.routing.path_plan import PathPlan, link_loads
 from harp.routing.repair import repaired_paths
 from harp.routing.search import Spread
@@ -47,7 +48,6 @@ from harp.routing.source_ports import (
     follows,
     wanted_hops,
 )
-from harp.routing.tiers import Tiers, fair_loads, tiers
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from harp.routing.fabric import Fabric
-    from harp.routing.tiers import Tiers
+    from harp.routing.fabric_tiers import Tiers
 
     Ints = NDArray[np.int64]
 

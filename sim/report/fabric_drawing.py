@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from harp.routing.tiers import tiers
+from harp.routing.fabric_tiers import tiers
 from sim.report.panels import BLACK, BLUE, ORANGE, VERMILION, literal
 
 if TYPE_CHECKING:
