@@ -25,7 +25,7 @@ from sim.cluster.cluster import Cluster
 from sim.network.fidelity import make_network
 from sim.network.interface import Site
 from sim.network.transport import Style
-from sim.records.timeline import Timeline
+from sim.records.timeline_track import Timeline
 from sim.schema import load
 from sim.step.faults import find_links
 

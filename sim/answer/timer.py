@@ -11,7 +11,7 @@ from sim.network.fidelity import make_network, wall_clock
 from sim.network.interface import Site
 from sim.network.transport import Style
 from sim.records.results import Limit
-from sim.records.timeline import Timeline
+from sim.records.timeline_track import Timeline
 from sim.step.critical_path import cause, mean_path
 
 if TYPE_CHECKING:

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from sim.network.corrections import Correction
     from sim.network.transport import Style
     from sim.records.results import LinkUse
-    from sim.records.timeline import Timeline
+    from sim.records.timeline_track import Timeline
     from sim.schema.parameters import HostStack
     from sim.schema.scenario_keys import Background
 

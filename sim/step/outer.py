@@ -41,7 +41,7 @@ from typing import TYPE_CHECKING, Any
 
 from harp.collectives.registry import make_plan
 from harp.lightcc.outer_policy import FP32_BITS, split
-from sim.records.timeline import Timeline
+from sim.records.timeline_track import Timeline
 from sim.step.recipe import Chosen
 from sim.step.train import CAST_BYTES, Job, largest_deviation
 

@@ -35,7 +35,7 @@ import numpy as np
 from harp.collectives.ir import Op
 from harp.lightcc.policy import FP32_BYTES
 from sim.records.results import Breakdown, Span
-from sim.records.timeline import Timeline
+from sim.records.timeline_track import Timeline
 from sim.step.compute import Slowness
 from sim.step.critical_path import critical_path
 from sim.step.exposure import KINDS, exposed

@@ -33,7 +33,7 @@ from sim.network.interface import CutOffError, Site, TooLargeError
 from sim.network.nccl import View, choose, chosen_plan
 from sim.network.transport import Style
 from sim.records.results import Breakdown, Span
-from sim.records.timeline import Timeline
+from sim.records.timeline_track import Timeline
 from sim.schema.input_errors import Problem, TopologyError, show
 from sim.schema.nccl_defaults import channel_count
 from sim.schema.parameters import load_stack

@@ -29,7 +29,7 @@ from sim.cluster.placement import choose_gpus, common_group, place
 from sim.network.fidelity import make_network, wall_clock
 from sim.network.interface import Site
 from sim.network.transport import Style
-from sim.records.timeline import Timeline
+from sim.records.timeline_track import Timeline
 from sim.report.numbers import percent
 from sim.report.screen import grid, show, text_column
 from sim.schema import load

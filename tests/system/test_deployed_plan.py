@@ -28,7 +28,7 @@ from sim.cluster.placement import place
 from sim.network.fidelity import make_network
 from sim.network.interface import Capture, Site
 from sim.network.transport import Style
-from sim.records.timeline import Timeline
+from sim.records.timeline_track import Timeline
 from sim.schema.parameters import load_stack
 from tests.support import PATIENCE_S
 from tests.support.cluster_files import cluster

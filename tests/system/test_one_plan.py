@@ -20,7 +20,7 @@ from sim.cluster.placement import place
 from sim.network.fidelity import NETWORKS, make_network, wall_clock
 from sim.network.interface import Site
 from sim.network.transport import Style
-from sim.records.timeline import Timeline
+from sim.records.timeline_track import Timeline
 from sim.schema.parameters import load_stack
 from tests.support.cluster_files import cluster
 from tests.support.levels import long_except

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from sim.network.message_paths import Paths, Stages
     from sim.network.nccl_limits import Limits
     from sim.network.transport import Transport
-    from sim.records.timeline import Timeline
+    from sim.records.timeline_track import Timeline
 
     Ints = NDArray[np.int64]
     Floats = NDArray[np.float64]

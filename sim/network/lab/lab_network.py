@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from sim.network.corrections import Correction
     from sim.network.interface import Site
     from sim.records.results import LinkUse
-    from sim.records.timeline import Timeline
+    from sim.records.timeline_track import Timeline
 
     Ints = NDArray[np.int64]
     Floats = NDArray[np.float64]

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from sim.network.packet.world import End, World
     from sim.network.packet_routes import OneWayRoute, Route
     from sim.network.transport import Transport
-    from sim.records.timeline import Timeline
+    from sim.records.timeline_track import Timeline
 
     Ints = NDArray[np.int64]
     Limits = list[tuple[float, str]]

@@ -18,7 +18,7 @@ from sim.network.flow.flow_communicator import FlowCommunicator
 from sim.network.flow.fluid import Fluid
 from sim.network.flow.timed_fluid import TimedFluid
 from sim.network.message_paths import Paths
-from sim.records.timeline import Timeline
+from sim.records.timeline_track import Timeline
 from tests.support.max_plus import Pipe, arrivals
 from tests.support.sim_runs import route_over
 

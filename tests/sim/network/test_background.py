@@ -17,7 +17,7 @@ from sim.network.fidelity import make_network
 from sim.network.interface import NetworkError, Site
 from sim.network.lab.lab_refusals import check_site
 from sim.network.transport import Style, Transport
-from sim.records.timeline import Timeline
+from sim.records.timeline_track import Timeline
 from sim.schema import TopologyError
 from sim.schema.parameters import load_stack
 from tests.support.cluster_files import cluster

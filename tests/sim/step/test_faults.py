@@ -15,7 +15,7 @@ from sim.cluster.cluster import Cluster
 from sim.network.fidelity import make_network
 from sim.network.interface import CutOffError, Site
 from sim.network.transport import Style
-from sim.records.timeline import Timeline
+from sim.records.timeline_track import Timeline
 from sim.schema import TopologyError, load
 from sim.schema.input_errors import Problem
 from sim.schema.parameters import load_stack

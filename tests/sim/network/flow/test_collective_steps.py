@@ -19,7 +19,7 @@ from sim.network.flow.fluid import Fluid
 from sim.network.flow.timed_fluid import TimedFluid
 from sim.network.message_paths import Paths
 from sim.network.transport import Style, Transport
-from sim.records.timeline import Timeline
+from sim.records.timeline_track import Timeline
 from sim.schema import load
 from sim.schema.parameters import load_stack
 from tests.support import ROOT

@@ -14,7 +14,7 @@ from sim.network.fidelity import make_network
 from sim.network.flow.windows import Windows
 from sim.network.interface import Site
 from sim.network.transport import Style
-from sim.records.timeline import Timeline
+from sim.records.timeline_track import Timeline
 from sim.schema import load
 from sim.schema.parameters import load_stack
 from sim.validation.fidelities import FILE, pattern

@@ -15,7 +15,7 @@ from sim.network.fidelity import make_network, wall_clock
 from sim.network.interface import Site
 from sim.network.packet_routes import find_routes
 from sim.network.transport import Style, Transport
-from sim.records.timeline import Timeline
+from sim.records.timeline_track import Timeline
 from sim.schema.parameters import load_stack
 from tests.support.cluster_files import cluster
 from tests.support.levels import long, long_except
