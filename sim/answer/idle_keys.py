@@ -24,10 +24,10 @@ from sim.answer.parallel import map_shared
 from sim.answer.scenario import Settings, make_run
 from sim.answer.uncertainty import unknowns
 from sim.cluster.cluster import Cluster
+from sim.schema.file_variants import LEFT_OUT, Variants
 from sim.schema.input_errors import Problem, TopologyError
 from sim.schema.scenario_keys import ExpectCollective
 from sim.schema.topology_model import is_of_packet
-from sim.schema.variants import LEFT_OUT, Variants
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -11,7 +11,7 @@ from sim.answer.answer import answer
 from sim.cluster.cluster import Cluster
 from sim.run import main
 from sim.schema import load
-from sim.schema.variants import Variants
+from sim.schema.file_variants import Variants
 from tests.support.cluster_files import FREE, IDEAL, cluster, topology, write
 from tests.support.levels import long_except
 from tests.system.test_topologies import FOLDER, HUGE
