@@ -40,11 +40,11 @@ from harp.angelptm.reduction import Reduction
 from harp.angelptm.saving import Saving
 from harp.angelptm.scaler import Scaler
 from harp.angelptm.state_bytes import States
+from harp.angelptm.state_window import Window
 from harp.angelptm.steps import Steps
 from harp.angelptm.tiers import capacities, stays
 from harp.angelptm.updates import Updates
 from harp.angelptm.watch import Watch
-from harp.angelptm.window import Window
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping

@@ -15,7 +15,7 @@ import torch
 
 from harp.angelptm.cache import ROUNDS
 from harp.angelptm.pages import WIDE
-from harp.angelptm.window import tensor_at
+from harp.angelptm.state_window import tensor_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
