@@ -22,7 +22,7 @@ from harp.cli.diagnose.snapshot import (
     PathRow,
     Report,
 )
-from sim.network.packet.world import End, LinkFaults, Stage, World
+from sim.network.packet.packet_world import End, LinkFaults, Stage, World
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -17,7 +17,7 @@ import click
 
 from bench.rows import Row, by_id
 from bench.subject import Subject
-from sim.network.packet.world import End, Stage, Tcp, World
+from sim.network.packet.packet_world import End, Stage, Tcp, World
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from bench.rows import Row, by_id
 from bench.subject import Subject, each
 from lab import veth
-from sim.network.packet.world import End, Stage, Tcp, World
+from sim.network.packet.packet_world import End, Stage, Tcp, World
 
 if TYPE_CHECKING:
     from bench.rows import Result

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sim.network.packet.world import NIC, End, Stage, World
+from sim.network.packet.packet_world import NIC, End, Stage, World
 
 if TYPE_CHECKING:
     from harp.routing.fabric import Fabric, Flows

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from harp.routing.fabric import Fabric
-    from sim.network.packet.world import World
+    from sim.network.packet.packet_world import World
 
 SEGMENT, OVERHEAD, TCP_HEADERS = 4096, 66, 90
 SLOTS, PIECE = 8, 512 << 10
@@ -28,7 +28,7 @@ class Packets:
     def __init__(self, fabric: Fabric, seed: int, piece_bytes: int = PIECE) -> None:
         import numpy as np
 
-        from sim.network.packet.world import World
+        from sim.network.packet.packet_world import World
 
         self.fabric, self._random = fabric, np.random.default_rng(seed)
         self.world = World(seed=seed, segment=SEGMENT, overhead=OVERHEAD,
@@ -48,7 +48,7 @@ class Packets:
         """Channels between endpoints, over routes that random source ports hash to."""
         import numpy as np
 
-        from sim.network.packet.world import End, Tcp
+        from sim.network.packet.packet_world import End, Tcp
 
         ports = self._random.integers(49152, 65536, len(src))
         there, back = (np.split(links, ptr[1:-1]) for ptr, links in (
@@ -77,7 +77,7 @@ def run_rows(world: World, ranks: int, stage: Any) -> dict[str, Any]:
 def permutation(fabric: Fabric, src: Sequence[int], dst: Sequence[int], nbytes: int,
                 seed: int) -> dict[str, Any]:
     """Every endpoint sends ``nbytes`` to another."""
-    from sim.network.packet.world import Stage
+    from sim.network.packet.packet_world import Stage
 
     packets = Packets(fabric, seed)
     channels = packets.connect(src, dst)
@@ -93,7 +93,7 @@ def all_to_all(fabric: Fabric, ranks: int, nbytes: int, seed: int, *,
 
     from harp.collectives.registry import make_plan
     from sim.network.packet.packet_communicator import in_batches
-    from sim.network.packet.world import Stage
+    from sim.network.packet.packet_world import Stage
 
     (phase,) = make_plan("alltoall", ranks=ranks, nbytes=nbytes).phases()
     parts = in_batches(phase)
@@ -121,7 +121,7 @@ def ring(fabric: Fabric, ranks: int, nbytes: int, seed: int) -> dict[str, Any]:
 
     from harp.collectives.registry import make_plan
     from harp.collectives.window import NCCL_WINDOW
-    from sim.network.packet.world import Stage
+    from sim.network.packet.packet_world import Stage
 
     (phase,) = make_plan("ring", ranks=ranks, nbytes=nbytes).phases()
     assert phase.feeds is not None

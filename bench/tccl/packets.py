@@ -17,7 +17,7 @@ from bench.tccl.goodput import BIN_S, Run, Trace
 from bench.tccl.scenes import PORT
 from harp.routing.bond import choose, colliding_pair
 from harp.routing.templates import Endpoints, leaf_spine
-from sim.network.packet.world import ConnectionEndedError, End, LinkFaults, Stage, Tcp, World
+from sim.network.packet.packet_world import ConnectionEndedError, End, LinkFaults, Stage, Tcp, World
 
 if TYPE_CHECKING:
     from bench.tccl.scenes import Scene

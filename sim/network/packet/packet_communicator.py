@@ -16,8 +16,8 @@ import numpy as np
 
 from harp.collectives.protocol import SIMPLE
 from sim.network.message_paths import quicker_s
+from sim.network.packet.packet_world import Stage
 from sim.network.packet.repeats import Took
-from sim.network.packet.world import Stage
 from sim.network.packet_routes import find_routes
 from sim.network.transport import edges_on_channels
 
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from harp.collectives.ir import LocalCost, Phase
     from harp.collectives.protocol import Protocol
     from sim.network.limits import LimitWatch
+    from sim.network.packet.packet_world import End, World
     from sim.network.packet.repeats import Repeats, Uses
     from sim.network.packet.timed_world import TimedWorld
-    from sim.network.packet.world import End, World
     from sim.network.packet_routes import OneWayRoute, Route
     from sim.network.transport import Transport
     from sim.records.timeline_track import Timeline

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from harp.collectives.window import NCCL_WINDOW
 from sim.network.packet.assumptions import UNIT_BYTES
-from sim.network.packet.world import NIC, End, LinkFaults, Stage, Tcp, World
+from sim.network.packet.packet_world import NIC, End, LinkFaults, Stage, Tcp, World
 from sim.records.reference_rows import JUMBO_HARP, JUMBO_TCP, Row, Wire, time_row
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from harp.collectives.window import NCCL_WINDOW
 from sim.network.background import segment_bytes
-from sim.network.packet.world import End, Stage, Tcp
+from sim.network.packet.packet_world import End, Stage, Tcp
 
 if TYPE_CHECKING:
     import simpy

@@ -16,8 +16,7 @@ from harp.collectives.protocol import PROTOCOLS
 from harp.collectives.window import NCCL_WINDOW
 from sim.network.interface import CutOffError, TooLargeError
 from sim.network.packet import assumptions
-from sim.network.packet.usage import Usage
-from sim.network.packet.world import (
+from sim.network.packet.packet_world import (
     NIC,
     NO_LIMIT,
     ConnectionEndedError,
@@ -26,6 +25,7 @@ from sim.network.packet.world import (
     Tcp,
     World,
 )
+from sim.network.packet.usage import Usage
 from sim.schema.input_errors import Problem
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from harp.routing.fabric import Fabric
     from sim.cluster.cluster import Cluster
-    from sim.network.packet.world import Stage
+    from sim.network.packet.packet_world import Stage
     from sim.network.transport import Transport
     from sim.schema.network_keys import Burst, Pfc
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from sim.cluster.cluster import Cluster
-    from sim.network.packet.world import World
+    from sim.network.packet.packet_world import World
     from sim.records.results import LinkUse
 
     Floats = NDArray[np.float64]

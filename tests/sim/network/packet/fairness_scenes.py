@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 from itertools import pairwise, product
 from random import Random
 
-from sim.network.packet.world import End, Stage, World
+from sim.network.packet.packet_world import End, Stage, World
 
 MS = 1_000_000
 SEGMENT, OVERHEAD, HARP = 4096, 66, 44

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sim.network.packet.world import End, LinkFaults, Stage, World
+from sim.network.packet.packet_world import End, LinkFaults, Stage, World
 
 SEGMENT, HEADERS = 4096, 110
 RATE = 10e9

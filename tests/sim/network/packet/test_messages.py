@@ -8,8 +8,8 @@ import pytest
 
 from sim.answer.collective_bench import measure
 from sim.answer.scenario import Settings
-from sim.network.packet.world import End, Stage
-from tests.sim.network.packet.test_world import SEGMENT, WIRE, Net
+from sim.network.packet.packet_world import End, Stage
+from tests.sim.network.packet.test_packet_world import SEGMENT, WIRE, Net
 from tests.support.cluster_files import cluster
 
 if TYPE_CHECKING:

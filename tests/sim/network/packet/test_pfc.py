@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from sim.network.packet.world import End, PauseLoopError, Stage, World
+from sim.network.packet.packet_world import End, PauseLoopError, Stage, World
 from sim.schema.network_keys import Pfc
 
 SEGMENT, OVERHEAD = 4096, 66

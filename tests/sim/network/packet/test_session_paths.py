@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sim.network.packet.world import End, LinkFaults, Stage, World
+from sim.network.packet.packet_world import End, LinkFaults, Stage, World
 
 MS = 1_000_000
 US = 1e-6

@@ -16,7 +16,7 @@ from tests.support.cluster_files import cluster, topology, write
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sim.network.packet.world import LinkCounts
+    from sim.network.packet.packet_world import LinkCounts
 
 PACKET_BYTES = 1600
 NARROW = {"template": "leaf-spine", "leaves": 2, "spines": 1, "rate": "5Gbps"}

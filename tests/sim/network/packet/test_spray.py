@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harp.routing.templates import Endpoints, leaf_spine
-from sim.network.packet.world import NIC, End, Stage, World
+from sim.network.packet.packet_world import NIC, End, Stage, World
 
 US = 1e-6
 RATE = 25e9

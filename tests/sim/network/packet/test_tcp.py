@@ -8,9 +8,9 @@ import pytest
 from scapy.layers.inet import IP, TCP
 from scapy.utils import rdpcap
 
-from sim.network.packet.world import CONGESTION, ConnectionEndedError, End, Stage, Tcp
-from tests.sim.network.packet.test_world import US
-from tests.sim.network.packet.test_world import Net as SessionNet
+from sim.network.packet.packet_world import CONGESTION, ConnectionEndedError, End, Stage, Tcp
+from tests.sim.network.packet.test_packet_world import US
+from tests.sim.network.packet.test_packet_world import Net as SessionNet
 
 if TYPE_CHECKING:
     from pathlib import Path

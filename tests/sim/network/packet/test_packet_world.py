@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harp.routing.templates import Endpoints, leaf_spine
-from sim.network.packet.world import NIC, ConnectionEndedError, End, Stage, World
+from sim.network.packet.packet_world import NIC, ConnectionEndedError, End, Stage, World
 
 SEGMENT, OVERHEAD, HARP = 4096, 66, 44
 ETHERNET_LEAST = 84
