@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import torch
 import torch.distributed as dist
 
-from harp.lightcc.accelerator import Accelerator
 from harp.lightcc.group import Group
 from harp.lightcc.launch import torch_variables
 from harp.lightcc.settings import LightSettings
@@ -41,6 +40,7 @@ from harp.lightcc.torch.eager import eager
 from harp.lightcc.torch.join import patch_join
 from harp.lightcc.torch.staging import First, Stager
 from harp.lightcc.torch.work import LightWork, StagedWork, join_works, work_of
+from harp.lightcc.torch_base.accelerator import Accelerator
 from harp.lightcc.torch_store import PatientStore, in_part, round_of
 
 if TYPE_CHECKING:

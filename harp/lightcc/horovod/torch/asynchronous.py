@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from harp.lightcc.accelerator import Accelerator
 from harp.lightcc.elements import combination
 from harp.lightcc.horovod.negotiation import Request, Response
 from harp.lightcc.horovod.runtime import Entry
@@ -24,6 +23,7 @@ from harp.lightcc.horovod.torch.arguments import checked
 from harp.lightcc.horovod.torch.handles import begin, join_handles, named, runtime_of, synchronize
 from harp.lightcc.horovod.world import ProcessSet, global_process_set
 from harp.lightcc.tensors import flat_bytes, writing
+from harp.lightcc.torch_base.accelerator import Accelerator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
