@@ -26,8 +26,8 @@ from harp._cnet import ffi, lib
 from harp.lightcc.few_bits import FewBits
 from harp.lightcc.group import Group
 from harp.lightcc.hook import GradientState, average_gradients
-from harp.lightcc.tensors import flat_bytes
 from harp.lightcc.torch import PatientStore  # which registers the backend, too
+from harp.lightcc.torch_base.tensors import flat_bytes
 from sim.workloads.models import get_model
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """torch's stores as places where ranks meet: of torch.distributed, at MASTER_ADDR, or in a file.
 
-This module stands outside of `harp.lightcc.torch` as `harp.lightcc.tensors` does: Horovod's API
+This module stands outside of `harp.lightcc.torch` as `harp.lightcc.torch_base.tensors` does: Horovod's API
 uses it, and must not register a backend.
 """
 

@@ -30,7 +30,7 @@ from harp.lightcc.outer.island_exchange import (
 from harp.lightcc.outer.islands import Islands, check_alike
 from harp.lightcc.outer.quantised_mean import check_exchange
 from harp.lightcc.outer_policy import OuterPolicy, split
-from harp.lightcc.tensors import flat_bytes
+from harp.lightcc.torch_base.tensors import flat_bytes
 from harp.module_names import plain_name
 
 if TYPE_CHECKING:

@@ -23,7 +23,13 @@ import torch.distributed as dist
 from harp.lightcc.group import Group
 from harp.lightcc.launch import torch_variables
 from harp.lightcc.settings import LightSettings
-from harp.lightcc.tensors import (
+from harp.lightcc.torch.callbacks import Callbacks, as_in, here
+from harp.lightcc.torch.eager import eager
+from harp.lightcc.torch.join import patch_join
+from harp.lightcc.torch.staging import First, Stager
+from harp.lightcc.torch.work import LightWork, StagedWork, join_works, work_of
+from harp.lightcc.torch_base.accelerator import Accelerator
+from harp.lightcc.torch_base.tensors import (
     NO_BYTES,
     all_bytes,
     all_of,
@@ -35,12 +41,6 @@ from harp.lightcc.tensors import (
     take_part,
     write,
 )
-from harp.lightcc.torch.callbacks import Callbacks, as_in, here
-from harp.lightcc.torch.eager import eager
-from harp.lightcc.torch.join import patch_join
-from harp.lightcc.torch.staging import First, Stager
-from harp.lightcc.torch.work import LightWork, StagedWork, join_works, work_of
-from harp.lightcc.torch_base.accelerator import Accelerator
 from harp.lightcc.torch_store import PatientStore, in_part, round_of
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ import torch
 import torch.distributed as dist
 
 from harp.lightcc.few_bits import BITS, FewBits
-from harp.lightcc.tensors import flat_bytes
 from harp.lightcc.torch.backend import LightGroup
 from harp.lightcc.torch.work import LightWork
+from harp.lightcc.torch_base.tensors import flat_bytes
 
 
 class BitsState:

@@ -23,9 +23,9 @@ from torchft.process_group import ProcessGroupWrapper
 
 from harp.lightcc.few_bits import FewBits
 from harp.lightcc.settings import WHOLE_BITS
-from harp.lightcc.tensors import flat_bytes, lies_flat
 from harp.lightcc.torch.backend import LightGroup, find_reduction
 from harp.lightcc.torch.work import LightWork
+from harp.lightcc.torch_base.tensors import flat_bytes, lies_flat
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,9 +16,9 @@ import torch
 import torch.distributed as dist
 
 from harp.lightcc.call_queue import OVER
-from harp.lightcc.tensors import nothing
 from harp.lightcc.torch.callbacks import LightFuture
 from harp.lightcc.torch.eager import eager
+from harp.lightcc.torch_base.tensors import nothing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

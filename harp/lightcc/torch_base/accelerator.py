@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from harp.lightcc.tensors import writing
+from harp.lightcc.torch_base.tensors import writing
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager

@@ -22,8 +22,8 @@ from harp.lightcc.horovod.runtime import Entry
 from harp.lightcc.horovod.torch.arguments import checked
 from harp.lightcc.horovod.torch.handles import begin, join_handles, named, runtime_of, synchronize
 from harp.lightcc.horovod.world import ProcessSet, global_process_set
-from harp.lightcc.tensors import flat_bytes, writing
 from harp.lightcc.torch_base.accelerator import Accelerator
+from harp.lightcc.torch_base.tensors import flat_bytes, writing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

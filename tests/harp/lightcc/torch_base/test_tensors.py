@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from harp.lightcc.tensors import bytes_of, flat_bytes, lies_flat  # noqa: E402
+from harp.lightcc.torch_base.tensors import bytes_of, flat_bytes, lies_flat  # noqa: E402
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int64", "uint8", "bool"])
