@@ -2,7 +2,7 @@
 
 ``harp run`` holds a `StoreServer` and passes its address and a token in HARP_STORE,
 ``HOST:PORT/TOKEN`` (an IPv6 address in brackets); without it torch's TCPStore at MASTER_ADDR and
-MASTER_PORT does the same (`harp.lightcc.torch_store`). Each request has its own connection, with
+MASTER_PORT does the same (`harp.lightcc.torch_base.torch_store`). Each request has its own connection, with
 one line of JSON each way, so that a ``get`` may wait while others go on. HARP_STORE may also be
 ``file:PATH``: a file that all hosts see and no other job uses.
 """
@@ -181,7 +181,7 @@ def open_store(env: Mapping[str, str], rank: int, ranks: int, timeout_s: float) 
         return StoreClient(named, timeout_s)
     if named:
         _check_file(named)
-    from harp.lightcc.torch_store import open_file, open_master
+    from harp.lightcc.torch_base.torch_store import open_file, open_master
 
     if named:
         return open_file(named.removeprefix(FILE), ranks, timeout_s)

@@ -41,7 +41,7 @@ from harp.lightcc.torch_base.tensors import (
     take_part,
     write,
 )
-from harp.lightcc.torch_store import PatientStore, in_part, round_of
+from harp.lightcc.torch_base.torch_store import PatientStore, in_part, round_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
