@@ -1,6 +1,7 @@
 """Checkpoints of a model in pages: which tensors they have, and where each of them lies.
 
-`harp.angelptm.checkpoint_files` knows the files. All ranks write and read at once, each its own parts.
+`harp.angelptm.checkpoint_files` knows the files. All ranks write and read at once, each its own
+parts.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@
     few_bits.py        all-reduce in 8, 4 or 2 bits; few_bits_ring.py the same around a ring
     torch/             the backend ``lightcc`` of torch.distributed, DDP's hook and torchft's group;
                        scripts import these two as ``harp.lightcc.hook`` and ``.torchft``
-    tensors.py         with accelerator.py and torch_store.py the rest that knows torch: Horovod's
-                       API shares it, and must not register the backend, as torch/ does
+    torch_base/        torch's tensors, accelerators and stores: Horovod's API shares them with
+                       torch/, and must not register the backend, as importing torch/ does
     horovod/           Horovod's API
     outer/             training that synchronises rarely
 

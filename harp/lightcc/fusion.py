@@ -1,8 +1,8 @@
 """Tensor fusion: the rules for which gradients are sent together, without time.
 
-The simulator (`sim.workloads.gradient_buckets`) and Horovod's negotiation (`harp.lightcc.horovod`) ask the
-same function, so what is simulated is what is deployed. DDP's buckets are torch's own work; the
-same rule is here for the simulator and for ``harp env --explain``.
+The simulator (`sim.workloads.gradient_buckets`) and Horovod's negotiation (`harp.lightcc.horovod`)
+ask the same function, so what is simulated is what is deployed. DDP's buckets are torch's own work;
+the same rule is here for the simulator and for ``harp env --explain``.
 """
 
 from __future__ import annotations

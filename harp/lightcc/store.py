@@ -2,9 +2,9 @@
 
 ``harp run`` holds a `StoreServer` and passes its address and a token in HARP_STORE,
 ``HOST:PORT/TOKEN`` (an IPv6 address in brackets); without it torch's TCPStore at MASTER_ADDR and
-MASTER_PORT does the same (`harp.lightcc.torch_base.torch_store`). Each request has its own connection, with
-one line of JSON each way, so that a ``get`` may wait while others go on. HARP_STORE may also be
-``file:PATH``: a file that all hosts see and no other job uses.
+MASTER_PORT does the same (`harp.lightcc.torch_base.torch_store`). Each request has its own
+connection, with one line of JSON each way, so that a ``get`` may wait while others go on.
+HARP_STORE may also be ``file:PATH``: a file that all hosts see and no other job uses.
 """
 
 from __future__ import annotations

@@ -2,13 +2,13 @@
 
 Where to look:
 
-    load.py          the way in: source, then form, then sense
-    source.py        YAML as nodes that remember line and column; --set
-    model.py         the whole file; its keys are in hosts.py and *_keys.py
-    base.py          what all keys share: an unknown or mistyped key is refused with the nearest one
-    checks.py        what must hold between keys: references, sizes, the fabric
-    errors.py        the sentence of an error
-    parameters.py    figures with interval and source: host stacks and frameworks
+    load.py            the way in: source, then form, then sense
+    source.py          YAML as nodes that remember line and column; --set
+    topology_model.py  the whole file; its keys are in hosts.py and *_keys.py
+    base.py            the keys' base: a wrong key is refused with the nearest one
+    checks.py          what must hold between keys: references, sizes, the fabric
+    input_errors.py    the sentence of an error
+    parameters.py      figures with interval and source: host stacks and frameworks
 """
 
 from sim.schema.input_errors import Problem, TopologyError, exit_on_error

@@ -1,7 +1,7 @@
 """Write docs/use/parameters.md: every shipped parameter with its interval and its source.
 
-Run ``python -m sim.stacks.parameters_page > docs/use/parameters.md`` after a change to a set; a test compares
-the page with the files.
+Run ``python -m sim.stacks.parameters_page > docs/use/parameters.md`` after a change to a set; a
+test compares the page with the files.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ INTRODUCTION = """\
 # Parameters
 
 Every figure that the simulator takes on trust: its value, the interval in which it may lie, how it
-is known, and from where. Made by `python -m sim.stacks.parameters_page > docs/use/parameters.md` from
-`sim/stacks/*.yaml` and `sim/frameworks/*.yaml`; change it there, or override single figures in a
-topology file under `stacks:` or `frameworks:`.
+is known, and from where. Made by `python -m sim.stacks.parameters_page > docs/use/parameters.md`
+from `sim/stacks/*.yaml` and `sim/frameworks/*.yaml`; change it there, or override single figures in
+a topology file under `stacks:` or `frameworks:`.
 
 *Measured* is measured by this project, *published* by others, *fitted* chosen so that an answer
 agrees with a published table, *assumed* a guess. An answer's interval comes from these intervals.

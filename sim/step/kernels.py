@@ -2,10 +2,10 @@
 
 Where a GPU's speed is its data sheet's, matrix products take their FLOPs over the rate that they
 reach, and all else the bytes that it reads and writes over the memory's. Those are counted kernel
-by kernel for GPT's block and held as a share of what the block keeps (`sim.step.gpu_memory`), so that
-they follow any widths. Of 34 s b h bytes that it keeps, the kernels beside attention move 38 in the
-forward pass: 4 for each norm, 7 for each dropout with its residual, 16 for GELU; and half as much
-again in the backward pass, which reads what was kept as well. Of 5 bytes of a score, unfused
+by kernel for GPT's block and held as a share of what the block keeps (`sim.step.gpu_memory`), so
+that they follow any widths. Of 34 s b h bytes that it keeps, the kernels beside attention move 38
+in the forward pass: 4 for each norm, 7 for each dropout with its residual, 16 for GELU; and half as
+much again in the backward pass, which reads what was kept as well. Of 5 bytes of a score, unfused
 attention moves 13 there and 19 back: scores written, softmax, dropout, and the product with values.
 Fused attention (Dao et al. 2022) moves none of these.
 

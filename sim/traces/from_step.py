@@ -1,8 +1,8 @@
 """A training step as Chakra execution traces, one for each rank.
 
-The operations are those of `sim.step.step_graph`, each micro-step by itself. A rank's compute is a chain
-of nodes with whole microseconds, rounded such that sums stay exact, and with the FLOPs that they
-are worth at the GPU's rate. Collectives that the GPU waits for are links of that chain; those
+The operations are those of `sim.step.step_graph`, each micro-step by itself. A rank's compute is a
+chain of nodes with whole microseconds, rounded such that sums stay exact, and with the FLOPs that
+they are worth at the GPU's rate. Collectives that the GPU waits for are links of that chain; those
 beside it wait for the operation that completes their bytes, for the framework's coordination (a
 node of the CPU) and for a stream, in the order in which they would ask for one if the GPU never
 waited. The last node is the framework's work of a step, for which everything is done.

@@ -1,7 +1,7 @@
 """Published rows of large models against predictions that are fitted to none of them.
 
-``python -m sim.validation.published_layouts`` prints a line for each row of ``layouts.yaml``, and the median
-error of each source. Rows that a default was chosen with are shown, and count apart.
+``python -m sim.validation.published_layouts`` prints a line for each row of ``layouts.yaml``, and
+the median error of each source. Rows that a default was chosen with are shown, and count apart.
 
 A row says what it trains and on how many GPUs, how the model is split, and one figure: TFLOP/s of a
 GPU with what is computed again, the MFU, the time of a step, or tokens/s, of all GPUs or of one.

@@ -1,5 +1,5 @@
-"""What `torch`, `outer` and `horovod.torch` share of torch: importing it registers nothing.
+"""torch's tensors, accelerators and stores: shared by `torch`, `outer` and `horovod.torch`.
 
-Importing `harp.lightcc.torch` registers a backend and sets the variables of torch.distributed, which
-Horovod's API must not do, so this room stands beside it.
+Importing this room registers nothing. Importing `harp.lightcc.torch` registers a backend and sets
+the variables of torch.distributed, which Horovod's API must not do.
 """

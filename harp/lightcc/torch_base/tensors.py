@@ -1,8 +1,5 @@
 """The memory of torch's tensors as bytes for `harp.lightcc.group.Group`.
 
-This module stands outside of `harp.lightcc.torch`, since Horovod's API imports it and must not
-register a backend.
-
 A collective ends in another thread than it began in, when the caller may have made the result part
 of a graph: `writing` keeps what is written there out of it.
 """

@@ -1,8 +1,4 @@
-"""torch's stores as places where ranks meet: of torch.distributed, at MASTER_ADDR, or in a file.
-
-This module stands outside of `harp.lightcc.torch` as `harp.lightcc.torch_base.tensors` does: Horovod's API
-uses it, and must not register a backend.
-"""
+"""torch's stores as places where ranks meet: of torch.distributed, at MASTER_ADDR, or in a file."""
 
 from __future__ import annotations
 

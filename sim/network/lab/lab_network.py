@@ -107,8 +107,8 @@ class LabNetwork:
         cluster = self.site.cluster
         for host, space in enumerate(self._wiring.hosts):
             own = tuple(np.flatnonzero(cluster.host == host).tolist())
-            process = space.start(sys.executable, "-m", "sim.network.lab.lab_host", stdin=-1, stdout=-1,
-                                  stderr=self._stderr, start_new_session=True)
+            process = space.start(sys.executable, "-m", "sim.network.lab.lab_host", stdin=-1,
+                                  stdout=-1, stderr=self._stderr, start_new_session=True)
             self._processes.append(process)
             assert process.stdin is not None
             send_message(process.stdin, Setup(stack_of(self.site), self._most_paths,

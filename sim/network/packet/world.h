@@ -2,24 +2,24 @@
  * The two stacks are called by way of end_ops, and runs hear of pieces when an event is over
  * (note_piece).
  *
- *   packet.c          the world: making it, and letting time pass
- *   run.c             the pieces of collectives
- *   connection.c      the two sessions of a connection
- *   tcp_connection.c  kernel TCP instead of them (tcp.h has the files of the rest)
- *   channel.c         what connections carry, and how they are routed
- *   pipe.c            channels within a host
- *   idle.c            channels that carry nothing, and the memory that they do not need
- *   hop.c             where packets go that have crossed a link
- *   host.c            what processes send into NICs, and take in
- *   fault.c           links that lose or delay what crosses them
- *   link.c            links: queues, marks, drops
- *   pfc.c             pauses instead of drops
- *   route.c           which link comes next
- *   capture.c         what crosses a link, as a file
- *   police.c          caps that drop
- *   server.c          servers and chains of them
- *   process.c         processes: turns, wake-ups, and rings of frames in the NIC
- *   packets.c         packets, bodies of frames, and rows of packets
+ *   packet.c              the world: making it, and letting time pass
+ *   run.c                 the pieces of collectives
+ *   session_connection.c  the two sessions of a connection
+ *   tcp_connection.c      kernel TCP instead of them (tcp.h has the files of the rest)
+ *   channel.c             what connections carry, and how they are routed
+ *   pipe.c                channels within a host
+ *   idle.c                channels that carry nothing, and the memory that they do not need
+ *   hop.c                 where packets go that have crossed a link
+ *   host.c                what processes send into NICs, and take in
+ *   fault.c               links that lose or delay what crosses them
+ *   link.c                links: queues, marks, drops
+ *   pfc.c                 pauses instead of drops
+ *   route.c               which link comes next
+ *   capture.c             what crosses a link, as a file
+ *   police.c              caps that drop
+ *   server.c              servers and chains of them
+ *   process.c             processes: turns, wake-ups, and rings of frames in the NIC
+ *   packets.c             packets, bodies of frames, and rows of packets
  */
 #ifndef SIM_PACKET_WORLD_H
 #define SIM_PACKET_WORLD_H
@@ -182,7 +182,7 @@ struct packet_world;
 #define UDP_PROTOCOL 17
 #define TCP_PROTOCOL 6
 
-/* Actions of a stack at an end of a connection; connection.c has the one of HARP. */
+/* Actions of a stack at an end of a connection; session_connection.c has the one of HARP. */
 struct end_ops {
     /* Let it send up to `room` frames, or a few more that belong together. Returns whether it wants
      * another turn. The process is busy with them until *busy_ns at least. */

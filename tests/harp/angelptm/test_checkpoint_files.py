@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from harp.angelptm import saving
+from harp.angelptm import checkpoint_files, saving
 from harp.tensor_files import CheckpointError
 from tests.harp.angelptm.models import (
     RATE,
@@ -249,7 +249,8 @@ def test_two_kills_leave_the_last_checkpoint(tmp_path, monkeypatch):
         engine.load_checkpoint(tmp_path)
 
 
-@pytest.mark.parametrize(("module", "call"), [(saving, "write_tensors"), (checkpoint, "publish")])
+@pytest.mark.parametrize(("module", "call"),
+                         [(saving, "write_tensors"), (checkpoint_files, "publish")])
 def test_a_disk_that_is_full_is_a_sentence_and_leaves_the_last_checkpoint(tmp_path, monkeypatch,
                                                                           module, call):
     def full(*_):

@@ -38,7 +38,8 @@ def test_the_page_is_up_to_date():
 
 def test_the_page_explains_every_parameter():
     for kind, model in (("stacks", HostStack), ("frameworks", FrameworkCosts)):
-        assert set(parameters_page.MEANINGS[kind]) == set(model.model_fields) - {"name", "description"}
+        explained = set(parameters_page.MEANINGS[kind])
+        assert explained == set(model.model_fields) - {"name", "description"}
 
 
 TACO = [f"taco-{stack}" for stack in ("tcp", "harp", "tcp-process", "harp-process")]

@@ -1,4 +1,4 @@
-"""State that a rank keeps of its gradients (harp.lightcc.torch.gradient_hook); every rank is a thread."""
+"""The state that a rank keeps of its gradients; every rank is a thread."""
 
 from __future__ import annotations
 

@@ -412,8 +412,8 @@ def twin_optimizers():
 
 def test_an_optimizer_is_not_tried_before_its_steps_took_as_long_as_a_compilation(monkeypatch):
     graphs, clock = Graphs(), Clock()
-    monkeypatch.setattr(steps, "time", clock)
-    monkeypatch.setattr(steps, "seconds_of", lambda run: [run(), 2.0][1])
+    monkeypatch.setattr(optimizer_step, "time", clock)
+    monkeypatch.setattr(optimizer_step, "seconds_of", lambda run: [run(), 2.0][1])
     weights, (ours, theirs), schedules = twin_optimizers()
     ours.register_step_post_hook(lambda *_: clock.move(0.1))
     step = harp.ttf.compile(ours, backend=graphs)
@@ -437,7 +437,7 @@ def test_steps_of_an_optimizer_run_eagerly_until_a_copy_is_compiled_and_pays(mon
             assert go_on.wait(PATIENCE_S)
         return graph.forward
     times = iter((2.0, 1.0))  # of eager and compiled steps
-    monkeypatch.setattr(steps, "seconds_of", lambda run: [run(), next(times)][1])
+    monkeypatch.setattr(optimizer_step, "seconds_of", lambda run: [run(), next(times)][1])
     weights, (ours, theirs), schedules = twin_optimizers()
     ours.register_step_post_hook(lambda *_: hooked.append(1))
     step = harp.ttf.compile(ours, backend=slow, after_s=0)
@@ -484,7 +484,7 @@ def test_another_rank_has_the_tensors_of_rank_0s_decision_before_its_numbers_cha
 def test_groups_and_parameters_without_gradients_are_tried_as_they_are(monkeypatch):
     """One group has a rate of its own, and one parameter never has a gradient."""
     graphs, times = Graphs(), iter((2.0, 1.0))
-    monkeypatch.setattr(steps, "seconds_of", lambda run: [run(), next(times)][1])
+    monkeypatch.setattr(optimizer_step, "seconds_of", lambda run: [run(), next(times)][1])
     both = []
     for _ in range(2):
         weights = [nn.Parameter(torch.full((4,), float(each))) for each in range(1, 5)]
@@ -508,7 +508,7 @@ def test_groups_and_parameters_without_gradients_are_tried_as_they_are(monkeypat
 
 def test_an_optimizer_whose_compilation_does_not_pay_stays_eager(monkeypatch, tmp_path):
     graphs = Graphs()
-    monkeypatch.setattr(steps, "seconds_of", lambda run: [run(), 2.0][1])
+    monkeypatch.setattr(optimizer_step, "seconds_of", lambda run: [run(), 2.0][1])
     weights, (ours, theirs), schedules = twin_optimizers()
     step = harp.ttf.compile(ours, cache=tmp_path, backend=graphs, after_s=0)
     for _ in range(6):
@@ -531,7 +531,7 @@ def test_an_optimizer_whose_compilation_does_not_pay_stays_eager(monkeypatch, tm
 
 def test_a_copy_that_does_not_compile_leaves_its_optimizer_eager(monkeypatch, caplog):
     graphs = Graphs()
-    monkeypatch.setattr(steps, "seconds_of", lambda run: [run(), 2.0][1])
+    monkeypatch.setattr(optimizer_step, "seconds_of", lambda run: [run(), 2.0][1])
     weight = nn.Parameter(torch.ones(4))
     optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9)
     step = harp.ttf.compile(optimizer, backend=graphs, after_s=0)
