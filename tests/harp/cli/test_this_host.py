@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
-from harp.cli import host_check
+from harp.cli import check
 from harp.cli.this_host import topology_text
 from lab.namespace import why_unusable
 from lab.veth import Net
@@ -26,7 +26,7 @@ def loaded(text: str, folder: Path):
 
 
 def test_the_output_is_a_topology_file(tmp_path: Path) -> None:
-    result = CliRunner().invoke(host_check.check, ["--topology"])
+    result = CliRunner().invoke(check.check, ["--topology"])
     assert result.exit_code == 0
     host, = loaded(result.output, tmp_path).hosts
     assert host.count == 2

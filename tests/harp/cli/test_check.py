@@ -11,7 +11,7 @@ import time
 import pytest
 from click.testing import CliRunner
 
-from harp.cli import host_check
+from harp.cli import check
 from harp.net import nics
 from lab.namespace import why_unusable
 from lab.veth import Net, veth_pair
@@ -22,7 +22,7 @@ TOPICS = ["kernel", "AF_XDP", "rights", "memlock", "huge pages", "NUMA", "/dev/s
 
 
 def test_a_line_for_each_thing():
-    result = CliRunner().invoke(host_check.check)
+    result = CliRunner().invoke(check.check)
     assert result.exit_code == 0
     lines = result.output.splitlines()
     assert [line[8:20].strip() for line in lines[:len(TOPICS)]] == TOPICS
@@ -33,7 +33,7 @@ def test_a_line_for_each_thing():
 
 
 def test_json_has_the_same():
-    said = json.loads(CliRunner().invoke(host_check.check, ["--json"]).output)
+    said = json.loads(CliRunner().invoke(check.check, ["--json"]).output)
     assert [finding["topic"] for finding in said["host"]] == TOPICS
     for finding in said["host"]:
         assert finding["state"] in {"ok", "better", "missing"}
@@ -43,7 +43,7 @@ def test_json_has_the_same():
 
 
 def test_the_crc_routine_is_one_that_this_cpu_has():
-    found = next(one for one in host_check.cpu() if one.topic == "CRC32C").found
+    found = next(one for one in check.cpu() if one.topic == "CRC32C").found
     chosen, others = found.split(" is the fastest of ")
     assert chosen in others.split(", ")
 
@@ -58,12 +58,12 @@ def test_an_interface_is_what_the_kernel_says():
         assert (nic.name, nic.driver, nic.up, nic.mtu) == (a.device, "veth", True, 9000)
         assert nic.queues == 2
         assert nic.xdp == "native"
-        line = host_check.nic_line(nic)
+        line = check.nic_line(nic)
         assert line.found.startswith("veth, XDP native, 2 queues, MTU 9000")
         a.space.run("ip", "link", "set", a.device, "down")
         down, = nics.nics()
         assert not down.up
-        assert f"ip link set {a.device} up" in host_check.nic_line(down).change
+        assert f"ip link set {a.device} up" in check.nic_line(down).change
 
 
 @pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
@@ -92,8 +92,8 @@ def nic(**known):
     ({"up": False}, "ip link set eth9 up"),
 ])
 def test_what_to_change_about_an_interface(known, change):
-    assert change in host_check.nic_line(nic(**known)).change
-    assert bool(host_check.nic_line(nic(**known)).change) == bool(change)
+    assert change in check.nic_line(nic(**known)).change
+    assert bool(check.nic_line(nic(**known)).change) == bool(change)
 
 
 @pytest.mark.parametrize(("known", "engines", "change"), [
@@ -102,7 +102,7 @@ def test_what_to_change_about_an_interface(known, change):
     ({"queues": 2, "driver": "ice"}, 12, "ethtool -L eth9 combined 12: one queue per engine"),
     ({"queues": 4}, 4, ""), ({"queues": 1, "queues_most": None}, 4, "")])
 def test_each_engine_wants_a_queue(known, engines, change):
-    assert host_check.nic_line(nic(**known), engines).change == change
+    assert check.nic_line(nic(**known), engines).change == change
 
 
 @pytest.mark.parametrize(("driver", "features", "xdp"), [
@@ -117,11 +117,11 @@ def test_a_driver_can_do_what_it_reports_or_what_the_table_knows(driver, feature
 def test_nobody_may_run_it():
     code = """
 import os, sys
-import harp.cli.host_check as check, harp.net.nics  # loaded as root, whose files they may be
+import harp.cli.check as check, harp.net.nics  # loaded as root, whose files they may be
 os.setgroups([])
 os.setresgid(65534, 65534, 65534)
 os.setresuid(65534, 65534, 65534)
-host_check.check.main(["--json"], standalone_mode=False)
+check.check.main(["--json"], standalone_mode=False)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False,
                           timeout=PATIENCE_S)
@@ -136,7 +136,7 @@ def test_it_only_reads(tmp_path):
     if strace is None:
         pytest.skip("strace is not installed")
     trace = tmp_path / "trace"
-    code = "import harp.cli.host_check as c, os; os.getppid(); c.check.main(standalone_mode=False)"
+    code = "import harp.cli.check as c, os; os.getppid(); c.check.main(standalone_mode=False)"
     done = subprocess.run([strace, "-f", "-e", "trace=getppid,bpf,ioctl,openat,setsockopt",
                            "-o", str(trace), sys.executable, "-c", code],
                           capture_output=True, text=True, check=False, timeout=120)
