@@ -17,7 +17,7 @@ that agree in all three are the pieces of one message (a gather list). Empty mes
 Within a step, no byte that is being sent is replaced, and none is replaced twice. Several messages
 may be added to a byte, in the order of the receiver's rows, for equal sums on every run; or, in an
 exchange, the partner's message after the old value has left. So the order of arrival does not
-matter; :func:`harp.collectives.check.check` proves it. A pipeline's early
+matter; :func:`harp.collectives.symbolic_check.check` proves it. A pipeline's early
 messages wait in their slots.
 
 Three views of the same plan

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import simpy
 
-from harp.collectives.check import check
 from harp.collectives.execute import Execution
 from harp.collectives.ir import Buffer
 from harp.collectives.registry import make_plan
+from harp.collectives.symbolic_check import check
 from harp.net.channel import ConnectionChannel
 from harp.net.engine import Engine
 from lab.namespace import why_unusable

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from harp.collectives.alltoallv import WAYS, combine, dispatch
 from harp.collectives.blocks import Blocks
 from harp.collectives.channels import memory_channels
-from harp.collectives.check import PlanError, check
 from harp.collectives.execute import Execution
 from harp.collectives.ir import Buffer
-from tests.harp.collectives.test_check import MUTATIONS, altered
+from harp.collectives.symbolic_check import PlanError, check
+from tests.harp.collectives.test_symbolic_check import MUTATIONS, altered
 from tests.support.levels import draws
 
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harp.collectives.alltoallv import combine, dispatch
-from harp.collectives.check import check
 from harp.collectives.even_routing import copies, even_blocks, wanted_shares
+from harp.collectives.symbolic_check import check
 
 
 @given(st.integers(1, 3), st.integers(1, 3), st.integers(1, 2), st.data())

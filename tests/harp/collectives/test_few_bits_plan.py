@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from harp._cnet import lib
-from harp.collectives.check import check
 from harp.collectives.few_bits_plan import BITS, CHUNK, message_bytes
 from harp.collectives.ir import Buffer, Op
 from harp.collectives.registry import make_plan
+from harp.collectives.symbolic_check import check
 from tests.harp.collectives.test_execute import execute
 from tests.support.levels import each_once
 

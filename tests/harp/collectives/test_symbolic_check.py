@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harp.collectives.check import PlanError, check
 from harp.collectives.collective_plan import Plan, Stage
 from harp.collectives.ir import Buffer, LocalWork, Op, Transfers
 from harp.collectives.registry import make_plan, plan_names
+from harp.collectives.symbolic_check import PlanError, check
 from tests.support.collectives_cases import divisors, plans
 from tests.support.levels import draws, long_except
 
