@@ -1,6 +1,7 @@
 """The rooms of harp and of the simulator: imports point one way, between rooms and modules."""
 
 import ast
+from pathlib import Path
 
 import networkx
 import pytest
@@ -18,6 +19,8 @@ COMMANDS = {"run", "compare", "convert", "sweep", "trace", "tune", "calibrate", 
 HARP_ROOMS = ("collectives", "routing", "net", "lightcc", "angelptm", "ttf", "cli")
 """The same of `harp`, with its loose files below, but for two that use rooms."""
 ABOVE_ROOMS = {"__init__", "run_page"}
+TWICE = {"few_bits.py": [Path("harp/lightcc/few_bits.py"), Path("harp/lightcc/torch/few_bits.py")]}
+"""Users import both: what numpy's arrays call, and DDP's hook of the same name."""
 FIDELITIES = ("flow", "packet", "lab")
 """Rooms inside `network` that know nothing of one another."""
 
@@ -72,6 +75,17 @@ def test_fidelities_do_not_import_one_another(fidelity):
                 for path in (SIM / "network" / fidelity).rglob("*.py")
                 for module in imported_modules(path) if module.startswith(others)]
     assert not crossing
+
+
+def test_the_name_of_a_file_occurs_once():
+    """A search by name finds one file, and the editor's tabs differ."""
+    by_name: dict[str, list[Path]] = {}
+    for folder in ("cnet", "harp", "sim"):
+        for path in (ROOT / folder).rglob("*.*"):
+            if path.suffix in {".c", ".h", ".py"} and not path.stem.startswith("__"):
+                by_name.setdefault(path.name, []).append(path.relative_to(ROOT))
+    assert len(by_name) > 500
+    assert {name: sorted(paths) for name, paths in by_name.items() if len(paths) > 1} == TWICE
 
 
 @pytest.mark.parametrize("package", PACKAGES)

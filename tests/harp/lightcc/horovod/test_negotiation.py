@@ -48,7 +48,7 @@ def test_each_tensor_is_reduced_once_in_any_order_of_ranks(sizes, ranks, thresho
                 or sum(request.nbytes for request in response.requests) <= threshold)
 
 
-def test_no_more_tensors_are_expected_when_every_rank_waits_until_one_asks_again():
+def test_once_all_ranks_wait_the_coordinator_expects_no_tensor_until_one_asks():
     coordinator = Coordinator(3, MIB)
     for rank in range(3):
         assert coordinator.expects_more
