@@ -191,7 +191,7 @@ def _possible(topology: Topology, scenario: Scenario, gpus: int,
 
 def _dispatches_tokens(recipe: Recipe) -> bool:
     """Tell whether tokens are dispatched to experts; where experts are gathered, none is."""
-    return not recipe.layout.is_sharded and any(
+    return not recipe.layout.gathers_experts and any(
         layer.dispatches_tokens for layer in recipe.model.layers)
 
 

@@ -92,11 +92,21 @@ def _sizes(topology: Topology, scenario: Scenario, layout: Parallel,
                           path=where.of("replicate"), found=layout.replicate,
                           allowed="groups of whole hosts, or several a host")
             return
-        if layout.expert is not None and stage % layout.expert:
-            yield Problem(f"{layout.expert} does not divide the {stage} GPUs of a stage",
-                          path=where.of("expert"), found=layout.expert,
-                          allowed="a number that divides them")
-            return
+        yield from _expert_size(layout, stage, shards if layout.replicate else host, where)
+
+
+def _expert_size(layout: Parallel, stage: int, shards: int, where: _Where) -> Iterator[Problem]:
+    """Experts are spread within a stage and, with hsdp, within a group of ``shards`` GPUs."""
+    if layout.expert is None:
+        return
+    gpus, of = stage, "a stage"
+    if layout.shard == "hsdp":
+        gpus, of = min(stage, shards), "a group of shards"
+    if gpus // layout.tensor % layout.expert:
+        beside = f" over tensor: {layout.tensor}" if layout.tensor > 1 else ""
+        yield Problem(f"{layout.expert} does not divide the {gpus} GPUs of {of}{beside}",
+                      path=where.of("expert"), found=layout.expert,
+                      allowed="a number that divides them")
 
 
 def _fits_model(workload: Workload, layout: Parallel, where: _Where) -> Iterator[Problem]:
@@ -154,9 +164,9 @@ def _fits_hiding(workload: Workload, scenario: Scenario, path: Path) -> Iterator
         return
     if not any(layer.dispatches_tokens for layer in layers):
         says, allowed = f"model {workload.network.name} has no experts", "a model that has some"
-    elif scenario.layout.is_sharded:
+    elif scenario.layout.gathers_experts:
         says = f"with {scenario.layout.shard} experts are gathered, and no token is sent"
-        allowed = "another shard"
+        allowed = "another shard, or expert under parallel"
     elif "expert_overlap" in keys and workload.accumulation == 1:
         keys, says = ["expert_overlap"], "a step of one micro-step has no other to compute"
         allowed = "an accumulation above 1"

@@ -43,7 +43,10 @@ class Parallel(Model):
     context: Annotated[Count, Field(le=1024)] = 1
     """GPUs over which the tokens of a sample are split; keys and values are gathered."""
     expert: Count | None = None
-    """GPUs over which the experts of a layer are spread; all of a stage where not given."""
+    """GPUs over which the experts of a layer are spread, beside tensor, which splits each of them;
+    all of a stage where not given. With fsdp and hsdp, tokens are sent to experts where it is
+    given, and GPUs that have the same experts share their parameters in shards (torchtitan);
+    else experts are gathered like all else."""
     shard: Shard = "none"
     """States of which a copy keeps only its share: zero1 optimizer states, zero2 gradients as well,
     fsdp parameters as well, and hsdp as fsdp, but within groups, with copies between them."""
@@ -56,7 +59,6 @@ class Parallel(Model):
 
     @model_validator(mode="after")
     def _fits_together(self) -> "Parallel":
-        sharded = self.shard in ("fsdp", "hsdp")
         for key, wrong, says, allowed in (
                 ("sequence", self.sequence and self.tensor == 1, "has no effect without tensor",
                  "tensor: 2 or more beside it"),
@@ -77,12 +79,7 @@ class Parallel(Model):
                  self.gather_overlap and self.shard not in ("zero1", "zero2"),
                  "gathers what zero1 or zero2 spreads", "shard: zero1 or zero2 beside it"),
                 ("replicate", self.replicate is not None and self.shard != "hsdp",
-                 "has no effect without shard: hsdp", "shard: hsdp beside it"),
-                ("expert", self.expert is not None and (self.tensor > 1 or self.context > 1),
-                 "experts are not split by tensor or context here",
-                 "no expert beside tensor or context"),
-                ("expert", self.expert is not None and sharded,
-                 "experts are not gathered by fsdp or hsdp here", "shard: none, zero1 or zero2")):
+                 "has no effect without shard: hsdp", "shard: hsdp beside it")):
             if wrong:
                 raise Problem(says, path=(key,), found=getattr(self, key), at_key=True,
                               allowed=allowed)
@@ -97,6 +94,11 @@ class Parallel(Model):
     def is_sharded(self) -> bool:
         """Whether parameters are gathered before they are used."""
         return self.shard in ("fsdp", "hsdp")
+
+    @property
+    def gathers_experts(self) -> bool:
+        """Whether experts are gathered like all else, so that no token is sent to them."""
+        return self.is_sharded and self.expert is None
 
 
 WORDS = ("data", "zero1", "zero2", "fsdp", "hsdp")

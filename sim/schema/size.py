@@ -100,7 +100,7 @@ def _too_many(topology: Topology, scenario: Scenario, job: str | None,
     layout = scenario.layout
     exchanges = -(-_exchanges(topology, job, scenario.expert_chunks) // layout.pipeline)
     stage = gpus // layout.pipeline
-    spread = min(layout.expert or stage, stage)
+    spread = min(layout.expert or stage, stage)  # of a tensor group each GPU sends a share
     peers = -(-hosts * spread // gpus) if scenario.alltoall == "hierarchical" else spread
     # Groups of experts that meet on the first host are simulated, others do the same.
     exchanged = max(spread, min(stage, -(-gpus // hosts))) * (peers - 1) if exchanges else 0

@@ -29,6 +29,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from sim.records.results import Memory
+from sim.step.groups import expert_shards
 from sim.step.stages import split_stages
 from sim.workloads.model import block_of
 
@@ -68,13 +69,14 @@ def held_of(recipe: Recipe, groups: Groups, stage: Model) -> Held:
     """Memory of a stage on a GPU before anything is shared out."""
     layout = recipe.layout
     copies = groups.size("shard" if layout.shard == "hsdp" else "replicas")
+    expert_copies = copies if layout.gathers_experts else groups.size(expert_shards(layout))
     return Held(-(-stage.replicated // layout.tensor), -(-stage.spread // spread_over(
-        recipe, groups)), copies, copies if layout.is_sharded else groups.size("expert copies"))
+        recipe, groups)), copies, expert_copies)
 
 
 def spread_over(recipe: Recipe, groups: Groups) -> int:
     """Ranks over which experts and tables are spread."""
-    return recipe.layout.tensor if recipe.layout.is_sharded else groups.expert
+    return recipe.layout.tensor if recipe.layout.gathers_experts else groups.spread
 
 
 def count(recipe: Recipe, groups: Groups) -> Memory:
@@ -99,15 +101,18 @@ def _of_stage(recipe: Recipe, groups: Groups, stage: Model, number: int) -> Memo
     buffers = RESERVED
     if layout.is_sharded and layout.pipeline == 1:
         weights = held.shared_out(wide)
-        buffers += UNIT_COPIES * wide * _largest_unit(stage) // layout.tensor
+        buffers += UNIT_COPIES * wide * _largest_unit(recipe, stage) // layout.tensor
     if recipe.fusion == "size" and layout.shard == "none" and held.copies > 1:
         buffers += gradients
     return Memory(weights, gradients, optimizer, _activations(recipe, stage, number), buffers)
 
 
-def _largest_unit(stage: Model) -> int:
-    return max(sum(each.elements for layer in some
-                   for each in layer.tensors + layer.expert_tensors)
+def _largest_unit(recipe: Recipe, stage: Model) -> int:
+    """Elements of the largest unit, before a tensor group splits them."""
+    spread = recipe.layout.expert or 1
+    return max(sum(sum(each.elements for each in layer.tensors)
+                   + sum(each.elements for each in layer.expert_tensors) // spread
+                   for layer in some)
                for _, some in groupby(stage.layers, block_of))
 
 

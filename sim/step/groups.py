@@ -9,7 +9,8 @@ inside hosts those of the first host do, since all others do the same on links o
 - tensor, context, experts: ranks that share a layer;
 - shard, copies: of hybrid sharding, ranks that have all parameters in shards, by default those of
   a host, and those of the same number in all such groups;
-- expert copies: ranks that hold the same experts;
+- expert copies: ranks that hold the same part of the same experts; expert shards: those of them
+  in one group of shards;
 - stages: a rank and the one of the next stage.
 """
 
@@ -25,9 +26,9 @@ if TYPE_CHECKING:
     from sim.schema.parallel_keys import Parallel
 
 Group = Literal["replicas", "tensor", "context", "experts", "shard", "copies", "expert copies",
-                "stages"]
+                "expert shards", "stages"]
 GROUPS: tuple[Group, ...] = ("replicas", "tensor", "context", "experts", "shard", "copies",
-                             "expert copies", "stages")
+                             "expert copies", "expert shards", "stages")
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,14 @@ class Groups:
 
     @property
     def expert(self) -> int:
-        """Ranks over which a layer's experts are spread."""
-        return min(self.layout.expert or self.stage, self.stage)
+        """Ranks that send one another tokens of a layer's experts."""
+        most = self.stage // self.layout.tensor
+        return min(self.layout.expert or most, most)
+
+    @property
+    def spread(self) -> int:
+        """Ranks over which a layer's experts are spread: a tensor group splits each of them."""
+        return self.expert * self.layout.tensor
 
     def of(self, group: Group) -> list[Sequence[int]]:
         """Ranks of the groups that are simulated at once."""
@@ -66,14 +73,18 @@ class Groups:
     def _found(self) -> dict[Group, list[Sequence[int]]]:
         """All of them; made once, since every collective of every step asks."""
         tensor, stage, local = self.layout.tensor, self.stage, self.local
-        wide, sharded = tensor * self.layout.context, self.sharded
+        wide, sharded, spread = tensor * self.layout.context, self.sharded, self.spread
         return {
             "replicas": [range(first, stage, tensor) for first in range(tensor)],
             "tensor": _rows(local, tensor),
             "context": [range(row[0] + first, row[-1] + 1, tensor)
                         for row in _rows(max(local, wide), wide) for first in range(tensor)],
-            "experts": _rows(max(local, self.expert), self.expert),
-            "expert copies": [range(first, stage, self.expert) for first in range(self.expert)],
+            "experts": [range(row[0] + first, row[-1] + 1, tensor)
+                        for row in _rows(max(local, spread), spread) for first in range(tensor)],
+            "expert copies": [range(first, stage, spread) for first in range(spread)],
+            "expert shards": [range(start + first, start + sharded, spread)
+                              for start in range(0, max(local, sharded), sharded)
+                              for first in range(min(spread, sharded))],
             "shard": [range(start + first, start + sharded, tensor)
                       for start in range(0, max(local, sharded), sharded)
                       for first in range(tensor)],
@@ -95,6 +106,11 @@ class Groups:
     @cached_property
     def _each(self) -> dict[Group, int]:
         return {}
+
+
+def expert_shards(layout: Parallel) -> Group:
+    """Ranks that share out the states of the experts that they hold."""
+    return "expert shards" if layout.shard == "hsdp" else "expert copies"
 
 
 def _rows(ranks: int, size: int) -> list[Sequence[int]]:

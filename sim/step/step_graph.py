@@ -16,12 +16,14 @@ Before a unit (a block of the network) computes, its parameters are gathered fro
 they are dropped. After its backward pass its gradients are reduced and scattered. A step sends
 three times the parameters, less each rank's own share: 3 (n - 1)/n elements for each one (ZeRO
 stage 3: ibid., section 7.2.2). The GPU lays out what was gathered, and what will be scattered
-(`sim.step.state_times`). The next unit is gathered while one computes,
-and no earlier: one unit is ahead (`forward_prefetch` and `BACKWARD_PRE` of Zhao et al., VLDB 2023,
-section 3.3). A model without blocks is a single unit, as in FSDP without a wrapping policy. Experts
-are gathered like all else, so that no token is sent. Hybrid
-sharding gathers within hosts, and averages what has been scattered between them (ibid., section
-3.2.2). In a pipeline parameters are gathered once a step and kept (as torchtitan does), and
+(`sim.step.state_times`). The next unit is gathered while one computes, and no earlier: one unit is
+ahead (`forward_prefetch` and `BACKWARD_PRE` of Zhao et al., VLDB 2023, section 3.3). A model
+without blocks is a single unit, as in FSDP without a wrapping policy. Experts are gathered like all
+else, so that no token is sent; but where the file says over how many GPUs they are spread, tokens
+are sent, and a unit gathers and scatters those experts that a GPU has among the GPUs that have the
+same ones (pytorch/torchtitan's pull request 2281: each layer issues two gathers and two scatters).
+Hybrid sharding gathers within hosts, and averages what has been scattered between them (ibid.,
+section 3.2.2). In a pipeline parameters are gathered once a step and kept (as torchtitan does), and
 gradients scattered once.
 
 Tensor parallelism splits every matrix over ``t`` GPUs of a host (Shoeybi et al. 2019). A block of a
@@ -63,6 +65,7 @@ from itertools import groupby, islice
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from sim.step.compute import NONE, Work, backward_s, chunks_of, forward_s
+from sim.step.groups import expert_shards
 from sim.step.kernels import moving
 from sim.step.launches import launching
 from sim.step.state_times import laid_out_s
@@ -289,10 +292,12 @@ def _micro_step(graph: list[Operation], recipe: Recipe, work: Pass, groups: Grou
     """Forward and backward pass of one batch, with all that goes beside."""
     if micro.sends_beside:  # what the backward pass before has made
         graph += _sends_beside(graph, recipe, "backward")
+    first = len(graph)
     if recipe.layout.is_sharded:
         _sharded(graph, recipe, work, groups, micro)
+        if micro.hides:
+            _hide_exchanges(graph, first)
         return
-    first = len(graph)
     if recipe.layout.tensor > 1 or recipe.layout.context > 1:
         done = _split(graph, recipe, work, groups, micro)
     else:
@@ -447,32 +452,49 @@ class Unit(NamedTuple):
 
     name: str
     elements: int
-    forward_s: float
-    backward_s: float
+    """Of what all ranks gather."""
+    expert_elements: int
+    """Of the experts to which tokens are sent, before a tensor group splits them."""
+    forward: tuple[Work, ...]
+    backward: tuple[Work, ...]
     block: str
 
 
-def units(recipe: Recipe, flops: float) -> list[Unit]:
+def units(recipe: Recipe, work: Pass) -> list[Unit]:
     """The model's blocks, and what lies between them, in forward order."""
     found = []
-    beside = moving(recipe)
     for name, layers in groupby(recipe.model.layers, block_of):
         some = list(layers)
-        more = beside.get(some[0].name, NONE)
-        found.append(Unit(name or some[0].name,
-                          sum(tensor.elements for layer in some
-                              for tensor in layer.tensors + layer.expert_tensors),
-                          sum(forward_s(recipe, layer, flops) for layer in some)
-                          + more.forward_s,
-                          sum(backward_s(recipe, layer, flops) for layer in some)
-                          + more.backward_s, name))
+        spread = sum(tensor.elements for layer in some for tensor in layer.expert_tensors)
+        own = sum(tensor.elements for layer in some for tensor in layer.tensors)
+        if recipe.layout.gathers_experts:
+            own, spread = own + spread, 0
+        pieces = _pieces(recipe, work.flops, name or some[0].name, some)
+        found.append(Unit(name or some[0].name, own, spread // (recipe.layout.expert or 1),
+                          tuple(forward for forward, _ in pieces),
+                          tuple(backward for _, backward in pieces[::-1]), name))
+    return found
+
+
+def _pieces(recipe: Recipe, flops: float, name: str,
+            layers: list[Layer]) -> list[tuple[Work, Work]]:
+    """Work of a unit's layers, forward and backward; those to which no token is sent are joined."""
+    found, beside = [], moving(recipe).get(layers[0].name, NONE)
+    for sends, run in groupby(layers, lambda layer: bool(layer.expert_tensors)
+                              and not recipe.layout.gathers_experts):
+        for some in ([[layer] for layer in run] if sends else [list(run)]):
+            forward = sum(forward_s(recipe, each, flops) for each in some) + beside.forward_s
+            backward = sum(backward_s(recipe, each, flops) for each in some) + beside.backward_s
+            work = _share(recipe, some[0], forward) if sends else Work(name, forward, 0, 0)
+            found.append((work, work._replace(seconds=backward)))
+            beside = NONE
     return found
 
 
 def _sharded(graph: list[Operation], recipe: Recipe, work: Pass, groups: Groups,
              micro: Micro) -> None:
     """Units are gathered, computed and, going backward, scattered."""
-    forward = units(recipe, work.flops)
+    forward = units(recipe, work)
     begun = _last(graph, ("backward", "again", "bubble"))
     _pass(graph, recipe, "forward", forward, micro, groups, begun)
     begun = _last(graph, ("forward",))
@@ -482,38 +504,62 @@ def _sharded(graph: list[Operation], recipe: Recipe, work: Pass, groups: Groups,
 def _pass(graph: list[Operation], recipe: Recipe, kind: Literal["forward", "backward"],
           parts: list[Unit], micro: Micro, groups: Groups, begun: tuple[int, ...]) -> None:
     """One pass over the units, after the last operation of the pass before, ``begun``."""
-    group: Group = "shard" if recipe.layout.shard == "hsdp" else "replicas"
     computed, first = list(begun), len(graph)
     for unit in parts:
-        after: tuple[int, ...] = ()
-        is_gathered = bool(unit.elements) and kind in micro.gathers
-        is_scattered = bool(unit.elements and micro.ends) and kind == "backward"
-        if is_gathered:
-            # The compute before the unit begins when the compute before that has ended.
-            graph.append(Operation("gather", f"{unit.name} {kind}", size=unit.elements,
-                                   after=tuple(computed[-2:-1] or begun), group=group))
-            after = (len(graph) - 1,)
+        shares = _shares(recipe, unit)
+        is_gathered = kind in micro.gathers
+        is_scattered = bool(micro.ends) and kind == "backward"
+        # The compute before the unit begins when the compute before that has ended.
+        before = tuple(computed[-2:-1] or begun)
+        gathers = [Operation("gather", f"{unit.name} {kind}", size=size, after=before, group=group)
+                   for size, group in shares if is_gathered and groups.size(group) > 1]
+        graph += gathers
+        gathered = tuple(range(len(graph) - len(gathers), len(graph)))
         beside = _before_block(graph, recipe, kind, unit.block)
-        copied_s = (is_gathered + is_scattered) * laid_out_s(recipe, unit.elements)
-        graph.append(Operation(kind, unit.name, getattr(unit, f"{kind}_s") + copied_s,
-                               after=after))
+        copied_s = (is_gathered + is_scattered) * laid_out_s(
+            recipe, sum(size for size, _ in shares))
+        _compute(graph, groups, kind, unit, gathered, copied_s)
         computed.append(len(graph) - 1)
         if kind == "backward":
             graph.append(Operation("settle", unit.name))
         if is_scattered:
-            _scatter(graph, unit, groups, group)
+            _scatter(graph, unit.name, groups, shares)
         _after_block(graph, recipe, kind, unit.block, beside)
     graph += _launches(recipe, groups, kind, first)
     _send(graph, recipe, kind, micro)
 
 
-def _scatter(graph: list[Operation], unit: Unit, groups: Groups, group: Group) -> None:
+def _shares(recipe: Recipe, unit: Unit) -> list[tuple[int, Group]]:
+    """Elements of a unit and the ranks that have them in shards, before a tensor group splits."""
+    own: Group = "shard" if recipe.layout.shard == "hsdp" else "replicas"
+    found = [(unit.elements, own), (unit.expert_elements, expert_shards(recipe.layout))]
+    return [(size, group) for size, group in found if size]
+
+
+def _compute(graph: list[Operation], groups: Groups, kind: Literal["forward", "backward"],
+             unit: Unit, after: tuple[int, ...], copied_s: float) -> None:
+    """Compute a unit, whose tokens go to its experts and back, after what was gathered."""
+    pieces = unit.forward if kind == "forward" else unit.backward
+    for number, piece in enumerate(pieces):
+        begun = len(graph)
+        more_s = 0.0 if number else copied_s
+        _exchanging(graph, groups, kind, piece._replace(seconds=piece.seconds + more_s), "experts")
+        if not number:
+            graph[begun] = replace(graph[begun], after=(*graph[begun].after, *after))
+
+
+def _scatter(graph: list[Operation], name: str, groups: Groups,
+             shares: list[tuple[int, Group]]) -> None:
     """Scatter a unit's gradients and, between the copies of hybrid sharding, average the shares."""
-    graph.append(Operation("scatter", unit.name, size=unit.elements, after=(len(graph) - 1,),
-                           group=group))
-    if group == "shard" and groups.size("copies") > 1:
-        graph.append(Operation("average", unit.name, size=-(-unit.elements // groups.size("shard")),
-                               after=(len(graph) - 1,), group="copies"))
+    settled = len(graph) - 1
+    for size, group in shares:
+        done = settled
+        if groups.size(group) > 1:
+            graph.append(Operation("scatter", name, size=size, after=(settled,), group=group))
+            done = len(graph) - 1
+        if group in ("shard", "expert shards") and groups.size("copies") > 1:
+            graph.append(Operation("average", name, size=-(-size // groups.size(group)),
+                                   after=(done,), group="copies"))
 
 
 EACH_WAY = 2
@@ -537,7 +583,7 @@ def _split(graph: list[Operation], recipe: Recipe, work: Pass, groups: Groups,
             if exchanges:
                 for layer, seconds in some:
                     _exchanging(graph, groups, "forward", _share(recipe, layer, seconds),
-                                "replicas")
+                                "experts")
             else:
                 graph.append(Operation("forward", name or some[0][0].name,
                                        sum(seconds for _, seconds in some)))
@@ -551,7 +597,7 @@ def _split(graph: list[Operation], recipe: Recipe, work: Pass, groups: Groups,
         beside = _before_block(graph, recipe, "backward", name)
         for layer, work_of in pairs:
             _exchanging(graph, groups, "backward", _share(recipe, layer, work_of.seconds),
-                        "replicas")
+                        "experts")
             graph.append(Operation("settle", layer.name))
             done.append(len(graph) - 1)
         _after_block(graph, recipe, "backward", name, beside)

@@ -429,10 +429,7 @@ class Job:
         if operation.kind == "average":
             yield from self._cast(operation, line)
         self._count_running(1)
-        # GPUs of a tensor-parallel group have shares, and experts are spread otherwise.
-        elements = operation.size
-        if operation.group in ("replicas", "shard", "copies"):
-            elements = -(-elements // self.recipe.layout.tensor)
+        elements = -(-operation.size // self.recipe.layout.tensor)  # the share of each GPU
         chosen = (choose_plan(self.recipe, self.groups, elements, operation.group)
                   if operation.kind == "average" else
                   share_plan(self.recipe, self.groups, COLLECTIVES[operation.kind], elements,

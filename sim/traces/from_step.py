@@ -90,8 +90,9 @@ def members(groups: Groups, group: Group, rank: int) -> tuple[int, ...]:
         return range(first + rank % size % step, first + size, step)
 
     found = {"replicas": range(rank % tensor, count, tensor), "tensor": block(tensor),
-             "context": block(wide, tensor), "experts": block(groups.expert),
-             "expert copies": range(rank % groups.expert, count, groups.expert),
+             "context": block(wide, tensor), "experts": block(groups.spread, tensor),
+             "expert copies": range(rank % groups.spread, count, groups.spread),
+             "expert shards": block(sharded, groups.spread),
              "shard": block(sharded, tensor),
              "copies": range(rank % sharded, count, sharded)}
     return tuple(found[group])

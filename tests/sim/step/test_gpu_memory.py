@@ -102,7 +102,8 @@ def test_shards_are_those_of_zero(shard, gigabytes):
 
 @pytest.mark.parametrize(("layout", "ranks_of_experts"), [
     ({}, 64), ({"expert": 8}, 8), ({"shard": "fsdp"}, 64), ({"shard": "zero1"}, 64),
-    ({"expert": 8, "shard": "zero1"}, 64), ({"tensor": 8}, 64)])
+    ({"expert": 8, "shard": "zero1"}, 64), ({"tensor": 8}, 64), ({"expert": 4, "tensor": 8}, 32),
+    ({"expert": 8, "shard": "fsdp"}, 64), ({"expert": 4, "shard": "hsdp"}, 8)])
 def test_experts_lie_on_the_ranks_that_share_them(layout, ranks_of_experts):
     """Of the optimizer, whose states zero1 shares among the copies of an expert as well."""
     made = recipe(replace(GPT, experts=Experts(64, 2, WIDTH)), layout=Parallel(**layout))
@@ -110,7 +111,7 @@ def test_experts_lie_on_the_ranks_that_share_them(layout, ranks_of_experts):
     more = (count(made, Groups(made.layout, 64, 8)).optimizer
             - count(plain, Groups(made.layout, 64, 8)).optimizer)
     experts = LAYERS * 64 * 2 * WIDTH**2
-    networks = LAYERS * 8 * WIDTH**2 / (1 if layout.get("shard", "none") == "none" else 64)
+    networks = LAYERS * 8 * WIDTH**2 / {"none": 1, "hsdp": 8}.get(layout.get("shard", "none"), 64)
     wanted = 12 * (experts / ranks_of_experts - networks / layout.get("tensor", 1))
     assert more == pytest.approx(wanted, rel=0.01)
 

@@ -575,6 +575,80 @@ def test_experts_of_tensor_groups_get_a_share_of_the_tokens_each(tmp_path):
     assert each == pytest.approx(exchanged + averaged, rel=1e-2)
 
 
+def experts_and_rest(folder):
+    """Bytes of all experts' parameters, and of all others."""
+    network = load(write(folder, topology(**workload(EXPERTS)))).workload.network
+    experts = 8 * 8 * 2 * 256 * 64
+    return 4 * experts, 4 * (network.parameters - experts)
+
+
+@pytest.mark.parametrize(("expert", "split"), [(2, {"tensor": 2}), (4, {"tensor": 2}),
+                                               (2, {"context": 2}), (8, {"context": 2})])
+def test_experts_exchange_over_some_of_the_ranks_that_split_no_token(tmp_path, expert, split):
+    """Of 8 hosts, by hand: ranks of the same number in tensor groups send one another tokens.
+
+    Each GPU of a tensor or context group has its share of the tokens; a tensor group splits each
+    expert, which its copies average.
+    """
+    tensor, context = split.get("tensor", 1), split.get("context", 1)
+    each = sent(tmp_path, "pcie_out", hosts=8, gpus=tensor, **workload(EXPERTS),
+                scenario={"parallel": split | {"expert": expert}})
+    without = sent(tmp_path, "pcie_out", hosts=8, gpus=tensor, **workload(EXPERTS),
+                   scenario={"parallel": split})
+    tokens = 8 * 4 * BATCH * 64 * 2 * 256 * 4 / tensor / context
+    copies = 8 // expert
+    experts = 2 * (copies - 1) / copies * experts_and_rest(tmp_path)[0] / expert / tensor
+    assert (each - without)[0] == pytest.approx(
+        ((expert - 1) / expert - 7 / 8) * tokens + experts, rel=1e-2)
+
+
+@pytest.mark.parametrize(("expert", "micro"), [(2, 1), (4, 1), (8, 1), (4, 3)])
+def test_beside_shards_tokens_travel_and_copies_of_experts_gather(tmp_path, expert, micro):
+    """Of 8 hosts: 3 (n - 1)/n of the rest over all, and of a rank's experts over their copies."""
+    each = sent(tmp_path, "pcie_out", hosts=8, **workload(EXPERTS, accumulation=micro),
+                scenario={"parallel": {"shard": "fsdp", "expert": expert}})
+    experts, rest = experts_and_rest(tmp_path)
+    copies = 8 // expert
+    tokens = 8 * 4 * (expert - 1) / expert * BATCH * 64 * 2 * 256 * 4
+    gathered = 7 / 8 * rest + (copies - 1) / copies * experts / expert
+    assert each[0] == pytest.approx(micro * (tokens + 3 * gathered), rel=1e-2)
+
+
+@pytest.mark.parametrize("expert", [2, 4])
+def test_hybrid_shards_average_the_experts_that_groups_have_in_common(tmp_path, expert):
+    """Of 8 hosts two groups of 4: each gathers its own experts, and the two average shares."""
+    each = sent(tmp_path, "pcie_out", hosts=8, **workload(EXPERTS),
+                scenario={"parallel": {"shard": "hsdp", "replicate": 2, "expert": expert}})
+    experts, rest = experts_and_rest(tmp_path)
+    copies = 4 // expert
+    tokens = 8 * 4 * (expert - 1) / expert * BATCH * 64 * 2 * 256 * 4
+    inside = 3 * (3 / 4 * rest + (copies - 1) / copies * experts / expert)
+    between = 2 * 1 / 2 * (rest + experts) / 4
+    assert each[0] == pytest.approx(tokens + inside + between, rel=1e-2)
+
+
+def test_tokens_of_shards_hide_beside_another_micro_step(tmp_path):
+    found = {}
+    for overlap in ("none", "micro-steps"):
+        _, found[overlap] = run(
+            tmp_path, 1, hosts=4, rate_bps=1e9, **workload(EXPERTS, accumulation=4),
+            scenario={"parallel": {"shard": "fsdp", "expert": 4}, "expert_overlap": overlap})
+    assert found["micro-steps"].step_s < found["none"].step_s
+    assert (found["micro-steps"].breakdown.compute_s
+            == pytest.approx(found["none"].breakdown.compute_s))
+
+
+@pytest.mark.parametrize(("layout", "says"), [
+    ({"expert": 8, "tensor": 2}, "8 does not divide the 8 GPUs of a stage over tensor: 2"),
+    ({"expert": 8, "shard": "hsdp"}, "8 does not divide the 2 GPUs of a group of shards")])
+def test_experts_that_cannot_be_spread_so_are_one_sentence(tmp_path, layout, says):
+    path = write(tmp_path, topology(hosts=4, gpus=2, scenario={"parallel": layout},
+                                    **workload(EXPERTS)))
+    with pytest.raises(TopologyError, match=says) as caught:
+        load(path)
+    assert caught.value.key == "scenarios[0].parallel.expert"
+
+
 def test_ranks_are_numbered_as_megatron_does():
     groups = Groups(Parallel(tensor=2, context=2, pipeline=2), 16, 4)
     assert [list(ranks) for ranks in groups.of("tensor")] == [[0, 1], [2, 3]]
@@ -591,8 +665,6 @@ def test_ranks_are_numbered_as_megatron_does():
     ({"schedule": "zero-bubble"}, "schedule", "no effect without pipeline"),
     ({"pipeline": 2, "interleave": 2, "schedule": "zero-bubble"}, "schedule", "not interleaved"),
     ({"pipeline": 2, "shard": "zero2"}, "shard", "after each micro-step"),
-    ({"expert": 2, "tensor": 2}, "expert", "not split by tensor or context"),
-    ({"expert": 2, "shard": "fsdp"}, "expert", "not gathered by fsdp"),
     ({"tensor": 3}, "tensor", "3 does not divide 8 GPUs"),
     ({"context": 3}, "context", "does not divide 8 GPUs"),
     ({"data": 3, "tensor": 2}, "data", "3 copies on 2 GPUs each are not 8 GPUs; allowed: 4"),
