@@ -75,7 +75,8 @@ class Ranks:
                 except subprocess.TimeoutExpired:
                     ended = f"did not answer within {patience_s:g} s"
                 process.kill()
-                raise BenchError(f"a rank {ended}: {process.communicate()[1][-2000:].strip()}")
+                said = process.communicate()[1][-2000:].strip() or "it said nothing"
+                raise BenchError(f"a rank {ended}: {said}")
         return [json.loads(answer) for answer in answers]
 
 

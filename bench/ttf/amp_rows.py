@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 STEPS = 1000
 """Steps of a round; `bench.ttf.torch_loops.ROUND`, which only a process with torch can read."""
+PATIENCE_S = 1800
+"""A step takes 27 ms on a CPU that multiplies bfloat16, and several times that on others."""
 
 
 @contextmanager
@@ -30,7 +32,7 @@ def healthy(bench: Bench) -> Iterator[Arms]:
 
         def arm(do: str) -> Callable[[], Sample]:
             def take() -> Sample:
-                answer = process.ask(do=do, seconds=bench.seconds)[0]
+                answer = process.ask(do=do, seconds=bench.seconds, patience_s=PATIENCE_S)[0]
                 return Sample(1e3 * answer["seconds"] / answer["times"] / STEPS,
                               answer["cpu_s"] / answer["seconds"],
                               {name: answer[name] for name in ("full_share",) if name in answer})
