@@ -507,17 +507,18 @@ def _pass(graph: list[Operation], recipe: Recipe, kind: Literal["forward", "back
     computed, first = list(begun), len(graph)
     for unit in parts:
         shares = _shares(recipe, unit)
+        moved = [(size, group) for size, group in shares if groups.size(group) > 1]
         is_gathered = kind in micro.gathers
         is_scattered = bool(micro.ends) and kind == "backward"
         # The compute before the unit begins when the compute before that has ended.
         before = tuple(computed[-2:-1] or begun)
         gathers = [Operation("gather", f"{unit.name} {kind}", size=size, after=before, group=group)
-                   for size, group in shares if is_gathered and groups.size(group) > 1]
+                   for size, group in moved if is_gathered]
         graph += gathers
         gathered = tuple(range(len(graph) - len(gathers), len(graph)))
         beside = _before_block(graph, recipe, kind, unit.block)
         copied_s = (is_gathered + is_scattered) * laid_out_s(
-            recipe, sum(size for size, _ in shares))
+            recipe, sum(size for size, _ in moved))
         _compute(graph, groups, kind, unit, gathered, copied_s)
         computed.append(len(graph) - 1)
         if kind == "backward":
