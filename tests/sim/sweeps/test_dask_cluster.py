@@ -23,8 +23,8 @@ from sim.sweeps.outcome_store import Store
 from sim.validate import main as validate
 from tests.sim.answer.test_traced import file as traced
 from tests.sim.test_sweep import run, stored, sweep_file
+from tests.sim.test_validate import case_of, write
 from tests.sim.traces.test_replay import compute
-from tests.sim.validation.test_validate import case_of, write
 from tests.support.free_ports import free_ports
 from tests.support.levels import long, long_except
 
