@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from sim.records.busbw import busbw_factor, collective_row
 from sim.records.results import Breakdown, Expectation, Report, ScenarioResult
 from sim.report.answer_table import outside, print_causes, print_explanation, print_report
 from sim.report.collective_table import (
@@ -189,24 +188,6 @@ def test_rates(value: float, text: str) -> None:
 def test_percent_has_no_negative_zero() -> None:
     assert percent(-0.00001, sign=True, decimals=1) == "+0.0 %"
     assert percent(-0.02, sign=True) == "-2 %"
-
-
-def test_busbw_factors_are_those_of_nccl_tests() -> None:
-    assert busbw_factor("allreduce", 16) == 2 * 15 / 16
-    for name in ("allgather", "reduce_scatter", "reduce-scatter", "alltoall", "all-to-all"):
-        assert busbw_factor(name, 4) == 0.75
-    assert busbw_factor("broadcast", 4) == 1
-    with pytest.raises(ValueError, match="unknown collective 'gather'"):
-        busbw_factor("gather", 4)
-
-
-def test_counts_are_those_of_nccl_tests() -> None:
-    # all_reduce_perf prints count = size / 4 for floats, all_gather_perf a rank's own share.
-    assert collective_row("allreduce", "ring", ranks=8, size_bytes=1024, time_s=1e-3).count == 256
-    assert collective_row("allgather", "ring", ranks=8, size_bytes=1024, time_s=1e-3).count == 32
-    row = collective_row("allreduce", "ring", ranks=8, size_bytes=10**9, time_s=0.1,
-                         datatype="half")
-    assert (row.count, row.algbw, row.busbw) == (5 * 10**8, 1e10, 1.75e10)
 
 
 def test_collective_table_has_a_line_a_size_and_stars_the_fastest() -> None:
