@@ -134,17 +134,6 @@ def test_hybrid_shards_over_any_group_send_by_hand(tmp_path, replicate, tensor):
     assert each[0] == pytest.approx((inside + between) * share, rel=1e-2)
 
 
-@pytest.mark.parametrize(("layout", "says"), [
-    ({"shard": "fsdp", "replicate": 2}, "has no effect without shard: hsdp"),
-    ({"shard": "hsdp", "replicate": 3}, "16 GPUs of a stage are no 3 groups"),
-    ({"shard": "hsdp", "replicate": 16, "tensor": 2}, "are no 16 groups of shards")])
-def test_groups_of_shards_that_cannot_be_are_one_sentence(tmp_path, layout, says):
-    path = write(tmp_path, topology(hosts=4, gpus=4, scenario={"parallel": layout}, **workload()))
-    with pytest.raises(TopologyError, match=says) as caught:
-        load(path)
-    assert caught.value.key == "scenarios[0].parallel.replicate"
-
-
 def test_shards_of_tensor_parallel_ranks_are_smaller(tmp_path):
     each = sent(tmp_path, "pcie_out", hosts=4, gpus=2, **workload(),
                 scenario={"parallel": {"tensor": 2, "shard": "fsdp"}})
@@ -324,14 +313,6 @@ def test_frameworks_send_as_they_do(tmp_path, framework, pieces, beside):
         assert not sends(pipeline_overlap=False)
 
 
-def test_sends_beside_passes_without_pieces_are_refused(tmp_path):
-    path = write(tmp_path, topology(gpus=4, **workload(), scenario={"parallel": {
-        "pipeline": 2, "pipeline_overlap": True}}))
-    with pytest.raises(TopologyError, match="has no effect without interleave") as caught:
-        load(path)
-    assert caught.value.key == "scenarios[0].parallel.pipeline_overlap"
-
-
 # ---- context and experts
 
 def test_context_gathers_keys_and_values(tmp_path):
@@ -406,18 +387,6 @@ def test_chunks_send_the_same_bytes_in_less_time(tmp_path, parallel):
     assert max(halves[0], quarters[0]) < whole[0]
 
 
-@pytest.mark.parametrize(("key", "value", "model", "parallel", "says"), [
-    ("expert_chunks", 4, SHAPE, {}, "has no experts"),
-    ("expert_overlap", "micro-steps", SHAPE, {}, "has no experts"),
-    ("expert_chunks", 4, EXPERTS, {"shard": "fsdp"}, "no token is sent"),
-    ("expert_overlap", "micro-steps", EXPERTS, {}, "one micro-step has no other")])
-def test_hiding_without_travelling_tokens_is_refused(tmp_path, key, value, model, parallel, says):
-    with pytest.raises(TopologyError, match=says) as caught:
-        load(write(tmp_path, topology(hosts=2, gpus=2, **workload(model), scenario={
-            "parallel": parallel, key: value})))
-    assert caught.value.key == f"scenarios[0].{key}"
-
-
 def test_tokens_beside_another_micro_step_keep_its_activations(tmp_path):
     kept = []
     for overlap, stages in (("none", 1), ("micro-steps", 1), ("none", 2), ("micro-steps", 2)):
@@ -439,28 +408,3 @@ def test_experts_of_tensor_groups_get_a_share_of_the_tokens_each(tmp_path):
     network = load(write(tmp_path, topology(**workload(EXPERTS)))).workload.network
     averaged = 4 * (network.parameters - 8 * 8 * 2 * 256 * 64) / 2
     assert each == pytest.approx(exchanged + averaged, rel=1e-2)
-
-
-@pytest.mark.parametrize(("parallel", "key", "says"), [
-    ({"sequence": True}, "sequence", "no effect without tensor"),
-    ({"interleave": 2}, "interleave", "no effect without pipeline"),
-    ({"schedule": "zero-bubble"}, "schedule", "no effect without pipeline"),
-    ({"pipeline": 2, "interleave": 2, "schedule": "zero-bubble"}, "schedule", "not interleaved"),
-    ({"pipeline": 2, "shard": "zero2"}, "shard", "after each micro-step"),
-    ({"expert": 2, "tensor": 2}, "expert", "not split by tensor or context"),
-    ({"expert": 2, "shard": "fsdp"}, "expert", "not gathered by fsdp"),
-    ({"tensor": 3}, "tensor", "3 does not divide 8 GPUs"),
-    ({"context": 3}, "context", "does not divide 8 GPUs"),
-    ({"data": 3, "tensor": 2}, "data", "3 copies on 2 GPUs each are not 8 GPUs; allowed: 4"),
-    ({"pipeline": 8, "interleave": 2}, "interleave", "16 pieces of 8 blocks"),
-    ({"pipeline": 2, "interleave": 2}, "interleave", "1 micro-steps do not fill 2 stages"),
-    ({"expert": 2}, "expert", "has no experts"),
-    ({"tensor": 2, "shard": "zero3"}, "shard", "did you mean 'zero"),
-    ("fsdq", "", "found 'fsdq'"),
-])
-def test_a_forbidden_combination_is_one_sentence(tmp_path, parallel, key, says):
-    with pytest.raises(TopologyError, match=says) as caught:
-        load(write(tmp_path, topology(hosts=1, gpus=8, scenario={"parallel": parallel},
-                                      **workload())))
-    assert caught.value.key == f"scenarios[0].parallel{'.' if key else ''}{key}"
-    assert "\n" not in str(caught.value)
