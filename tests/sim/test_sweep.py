@@ -195,17 +195,6 @@ def test_without_pyarrow_there_is_csv(tmp_path: Path, monkeypatch: pytest.Monkey
     assert run(tmp_path / "sweep.yaml", "-o", tmp_path / "r.csv").exit_code == 0
 
 
-def test_the_front_is_drawn(tmp_path: Path) -> None:
-    sweep = sweep_file(tmp_path, objectives={"images_per_s": "max",
-                                             "hosts[0].nics[0].rate": "min"})
-    done = run(sweep, "-o", tmp_path / "r.csv", "--plot", tmp_path / "p.svg")
-    assert done.exit_code == 0, done.output
-    assert "Pareto front" in done.output
-    drawn = (tmp_path / "p.svg").read_text()
-    for words in ("Pareto front", "images_per_s (max)", "hosts[0].nics[0].rate (min)"):
-        assert f"<!-- {words} -->" in drawn
-
-
 def test_packets_can_be_swept(tmp_path: Path) -> None:
     sweep = sweep_file(tmp_path, fidelity="packet", list=[{"workload.batch": 32}],
                        set={"scenarios[0].stack": "harp", "hosts[0].gpus.count": 1})

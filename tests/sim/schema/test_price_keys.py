@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.sim.answer.test_cost import PRICE, run
+from tests.sim.answer.test_cost import PRICE
+from tests.sim.report.test_cost_table import run
 
 if TYPE_CHECKING:
     from pathlib import Path

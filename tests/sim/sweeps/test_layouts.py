@@ -95,15 +95,6 @@ def test_what_the_front_names_runs_as_it_says(tmp_path):
     assert row["memory_bytes"]["total"] == best["memory_bytes"]
 
 
-@long
-def test_the_table_names_the_fastest_and_what_was_left_out(tmp_path):
-    result = tune(cluster_file(tmp_path), "--layouts", "--workers", "1", "--samples", "4")
-    assert result.exit_code == 0, result.stderr
-    assert "t, s: 4 samples a step" in result.stdout
-    assert "The fastest: parallel: {" in result.stdout
-    assert "no other one can be on this front" in result.stdout
-
-
 def test_a_search_without_time_says_how_many_are_open(tmp_path):
     result = tune(cluster_file(tmp_path), "--layouts", "--budget", "1us", "-o", "-", "--quiet")
     answer = json.loads(result.stdout)
