@@ -24,7 +24,8 @@ def test_an_error_is_the_distance_to_the_nearest_bound(ours: float, one: float,
     assert (found.error == 0) == (low <= ours <= high)
 
 
-@pytest.mark.parametrize(("ours", "off"), [(1.09, False), (1.11, True), (0.91, False), (0.89, True)])
+@pytest.mark.parametrize(("ours", "off"), [
+    (1.09, False), (1.11, True), (0.91, False), (0.89, True)])
 def test_a_row_is_off_beyond_its_tolerance(ours: float, off: bool) -> None:
     assert row(ours, 1.0, 1.0).off is off
 

@@ -50,6 +50,14 @@ def test_a_file_that_is_no_outcome_of_its_key_counts_as_absent(tmp_path: Path, t
     assert store.get(KEY) == DONE
 
 
+def test_a_whole_outcome_of_another_key_counts_as_absent(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.put(DONE)
+    (path,) = tmp_path.rglob("*.json")
+    path.write_text(path.read_text().replace(KEY, KEY[:-1] + "c"))
+    assert store.get(KEY) is None
+
+
 def test_a_folder_that_cannot_be_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="file"):
