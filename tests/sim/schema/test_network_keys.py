@@ -25,7 +25,7 @@ def test_ports_mark_in_proportion_to_their_rate(rate_bps: float) -> None:
 @given(RATES, st.sampled_from([0.0, 1e-6, 5e-6]), st.sampled_from([1500, 9000]))
 def test_headroom_takes_what_comes_until_a_sender_has_paused(rate_bps: float, latency_s: float,
                                                              frame: int) -> None:
-    """What is on the way both times, a frame begun at each end, the pause and its 60 quanta."""
+    """Bytes on the way both times, a frame begun at each end, the pause and its 60 quanta."""
     on_the_way = 2 * latency_s * rate_bps / 8
     wanted = on_the_way + 2 * frame + 84 + 60 * 512 // 8
     assert Pfc().headroom_bytes(rate_bps, latency_s, frame) == pytest.approx(wanted, abs=1)
