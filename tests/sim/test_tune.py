@@ -1,4 +1,4 @@
-"""``sim.tune``: its table beats NCCL's own choice where it has rows, and nowhere loses to it."""
+"""``python -m sim.tune``: its table, its budget, and wrong options and files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Published cases load, are predicted, and fitted rows are predicted without their source."""
+"""``python -m sim.validate``: published cases, fidelities, pages, and wrong options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fits give their rows back, and a file that is not about the fitted cluster claims none."""
+"""Fits: they give their rows back, and only about the cluster that was fitted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stack parameters from measurements: what was put in comes out; bad files say what is wrong."""
+"""The file of a stack that measurements give, and its sources."""
 
 from __future__ import annotations
 

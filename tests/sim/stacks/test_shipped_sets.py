@@ -1,4 +1,4 @@
-"""The shipped parameter sets: complete, sourced, and listed in docs/use/parameters.md."""
+"""The shipped parameter sets: complete, sourced, and fitted no more than they say."""
 
 
 import pytest
