@@ -16,10 +16,9 @@ import pytest
 
 from harp.collectives.registry import make_plan
 from sim.answer.timer import Timer
-from sim.answer.uncertainty import unknowns
 from sim.cluster.placement import choose_gpus, place
 from sim.schema.parameters import load_stack
-from tests.support.cluster_files import ALPHA_S, IDEAL, RATE_BPS, cluster, topology
+from tests.support.cluster_files import ALPHA_S, RATE_BPS, cluster, topology
 from tests.support.levels import long
 from tests.support.max_plus import Pipe, arrivals
 
@@ -219,21 +218,3 @@ def test_a_slow_edge_sets_the_rings_pace(tmp_path):
     clock = timer(tmp_path, hosts=[fast, slow])
     assert measured(clock, "ring", 4, UNEVEN_SIZES) == pytest.approx(wanted, rel=0.01)
     assert wanted[-1] == pytest.approx(2 * 3 * UNEVEN_SIZES[-1] / B, rel=0.01)
-
-
-def test_a_collective_alone_pays_for_its_launch_once(tmp_path):
-    """Of as many messages as it likes."""
-    plan = make_plan("ring", ranks=8, nbytes=1 << 20)
-    free_s, dear_s = (timer(tmp_path, hosts=8, stacks={
-        "ideal": IDEAL | {"launch": launch}}).seconds(plan) for launch in ("0s", "15us"))
-    assert dear_s - free_s == pytest.approx(15e-6)
-
-
-def test_only_collectives_alone_draw_the_launch(tmp_path):
-    """It comes last, so that draws of training stay what they are without it."""
-    launch = {"value": "10us", "low": "5us", "high": "40us", "confidence": "published",
-              "source": "a test"}
-    made = cluster(tmp_path, stacks={"ideal": IDEAL | {"launch": launch}}).topology
-    training, alone = unknowns(made), unknowns(made, alone=True)
-    assert alone[:-1] == training
-    assert alone[-1].name == "ideal.launch"

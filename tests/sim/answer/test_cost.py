@@ -15,7 +15,6 @@ from tests.support.sim_runs import rows_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from click.testing import Result
 
 PRICE = 36.0
 
@@ -23,10 +22,6 @@ PRICE = 36.0
 def file(tmp_path: Path, prices: dict, **top: object) -> Path:
     data = topology(gpus=4, scenario={"gpus": [2, 8]}, **top) | {"prices": prices}
     return write(tmp_path, data)
-
-
-def run(tmp_path: Path, prices: dict) -> Result:
-    return CliRunner().invoke(main, [str(file(tmp_path, prices)), "--draws", "0"])
 
 
 def test_hosts_are_paid_whole_and_by_the_time_that_they_take(tmp_path: Path) -> None:
@@ -62,31 +57,3 @@ def test_the_interval_of_the_money_is_that_of_the_rate_turned_over(tmp_path: Pat
     low, _, high = row["interval"]["images_per_s"]
     assert row["cost"]["goal_cost_interval"] == pytest.approx(
         [2 * PRICE * 1e6 / rate / 3600 for rate in (high, low)])
-
-
-def test_the_table_stands_below_the_answer(tmp_path: Path) -> None:
-    done = run(tmp_path, {"hosts": {"h": PRICE}, "currency": "EUR", "samples": "1e6"})
-    assert "EUR\na day" not in done.output  # two lines of a header
-    lines = done.output.splitlines()
-    assert any("EUR" in line and "days to" in line for line in lines)
-    assert any(line.split()[-3:-2] == ["864"] for line in lines)
-
-
-@pytest.mark.parametrize(("prices", "says"), [
-    ({"hosts": {"hosts-of-mine": 1.0}}, "'hosts-of-mine' is not a known host group"),
-    ({"hosts": {"h": -1.0}}, "prices.hosts.h"),
-    ({"hosts": {}}, "prices.hosts"),
-    ({"hosts": {"h": 1.0}, "samples": 1, "tokens": 1}, "has both samples and tokens"),
-    ({"hosts": {"h": 1.0}, "tokens": 1e9}, "a sample of 'vgg16' has no tokens"),
-])
-def test_wrong_prices_are_one_sentence(tmp_path: Path, prices: dict, says: str) -> None:
-    done = run(tmp_path, prices)
-    assert done.exit_code == 2
-    assert says in done.output
-    assert done.output.count("\n") == 1
-
-
-def test_prices_of_hosts_are_keys_with_an_effect(tmp_path: Path) -> None:
-    done = run(tmp_path, {"hosts": {"h": PRICE}})
-    assert done.exit_code == 0
-    assert "prices" not in done.stderr

@@ -1,9 +1,8 @@
-"""Fits give their rows back, and a file that is not about the fitted cluster claims none."""
+"""Fits: they give their rows back, and only about the cluster that was fitted."""
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
@@ -13,21 +12,15 @@ from hypothesis import strategies as st
 from sim.answer.fit import find_root, find_row, fit, fit_slopes, present_value
 from sim.answer.scenario import Settings
 from sim.answer.uncertainty import FIT_ACCURACY
-from sim.calibrate import main
-from sim.calibration.shipped import Comparison, compare, compare_file, verdict
 from sim.cluster.cluster import Cluster
-from sim.report.quantities import quantity
 from sim.run import main as run
 from sim.schema import TopologyError, load
-from sim.schema.parameters import FrameworkSet, StackSet
 from tests.support import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 TACO = ROOT / "topologies" / "taco-vgg16-v100-25g.yaml"
-FITTED = sorted(path for path in (ROOT / "topologies").glob("*.yaml")
-                if "fits:" in path.read_text(encoding="utf-8"))
 SMALL = """
 name: small
 hosts:
@@ -51,22 +44,6 @@ def small(folder: Path, *, stack: str = "kernel-tcp", gpus: int = 4,
     path.write_text(SMALL.replace("STACK", stack).replace("GPUS", str(gpus)).replace("NAME", name)
                     .replace("images_per_s: 400", f"images_per_s: {rate}"))
     return path
-
-
-@pytest.mark.parametrize("path", FITTED, ids=lambda path: path.stem)
-def test_shipped_values_are_those_of_the_fit(path: Path) -> None:
-    for comparison in compare(Cluster(load(path))):
-        assert comparison.shipped == pytest.approx(comparison.fitted, rel=1e-3), comparison
-        if comparison.fitted:  # a row that wants a cost below 0 stays within bounds
-            assert abs(comparison.residual) < 1e-5
-        assert abs(comparison.residual) <= comparison.expect.within
-
-
-@pytest.mark.parametrize("path", FITTED, ids=lambda path: path.stem)
-def test_no_set_has_more_than_one_free_parameter(path: Path) -> None:
-    names = [expect.fits for expect in load(path).expect if expect.fits is not None]
-    owners = [name.rpartition(".")[0] for name in names]
-    assert len(owners) == len(set(owners)), names
 
 
 def test_a_fit_gives_back_the_value_that_made_the_row(tmp_path: Path) -> None:
@@ -173,67 +150,6 @@ def test_an_impossible_fit_is_refused_at_its_place(tmp_path: Path, name: str, gp
     assert caught.value.line == 13
 
 
-def comparison(shipped: float, fitted: float) -> Comparison:
-    return Comparison("kernel-tcp.cost_per_byte", shipped, fitted,
-                      load(TACO).expect[2], 0.0)
-
-
-def test_more_than_half_a_percent_off_is_stale() -> None:
-    assert not comparison(1.004e-9, 1e-9).stale
-    assert comparison(1.006e-9, 1e-9).stale
-    assert comparison(1e-9, 0.0).stale
-    assert not comparison(0.0, 0.0).stale
-    assert "kernel-tcp.cost_per_byte is more than 0.5 % off" in verdict([comparison(2e-9, 1e-9)])
-
-
-def test_command_prints_the_fit_and_succeeds_where_nothing_is_stale() -> None:
-    result = CliRunner().invoke(main, [str(TACO)])
-    assert result.exit_code == 0, result.output
-    line = next(x for x in result.output.splitlines() if x.startswith("taco-tcp.cost_per_byte"))
-    assert "Horovod+TCP, 16 GPUs" in line
-    assert line.count("ns") == 2
-
-
-def test_command_fails_in_one_sentence_where_a_value_is_stale(tmp_path: Path) -> None:
-    path = small(tmp_path)
-    result = CliRunner().invoke(main, [str(path), "--json"])
-    assert result.exit_code == 1
-    assert result.stderr.startswith("error: Stale: kernel-tcp.cost_per_byte is more than")
-    document = json.loads(result.stdout)
-    assert document["stale"] is True
-    assert document["parameters"][0]["name"] == "kernel-tcp.cost_per_byte"
-
-
-@pytest.mark.parametrize(("parameter", "value", "text"), [
-    ("kernel-tcp.cost_per_byte", 0.9287291e-9, "0.928729ns"),
-    ("start_latency", 3.5e-5, "35us"),
-    ("horovod.step_overhead", 7.5844464e-3, "7.58445ms"),
-    ("gpus.effective", 2.32546772e13, "23.2547TFLOPS"),
-    ("flow_rate", 24.999e9, "24.999Gbps"),
-    ("headers", 114, "114B"),
-    ("cores", 1.0, "1"),
-    ("cost_per_packet", 0.0, "0ns"),
-    ("per_tensor", 1e-6, "1us"),
-])
-def test_quantities_read_well(parameter: str, value: float, text: str) -> None:
-    assert quantity(parameter, value) == text
-
-
-UNITS = {"TimeParameter": {"ns", "us", "ms", "s"}, "SizeParameter": {"B"},
-         "RateParameter": {"bps", "kbps", "Mbps", "Gbps", "Tbps"}}
-"""Units of a figure by kind; all others are plain numbers."""
-
-
-@pytest.mark.parametrize(("parameter", "kind"), [
-    (name, get_args(field.annotation)[0].__name__)
-    for model in (StackSet, FrameworkSet) for name, field in model.model_fields.items()
-    if name not in ("base", "description")])
-@pytest.mark.parametrize("value", [0.0, 0.565, 1.77])
-def test_every_parameter_has_its_own_unit(parameter: str, kind: str, value: float) -> None:
-    unit = quantity(f"a-set.{parameter}", value).lstrip("0123456789.-")
-    assert unit in UNITS.get(kind, {""})
-
-
 # ---- figures of another cluster
 
 
@@ -259,12 +175,3 @@ def test_another_cluster_claims_no_fit(change):
     assert "+0.0 %" not in text
     assert "The figures under expect come from another cluster or workload" in " ".join(
         text.split())
-
-
-def test_calibrate_names_the_fingerprint_of_another_cluster(tmp_path):
-    path = tmp_path / "other.yaml"
-    path.write_text(TACO.read_text().replace("rate: 25Gbps,", "rate: 100Gbps,"))
-    with pytest.raises(TopologyError) as caught:
-        compare_file(path)
-    assert caught.value.key == "fitted_on"
-    assert caught.value.allowed.startswith(load(path).fingerprint)

@@ -11,7 +11,6 @@ from sim.answer.answer import answer
 from sim.cluster.cluster import Cluster
 from sim.run import main
 from sim.schema import load
-from sim.schema.file_variants import Variants
 from tests.support.cluster_files import FREE, IDEAL, cluster, topology, write
 from tests.support.levels import long_except
 from tests.system.test_topologies import FOLDER, HUGE
@@ -112,15 +111,3 @@ def test_the_command_warns_with_the_place_in_the_file(tmp_path):
     assert wanted in result.stderr.splitlines()
     assert {"key": "scenarios[0].steps", "line": line, "text": wanted.removeprefix("warning: ")
             } in json.loads(result.stdout)["warnings"]
-
-
-def test_other_values_are_far_off_and_valid(tmp_path):
-    variants = Variants(load(write(tmp_path, topology())).plain)
-    rates = [value for value, _ in variants.others(("hosts", 0, "nics", 0, "rate"))]
-    assert {"100000000bps", "1e+14bps"} <= set(rates)
-    stacks = [value for value, _ in variants.others(("scenarios", 0, "stack"))]
-    assert "rdma" in stacks
-    assert "ideal" not in stacks
-    assert not list(variants.others(("name",)))
-    overlaps = [value for value, _ in variants.others(("frameworks", "free", "overlap"))]
-    assert overlaps[0] == 0.001

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sim.answer.expectation import find_expect
 from sim.answer.scenario import Run, Settings, run_scenario
 from sim.cluster.cluster import Cluster
 from sim.schema import TopologyError, load
@@ -135,17 +134,6 @@ def test_a_job_that_starts_later_disturbs_from_then_on(tmp_path):
     alone_s = VGG_BYTES / 12.5e9
     rows = jobs(tmp_path, [JOBS[0], JOBS[1] | {"start": f"{alone_s / 3}s"}])
     assert rows["a"].step_s == pytest.approx(alone_s * 5 / 3, rel=1e-3)
-
-
-def test_figures_are_expected_of_a_job_by_name(tmp_path):
-    expect = [{"scenario": "s", "gpus": 2, "job": "b", "images_per_s": 7, "kind": "measured",
-               "within": "5%", "source": "x"}]
-    rows = jobs(tmp_path, JOBS, expect=expect)
-    assert rows["a"].expect is None
-    assert rows["b"].expect.images_per_s == 7
-    made = build(tmp_path, expect=[expect[0] | {"job": None}])
-    assert find_expect(made.topology, "s", 2, "").within == 0.05
-    assert find_expect(made.topology, "s", 1, "") is None
 
 
 # ---- the VPC

@@ -150,30 +150,6 @@ def test_traces_that_take_flops_run_at_the_gpus_rate(tmp_path: Path) -> None:
     assert row.step_s == pytest.approx(1e11 / 100e12)
 
 
-WRONG = {
-    "a missing model": ({"batch": 1}, "workload.model: is missing and has no default"),
-    "a missing batch": ({"model": "vgg16"}, "workload.batch: is missing and has no default"),
-    "a model beside it": ({"trace": "traces/t", "model": "vgg16"},
-                          "workload.model: has no meaning beside trace"),
-    "no traces": ({"trace": "traces/u"}, "there are no traces of this name"),
-    "a wrong key": ({"trace": {"prefix": "traces/t", "dep": "data"}}, "did you mean 'deps'?"),
-    "no text": ({"trace": 3}, "workload.trace: found 3"),
-    "no groups": ({"trace": {"prefix": "traces/t", "groups": "g.json"}}, "g.json"),
-}
-
-
-@pytest.mark.parametrize("case", WRONG)
-def test_a_wrong_workload_is_one_sentence(tmp_path: Path, case: str) -> None:
-    workload, says = WRONG[case]
-    file(tmp_path)
-    path = write(tmp_path, topology(hosts=4, workload=workload))
-    found = CliRunner().invoke(run.main, [str(path), "--json", str(tmp_path / "a.json")])
-    assert found.exit_code == 2
-    assert says in found.output
-    assert found.output.count("\n") == 1
-    assert not (tmp_path / "a.json").exists()
-
-
 @pytest.mark.parametrize(("scenario", "key"), [
     ({"routing": "plan"}, "routing"), ({"sync": {"every": 4}}, "sync")])
 def test_options_that_a_replay_lacks_are_refused(tmp_path: Path, scenario: dict[str, Any],

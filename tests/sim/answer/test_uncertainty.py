@@ -261,3 +261,13 @@ def test_gaps_of_a_data_sheet_are_drawn(tmp_path):
     assert slow < interval.low_images_per_s / point < 1 < interval.high_images_per_s / point < fast
     for speed in ({"utilisation": 0.73}, {"effective": "200TFLOPS"}):
         assert drawn(model="A100", **speed) == (None, False)
+
+
+def test_only_collectives_alone_draw_the_launch(tmp_path):
+    """It comes last, so that draws of training stay what they are without it."""
+    launch = {"value": "10us", "low": "5us", "high": "40us", "confidence": "published",
+              "source": "a test"}
+    made = cluster(tmp_path, stacks={"ideal": IDEAL | {"launch": launch}}).topology
+    training, alone = unknowns(made), unknowns(made, alone=True)
+    assert alone[:-1] == training
+    assert alone[-1].name == "ideal.launch"

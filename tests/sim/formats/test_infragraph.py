@@ -307,10 +307,3 @@ def test_a_name_that_stands_twice_is_one_sentence(tmp_path: Path, kind: str) -> 
     assert found.exit_code == 2
     assert f"{kind}[{len(TACO[kind])}].name: " in found.stderr
     assert "stands twice" in found.stderr
-
-
-def test_a_target_that_is_a_folder_is_one_sentence(tmp_path: Path,
-                                                   monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    found = CliRunner().invoke(main, [str(ROOT / "topologies" / "leaf-spine-2to1.yaml"), "."])
-    assert (found.exit_code, "it is a directory" in found.stderr) == (2, True), found.stderr

@@ -188,14 +188,6 @@ def test_a_wrong_file_is_one_sentence(tmp_path: Path, case: str) -> None:
     assert not (tmp_path / "t.yaml").exists()
 
 
-def test_options_of_another_format_are_refused(tmp_path: Path) -> None:
-    converted(tmp_path, host())
-    found = CliRunner().invoke(main, [str(tmp_path / "t.yaml"), str(tmp_path / "i.json"),
-                                      "--hosts", "3"])
-    assert found.exit_code == 2
-    assert "--hosts is for files of nccl" in found.output
-
-
 SPOTS = [match.span() for match in re.finditer('"[^"]*"', host())]
 
 

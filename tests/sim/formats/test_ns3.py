@@ -9,7 +9,6 @@ import pytest
 from click.testing import CliRunner
 
 from sim.convert import main
-from tests.support import ROOT
 from tests.support.cluster_files import topology, write
 
 if TYPE_CHECKING:
@@ -34,14 +33,6 @@ def test_the_file_has_every_nic_switch_and_cable(tmp_path: Path) -> None:
     assert hosts == ["200Gbps"] * 8
     assert nx.shortest_path_length(graph, 0, 7) == 4
     assert nx.shortest_path_length(graph, 0, 3) == 2
-
-
-def test_hosts_with_fewer_nics_than_gpus_are_refused(tmp_path: Path) -> None:
-    source = ROOT / "topologies" / "taco-vgg16-v100-25g.yaml"
-    found = CliRunner().invoke(main, [str(source), str(tmp_path / "n.txt"), "--to", "ns3"])
-    assert found.exit_code == 2
-    assert "a NIC of one port for each GPU" in found.output
-    assert not (tmp_path / "n.txt").exists()
 
 
 @pytest.mark.parametrize("content", [b"", b"hosts: 3\n", b"\xff\xfe\x00"])

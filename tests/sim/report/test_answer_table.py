@@ -13,16 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from sim.records.busbw import busbw_factor, collective_row
 from sim.records.results import Breakdown, Expectation, Report, ScenarioResult
 from sim.report.answer_table import outside, print_causes, print_explanation, print_report
-from sim.report.collective_table import (
-    print_collective,
-    print_collective_causes,
-    print_limits,
-)
 from sim.report.numbers import apportion, percent, rate, shown_ms
-from tests.support.report_samples import collective, taco, two_jobs
+from tests.support.report_samples import taco, two_jobs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,16 +38,6 @@ def cells(text: str, name: str, gpus: int) -> list[str]:
     start = re.compile(rf"{re.escape(name)} +{gpus} ")
     line = next(line for line in text.splitlines() if start.match(line))
     return line[len(name):].replace(" %", "%").split()
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-def test_no_line_is_wider_than_the_screen_and_the_answer_is_always_there(width: int) -> None:
-    text = shown(print_report, taco(), width)
-    assert max(map(len, text.splitlines())) <= width
-    row = cells(text, "LightCC+HARP", 16)
-    assert row[0] == "16"
-    assert {"3478", "3562"} <= set(row)
-    assert "-2.4%" in row
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -110,17 +94,6 @@ def test_several_jobs_are_listed_apart_and_disagreements_are_marked() -> None:
     assert "ecmp (b), 16 GPUs: 700 images/s differ from 1010 by 30.7 %" in text
     assert "✗" not in re.search(r"ecmp +a .*", text).group()  # type: ignore[union-attr]
     assert "plan (b), 16 GPUs: A fault stalled 4 flows for 50 ms." in text
-
-
-def test_marks_and_bars_print_on_an_ascii_screen() -> None:
-    assert "! -30.7 %" in shown(print_report, two_jobs(), encoding="ascii")
-    assert re.search(r"#+=+", shown(print_explanation, taco(), encoding="ascii"))
-
-
-def test_plain_text_has_no_escape_codes_and_no_trailing_blanks() -> None:
-    text = shown(print_report, taco()) + shown(print_explanation, taco())
-    assert "\x1b" not in text
-    assert not [line for line in text.splitlines() if line != line.rstrip()]
 
 
 def test_names_are_text_and_not_markup() -> None:
@@ -189,64 +162,6 @@ def test_rates(value: float, text: str) -> None:
 def test_percent_has_no_negative_zero() -> None:
     assert percent(-0.00001, sign=True, decimals=1) == "+0.0 %"
     assert percent(-0.02, sign=True) == "-2 %"
-
-
-def test_busbw_factors_are_those_of_nccl_tests() -> None:
-    assert busbw_factor("allreduce", 16) == 2 * 15 / 16
-    for name in ("allgather", "reduce_scatter", "reduce-scatter", "alltoall", "all-to-all"):
-        assert busbw_factor(name, 4) == 0.75
-    assert busbw_factor("broadcast", 4) == 1
-    with pytest.raises(ValueError, match="unknown collective 'gather'"):
-        busbw_factor("gather", 4)
-
-
-def test_counts_are_those_of_nccl_tests() -> None:
-    # all_reduce_perf prints count = size / 4 for floats, all_gather_perf a rank's own share.
-    assert collective_row("allreduce", "ring", ranks=8, size_bytes=1024, time_s=1e-3).count == 256
-    assert collective_row("allgather", "ring", ranks=8, size_bytes=1024, time_s=1e-3).count == 32
-    row = collective_row("allreduce", "ring", ranks=8, size_bytes=10**9, time_s=0.1,
-                         datatype="half")
-    assert (row.count, row.algbw, row.busbw) == (5 * 10**8, 1e10, 1.75e10)
-
-
-def test_collective_table_has_a_line_a_size_and_stars_the_fastest() -> None:
-    report = collective()
-    lines = [line.split() for line in shown(print_collective, report).splitlines()
-             if re.match(r" *\d", line)]
-    assert len(lines) == 10
-    for line in lines:
-        size, times = int(line[0]), line[4::6]
-        assert len(times) == 3
-        best = min((row for row in report.rows if row.size_bytes == size),
-                   key=lambda row: row.time_s)
-        starred = [time for time in times if time.startswith("*")]
-        assert [float(time[1:]) for time in starred] == pytest.approx([best.time_s * 1e6], rel=0.01)
-
-
-def test_collective_table_is_one_line_a_size_in_a_file_and_wraps_by_groups_on_a_terminal() -> None:
-    plain = shown(print_collective, collective(), 60)
-    terminal = shown(print_collective, collective(), 80, terminal=True)
-    assert plain.count("size") == 1
-    assert terminal.count("size") == 3
-    assert max(map(len, terminal.splitlines())) <= 80
-
-
-def test_an_algorithm_that_lacks_a_size_leaves_a_dash() -> None:
-    report = collective()
-    rows = tuple(row for row in report.rows if row.algorithm != "2d" or row.size_bytes > 8)
-    text = shown(print_collective, replace(report, rows=rows))
-    assert re.search(r"^ +8 .* - +- +- +- +-$", text, re.MULTILINE)
-
-
-def test_collective_limits_and_causes_have_a_line_each() -> None:
-    text = shown(print_limits, collective())
-    assert re.search(r"^ +8 +tree +16.01 +NIC 0 % +latency 100 %$", text, re.MULTILINE)
-    lines = [line.split() for line in shown(print_collective_causes, collective()).splitlines()
-             if "kernel-tcp" in line]
-    assert len(lines) == 10  # of the fastest row of each size alone
-    assert lines[0][:5] == ["8", "tree", "kernel-tcp.cost_per_byte", "0.3ns", "0.6ns"]
-    assert lines[-1][:2] == [str(8**10), "2d"]
-    assert all("40 %" in " ".join(line) for line in lines)
 
 
 def test_causes_stand_below_their_row_the_widest_first() -> None:

@@ -13,7 +13,7 @@ import pytest
 from matplotlib.colors import to_rgb
 
 from sim.records.results import Report
-from sim.report.panels import KIND_COLOURS, LINES, MOST_LINES, busiest
+from sim.report.panels import KIND_COLOURS
 from sim.report.plot import figure, report_plot, timelines
 from tests.support.levels import long_except
 from tests.support.report_samples import taco, two_jobs
@@ -69,33 +69,6 @@ def test_labels_do_not_overlap_and_stay_inside(report: Report) -> None:
             assert not any(box.overlaps(other) for other in boxes[i + 1:])
 
 
-def test_scaling_shows_published_points_and_the_ideal() -> None:
-    few = replace(taco(), scenarios=taco().scenarios[:9])
-    lines = {line.get_label(): line for line in panels(few)["Scaling"].get_lines()}
-    assert sorted(zip(*lines["published"].get_data(), strict=True)) == [
-        (1, 251), (8, 1977), (16, 847), (16, 1644), (16, 3562)]
-    assert list(lines["ideal"].get_ydata()) == pytest.approx([251, 251 * 16])  # type: ignore[arg-type]
-    assert list(lines["Horovod+TCP"].get_xdata()) == [1, 8, 16]  # type: ignore[arg-type]
-
-
-def test_one_number_of_gpus_gives_bars() -> None:
-    bars = panels(two_jobs())["Throughput"].patches
-    assert [bar.get_width() for bar in bars] == [1000, 700, 990]  # type: ignore[attr-defined]
-
-
-def test_more_scenarios_than_colours_give_bars_with_their_names() -> None:
-    report = taco()
-    axes = panels(report)["Throughput"]
-    names = [text.get_text() for text in axes.get_yticklabels()]
-    assert len(names) == len(set(names)) == len(report.scenarios)
-    widths = [bar.get_width() for bar in axes.patches if bar.get_x() == 0]  # type: ignore[attr-defined]
-    assert widths == [row.images_per_s for row in report.scenarios]
-
-
-def test_lines_of_one_panel_differ_in_colour_and_marker() -> None:
-    assert len({colour for colour, _ in LINES}) == len({mark for _, mark in LINES}) == MOST_LINES
-
-
 def test_many_rows_keep_the_largest_run_of_each_scenario() -> None:
     assert {row.gpus for row in timelines(taco().scenarios)} == {16}
     assert len(timelines(taco().scenarios[:9])) == 9
@@ -112,13 +85,6 @@ def test_titles_say_how_many_rows_are_left_out() -> None:
     assert f"({len(timelines(report.scenarios))} of " in left_out[0]
     few = titles(replace(report, scenarios=report.scenarios[:9]))
     assert not any("--scenario" in title for title in few)
-
-
-def test_equal_curves_are_shown_once() -> None:
-    row = next(row for row in taco().scenarios if row.links is not None)
-    assert row.links is not None
-    twins = replace(row.links, share=np.repeat(row.links.share[:1], 8, axis=0))
-    assert len(busiest([replace(row, links=twins)])) == 1
 
 
 @pytest.mark.parametrize(("suffix", "start"), long_except(

@@ -5,19 +5,10 @@ A schedule of a pipeline is worked out stage by stage in `one_f_one_b`, apart fr
 
 from __future__ import annotations
 
-import heapq
-import math
-
 import pytest
 
 from sim.answer.scenario import Run
 from sim.schema import TopologyError, load
-from sim.schema.parallel_keys import Parallel
-from sim.step.groups import Groups
-from sim.step.stages import slowest_stage, split_stages
-from sim.workloads.layers import Layer, Tensor
-from sim.workloads.model import Model, block_of
-from sim.workloads.models import get_model
 from tests.sim.step.test_step_graph import sent
 from tests.support.cluster_files import cluster, topology, write
 
@@ -47,22 +38,6 @@ def run(folder, gpus=8, **given):
 def parameters(model=SHAPE):
     (layers, width), words = (model["layers"], model["width"]), model["vocabulary"]
     return words * width + layers * (12 * width**2 + 4 * width) + 2 * width
-
-
-# ---- groups
-
-@pytest.mark.parametrize("channels", [1, 4])
-@pytest.mark.parametrize("split", [{"tensor": 4}, {"tensor": 2}, {"shard": "hsdp"}])
-def test_copies_stay_on_their_rail(tmp_path, split, channels):
-    """Each copy of a share is on the same GPUs of all hosts, so no byte crosses a spine."""
-    steps_s = []
-    for rate in ("1Mbps", "100Gbps"):
-        fabric = {"template": "rail", "hosts_per_leaf": 4, "spines": 1, "rate": rate,
-                  "latency": "0s"}
-        job, _ = run(tmp_path, gpus=4, hosts=4, nic={"count": 4}, fabric=fabric,
-                     scenario={"channels": channels, "parallel": split}, **workload())
-        steps_s.append(job.steps_s)
-    assert steps_s[0] == steps_s[1]
 
 
 # ---- accumulation and recomputation
@@ -114,34 +89,6 @@ def test_too_many_micro_steps_beside_other_jobs_are_refused(tmp_path):
     assert caught.value.key == "workload.accumulation"
 
 
-def test_recomputation_costs_its_forward_pass(tmp_path):
-    def compute_s(recompute):
-        return run(tmp_path, gpus=1, **workload(recompute=recompute))[1].breakdown.compute_s
-
-    network = load(write(tmp_path, topology(**workload()))).workload.network
-    blocks = sum(layer.forward_flops for layer in network.layers if block_of(layer))
-    scores = sum(layer.forward_flops for layer in network.layers if "scores" in layer.name)
-    whole = network.forward_flops + network.backward_flops
-    plain = compute_s("none")
-    assert compute_s("full") / plain == pytest.approx((whole + blocks) / whole)
-    assert compute_s("selective") / plain == pytest.approx((whole + scores) / whole)
-
-
-def test_by_operators_every_second_product_is_computed_again():
-    """Of Llama's seven the key, the output and the network's second: as torchtitan counts."""
-    again = get_model("llama3-8b", 64).every_second
-    assert {name.split(".", 2)[2] for name in again} == {
-        "attention.key", "attention.output", "mlp.up"}
-    assert len(again) == 3 * 32
-
-
-def test_blocks_that_are_computed_again_add_up_again(tmp_path):
-    """Six allreduces of activations a block instead of four."""
-    plain, again = (sent(tmp_path, "nvlink_out", hosts=1, gpus=4, scenario={"tensor": 4},
-                         **workload(recompute=recompute)) for recompute in ("none", "full"))
-    assert again == pytest.approx(1.5 * plain, rel=1e-6)
-
-
 # ---- sharding
 
 @pytest.mark.parametrize(("shard", "micro", "passes"), [
@@ -185,17 +132,6 @@ def test_hybrid_shards_over_any_group_send_by_hand(tmp_path, replicate, tensor):
     hosts, share = 8 // replicate, 4 * parameters() / tensor
     inside, between = 3 * (hosts - 1) / hosts, 2 * (replicate - 1) / replicate / hosts
     assert each[0] == pytest.approx((inside + between) * share, rel=1e-2)
-
-
-@pytest.mark.parametrize(("layout", "says"), [
-    ({"shard": "fsdp", "replicate": 2}, "has no effect without shard: hsdp"),
-    ({"shard": "hsdp", "replicate": 3}, "16 GPUs of a stage are no 3 groups"),
-    ({"shard": "hsdp", "replicate": 16, "tensor": 2}, "are no 16 groups of shards")])
-def test_groups_of_shards_that_cannot_be_are_one_sentence(tmp_path, layout, says):
-    path = write(tmp_path, topology(hosts=4, gpus=4, scenario={"parallel": layout}, **workload()))
-    with pytest.raises(TopologyError, match=says) as caught:
-        load(path)
-    assert caught.value.key == "scenarios[0].parallel.replicate"
 
 
 def test_shards_of_tensor_parallel_ranks_are_smaller(tmp_path):
@@ -248,12 +184,6 @@ def one_f_one_b(stages, micro, forward_s, backward_s):
     return max(free)
 
 
-def toy(costs):
-    """A model of a block for each forward cost; backward takes twice as long."""
-    return Model("toy", tuple(Layer(f"h.{number}.x", (), cost, 2 * cost)
-                              for number, cost in enumerate(costs)), "sample", "made up", 1)
-
-
 @pytest.mark.parametrize("stages", [2, 4])
 @pytest.mark.parametrize("micro", [1, 2, 4, 16])
 def test_a_pipeline_of_like_stages_takes_as_long_as_1f1b(tmp_path, stages, micro):
@@ -265,64 +195,6 @@ def test_a_pipeline_of_like_stages_takes_as_long_as_1f1b(tmp_path, stages, micro
     assert result.step_s == pytest.approx(wanted, rel=0.01)
 
 
-@pytest.mark.parametrize("costs", [(4, 4, 4, 4), (4, 4, 4, 5), (3, 4, 4, 2), (2, 6, 2, 2)])
-@pytest.mark.parametrize("micro", [1, 2, 4, 8, 32])
-def test_the_slowest_stage_holds_the_others_up(costs, micro):
-    stage = slowest_stage(toy(costs), Parallel(pipeline=4), micro)
-    once = sum(layer.forward_flops + layer.backward_flops for layer in stage.model.layers)
-    wanted = one_f_one_b(4, micro, costs, [2 * cost for cost in costs])
-    made = once * (micro + stage.bubble)
-    # Fewer micro-steps than stages meet only where they are alike; then this is a bound.
-    assert made == pytest.approx(wanted, rel=0.04) if micro >= 4 else 1 <= made / wanted < 1.15
-    assert once == 3 * max(costs)
-
-
-def zero_bubble(stages, micro, forward_s, input_s, weight_s):
-    """When the last stage ends that does, whenever it is free, the first of these that it can.
-
-    The gradient of an input; a forward pass, while no more wait for theirs than stages follow; the
-    gradient of weights.
-    """
-    forward_ends, input_ends = {}, {}
-    forwards, inputs, weights = [0] * stages, [0] * stages, [0] * stages
-    free = [0.0] * stages
-    times = [0.0]
-    while min(weights) < micro:
-        now = heapq.heappop(times)
-        for stage in reversed(range(stages)):
-            while free[stage] <= now:
-                number, next_ = inputs[stage], forwards[stage]
-                ready = (input_ends.get((stage + 1, number), math.inf) if stage < stages - 1
-                         else forward_ends.get((stage, number), math.inf))
-                come = forward_ends.get((stage - 1, next_), math.inf) if stage else 0.0
-                if number < next_ and ready <= now:
-                    free[stage] = input_ends[stage, number] = now + input_s
-                    inputs[stage] += 1
-                elif next_ < micro and next_ - number < stages - stage and come <= now:
-                    free[stage] = forward_ends[stage, next_] = now + forward_s
-                    forwards[stage] += 1
-                elif weights[stage] < number:
-                    free[stage] = now + weight_s
-                    weights[stage] += 1
-                else:
-                    break
-                heapq.heappush(times, free[stage])
-    return max(free)
-
-
-@pytest.mark.parametrize("stages", [2, 4, 8])
-@pytest.mark.parametrize("turns", [1, 2, 4])
-def test_gradients_of_weights_fill_the_bubble(stages, turns):
-    """Whole seconds, so that ends of passes that meet are the same number."""
-    micro = turns * stages
-    model = Model("toy", tuple(Layer(f"h.{number}.x", (Tensor(f"{number}", 1),), 1, 2)
-                               for number in range(stages)), "sample", "made up", 1)
-    stage = slowest_stage(model, Parallel(pipeline=stages, schedule="zero-bubble"), micro)
-    assert 3 * (micro + stage.bubble) == zero_bubble(stages, micro, 1, 1, 1)
-    plain = slowest_stage(model, Parallel(pipeline=stages), micro)
-    assert stage.bubble == pytest.approx(plain.bubble / 3)
-
-
 def test_pieces_shorten_the_bubble(tmp_path):
     def bubble_s(interleave):
         job, result = run(tmp_path, 4, **FAST, **workload(SHAPE | {"head": "none"}, accumulation=4),
@@ -331,23 +203,6 @@ def test_pieces_shorten_the_bubble(tmp_path):
         return next(limit.seconds for limit in result.limits if limit.name == "pipeline bubble")
 
     assert bubble_s(2) == pytest.approx(bubble_s(1) / 2, rel=0.02)
-
-
-def test_blocks_are_dealt_to_pieces_in_turns():
-    stages = [stage.layers for stage in
-              split_stages(toy([1] * 8), Parallel(pipeline=2, interleave=2))]
-    names = [[block_of(layer) for layer in layers] for layers in stages]
-    assert names == [["h.0", "h.1", "h.4", "h.5"], ["h.2", "h.3", "h.6", "h.7"]]
-    odd = [stage.layers for stage in
-           split_stages(get_model("llama3-405b"), Parallel(pipeline=16))]
-    counts = [len({block_of(layer) for layer in layers} - {""}) for layers in odd]
-    assert sum(counts) == 126
-    assert (counts[0], counts[-1]) == (7, 7)  # as its authors did (Llama 3, section 3.3.2)
-    assert {layer.name for layer in odd[0]} >= {"embed_tokens"}
-    assert {layer.name for layer in odd[-1]} >= {"norm", "lm_head"}
-    whole = [layer for layers in odd for layer in layers]
-    assert sorted(layer.name for layer in whole) == sorted(
-        layer.name for layer in get_model("llama3-405b").layers)
 
 
 @pytest.mark.parametrize(("tensor", "interleave"), [(1, 1), (2, 1), (2, 2)])
@@ -458,14 +313,6 @@ def test_frameworks_send_as_they_do(tmp_path, framework, pieces, beside):
         assert not sends(pipeline_overlap=False)
 
 
-def test_sends_beside_passes_without_pieces_are_refused(tmp_path):
-    path = write(tmp_path, topology(gpus=4, **workload(), scenario={"parallel": {
-        "pipeline": 2, "pipeline_overlap": True}}))
-    with pytest.raises(TopologyError, match="has no effect without interleave") as caught:
-        load(path)
-    assert caught.value.key == "scenarios[0].parallel.pipeline_overlap"
-
-
 # ---- context and experts
 
 def test_context_gathers_keys_and_values(tmp_path):
@@ -538,18 +385,6 @@ def test_chunks_send_the_same_bytes_in_less_time(tmp_path, parallel):
     assert halves[1] == pytest.approx(whole[1], rel=1e-6)
     assert quarters[1] == pytest.approx(whole[1], rel=1e-6)
     assert max(halves[0], quarters[0]) < whole[0]
-
-
-@pytest.mark.parametrize(("key", "value", "model", "parallel", "says"), [
-    ("expert_chunks", 4, SHAPE, {}, "has no experts"),
-    ("expert_overlap", "micro-steps", SHAPE, {}, "has no experts"),
-    ("expert_chunks", 4, EXPERTS, {"shard": "fsdp"}, "no token is sent"),
-    ("expert_overlap", "micro-steps", EXPERTS, {}, "one micro-step has no other")])
-def test_hiding_without_travelling_tokens_is_refused(tmp_path, key, value, model, parallel, says):
-    with pytest.raises(TopologyError, match=says) as caught:
-        load(write(tmp_path, topology(hosts=2, gpus=2, **workload(model), scenario={
-            "parallel": parallel, key: value})))
-    assert caught.value.key == f"scenarios[0].{key}"
 
 
 def test_tokens_beside_another_micro_step_keep_its_activations(tmp_path):
@@ -647,36 +482,3 @@ def test_experts_that_cannot_be_spread_so_are_one_sentence(tmp_path, layout, say
     with pytest.raises(TopologyError, match=says) as caught:
         load(path)
     assert caught.value.key == "scenarios[0].parallel.expert"
-
-
-def test_ranks_are_numbered_as_megatron_does():
-    groups = Groups(Parallel(tensor=2, context=2, pipeline=2), 16, 4)
-    assert [list(ranks) for ranks in groups.of("tensor")] == [[0, 1], [2, 3]]
-    assert [list(ranks) for ranks in groups.of("context")] == [[0, 2], [1, 3]]
-    assert [list(ranks) for ranks in groups.of("replicas")] == [[0, 2, 4, 6], [1, 3, 5, 7]]
-    assert [list(ranks) for ranks in groups.of("stages")] == [[0, 8], [1, 9], [2, 10], [3, 11]]
-    wide = Groups(Parallel(tensor=2, context=4), 16, 4)
-    assert [list(ranks) for ranks in wide.of("context")] == [[0, 2, 4, 6], [1, 3, 5, 7]]
-
-
-@pytest.mark.parametrize(("parallel", "key", "says"), [
-    ({"sequence": True}, "sequence", "no effect without tensor"),
-    ({"interleave": 2}, "interleave", "no effect without pipeline"),
-    ({"schedule": "zero-bubble"}, "schedule", "no effect without pipeline"),
-    ({"pipeline": 2, "interleave": 2, "schedule": "zero-bubble"}, "schedule", "not interleaved"),
-    ({"pipeline": 2, "shard": "zero2"}, "shard", "after each micro-step"),
-    ({"tensor": 3}, "tensor", "3 does not divide 8 GPUs"),
-    ({"context": 3}, "context", "does not divide 8 GPUs"),
-    ({"data": 3, "tensor": 2}, "data", "3 copies on 2 GPUs each are not 8 GPUs; allowed: 4"),
-    ({"pipeline": 8, "interleave": 2}, "interleave", "16 pieces of 8 blocks"),
-    ({"pipeline": 2, "interleave": 2}, "interleave", "1 micro-steps do not fill 2 stages"),
-    ({"expert": 2}, "expert", "has no experts"),
-    ({"tensor": 2, "shard": "zero3"}, "shard", "did you mean 'zero"),
-    ("fsdq", "", "found 'fsdq'"),
-])
-def test_a_forbidden_combination_is_one_sentence(tmp_path, parallel, key, says):
-    with pytest.raises(TopologyError, match=says) as caught:
-        load(write(tmp_path, topology(hosts=1, gpus=8, scenario={"parallel": parallel},
-                                      **workload())))
-    assert caught.value.key == f"scenarios[0].parallel{'.' if key else ''}{key}"
-    assert "\n" not in str(caught.value)

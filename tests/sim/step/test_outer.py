@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -221,26 +220,6 @@ def test_islands_may_split_the_model(tmp_path, parallel):
         own + (ring_s(2, nbytes / 4, shared=4) + 3 / 4 * nbytes / 100e9) / 5, rel=1e-2)
 
 
-@pytest.mark.parametrize(("sync", "says"), [
-    ({"every": 0}, "sync.every"),
-    ({}, "every"),
-    ({"every": 5, "outer": "dilco"}, "did you mean 'diloco'?"),
-    ({"every": 5, "delay": 1}, "has no effect on outer: diloco"),
-    ({"every": 5, "topk": 8}, "has no effect on outer: diloco"),
-    ({"every": 5, "outer": "local-sgd", "bits": 8}, "has no effect on outer: local-sgd"),
-    ({"every": 5, "bits": 16}, "bits: found 16; allowed: 2, 4, 8, 32"),
-    ({"every": 5, "bits": 8, "chunk": 64}, "has no effect on outer: diloco"),
-    ({"every": 5, "outer": "streaming", "delay": 5}, "delay is 5; allowed is 0 to 4"),
-    ({"every": 5, "outer": "sparseloco", "topk": 5000}, "topk is 5000; allowed is 1 to 4096"),
-    ({"every": 5, "topK": 3}, "did you mean 'topk'?"),
-])
-def test_wrong_keys_are_one_sentence(tmp_path, sync, says):
-    done = CliRunner().invoke(main, [str(write(tmp_path, topology(scenario={"sync": sync})))])
-    assert done.exit_code == 2
-    assert says in done.output
-    assert done.output.count("\n") == 1
-
-
 @pytest.mark.parametrize(("given", "says"), [
     ({"gpus": 4, "scenario": {"parallel": {"pipeline": 8}}, "workload": {
         "model": "bert-base", "batch": 8}}, "is no part of an island of 4"),
@@ -250,15 +229,3 @@ def test_islands_that_cannot_be_are_refused(tmp_path, given, says):
     done = CliRunner().invoke(main, [str(write(tmp_path, topology(scenario=scenario, **given)))])
     assert done.exit_code == 2
     assert says in done.output
-
-
-def test_every_key_of_sync_is_at_work(tmp_path):
-    """The search for keys without effect names none of them."""
-    sync = {"every": 4, "outer": "sparseloco", "fragments": 2, "delay": 1, "topk": 64,
-            "chunk": 4096, "bits": 2}
-    path = write(tmp_path, topology(scenario={"sync": sync}, rate_bps=RATE_BPS / 1e4, frameworks={
-        "free": FREE | {"cast_per_element": "0.01ns"}}))
-    done = CliRunner().invoke(main, [str(path), "--draws", "0", "--json", "-", "--quiet"])
-    assert done.exit_code == 0
-    assert not [warned for warned in json.loads(done.stdout)["warnings"]
-                if "sync" in warned["key"]]

@@ -5,12 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from click.testing import CliRunner
 
-from harp.angelptm import pages
 from harp.angelptm.page_plan import DEVICE, DISK, HOST, CapacityError, Job
-from sim.run import main
-from sim.schema.offload_keys import PAGE_BYTES
 from sim.schema.parameters import load_framework
 from sim.step.paging import Exchanges, Tiers, paged
 from sim.step.recipe import Recipe
@@ -38,10 +34,6 @@ def waits(**changed):
 def total(paging):
     return paging.end_s + sum(each.times * sum(each.forward_s + each.backward_s)
                               for each in paging.micro_steps)
-
-
-def test_pages_are_the_runtimes():
-    assert PAGE_BYTES == pages.PAGE_BYTES
 
 
 def test_the_plan_moves_what_the_three_tiers_cannot_hold_at_once():
@@ -140,21 +132,3 @@ def test_what_ranks_exchange_takes_its_time_on_the_network(tmp_path, parallel):
             "nics": [{"name": "eth", "rate": rate}]})
         steps.append(rows_of(path)[-1]["step_ms"])
     assert steps[0] > 1.5 * steps[1]
-
-
-@pytest.mark.parametrize(("offload", "more", "sentence"), [
-    (SMALL, {"parallel": "hsdp"}, "has no meaning beside a model that is split, or sharded within"),
-    (SMALL, {"sync": {"every": 4}}, "has no meaning beside sync"),
-    (SMALL, {"hosts": {"ram": None}}, "have no ram, to which"),
-    (SMALL, {"hosts": {"disk": None}}, "have no disk, to which"),
-    ({"to": "disc"}, {}, "did you mean 'disk'"),
-    (SMALL | {"page": "10000B"}, {}, "8192"),
-    (SMALL, {"hosts": {"ram": "512KiB", "disk": {"capacity": "200kB",
-                                                "read": "1GB/s"}}},
-     "pages do not fit into 16 of the device"),
-])
-def test_an_impossible_request_is_one_sentence(tmp_path, offload, more, sentence):
-    done = CliRunner().invoke(main, [str(file(tmp_path, offload, **more)), "--quiet"])
-    assert done.exit_code == 2
-    assert sentence in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1

@@ -9,8 +9,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import simpy
-from hypothesis import given
-from hypothesis import strategies as st
 
 from harp.lightcc.settings import LightSettings
 from sim.answer.scenario import Run, Settings
@@ -18,10 +16,9 @@ from sim.cluster.placement import place
 from sim.network.flow.flow_communicator import FlowCommunicator
 from sim.network.flow.timed_fluid import TimedFluid
 from sim.network.transport import Style, Transport
-from sim.records.results import Span
 from sim.schema.parameters import load_stack
 from sim.step.compute import plan_pass
-from sim.step.exposure import exposed, mean_breakdown
+from sim.step.exposure import mean_breakdown
 from sim.step.recipe import Recipe
 from sim.step.train import Job, largest_deviation
 from sim.workloads.layers import Layer, Tensor
@@ -154,13 +151,6 @@ def test_coordination_grows_with_the_ranks(tmp_path):
     assert grown == pytest.approx(0.5 + 2 * 0.25)
 
 
-@pytest.mark.parametrize(("overlap", "seconds"), [(1.0, 7.5), (0.5, 8), (0.0, 9)])
-def test_a_poor_overlap_holds_buckets_back(tmp_path, overlap, seconds):
-    """b (1.5 s) starts at 4 s, at 5 s or only when the backward pass ends at 6 s; a follows it."""
-    made = job(tmp_path, [layer("a", 1.5), layer("b", 1.5)], costs={"overlap": overlap})
-    assert step_of(made) == pytest.approx(seconds)
-
-
 def test_coordination_is_serial_and_counts_as_message_cost(tmp_path):
     """Ready at 4 s and 6 s; 0.5 s of coordination each; the second one is exposed."""
     made = job(tmp_path, [layer("a", 1), layer("b", 1)], costs={"per_tensor": 0.5})
@@ -171,29 +161,6 @@ def test_coordination_is_serial_and_counts_as_message_cost(tmp_path):
     three = Layer("a", tuple(Tensor(f"t{i}", SECOND // 10) for i in range(3)), 1, 2)
     made = job(tmp_path, [three], costs={"per_tensor": 0.5})
     assert step_of(made) == pytest.approx(3 + 3 * 0.5 + 0.1)
-
-
-def test_fusion_waits_for_the_cycle_and_sends_one_bucket(tmp_path):
-    """Ticks at multiples of 10 s: both tensors leave at 10 s together."""
-    made = job(tmp_path, [layer("a", 1), layer("b", 1)], threshold_bytes=1 << 40, cycle_s=10.0)
-    assert step_of(made) == pytest.approx(12)
-    assert parts_of(made) == pytest.approx(
-        {"compute_s": 6, "exposed_transfer_s": 2, "message_s": 4})
-    assert len([s for s in made.spans if s.kind == "transfer"]) == 1
-
-
-def test_a_small_threshold_sends_each_tensor_alone_at_the_tick(tmp_path):
-    made = job(tmp_path, [layer("a", 1), layer("b", 1)], threshold_bytes=4 * SECOND, cycle_s=10.0)
-    assert step_of(made) == pytest.approx(12)
-    assert len([s for s in made.spans if s.kind == "transfer"]) == 2
-
-
-def test_fusion_by_size_leaves_when_a_bucket_is_full(tmp_path):
-    """A second's worth closes a bucket: b and a alone, though they are ready at once."""
-    tensors = (Tensor("a", SECOND), Tensor("b", SECOND))
-    made = job(tmp_path, [Layer("l", tensors, 1, 2)], fusion="size", threshold_bytes=4 * SECOND)
-    assert step_of(made) == pytest.approx(5)
-    assert len([s for s in made.spans if s.kind == "transfer"]) == 2
 
 
 def test_selection_takes_time_and_delays_the_backward_pass(tmp_path):
@@ -231,12 +198,6 @@ def test_gradients_that_are_fp16_already_need_no_cast(tmp_path):
     made = job(tmp_path, [layer("a", 1)], fp16=True, gradient_bytes=2,
                costs={"cast_per_element": 1e-6})
     assert step_of(made) == pytest.approx(3.5)
-
-
-def test_copies_into_buckets_lengthen_the_backward_pass(tmp_path):
-    made = job(tmp_path, [layer("a", 1), layer("b", 1)], costs={"copy_per_element": 1e-6})
-    assert made.work.compute_s == pytest.approx(6 + 2 * SECOND * 1e-6)
-    assert step_of(made) == pytest.approx(7 + 2 * SECOND * 1e-6)  # b's average is hidden
 
 
 def test_the_frameworks_overhead_ends_the_step(tmp_path):
@@ -310,40 +271,3 @@ def test_steps_follow_one_another_alike(tmp_path):
                             (pytest.approx(14), pytest.approx(21))]
     assert mean_breakdown(made.breakdowns).step_s == pytest.approx(7)
     assert all(span.start_s >= 14 - 1e-9 for span in made.spans)
-
-
-def test_a_slow_gpu_slows_what_is_left_of_a_layer(tmp_path):
-    """From 2 s to 3.5 s at half the speed: at 2 s a second of work is left, at 3.5 s a quarter."""
-    made = job(tmp_path, [layer("a", 1)])
-
-    def fault():
-        yield made.env.timeout(2)
-        made.slow.set("f", 0.5)
-        yield made.env.timeout(1)
-        made.slow.set("milder", 0.8)
-        yield made.env.timeout(0.5)
-        made.slow.set("f", None)
-        made.slow.set("milder", None)
-
-    made.env.process(fault())
-    assert step_of(made) == pytest.approx(3.75 + 1)
-
-
-def span(kind, start_s, end_s):
-    return Span("net", "x", kind, start_s, end_s)
-
-
-def test_exposed_time_goes_to_one_cause_each():
-    spans = (span("latency", 0, 4), span("transfer", 2, 3), span("selection", 3.5, 5),
-             span("negotiation", 5, 6))
-    assert exposed(spans, 1, 8) == pytest.approx(
-        {"transfer": 1, "selection": 1.5, "latency": 1.5, "message": 3})
-
-
-@given(st.lists(st.tuples(st.sampled_from(["transfer", "latency", "message", "selection"]),
-                          st.integers(0, 20), st.integers(0, 10))), st.integers(0, 20),
-       st.integers(0, 10))
-def test_exposed_parts_add_up(spans, start_s, seconds):
-    parts = exposed(tuple(span(kind, at, at + long) for kind, at, long in spans), start_s,
-                    start_s + seconds)
-    assert sum(parts.values()) == pytest.approx(seconds)

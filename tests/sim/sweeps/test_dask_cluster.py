@@ -22,9 +22,9 @@ from sim.sweeps.dask_cluster import LEAST_TASKS, TASK_S, task_batches
 from sim.sweeps.outcome_store import Store
 from sim.validate import main as validate
 from tests.sim.answer.test_traced import file as traced
-from tests.sim.sweeps.test_sweep import run, stored, sweep_file
+from tests.sim.test_sweep import run, stored, sweep_file
+from tests.sim.test_validate import case_of, write
 from tests.sim.traces.test_replay import compute
-from tests.sim.validation.test_validate import case_of, write
 from tests.support.free_ports import free_ports
 from tests.support.levels import long, long_except
 

@@ -180,16 +180,6 @@ def with_groups(folder: Path, rank: int) -> list[tuple[str, object, object]]:
              node.get("comm_size")) for node in nodes if node.type == COLL]
 
 
-def test_the_flight_recorder_names_the_groups_of_plain_collectives(tmp_path: Path) -> None:
-    record_groups(tmp_path, "c10d")
-    for rank in range(4):
-        pair = str(1 + rank // 2)
-        assert with_groups(tmp_path, rank) == [
-            ("all-reduce", "0", 4096), ("all-reduce", pair, 8192), ("reduce-scatter", pair, 32),
-            ("barrier", "0", 0)]
-    assert replayed(tmp_path, 4)["total_us"] > 0
-
-
 def test_hsdp_over_gloo_shares_in_one_group_and_averages_in_another(tmp_path: Path) -> None:
     """Groups 1 and 2 are the job's own pairs, 3 and 4 replicate, 5 and 6 shard."""
     record_groups(tmp_path, "hsdp")
@@ -424,28 +414,6 @@ def test_a_wrong_file_is_one_sentence_and_nothing_is_written(
     assert not (of_gpus / "x.0.et").exists()
 
 
-@pytest.mark.parametrize(("flight", "sentence"), [
-    ("", "is not JSON"), ("{}", "entries is missing; allowed: the JSON that PyTorch's flight"),
-    ('{"entries": [{"time_created_ns": -1}]}', "entries[0].time_created_ns is -1"),
-    ('{"entries": [{"time_created_ns": 1, "process_group": []}]}', "a name and a description"),
-    ('{"entries": [{"time_created_ns": 1, "process_group": ["7", ""]}]}',
-     "holds a call of the group '7'; allowed: groups of the same job: 0"),
-    (None, "there is no file")])
-def test_a_wrong_file_of_the_flight_recorder_is_one_sentence(of_gpus: Path, flight: str | None,
-                                                             sentence: str) -> None:
-    for rank in (0, 1):
-        change(of_gpus, f"kineto.{rank}.json", json.dumps(
-            {"traceEvents": step().events, "baseTimeNanoseconds": 10**18}))
-    if flight is not None:
-        change(of_gpus, "flight.0.json", flight)
-        change(of_gpus, "flight.1.json", flight)
-    done = run(of_gpus / "x", "--et", of_gpus / "et.*.json", "--kineto", of_gpus / "kineto.*.json",
-               "--flight", of_gpus / "flight.*.json")
-    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
-    assert sentence in done.stderr
-    assert not (of_gpus / "x.0.et").exists()
-
-
 def test_one_pattern_asks_for_the_other(tmp_path: Path) -> None:
     done = run(tmp_path / "x", "--et", "et.*.json")
     assert done.exit_code == 2
@@ -505,3 +473,25 @@ def test_a_file_that_unpacks_without_end_is_refused() -> None:
     with pytest.raises(FileError, match="too large"):
         unpacked(gzip.compress(bytes(1 << 20)), 1 << 10)
     assert unpacked(gzip.compress(b"a"), 1) == b"a"
+
+
+@pytest.mark.parametrize(("flight", "sentence"), [
+    ("", "is not JSON"), ("{}", "entries is missing; allowed: the JSON that PyTorch's flight"),
+    ('{"entries": [{"time_created_ns": -1}]}', "entries[0].time_created_ns is -1"),
+    ('{"entries": [{"time_created_ns": 1, "process_group": []}]}', "a name and a description"),
+    ('{"entries": [{"time_created_ns": 1, "process_group": ["7", ""]}]}',
+     "holds a call of the group '7'; allowed: groups of the same job: 0"),
+    (None, "there is no file")])
+def test_a_wrong_file_of_the_flight_recorder_is_one_sentence(of_gpus: Path, flight: str | None,
+                                                             sentence: str) -> None:
+    for rank in (0, 1):
+        change(of_gpus, f"kineto.{rank}.json", json.dumps(
+            {"traceEvents": step().events, "baseTimeNanoseconds": 10**18}))
+    if flight is not None:
+        change(of_gpus, "flight.0.json", flight)
+        change(of_gpus, "flight.1.json", flight)
+    done = run(of_gpus / "x", "--et", of_gpus / "et.*.json", "--kineto", of_gpus / "kineto.*.json",
+               "--flight", of_gpus / "flight.*.json")
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert sentence in done.stderr
+    assert not (of_gpus / "x.0.et").exists()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -164,16 +163,6 @@ def test_groups_run_side_by_side(tmp_path: Path) -> None:
     assert found.total_s == pytest.approx(pair)
 
 
-def test_groups_of_the_trace_are_read(tmp_path: Path) -> None:
-    init = Node(9, "## process_group:init ##", METADATA, inputs=Values(
-        json.dumps([{"pg_name": "7", "ranks": [0, 2]}, {"pg_name": "0", "ranks": []}])))
-    member, other = [init, collective(1, "all-gather", MIB, group="7")], [init]
-    save(tmp_path, member, other, member)
-    trace = load_traces(tmp_path / "t", ranks=3)
-    assert trace.members("7") == (0, 2)
-    assert trace.members("0") == (0, 1, 2)
-
-
 @pytest.mark.parametrize("name", ["1", "mesh_tp"])
 def test_a_name_may_mean_other_ranks_in_other_files(tmp_path: Path, name: str) -> None:
     """As PyTorch names the parts of a group that it splits."""
@@ -214,29 +203,8 @@ def test_flops_stand_in_where_no_time_was_recorded(tmp_path: Path) -> None:
     assert run(tmp_path, *[timed] * 2, by_flops=True).total_s == pytest.approx(100e-6)
 
 
-def test_one_file_may_be_for_all_ranks(tmp_path: Path) -> None:
-    data = write_trace(Metadata("0.0.4"), [collective(1, "all-reduce", MIB)])
-    (tmp_path / "all.et").write_bytes(gzip.compress(data))
-    assert len(load_traces(tmp_path / "all", ranks=4).ranks) == 4
-
-
 def invoke(*arguments: object) -> Any:
     return CliRunner().invoke(main, [str(argument) for argument in arguments])
-
-
-def test_the_command_says_when_each_rank_is_done(tmp_path: Path) -> None:
-    path, answer = write(tmp_path, topology(hosts=2)), tmp_path / "out.json"
-    nodes = [compute(1, 100), collective(2, "all-reduce", MIB, 1)]
-    nodes[1] = Node(2, "ar", COLL, (99,), (1,), attributes=nodes[1].attributes)
-    done = invoke(save(tmp_path, nodes, nodes), "--topology", path, "--json", answer)
-    assert done.exit_code == 0, done.output
-    assert "2 control dependencies name nodes that are not there" in done.stderr
-    document = json.loads(answer.read_text())
-    assert document["dropped_ctrl_deps"] == 2
-    for rank in document["ranks"]:
-        assert rank["compute_us"] == pytest.approx(100)
-        assert rank["total_us"] == pytest.approx(100 + rank["exposed_us"])
-        assert f"{rank['total_us']:.1f}" in done.stdout
 
 
 AR = collective(1, "all-reduce", MIB)
@@ -282,58 +250,6 @@ def test_a_wrong_trace_is_one_sentence(tmp_path: Path, case: str) -> None:
     assert says in done.stderr
     assert done.stderr.count("\n") == 1
     assert not answer.exists()
-
-
-@pytest.mark.parametrize(("name", "content", "says"), [
-    ("t.0.et", b"\x05", "cut off"), ("t.1.et", b"", "t.0.et is missing"),
-    ("x.0.et", b"", "there are no traces of this name")])
-def test_a_wrong_file_is_one_sentence(tmp_path: Path, name: str, content: bytes,
-                                      says: str) -> None:
-    path = write(tmp_path, topology(hosts=1))
-    (tmp_path / name).write_bytes(content)
-    done = invoke(tmp_path / "t", "--topology", path)
-    assert done.exit_code == 2
-    assert says in done.stderr
-
-
-def test_a_scenario_that_a_replay_cannot_do_is_refused(tmp_path: Path) -> None:
-    path = write(tmp_path, topology(hosts=2, scenario={"routing": "plan"}))
-    done = invoke(save(tmp_path, [AR], [AR]), "--topology", path)
-    assert done.exit_code == 2
-    assert "scenarios[0].routing" in done.stderr
-
-
-@pytest.mark.parametrize(("text", "says"), [
-    ("[" * 200_000, "groups.json: is not JSON: nested too deeply"),
-    ("[]", "groups.json: is no file of groups"),
-    ('{"1": [0, 1], "1": [0]}', "groups.json: key '1' stands twice"),
-    ('{"1": [true]}', "groups.json: the group '1' is true; allowed: a list of ranks below 2"),
-    ('{"1": 5}', "groups.json: the group '1' is 5; allowed: a list of ranks below 2, each once"),
-    ('{"1": [' + "0, " * 100_000 + "0]}", "is 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, "
-     "0, 0, 0, ...; allowed")])
-def test_a_wrong_file_of_groups_is_one_sentence(tmp_path: Path, text: str, says: str) -> None:
-    (tmp_path / "groups.json").write_text(text)
-    done = invoke(save(tmp_path, [AR], [AR]), "--topology", write(tmp_path, topology(hosts=2)),
-                  "--groups", tmp_path / "groups.json")
-    assert done.exit_code == 2
-    assert says in done.stderr
-    assert len(done.stderr) < 400
-
-
-@pytest.mark.parametrize("text", ["[" * 5000, "5", '[{"pg_name": "1"}]',
-                                  '[{"pg_name": "1", "ranks": [{}]}]'])
-def test_a_node_without_its_groups_is_named(tmp_path: Path, text: str) -> None:
-    node = Node(7, "## process_group:init ##", METADATA, inputs=Values(text))
-    done = invoke(save(tmp_path, [node], [node]), "--topology", write(tmp_path, topology(hosts=2)))
-    assert done.exit_code == 2
-    assert "t.0.et: node 7 ('## process_group:init ##') holds no groups: " in done.stderr
-
-
-@pytest.mark.parametrize("prefix", [".", "/"])
-def test_a_folder_is_no_beginning_of_names(tmp_path: Path, prefix: str) -> None:
-    done = invoke(prefix, "--topology", write(tmp_path, topology(hosts=2)))
-    assert done.exit_code == 2
-    assert done.stderr.startswith(f"error: {prefix}: is a folder; allowed: the beginning of")
 
 
 @pytest.mark.parametrize(("node", "says"), [

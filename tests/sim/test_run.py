@@ -1,4 +1,4 @@
-"""The command line: every option, every output opened, and one sentence for every mistake."""
+"""``python -m sim.run``: every option, every output opened, and one sentence for every mistake."""
 
 from __future__ import annotations
 

@@ -18,7 +18,6 @@ from sim.answer.answer import answer
 from sim.cluster.cluster import Cluster
 from sim.schema import load
 from sim.sweep import main
-from sim.sweeps import study
 from tests.support.cluster_files import topology, write
 from tests.support.mounts import mounts
 
@@ -80,30 +79,6 @@ def test_a_second_run_simulates_nothing_and_a_larger_one_only_what_is_new(tmp_pa
     run(sweep_file(tmp_path, grid=wider), "-o", tmp_path / "c.parquet")
     assert len(stored(tmp_path)) == 8
     assert {name: when for name, when in stored(tmp_path).items() if name in first} == first
-
-
-@pytest.mark.parametrize("what", ["topology", "draws", "scenario", "seed"])
-def test_the_key_of_an_answer_has_all_that_it_depends_on(tmp_path: Path, what: str) -> None:
-    run(sweep_file(tmp_path), "-o", tmp_path / "a.csv")
-    changed: dict[str, dict[str, Any]] = {"draws": {"draws": 2}, "scenario": {"scenarios": ["s"]},
-                                          "seed": {"set": {"seed": 9}}, "topology": {}}
-    sweep = sweep_file(tmp_path, **changed[what])
-    if what == "topology":
-        with (tmp_path / "t.yaml").open("a") as file:
-            file.write("seed: 9\n")
-    run(sweep, "-o", tmp_path / "b.csv")
-    assert len(stored(tmp_path)) == 12
-
-
-def test_a_file_that_a_value_names_counts_with_its_content(tmp_path: Path) -> None:
-    def key(content: str) -> str:
-        (tmp_path / "config.json").write_text(content)
-        study._file_digest.cache_clear()
-        study._named_files.cache_clear()
-        return study.Study(str(tmp_path / "t.yaml"), b"name: t").key(["workload.model=config.json"])
-
-    assert key("{}") == key("{}")
-    assert key("{}") != key("[]")
 
 
 def test_a_sweep_that_is_killed_goes_on_where_it_stopped(tmp_path: Path) -> None:
@@ -218,17 +193,6 @@ def test_without_pyarrow_there_is_csv(tmp_path: Path, monkeypatch: pytest.Monkey
     assert done.exit_code == 2
     assert "harp-stack[sweep]" in done.stderr
     assert run(tmp_path / "sweep.yaml", "-o", tmp_path / "r.csv").exit_code == 0
-
-
-def test_the_front_is_drawn(tmp_path: Path) -> None:
-    sweep = sweep_file(tmp_path, objectives={"images_per_s": "max",
-                                             "hosts[0].nics[0].rate": "min"})
-    done = run(sweep, "-o", tmp_path / "r.csv", "--plot", tmp_path / "p.svg")
-    assert done.exit_code == 0, done.output
-    assert "Pareto front" in done.output
-    drawn = (tmp_path / "p.svg").read_text()
-    for words in ("Pareto front", "images_per_s (max)", "hosts[0].nics[0].rate (min)"):
-        assert f"<!-- {words} -->" in drawn
 
 
 def test_packets_can_be_swept(tmp_path: Path) -> None:

@@ -1,0 +1,55 @@
+"""Splits of a model that cannot be."""
+
+from __future__ import annotations
+
+import pytest
+
+from sim.schema import TopologyError, load
+from tests.sim.step.test_mixture import EXPERTS, SHAPE, workload
+from tests.support.cluster_files import topology, write
+
+
+@pytest.mark.parametrize(("layout", "says"), [
+    ({"shard": "fsdp", "replicate": 2}, "has no effect without shard: hsdp"),
+    ({"shard": "hsdp", "replicate": 3}, "16 GPUs of a stage are no 3 groups"),
+    ({"shard": "hsdp", "replicate": 16, "tensor": 2}, "are no 16 groups of shards")])
+def test_groups_of_shards_that_cannot_be_are_one_sentence(tmp_path, layout, says):
+    path = write(tmp_path, topology(hosts=4, gpus=4, scenario={"parallel": layout}, **workload()))
+    with pytest.raises(TopologyError, match=says) as caught:
+        load(path)
+    assert caught.value.key == "scenarios[0].parallel.replicate"
+
+
+@pytest.mark.parametrize(("key", "value", "model", "parallel", "says"), [
+    ("expert_chunks", 4, SHAPE, {}, "has no experts"),
+    ("expert_overlap", "micro-steps", SHAPE, {}, "has no experts"),
+    ("expert_chunks", 4, EXPERTS, {"shard": "fsdp"}, "no token is sent"),
+    ("expert_overlap", "micro-steps", EXPERTS, {}, "one micro-step has no other")])
+def test_hiding_without_travelling_tokens_is_refused(tmp_path, key, value, model, parallel, says):
+    with pytest.raises(TopologyError, match=says) as caught:
+        load(write(tmp_path, topology(hosts=2, gpus=2, **workload(model), scenario={
+            "parallel": parallel, key: value})))
+    assert caught.value.key == f"scenarios[0].{key}"
+
+
+@pytest.mark.parametrize(("parallel", "key", "says"), [
+    ({"sequence": True}, "sequence", "no effect without tensor"),
+    ({"interleave": 2}, "interleave", "no effect without pipeline"),
+    ({"schedule": "zero-bubble"}, "schedule", "no effect without pipeline"),
+    ({"pipeline": 2, "interleave": 2, "schedule": "zero-bubble"}, "schedule", "not interleaved"),
+    ({"pipeline": 2, "shard": "zero2"}, "shard", "after each micro-step"),
+    ({"tensor": 3}, "tensor", "3 does not divide 8 GPUs"),
+    ({"context": 3}, "context", "does not divide 8 GPUs"),
+    ({"data": 3, "tensor": 2}, "data", "3 copies on 2 GPUs each are not 8 GPUs; allowed: 4"),
+    ({"pipeline": 8, "interleave": 2}, "interleave", "16 pieces of 8 blocks"),
+    ({"pipeline": 2, "interleave": 2}, "interleave", "1 micro-steps do not fill 2 stages"),
+    ({"expert": 2}, "expert", "has no experts"),
+    ({"tensor": 2, "shard": "zero3"}, "shard", "did you mean 'zero"),
+    ("fsdq", "", "found 'fsdq'"),
+])
+def test_a_forbidden_combination_is_one_sentence(tmp_path, parallel, key, says):
+    with pytest.raises(TopologyError, match=says) as caught:
+        load(write(tmp_path, topology(hosts=1, gpus=8, scenario={"parallel": parallel},
+                                      **workload())))
+    assert caught.value.key == f"scenarios[0].parallel{'.' if key else ''}{key}"
+    assert "\n" not in str(caught.value)

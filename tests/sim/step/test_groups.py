@@ -1,0 +1,55 @@
+"""Groups of ranks that communicate."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.schema.parallel_keys import Parallel
+from sim.step.groups import Groups
+from tests.sim.step.test_mixture import run, workload
+
+
+@pytest.mark.parametrize("channels", [1, 4])
+@pytest.mark.parametrize("split", [{"tensor": 4}, {"tensor": 2}, {"shard": "hsdp"}])
+def test_copies_stay_on_their_rail(tmp_path, split, channels):
+    """Each copy of a share is on the same GPUs of all hosts, so no byte crosses a spine."""
+    steps_s = []
+    for rate in ("1Mbps", "100Gbps"):
+        fabric = {"template": "rail", "hosts_per_leaf": 4, "spines": 1, "rate": rate,
+                  "latency": "0s"}
+        job, _ = run(tmp_path, gpus=4, hosts=4, nic={"count": 4}, fabric=fabric,
+                     scenario={"channels": channels, "parallel": split}, **workload())
+        steps_s.append(job.steps_s)
+    assert steps_s[0] == steps_s[1]
+
+
+def test_ranks_are_numbered_as_megatron_does():
+    groups = Groups(Parallel(tensor=2, context=2, pipeline=2), 16, 4)
+    assert [list(ranks) for ranks in groups.of("tensor")] == [[0, 1], [2, 3]]
+    assert [list(ranks) for ranks in groups.of("context")] == [[0, 2], [1, 3]]
+    assert [list(ranks) for ranks in groups.of("replicas")] == [[0, 2, 4, 6], [1, 3, 5, 7]]
+    assert [list(ranks) for ranks in groups.of("stages")] == [[0, 8], [1, 9], [2, 10], [3, 11]]
+    wide = Groups(Parallel(tensor=2, context=4), 16, 4)
+    assert [list(ranks) for ranks in wide.of("context")] == [[0, 2, 4, 6], [1, 3, 5, 7]]
+
+
+POWERS = st.sampled_from([1, 2, 4])
+
+
+@given(POWERS, POWERS, POWERS, POWERS, POWERS)
+def test_each_rank_of_a_stage_is_in_one_group_of_a_kind(tensor, context, pipeline, data, host):
+    """Replicas and copies of experts cover the stage; groups within hosts cover the first one."""
+    layout = Parallel(tensor=tensor, context=context, pipeline=pipeline)
+    groups = Groups(layout, tensor * context * pipeline * data, tensor * host)
+    for kind, ranks in (("replicas", groups.stage), ("expert copies", groups.stage),
+                        ("copies", groups.stage), ("tensor", groups.local),
+                        ("context", max(groups.local, tensor * context))):
+        members = [rank for group in groups.of(kind) for rank in group]
+        assert sorted(members) == list(range(ranks)), kind
+        assert {len(group) for group in groups.of(kind)} == {groups.size(kind)}, kind
+    assert groups.size("tensor") == tensor
+    assert groups.size("context") == context
+    assert groups.size("replicas") == groups.stage // tensor
+    assert groups.each("tensor") == min(tensor, groups.host)
