@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from harp.collectives.registry import make_plan
 from harp.collectives.window import NCCL_WINDOW, Window
@@ -42,3 +44,21 @@ def test_a_window_by_itself_says_nothing_of_channels_and_slices():
     assert Window().channels(16, 16) == 16
     (phase,) = make_plan("ring", ranks=2, nbytes=MIB).phases()
     assert Window().cut(phase).messages == 1.0
+
+
+@given(st.sampled_from(["ring", "tree", "broadcast", "allgather"]), st.integers(2, 40),
+       st.integers(1, 1 << 28), st.integers(2, 9), st.sampled_from([4 * KIB, 64 * KIB, 512 * KIB]),
+       st.integers(1, 16))
+def test_no_piece_is_longer_than_a_slot_and_no_message_fills_the_window(
+        name, ranks, elements, slots, slot_bytes, channels):
+    (phase,) = make_plan(name, ranks=ranks, nbytes=4 * elements).phases()
+    cut = Window(slots, slot_bytes).cut(phase, channels)
+    longest = int(phase.bytes_per_edge.max())
+    assert cut.pieces * slot_bytes * channels >= longest
+    assert cut.pieces % phase.steps == 0
+    assert cut.lag < slots  # all send before they receive: a full window would wait for ever
+
+
+def test_messages_in_lock_step_are_sent_whole():
+    for phase in make_plan("halving-doubling", ranks=8, nbytes=64 * MIB).phases():
+        assert Window(2, 4 * KIB).cut(phase, 2)[:2] == (1, 0)
