@@ -39,8 +39,8 @@ SHORT = " --budget 5s"
 """A reader's search takes a minute."""
 
 ELSEWHERE = {
-    "sudo harp setup": "tests/harp/cli/setup/test_real_links.py",
-    "sudo harp setup --undo": "tests/harp/cli/setup/test_real_links.py",
+    "sudo harp setup": "tests/harp/cli/setup/test_knobs_on_real_links.py",
+    "sudo harp setup --undo": "tests/harp/cli/setup/test_knobs_on_real_links.py",
     "harp setup --dry-run --nics eth1..eth2": "tests/harp/cli/setup/test_setup.py",
     'NCCL_NET_PLUGIN=$(harp plugin-path) NCCL_NET=HARP python train.py': "tests/gpu/run.py",
     "harp diagnose node-1.json node-2.json …": "tests/harp/cli/diagnose/test_diagnose.py",
