@@ -111,7 +111,7 @@ def test_a_driver_can_do_what_it_reports_or_what_the_table_knows(driver, feature
 def test_nobody_may_run_it():
     code = """
 import os, sys
-import harp.cli.host_check as check, harp.net.nics  # loaded as root, whose files they may be
+import harp.cli.host_check as host_check, harp.net.nics  # loaded as root, whose files they may be
 os.setgroups([])
 os.setresgid(65534, 65534, 65534)
 os.setresuid(65534, 65534, 65534)
