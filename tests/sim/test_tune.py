@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
-from harp.collectives.tuning import Communicator, Row, Tuning, TuningError
+from harp.collectives.tuning import Communicator, Row, Tuning
 from sim.answer.collective_bench import parse_sizes
 from sim.answer.nccl_tuning import tune
 from sim.network.nccl import View, choose, tuned_choice
@@ -177,12 +177,3 @@ def test_a_file_that_is_no_table_is_one_sentence(tmp_path: Path, text: str) -> N
     assert "--tuned does not work for alltoall" in none.stderr
 
 
-@pytest.mark.parametrize(("change", "sentence"), [
-    ({"algorithm": "Rnig"}, "algorithm is 'Rnig': allowed are Tree, Ring"),
-    ({"channels": 65}, "channels is 65: allowed are 0 to 64"),
-    ({"min_bytes": 10, "max_bytes": 9}, "min_bytes 10 is above max_bytes 9"),
-    ({"max_bytes": 1.5}, "max_bytes is 1.5: allowed are whole numbers from 0")])
-def test_a_row_that_cannot_be(change: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(TuningError, match=sentence):
-        Row(**{"collective": "AllReduce", "min_bytes": 0, "max_bytes": 9, "algorithm": "Ring",
-               "protocol": "LL", **change})

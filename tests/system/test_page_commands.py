@@ -39,8 +39,8 @@ SHORT = " --budget 5s"
 """A reader's search takes a minute."""
 
 ELSEWHERE = {
-    "sudo harp setup": "tests/harp/cli/setup/test_real_links.py",
-    "sudo harp setup --undo": "tests/harp/cli/setup/test_real_links.py",
+    "sudo harp setup": "tests/harp/cli/setup/test_knobs_on_real_links.py",
+    "sudo harp setup --undo": "tests/harp/cli/setup/test_knobs_on_real_links.py",
     "harp setup --dry-run --nics eth1..eth2": "tests/harp/cli/setup/test_setup.py",
     'NCCL_NET_PLUGIN=$(harp plugin-path) NCCL_NET=HARP python train.py': "tests/gpu/run.py",
     "harp diagnose node-1.json node-2.json …": "tests/harp/cli/diagnose/test_diagnose.py",
@@ -53,7 +53,7 @@ ELSEWHERE = {
     "harp probe --answer 10.0.0.2": "tests/harp/cli/test_probe.py",
     "harp probe --fingerprint 10.0.0.2 -o map-0.json": "tests/harp/cli/test_probe.py",
     "harp probe --latency 10.0.0.2 10.0.0.3 -o lat-0.json": "tests/harp/cli/test_probe.py",
-    "mpirun --hostfile files/hostfile.openmpi ...": "tests/harp/cli/test_plan_files.py",
+    "mpirun --hostfile files/hostfile.openmpi ...": "tests/harp/cli/plan/test_launcher_files.py",
     "iperf3 -s": "tests/sim/calibration/test_iperf3.py",
     "iperf3 -c HOST -t 10 -J > iperf3.json": "tests/sim/calibration/test_iperf3.py",
     "NCCL_ALGO=RING NCCL_PROTO=Simple all_reduce_perf -b 8 -e 1G -f 2": "tests/gpu/run.py",

@@ -31,3 +31,12 @@ def harp_here(capfd: pytest.CaptureFixture[str]) -> HarpHere:
         said = capfd.readouterr()
         return CompletedProcess(words, ended.value.code, said.out, said.err)
     return run
+
+
+@pytest.fixture
+def conf_file(tmp_path):
+    def write(text):
+        file = tmp_path / "harp.conf"
+        file.write_text(text)
+        return str(file)
+    return write

@@ -127,12 +127,6 @@ def test_a_settings_file_or_table_that_is_a_pipe_is_not_waited_for(files: dict[s
     check_sentence(*run_harp(["run", "-np", "1", "true"], HARP_TUNER=str(files["fifo"])))
 
 
-def test_a_file_without_end_is_not_read_for_ever() -> None:
-    assert read_bytes("/dev/null") == b""
-    with pytest.raises(OSError, match="File too large"):
-        read_bytes("/dev/zero", 1 << 20)
-
-
 def test_a_small_file_takes_little_memory(files: dict[str, Path]) -> None:
     tracemalloc.start()
     read_bytes(files["junk"])

@@ -7,7 +7,6 @@ import socket
 from contextlib import closing
 from dataclasses import replace
 from ipaddress import IPv4Address
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -15,13 +14,11 @@ import yaml
 from click.testing import CliRunner
 
 from harp.cli.main import harp
-from harp.net.traceroute import Trace, trace
+from harp.net.traceroute import Trace
 from harp.routing import discovered
-from harp.routing.deployment import Deployment, Flow
+from harp.routing.deployment import Deployment
 from harp.routing.jobs import Ranks, Wanted, plan_job
-from harp.routing.path_plan import PlanError
 from harp.routing.templates import Endpoints, SwitchHash, Wires, leaf_spine
-from harp.routing.verify import find_mismatch
 from lab.namespace import why_unusable
 from lab.veth import veth_pair
 from lab.wiring import Wiring
@@ -148,30 +145,6 @@ def plan(path, *words):
     return CliRunner().invoke(harp, ["plan", str(path), *map(str, words)])
 
 
-def flow(port, *switches):
-    """From one end to another by these switches."""
-    nodes = ["h-0/eth0", *switches, "h-1/eth0"]
-    return Flow(0, 1, f"10.0.0.1:{port}", "10.0.0.2:61000",
-                tuple(f"{a}->{b}" for a, b in pairwise(nodes)))
-
-
-@pytest.mark.parametrize(("second", "sentence"), [
-    (("10.1.0.1", "10.1.1.2"), None),
-    (("10.1.0.1", None), None),
-    (("10.1.0.9", "10.1.1.2"), None),  # a router of two addresses
-    ((), None),
-    (("10.1.0.1", "10.1.1.1"), "10.1.1.1 answers packets from 10.0.0.1:1, where the plan has "
-                               "spine0, and packets from 10.0.0.1:2, where it has spine1"),
-    (("10.1.0.1", "10.1.1.2", "10.1.2.1", "10.1.3.1"), "from 10.0.0.1:2 to 10.0.0.2:61000 there "
-     "are at least 4 routers, but the plan has 3"),
-])
-def test_one_address_is_not_two_switches(second, sentence):
-    flows = [flow(1, "leaf0", "spine0", "leaf1"), flow(2, "leaf0", "spine1#2", "leaf1")]
-    routers = {("10.0.0.1:1", "10.0.0.2:61000"): ("10.1.0.1", "10.1.1.1"),
-               ("10.0.0.1:2", "10.0.0.2:61000"): second}
-    assert find_mismatch(flows, routers) == sentence
-
-
 @root_only
 def test_a_plan_by_maps_needs_no_hash(wired, job, tmp_path):
     file, (_, wiring) = tmp_path / "plan.json", wired
@@ -221,17 +194,6 @@ def test_a_target_that_answers_late_is_no_path(monkeypatch):
     assert "127.0.0.1: no router on the path answers" in done.stderr
 
 
-def test_a_target_that_answers_some_ports_late_is_no_router(monkeypatch):
-    """The first port's probe of TTL 1 went unanswered, and the target answers those of others."""
-    late = iter([{}])
-    monkeypatch.setattr("harp.net.traceroute._Asker.ask",
-                        lambda _asker, ports, _ttl, _until_s: next(
-                            late, dict.fromkeys(ports, "127.0.0.1")))
-    found = trace("127.0.0.1", ("127.0.0.1", 61000), list(range(61256, 61260)))
-    assert len(found.routers) == 4
-    assert not found.answered
-
-
 @root_only
 def test_a_router_at_its_limit_of_answers_is_not_silent(wired):
     """Linux answers a host six times at once, then once a second (icmp_ratelimit)."""
@@ -271,13 +233,3 @@ def test_an_address_of_another_host_is_one_sentence():
     done = run("127.0.0.1", "--source", "192.0.2.1")
     assert done.exit_code == 1
     assert "127.0.0.1 cannot be probed from 192.0.2.1: Cannot assign" in done.stderr
-
-
-@pytest.mark.parametrize(("text", "sentence"), [
-    ("{", "it is not a map"), ("{}", "its format is None"),
-    ('{"format": "x"}', "its format is 'x'"),
-    ('{"format": "harp-map-1", "ways": [{}]}', r"source is missing in ways\[0\]"),
-    ("[]", "it is not a map")])
-def test_a_file_that_is_no_map_is_one_sentence(text, sentence):
-    with pytest.raises(PlanError, match=sentence):
-        discovered.from_json(text)

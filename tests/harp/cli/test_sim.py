@@ -71,14 +71,6 @@ def test_shells_complete_commands_programs_options_and_files(example: tuple[str,
     assert found in completed(shell, words)
 
 
-def test_fish_splits_an_answer_at_its_first_comma() -> None:
-    """A description may have more: "... of this Dask scheduler, e.g. tcp://10.0.0.1:8786."."""
-    script = subprocess.run([sys.executable, "-m", "harp.cli.main"], capture_output=True, text=True,
-                            check=False, env={**os.environ, "_HARP_COMPLETE": "fish_source"}).stdout
-    splits = re.findall(r"string split.*completion", script)
-    assert splits == ['string split --max 1 "," $completion']
-
-
 def test_bash_takes_the_documented_line() -> None:
     """Zsh and fish are not in Debian's base; their scripts are click's, as this one is."""
     line = re.search(r'`(eval "\$\(_HARP_COMPLETE=bash_source harp\)")`',

@@ -13,11 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from unittest.mock import patch
 
-import networkx as nx
 import numpy as np
 import pytest
 
-from harp.collectives.doubling import find_partners
 from harp.collectives.tuning import Communicator, Row, Tuning
 from harp.lightcc.group import Group, GroupError
 from harp.lightcc.peers import Peers, check_ports
@@ -383,13 +381,6 @@ def test_ports_that_go_together(ports, hosts, agree):
     else:
         with pytest.raises(ValueError, match="HARP_PORT"):
             check_ports(ports, hosts)
-
-
-def test_partners_link_all_ranks_and_know_each_other():
-    for ranks in range(1, 40):
-        partners = [find_partners(rank, ranks) for rank in range(ranks)]
-        assert all(rank in partners[peer] for rank in range(ranks) for peer in partners[rank])
-        assert ranks == 1 or nx.is_connected(nx.Graph(dict(enumerate(partners))))
 
 
 @pytest.mark.parametrize("reduction", ["sum", "min", "max"])

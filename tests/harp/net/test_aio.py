@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import harp
-from tests.harp.net.test_engine import PATIENCE_S, engine, pair, pattern
+from tests.harp.net.pairs import PATIENCE_S, engine, pair, pattern
 
 
 @pytest.mark.parametrize("progress", ["thread", "inline"])

@@ -12,26 +12,8 @@ from pathlib import Path
 import pytest
 
 import harp
-from tests.harp.net.test_engine import PATIENCE_S, engine, pair
+from tests.harp.net.pairs import PATIENCE_S, engine, pair
 from tests.support.mounts import mounts
-
-
-def refusal(connection):
-    """Wait until another thread uses the connection, and return this one's error."""
-    with pytest.raises(harp.HarpError) as caught:
-        for _ in iter(lambda: connection.info, None):
-            pass
-    return str(caught.value)
-
-
-def test_a_second_thread_gets_the_error_that_the_connection_is_in_use():
-    with pair() as (a, b):
-        waiting = threading.Thread(target=lambda: b.recv(timeout=PATIENCE_S))
-        waiting.start()
-        assert "another thread" in refusal(b)
-        a.send(b"done")
-        waiting.join()
-        assert b.info
 
 
 def test_others_run_while_a_thread_waits():
@@ -41,24 +23,6 @@ def test_others_run_while_a_thread_waits():
         assert sum(range(100_000)) > 0  # a wait that held the interpreter would be for ever
         a.send(b"done")
         waiting.join()
-
-
-def test_closing_ends_the_wait_of_another_thread():
-    caught = []
-
-    def wait(connection):
-        try:
-            connection.recv(timeout=PATIENCE_S)
-        except harp.Closed as error:
-            caught.append(error)
-
-    with pair() as (_, b):
-        waiting = threading.Thread(target=wait, args=(b,))
-        waiting.start()
-        assert refusal(b)
-        b.close()
-        waiting.join()
-    assert len(caught) == 1
 
 
 @pytest.fixture

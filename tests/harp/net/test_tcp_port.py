@@ -21,7 +21,7 @@ import harp
 from harp.cli.diagnose.snapshot import engines, ip_of
 from lab.namespace import Namespace, why_unusable
 from lab.veth import veth_pair
-from tests.harp.net.test_engine import PATIENCE_S, engine, pair, pattern
+from tests.harp.net.pairs import PATIENCE_S, engine, pair, pattern
 
 needs_namespaces = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 PORT_AT = 8 + 16 + 2

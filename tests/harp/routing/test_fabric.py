@@ -10,37 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harp.routing import fabric as fabric_module
-from harp.routing import overlay
 from harp.routing.fabric import UnreachableError
 from harp.routing.templates import (
-    Cable,
     Endpoints,
     SwitchHash,
     Wires,
-    clos3,
     dual_tor,
-    explicit,
     fat_tree,
     leaf_spine,
-    rail,
     single_switch,
 )
 from tests.support import ROOT
 from tests.support.levels import draws
-
-SMALL = {
-    "single-switch": lambda: single_switch(Endpoints.uniform(4, ports=2)),
-    "leaf-spine": lambda: leaf_spine(Endpoints.uniform(8), leaves=4, spines=3, links=2),
-    "rail": lambda: rail(Endpoints.uniform(6, nics=2), hosts_per_leaf=2, spines=2),
-    "clos3": lambda: clos3(Endpoints.uniform(12), pods=3, leaves=2, aggs=2, cores=4),
-    "fat-tree": lambda: fat_tree(Endpoints.uniform(16), k=4),
-    "dual-tor": lambda: dual_tor(Endpoints.uniform(8, ports=2), pairs=2, spines=3),
-}
-
-
-@pytest.fixture(params=SMALL, scope="module")
-def small(request):
-    return SMALL[request.param]()
+from tests.support.small_fabrics import paths, random_fabrics, switch_graph
 
 
 def all_pairs(fabric, ports=4):
@@ -48,22 +30,6 @@ def all_pairs(fabric, ports=4):
     count = len(fabric.endpoints)
     src, dst, port = (a.ravel() for a in np.indices((count, count, ports)))
     return fabric.flows(src, dst, 50000 + 7 * port)
-
-
-def paths(fabric, flows, port=None):
-    ptr, links = fabric.route(flows, port)
-    return [links[a:b].tolist() for a, b in pairwise(ptr)]
-
-
-def switch_graph(fabric, dst):
-    """Live links among switches and to the endpoint node ``dst``: no other NIC forwards."""
-    graph = nx.DiGraph()
-    switches = len(fabric.switches)
-    for link in np.flatnonzero(fabric.link_up):
-        ends = int(fabric.link_src[link]), int(fabric.link_dst[link])
-        if all(node < switches or node == dst for node in ends):
-            graph.add_edge(*ends)
-    return graph
 
 
 def assert_route_is_shortest(fabric, flows, index, path):
@@ -95,38 +61,6 @@ def test_every_path_is_one_of_networkx_shortest_paths(small):
             assert path == []
         else:
             assert_route_is_shortest(small, flows, index, path)
-
-
-def test_equal_cost_groups_are_all_of_networkx_next_hops(small):
-    switches = len(small.switches)
-    for endpoint in range(len(small.endpoints)):
-        graph = switch_graph(small, switches + endpoint)
-        for switch in range(switches):
-            group = small.next_hops.at(switch, endpoint)
-            ways = nx.all_shortest_paths(graph, switch, switches + endpoint)
-            assert set(small.link_dst[group]) == {path[1] for path in ways}
-            assert sorted(group) == group.tolist()
-
-
-@st.composite
-def random_fabrics(draw):
-    """A connected explicit fabric of 2 to 7 switches, 2 to 5 NICs with 1 or 2 ports each."""
-    switches = draw(st.integers(2, 7))
-    names = [f"s{i}" for i in range(switches)]
-    tree = [(draw(st.integers(0, i - 1)), i) for i in range(1, switches)]
-    some = st.tuples(st.integers(0, switches - 1), st.integers(0, switches - 1))
-    extra = [pair for pair in draw(st.lists(some, max_size=8)) if pair[0] != pair[1]]
-    cables = [
-        Cable(names[a], names[b], 1e9, 1e-6, draw(st.integers(1, 2))) for a, b in tree + extra
-    ]
-    endpoints = Endpoints.uniform(draw(st.integers(2, 5)), ports=draw(st.integers(1, 2)))
-    host_links = [
-        (nic, port, draw(st.sampled_from(names)))
-        for nic, ports in zip(endpoints.names, endpoints.ports, strict=True)
-        for port in range(ports)
-    ]
-    wires = Wires(switch_hash=SwitchHash(draw(st.sampled_from(["crc16", "crc32", "xor", "linux"]))))
-    return explicit(endpoints, devices=names, cables=cables, host_links=host_links, wires=wires)
 
 
 @settings(max_examples=draws(60), deadline=None)
@@ -271,20 +205,6 @@ def test_a_dual_tor_nic_is_reached_over_both_tors():
     _, links = broken.route(fabric.flows(0, 7, np.arange(49152, 50152)))
     assert int(fabric.endpoint_ports[7, 1] ^ 1) in set(links)
     assert int(fabric.endpoint_ports[7, 0] ^ 1) not in set(links)
-
-
-def test_an_overlay_without_entropy_puts_all_flows_of_a_host_pair_on_one_path():
-    fabric = leaf_spine(Endpoints.uniform(8, nics=2), leaves=2, spines=4)
-    flows = fabric.flows([0, 1] * 50, [14, 15] * 50, np.arange(49152, 49252))
-    outer = overlay.encapsulate(fabric, flows, "outer")
-    uplinks = {tuple(path[1:3]) for path in paths(fabric, outer)}
-    assert len(uplinks) == 1
-    inner = overlay.encapsulate(fabric, flows, "inner")
-    assert {path[1] for path in paths(fabric, inner)} == set(fabric.next_hops.at(0, 14))
-    assert inner.tuples.src_port.min() >= 49152
-    assert (inner.tuples.dst_port == 4789).all()
-    with pytest.raises(ValueError, match="'inner' or 'outer'"):
-        overlay.encapsulate(fabric, flows, "none")
 
 
 def test_switches_may_hash_differently():

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import socket
-import threading
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from ipaddress import IPv4Address
 from typing import TYPE_CHECKING, Any
@@ -16,15 +15,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harp.cli.main import harp
-from harp.net.oneway import answer, measure_delays
+from harp.net.oneway import answer
 from harp.routing import discovered
 from harp.routing.fingerprint import find_classes
 from harp.routing.templates import Endpoints, SwitchHash, Wires, leaf_spine
 from lab.namespace import why_unusable
 from lab.wiring import Wiring
+from tests.support.beside import beside
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    import threading
     from contextlib import AbstractContextManager
 
     from numpy.typing import NDArray
@@ -85,19 +85,6 @@ def test_too_few_samples_give_no_answer(shape: tuple[int, int]) -> None:
 
 
 # ---- between real kernels
-
-@contextmanager
-def beside(work: Callable[[threading.Event], None]) -> Iterator[None]:
-    """Work in a thread, until the event that it is given is set."""
-    ended = threading.Event()
-    thread = threading.Thread(target=work, args=(ended,))
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-
 
 def answering(place: Any, address: str) -> AbstractContextManager[None]:
     """Answer in a namespace."""
@@ -192,15 +179,3 @@ def test_a_silent_host_is_one_sentence() -> None:
                                      "127.0.0.1", "--port", "9", "--seconds", "0.5"])
     assert done.exit_code == 1
     assert "is `harp probe --answer` running there" in done.stderr
-
-
-def test_an_answer_is_no_longer_than_what_it_answers() -> None:
-    with beside(lambda ended: answer("127.0.0.1", 61007, lambda: not ended.is_set())):
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-            sock.settimeout(0.2)
-            sock.sendto(b"something else", ("127.0.0.1", 61007))
-            with pytest.raises(TimeoutError):
-                sock.recv(100)
-        found = measure_delays("127.0.0.1", ("127.0.0.1", 61007), [61300, 61301], seconds=0.2,
-                               most_bps=1e6)
-    assert not np.isnan(found.seconds).all()

@@ -1,12 +1,9 @@
-"""Messages as NCCL makes them: how many, how long, and that a process has one thread for them."""
+"""Messages as a process with one thread for them makes them: how many, and what they cost."""
 
 from __future__ import annotations
 
 import pytest
 
-from harp.collectives.protocol import LL, LL128, SIMPLE
-from harp.collectives.registry import make_plan
-from harp.collectives.window import NCCL_WINDOW, Window
 from sim.answer.collective_bench import measure
 from tests.support.cluster_files import IDEAL, cluster
 
@@ -14,21 +11,6 @@ KIB, MIB = 1 << 10, 1 << 20
 MESSAGE_S = 10e-6
 PROXY = IDEAL | {"cost_per_message": f"{MESSAGE_S}s", "start_latency": "0s"}
 """A stack with a cost per message only; the NIC moves the bytes."""
-
-
-def pieces(name, nbytes, *, channels=16, hosts=2, gpus=8):
-    plan = make_plan(name, ranks=hosts * gpus, nbytes=nbytes, group=gpus, chunk_bytes=nbytes)
-    (phase,) = plan.phases()
-    return NCCL_WINDOW.cut(phase, channels)
-
-
-@pytest.mark.parametrize(("nbytes", "piece"), [
-    (1 * MIB, 32 * KIB), (4 * MIB, 32 * KIB), (16 * MIB, 64 * KIB), (128 * MIB, 128 * KIB),
-    (1024 * MIB, 512 * KIB)])
-def test_a_tree_over_hosts_of_eight_is_cut_as_by_nccl(nbytes, piece):
-    """Depth 8: 64 pieces or at most 128 KiB, 32 or 64 KiB, 8 or 32 KiB (src/enqueue.cc)."""
-    each_tree = nbytes // 16 // 2
-    assert pieces("tree", nbytes).pieces == each_tree // piece
 
 
 @pytest.mark.parametrize(("nbytes", "sockets"), [
@@ -43,39 +25,6 @@ def test_short_messages_leave_sockets_idle(tmp_path, nbytes, sockets):
     row = measure(built, "allreduce", [nbytes], scenario=built.topology.scenarios[0],
                   algorithms=["ring"]).rows[0]
     assert row.busbw == pytest.approx(sockets * 1e9 / 8, rel=0.1)
-
-
-@pytest.mark.parametrize("nbytes", [16, 16 * MIB, 1024 * MIB])
-def test_a_step_of_a_ring_is_two_messages_of_up_to_a_mebibyte(nbytes):
-    cut = pieces("ring", nbytes)
-    loops = max(1, -(-nbytes // (16 * 16 * 2 * MIB)))
-    assert cut.pieces * cut.messages == 30 * 2 * loops
-
-
-def test_channels_share_the_bytes_that_are_cut():
-    alone, shared = (pieces("ring", 256 * MIB, channels=channels) for channels in (1, 16))
-    assert alone.pieces == 16 * shared.pieces
-
-
-@pytest.mark.parametrize(("protocol", "nbytes", "used"), [
-    (SIMPLE, 8, 1), (SIMPLE, 64 * KIB, 4), (SIMPLE, MIB, 16), (LL, 8 * KIB, 2),
-    (LL128, 10 * KIB, 2)])
-def test_short_collectives_use_few_channels(protocol, nbytes, used):
-    assert protocol.window.channels(nbytes, 16) == used
-
-
-@pytest.mark.parametrize(("protocol", "plan", "used"), [
-    (LL, "tree", 16), (LL, "ring", 1), (LL, "allgather", 1), (LL128, "ring", 12)])
-def test_a_ring_by_ll_counts_the_bytes_of_a_channel_for_each_rank(protocol, plan, used):
-    """64 KiB over 16 ranks: 512 threads of 8 bytes a rank (threadThresholds of NCCL's log)."""
-    assert protocol.channels(plan, 16, 64 * KIB, 16) == used
-
-
-def test_a_window_by_itself_says_nothing_of_channels_and_slices():
-    assert Window().channels(1, 16) == 1
-    assert Window().channels(16, 16) == 16
-    (phase,) = make_plan("ring", ranks=2, nbytes=MIB).phases()
-    assert Window().cut(phase).messages == 1.0
 
 
 def seconds(folder, algorithm, nbytes, **given):

@@ -259,14 +259,6 @@ def test_any_file_is_judged_or_refused(at, value):
     find_suspects([changed, reports[1]])
 
 
-@pytest.mark.parametrize("text", ["", "null", "[]", '{"format": "harp-snapshot-1"}', "\x00",
-                                  '{"format": "harp-snapshot-1", "host": "", "moments": []}'])
-def test_a_file_that_is_no_report_is_one_sentence(text):
-    with pytest.raises(SnapshotError, match="it is no snapshot of format harp-snapshot-1") as info:
-        from_json(text)
-    assert "\n" not in str(info.value)
-
-
 def test_a_router_of_the_map_is_named():
     """Ways cross one of two routers, and those by one of them lose packets."""
     cluster = all_to_all(6)

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 GIB = "hugepages-1048576kB"
 MIB = "hugepages-2048kB"
 KIB = {GIB: 1 << 20, MIB: 2 << 10}
+CONF = "/etc/harp/harp.conf"
+"""The file of settings, as the plugin reads it."""
 
 
 class FakeHost(Host):

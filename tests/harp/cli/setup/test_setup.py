@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,25 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harp.cli import conf, env
-from harp.cli.setup import setup, state
-from harp.net import nics
-from tests.harp.cli.setup.fake_host import GIB, MIB, FakeHost, fails, run, small
+from harp.cli.setup import setup
+from tests.harp.cli.setup.fake_host import CONF, GIB, MIB, FakeHost, fails, run
 from tests.support import PATIENCE_S, ROOT
 from tests.support.levels import draws
-
-CONF = "/etc/harp/harp.conf"
-
-
-@pytest.fixture
-def host(tmp_path):
-    """Two nodes, eight cards, and the one that everybody comes in by."""
-    made = FakeHost(tmp_path, {0: "0-7", 1: "8-15"}, gpus=32)
-    made.card("eth0", driver="ena")
-    for number in range(1, 9):
-        made.card(f"eth{number}", driver="mlx5_core", most=64, xdp="zero copy",
-                  node=(number - 1) // 4)
-    return made
-
 
 # ---- The whole ----
 
@@ -71,17 +55,6 @@ def test_neighbours_are_asked_for_again_soon(host):
     assert asked["ipv4", "eth0"] == "1000\n"
 
 
-def test_each_command_is_shown_before_it_runs(host):
-    seen = []
-    host.write, wrote = lambda path, text: (seen.append(list(host.commands)), wrote(path, text)), \
-        host.write
-    host.dies_at = "eth2 combined"
-    result = CliRunner().invoke(setup, [], obj=host)
-    assert host.commands[-1] == "ethtool -L eth2 combined 4"
-    assert host.commands[-1] in result.output
-    assert json.loads(host.read(state.FILE))["before"]["queues eth2"] == "combined 2"
-
-
 def test_the_second_time_nothing_is_done(host):
     run(host)
     before, commands = host.everything(), list(host.commands)
@@ -98,16 +71,6 @@ def test_undo_restores_what_was_there(host):
     assert not host.find("/etc/harp")
     assert not host.find("/var/lib/harp")
     assert "nothing to undo" in run(host, "--undo")
-
-
-def test_undo_knows_what_was_there_before_the_first_time(host):
-    before = host.everything()
-    run(host, "--nics", "eth1..eth3", "--mtu", "8500")
-    run(host, "--nics", "eth3,eth4", "--mtu", "9000", "--queues", "5")
-    assert host.cards["eth3"].mtu == 9000
-    assert host.queues["eth3"]["combined"] == (5, 64)
-    run(host, "--undo")
-    assert host.everything() == before
 
 
 def test_a_dry_run_changes_nothing_and_needs_no_right(host):
@@ -210,38 +173,6 @@ def test_a_missing_tool_is_named_with_its_package(host):
     run(host, "--nics", "eth1")
 
 
-@pytest.mark.parametrize(("text", "why"), [
-    ("", "it is no JSON: line 1, column 1"), ("{", "it is no JSON: line 1"),
-    ("[]", "all of it is []: an object is possible"), ('{"before": 1}', "before is 1: an object"),
-    ('{"before": {"mtu eth1": "15', "it is no JSON: line 1"),
-    ("[" * 100_000, "it is no JSON of ours"),
-    ('{"before": {"mtu eth1": [1]}}', "before.mtu eth1 is [1]: a text is possible"),
-    ('{"before": {"colour eth1": "red"}}',
-     "before has 'colour eth1', which harp setup does not change"),
-    ("\udcff\udcfe\0", "it is no JSON")])
-def test_a_file_that_does_not_say_what_was_there(host, text, why):
-    host.store(state.FILE, text)
-    for arguments in ([], ["--undo"]):
-        said = fails(host, *arguments)
-        assert f"{state.FILE} cannot be read, so undo is not possible: {why}" in said
-        assert "repair it, or remove it" in said
-
-
-def test_a_folder_in_the_place_of_the_file(host):
-    (host.root / state.FILE[1:]).mkdir(parents=True)
-    assert "so undo is not possible: it is a directory, or" in fails(host, "--undo")
-
-
-def test_bytes_that_are_no_text_stay_in_the_settings(host):
-    file = host.root / CONF[1:]
-    file.parent.mkdir(parents=True)
-    file.write_bytes(own := b"# r\xe9seau\r\nHARP_PATHS=4\n")
-    assert "# r\ufffdseau" in run(host)
-    assert file.read_bytes().endswith(own)
-    run(host, "--undo")
-    assert file.read_bytes() == own
-
-
 def test_two_at_a_time(host):
     with host.alone():
         for arguments in ([], ["--undo"]):
@@ -250,171 +181,7 @@ def test_two_at_a_time(host):
     run(host)
 
 
-# ---- Which cards ----
-
-@pytest.mark.parametrize(("text", "names"), [
-    ("eth1", "1"), ("eth1..eth3", "123"), ("eth2,eth1", "21"), ("eth1..eth2,eth2..eth3", "123"),
-    (" eth1 , eth7..eth8", "178"), ("eth0", "0"), ("eth4..eth4", "4")])
-def test_lists_and_ranges(host, text, names):
-    output = run(host, "--dry-run", "--nics", text)
-    assert output.startswith("# NICs: " + ", ".join(f"eth{number}" for number in names) + "\n")
-
-
-@pytest.mark.parametrize(("text", "sentence"), [
-    ("eth9", 'there is no NIC "eth9" here; the nearest name is eth'),
-    ("eth7..eth9", 'there is no NIC "eth9" here'),
-    ("lo", 'there is no NIC "lo" here'),
-    ("eth3..eth1", '"eth3..eth1" is not a range'), ("eth1..ens3", '"eth1..ens3" is not a range'),
-    ("eth1..", '"eth1.." is not a range'), ("..eth1", '"..eth1" is not a name'),
-    ("eth1..eth99999", "is not a range"), ("eth..eth1", "is not a range"), ("", '"" is not a name'),
-    ("eth1,,eth2", '"" is not a name')])
-def test_wrong_lists(host, text, sentence):
-    assert sentence in fails(host, "--nics", text)
-
-
-def test_a_card_counts_if_it_is_up_has_an_address_and_belongs_to_nothing(host):
-    host.card("eth2", up=False)
-    host.without_address = {"eth3"}
-    host.file("/sys/class/net/eth4/master/ifindex", "9")
-    host.routes["-6"] = ("default proto ra metric 1024\n\tnexthop via fe80::1 dev eth5 weight 1\n"
-                         "\tnexthop via fe80::1 dev eth6 weight 1\n")
-    host.routes["-4"] += "default via 10.0.7.1 dev eth7 proto dhcp metric 200\n"
-    host.cards["veth3"] = replace(host.cards["eth1"], name="veth3")
-    assert run(host, "--dry-run").startswith("# NICs: eth1, eth7, eth8\n")
-
-
-def test_no_card_is_one_sentence(tmp_path):
-    host = FakeHost(tmp_path)
-    assert run(host, "--dry-run") == \
-        "# name the NICs by --nics; none is chosen by default: there is no card\n"
-    host.card("eth1", up=False)
-    assert "eth1 is down or without carrier" in fails(host)
-
-
-def test_a_host_with_one_card_sees_what_would_be_done_and_the_next_command(tmp_path):
-    host = FakeHost(tmp_path)
-    host.card("eth0")
-    host.card("eth1", up=False)
-    before = host.everything()
-    lines = run(host, "--dry-run", "--queues", "2", "--hugepages", "0").splitlines()
-    assert lines[0].endswith("eth0 carries the default route, eth1 is down or without carrier")
-    assert "ethtool -G eth0 rx 4096 tx 4096" in lines
-    assert lines[-1] == "# next: harp setup --nics eth0 --queues 2 --hugepages 0"
-    assert host.everything() == before
-    assert "eth0 carries the default route" in fails(host, "--queues", "2", "--hugepages", "0")
-    run(host, *lines[-1].split()[4:])
-    assert host.everything() != before
-
-
-def test_a_bond_is_set_up_by_its_members(tmp_path):
-    host = small(tmp_path)
-    host.card("eth2", node=0)
-    host.cards["bond0"] = nics.Nic("bond0", "bonding", True, 1500, 1, None, "native", None, None,
-                                   None, None)
-    host.queues["bond0"] = host.sizes_of_rings["bond0"] = {}
-    host.file("/sys/class/net/bond0/bonding/slaves", "eth1 eth2")
-    for name in ("eth1", "eth2"):
-        host.file(f"/sys/class/net/{name}/master/ifindex", "9")
-    before = host.everything()
-    output = run(host, "--mtu", "9000")
-    assert output.startswith("# NICs: bond0\n")
-    assert "ip link set dev bond0 mtu 9000" in host.commands
-    assert {"ethtool -G eth1 rx 4096 tx 4096", "ethtool -G eth2 rx 4096 tx 4096"} <= \
-        set(host.commands)
-    assert not any("-L" in command for command in host.commands)  # no XDP through a bond
-    assert "HARP_IFNAME==bond0\n" in host.read(CONF)
-    assert sum(host.pages()) - 2 * 512 + 2 == 15
-    run(host, "--undo")
-    assert host.everything() == before
-    host.routes["-4"] = "default via 10.0.0.1 dev bond0\n"
-    assert "bond0" not in run(host, "--dry-run").splitlines()[0].partition(":")[0]
-
-
-# ---- Queues, rings ----
-
-@pytest.mark.parametrize(("driver", "kinds", "most", "gpus", "arguments", "queues"), [
-    ("mlx5_core", ("combined",), 64, 0, (), "combined 6"),
-    ("mlx5_core", ("combined",), 64, 8, (), "combined 8"),
-    ("mlx5_core", ("combined",), 64, 1, (), "combined 1"),
-    ("mlx5_core", ("combined",), 7, 8, (), "combined 7"),
-    ("ena", ("combined",), 8, 0, (), "combined 4"),  # XDP needs the other half
-    ("gve", ("rx", "tx"), 16, 16, (), "rx 8 tx 8"),
-    ("ena", ("combined",), 32, 0, ("--queues", "20"), "combined 16"),
-    ("e1000e", ("combined",), 8, 2, (), "combined 6"),
-    ("e1000e", ("combined",), 8, 2, ("--queues", "20"), "combined 8"),
-    ("igc", ("rx", "combined"), 8, 3, (), "rx 6 combined 3"),
-])
-def test_queues(tmp_path, driver, kinds, most, gpus, arguments, queues):
-    host = FakeHost(tmp_path, gpus=gpus)
-    host.card("eth1", driver=driver, kinds=kinds, now=6, most=most,
-              xdp="generic" if driver == "e1000e" else "native")
-    run(host, "--nics", "eth1", *arguments)
-    assert " ".join(f"{kind} {now}" for kind, (now, _) in host.queues["eth1"].items()) == queues
-
-
-def test_rules_that_steer_packets_are_named(host):
-    output = run(host, "--dry-run")
-    assert "# eth1: mlx5_core, XDP zero copy; steering: by source port, 1 of 4 meets an engine's " \
-           "queue (the driver takes rules)\n" in output
-    assert "one queue, no steering needed" in run(host, "--dry-run", "--queues", "1")
-
-
-def test_receive_and_transmit_queues_are_as_many(tmp_path):
-    host = FakeHost(tmp_path)
-    host.card("eth1", driver="gve", kinds=("rx", "tx"))
-    host.queues["eth1"] = {"rx": (13, 16), "tx": (2, 12)}  # XDP asks for equal ones
-    run(host, "--nics", "eth1")
-    assert host.queues["eth1"] == {"rx": (6, 16), "tx": (6, 12)}
-
-
-def test_a_packet_that_is_too_long_for_xdp_is_reported(tmp_path):
-    host = FakeHost(tmp_path)
-    host.card("eth1")
-    host.cards["eth1"] = replace(host.cards["eth1"], several_buffers=False)
-    assert "--mtu 3498" not in run(host, "--nics", "eth1", "--dry-run")
-    assert "for xdp, --mtu 3498" in run(host, "--nics", "eth1", "--dry-run", "--mtu", "9001")
-
-
-def test_an_mtu_that_costs_zero_copy_is_reported(tmp_path):
-    host = FakeHost(tmp_path)
-    host.card("eth1", xdp="zero copy")
-    assert "--mtu" not in run(host, "--nics", "eth1", "--dry-run", "--mtu", "3686")
-    assert "zero copy up to --mtu 3686" in run(host, "--nics", "eth1", "--dry-run", "--mtu", "8500")
-
-
-def test_a_card_that_cannot_be_tuned_is_used_as_it_is(tmp_path):
-    host = FakeHost(tmp_path)
-    host.card("eth1", kinds=(), ring=None, xdp="generic")
-    run(host, "--nics", "eth1", "--hugepages", "0")
-    assert not any("ethtool" in command for command in host.commands)
-    assert "HARP_IFNAME==eth1\n# harp setup: end" in host.read(CONF)
-
-
-def test_rings_do_not_shrink(tmp_path):
-    host = FakeHost(tmp_path)
-    host.card("eth1", ring=(8192, 8192))
-    host.card("eth2", ring=(512, 1024))
-    run(host, "--nics", "eth1,eth2")
-    assert host.sizes_of_rings["eth1"]["rx"] == (8192, 8192)
-    assert host.sizes_of_rings["eth2"]["rx"] == (1024, 1024)
-
-
 # ---- The file that the plugin reads ----
-
-def test_lines_of_the_user_stay(host):
-    mine = "# mine\nHARP_TIMEOUT=60\n\n"
-    host.file(CONF, mine.rstrip("\n") + "\n")
-    before = host.everything()
-    run(host)
-    text = host.read(CONF)
-    assert text.endswith("# mine\nHARP_TIMEOUT=60\n\n")
-    host.store(CONF, text + "HARP_CC=swift\n")
-    run(host, "--nics", "eth1")
-    assert host.read(CONF).count("HARP_IFNAME") == 1
-    host.store(CONF, text)
-    run(host, "--undo")
-    assert host.everything() == before
-
 
 def test_the_plugin_knows_what_is_written(host, tmp_path):
     run(host)

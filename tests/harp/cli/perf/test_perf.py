@@ -4,11 +4,7 @@ import json
 import re
 import signal
 import socket
-import struct
 import subprocess
-import sys
-import threading
-from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -16,25 +12,11 @@ import pytest
 from click.testing import CliRunner
 
 from harp.cli.perf import parse_sizes, perf
-from harp.cli.perf.ends import Run, TcpEnd
 from lab.namespace import why_unusable
 from lab.veth import veth_pair
+from tests.harp.cli.perf.measured import PERF, QUICK, rows, run
 from tests.support import PATIENCE_S
-from tests.support.html_pages import Page, check_chart, needs_chromium
-from tests.support.levels import long, long_except
-
-PERF = [sys.executable, "-m", "harp.cli.main", "perf"]
-QUICK = ["--seconds", "0.01", "--sizes", "8:64KiB:8192"]
-
-
-def run(*arguments):
-    return subprocess.run([*PERF, *arguments], capture_output=True, text=True, check=False,
-                          timeout=120)
-
-
-def rows(done):
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)["rows"]
+from tests.support.levels import long_except
 
 
 def check_rows(found, sizes):
@@ -78,26 +60,6 @@ def test_the_table():
     assert row.split()[0] == "4096"
 
 
-def test_rows_become_a_page(tmp_path):
-    page = tmp_path / "p.html"
-    beside = ("--port", "mem", "--tcp", "1")
-    found = rows(run("--local", "--json", *beside, "--html", str(page), *QUICK))
-    text = page.read_text()
-    cells = Page(text).cells
-    assert [row[0] for row in cells[1:1 + len(found)]] == [str(row["size"]) for row in found]
-    chart = json.loads(re.search(r'id="data">(.*?)</script>', text, re.DOTALL)[1])["chart-0"]
-    assert [series["name"] for series in chart["series"]] == ["HARP", "kernel TCP"]
-    assert chart["series"][0]["data"] == [
-        [row["size"], pytest.approx(row["algbw_gbytes"])] for row in found if row["size"]]
-
-
-@long
-@needs_chromium
-def test_a_browser_draws_the_rows(tmp_path, chrome):
-    rows(run("--local", "--json", "--port", "mem", "--html", str(tmp_path / "p.html"), *QUICK))
-    check_chart(chrome, tmp_path / "p.html")
-
-
 def check_tcp(found):
     for row in found:
         assert row["tcp"]["messages"] >= 4
@@ -123,34 +85,6 @@ def test_the_table_with_kernel_tcp():
     assert len({line.index("|") for line in (size, units, row)}) == 1
     assert re.fullmatch(r"# HARP over kernel TCP: \d+\.\d\d of the rate at 4096 bytes, "
                         r"\d+\.\d\d of the delay at 4096", verdict)
-
-
-def tcp_pair():
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        here = socket.create_connection(listening.getsockname())
-        return here, listening.accept()[0]
-
-
-def test_a_tcp_peer_that_goes_ends_the_run():
-    here, there = tcp_pair()
-    end = TcpEnd([here], threading.Event())
-    there.close()
-    try:
-        with pytest.raises(click.ClickException, match="a TCP connection ended: "):
-            end.finish(end.begin(Run("ping", 8, 4, 2)))
-    finally:
-        end.close()
-
-
-def test_a_message_over_tcp_that_is_not_due_is_noticed():
-    here, there = tcp_pair()
-    end = TcpEnd([here], threading.Event())
-    there.sendall(struct.pack("<Q", 1))  # the first message is number 0
-    try:
-        with there, pytest.raises(click.ClickException, match="an unexpected message"):
-            end.finish(end.begin(Run("receive", 8, 4, 2)))
-    finally:
-        end.close()
 
 
 def test_messages_that_need_more_frames_than_there_are_are_left_out():
@@ -315,62 +249,3 @@ def test_sizes(text, sizes):
 def test_wrong_sizes(text):
     with pytest.raises(click.UsageError, match="--sizes"):
         parse_sizes(text)
-
-
-# ---- Advice ----
-
-@contextmanager
-def serving_until_the_end(before=()):
-    """A server for any number of clients; gives its control port."""
-    server = subprocess.Popen([*before, *PERF, "--serve", "--control", "0"],
-                              stdout=subprocess.PIPE, text=True)
-    try:
-        yield re.search(r"TCP port (\d+)", server.stdout.readline())[1]
-    finally:
-        server.kill()
-        server.communicate()
-
-
-@long
-@pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
-def test_advice_measures_each_port_and_writes_the_fastest(tmp_path):
-    file = tmp_path / "harp.conf"
-    file.write_text("# by hand\nHARP_PATHS=2\n HARP_PORT = udp\n")
-    with veth_pair() as (a, b), serving_until_the_end(b.space.command()) as control:
-        for _ in range(2):  # the second time its own line is replaced
-            said = a.space.run(*PERF, b.ipv4, "--control", control, "--advise", "--seconds",
-                               "0.01", "--output", str(file), timeout_s=120)
-    rates = {kind: float(rate) for kind, rate in
-             re.findall(r"^(tcp|udp|xdp) +([\d.]+) +[\d.]+ +[\d.]+$", said, re.MULTILINE)}
-    assert set(rates) == {"tcp", "udp", "xdp"}, said
-    best = max(rates, key=rates.get)
-    written = file.read_text().splitlines()
-    assert written[:2] == ["# by hand", "HARP_PATHS=2"]
-    assert re.fullmatch(rf"# harp perf --advise: {best} has (\d+\.\d\d times \w+(, )?)+",
-                        written[2])
-    assert written[3:] == [f"HARP_PORT={best}"]
-    assert f"HARP_PORT={best} written to {file}" in said
-
-
-def test_advice_says_of_each_port_why_it_is_not_possible():
-    with serving_until_the_end() as control:
-        done = run("127.0.0.1", "--control", control, "--advise", "--seconds", "0.01",
-                   "--output", "-")
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"^xdp +not possible: ", done.stdout, re.MULTILINE), done.stdout
-    assert re.search(r"^HARP_PORT=(tcp|udp)$", done.stdout, re.MULTILINE), done.stdout
-
-
-@pytest.mark.parametrize("options", [["--advise"], ["--local", "--advise"],
-                                     ["127.0.0.1", "--output", "-"]])
-def test_advice_needs_a_host(options):
-    done = run(*options)
-    assert done.returncode == 2
-    assert "--advise" in done.stderr or "name a HOST" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_advice_for_a_file_that_cannot_be_written_measures_nothing():
-    done = run("127.0.0.1", "--advise", "--output", "/nosuch/harp.conf")
-    assert done.returncode != 0
-    assert "/nosuch" in done.stderr
