@@ -8,7 +8,6 @@ import torch
 import torch.distributed as dist
 
 import harp.angelptm
-import harp.lightcc.torch
 from tests.harp.angelptm.stages.models import batch, loss_of, made
 from tests.support.leave import leave
 
