@@ -15,11 +15,11 @@ from tests.support.levels import draws
 @st.composite
 def steps(draw, ranks):
     """Give a layout, and events as training makes them: both passes of each micro-batch."""
-    sizes = tuple(draw(st.lists(st.integers(1, 6000), min_size=1, max_size=5)))
+    sizes = tuple(draw(st.lists(st.integers(1000, 6000), min_size=2, max_size=5)))
     layout = Layout(sizes, draw(st.sampled_from([2, 4])), whole_page(8192, ranks), ranks)
     events, ends, used = [], [], set()
     for _ in range(draw(st.integers(1, 3))):
-        numbers = draw(st.lists(st.integers(0, len(sizes) - 1), min_size=1, max_size=6))
+        numbers = draw(st.lists(st.integers(0, len(sizes) - 1), min_size=1, max_size=3))
         events += [Event(tuple(layout.pages_of(number))) for number in numbers]
         for number in dict.fromkeys(reversed(numbers)):
             events += [Event(tuple(layout.pages_of(number))),
