@@ -1,4 +1,4 @@
-"""One rank of test_stages.py, under torchrun's variables; prints what it found."""
+"""One rank of test_running.py, under torchrun's variables; prints what it found."""
 
 import json
 import os
