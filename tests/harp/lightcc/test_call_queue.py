@@ -9,7 +9,7 @@ from harp._cnet import ffi
 from harp.lightcc.elements import combination
 from harp.lightcc.pieces import PLACE, SEND, cut, table
 from harp.lightcc.program import Program
-from tests.harp.lightcc.test_direct import two_movers
+from tests.harp.lightcc.test_mover_direct import two_movers
 from tests.harp.lightcc.test_group import PATIENCE_S, failures, group_of, of_all, raw, vectors
 
 
