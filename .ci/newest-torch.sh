@@ -51,7 +51,8 @@ test_with_it() {
 # The rest of tests/harp/lightcc knows no torch.
 test_with_it -m 'not long' tests/harp/lightcc/torch tests/harp/lightcc/horovod \
     tests/harp/lightcc/outer tests/harp/lightcc/torch_base \
-    tests/harp/lightcc/test_imports.py \
+    tests/harp/lightcc/test_imports.py tests/harp/lightcc/test_hook.py \
+    tests/harp/lightcc/test_torchft.py \
     tests/harp/angelptm tests/harp/ttf
 # Of the long tests the features of torch.distributed, where torch moves most.
 test_with_it -m long tests/harp/lightcc/torch/test_features.py

@@ -31,4 +31,4 @@ def capacities(layout: Layout, config: Config, later: int = 0) -> Capacities:
     if config.disk_path is None:
         return Capacities(device, host)
     disk = pages(config.disk_bytes or None, layout.pages + RESERVE)
-    return Capacities(device, host, disk if left > host - 2 else 0)
+    return Capacities(device, host, disk if left > max(host - 2, 0) else 0)

@@ -18,7 +18,6 @@ import torch
 import torch.distributed as dist
 
 import harp.angelptm
-import harp.lightcc.torch
 from tests.harp.angelptm.models import PAGE, Tied, batches, config, engine_of, seeded, train
 from tests.support.leave import leave
 

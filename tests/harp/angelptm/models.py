@@ -84,6 +84,22 @@ def train(engine, data):
     return losses
 
 
+def by_torch(model, data, *, accumulation=1, clipping=0.0, optimizer=None):
+    """Train without pages; gives the losses."""
+    optimizer = optimizer or torch.optim.AdamW(model.parameters(), lr=RATE)
+    losses = []
+    for number, tokens in enumerate(data, 1):
+        loss = loss_of(model, tokens)
+        (loss / accumulation).backward()
+        losses.append(loss.item())
+        if number % accumulation == 0:
+            if clipping:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), clipping)
+            optimizer.step()
+            optimizer.zero_grad()
+    return losses
+
+
 def parameters_of(engine):
     """Copy all parameters."""
     with engine.watched():

@@ -1,4 +1,4 @@
-"""One rank of test_overlap.py: a gather and a reduction meet an operator that computes meanwhile.
+"""One rank of test_worker_overlap.py: a gather and a reduction meet an operator that computes.
 
 From the plan of a step it picks an exchange that may begin once some event is over, and that a
 later event needs. The event between them, an operator, does not end before the exchange has ended,

@@ -8,22 +8,16 @@ import re
 from concurrent.futures import Future
 from pathlib import Path
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as arrays
 
-from harp.angelptm.tokens import MOST_OF_A_HOST, Places, chunk_bounds, within_capacity
-from harp.collectives.alltoallv import dispatch
+from harp.angelptm.tokens import Places
 
 pytest.importorskip("torch")
 
 import torch
 
-from harp.angelptm import ConfigError, moe
+from harp.angelptm import moe
 from harp.angelptm.moe import MoE
-from harp.angelptm.start import check_model
 from tests.harp.angelptm.models import WIDTH, WORDS, batches, config, engine_of, seeded, train
 from tests.support.levels import long_except
 from tests.support.torch_ranks import answers_of, start
@@ -35,55 +29,6 @@ RANK = Path(__file__).with_name("moe_rank.py")
 def test_outputs_and_gradients_are_those_of_the_unsplit_layer(ranks):
     """Of 40 cases: ranks without tokens, all to one expert, any hosts, algorithms, capacities."""
     assert answers_of(start(RANK, "", ranks)) == ["right"] * ranks
-
-
-@given(st.integers(1, 3), st.integers(1, 4), st.integers(1, 4), st.data())
-@settings(max_examples=80, deadline=None)
-def test_a_token_is_in_one_block_for_each_host_that_wants_it(hosts, group, of_a_rank, data):
-    places = Places(hosts * group * of_a_rank, tuple(i // group for i in range(hosts * group)))
-    chosen = data.draw(arrays.arrays(np.int64, st.tuples(st.integers(0, 9), st.integers(1, 4)),
-                                     elements=st.integers(-1, places.experts - 1)))
-    tokens, rows = places.sort(chosen)
-    assert rows.sum() == len(tokens)
-    kinds = np.repeat(np.arange(len(rows)), rows)
-    wanted = {(token, tuple(sorted({int(e) // of_a_rank for e in own
-                                    if e >= 0 and e // of_a_rank // group == host})))
-              for token, own in enumerate(chosen) for host in range(hosts)}
-    assert {(int(token), tuple(np.flatnonzero(places.members[kind]).tolist()))
-            for token, kind in zip(tokens, kinds, strict=True)} == {
-        pair for pair in wanted if pair[1]}
-
-
-def test_hosts_of_many_ranks_have_a_block_for_each_rank():
-    ranks = MOST_OF_A_HOST + 1
-    places = Places(ranks, (0,) * ranks)
-    assert (places.members == np.eye(ranks, dtype=bool)).all()
-    tokens, rows = places.sort(np.array([[0, 8], [8, 3]]))
-    assert tokens.tolist() == [0, 1, 0, 1]
-    assert rows.tolist() == [1, 0, 0, 1, 0, 0, 0, 0, 2]
-    blocks = places.blocks(np.stack([rows] * ranks), 4)
-    assert dispatch(blocks, "once-per-host", places.hosts).nbytes == 16
-
-
-@given(st.integers(0, 30), st.integers(1, 6), st.integers(0, 5), st.integers(0, 99))
-@settings(max_examples=60, deadline=None)
-def test_first_choices_have_room_before_second_ones(tokens, experts, capacity, seed):
-    random, top_k = np.random.default_rng(seed), min(2, experts)
-    chosen = np.array([random.permutation(experts)[:top_k] for _ in range(tokens)],
-                      np.int64).reshape(tokens, top_k)
-    kept, served = chosen.copy(), [0] * experts
-    for choice in range(top_k):
-        for token in range(tokens):
-            expert = chosen[token, choice]
-            if served[expert] >= capacity:
-                kept[token, choice] = -1
-            served[expert] += 1
-    assert (within_capacity(chosen, experts, capacity) == kept).all()
-
-
-def test_chunks_cover_all_tokens():
-    assert chunk_bounds(7, 3) == [(0, 2), (2, 4), (4, 7)]
-    assert chunk_bounds(1, 2) == [(0, 0), (0, 1)]
 
 
 class OneRank:
@@ -186,14 +131,6 @@ def test_the_loss_of_balance_is_one_where_all_are_used_alike():
     assert layer.balance.item() == pytest.approx(1)
     layer(torch.eye(4)[[0, 0, 0, 0]])
     assert layer.balance.item() == pytest.approx(4)
-
-
-def test_experts_of_several_ranks_are_refused_by_the_engine():
-    """Each rank has its own, and the engine would give all of them the first one's."""
-    model = torch.nn.Sequential(MoE(8, 4, 2, lambda number: torch.nn.Linear(8, 8)))
-    check_model(model, 1)
-    with pytest.raises(ConfigError, match="the layer 0 has experts that are spread over the 2"):
-        check_model(model, 2)
 
 
 class Words(torch.nn.Module):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from itertools import count
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from tests.harp.angelptm.models import (
     RATE,
     Tied,
     batches,
+    by_torch,
     config,
     engine_of,
     loss_of,
@@ -64,21 +64,6 @@ def test_losses_have_the_same_bits_in_whatever_tiers(tmp_path, resident, precisi
     assert all(map(torch.equal, parameters, expected[1]))
 
 
-def by_torch(model, data, *, accumulation=1, clipping=0.0, optimizer=None):
-    optimizer = optimizer or torch.optim.AdamW(model.parameters(), lr=RATE)
-    losses = []
-    for number, tokens in enumerate(data, 1):
-        loss = loss_of(model, tokens)
-        (loss / accumulation).backward()
-        losses.append(loss.item())
-        if number % accumulation == 0:
-            if clipping:
-                torch.nn.utils.clip_grad_norm_(model.parameters(), clipping)
-            optimizer.step()
-            optimizer.zero_grad()
-    return losses
-
-
 @pytest.mark.parametrize(("steps", "more"), [
     (50, {}), (20, {"clipping": 0.3}), (20, {"accumulation": 2})],
     ids=["50 steps", "clipping", "accumulation"])
@@ -113,33 +98,6 @@ def test_groups_and_schedules_are_those_of_torch():
             torch.testing.assert_close(mine, theirs.detach(), rtol=0, atol=1e-5)
 
 
-def test_a_branch_that_is_taken_now_and_then_does_no_harm(tmp_path):
-    """The layer of the branch has gradients in some steps only, and torch leaves it alone else."""
-    models = []
-    for _ in range(2):
-        numbers = count()
-        models.append(seeded(branch=lambda numbers=numbers: next(numbers) in {3, 4, 7}))
-    losses = by_torch(models[0], batches(10))
-    how = config(14, 24, angelptm={"disk_path": str(tmp_path)})
-    with engine_of(models[1], how) as engine:
-        torch.testing.assert_close(train(engine, batches(10)), losses, rtol=0, atol=1e-5)
-        assert engine._steps.diverged >= 2
-
-
-@pytest.mark.parametrize("caps", [{}, CAPS["device and host"]], ids=["all", "little"])
-def test_no_update_comes_before_the_last_micro_batch(caps):
-    """The branch has gradients in the first micro-batch only, and once in the second, too."""
-    models = []
-    for _ in range(2):
-        numbers = count()
-        models.append(seeded(branch=lambda numbers=numbers: next(numbers) in {0, 2, 4, 5}))
-    losses = by_torch(models[0], batches(8), accumulation=2)
-    with engine_of(models[1], config(**caps, gradient_accumulation_steps=2)) as engine:
-        torch.testing.assert_close(train(engine, batches(8)), losses, rtol=0, atol=1e-5)
-        for own, other in zip(parameters_of(engine), models[0].parameters(), strict=True):
-            torch.testing.assert_close(own, other.detach(), rtol=0, atol=1e-5)
-
-
 def test_evaluation_between_steps_does_no_harm(resident):
     with engine_of(seeded(), config(14, 160)) as engine:
         losses = []
@@ -150,19 +108,6 @@ def test_evaluation_between_steps_does_no_harm(resident):
                 loss_of(engine, tokens)
             engine.train()
     assert losses == resident["fp32"][0]
-
-
-def test_overflowing_gradients_skip_a_step_and_lower_the_scale():
-    how = config(14, 160, fp16={"enabled": True, "initial_scale_power": 30, "hysteresis": 1})
-    with engine_of(seeded(), how) as engine:
-        before = parameters_of(engine)
-        train(engine, batches(1))
-        assert engine.skipped_steps == 1
-        assert engine._scaler.scale == 2.0 ** 29
-        assert all(map(torch.equal, before, parameters_of(engine)))
-        losses = train(engine, batches(30))
-        assert engine.skipped_steps < 30
-        assert losses[-1] < losses[0]
 
 
 def test_a_file_that_fails_ends_training_with_a_sentence(tmp_path, monkeypatch):
@@ -213,21 +158,6 @@ def test_a_state_dict_can_be_read_although_its_pages_are_elsewhere():
     assert (done.returncode, done.stdout) == (0, "whole\n"), done.stderr
 
 
-def test_a_model_without_values_is_refused_with_a_sentence():
-    with torch.device("meta"):
-        model = torch.nn.Linear(4, 4)
-    with pytest.raises(ConfigError, match=r"tensor weight is on the device meta"):
-        initialize(model=model, config=config())
-
-
-def test_a_script_asks_for_the_rate_and_passes_what_it_does_not_have():
-    with engine_of(seeded(), config(), mpu=None) as engine:
-        engine.optimizer.param_groups[0]["lr"] = 0.5
-        assert engine.get_lr() == [0.5]
-    with pytest.raises(ConfigError, match="initialize: mpu has no effect"):
-        initialize(model=seeded(), config=config(), mpu=[1])
-
-
 @pytest.mark.parametrize("model", [torch.nn.ReLU(), seeded().requires_grad_(requires_grad=False)],
                          ids=["no parameters", "none that is trained"])
 def test_a_model_without_anything_to_train_is_refused_with_a_sentence(model):
@@ -235,25 +165,10 @@ def test_a_model_without_anything_to_train_is_refused_with_a_sentence(model):
         initialize(model=model, config=config())
 
 
-def test_a_model_that_is_in_pages_is_refused_with_a_sentence():
-    with engine_of(seeded(), config()) as engine, pytest.raises(
-            ConfigError, match=r"parameter scale is in pages already: destroy\(\) the engine"):
-        initialize(model=engine.module, config=config())
-
-
 def test_a_sparse_gradient_is_refused_with_a_sentence():
     with engine_of(torch.nn.Embedding(8, 4, sparse=True), config()) as engine, pytest.raises(
             ConfigError, match="parameter weight has a sparse gradient, which Adam has no step"):
         engine.backward(engine(torch.arange(3)).sum())
-
-
-def test_groups_may_be_iterators_and_parameters_may_have_names():
-    first, second, third = seeded(), seeded(), seeded()
-    losses = by_torch(first, batches(3))
-    for model, given in ((second, second.named_parameters()), (
-            third, [{"params": iter(third.parameters()), "lr": RATE}])):
-        with engine_of(model, config(), model_parameters=given) as engine:
-            torch.testing.assert_close(train(engine, batches(3)), losses, rtol=0, atol=1e-6)
 
 
 def test_a_group_that_comes_later_is_refused_with_a_sentence():
@@ -271,41 +186,6 @@ def test_a_rate_may_be_a_tensor(tmp_path):
         engine.save_checkpoint(tmp_path)
         engine.load_checkpoint(tmp_path)
         assert engine.get_lr() == pytest.approx([RATE])
-
-
-def test_decoupled_decay_of_torchs_adam_is_decoupled():
-    models = [seeded(), seeded()]
-    first, second = (torch.optim.Adam(model.parameters(), RATE, weight_decay=0.5,
-                                      decoupled_weight_decay=True) for model in models)
-    losses = by_torch(models[0], batches(5), optimizer=first)
-    with engine_of(models[1], config(), optimizer=second) as engine:
-        torch.testing.assert_close(train(engine, batches(5)), losses, rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize("caps", [{}, {"device": 14, "host": 160}], ids=["all", "little"])
-def test_what_a_script_writes_between_steps_is_what_trains_on(tmp_path, caps):
-    """In 16 bits, too, where the next update is of masters; what is not written keeps these."""
-    other, data = seeded(seed=5).bfloat16().state_dict(), batches(6)
-    with engine_of(seeded(seed=5).bfloat16(), config(bf16={"enabled": True})) as engine:
-        expected = train(engine, data[:3]), parameters_of(engine)
-    far = seeded()
-    for one in far.parameters():
-        torch.nn.init.constant_(one, 7.0)
-    with engine_of(far, config(bf16={"enabled": True}, **caps)) as engine:
-        engine.module.load_state_dict(other)
-        assert train(engine, data[:3]) == expected[0]
-        assert all(map(torch.equal, parameters_of(engine), expected[1]))
-        engine.save_checkpoint(tmp_path)
-        train(engine, data[3:])
-        expected = parameters_of(engine)
-    with engine_of(seeded(), config(bf16={"enabled": True}, **caps)) as engine:
-        engine.load_checkpoint(tmp_path)
-        for tokens in data[3:]:
-            train(engine, [tokens])
-            with torch.no_grad():
-                for one in engine.module.parameters():
-                    one.clamp_(-10, 10)
-        assert all(map(torch.equal, parameters_of(engine), expected))
 
 
 class BackwardError(Exception):

@@ -65,9 +65,3 @@ def test_a_training_has_the_rates_of_its_schedule_also_after_a_checkpoint(tmp_pa
 def test_a_schedule_that_cannot_be_is_one_sentence(keys, says):
     with pytest.raises(ConfigError, match=says):
         read_config(keys)
-
-
-def test_two_schedulers_are_refused():
-    with pytest.raises(ConfigError, match="a scheduler, and lr_scheduler= was given"), engine_of(
-            seeded(), config(**scheduler("WarmupLR")), lr_scheduler=lambda _: None):
-        pass

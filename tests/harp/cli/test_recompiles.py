@@ -11,7 +11,6 @@ import pytest
 
 pytest.importorskip("torch")
 
-from harp.ttf.compiler.recompile_log import read_lines, remedy
 from tests.support import PATIENCE_S
 from tests.support.levels import long
 
@@ -108,23 +107,3 @@ def test_a_command_that_is_not_there_is_one_sentence(tmp_path):
     assert done.returncode == 2
     assert done.stderr == ("error: 'no-such-program' cannot be started: no such file or "
                            "directory\n")
-
-
-def test_a_trace_that_ends_within_a_line_loses_that_line_alone():
-    whole = ('x] {"compilation_metrics": {"compile_id": "0/0", "co_name": "f", '
-             '"entire_frame_compile_time_s": 1.5}}')
-    found = list(read_lines([whole, whole[:60]]))
-    assert [(each.function, each.seconds) for each in found] == [("f", 1.5)]
-
-
-@pytest.mark.parametrize(("guard", "words"), [
-    ("k == 0.1", "float as a tensor"),
-    ("n == 3", "integer as a tensor"),
-    ("tensor 'x' size mismatch at index 1. expected 3, actual 4", "mark dimension 1"),
-    ("tensor 'x' dtype mismatch. expected Float, actual Double", "cast before"),
-    ("len(xs) == 3", "stacked or padded"),
-    ("flag == True", "for each mode"),
-    ("GLOBAL_STATE changed: grad_mode", "with gradients or without"),
-    ("something new", "the same in each call")])
-def test_a_guard_of_each_kind_has_a_remedy(guard, words):
-    assert words in remedy(guard)

@@ -8,9 +8,8 @@ import pytest
 from harp._cnet import ffi
 from harp.lightcc.elements import combination
 from harp.lightcc.pieces import PLACE, SEND, cut, table
-from harp.lightcc.program import Program
-from tests.harp.lightcc.test_direct import two_movers
 from tests.harp.lightcc.test_group import PATIENCE_S, failures, group_of, of_all, raw, vectors
+from tests.harp.lightcc.test_mover_direct import two_movers
 
 
 def add(mover, kind, data):
@@ -47,22 +46,6 @@ def test_a_run_begins_while_the_one_before_it_waits(monkeypatch, port):
                 left[side] -= runs > 0 and side.mover.go_on()
         assert (first == 2).all()
         del held  # until then the movers needed it
-
-
-def test_programs_are_apart_where_both_name_all_of_their_memory():
-    memory = np.zeros(100, np.uint8)
-
-    def program(data):
-        return Program("a test", table([]), 0, 2, data=data)
-
-    left, right, both = program(memory[:50]), program(memory[50:]), program(memory[49:51])
-    assert left.is_apart(right)
-    assert right.is_apart(left)
-    assert not left.is_apart(both)
-    assert not both.is_apart(right)
-    assert not left.is_apart(left)
-    assert not left.is_apart(program(None))
-    assert not program(None).is_apart(left)
 
 
 @pytest.mark.parametrize("port", ["auto", "udp"])

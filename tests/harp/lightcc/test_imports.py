@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import subprocess
 import sys
 from pathlib import Path
-
-import pytest
 
 import harp.lightcc
 
@@ -22,16 +19,6 @@ def test_other_modules_do_not_import_torch():
     assert len(names) > 15
     subprocess.run([sys.executable, "-c", f"import sys, {', '.join(sorted(names))}\n"
                     "assert 'torch' not in sys.modules"], check=True)
-
-
-@pytest.mark.parametrize(("name", "home", "needs"), [
-    ("hook", "torch.gradient_hook", "torch"), ("torchft", "torch.torchft_group", "torchft")])
-def test_the_names_that_scripts_import_are_those_of_the_folder_torch(name, home, needs):
-    pytest.importorskip(needs)
-    public, real = (importlib.import_module(f"harp.lightcc.{one}") for one in (name, home))
-    assert public.__all__
-    assert [getattr(public, one) for one in public.__all__] == [
-        getattr(real, one) for one in public.__all__]
 
 
 def test_horovods_api_registers_no_backend():

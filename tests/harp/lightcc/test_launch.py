@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 
 import pytest
 
 from harp.lightcc.launch import Place, first_host, read_master, read_place, torch_variables
-from harp.lightcc.store import PrefixStore, StoreClient, StoreServer
 
 OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4",
             "OMPI_COMM_WORLD_LOCAL_RANK": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "4",
@@ -86,32 +84,3 @@ def test_torch_gets_its_own_variables_from_another_launcher():
     ("n-1,n-2", "n-1")])
 def test_the_first_of_slurms_hosts(nodes, first):
     assert first_host(nodes) == first
-
-
-@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this host has no IPv6")
-def test_a_store_at_all_addresses_is_reached_by_both_families():
-    server = StoreServer("")
-    try:
-        StoreClient(server.variable("::1"), 30).set("key", b"value")
-        assert StoreClient(server.variable("127.0.0.1"), 30).get("key") == b"value"
-    finally:
-        server.shutdown()
-        server.server_close()
-
-
-def test_a_store_is_shared_and_wants_its_token():
-    server = StoreServer()
-    try:
-        variable = server.variable("127.0.0.1")
-        one, other = (PrefixStore("job/", StoreClient(variable, 30)) for _ in range(2))
-        one.set("key", b"\x00value")
-        assert other.get("key") == b"\x00value"
-        assert server.store.find("job/") == ["key"]
-        stranger = StoreClient(variable[:-1] + ("0" if variable[-1] != "0" else "1"), 30)
-        with pytest.raises(ConnectionError):
-            stranger.set("key", b"")
-        with pytest.raises(ValueError, match="HARP_STORE is 'here'"):
-            StoreClient("here", 1)
-    finally:
-        server.shutdown()
-        server.server_close()

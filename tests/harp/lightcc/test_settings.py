@@ -7,8 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harp.collectives.tuning import Tuning
-from harp.lightcc.policy import allreduce_path, between_path, tuning_of
 from harp.lightcc.settings import NAMES, LightSettings
 from sim.workloads.models import get_model
 
@@ -143,38 +141,6 @@ def test_small_tensors_take_few_steps_where_no_other_setting_holds():
     assert algorithm(50, **TWO_D, LIGHT_SMALL_THRESHOLD=100) == "2d"
 
 
-def path_of(nbytes, ranks=8, *, sparse=True, element_bytes=4, **env):
-    settings = LightSettings.from_env({"LIGHT_INTRA_SIZE": 4, "LIGHT_BITS": 8} | env)
-    path = allreduce_path(settings, ranks, nbytes, sparse=sparse, element_bytes=element_bytes)
-    return path.plan, dict(path.parameters)
-
-
-def test_few_bits_are_for_gradients_of_float32_that_are_not_small():
-    assert path_of(16385) == ("few-bits", {"bits": 8})
-    assert path_of(16384)[0] == "halving-doubling"
-    assert path_of(MIB, sparse=False)[0] == "ring"
-    assert path_of(MIB, element_bytes=2)[0] == "ring"
-    assert path_of(MIB, LIGHT_BITS=32)[0] == "ring"
-    assert path_of(MIB, **TOPK)[0] == "topk"
-    assert path_of(MIB - 4, **TOPK, LIGHT_BITS=2) == ("few-bits", {"bits": 2})
-
-
-def test_few_bits_travel_between_groups_alone():
-    assert path_of(MIB, **TWO_D) == ("2d-few-bits", {"group": 4, "bits": 8})
-    assert path_of(MIB, ranks=6, **TWO_D) == ("few-bits", {"bits": 8})
-    for ranks in (3, 4):
-        assert path_of(MIB, ranks=ranks, **TWO_D) == ("2d", {"group": ranks})
-    settings = LightSettings(two_d=True, bits=4)
-    assert between_path(settings, 2, MIB, MIB // 4, sparse=True).plan == "few-bits"
-    assert between_path(settings, 2, MIB, MIB // 4, sparse=False).plan == "ring"
-
-
 def test_the_names_are_seven_and_three_of_ours():
     assert len(NAMES) == 10
     assert all(name.startswith("LIGHT_") for name in NAMES)
-
-
-def test_a_table_with_a_mark_at_its_front_is_a_table(tmp_path):
-    path = tmp_path / "tuning.json"
-    path.write_bytes(b"\xef\xbb\xbf" + Tuning(()).to_json().encode())
-    assert tuning_of({"HARP_TUNER": str(path)}) == Tuning(())

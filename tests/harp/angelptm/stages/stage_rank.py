@@ -1,4 +1,4 @@
-"""One rank of test_stages.py, under torchrun's variables; prints what it found."""
+"""One rank of test_running.py, under torchrun's variables; prints what it found."""
 
 import json
 import os
@@ -8,7 +8,6 @@ import torch
 import torch.distributed as dist
 
 import harp.angelptm
-import harp.lightcc.torch
 from tests.harp.angelptm.stages.models import batch, loss_of, made
 from tests.support.leave import leave
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.harp.lightcc.horovod.horovod_jobs import answers, run
 from tests.support.levels import long, long_except
 from tests.support.torch_ranks import PATIENCE_S, answers_of, start
 
@@ -20,36 +21,10 @@ NOTICED_S = 180
 """A tenth of the time after which torch gives up: a dead rank was noticed, not waited for."""
 
 
-def run(ranks, *command, options=(), **variables):
-    return subprocess.run(
-        [sys.executable, "-m", "harp.cli.main", "run", "-np", str(ranks), *options,
-         sys.executable, "-W", "ignore", *map(str, command)], text=True, capture_output=True,
-        check=False, timeout=PATIENCE_S, env={**os.environ, **variables})
-
-
-def answers(ended):
-    """The last line of each rank."""
-    assert ended.returncode == 0, ended.stderr
-    found = {}
-    for line in ended.stdout.splitlines():
-        rank, _, text = line.partition("] ")
-        found[int(rank[1:])] = text
-    return [json.loads(found[rank]) for rank in sorted(found)]
-
-
-@pytest.fixture
-def job(tmp_path):
-    """Run a function of horovod_rank.py at ranks that meet by a file; give what each found."""
-    def run_ranks(ranks, what, **variables):
-        return answers_of(start(RANK, what, ranks, HARP_STORE=f"file:{tmp_path / 'store'}",
-                                **variables))
-    return run_ranks
-
-
 @pytest.mark.parametrize(("ranks", "port"), long_except([(2, "udp"), (3, "auto")], (2, "udp")))
 def test_collectives_are_right_and_names_may_come_in_any_order(ranks, port, tmp_path):
     timeline = tmp_path / "timeline.json"
-    assert answers(run(ranks, RANK, "collectives", HARP_PORT=port,
+    assert answers(run(ranks, "collectives", HARP_PORT=port,
                        HOROVOD_TIMELINE=str(timeline))) == ["right"] * ranks
     names = {event.get("name") for event in json.loads(timeline.read_text())}
     assert {"NEGOTIATE_ALLREDUCE", "NEGOTIATE_ALLTOALL", "ALLGATHER", "BROADCAST"} <= names
@@ -81,53 +56,10 @@ def test_a_group_that_does_not_go_together_fails_whole_at_all_ranks(job):
     assert others == [first, first]
 
 
-def test_a_distributed_optimizer_trains_as_one_process_with_the_whole_batch_does(job):
-    one, other = job(2, "training")
-    assert one == other
-    assert one["adam"] == [10.0] * 4
-
-
-@long
-def test_an_optimizer_sums_or_averages_over_its_set_of_ranks_and_refuses_adasum(job):
-    first, middle, last = job(3, "optimizers")
-    assert first == last
-    assert middle["set"] != first["set"]  # it is not in the set
-    for case in ("sum", "listed", "refused"):
-        assert middle[case] == first[case]
-    adasum, predivide, handle = first["refused"]
-    assert "Adasum is not supported; allowed are Average, Sum" in adasum
-    assert "gradient_predivide_factor not supported with op != Average" in predivide
-    assert handle == "handle N is not known; each is synchronized once"
-
-
-def test_normalization_and_sparse_gradients_are_those_of_all_ranks(job):
-    one, other = job(2, "layers")
-    assert one == other
-    assert len(one) == 4
-    for text, wanted in zip(one, ("optimizer.step() called without optimizer.skip_synchronize()",
-                                  "it must be 1 or more", "groups is -1; it must be",
-                                  "in one of the groups only"), strict=True):
-        assert wanted in text
-
-
-@pytest.mark.parametrize("light", long_except([
-    {"LIGHT_TOPK_ALLREDUCE": "1", "LIGHT_TOPK_THRESHOLD": "100", "LIGHT_TOPK_RATIO": "0.2",
-     "LIGHT_TOPK_FP16": "1"}, {"LIGHT_BITS": "4", "LIGHT_SMALL_THRESHOLD": "100"}],
-    {"LIGHT_BITS": "4", "LIGHT_SMALL_THRESHOLD": "100"}), ids=["top-k", "few bits"])
-def test_light_settings_hold_for_the_optimizers_gradients(job, light):
-    one, other = job(2, "sparse", **light)
-    assert one["weights"] == other["weights"]
-    for rank in (one, other):
-        before, after = rank["losses"]
-        assert after < before / 3
-        assert rank["error"] > 0
-        assert "allreduce.0.weight" in rank["left"]
-
-
 @long
 def test_autotune_begins_with_what_the_variables_say(tmp_path):
     log = tmp_path / "log.csv"
-    answers(run(2, RANK, "sparse", HOROVOD_AUTOTUNE="1", HOROVOD_AUTOTUNE_LOG=str(log),
+    answers(run(2, "sparse", HOROVOD_AUTOTUNE="1", HOROVOD_AUTOTUNE_LOG=str(log),
                 HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE="1", HOROVOD_AUTOTUNE_WARMUP_SAMPLES="0",
                 HOROVOD_FUSION_THRESHOLD="4096", HOROVOD_CYCLE_TIME="2",
                 LIGHT_TOPK_ALLREDUCE="1", LIGHT_TOPK_THRESHOLD="100"))
@@ -161,39 +93,3 @@ def test_a_dead_rank_is_named_at_every_other_rank(tmp_path):
     for one in answers:
         assert "rank 2 is gone" in one["error"]
         assert one["seconds"] < NOTICED_S
-
-
-@long
-def test_the_ranks_that_are_left_go_on_from_the_last_commit():
-    ended = run(3, RANK, "elastic", options=["--min-np", "2"])
-    one, other = answers(ended)
-    assert "rank 1 on localhost ended with SIGKILL; 2 go on" in ended.stderr
-    assert (one["number"], other["number"]) == (0, 2)
-    assert (one["rank"], other["rank"]) == (0, 1)
-    for same in ("size", "log", "resets", "weights", "epoch"):
-        assert one[same] == other[same]
-    assert one["resets"] == [2]
-    # 96 samples are 8 steps of three ranks; the second epoch loses one after 5 of them.
-    assert one["log"] == [3] * (8 + 5) + [2] * 5 + [2] * 12
-
-
-@long
-def test_ranks_come_and_go_with_the_slots_that_a_script_finds(tmp_path):
-    hosts, script = tmp_path / "hosts", tmp_path / "find"
-    hosts.write_text("localhost:2\n")
-    script.write_text(f"#!/bin/sh\ncat {hosts}\n")
-    script.chmod(0o755)
-    one, other = answers(run(2, RANK, "growing", HOSTS=str(hosts), options=[
-        "--min-np", "1", "--max-np", "3", "--host-discovery-script", str(script)]))
-    assert (one.pop("local"), other.pop("local")) == ([0, 2], [1, 2])
-    assert one == other
-    assert one["sizes"] == [2, 3, 2]
-    assert one["steps"] == one["counted"]  # nothing was lost
-
-
-@long
-def test_a_group_that_is_lost_is_made_anew_by_the_same_processes(job):
-    one, other = job(2, "elastic")
-    assert one["resets"] == other["resets"] == [2]
-    assert one["log"] == other["log"] == [2] * 36
-    assert one["weights"] == other["weights"]

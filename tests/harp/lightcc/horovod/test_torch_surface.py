@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import inspect
 
-import numpy as np
 import pytest
 
 pytest.importorskip("torch")
 
-import torch
 
 import harp.lightcc.horovod.torch as hvd
 
@@ -105,62 +103,7 @@ def test_ranks_of_a_communicator_are_refused_in_a_sentence():
         hvd.init(process_sets="static")
 
 
-@pytest.mark.parametrize("of", [torch.conj, lambda data: torch.imag(torch.conj(data))])
-def test_conjugates_and_negatives_are_sent_as_they_are_seen(of, alone):
-    seen = of(torch.tensor([1 + 2j, 3 - 4j]))
-    for result in (hvd.allreduce(seen, op=hvd.Sum), hvd.allgather(seen), hvd.broadcast(seen, 0),
-                   hvd.alltoall(seen), hvd.reducescatter(seen, op=hvd.Sum),
-                   hvd.allreduce_(seen, op=hvd.Sum), seen):
-        assert result.tolist() == of(torch.tensor([1 + 2j, 3 - 4j])).tolist()
-
-
-def test_a_text_in_place_of_a_reduction_is_refused(alone):
-    with pytest.raises(ValueError, match=r"op is 'sum'; allowed are hvd\.Average, "):
-        hvd.allreduce(torch.ones(2), op="sum")
-
-
-WRONG = {"tensor": ([1.0], np.ones(2), None, "x"), "tensors": (None, torch.ones(2), "x", 3),
-         "prescale_factor": ("x", None, torch.ones(2)), "postscale_factor": ("2", [1]),
-         "gradient_predivide_factor": ("x",), "splits": ("x", 3, [0.5, 0.5], [[1]]),
-         "process_set": (None, [0]), "compression": ("fp16", None), "handle": ([0], None, "x"),
-         "optimizer": (None, [torch.ones(1)])}
-"""Values of a wrong type for the arguments of a name, which mean the same in all calls."""
-RIGHT = {"tensor": torch.ones(1), "tensors": [torch.ones(1)], "name": "x", "op": hvd.Sum,
-         "root_rank": 0, "handle": 0, "params": {},
-         "optimizer": torch.optim.SGD([torch.ones(1, requires_grad=True)])}
-WITH_TYPES = [(call, name) for call, given in CALLS.items() for name in WRONG
-              if name in given.replace("=", ", ").split(", ") and not call.endswith("process_set")]
-
-
-@pytest.mark.parametrize(("call", "name"), WITH_TYPES)
-def test_an_argument_of_a_wrong_type_is_one_sentence_that_names_it(call, name, alone):
-    function = getattr(hvd, call)
-    parameters = inspect.signature(function).parameters
-    sentence = rf"^hvd\.{call}: {name} is [^\n]+; allowed is \w[^\n]*$"
-    for wrong in WRONG[name]:
-        given = {one: RIGHT[one] for one, each in parameters.items() if each.default is each.empty
-                 and one in RIGHT} | {name: wrong}
-        with pytest.raises(TypeError, match=sentence):
-            function(**given)
-        if next(iter(parameters)) == name:
-            del given[name]
-            with pytest.raises(TypeError, match=sentence):
-                function(wrong, **given)
-
-
-def test_the_one_argument_of_many_that_is_no_tensor_is_named(alone):
-    with pytest.raises(TypeError, match=r"grouped_allreduce: tensors\[1\] is a numpy.ndarray; all"):
-        hvd.grouped_allreduce([torch.ones(1), np.ones(1)])
-
-
 @pytest.mark.parametrize("ranks", [3, None, "01", [0.5], ["a"]])
 def test_ranks_of_a_set_that_are_no_numbers_are_one_sentence(ranks):
     with pytest.raises(TypeError, match=r"^the ranks of a process set are .+; allowed are whole "):
         hvd.ProcessSet(ranks)
-
-
-@pytest.fixture
-def alone():
-    hvd.init()
-    yield
-    hvd.shutdown()

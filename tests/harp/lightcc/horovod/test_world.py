@@ -46,13 +46,6 @@ def test_ranks_in_two_namespaces_are_on_two_hosts(tmp_path):
     assert [rank.communicate(timeout=300)[0].strip() for rank in ranks] == ["[0, 0, 2]"] * 3
 
 
-@pytest.mark.parametrize("path", ["no/store", "", "."])
-def test_a_store_that_no_rank_can_make_is_one_sentence(path, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match=f"HARP_STORE is 'file:{path}'; allowed after file: is"):
-        open_store({"HARP_STORE": f"file:{path}"}, 0, 2, 0.1)
-
-
 @pytest.mark.parametrize("kind", ["tcp", "file"])
 def test_a_wait_for_a_late_rank_ends_in_one_sentence_and_no_warnings(kind, tmp_path, capfd):
     port, = free_ports(1, socket.SOCK_STREAM)

@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -16,9 +15,6 @@ from tests.support.torch_ranks import PATIENCE_S, answers_of, start
 
 torch = pytest.importorskip("torch")
 
-import torch.distributed as dist  # noqa: E402
-
-from harp.lightcc.torch import PatientStore  # noqa: E402
 
 TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2])
 RANK = Path(__file__).with_name("rank.py")
@@ -44,97 +40,9 @@ def test_threads_that_spin_for_the_same_cores_are_reported_once(threads):
     assert all(line.startswith("2 ranks of this host compute with") for line in lines)
 
 
-@pytest.mark.parametrize("kind", ["tcp", "file", "hash"])
-def test_a_wait_for_a_late_rank_writes_no_warnings(kind, tmp_path, capfd):
-    store = {"tcp": lambda: dist.TCPStore("127.0.0.1", 0, is_master=True),
-             "file": lambda: dist.FileStore(str(tmp_path / "store")),
-             "hash": dist.HashStore}[kind]()
-    patient = PatientStore(dist.PrefixStore("group", store), timedelta(seconds=0.5))
-    with pytest.raises(TimeoutError):
-        patient.get("late")
-    patient.set("come", b"here")
-    assert patient.get("come") == b"here"
-    assert capfd.readouterr() == ("", "")
-
-
-def test_a_store_that_is_gone_is_asked_once(capfd):
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True)
-    patient = PatientStore(dist.PrefixStore("group", dist.TCPStore("127.0.0.1", store.port)),
-                           timedelta(seconds=60))
-    del store
-    for _ in range(3):
-        with pytest.raises(ConnectionError, match=r"the store at 127.0.0.1:\d+ is gone"):
-            patient.has("key")
-    assert capfd.readouterr().err.count("[c10d]") == 1  # torch's own words, of many lines
-
-
 def test_ddp_trains_as_one_process_with_the_whole_batch_does():
     one, other = answers_of(start(RANK, "ddp", 2))
     assert one == other
-
-
-@pytest.mark.parametrize(("hosts", "within"), long_except(
-    [("0011", "reduce_scatter"), ("0011", "all_reduce"), ("0101", ""), ("0123", ""), ("0000", ""),
-     ("0011", "unsorted")], ("0011", "reduce_scatter")))
-def test_the_hook_over_gloo_trains_as_plain_ddp_does(hosts, within):
-    answers = answers_of(start(RANK, "any_backend", 4, BACKEND="gloo", HOSTS=hosts, WITHIN=within))
-    assert all(answer == answers[0] for answer in answers)  # bit for bit
-
-
-@pytest.mark.parametrize("fp16", long_except(["0", "1"], "1"))
-def test_the_hook_over_gloo_loses_no_gradients_between_hosts(fp16):
-    answers = answers_of(start(
-        RANK, "any_backend_sparse", 4, BACKEND="gloo", LIGHT_TOPK_ALLREDUCE="1",
-        LIGHT_TOPK_THRESHOLD="100", LIGHT_TOPK_RATIO="0.05", LIGHT_TOPK_FP16=fp16))
-    for answer in answers:
-        assert answer["came"] == answers[0]["came"]
-        assert answer["left"] > 0
-        assert 0 < answer["sent"] <= 0.05 * 1001 * 2 + 4
-
-
-@long
-def test_the_hook_over_gloo_loses_nothing_in_few_bits_between_hosts():
-    answers = answers_of(start(RANK, "any_backend_sparse", 4, BACKEND="gloo", LIGHT_BITS="8",
-                               LIGHT_SMALL_THRESHOLD="100"))
-    for answer in answers:
-        assert answer["came"] == answers[0]["came"]
-        assert answer["left"] > 0
-        assert answer["sent"] > 1001 / 2
-
-
-@pytest.mark.parametrize("how", long_except(["raises", "before", "killed"], "killed"))
-def test_a_rank_whose_part_of_the_hook_fails_is_named_at_all_ranks_of_any_backend(how):
-    """Long before gloo's timeout of half an hour."""
-    started = start(RANK, "any_backend_fails", 4, BACKEND="gloo", HOW=how)
-    answers = answers_of(started[:3] if how == "killed" else started)
-    if how == "before":  # there it is what was raised
-        assert "rank 3" not in answers.pop()[0]
-    if how == "killed":
-        started[3].communicate(timeout=PATIENCE_S)
-    why = {"raises": "rank 3 could not average gradients: MemoryError: no room left",
-           "before": "rank 3 could not average gradients: TypeError", "killed": "rank 3 is gone"}
-    for first, again in answers:
-        assert why[how] in first
-        assert why[how] in again
-
-
-@long
-@pytest.mark.parametrize("backend", ["", "cpu:gloo,cuda:gloo"])
-def test_the_hook_takes_groups_with_a_backend_for_each_kind_of_device(backend):
-    answers = answers_of(start(RANK, "any_backend", 4, BACKEND=backend, WITHIN="all_reduce"))
-    assert all(answer == answers[0] for answer in answers)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("backend", long_except(["gloo", "lightcc"], "gloo"))
-def test_the_hook_averages_what_no_sum_would_hold(backend):
-    assert answers_of(start(RANK, "large", 4, BACKEND=backend)) == ["right"] * 4
-
-
-def test_hosts_with_different_numbers_of_ranks_are_refused_at_all_ranks():
-    answers = answers_of(start(RANK, "refused", 3, BACKEND="gloo", HOSTS="001"))
-    assert answers[0].startswith("the hosts have 2, 1 ranks; a bucket is divided among the ranks")
-    assert answers == [answers[0]] * 3
 
 
 @pytest.mark.parametrize("two_d", long_except(["0", "1"], "1"))
@@ -173,18 +81,9 @@ def test_powersgd_keeps_ranks_equal_however_many_buckets_there_are():
     assert one == other
 
 
-def test_callbacks_may_call_collectives_and_wait_for_them():
-    assert answers_of(start(RANK, "chained", 2)) == ["right"] * 2
-
-
 @long
 def test_leaving_a_group_ends_the_calls_of_other_threads():
     assert answers_of(start(RANK, "leaving", 2)) == ["right"] * 2
-
-
-@long
-def test_works_that_are_over_keep_no_tensors():
-    assert answers_of(start(RANK, "held", 2)) == [[], []]
 
 
 @long

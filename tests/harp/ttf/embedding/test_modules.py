@@ -115,17 +115,6 @@ def test_lists_with_offsets_are_those_of_torch(mode, padded, last, kind):
                 torch.testing.assert_close(mine, other, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
-@pytest.mark.parametrize("last", [False, True])
-@pytest.mark.parametrize(("offsets", "place"), [([0, 3, 2], 2), ([0, 11], 1), ([0, -1], 1),
-                                               ([1, 2], 0), ([-1], 0)])
-def test_broken_offsets_are_one_sentence_in_every_mode(mode, last, offsets, place):
-    bag = DynamicEmbeddingBag(DIM, mode=mode, include_last_offset=last)
-    with pytest.raises(ValueError, match=rf"^offsets\[{place}\] is {offsets[place]}: offsets "
-                                         r"begin with 0, never fall, and end at [^\n]* 10$"):
-        bag(torch.arange(10), torch.tensor(offsets))
-
-
 def test_a_maximum_that_is_not_a_number_is_seen():
     bag = DynamicEmbeddingBag(1, mode="max")
     head = np.zeros(1, dtype=HEAD)
@@ -162,37 +151,6 @@ def test_the_maximum_and_weights_that_are_learned():
         loss_of(module(known, offsets, per_sample_weights=weight)).backward()
         grads.append(weight.grad)
     torch.testing.assert_close(*grads)
-
-
-def test_a_look_up_changes_nothing_and_gives_what_training_begins_with():
-    one, other = (DynamicEmbedding(DIM, seed=5, shards=shards) for shards in (1, 3))
-    ids = torch.tensor([[3, -2 ** 63], [2 ** 63 - 1, 3]])
-    rows = one(ids).detach()
-    assert rows.shape == (2, 2, DIM)
-    assert torch.equal(rows, other(ids.flip(1)).detach().flip(1))
-    assert not torch.equal(rows, DynamicEmbedding(DIM, seed=6)(ids))
-    assert rows.abs().max() <= 0.01
-    assert one.table.rows == 0
-    loss_of(one(ids)).backward()
-    assert one.table.rows == 3
-    assert torch.equal(one(ids), rows)
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's compiler imports torch.jit
-def test_a_gradient_of_an_operator_that_is_called_twice_counts_twice_when_compiled():
-    ids = torch.arange(12).reshape(4, 3)
-    after = []
-    for compiled in (False, True):
-        bag = DynamicEmbeddingBag(DIM, mode="sum", optimizer=SGD(lr=1))
-
-        def twice(ids, bag=bag):
-            return bag(ids) + bag(ids)
-
-        call = torch.compile(twice, backend="aot_eager_decomp_partition") if compiled else twice
-        call(ids).sum().backward()
-        TableOptimizer(bag).step()
-        after.append(bag(ids).detach())
-    assert torch.equal(*after)
 
 
 class Model(nn.Module):
@@ -454,15 +412,6 @@ def test_a_mistake_is_one_sentence(call, sentence):
     with pytest.raises((TypeError, ValueError), match=sentence) as caught:
         call()
     assert "\n" not in str(caught.value)
-
-
-def test_ids_changed_between_look_up_and_backward_are_an_error():
-    bag = DynamicEmbeddingBag(4, mode="sum")
-    ids = torch.tensor([[1, 2], [3, 4]])
-    loss = bag(ids).sum()
-    ids[0, 0] = 9
-    with pytest.raises(RuntimeError, match="changed in place"):
-        loss.backward()
 
 
 def test_a_collection_gives_the_same_for_plain_ids_and_for_others():

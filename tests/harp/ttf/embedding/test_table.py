@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from harp.ttf.embedding import FTRL, SGD, Adagrad, DynamicEmbedding, TableOptimizer
+from harp.ttf.embedding import SGD, DynamicEmbedding, TableOptimizer
 from harp.ttf.embedding.checkpoint import load, save
-from harp.ttf.embedding.table import HEAD, Table, distinct, owners
+from harp.ttf.embedding.table import Table, distinct, owners
 from tests.support import PATIENCE_S
 from tests.support.levels import long
 
@@ -146,46 +146,6 @@ TestQuickOnDisk.settings = TestQuick.settings
 class TestLong(AgainstDict.TestCase):
     settings = settings(max_examples=150, stateful_step_count=60, deadline=None,
                         suppress_health_check=list(HealthCheck))
-
-
-def trained(optimizer, gradients, first=None):
-    """The row of one id after these gradients."""
-    module = DynamicEmbedding(gradients.shape[1], optimizer=optimizer, bound=0.0, shards=1)
-    if first is not None:
-        head = np.zeros(1, dtype=HEAD)
-        values = np.zeros((1, module.table.floats), dtype=np.float32)
-        values[0, :len(first)] = first
-        module.table.write(head, values)
-    step = TableOptimizer(module)
-    for gradient in gradients:
-        (module(torch.tensor(0)) * torch.tensor(gradient)).sum().backward()
-        step.step()
-        step.zero_grad()
-    return module(torch.tensor(0)).detach().numpy()
-
-
-@pytest.mark.parametrize("first", [None, np.array([0.5, -0.25, 0.0, 0.125])])
-def test_ftrl_follows_algorithm_1(first):
-    how = FTRL(lr=0.3, beta=0.7, l1=0.05, l2=0.1)
-    gradients = np.random.default_rng(1).normal(size=(12, 4)).astype(np.float32)
-    w = np.zeros(4) if first is None else first.copy()
-    n, z = np.zeros(4), -w * (how.beta / how.lr + how.l2) - np.sign(w) * how.l1
-    for g in gradients.astype(np.float64):
-        sigma = (np.sqrt(n + g * g) - np.sqrt(n)) / how.lr
-        z, n = z + g - sigma * w, n + g * g
-        w = np.where(np.abs(z) <= how.l1, 0,
-                     -(z - np.sign(z) * how.l1) / ((how.beta + np.sqrt(n)) / how.lr + how.l2))
-    np.testing.assert_allclose(trained(how, gradients, first), w, atol=1e-6)
-
-
-def test_rowwise_adagrad_keeps_the_mean_square_of_a_row():
-    how = Adagrad(lr=0.1, eps=1e-8, rowwise=True)
-    gradients = np.random.default_rng(2).normal(size=(12, 4)).astype(np.float32)
-    w, total = np.zeros(4), 0.0
-    for g in gradients.astype(np.float64):
-        total += (g * g).mean()
-        w -= how.lr * g / (np.sqrt(total) + how.eps)
-    np.testing.assert_allclose(trained(how, gradients), w, atol=1e-6)
 
 
 def test_a_key_is_admitted_at_the_gradient_that_was_asked_for():

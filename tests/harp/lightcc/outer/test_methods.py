@@ -9,7 +9,6 @@ import sys
 import pytest
 
 from tests.support import ROOT
-from tests.support.levels import long
 
 pytest.importorskip("torch")
 
@@ -46,8 +45,3 @@ def check(names):
 @pytest.mark.long
 def test_the_methods_do_at_four_ranks_what_numpy_does():
     assert check([]) == set(CHECKS.split())
-
-
-@long
-def test_few_bits_lose_nothing_and_are_the_same_over_any_backend():
-    check(["few_bits_lose_nothing", "few_bits_over_gloo_are_those_over_lightcc"])
