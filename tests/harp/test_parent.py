@@ -10,7 +10,7 @@ from tests.support import PATIENCE_S
 
 PARENT = """
 import os, subprocess, sys, time
-child = subprocess.Popen([sys.executable, "-c", sys.argv[1], str(os.getpid())],
+child = subprocess.Popen([sys.executable, "-c", sys.argv[1], str(os.getpid()), "500"],
                          stdout=subprocess.PIPE)
 print(child.stdout.readline().decode().strip(), flush=True)
 time.sleep(500)
@@ -20,7 +20,7 @@ import os, sys, time
 from harp.parent import end_with_parent
 end_with_parent(int(sys.argv[1]))
 print(os.getpid(), flush=True)
-time.sleep(500)
+time.sleep(int(sys.argv[2]))
 """
 
 
@@ -33,7 +33,7 @@ def test_a_child_ends_with_a_parent_that_is_killed():
         os.close(seen)
 
 
-def test_a_child_whose_parent_has_ended_already_ends_at_once():
-    done = subprocess.run([sys.executable, "-c", CHILD, "1000000000"], capture_output=True,
+def test_a_child_of_a_parent_that_has_ended_already_ends_at_once():
+    done = subprocess.run([sys.executable, "-c", CHILD, "1000000000", "0"], capture_output=True,
                           check=False, timeout=PATIENCE_S)
     assert (done.returncode, done.stdout) == (1, b"")

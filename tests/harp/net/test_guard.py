@@ -74,7 +74,7 @@ def test_a_closed_guard_is_closed_once_and_lets_nobody_in():
         pass
 
 
-def test_a_guard_whose_memory_is_viewed_stays_and_refuses_further_use():
+def test_a_guard_of_memory_that_is_viewed_stays_and_refuses_further_use():
     def refuse():
         raise BufferError
 
