@@ -38,10 +38,6 @@ def test_listener(tmp_path):
     run(build(tmp_path / "listener", ["tests/cnet/session/test_listener.c", str(library())]))
 
 
-def test_swift_recognises_other_flows(tmp_path):
-    run(build(tmp_path / "swift", ["tests/cnet/session/test_cc_swift.c", str(library())]))
-
-
 REVERSE = ["tests/cnet/session/test_reverse.c", "cnet/session/reverse.c"]
 
 

@@ -1,4 +1,4 @@
-"""Congestion control against a virtual bottleneck (tests/cnet/session/bottleneck.h)."""
+"""Congestion control against a virtual bottleneck (tests/cnet/cc/bottleneck.h)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from lab.c_programs import PLAIN, SANITIZED, build, library, run
 from tests.support.levels import long
 from tests.support.planted_bugs import REVERSE_IGNORED, plant
 
-BOTTLENECK = ["tests/cnet/session/bottleneck.c", "tests/cnet/session/bottleneck_queue.c",
-              "tests/cnet/session/cross.c"]
-TESTS = ["tests/cnet/session/test_bottleneck.c", "tests/cnet/session/bottleneck_ways.c",
-         *BOTTLENECK]
+BOTTLENECK = ["tests/cnet/cc/bottleneck.c", "tests/cnet/cc/bottleneck_queue.c",
+              "tests/cnet/cc/cross.c"]
+TESTS = ["tests/cnet/cc/test_swift_bottleneck.c", "tests/cnet/cc/bottleneck_ways.c", *BOTTLENECK]
 MATHS = ["-Wl,--no-as-needed", "-lm"]
 
 
@@ -61,7 +60,7 @@ def test_directions_that_differ_need_the_queue_of_each(tmp_path):
 @pytest.fixture(scope="module")
 def beside(tmp_path_factory):
     return build(tmp_path_factory.mktemp("beside") / "beside",
-                 ["tests/cnet/session/bottleneck_beside.c", *BOTTLENECK, str(library(PLAIN))],
+                 ["tests/cnet/cc/bottleneck_beside.c", *BOTTLENECK, str(library(PLAIN))],
                  [*PLAIN, *MATHS])
 
 

@@ -1,4 +1,4 @@
-/* Helpers for the tests of test_bottleneck: scenes by its seed, and demands that are counted. */
+/* Helpers for test_swift_bottleneck: scenes by its seed, and demands that are counted. */
 #ifndef HARP_BOTTLENECK_DEMANDS_H
 #define HARP_BOTTLENECK_DEMANDS_H
 

@@ -5,7 +5,7 @@
  *
  * Paths there and back that differ or change are in bottleneck_ways.c.
  *
- * Usage: test_bottleneck [NAME [SEED]]; all tests without a name. A demand that is not met is
+ * Usage: test_swift_bottleneck [NAME [SEED]]; all tests without a name. A demand that is not met is
  * printed, and the exit code is 1.
  */
 #include <math.h>

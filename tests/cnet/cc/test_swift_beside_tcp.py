@@ -1,7 +1,7 @@
 """A connection and kernel TCP through one router, between real namespaces.
 
-What the connection gets is a matter of virtual time (test_congestion.py) and of a bench at rest
-(python -m bench stack): here the machine's mood decides it.
+What the connection gets is a matter of virtual time (test_swift_bottleneck.py) and of a bench at
+rest (python -m bench stack): here the machine's mood decides it.
 """
 
 import os

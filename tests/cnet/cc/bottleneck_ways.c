@@ -1,5 +1,5 @@
-/* Tests of test_bottleneck where the paths there and back, or the clocks at their ends, differ or
- * change. */
+/* Tests of test_swift_bottleneck where the paths there and back, or the clocks at their ends,
+ * differ or change. */
 #include "bottleneck_demands.h"
 
 /* Data both ways: ACKs stand in a queue, too, and go along with data. */
