@@ -1,6 +1,6 @@
 /* Network events that the udp port sees: ICMP, a smaller MTU, an interface that goes.
  *
- * usage: test_port_udp_icmp TEST IP-A SPACE-A IP-B SPACE-B     SPACE is a namespace's file or "-"
+ * usage: test_icmp TEST IP-A SPACE-A IP-B SPACE-B     SPACE is a namespace's file or "-"
  */
 #define _GNU_SOURCE
 #include <errno.h>
