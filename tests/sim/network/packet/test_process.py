@@ -9,7 +9,7 @@ import pytest
 from sim.answer.collective_bench import measure
 from sim.answer.scenario import Settings
 from sim.network.packet.packet_world import End, Stage
-from tests.sim.network.packet.test_packet_world import SEGMENT, WIRE, Net
+from tests.sim.network.packet.packet_net import SEGMENT, WIRE, Net
 from tests.support.cluster_files import cluster
 
 if TYPE_CHECKING:
