@@ -1,7 +1,7 @@
 /* All constants of harp_cc_swift: what each is, its unit, and what sets it.
  *
  * T is config.target_ns; "part n" means one n-th. The laws stand at the top of the file that uses
- * the constant. Scenes are those of test_bottleneck, by their names on its command line:
+ * the constant. Scenes are those of test_swift_bottleneck, by their names on its command line:
  *
  *   fails NAME   the scene misses its demand with twice or half of the value (seed 3)
  *   moves NAME   its figures change, its demand holds

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from lab.c_programs import PLAIN, RACES, SANITIZED, build, library, run
+from lab.c_programs import PLAIN, RACES, SANITIZED, run
+from tests.cnet.engine.engine_programs import engine_program
 from tests.support import PATIENCE_S
 from tests.support.levels import each_once, long, long_except
 
@@ -19,12 +20,7 @@ QUIET = [*PLAIN, *(f"-Wl,--wrap={name}" for name in WRAPPED)]
 
 
 def program(folder: Path, name: str, flags: list[str] = SANITIZED) -> Path:
-    return build(folder / name, [f"tests/cnet/engine/engine_{name}.c",
-                                  str(library(compiling(flags)))], flags)
-
-
-def compiling(flags: list[str]) -> list[str]:
-    return [flag for flag in flags if not flag.startswith("-Wl,")]
+    return engine_program(folder, f"engine_{name}", flags)
 
 
 @pytest.fixture(scope="module")
@@ -118,17 +114,6 @@ def test_the_data_path_allocates_nothing_and_calls_only_what_its_port_must(
     calls = set(re.findall(r"^\d+ +(\w+)\(", window[0], re.M))
     # Duties of once a millisecond: newcomers and the network's errors.
     assert calls <= own | {"epoll_wait", "recvmsg", "epoll_pwait", "ioctl"}, calls
-
-
-def test_a_connection_whose_peer_has_closed_can_still_be_accepted(tmp_path: Path) -> None:
-    run(program(tmp_path, "accept"))
-
-
-@pytest.mark.parametrize("flags", [SANITIZED, pytest.param(RACES, marks=long)],
-                         ids=["asan", "tsan"])
-def test_closing_an_end_drives_the_other_one_of_the_same_thread(
-        tmp_path: Path, flags: list[str]) -> None:
-    run(program(tmp_path, "drain", flags))
 
 
 @pytest.fixture(scope="module")

@@ -1,54 +1,12 @@
-/* Order of due connections: timers, sets of calls, turns that are shared. */
+/* Order of due connections: sets of calls, turns that are shared. */
 #include "base/ready_set.h"
 #include "check.h"
+#include "draw.h"
 #include "engine/schedule.h"
-#include "virtual/random.h"
 
 #include <pthread.h>
 
-enum { MANY = 3000, STEPS = 200000 };
-
-static uint64_t random_state = 7;
-
-static uint32_t draw_below(uint32_t below)
-{
-    return (uint32_t)virtual_below(&random_state, below);
-}
-
-/* The heap against a plain array in which the earliest is looked for. */
-static void test_timers_are_taken_in_order(void)
-{
-    static uint64_t at_ns[MANY];
-    struct harp_timers timers;
-    CHECK(harp_timers_open(&timers, MANY), "no memory");
-    for (uint32_t i = 0; i < MANY; i++)
-        at_ns[i] = HARP_TIMER_NEVER;
-    uint64_t now_ns = 1000;
-    for (uint32_t step = 0; step < STEPS; step++) {
-        uint32_t i = draw_below(step % 2 ? 20 : MANY);
-        at_ns[i] = draw_below(10) ? now_ns + draw_below(5000) : HARP_TIMER_NEVER;
-        harp_timers_set(&timers, i, at_ns[i]);
-        if (step % 64)
-            continue;
-        uint64_t first_ns = HARP_TIMER_NEVER;
-        for (i = 0; i < MANY; i++)
-            first_ns = at_ns[i] < first_ns ? at_ns[i] : first_ns;
-        CHECK(harp_timers_first_ns(&timers) == first_ns, "another is the first");
-        now_ns += draw_below(40);
-        uint64_t last_ns = 0;
-        uint32_t last = 0;
-        while (harp_timers_take(&timers, now_ns, &i)) {
-            CHECK(at_ns[i] <= now_ns, "taken too early");
-            CHECK(at_ns[i] > last_ns || (at_ns[i] == last_ns && i > last), "taken out of order");
-            last_ns = at_ns[i];
-            last = i;
-            at_ns[i] = HARP_TIMER_NEVER;
-        }
-        for (i = 0; i < MANY; i++)
-            CHECK(at_ns[i] > now_ns, "%u was due and is still there", i);
-    }
-    harp_timers_close(&timers);
-}
+enum { MANY = 3000 };
 
 static void test_a_ready_set_hands_out_each_member_once(void)
 {
@@ -201,7 +159,6 @@ static void test_short_turns_reach_everybody(void)
 
 int main(void)
 {
-    test_timers_are_taken_in_order();
     test_a_ready_set_hands_out_each_member_once();
     test_no_change_is_missed();
     test_a_connection_that_found_no_room_comes_first();

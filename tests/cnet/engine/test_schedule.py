@@ -1,4 +1,4 @@
-"""Choice of the connections that an engine drives: timers, calls of applications, shared turns."""
+"""Choice of the connections that an engine drives: calls of applications, shared turns."""
 
 import pytest
 

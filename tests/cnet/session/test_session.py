@@ -34,14 +34,6 @@ def test_the_bench_of_the_session_runs(tmp_path):
     assert run(program, "0.02").count("ns a frame and end") == 13
 
 
-def test_listener(tmp_path):
-    run(build(tmp_path / "listener", ["tests/cnet/session/test_listener.c", str(library())]))
-
-
-def test_swift_recognises_other_flows(tmp_path):
-    run(build(tmp_path / "swift", ["tests/cnet/session/test_cc_swift.c", str(library())]))
-
-
 REVERSE = ["tests/cnet/session/test_reverse.c", "cnet/session/reverse.c"]
 
 
@@ -56,9 +48,7 @@ def test_a_wrong_queue_of_the_way_back_is_found(bug, tmp_path):
         run(program)
 
 
-def test_parts(tmp_path):
-    run(build(tmp_path / "parts", ["tests/cnet/session/test_session_parts.c", str(library())]))
-
-
-def test_the_choice_of_a_path_where_ports_hold_back(tmp_path):
-    run(build(tmp_path / "choice", ["tests/cnet/session/test_path_choice.c", str(library())]))
+@pytest.mark.parametrize("part", ["inbox", "listener", "loss", "outbox", "pacer", "path_choice",
+                                  "reassembly", "rtt", "sack", "sent"])
+def test_a_part_by_itself(part, tmp_path):
+    run(build(tmp_path / part, [f"tests/cnet/session/test_{part}.c", str(library())]))

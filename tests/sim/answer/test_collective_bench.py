@@ -26,7 +26,7 @@ B = RATE_BPS / 8
 ALPHA1_S, B1 = 1e-6, 100e9
 SLOT_BYTES = 512 << 10
 SMALL_FRAMES = {"template": "single-switch", "latency": "0s", "mtu": "256B"}
-"""A switch forwards one of these in no time; test_transport_forwarding.py has larger ones."""
+"""A switch forwards one of these in no time; test_message_paths.py has larger ones."""
 SIZES = [8 << (3 * n) for n in range(10)] + [4 << 30]
 
 

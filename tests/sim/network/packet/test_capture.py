@@ -14,7 +14,7 @@ from scapy.utils import rdpcap
 
 from harp.wire import Harp
 from sim.run import main
-from tests.sim.network.packet.test_packet_world import SEGMENT, Net
+from tests.sim.network.packet.packet_net import SEGMENT, Net
 from tests.support import PATIENCE_S, ROOT
 
 if TYPE_CHECKING:

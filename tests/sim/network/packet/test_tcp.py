@@ -9,8 +9,8 @@ from scapy.layers.inet import IP, TCP
 from scapy.utils import rdpcap
 
 from sim.network.packet.packet_world import CONGESTION, ConnectionEndedError, End, Stage, Tcp
-from tests.sim.network.packet.test_packet_world import US
-from tests.sim.network.packet.test_packet_world import Net as SessionNet
+from tests.sim.network.packet.packet_net import US
+from tests.sim.network.packet.packet_net import Net as SessionNet
 
 if TYPE_CHECKING:
     from pathlib import Path
