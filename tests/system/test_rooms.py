@@ -88,6 +88,23 @@ def test_the_name_of_a_file_occurs_once():
     assert {name: sorted(paths) for name, paths in by_name.items() if len(paths) > 1} == TWICE
 
 
+@pytest.mark.parametrize("package", ["cnet", "harp", "sim"])
+def test_each_module_has_its_test_by_name(package):
+    """Files whose names begin with their object's have its test: engine_send.c has test_engine."""
+    modules = [path.relative_to(ROOT) for path in (ROOT / package).rglob("*.*")
+               if path.suffix in {".c", ".py"} and not path.stem.startswith("__")]
+    assert len(modules) > 90
+    assert not [str(path) for path in modules if not has_test(path)]
+
+
+def has_test(module):
+    words = module.stem.split("_")
+    objects = ["_".join(words[:count]) for count in range(1, len(words) + 1)]
+    tests = [path.stem.removeprefix("test_")
+             for path in (ROOT / "tests" / module.parent).glob("test_*")]
+    return any(test == name or test.startswith(f"{name}_") for test in tests for name in objects)
+
+
 @pytest.mark.parametrize("package", PACKAGES)
 def test_a_package_imports_no_package_above_it(package):
     above = set(PACKAGES[PACKAGES.index(package) + 1:])
