@@ -31,6 +31,7 @@ from harp.angelptm.rows import add_rows, dot_rows, take_rows
 from harp.angelptm.tokens import Places, chunk_bounds, within_capacity
 from harp.collectives.alltoallv import WAYS, combine, dispatch
 from harp.collectives.choice import choose
+from harp.lightcc.torch_base.single import all_gather_single
 from harp.nearest import did_you_mean
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ class MoE(nn.Module):
         if self._group is None:
             return index, given.numpy()[:, None]
         table = given.new_empty(self._group.size(), *given.shape)
-        dist.all_gather_into_tensor(table, given, group=self._group)
+        all_gather_single(table, given, group=self._group)
         return index, np.ascontiguousarray(table.numpy().transpose(1, 0, 2))
 
     def _way_of(self, make: Callable[..., Plan]) -> Way:

@@ -25,6 +25,7 @@ import torch.distributed as dist
 
 from harp.angelptm.page_plan import CapacityError
 from harp.lightcc.failure import GroupError, name_ranks
+from harp.lightcc.torch_base.single import all_gather_single
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -37,7 +38,6 @@ BACKEND = "lightcc"
 REPORT_S = 5.0
 """Time for which a rank that sees a failure waits for others to say why."""
 LOOK_S = 0.05
-gather_parts = getattr(dist, "all_gather_single", None) or getattr(dist, "all_gather_into_tensor")  # noqa: B009  (the first name is torch 2.13's, the second is deprecated there)
 
 
 class RankError(RuntimeError):
@@ -88,7 +88,7 @@ class Ranks:
     def gather(self, whole: torch.Tensor, own: torch.Tensor) -> None:
         """Fill a tensor with the parts of all ranks."""
         with self._calls("gather of parameters"):
-            gather_parts(whole, own, group=self._data)
+            all_gather_single(whole, own, group=self._data)
 
     def exchange(self, received: torch.Tensor, given: torch.Tensor) -> None:
         """Send each rank its part of a tensor, and receive one from each."""
@@ -102,7 +102,7 @@ class Ranks:
         own = torch.tensor(list(numbers), dtype=torch.float64)
         whole = torch.empty(self.ranks * len(own), dtype=torch.float64)
         with self._calls("meeting of all ranks"):
-            gather_parts(whole, own, group=self._control)
+            all_gather_single(whole, own, group=self._control)
         rows: list[list[float]] = whole.view(self.ranks, -1).tolist()
         return rows
 

@@ -13,6 +13,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
+from harp.lightcc.torch_base.single import all_gather_single
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -68,7 +70,7 @@ class Fragment:
         whole = part
         if self._within is not None and self._whole > self.room:
             whole = part.new_empty(self._whole)
-            dist.all_gather_into_tensor(whole, part.contiguous(), group=self._within)
+            all_gather_single(whole, part.contiguous(), group=self._within)
         pieces = whole[:self.elements].split([held.numel() for held in self._held])
         return [piece.view(held.shape) for piece, held in zip(pieces, self._held, strict=True)]
 

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from harp.lightcc.outer import quantised_mean, sparse
+from harp.lightcc.torch_base.single import all_gather_single
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,7 +57,7 @@ def begin_sparse_mean(error: torch.Tensor, policy: OuterPolicy,
     message = sparse.take(error, policy)
     ranks = dist.get_world_size(group)
     messages = message.new_empty(ranks * len(message))
-    work = dist.all_gather_into_tensor(messages, message, group=group, async_op=True)
+    work = all_gather_single(messages, message, group=group, async_op=True)
 
     def finish() -> torch.Tensor:
         found = sparse.mean(messages.chunk(ranks), [1.0] * ranks, len(error), policy)

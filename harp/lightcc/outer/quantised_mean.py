@@ -20,6 +20,7 @@ from harp.lightcc.few_bits import FewBits, add, take
 from harp.lightcc.few_bits_ring import FewBitsRing
 from harp.lightcc.torch.backend import LightGroup
 from harp.lightcc.torch.work import LightWork
+from harp.lightcc.torch_base.single import all_gather_single
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,7 +94,7 @@ def _begin_by_torch(values: Floats, error: Floats, bits: int, group: dist.Proces
         take(mean, lost, said.numpy()[:nbytes], bits)
         error[own] += lost * np.float32(ranks)
         means = torch.empty_like(given)
-        dist.all_gather_into_tensor(means.view(-1), said.to(device), group=group)
+        all_gather_single(means.view(-1), said.to(device), group=group)
         values[:] = 0
         for part, nbytes, message in zip(parts, used, means.cpu().numpy(), strict=True):
             add(values[part], message[:nbytes], bits)

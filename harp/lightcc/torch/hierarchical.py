@@ -31,6 +31,7 @@ import torch.distributed as dist
 from harp.lightcc.failure import GroupError
 from harp.lightcc.group import Between, ErrorPart
 from harp.lightcc.torch.work import LightWork
+from harp.lightcc.torch_base.single import all_gather_single, reduce_scatter_single
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -335,10 +336,8 @@ def _timeout_between(group: dist.ProcessGroup | None) -> timedelta | None:
 
 
 def _scatter_sum(part: torch.Tensor, whole: torch.Tensor, group: Any) -> Any:
-    call = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)  # torch 2.13's name
-    return call(part, whole, group=group, async_op=True)
+    return reduce_scatter_single(part, whole, group=group, async_op=True)
 
 
 def _gather_parts(whole: torch.Tensor, part: torch.Tensor, group: Any) -> Any:
-    call = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
-    return call(whole, part, group=group, async_op=True)
+    return all_gather_single(whole, part, group=group, async_op=True)

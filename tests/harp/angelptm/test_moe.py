@@ -64,7 +64,7 @@ def test_all_chunks_are_sent_before_experts_compute_in_both_passes(monkeypatch):
             return y
 
     monkeypatch.setattr(moe, "_light_group", lambda _: OneRank(calls))
-    monkeypatch.setattr(moe.dist, "all_gather_into_tensor",
+    monkeypatch.setattr(moe, "all_gather_single",
                         lambda table, given, group: table.copy_(given[None]))
     layer = MoE(8, 1, 1, lambda _: Recorded(8, 8), chunks=3)
     y = layer(torch.randn(9, 8))

@@ -20,7 +20,6 @@ from harp.lightcc.outer_policy import OuterPolicy
 from tests.harp.lightcc.outer.test_elastic_peers import begin_bare
 
 # torch 2.13 has another name for it, which older ones lack.
-pytestmark = pytest.mark.filterwarnings("ignore:.*all_gather_into_tensor. is deprecated")
 
 DILOCO = OuterPolicy("diloco", every=4, bits=4)
 SPARSE = OuterPolicy("sparseloco", every=4, keep=2, chunk=16)

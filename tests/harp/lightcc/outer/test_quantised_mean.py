@@ -13,7 +13,6 @@ from tests.harp.lightcc.outer.test_methods import check
 from tests.support.levels import long
 
 # torch 2.13 has another name for it, which older ones lack.
-pytestmark = pytest.mark.filterwarnings("ignore:.*all_gather_into_tensor. is deprecated")
 
 
 @long
