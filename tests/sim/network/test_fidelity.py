@@ -9,11 +9,13 @@ import simpy
 
 from sim.answer.scenario import Settings, run_scenario
 from sim.network.fidelity import NETWORKS, make_network, wall_clock
-from sim.network.interface import Site
+from sim.network.interface import Network, Site
 from sim.network.transport import Style
 from sim.network.wall_clock import WallClock
 from sim.schema.parameters import load_stack
 from tests.support.cluster_files import cluster
+
+PROPERTIES = [name for name, member in vars(Network).items() if isinstance(member, property)]
 
 
 def test_only_the_laboratory_runs_by_the_wall_clock(tmp_path):
@@ -38,6 +40,8 @@ def test_a_new_network_is_quiet_and_offers_all_that_the_interface_has(tmp_path, 
         assert not network.waits_for
         assert list(network.corrections) == []
         assert network.usage((0.0, 1.0)) is None
+        for name in PROPERTIES:
+            assert hasattr(network, name), name
 
 
 def test_fidelities_agree_on_a_step(tmp_path):
