@@ -21,7 +21,7 @@ import yaml
 
 from lab.namespace import why_unusable
 from lab.veth import veth_pair
-from tests.cnet.nccl.test_plugin import ask
+from tests.cnet.nccl.asked_plugin import ask
 from tests.support import PATIENCE_S, ROOT
 
 DEPLOY = ROOT / "deploy"

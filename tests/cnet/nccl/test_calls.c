@@ -361,23 +361,6 @@ static void attempts_at_once(void)
     }
 }
 
-/* NCCL 2.30's buffers: Simple's is the only one that nobody reads early. */
-static void test_which_memory_is_watched(void)
-{
-    CHECK(buffers_watched(524288) && buffers_watched(4915200), "LL's and LL128's buffers");
-    CHECK(!buffers_watched(4194304), "Simple's buffer");
-    CHECK(buffers_watched(4194304 - 1) && buffers_watched(8388608), "memory of another size");
-    setenv("NCCL_BUFFSIZE", "8388608", 1);
-    CHECK(!buffers_watched(8388608) && buffers_watched(4194304),
-          "Simple's buffer, as the user sets it");
-    setenv("NCCL_LL128_BUFFSIZE", "8388608", 1);
-    CHECK(buffers_watched(8388608), "a size that both have");
-    CHECK(buffers_read_early_most() == 1048576, "a step of LL128, as the user sets it");
-    unsetenv("NCCL_BUFFSIZE");
-    unsetenv("NCCL_LL128_BUFFSIZE");
-    CHECK(buffers_read_early_most() == 614400, "a step of LL128");
-}
-
 /* A message into the receiving end's memory; whether the engine takes it that nobody reads it
  * before all of it is there. */
 static bool comes_unread(void)
@@ -411,7 +394,6 @@ int main(int count, char **words)
         GOOD(net->finalize(context));
         return 0;
     }
-    test_which_memory_is_watched();
     test_short_sends_are_done_when_they_are_copied();
     test_more_short_sends_than_copies();
     connect_ends();

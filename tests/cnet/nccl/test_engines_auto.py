@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lab.c_programs import build
-from tests.cnet.nccl.test_plugin import ask
+from tests.cnet.nccl.asked_plugin import ask
 from tests.support import PATIENCE_S
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import pytest
 from lab.c_programs import build, run
 from lab.nccl_pair import client, harp, run_pair
 from lab.veth import End, Net
-from tests.cnet.nccl.test_plugin import INVALID_USAGE, add_links, ask, names, root_only, warnings
+from tests.cnet.nccl.asked_plugin import INVALID_USAGE, add_links, ask, names, root_only, warnings
 from tests.cnet.nccl.test_transfer import with_plugin
 from tests.support.levels import long_except
 

@@ -13,7 +13,7 @@ from lab.c_programs import build, library, run
 from lab.namespace import Namespace, why_unusable
 from lab.nccl_pair import Pair, client, harp, run_pair
 from lab.veth import End, Net, veth_pair
-from tests.cnet.nccl.test_plugin import add_links, ask, warnings
+from tests.cnet.nccl.asked_plugin import add_links, ask, warnings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

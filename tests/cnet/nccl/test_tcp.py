@@ -15,7 +15,7 @@ import pytest
 from lab.namespace import why_unusable
 from lab.nccl_pair import Ended, Pair, client, harp, run_pair
 from lab.veth import veth_pair
-from tests.cnet.nccl.test_plugin import INVALID_USAGE, ask, warnings
+from tests.cnet.nccl.asked_plugin import INVALID_USAGE, ask, warnings
 from tests.support.levels import long, long_except
 
 root_only = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())

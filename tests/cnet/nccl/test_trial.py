@@ -20,7 +20,7 @@ from lab.c_programs import PLAIN, build
 from lab.namespace import why_unusable
 from lab.nccl_pair import Ended, client, harp, run_pair
 from lab.veth import End, Net, veth_pair
-from tests.cnet.nccl.test_plugin import INVALID_USAGE, ask, warnings
+from tests.cnet.nccl.asked_plugin import INVALID_USAGE, ask, warnings
 from tests.cnet.nccl.test_transfer import with_plugin
 from tests.support import PATIENCE_S
 from tests.support.levels import long, long_except
