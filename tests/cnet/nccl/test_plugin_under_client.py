@@ -69,16 +69,6 @@ def test_the_newest_version_on_every_port(port: str, mode: str) -> None:
     assert passed(ended) == 22, str(ended)
 
 
-@pytest.mark.parametrize("version", long_except(range(6, 12)))
-def test_older_versions(version: int) -> None:
-    """The oldest and the newest of them in all that they can do."""
-    scenarios = () if version in (6, 11) else QUICK
-    ended = run(("udp", "udp"), MODES[version % 2], *scenarios, options=(
-        "--version", str(version), "--largest", str(4 << 20)))
-    assert ended.good, str(ended)
-    assert passed(ended) == {6: 21, 11: 22}.get(version, len(QUICK)), str(ended)
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("ports", [("xdp", "udp"), pytest.param(("udp", "xdp"), marks=long)])
 def test_xdp_on_one_side_and_udp_on_the_other(ports: tuple[str, str]) -> None:
