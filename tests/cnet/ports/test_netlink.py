@@ -1,4 +1,4 @@
-"""What the kernel says of links, addresses, routes and neighbours, against iproute2."""
+"""Links, addresses, routes and neighbours as the kernel has them, against iproute2."""
 
 import json
 

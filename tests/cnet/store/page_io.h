@@ -1,4 +1,4 @@
-/* What each back end of a file of pages must do, by its table (store/page_io.h). */
+/* Duties of each back end of a file of pages, by its table (store/page_io.h). */
 #ifndef TESTS_PAGE_IO_H
 #define TESTS_PAGE_IO_H
 
@@ -76,7 +76,7 @@ static inline void test_what_was_written_is_read(const struct page_io_ops *ops, 
     close(fd);
 }
 
-/* What the kernel says of a request becomes its result, whatever its neighbours are. */
+/* The kernel's answer to a request becomes its result, whatever its neighbours are. */
 static inline void test_failures_are_results_of_their_requests(const struct page_io_ops *ops,
                                                                const char *folder)
 {
