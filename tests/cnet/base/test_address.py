@@ -14,7 +14,7 @@ HOSTS = st.ip_addresses(v=4) | st.ip_addresses(v=6).filter(lambda ip: ip.ipv4_ma
 
 
 def parse(text):
-    """Read an address as (IPv6 address, port), None if it is none."""
+    """Read an address as (IPv6 address, port); give None for other text."""
     address = ffi.new("struct harp_address *")
     if not lib.harp_address_parse(text.encode(), address):
         return None

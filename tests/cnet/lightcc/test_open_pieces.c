@@ -11,7 +11,7 @@ static struct harp_piece all[PIECES];
 static bool closed[PIECES];
 static struct open_pieces open;
 
-static bool writes(const struct harp_piece *piece)
+static bool piece_writes(const struct harp_piece *piece)
 {
     return piece->kind == HARP_PIECE_PLACE || piece->kind == HARP_PIECE_REDUCE;
 }
@@ -27,7 +27,7 @@ static bool share_a_byte(const struct harp_piece *one, const struct harp_piece *
 static bool must_wait(uint64_t number)
 {
     for (uint64_t before = 0; before < number; before++)
-        if (!closed[before] && (writes(&all[before]) || writes(&all[number])) &&
+        if (!closed[before] && (piece_writes(&all[before]) || piece_writes(&all[number])) &&
             share_a_byte(&all[before], &all[number]))
             return true;
     return false;

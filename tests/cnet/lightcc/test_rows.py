@@ -11,7 +11,7 @@ pytestmark = pytest.mark.usefixtures("form")
 
 @pytest.fixture(params=[1, 7, 64, 131])
 def drawn(request):
-    """Whole numbers, whose products and sums are exact: a table, rows, an index and weights."""
+    """Give a table, rows, an index and weights in whole numbers: all sums of them are exact."""
     random = np.random.default_rng(5)
     table, rows = (random.integers(-8, 9, (count, request.param)).astype(np.float32)
                    for count in (20, 50))

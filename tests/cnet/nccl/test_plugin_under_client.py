@@ -109,15 +109,6 @@ def test_a_killed_peer_need_not_be_waited_for(port: str, mode: str) -> None:
     assert "no process at the other end has its port any more" in ended.said[0], str(ended)
 
 
-@pytest.mark.parametrize("port", long_except(PORTS, "udp", "tcp"))
-def test_a_peer_that_closes_is_an_error_long_before_it_would_count_as_silent(port: str) -> None:
-    ended = run((port, port), "threads", "abort", HARP_TIMEOUT="600")
-    assert ended.good, str(ended)
-    assert "; the other end says so" in ended.said[0], str(ended)
-    assert re.search(r'rank 0: .* saying "NCCL aborted it with \d+ requests under way"', str(ended))
-    assert re.search(r"rank 1: .* NCCL aborts .* with \d+ requests under way", str(ended))
-
-
 @long
 @pytest.mark.parametrize("port", ["udp", "xdp", "tcp"])
 def test_eight_ranks_a_host_on_one_nic(port: str) -> None:
@@ -145,19 +136,6 @@ def test_jumbo_frames() -> None:
         ended = run_pair(client(), harp(), [*QUICK, "sizes", "flags"], spaces=(a.space, b.space),
                          settings=both, options=("--limit", "120"))
         assert ended.good, str(ended)
-
-
-def test_statistics_show_what_a_comm_did_with_its_settings() -> None:
-    ended = run(("udp", "udp"), "threads", "fifo", options=("--verbose",), HARP_STATS="1",
-                HARP_PATHS="3", HARP_MTU="1000")
-    assert ended.good, str(ended)
-    lines = re.findall(r"NET/HARP : (sent to|received from) [\d.]+:\d+ on v1: (\d+) frames sent, "
-                      r".* (\d+) placed, .*; segment (\d+), paths (\d+)", ended.logs[0])
-    assert [words[0] for words in sorted(lines)] == ["received from", "sent to"], str(ended)
-    for way, frames, placed, segment, paths in lines:
-        assert int(frames if way == "sent to" else placed) > 0
-        assert 800 < int(segment) < 1000
-        assert paths == "3"
 
 
 def test_a_dump_shows_what_an_engine_saw_before_a_connection_failed(tmp_path: Path) -> None:

@@ -73,7 +73,8 @@ static void check_arrivals(uint32_t bytes, uint32_t segment, bool marked, size_t
                   wanted);
             for (uint32_t k = 0; k < wanted; k++)
                 CHECK(in[i].bytes[k] == (at + k) % 251, "byte %u", at + k);
-            CHECK(in[i].marked == marked && in[i].from->port == ntohs(from_name.sin_port), "whose");
+            CHECK(in[i].marked == marked && in[i].from->port == ntohs(from_name.sin_port),
+                  "mark or sender");
             at += wanted;
         }
     }

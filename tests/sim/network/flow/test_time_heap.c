@@ -21,7 +21,7 @@ static double draw_time(void)
     return draw_below(20) ? (double)draw_below(50) : INFINITY;
 }
 
-static int32_t earliest(void)
+static int32_t find_earliest(void)
 {
     int32_t first = -1;
     for (int32_t slot = 0; slot < SLOTS; slot++)
@@ -56,7 +56,7 @@ static void test_the_earliest_is_first_and_of_equal_times_the_lowest_slot(void)
         }
         if (step % 5000 == 0)
             set_many();
-        int32_t first = earliest();
+        int32_t first = find_earliest();
         CHECK(heap.count == count, "%d are there", (int)heap.count);
         CHECK(first < 0 || heap.entry[0].slot == first, "%d is first, not %d", heap.entry[0].slot,
               first);
@@ -67,12 +67,12 @@ static void test_the_earliest_is_first_and_of_equal_times_the_lowest_slot(void)
 static void test_all_are_taken_in_order(void)
 {
     while (heap.count) {
-        int32_t first = earliest();
+        int32_t first = find_earliest();
         CHECK(heap.entry[0].slot == first, "%d is first, not %d", heap.entry[0].slot, first);
         time_heap_remove(&heap, first);
         in[first] = false;
     }
-    CHECK(earliest() < 0 && isinf(time_heap_first_s(&heap)), "one is left");
+    CHECK(find_earliest() < 0 && isinf(time_heap_first_s(&heap)), "one is left");
 }
 
 int main(void)

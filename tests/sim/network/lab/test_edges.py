@@ -39,7 +39,7 @@ def test_an_edge_inside_a_host_has_no_link_and_no_far_end(tmp_path):
 
 
 def test_edges_that_meet_in_a_resource_name_the_same_one(tmp_path):
-    """What goes out of one GPU, and not what comes into it."""
+    """Edges out of one GPU do, and one into it does not."""
     made = paces_of(cluster(tmp_path, hosts=3), (0, 0, 1), (0, 0, 2), (0, 2, 0))
     first, second, back = (dict(pace.out).keys() for pace in made.values())
     assert first == second

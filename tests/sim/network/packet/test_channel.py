@@ -1,4 +1,4 @@
-"""What a stack takes up, and when."""
+"""Pieces as a stack takes them up, and when."""
 
 from __future__ import annotations
 
