@@ -221,8 +221,7 @@ class Run:
                 allowed=f"a product of at most {MOST_EVENTS:,}, or no faults, jobs or traffic "
                 "beside it, so that one stands for all"))
         work = plan_pass(recipe, flops * layout.tensor * layout.context)
-        alone = (work if layout == Parallel()
-                 else plan_pass(replace(whole, layout=Parallel()), flops))
+        alone = work if layout == Parallel() else _plan_alone(whole, flops)
         alone_s = _alone_s(whole, alone, Groups(layout, count, ranks.host_group))
         if scenario.sync is None or ranks.host_group == count:
             made = Job(self.env, recipe, comm, count, work, tracks[0], bubble=stage.bubble,
@@ -503,6 +502,11 @@ def recipe_of(cluster: Cluster, scenario: Scenario, workload: Workload, ranks: R
         placement=ranks.placement,
         place=lambda some: place(cluster, ranks.gpus[some], len(ranks.placement.rings),
                                  affinity=scenario.affinity))
+
+
+def _plan_alone(recipe: Recipe, flops: float) -> Pass:
+    """Plan the pass of one GPU that has the whole model."""
+    return plan_pass(replace(recipe, layout=Parallel()), flops)
 
 
 def _alone_s(recipe: Recipe, alone: Pass, groups: Groups) -> float:
