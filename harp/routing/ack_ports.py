@@ -61,10 +61,11 @@ def _spread_one_by_one(fabric: Fabric, src: Ints, dst: Ints, path: Ints, port: I
     bounds = np.searchsorted(flow, np.arange(free.size + 1))
     found = port.copy()
     for number, (first, end) in enumerate(pairwise(bounds.tolist())):
-        routes = [links[ptr[one]:ptr[one + 1]] for one in range(first, end)]
-        best = min(range(len(routes)), key=lambda one: load[routes[one]].sum())
-        load[routes[best]] += 1
-        found[free[number]] = other[first + best]
+        starts = ptr[first:end]  # each route has links: no flow stays on its endpoint
+        loads = np.add.reduceat(load[links[starts[0]:ptr[end]]], starts - starts[0])
+        best = first + int(loads.argmin())
+        load[links[ptr[best]:ptr[best + 1]]] += 1
+        found[free[number]] = other[best]
     return found
 
 

@@ -107,7 +107,7 @@ class _Search:
         scenario = cluster.topology.scenarios[number]
         clock = _Checker(times)
         try:
-            after = make_run(cluster, scenario, gpus, clock=clock).go()
+            after = make_run(cluster, scenario, gpus, Settings(name_limits=False), clock).go()
         except DifferentError:
             return True
         return clock.events != len(times) or not all(map(_same, before, after))

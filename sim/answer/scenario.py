@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from sim.schema.scenario_keys import Job as JobModel
     from sim.schema.scenario_keys import Scenario, Workload
     from sim.schema.topology_model import Topology
+    from sim.step.compute import Pass
     from sim.traces.from_step import StepTraces
     from sim.workloads.model import Model
 
@@ -209,10 +210,9 @@ class Run:
         if scenario.offload is not None:
             recipe, memory = self._page(recipe, memory, ranks, scenario.offload, flops)
         self._memory.append(memory)
-        alone_s = _alone_s(recipe, flops, Groups(layout, count, ranks.host_group))
         self._costs.append(cost_of(self.cluster, gpus, recipe.model.tokens))
         stage = slowest_stage(recipe.model, layout, recipe.accumulation)
-        recipe = replace(recipe, model=stage.model)
+        whole, recipe = recipe, replace(recipe, model=stage.model)
         each = self._shows_each(workload)
         if each and workload.accumulation * len(recipe.model.layers) > MOST_EVENTS:
             raise topology.error(Problem(
@@ -221,6 +221,8 @@ class Run:
                 allowed=f"a product of at most {MOST_EVENTS:,}, or no faults, jobs or traffic "
                 "beside it, so that one stands for all"))
         work = plan_pass(recipe, flops * layout.tensor * layout.context)
+        alone = work if layout == Parallel() else _plan_alone(whole, flops)
+        alone_s = _alone_s(whole, alone, Groups(layout, count, ranks.host_group))
         if scenario.sync is None or ranks.host_group == count:
             made = Job(self.env, recipe, comm, count, work, tracks[0], bubble=stage.bubble,
                        alike=not each)
@@ -502,9 +504,13 @@ def recipe_of(cluster: Cluster, scenario: Scenario, workload: Workload, ranks: R
                                  affinity=scenario.affinity))
 
 
-def _alone_s(recipe: Recipe, flops: float, groups: Groups) -> float:
+def _plan_alone(recipe: Recipe, flops: float) -> Pass:
+    """Plan the pass of one GPU that has the whole model."""
+    return plan_pass(replace(recipe, layout=Parallel()), flops)
+
+
+def _alone_s(recipe: Recipe, alone: Pass, groups: Groups) -> float:
     """Give both passes of a micro-step on one GPU that launches as much as a GPU of ``groups``."""
-    alone = plan_pass(replace(recipe, layout=Parallel()), flops)
     needed = zip(launching(recipe, groups), alone.passes_s, strict=True)
     return alone.compute_s + sum(max(launch_s - pass_s, 0.0) for launch_s, pass_s in needed)
 

@@ -122,7 +122,9 @@ class Paths:
         width = int(self.resource.max(initial=0)) + 1
         key = group[self.edge] * width + self.resource
         order = np.argsort(key, kind="stable")
-        key, starts = np.unique(key[order], return_index=True)
+        key = key[order]
+        starts = np.flatnonzero(np.diff(key, prepend=-1))
+        key = key[starts]
         weighted = (self.coefficient * share[self.edge])[order]
         coefficient = np.add.reduceat(weighted, starts) if len(starts) else weighted
         used = coefficient > 0

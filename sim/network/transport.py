@@ -215,8 +215,10 @@ class Transport:
             message_s[between] = self.deviation * self.stack.cost_per_message.value
         edge = np.concatenate([row[0] for row in rows])
         resource = np.concatenate([row[1] for row in rows])
-        coefficient = np.concatenate([np.broadcast_to(np.asarray(row[2], np.float64), len(row[0]))
-                                      for row in rows])
+        coefficient, first = np.empty(len(edge)), 0
+        for some, _, cost in rows:
+            coefficient[first:first + len(some)] = cost
+            first += len(some)
         return Paths(edge, resource, coefficient, alpha_s, message_s, ceiling, inner, proxied=True,
                      helped=self.helped, stages=stages,
                      socket_most=self._socket_most(),
@@ -253,27 +255,26 @@ class Transport:
                    alpha_s: Floats) -> None:
         """Add the edges within a host."""
         cluster, host = self.cluster, self.cluster.host[src[edge]]
-        staged = ~cluster.has_nvlink[host] & ~cluster.peer_access[host]
+        linked = cluster.has_nvlink[host]
+        by_pcie = ~linked
+        staged = by_pcie & ~cluster.peer_access[host]
         rows.append((edge[staged], cluster.blocks["memory"][cluster.memory[src[edge[staged]]]],
                      SHARED_MEMORY))
         if "switch_out" in cluster.blocks:
             up, down = cluster.gpu_switch[src[edge]], cluster.gpu_switch[dst[edge]]
-            crosses = ~cluster.has_nvlink[host] & (staged | (up != down))
+            crosses = by_pcie & (staged | (up != down))
             rows.append((edge[crosses], cluster.blocks["switch_out"][up[crosses]], 1.0))
             rows.append((edge[crosses], cluster.blocks["switch_in"][down[crosses]], 1.0))
         if "numa_link_out" in cluster.blocks:
             here, there = cluster.gpu_socket[src[edge]], cluster.gpu_socket[dst[edge]]
-            self._between_nodes(edge[~cluster.has_nvlink[host]], here[~cluster.has_nvlink[host]],
-                                there[~cluster.has_nvlink[host]], rows)
+            self._between_nodes(edge[by_pcie], here[by_pcie], there[by_pcie], rows)
         bridged = ~staged & (cluster.bridged[src[edge]]
                              | (cluster.gpu_switch[src[edge]] != cluster.gpu_switch[dst[edge]]))
-        for has in (True, False):
-            some = edge[cluster.has_nvlink[host] == has]
-            kind = "nvlink" if has else "pcie"
-            cost = 1.0 if has else np.where(bridged, HOST_BRIDGE, 1.0)[~cluster.has_nvlink[host]]
+        costs = np.where(bridged, HOST_BRIDGE, 1.0)[by_pcie]
+        for kind, some, cost in (("nvlink", edge[linked], 1.0), ("pcie", edge[by_pcie], costs)):
             rows.append((some, cluster.blocks[f"{kind}_out"][src[some]], cost))
             rows.append((some, cluster.blocks[f"{kind}_in"][dst[some]], cost))
-        alpha_s[edge] = np.where(cluster.has_nvlink[host], cluster.nvlink_latency_s[host],
+        alpha_s[edge] = np.where(linked, cluster.nvlink_latency_s[host],
                                  cluster.pcie_latency_s[host])
 
     def _between(self, edge: Ints, src: Ints, dst: Ints, *, channel: Ints, rows: HostRows,

@@ -41,8 +41,12 @@ class Timeline(NamedTuple):
             start_s: when they began.
             limits: from when on what held them back; what lies before the first counts to it.
         """
+        if not limits:
+            if self.env.now > start_s:
+                self.record(Span(self.track, name, "transfer", start_s, self.env.now))
+            return
         starts = [start_s, *(at_s for at_s, _ in limits[1:])]
-        names = [limit for _, limit in limits] or [""]
+        names = [limit for _, limit in limits]
         for begin_s, end_s, limit in zip(starts, [*starts[1:], self.env.now], names, strict=True):
             if end_s > begin_s:
                 self.record(Span(self.track, name, "transfer", begin_s, end_s, limit))

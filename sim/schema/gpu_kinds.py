@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -154,6 +155,7 @@ as in the shipped files. Measured on one host: 234 GB/s on A100, 361 to 366 on H
 _SIZE = re.compile(r"\b(\d{1,4}) ?Gi?B\b", re.IGNORECASE)
 
 
+@lru_cache(maxsize=256)
 def kind_of(model: str) -> GpuKind | None:
     """The kind that a GPU's name means; the longest name of several."""
     words = "-".join(re.split(r"[^A-Z0-9]+", _SIZE.sub(" ", model.upper())))

@@ -50,7 +50,8 @@ def split_by_name(spans: Iterable[tuple[str, Span]], order: Sequence[str], start
             changes += [(max(span.start_s, start_s), name, 1), (min(span.end_s, end_s), name, -1)]
     for (left_s, name, change), (right_s, _, _) in pairwise(sorted(changes)):
         busy[name] += change
-        parts[next((one for one in order if busy[one]), order[-1])] += right_s - left_s
+        if right_s > left_s:
+            parts[next((one for one in order if busy[one]), order[-1])] += right_s - left_s
     return parts
 
 

@@ -89,6 +89,8 @@ class Laid(NamedTuple):
     edges: Edges
     amount: Floats
     """Bytes of each flow."""
+    largest: float
+    """The most of them."""
     key: tuple[bytes, ...]
     """Identifies the set of edges."""
     channels: int
@@ -174,12 +176,13 @@ class FlowCommunicator:
         """Run a plan, as the protocol says: phase after phase, each as its flows."""
         used = placement[:protocol.channels(plan.name, plan.ranks,
                                             round(plan.nbytes / protocol.wire), len(placement))]
+        where = tuple(gpus.tobytes() for gpus in used)
         for phase, flows in _layout(plan):
             name = f"{label} {phase.label}".strip()
             if phase.local is not None:
                 yield from line.wait(local_s(phase.local), "selection", name)
             else:
-                timed = self._time(phase, _lay(phase, flows, used), protocol, plan)
+                timed = self._time(phase, _lay(phase, flows, used, where), protocol, plan)
                 yield from self._run_phase(timed, line, name)
 
     def announce(self, plan: Plan, placement: Sequence[Ints]) -> None:
@@ -193,7 +196,7 @@ class FlowCommunicator:
         start_s = self.env.now
         if timed.filling_s:
             yield self.env.timeout(timed.filling_s)
-        largest = float(timed.laid.amount.max(initial=0.0))
+        largest = timed.laid.largest
         key: tuple[object, ...] = ()
         if self._alone and timed.laid.apart and largest > 0:
             key = (timed.state, timed.laid.key, _identity(timed.laid.amount / largest),
@@ -258,9 +261,11 @@ class FlowCommunicator:
                          prepared.ceilings)
         whole = phase_times(times, laid.edges.group, piece, phase.feeds, cut,
                             protocol.window.slots, helped=prepared.helped)
-        ceilings = np.where(np.isfinite(prepared.ceilings), np.minimum(
-            prepared.ceilings, _of_sockets(prepared.socket_most, piece / cut.messages)), np.inf)
-        if whole.least_s.any():
+        ceilings = prepared.ceilings
+        if prepared.socket_most < np.inf:
+            ceilings = np.where(np.isfinite(ceilings), np.minimum(
+                ceilings, _of_sockets(prepared.socket_most, piece / cut.messages)), np.inf)
+        if np.count_nonzero(whole.least_s):
             held = (whole.least_s > 0) & (piece > 0)
             window = np.divide(piece, whole.least_s, out=np.full(len(piece), np.inf), where=held)
             ceilings = np.minimum(ceilings, window)
@@ -379,14 +384,18 @@ _laid: WeakKeyDictionary[Phase, dict[tuple[bytes, ...], Laid]] = WeakKeyDictiona
 """Phases on their channels: the next simulation has the same ones, whatever its figures are."""
 
 
-def _lay(phase: Phase, layout: tuple[Ints, Floats, Floats], placement: Sequence[Ints]) -> Laid:
-    """Repeat a phase's edges on every channel, each with flows of its own."""
+def _lay(phase: Phase, layout: tuple[Ints, Floats, Floats], placement: Sequence[Ints],
+         where: tuple[bytes, ...]) -> Laid:
+    """Repeat a phase's edges on every channel, each with flows of its own.
+
+    ``where`` identifies the placement.
+    """
     known = _laid.setdefault(phase, {})
-    where = tuple(gpus.tobytes() for gpus in placement)
     if where not in known:
         group, amount, share = layout
         edges = _on_channels(phase, placement, group, share)
-        known[where] = Laid(edges, np.tile(amount / len(placement), len(placement)),
+        each = amount / len(placement)
+        known[where] = Laid(edges, np.tile(each, len(placement)), float(each.max(initial=0.0)),
                             tuple(_identity(column) for column in edges), len(placement),
                             phase.feeds is None and len(amount) == len(group))
     return known[where]

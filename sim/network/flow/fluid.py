@@ -32,10 +32,10 @@ _NO_IDS, _NO_TIMES = np.empty(0, np.int32), np.empty(0, np.float64)
 
 
 def _array(values: ArrayLike, dtype: Any, shape: int | None = None) -> NDArray[Any]:
-    array = np.asarray(values, dtype=dtype)
+    array = np.ascontiguousarray(values, dtype=dtype)
     if shape is not None and array.shape != (shape,):
-        array = np.broadcast_to(array, (shape,))
-    return np.ascontiguousarray(array)
+        array = np.ascontiguousarray(np.broadcast_to(array, (shape,)))
+    return array
 
 
 def _pointer(array: NDArray[Any] | None, ctype: str) -> Any:

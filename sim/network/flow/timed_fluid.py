@@ -149,12 +149,14 @@ class TimedFluid:
         if not len(flows):
             started.done.succeed()
             return
-        highest = int(flows.max())
-        if highest >= len(self._set_of):
-            larger = np.full(max(2 * len(self._set_of), highest + 1), -1, dtype=np.int64)
+        try:
+            self._set_of[flows] = started.number
+        except IndexError:  # the engine has never had so many flows at once
+            size = max(2 * len(self._set_of), int(flows.max()) + 1)
+            larger = np.full(size, -1, dtype=np.int64)
             larger[: len(self._set_of)] = self._set_of
+            larger[flows] = started.number
             self._set_of = larger
-        self._set_of[flows] = started.number
         self._sets[started.number] = started
         self._open[started.number] = len(flows)
 
