@@ -174,11 +174,11 @@ class PrefixStore:
 
 def open_store(env: Mapping[str, str], rank: int, ranks: int, timeout_s: float) -> Store:
     """Give the store that the launcher of this process provides."""
-    if ranks == 1:
-        return MemoryStore()
     named = env.get(VARIABLE, "")
     if named and not named.startswith(FILE):
-        return StoreClient(named, timeout_s)
+        return StoreClient(named, timeout_s)  # for one rank, too: an elastic job may grow
+    if ranks == 1:
+        return MemoryStore()
     if named:
         _check_file(named)
     from harp.lightcc.torch_base.torch_store import open_file, open_master

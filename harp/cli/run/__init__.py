@@ -63,7 +63,7 @@ def run(context: click.Context, *, number: int | None, hosts: str | None, hostfi
     """  # noqa: D301  (click's mark)
     _check_options(number, hosts, hostfile, least, most, script)
     found = _find_hosts(script, least or number or 1) if script else None
-    given = (found() if found else parse_hosts(hosts) if hosts
+    given = (found() if found else parse_hosts(hosts) if hosts is not None
              else read_hostfile(hostfile) if hostfile else [("localhost", number or 1)])
     slots = sum(count for _, count in given)
     if found:

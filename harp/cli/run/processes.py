@@ -32,7 +32,13 @@ from typing import TYPE_CHECKING, Any
 from harp.cli.io import drop_output
 from harp.cli.run.here import is_here, is_loopback
 from harp.cli.run.ssh import ssh_to
-from harp.lightcc.horovod.rejoin import ELASTIC, changed_key, here_key, members_key
+from harp.lightcc.horovod.rejoin import (
+    ELASTIC,
+    changed_key,
+    failed_key,
+    here_key,
+    members_key,
+)
 from harp.lightcc.store import VARIABLE, StoreServer
 from harp.parent import end_with_parent
 
@@ -139,7 +145,7 @@ class Job:
     def start(self) -> None:
         """Start all. Raises OSError; `end` ends those that were started."""
         for rank in self._ranks:
-            self._live[rank.rank] = self._start(rank, 0)
+            self._live[rank.rank] = self._start(rank, self._meeting)
         for number, process in self._live.items():
             self._watch(number, process)
 
@@ -208,12 +214,13 @@ class Job:
                 self.end()
                 return 1, f"{self._why_unwritten(self._unwritten)}; they were ended"
             self._take_leave(number)
+            self._tell_those_that_meet(number, status)
             if status == 0 or number in self._left:
                 continue
             if not self._least:
                 number, status = self._find_cause(number, status)
             self._failed[self._ranks[number].host] += 1
-            why = f"rank {number} on {self._ranks[number].host} ended with {ending(status)}"
+            why = self._describe_end(number, status)
             left = len(self._live)
             if not self._least or left < self._least:
                 self.end()
@@ -230,6 +237,9 @@ class Job:
     @staticmethod
     def _why_unwritten(error: OSError) -> str:
         return f"the output of the ranks cannot be written: {(error.strerror or '').lower()}"
+
+    def _describe_end(self, number: int, status: int) -> str:
+        return f"rank {number} on {self._ranks[number].host} ended with {ending(status)}"
 
     def _take_leave(self, number: int) -> None:
         end_group(self._live.pop(number), signal.SIGKILL)  # what it left behind
@@ -310,6 +320,12 @@ class Job:
             self._left.add(number)  # nobody waits for it any more
             end_group(self._live[number], signal.SIGTERM)
 
+    def _tell_those_that_meet(self, number: int, status: int) -> None:
+        """Say that a member has ended: if their group is not made yet, they meet again at once."""
+        if self._least and number in self._members:
+            self._server.store.settle(failed_key(self._meeting - 1),
+                                      self._describe_end(number, status).encode())
+
     def end(self) -> None:
         """End all processes: by SIGTERM, and after a while by SIGKILL."""
         for process in self._live.values():
@@ -354,7 +370,7 @@ def _start_there(ssh: Sequence[str], command: Sequence[str],
 
 def ending(status: int) -> str:
     """Name what `subprocess` gives as a process's status."""
-    if status > 0:
+    if status >= 0:
         return f"status {status}"
     first = signal.SIGRTMIN  # Python has no names for those between the first and the last
     return (f"SIGRTMIN+{-status - first}" if first < -status < signal.SIGRTMAX

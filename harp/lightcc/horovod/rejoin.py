@@ -1,11 +1,13 @@
 """The meeting of ranks that are left and ranks that are added.
 
 ``harp run --min-np`` knows the processes that live, and starts more where hosts are added. Each
-process that wants a new group writes to the store the number of the meeting and the number with
-which it was started. When all live ranks of the last group have done so, ``harp run`` publishes the
-list of those that meet, in the order of their new ranks. A process that is late for a meeting takes
-part in the next one. The store also says that a process waits, or that a host was removed; ranks
-read it at each commit. Under other launchers all ranks must come again, with their old numbers.
+process that wants a group, the first one too, writes to the store the number of the meeting and the
+number with which it was started. When all live ranks of the last group have done so, ``harp run``
+publishes the list of those that meet, in the order of their new ranks; if one of them ends before
+it has made the group, ``harp run`` says so to the others, and they meet again. A process that is
+late for a meeting takes part in the next one. The store also says that a process waits, or that a
+host was removed; ranks read it at each commit. Under other launchers all ranks must come again,
+with their old numbers.
 """
 
 from __future__ import annotations
@@ -15,10 +17,12 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
-from harp.lightcc.failure import GroupError
+from harp.lightcc.failure import GroupError, name_ranks
 from harp.lightcc.horovod import world
 from harp.lightcc.horovod.horovod_errors import HorovodInternalError
+from harp.lightcc.horovod.horovod_settings import Settings
 from harp.lightcc.launch import Place, read_place
+from harp.lightcc.peers import FAILED_KEY
 from harp.lightcc.store import StoreClient
 from harp.net.errors import HarpError
 
@@ -28,8 +32,7 @@ if TYPE_CHECKING:
     from harp.lightcc.peers import Store
 
 ELASTIC = "HARP_ELASTIC"
-"""Set by ``harp run --min-np``: the first meeting to which a process comes; 0: it is there from the
-beginning on."""
+"""Set by ``harp run --min-np``: the first meeting to which a process comes, from 1 on."""
 ATTEMPTS = 20
 
 _meeting = 0
@@ -51,9 +54,14 @@ def changed_key(meeting: int) -> str:
     return f"elastic/{meeting}/changed"
 
 
+def failed_key(meeting: int) -> str:
+    """Give the key of the reason why those that meet make no group (`harp.lightcc.peers`)."""
+    return f"{world.store_prefix((meeting, 1))}{world.set_prefix(0)}{FAILED_KEY}"
+
+
 def start(process_sets: Sequence[world.ProcessSet] = (),
           environment: Mapping[str, str] = os.environ) -> None:
-    """Meet the other ranks for the first time: at once, or, for one that is added, when they do."""
+    """Meet the other ranks for the first time; for one that is added, when they meet."""
     global _meeting  # noqa: PLW0603  (counts what this process lived through)
     first = int(environment.get(ELASTIC, 0))
     if not first or world.is_initialized() or _meeting:
@@ -89,15 +97,30 @@ def _meet(environment: Mapping[str, str],
           process_sets: Sequence[world.ProcessSet]) -> None:
     place = read_place(environment)
     if ELASTIC in environment:
-        place = _assigned_place(world.meeting_store(place, environment), place.rank)
+        place = _assigned_place(environment, place)
     world.restart(place, process_sets, environment, _meeting)
 
 
-def _assigned_place(store: Store, number: int) -> Place:
+def _assigned_place(environment: Mapping[str, str], place: Place) -> Place:
     global _meeting  # noqa: PLW0603  (counts what this process lived through)
+    store = world.meeting_store(place, environment)
     while True:
-        store.set(f"{here_key(_meeting)}{number}", b"")
-        members = json.loads(bytes(store.get(members_key(_meeting))))
-        if number in members:
-            return Place(members.index(number), len(members))
+        store.set(f"{here_key(_meeting)}{place.rank}", b"")
+        try:
+            members = json.loads(bytes(store.get(members_key(_meeting))))
+        except TimeoutError:
+            if 1 < _meeting == int(environment[ELASTIC]):
+                continue  # one that is added waits for the others' next commit, however late
+            raise HorovodInternalError(_describe_missing(environment, place, store)) from None
+        if place.rank in members:
+            return Place(members.index(place.rank), len(members))
         _meeting += 1
+
+
+def _describe_missing(environment: Mapping[str, str], place: Place, store: Store) -> str:
+    before = members_key(_meeting - 1)
+    members = json.loads(bytes(store.get(before))) if store.has(before) else range(place.size)
+    missing = [rank for rank in members if not store.has(f"{here_key(_meeting)}{rank}")]
+    timeout_s = Settings.from_env(environment).start_timeout_s
+    return (f"{name_ranks(missing)} did not come to a new group within {timeout_s:g} s "
+            "(HOROVOD_START_TIMEOUT)")

@@ -125,8 +125,8 @@ class World:
         number, self._sets = self._sets, self._sets + 1
         if self.rank in added.ranks:
             group = Group(added.ranks.index(self.rank), len(added.ranks),
-                          PrefixStore(f"set{number}/", self._store), self.settings.start_timeout_s,
-                          members=added.ranks)
+                          PrefixStore(set_prefix(number), self._store),
+                          self.settings.start_timeout_s, members=added.ranks)
             tuner = (Tuner(self.settings, group.settings)
                      if self.settings.autotune and number == self.rank == 0 else None)
             timeline = self.timeline.of_set(number) if number else self.timeline
@@ -155,6 +155,16 @@ class World:
         if ended.runtime:
             ended.runtime.close()
             ended.runtime = None
+
+
+def store_prefix(made: tuple[int, int]) -> str:
+    """Begin the keys of a world: of the meeting, and of the worlds made since."""
+    return f"world{made[0]}.{made[1]}/"
+
+
+def set_prefix(number: int) -> str:
+    """Begin the keys of a set's group among its world's."""
+    return f"set{number}/"
 
 
 def _exchange_hosts(place: Place, store: Store) -> list[str]:
@@ -214,7 +224,7 @@ def restart(place: Place, process_sets: Sequence[ProcessSet] = (),
     settings = Settings.from_env(environment)
     store = meeting_store(place, environment)
     _made = (meeting, _made[1] + 1 if _made[0] == meeting else 1)
-    world = World(place, PrefixStore(f"world{_made[0]}.{_made[1]}/", store), settings,
+    world = World(place, PrefixStore(store_prefix(_made), store), settings,
                   global_process_set, _errors)
     try:
         for added in process_sets:

@@ -396,6 +396,11 @@ class LightGroup(dist.ProcessGroup):
         """Wait for all ranks."""
         return work_of(self._group.barrier(), [])
 
+    def monitored_barrier(self, timeout: timedelta,
+                          wait_all_ranks: bool = False) -> None:  # noqa: ARG002  (torch gives it)
+        """Wait for all ranks; torch asks it of all groups on CPUs from 2.14 on."""
+        self.barrier().wait(timeout)
+
     # ---- Between two ranks ----
 
     @_group_call(First.READ)

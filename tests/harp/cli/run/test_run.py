@@ -37,6 +37,7 @@ def test_an_address_of_this_host_is_taken(address):
 
 @pytest.mark.parametrize(("arguments", "sentence"), [
     (["-np", "3", "-H", "a:1"], "-np is 3, but the hosts have 1 slots"),
+    (["-H", ""], "'' names no host; write HOST:SLOTS"),
     (["-np", "2", "--min-np", "3"], "--min-np is 3, more than the 2 ranks"),
     (["-H", "a:b"], "'a:b' is not a host"),
     (["-H", "a", "--host-discovery-script", __file__], "give only one of -H, --hostfile"),
