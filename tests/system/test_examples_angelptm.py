@@ -61,8 +61,9 @@ def test_an_unavailable_resource_is_one_sentence(arguments, sentence):
     ("gpt.py", ["--width", "32"], "--width is 32: a multiple of 64 is possible"),
     ("t5.py", ["--width", "200"], "--width is 200: a multiple of 64 is possible"),
     ("pipeline.py", ["--width", "0"], "--width is 0: a multiple of 64 is possible"),
+    ("pipeline.py", [], "there are no ranks: harp run -np 2 python examples/angelptm/pipeline.py"),
     ("moe.py", ["--tokens", "0"], "--tokens is 0: a number of at least 1 is possible")])
-def test_a_shape_that_is_impossible_is_refused(script, arguments, sentence):
+def test_an_impossible_call_is_refused(script, arguments, sentence):
     done = run_alone(EXAMPLES / script, *arguments)
     assert done.returncode == 2
     assert f"{script}: error: {sentence}" in done.stderr
