@@ -121,6 +121,8 @@ def main():
     for name, value in (("steps", 21), ("tokens", 512)):
         parser.add_argument(f"--{name}", type=int, default=value)
     given = parser.parse_args()
+    if given.tokens < 1:
+        parser.error(f"--tokens is {given.tokens}: a number of at least 1 is possible")
     if given.rank:
         rank(given)
     else:

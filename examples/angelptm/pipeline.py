@@ -9,6 +9,7 @@ stages hold the embedding, the last one the head, with weights tied to it.
 """
 
 import argparse
+import os
 import sys
 import time
 
@@ -33,6 +34,10 @@ def main():
     parser.add_argument("--schedule", default="1f1b", help="gpipe, 1f1b or interleaved")
     parser.add_argument("--between", default="operators", help="operators, layers or modules")
     given = parser.parse_args()
+    if given.width < 64 or given.width % 64:
+        parser.error(f"--width is {given.width}: a multiple of 64 is possible, for heads of 64")
+    if "RANK" not in os.environ:
+        parser.error("there are no ranks: harp run -np 2 python examples/angelptm/pipeline.py")
     torch.set_num_threads(1)
     dist.init_process_group("lightcc")
     torch.manual_seed(0)  # every rank makes the same model and data

@@ -95,6 +95,8 @@ def main():
     parser.add_argument("--device", default="accelerator", choices=("accelerator", "cpu"),
                         help="cpu trains on the CPU where there is a GPU, as several ranks must")
     given = parser.parse_args()
+    if given.width < 64 or given.width % 64:
+        parser.error(f"--width is {given.width}: a multiple of 64 is possible, for heads of 64")
     torch.manual_seed(0)
     model = T5(given.layers, given.width, given.width // 64)
     elements = sum(parameter.numel() for parameter in model.parameters())

@@ -73,7 +73,7 @@ class Cache:
         if capacities.disk:
             self._file = self._made(lib.harp_page_file_open(
                 str(folder).encode(), size, capacities.disk, IO[io], self._why))
-            log.info("pages on disk: %s", ffi.string(lib.harp_page_file_line(self._file)).decode())
+            log.info("pages on disk: %s", self.disk_line())
         for page, (tier, slot) in enumerate(self.where):
             if tier < DISK:
                 self._take((tier, slot))
@@ -93,6 +93,11 @@ class Cache:
             lib.harp_page_window_close(self._window)  # no tensor has seen it
             raise StoreError(ffi.string(self._why).decode())
         return made
+
+    def disk_line(self) -> str:
+        """Say how the disk's pages are read and written; nothing, if there is no disk."""
+        return "" if self._file == ffi.NULL else ffi.string(
+            lib.harp_page_file_line(self._file)).decode()
 
     def close(self) -> None:
         """Give all memory back, and the file. Nothing may use pages any more."""

@@ -35,9 +35,13 @@ def _page_bytes(node: Node) -> int:
     return found
 
 
+def _folder(node: Node) -> str:
+    return node.text() or node.fail("the path of a folder")
+
+
 READERS: dict[str, Callable[[Node], Any]] = {
     **dict.fromkeys(("device_bytes", "host_bytes", "disk_bytes"), lambda node: node.whole(0, MOST)),
-    "disk_path": lambda node: node.text(), "page_bytes": _page_bytes,
+    "disk_path": _folder, "page_bytes": _page_bytes,
     "io": lambda node: node.one_of("auto", "io_uring", "threads"),
     "update": lambda node: node.one_of("sync", "async"),
     "staleness": lambda node: node.whole(1, MOST_STALE),
@@ -255,6 +259,12 @@ def _memory(root: Node) -> dict[str, Any]:
             continue
         device = offload.get("device")
         if device is not None and device.one_of("none", "cpu", "nvme") == "nvme":
-            found["disk_path"] = offload["nvme_path"].text()
+            folder = _folder(offload["nvme_path"])
+            if found.setdefault("disk_path", folder) != folder:
+                offload["nvme_path"].fail(f"the folder of offload_param, {found['disk_path']},")
     own = root.get("angelptm")
-    return found | {name: READERS[name](node) for name, node in (own.items() if own else ())}
+    found |= {name: READERS[name](node) for name, node in (own.items() if own else ())}
+    if own is not None and found.get("disk_bytes") and "disk_path" not in found:
+        raise FileError("angelptm.disk_bytes is of a disk, and there is none: angelptm.disk_path, "
+                        "or offload_optimizer with device nvme and nvme_path, is missing")
+    return found

@@ -489,7 +489,10 @@ def first_placement(pages: int, capacities: Capacities, absent: int = 0,
     slots = [(tier, slot) for tier, most in (
         (DEVICE, capacities.device), (HOST, capacities.host - spare), (DISK, capacities.disk - 1))
         for slot in range(most)]
-    if len(slots) < kept or capacities.host < 2 * spare:
+    if capacities.host < 2 * spare:
+        raise CapacityError(f"the host has room for {capacities.host} pages; {2 * spare} or more "
+                            f"are possible where the device has no room for all {kept}")
+    if len(slots) < kept:
         raise CapacityError(
             f"{kept} pages do not fit into {capacities.device} of the device, {capacities.host} of"
             f" the host ({spare} of them stay free to move others) and {capacities.disk} on disk")

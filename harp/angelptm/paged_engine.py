@@ -492,11 +492,13 @@ class Engine(torch.nn.Module):
         return self._ranks.telling() if self._ranks else nullcontext()
 
     def describe(self) -> str:
-        """Say how many pages each tier holds, and their size."""
+        """Say how many pages each tier holds, their size, and how the disk's are read."""
         counts = [sum(tier == own for own, _ in self.cache.where) for tier in range(3)]
         parts = [f"{count} of the {name}" for name, count in zip(TIERS, counts, strict=True)
                  if count]
-        return f"pages of {self.layout.page_bytes >> 10} KiB: {', '.join(parts)}"
+        file = self.cache.disk_line()
+        return (f"pages of {self.layout.page_bytes >> 10} KiB: {', '.join(parts)}"
+                + (f"; the file has {file}" if file else ""))
 
     def destroy(self) -> None:
         """Give all memory back. The model cannot be used any more."""

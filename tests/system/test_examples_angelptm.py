@@ -57,6 +57,19 @@ def test_an_unavailable_resource_is_one_sentence(arguments, sentence):
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.parametrize(("script", "arguments", "sentence"), [
+    ("gpt.py", ["--width", "32"], "--width is 32: a multiple of 64 is possible"),
+    ("t5.py", ["--width", "200"], "--width is 200: a multiple of 64 is possible"),
+    ("pipeline.py", ["--width", "0"], "--width is 0: a multiple of 64 is possible"),
+    ("pipeline.py", [], "there are no ranks: harp run -np 2 python examples/angelptm/pipeline.py"),
+    ("moe.py", ["--tokens", "0"], "--tokens is 0: a number of at least 1 is possible")])
+def test_an_impossible_call_is_refused(script, arguments, sentence):
+    done = run_alone(EXAMPLES / script, *arguments)
+    assert done.returncode == 2
+    assert f"{script}: error: {sentence}" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.long
 @pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 def test_experts_of_two_namespaces_learn():

@@ -290,6 +290,15 @@ def test_a_step_that_needs_too_much_at_once_is_refused():
         first_placement(9, capacities)
 
 
+@pytest.mark.parametrize(("capacities", "least"), [
+    (Capacities(2, 2, 108), 4), (Capacities(2, 1), 2)])
+def test_a_host_without_room_to_move_pages_is_refused_for_that(capacities, least):
+    """Not for the sum of the tiers, which may be large enough."""
+    with pytest.raises(CapacityError, match=f"the host has room for {capacities.host} pages; "
+                                            f"{least} or more are possible where the device has"):
+        first_placement(100, capacities)
+
+
 def test_loads_begin_before_they_are_needed():
     """In a sweep over more pages than fit each page leaves when it was used."""
     trace = Trace(tuple(Event((page,), 0.01) for page in range(12)))

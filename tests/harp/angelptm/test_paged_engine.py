@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -119,6 +121,39 @@ def test_a_file_that_fails_ends_training_with_a_sentence(tmp_path, monkeypatch):
         os.ftruncate(file, PAGE)
         with pytest.raises(OSError, match=r"page \d+ cannot be read: the file ends before it"):
             train(engine, batches(3))
+
+
+@pytest.mark.parametrize("io", ["auto", "threads"])
+def test_an_engine_says_how_it_reads_and_writes_the_disk(tmp_path, io):
+    with engine_of(seeded(), config(14, 24, angelptm={
+            "disk_path": str(tmp_path), "io": io})) as engine:
+        said = engine.describe()
+    assert re.search("; the file has [0-9]+ pages of 16384 bytes by (io_uring|threads)", said)
+    assert io == "auto" or "by threads" in said
+    with engine_of(seeded(), config()) as engine:
+        assert "file" not in engine.describe()
+
+
+def room_of_pages(folder):
+    """Give the room that this process holds for pages: by name, of memory and on disk."""
+    held = []
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # the list's own descriptor is closed by now
+            name = str(link.readlink())
+            if "memfd:harp pages" in name or str(folder) in name:
+                held.append((name, link.stat().st_size))
+    return sorted(held)
+
+
+def test_no_page_is_allocated_after_the_first_step(tmp_path):
+    with engine_of(seeded(), config(14, 24, angelptm={"disk_path": str(tmp_path)})) as engine:
+        train(engine, batches(1))
+        held = room_of_pages(tmp_path)
+        assert sum(size for _, size in held) == PAGE * sum(
+            engine.cache.capacities[tier] for tier in (DEVICE, HOST, DISK))
+        train(engine, batches(4))
+        assert room_of_pages(tmp_path) == held
+    assert room_of_pages(tmp_path) == []
 
 
 def test_tiers_that_are_too_small_are_an_error_before_anything_is_made():
