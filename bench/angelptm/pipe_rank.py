@@ -29,9 +29,7 @@ if TYPE_CHECKING:
     from harp.angelptm.stages import Pipeline, Running
 
 STAGES = range(2, 9)
-MICROBATCHES = 8
-"""Four for each of two stages, from where on idle turns count little (GPipe, arXiv 1811.06965,
-section 2.3)."""
+MICROBATCHES = 4
 LAYERS = 12
 
 
