@@ -20,7 +20,7 @@ from harp.lightcc.settings import LightSettings
 from sim.answer.clock import MOST_EVENTS, Clock, TooLongError
 from sim.answer.cost import cost_of
 from sim.answer.expectation import find_expect
-from sim.answer.memory_fit import too_large
+from sim.answer.memory_fit import Room, too_large
 from sim.answer.timer import Timer
 from sim.cluster.placement import place, rank_gpus
 from sim.network.fidelity import make_network, wall_clock
@@ -252,7 +252,7 @@ class Run:
         sync = self.scenario.sync
         island = len(ranks.gpus) if sync is None else ranks.host_group
         groups = Groups(recipe.layout, island, ranks.host_group)
-        memory = count(recipe, groups)
+        memory, outer = count(recipe, groups), 0
         if sync is not None and island < len(ranks.gpus):
             outer = sync.policy.state_bytes(-(-recipe.model.parameters // island))
             memory = replace(memory, optimizer=memory.optimizer + outer)
@@ -262,7 +262,8 @@ class Run:
         limit = min((each for each in limits if each is not None), default=None)
         if self.scenario.offload is None and limit is not None and memory.total > limit:
             number = [scenario.name for scenario in topology.scenarios].index(self.scenario.name)
-            says, allowed = too_large(memory, recipe, groups, limit)
+            says, allowed = too_large(memory, recipe, groups,
+                                      Room(limit, outer, topology, self.scenario))
             raise topology.error(Problem(f"{says}, on {len(ranks.gpus)} GPUs",
                                          path=("scenarios", number), allowed=allowed))
         return memory
