@@ -47,6 +47,7 @@ from sim.step.gpu_memory import count
 from sim.step.groups import GROUPS, Groups
 from sim.step.launches import launching
 from sim.step.outer import OuterJob
+from sim.step.outer_loss import times_the_tokens
 from sim.step.paging import Exchanges, Tiers, paged
 from sim.step.recipe import Recipe, Views
 from sim.step.stages import slowest_stage
@@ -210,7 +211,8 @@ class Run:
             recipe, memory = self._page(recipe, memory, ranks, scenario.offload, flops)
         self._memory.append(memory)
         alone_s = _alone_s(recipe, flops, Groups(layout, count, ranks.host_group))
-        self._costs.append(cost_of(self.cluster, gpus, recipe.model.tokens))
+        cost = cost_of(self.cluster, gpus, recipe.model.tokens)
+        self._costs.append(cost and self._with_loss(cost, workload.network, ranks))
         stage = slowest_stage(recipe.model, layout, recipe.accumulation)
         recipe = replace(recipe, model=stage.model)
         each = self._shows_each(workload)
@@ -239,6 +241,16 @@ class Run:
         self.jobs.append(made)
         self.names.append(job.name if job else "")
         self.starts.append(job.start if job else 0.0)
+
+    def _with_loss(self, cost: Cost, model: Model, ranks: Ranks) -> Cost:
+        """Add how much more training brings the loss of averaging in each step."""
+        sync, islands = self.scenario.sync, len(ranks.gpus) // ranks.host_group
+        if cost.samples is None:
+            return cost
+        if sync is None or islands == 1:
+            return replace(cost, same_loss=None if self.scenario.allreduce == "light" else 1.0)
+        return replace(cost, same_loss=times_the_tokens(
+            sync.policy, model, islands, cost.samples * model.tokens))
 
     def _shows_each(self, workload: Workload) -> bool:
         """Whether micro-steps may differ, or are so few that a picture can show each."""
