@@ -82,11 +82,11 @@ def test_a_bad_configuration_is_one_sentence_at_the_key(tmp_path, data, says):
     (BY_HAND | {"experts": {"count": 2, "top_k": 3, "ffn": 8}}, {},
      "workload.model.experts.top_k", "allowed: 1 to 2"),
     (BY_HAND, {"sequence": None}, "workload.model", "needs sequence"),
-    (BY_HAND | {"positions": 8}, {}, "workload.sequence", "8 positions and no more"),
+    (BY_HAND | {"positions": 8}, {}, "workload.sequence", "8 positions and no more; allowed: no sequence, or a shorter"),
     ("gpt2", {"sequence": 1025}, "workload.sequence", "1024 positions and no more"),
     ("vgg16", {}, "workload.sequence", "no sequence"),
     (BY_HAND | {"vocabulary": 0, "patches": {"image": 8, "size": 2}}, {}, "workload.sequence",
-     "samples of one size"),
+     "samples of one size; allowed: no sequence$"),
     (3, {}, "workload.model", "a mapping of a transformer's keys"),
     ("vgg", {}, "workload.model", "did you mean 'vgg16'")])
 def test_a_mistake_is_named_where_it_stands(tmp_path, model, keys, key, says):
