@@ -87,6 +87,9 @@ def main(context: click.Context, prefix: str, *, topology: Path | None, et: str 
         _refuse(context, set(context.params) - of_script - {"prefix", "quiet"}, "a script")
         _model_file(script[1], script[2], output, measure, quiet=quiet)
         return
+    if prefix.endswith(".py"):
+        raise click.UsageError(f"{prefix} names no function; allowed: {prefix}:NAME, of one that "
+                               "builds a module")
     _refuse(context, of_script, "traces; it is for script.py:function")
     if et is not None or kineto is not None or flight is not None:
         _convert(Path(prefix), et, kineto, flight, quiet=quiet)

@@ -1,17 +1,19 @@
 """Check that a step fits into the GPUs' memory, and find the nearest change that would make it fit.
 
 Changes are tried in the order of what they cost: attention that keeps no scores, blocks computed
-again, smaller batches with more micro-steps, shards, splits; then several at once.
+again, smaller batches with more micro-steps, shards, splits; then several at once. Only what the
+file's own checks let through is named.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from sim.schema.parallel_checks import check_parallel
 from sim.schema.parallel_keys import Parallel
 from sim.step.gpu_memory import count
 from sim.step.groups import Groups
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sim.records.results import Memory
+    from sim.schema.scenario_keys import Scenario
+    from sim.schema.topology_model import Topology
     from sim.step.recipe import Recipe
 
     Change = dict[str, Any]
@@ -28,17 +32,38 @@ _RECIPE = ("flash", "recompute", "batch", "accumulation")
 """Changes that are keys of the workload; the others stand under parallel."""
 
 
-def too_large(memory: Memory, recipe: Recipe, groups: Groups, limit: int) -> tuple[str, str]:
-    """Say what a step needs of ``limit`` bytes, and what is allowed, as clauses of an error."""
+@dataclass(frozen=True)
+class Room:
+    """Memory of a GPU, and what may be changed to fit into it."""
+
+    limit: int
+    """Bytes of the GPU."""
+    beside: int
+    """Bytes that no change makes fewer: an outer optimizer's."""
+    topology: Topology
+    scenario: Scenario
+
+    def allows(self, layout: Parallel, accumulation: int) -> bool:
+        """Whether the file with this layout passes its checks."""
+        changed = self.topology.model_copy(update={
+            "workload": self.topology.workload.model_copy(update={"accumulation": accumulation})})
+        scenario = self.scenario.model_copy(update={"parallel": layout, "tensor": 1})
+        return not any(check_parallel(changed, scenario, ()))
+
+
+def too_large(memory: Memory, recipe: Recipe, groups: Groups, room: Room) -> tuple[str, str]:
+    """Say what a step needs of a GPU, and what is allowed, as clauses of an error."""
     parts = [(name, getattr(memory, name)) for name in (
         "weights", "gradients", "optimizer", "activations", "buffers")]
-    says = (f"a step needs {_gib(memory.total)} of the {_gib(limit)} of a GPU ("
+    says = (f"a step needs {_gib(memory.total)} of the {_gib(room.limit)} of a GPU ("
             + ", ".join(f"{name} {_gib(nbytes)}" for name, nbytes in parts if nbytes) + ")")
     for change in _changes(recipe, groups):
-        made = _changed(recipe, groups, change)
-        if made is not None and (total := count(*made).total) <= limit:
+        made = _changed(recipe, groups, change, room)
+        if made is not None and (total := count(*made).total + room.beside) <= room.limit:
             keys = ", ".join(_text(change))
             return says, f"less, as with {keys} ({_gib(total)})"
+    if room.scenario.sync is not None:
+        return says, "less, with more GPUs in each host, no sync, or a smaller model"
     return says, "less, with more GPUs or a smaller model"
 
 
@@ -63,8 +88,8 @@ def _changes(recipe: Recipe, groups: Groups) -> Iterator[Change]:
         cheap.append({"flash": True})
     if known and recipe.recompute != "full":
         cheap.append({"recompute": "full"})
-    cheap += [{"batch": recipe.batch >> power, "accumulation": recipe.accumulation << power}
-              for power in range(1, recipe.batch.bit_length())]
+    cheap += [{"batch": recipe.batch // times, "accumulation": recipe.accumulation * times}
+              for times in range(2, recipe.batch + 1) if recipe.batch % times == 0]
     shards: list[Change] = [{"shard": shard} for shard in ("zero1", "zero2", "hsdp", "fsdp")]
     splits: list[Change] = [{"tensor": 1 << power, "sequence": True}
                             for power in range(1, groups.host.bit_length())]
@@ -74,6 +99,7 @@ def _changes(recipe: Recipe, groups: Groups) -> Iterator[Change]:
     least: Change = {}
     for change in cheap:
         least |= change
+    yield least
     for shard in shards:
         yield from (shard | change for change in cheap)
         yield shard | least
@@ -85,20 +111,16 @@ def _changes(recipe: Recipe, groups: Groups) -> Iterator[Change]:
             yield stage | split | {"shard": "zero1"} | least
 
 
-def _changed(recipe: Recipe, groups: Groups, change: Change) -> tuple[Recipe, Groups] | None:
+def _changed(recipe: Recipe, groups: Groups, change: Change,
+             room: Room) -> tuple[Recipe, Groups] | None:
     """The recipe with a change; None where it is not possible."""
     given = {key: value for key, value in change.items() if key not in _RECIPE}
     try:
         layout = Parallel.model_validate(recipe.layout.model_dump() | {"data": None} | given)
     except ValidationError:
         return None
-    shape = recipe.model.shape
-    heads = shape.heads if shape is not None else 1
-    blocks = recipe.model.blocks
-    stage = groups.ranks // layout.pipeline
-    if (groups.ranks % layout.split or heads % layout.tensor or groups.host % layout.tensor
-            or layout.pipeline * layout.interleave > max(blocks, 1)
-            or (stage % groups.host and groups.host % stage)):
-        return None
     own = {key: value for key, value in change.items() if key in _RECIPE}
-    return replace(recipe, layout=layout, **own), Groups(layout, groups.ranks, groups.host)
+    made = replace(recipe, layout=layout, **own)
+    if groups.ranks % layout.split or not room.allows(layout, made.accumulation):
+        return None
+    return made, Groups(layout, groups.ranks, groups.host)

@@ -144,6 +144,8 @@ class Cost:
     """Samples of a whole training, where the file says how many."""
     goal: str = ""
     """The same in words, e.g. 1e+12 tokens."""
+    same_loss: float | None = None
+    """Times as many of them to the loss that averaging in each step has after them, if known."""
 
     @property
     def day(self) -> float:

@@ -1,6 +1,7 @@
 """Costs of each row: a step, a day, and the whole training that the file prices.
 
-P10 and P90 are those of the whole: its hosts are paid for as long as it takes.
+P10 and P90 are those of the whole: its hosts are paid for as long as it takes. Where published
+losses say how much longer a row trains to the same loss, that stands behind.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from sim.report.screen import Column, console_for, fit, grid, show, text_column
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from sim.records.results import Cost, Report
+    from sim.records.results import Cost, Report, ScenarioResult
 
 DAY_S = 86400.0
 
@@ -50,7 +51,24 @@ def cost_columns(report: Report) -> list[Column]:
         columns += [Column(f"{unit}\n{name}", text_column("", (
             _spent(cost, times, place) for cost, times in zip(costs, whole, strict=True))).cells)
             for name, place in (("for it", 0), ("P10", 1), ("P90", 2))]
+        columns += _to_the_same_loss(rows)
     return columns
+
+
+def _to_the_same_loss(rows: list[ScenarioResult]) -> list[Column]:
+    """Days and money to the loss that averaging has after the goal, if one takes more or less.
+
+    A cell is blank where no published loss says it.
+    """
+    costs = [(row.cost, row.whole_s[0]) for row in rows if row.cost is not None]
+    if all(cost.same_loss in (None, 1.0) for cost, _ in costs):
+        return []
+    known = [(cost, (whole * cost.same_loss,) if cost.same_loss is not None else ())
+             for cost, whole in costs]
+    return [text_column("days to\nsame loss", (_days(times[0]) if times else ""
+                                               for _, times in known)),
+            text_column(f"{costs[0][0].currency}\nfor it", (
+                _spent(cost, times, 0) if times else "" for cost, times in known))]
 
 
 def money(value: float) -> str:

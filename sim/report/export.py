@@ -153,6 +153,7 @@ def _cost(row: ScenarioResult, cost: Cost) -> dict[str, Any]:
         "goal_days": rounded(whole[0] / 86400) if whole else None,
         "goal_cost": rounded(cost.of(whole[0])) if whole else None,
         "goal_cost_interval": [rounded(cost.of(seconds)) for seconds in whole[1:]] or None,
+        "same_loss_times": rounded(cost.same_loss),
     }
 
 

@@ -423,8 +423,9 @@ def _workload(topology: Topology, workload: Workload, path: Path) -> Iterator[Pr
             _ = workload.network
         except ValueError as error:
             given = workload.sequence is not None
+            shorter = ", or a shorter one" if "positions" in str(error) else ""
             yield Problem(str(error), path=(*path, "sequence") if given else (*path, "model"),
-                          found=workload.sequence, allowed="no sequence, or a shorter one" if given
+                          found=workload.sequence, allowed=f"no sequence{shorter}" if given
                           else "e.g. sequence: 2048")
         else:
             yield from _recompute(workload, path)

@@ -352,13 +352,13 @@ class ExpectCollective(Model):
 
 def _kind_of_figure(data: Any) -> str:
     names = data if isinstance(data, dict) else type(data).model_fields
-    return "collective" if "size" in names else "training"
+    return "of a collective" if "size" in names or "collective" in names else "training"
 
 
 AnyExpect = Annotated[Annotated[Expect, Tag("training")]
-                      | Annotated[ExpectCollective, Tag("collective")],
+                      | Annotated[ExpectCollective, Tag("of a collective")],
                       Discriminator(_kind_of_figure)]
-"""A figure of training, or (with a size) one of a collective."""
+"""A figure of training, or (with a collective or a size) one of a collective."""
 
 
 class Background(Model):

@@ -42,6 +42,7 @@ from typing import TYPE_CHECKING, Any
 from harp.collectives.registry import make_plan
 from harp.lightcc.outer_policy import FP32_BITS, split
 from sim.records.timeline_track import Timeline
+from sim.step.outer_loss import excess
 from sim.step.recipe import Chosen
 from sim.step.train import CAST_BYTES, Job, largest_deviation
 
@@ -71,7 +72,7 @@ class OuterJob(Job):
         super().__init__(*arguments, island=island, **options)
         self.policy = (replace(policy, exchange="ring") if self.recipe.allreduce == "ring"
                        else policy)
-        self.islands = self.gpus // island
+        self.islands, self.whole = self.gpus // island, whole
         sizes = [tensor.elements for layer in whole.layers
                  for tensor in (*layer.tensors, *layer.expert_tensors)]
         self._elements = [sum(sizes[some.start:some.stop])
@@ -91,10 +92,17 @@ class OuterJob(Job):
     @property
     def note(self) -> str:
         """Notes for the row's reader."""
+        share = excess(self.policy, self.whole, self.islands)
+        if share is None:
+            loss = ("islands drift apart between, and most that is published of it is of language "
+                    "models.")
+        else:
+            loss = (f"published losses of such sizes and as many islands are {abs(share):.1%} "
+                    f"{'above' if share > 0 else 'below'} those of averaging in each step, after "
+                    "as many tokens, 20 to 320 a parameter (arXiv 2503.09799).").replace("%", " %")
         return (f"islands meet every {self.policy.every} steps ({self.policy.method}), and keep "
                 f"{self.state_bytes / 1e6:,.0f} MB on each GPU for it; equal speed is not "
-                "equal loss: islands drift apart between, and most that is published of it is of "
-                "language models.")
+                f"equal loss: {loss}")
 
     @property
     def state_bytes(self) -> int:

@@ -24,7 +24,9 @@ def keys_of(config: Mapping[str, Any]) -> Keys:
         ValueError: an unknown family, or a field that is missing; one sentence.
 
     """
-    kind = str(config.get("model_type"))
+    if config.get("model_type") is None:
+        raise ValueError(f"it has no model_type; allowed: {', '.join(FAMILIES)}")
+    kind = str(config["model_type"])
     if kind not in FAMILIES:
         near = difflib.get_close_matches(kind, FAMILIES, n=1, cutoff=0.6)
         hint = f"; did you mean {near[0]!r}?" if near else ""

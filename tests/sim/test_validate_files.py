@@ -68,6 +68,9 @@ def test_intervals_come_from_the_stack(tmp_path: Path) -> None:
     ({**ALLREDUCE, "collective": "alltoall", "algorithm": "ring"}, "alltoall has no ring"),
     ({**ALLREDUCE, "scenario": "z"}, "'z' is not a known scenario; allowed: s"),
     ({**ALLREDUCE, "sise": "1MiB"}, "did you mean 'size'?"),
+    ({**ALLREDUCE, "collective": "alltoall", "gpus": 2}, ": expect[0].gpus: unknown key 'gpus'"),
+    ({**GOOD, "collective": "alltoall", "busbw": "1GB/s"}, ": expect[0].size: is missing"),
+    ({**ALLREDUCE, "collective": "alltoal"}, ": expect[0].collective: found 'alltoal'"),
 ])
 def test_a_wrong_figure_is_one_sentence(tmp_path: Path, figure: dict, says: str) -> None:
     done = scored(tmp_path, figure)

@@ -85,7 +85,7 @@ def test_a_pipeline_splits_blocks_that_are_alike(tmp_path):
     ([LAYERS[0] | {"tables": {"t": 9}, "lookups": 3}], {}, r"layers\[0\]: has no looked_up"),
     ([{"name": "l", "tensors": {"w": 1}}], {}, "no layer computes"),
     ([], {}, "layers"), (LAYERS, {"tokens": -1}, "tokens"),
-    (LAYERS, {"sequence": 3}, "samples of one size")])
+    (LAYERS, {"sequence": 3}, "samples of one size; allowed: no sequence$")])
 def test_a_mistake_in_the_file_is_one_sentence_with_its_place(tmp_path, layers, keys, says):
     own = {key: value for key, value in keys.items() if key != "sequence"}
     model_file(tmp_path, layers, **own)

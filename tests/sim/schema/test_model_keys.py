@@ -61,6 +61,7 @@ def test_the_command_trains_a_model_of_ones_own(tmp_path):
 
 @pytest.mark.parametrize(("data", "says"), [
     ({"model_type": "mamba"}, "model_type 'mamba' is not known; allowed: gpt2, gpt_neox"),
+    ({"hidden_size": 8}, "has no model_type; allowed: gpt2, "),
     ({"model_type": "llama"}, "needs the field"), ("[]", "holds no mapping"), ("{", "is not JSON"),
     (LLAMA | {"num_attention_heads": 5}, "does not fit as heads: 5 heads do not divide"),
     (LLAMA | {"hidden_size": "wide"}, "does not fit as width")])
@@ -81,11 +82,12 @@ def test_a_bad_configuration_is_one_sentence_at_the_key(tmp_path, data, says):
     (BY_HAND | {"experts": {"count": 2, "top_k": 3, "ffn": 8}}, {},
      "workload.model.experts.top_k", "allowed: 1 to 2"),
     (BY_HAND, {"sequence": None}, "workload.model", "needs sequence"),
-    (BY_HAND | {"positions": 8}, {}, "workload.sequence", "8 positions and no more"),
+    (BY_HAND | {"positions": 8}, {}, "workload.sequence",
+     "8 positions and no more; allowed: no sequence, or a shorter one"),
     ("gpt2", {"sequence": 1025}, "workload.sequence", "1024 positions and no more"),
     ("vgg16", {}, "workload.sequence", "no sequence"),
     (BY_HAND | {"vocabulary": 0, "patches": {"image": 8, "size": 2}}, {}, "workload.sequence",
-     "samples of one size"),
+     "samples of one size; allowed: no sequence$"),
     (3, {}, "workload.model", "a mapping of a transformer's keys"),
     ("vgg", {}, "workload.model", "did you mean 'vgg16'")])
 def test_a_mistake_is_named_where_it_stands(tmp_path, model, keys, key, says):

@@ -358,6 +358,15 @@ def test_a_mistake_in_the_script_is_one_sentence_and_nothing_is_written(script, 
     assert not out.exists()
 
 
+def test_a_script_without_a_function_is_no_trace(script, tmp_path):
+    out = tmp_path / "model.yaml"
+    result = run(script, "-o", out)
+    assert result.exit_code == 2
+    assert result.stderr == (f"error: {script} names no function; allowed: {script}:NAME, of one "
+                             "that builds a module\n")
+    assert not out.exists()
+
+
 @pytest.mark.parametrize(("options", "says"), [
     (("script.py:build",), "needs -o FILE.yaml"), (("missing.py:build", "-o", "m.yaml"), "No such"),
     (("script.py:build", "-o", "m.json"), ".yaml"),
