@@ -4,38 +4,38 @@ A script for DeepSpeed runs with its import line changed (`docs/use/angelptm.md`
 
     import harp.angelptm as deepspeed
 
-    pages       where parameters, gradients, masters and moments lie
-    page_plan   moves of pages, in order: a pure function
-    step_trace  the jobs of a step, from the pages that it touched
-    paged       parameters as code outside of the engine sees them
-    window      parameters at addresses for good, on a CPU
-    accelerator pages on a device that has memory of its own
-    cache       pages in their tiers, and moves between them
-    worker      the thread that runs a plan
-    steps       the first step is traced, the later ones follow a plan
-    states      masters, means and squares as bytes in their pages
-    updates     gradients of a step, and how they are applied
-    engine      a model in pages, with DeepSpeed's calls
-    watch       operators, before and after they run
-    optimizer   the optimizer as scripts see it
-    tiers       pages of each tier, by the configuration's caps
-    saving      contents of a checkpoint, and where each lies
-    checkpoint  its files
-    start       a model and a configuration become an engine
-    script      other functions that a script for DeepSpeed calls
-    scaler      the scale of the loss in float16
-    config      DeepSpeed's JSON keys
-    ranks       gathers, reductions and errors of several ranks
-    reduction   gradients of several ranks, page by page
-    adam        the optimizer's step over raw memory
-    schedule    DeepSpeed's schedules of the learning rate
+    pages             where parameters, gradients, masters and moments lie
+    page_plan         moves of pages, in order: a pure function
+    step_trace        the jobs of a step, from the pages that it touched
+    paged             parameters as code outside of the engine sees them
+    state_window      parameters at addresses for good, on a CPU
+    accelerator_pages pages on a device that has memory of its own
+    cache             pages in their tiers, and moves between them
+    worker            the thread that runs a plan
+    steps             the first step is traced, the later ones follow a plan
+    state_bytes       masters, means and squares as bytes in their pages
+    updates           gradients of a step, and how they are applied
+    paged_engine      a model in pages, with DeepSpeed's calls
+    watch             operators, before and after they run
+    paged_optimizer   the optimizer as scripts see it
+    tiers             pages of each tier, by the configuration's caps
+    saving            contents of a checkpoint, and where each lies
+    checkpoint_files  its files
+    start             a model and a configuration become an engine
+    script            other functions that a script for DeepSpeed calls
+    scaler            the scale of the loss in float16
+    config            DeepSpeed's JSON keys
+    ranks             gathers, reductions and errors of several ranks
+    reduction         gradients of several ranks, page by page
+    adam              the optimizer's step over raw memory
+    schedule          DeepSpeed's schedules of the learning rate
 
 Beside it stand:
 
-    stages      a model as a pipeline, cut anywhere between its operators
-    moe         a layer whose experts are spread over ranks: chunks are sent while experts compute
-    tokens      the ranks that tokens go to
-    rows        rows of tensors by index
+    stages            a model as a pipeline, cut anywhere between its operators
+    moe               a layer with experts on many ranks: chunks travel while experts compute
+    tokens            the ranks that tokens go to
+    rows              rows of tensors by index
 
 The simulator plans pages, too, and has no torch: names that need it are imported when first used.
 """
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from harp.angelptm.stages import CutError, Link, Memory, pipeline
     from harp.angelptm.start import initialize
 
-_HOMES = {"ConfigError": "config", "Engine": "engine", "initialize": "start",
+_HOMES = {"ConfigError": "config", "Engine": "paged_engine", "initialize": "start",
           "HiddenError": "paged", "RankError": "ranks", "add_config_arguments": "script",
           "init_distributed": "script", "zero": "script",
           "CutError": "stages", "Link": "stages", "Memory": "stages", "pipeline": "stages"}

@@ -10,7 +10,7 @@
 The example is one microbatch. Every rank has the model and calls this; the first one measures,
 and all take its cuts.
 
-    graph             operators with times and sizes
+    operator_graph    operators with times and sizes
     cuts              the best cuts: a pure function
     operator_program  a model as a graph, by torch.export or module by module
     measure           the times

@@ -7,8 +7,8 @@ from harp._cnet import ffi
 from harp.lightcc.elements import combination
 from harp.lightcc.mover import RUNS
 from harp.lightcc.pieces import PLACE, REDUCE, SEND, address, table
-from tests.harp.lightcc.test_direct import two_movers
 from tests.harp.lightcc.test_group import PATIENCE_S
+from tests.harp.lightcc.test_mover_direct import two_movers
 
 
 @pytest.fixture(params=["auto", "udp"])

@@ -43,9 +43,9 @@ def test_chunks_are_searched_where_tokens_travel(tmp_path, own):
     path = cluster_file(tmp_path, rate_bps=5e9, model=model, scenario={"expert_chunks": own})
     made = load(path)
     found, _ = choices(Cluster(made), made.scenarios[0], 8)
-    tried = {choice.layout.is_sharded: set() for choice in found}
+    tried = {choice.layout.gathers_experts: set() for choice in found}
     for choice in found:
-        tried[choice.layout.is_sharded].add(choice.chunks)
+        tried[choice.layout.gathers_experts].add(choice.chunks)
     assert tried == {False: {1, 2, 4, 8}, True: {1}}
     study = Study(str(path), path.read_bytes(), (made.scenarios[0].name,))
     two = [next(choice for choice in found if choice.text == text)
@@ -66,7 +66,7 @@ def test_a_files_expert_overlap_leaves_no_layout_out(tmp_path_factory):
     assert ({(each.text, *each.workload.values()) for each in plain}
             == {(each.text, *each.workload.values()) for each in hides})
     for each in hides:
-        hidden = each.workload["accumulation"] > 1 and not each.layout.is_sharded
+        hidden = each.workload["accumulation"] > 1 and not each.layout.gathers_experts
         assert each.scenario.get("expert_overlap", "none") == ("micro-steps" if hidden else "none")
     made = load(files[1])
     study = Study(str(files[1]), files[1].read_bytes(), (made.scenarios[0].name,))
