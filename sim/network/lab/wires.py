@@ -135,18 +135,21 @@ class TcpWires:
         return self._complete.setdefault(key, asyncio.get_running_loop().create_future())
 
     async def _accept(self, listening: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            sock, _ = await loop.sock_accept(listening)
-            sock.setblocking(False)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            hello = await TcpWire([sock])._read(sock, _HELLO.size)
-            *key, index, count = _HELLO.unpack(hello.tobytes())
-            sockets = self._arrived.setdefault(EdgeKey(*key), {})
-            sockets[index] = sock
-            if len(sockets) == count:
-                self._future(EdgeKey(*key)).set_result(
-                    TcpWire([sockets[number] for number in sorted(sockets)]))
+        with listening:
+            while True:
+                sock, _ = await asyncio.get_running_loop().sock_accept(listening)
+                await self._admit(sock)
+
+    async def _admit(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        hello = await TcpWire([sock])._read(sock, _HELLO.size)
+        *key, index, count = _HELLO.unpack(hello.tobytes())
+        sockets = self._arrived.setdefault(EdgeKey(*key), {})
+        sockets[index] = sock
+        if len(sockets) == count:
+            self._future(EdgeKey(*key)).set_result(
+                TcpWire([sockets[number] for number in sorted(sockets)]))
 
 
 def _socket() -> socket.socket:

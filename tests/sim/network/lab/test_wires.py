@@ -69,12 +69,8 @@ def test_a_peer_that_goes_within_a_piece_is_named(sent):
         asyncio.run(end())
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_wire_is_given_when_all_of_its_sockets_have_come():
-    """Two wires of one edge, by the same source ports: the second one takes any.
-
-    Listening sockets are closed with their process, and nobody else closes them.
-    """
+    """Two wires of one edge, by the same source ports: the second one takes any."""
     def address(host: int) -> str:
         return f"127.{host}.92.71"
 
