@@ -48,10 +48,13 @@ def test_samples_take_the_flops_that_nvidia_publishes() -> None:
 @pytest.mark.parametrize(("source", "tflops"), [
     ("NVIDIA/NeMo", (736, 750, 782, 842, 776, 754, 759, 697, 738)),
     ("NeMo Framework 24.12", (643, 562)),
-    ("NeMo Framework 25.02", (None, 1506, 1474, 1658, 1387, 1268, 1282, 824))])
+    ("NeMo Framework 25.02", (None, 1506, 1474, 1658, 1387, 1268, 1282, None))])
 def test_tokens_take_the_flops_of_nemos_table(source: str,
                                               tflops: tuple[float | None, ...]) -> None:
-    """It gives each row's TFLOP/s beside tokens/s, but one's."""
+    """It gives each row's TFLOP/s beside tokens/s, but one's.
+
+    Those of Mixtral 8x22B, 824, are of half of attention's products, as a causal mask leaves them.
+    """
     some = [row for row in rows() if source in row.source]
     for row, each in zip(some, tflops, strict=True):
         if each is None:
