@@ -4,19 +4,23 @@
 """
 
 import json
-import sys
 from pathlib import Path
+
+import click
 
 from sim.schema.reference import fill, json_schema
 
 
-def main(arguments: list[str]) -> None:
-    """Print the schema, or fill the documents named."""
-    if not arguments:
-        sys.stdout.write(json.dumps(json_schema(), indent=2) + "\n")
-    for name in arguments:
-        Path(name).write_text(fill(Path(name).read_text("utf-8")), "utf-8")
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("pages", nargs=-1, metavar="[PAGE.md]...",
+                type=click.Path(exists=True, dir_okay=False, path_type=Path))
+def main(pages: tuple[Path, ...]) -> None:
+    """Print the JSON Schema of the topology file, or write the tables of keys in pages anew."""
+    if not pages:
+        click.echo(json.dumps(json_schema(), indent=2))
+    for page in pages:
+        page.write_text(fill(page.read_text("utf-8")), "utf-8")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -7,8 +7,10 @@ import sys
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
 from sim.schema import reference
+from sim.schema.__main__ import main
 from sim.schema.base import Model
 from sim.schema.reference import fill, json_schema
 from tests.sim.schema.test_load import DATA, SCHEMA, loaded
@@ -22,6 +24,12 @@ def test_the_json_schema_is_valid_and_shipped_as_printed():
                              check=True).stdout
     assert json.loads(printed) == SCHEMA
     assert (ROOT / "topologies" / "schema.json").read_text() == printed
+
+
+def test_a_page_that_does_not_exist_is_a_sentence():
+    done = CliRunner().invoke(main, ["no-such-page.md"])
+    assert done.exit_code == 2
+    assert "File 'no-such-page.md' does not exist" in done.stderr
 
 
 def test_every_shipped_topology_names_the_schema():
