@@ -211,8 +211,7 @@ class Run:
         if scenario.offload is not None:
             recipe, memory = self._page(recipe, memory, ranks, scenario.offload, flops)
         self._memory.append(memory)
-        cost = cost_of(self.cluster, gpus, recipe.model.tokens)
-        self._costs.append(cost and self._with_loss(cost, workload.network, ranks))
+        self._costs.append(self._cost_of(workload.network, ranks))
         stage = slowest_stage(recipe.model, layout, recipe.accumulation)
         whole, recipe = recipe, replace(recipe, model=stage.model)
         each = self._shows_each(workload)
@@ -244,10 +243,11 @@ class Run:
         self.names.append(job.name if job else "")
         self.starts.append(job.start if job else 0.0)
 
-    def _with_loss(self, cost: Cost, model: Model, ranks: Ranks) -> Cost:
-        """Add how much more training brings the loss of averaging in each step."""
+    def _cost_of(self, model: Model, ranks: Ranks) -> Cost | None:
+        """Give the cost, and how much more training brings the loss of averaging in each step."""
+        cost = cost_of(self.cluster, ranks.gpus, model.tokens)
         sync, islands = self.scenario.sync, len(ranks.gpus) // ranks.host_group
-        if cost.samples is None:
+        if cost is None or cost.samples is None:
             return cost
         if sync is None or islands == 1:
             return replace(cost, same_loss=None if self.scenario.allreduce == "light" else 1.0)
