@@ -265,6 +265,6 @@ def _memory(root: Node) -> dict[str, Any]:
     own = root.get("angelptm")
     found |= {name: READERS[name](node) for name, node in (own.items() if own else ())}
     if own is not None and found.get("disk_bytes") and "disk_path" not in found:
-        raise FileError("angelptm.disk_bytes is of a disk, and there is none: angelptm.disk_path, "
-                        "or offload_optimizer with device nvme and nvme_path, is missing")
+        raise FileError("angelptm.disk_bytes needs a disk: give angelptm.disk_path, or "
+                        "offload_optimizer with device nvme and nvme_path")
     return found

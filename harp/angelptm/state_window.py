@@ -1,7 +1,7 @@
 """Parameters and gradients at addresses for good, where their pages are shown: memory of a CPU.
 
-`harp.angelptm.accelerator_pages.Wholes` has the same calls for a device whose memory cannot be
-mapped so.
+`harp.angelptm.accelerator_pages.Wholes` has the same calls for devices: their memory cannot be
+mapped.
 """
 
 from __future__ import annotations

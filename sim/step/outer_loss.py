@@ -4,7 +4,7 @@ Charles et al. 2025 (arXiv 2503.09799, tables 4 and 5) trained decoders of text 
 step and by DiLoCo with 2, 4 and 8 islands that meet every 30 steps, each tuned, on 20 tokens a
 parameter. `excess` interpolates their losses by the logarithms of parameters and islands; outside
 of what they trained it knows nothing. On up to 16 times as many tokens (section 5.2) curves of both
-stay parallel, so the share by which a loss is higher is taken to be the same.
+stay parallel, so the relative difference of losses is assumed to stay the same.
 
 How many more tokens take that away is Hoffmann's law as Besiroglu et al. 2024 fitted it (arXiv
 2404.10102): a loss falls with tokens D as B / D ** beta. It was fitted to other text.
@@ -39,7 +39,7 @@ B, BETA = 2085.43, 0.3658
 
 
 def excess(policy: OuterPolicy, model: Model, islands: int) -> float | None:
-    """Share by which the loss is above that of averaging after as many tokens, if published."""
+    """Relative difference to the loss of averaging after the same tokens; None if unpublished."""
     shape = model.shape
     if (policy.method != "diloco" or policy.every != EVERY or policy.bits != 32 or shape is None
             or shape.head == "none" or shape.encoder or shape.experts is not None

@@ -539,7 +539,7 @@ def _shares(recipe: Recipe, unit: Unit) -> list[tuple[int, Group]]:
 
 def _compute(graph: list[Operation], groups: Groups, kind: Literal["forward", "backward"],
              unit: Unit, after: tuple[int, ...], copied_s: float) -> None:
-    """Compute a unit, whose tokens go to its experts and back, after what was gathered."""
+    """Compute a unit after its gathers; tokens travel to its experts and back."""
     pieces = unit.forward if kind == "forward" else unit.backward
     for number, piece in enumerate(pieces):
         begun = len(graph)

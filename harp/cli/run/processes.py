@@ -214,7 +214,7 @@ class Job:
                 self.end()
                 return 1, f"{self._why_unwritten(self._unwritten)}; they were ended"
             self._take_leave(number)
-            self._tell_those_that_meet(number, status)
+            self._report_end_to_members(number, status)
             if status == 0 or number in self._left:
                 continue
             if not self._least:
@@ -320,7 +320,7 @@ class Job:
             self._left.add(number)  # nobody waits for it any more
             end_group(self._live[number], signal.SIGTERM)
 
-    def _tell_those_that_meet(self, number: int, status: int) -> None:
+    def _report_end_to_members(self, number: int, status: int) -> None:
         """Say that a member has ended: if their group is not made yet, they meet again at once."""
         if self._least and number in self._members:
             self._server.store.settle(failed_key(self._meeting - 1),

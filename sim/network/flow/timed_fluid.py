@@ -151,7 +151,7 @@ class TimedFluid:
             return
         try:
             self._set_of[flows] = started.number
-        except IndexError:  # the engine has never had so many flows at once
+        except IndexError:  # more flows than ever before: the table grows
             size = max(2 * len(self._set_of), int(flows.max()) + 1)
             larger = np.full(size, -1, dtype=np.int64)
             larger[: len(self._set_of)] = self._set_of

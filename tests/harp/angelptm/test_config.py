@@ -100,7 +100,7 @@ WRONG = [
     ({"angelptm": {"staleness": 2}}, "angelptm.staleness is of late updates: angelptm.update asy"),
     ({"angelptm": {"update": "async", "staleness": 2}, "gradient_clipping": 1},
      "angelptm.staleness is 2: with gradient_clipping or fp16 only 1 is possible"),
-    ({"angelptm": {"disk_bytes": 1 << 30}}, "disk_bytes is of a disk, and there is none: angelptm"),
+    ({"angelptm": {"disk_bytes": 1 << 30}}, "disk_bytes needs a disk: give angelptm.disk_path"),
     ({"angelptm": {"disk_path": ""}}, "angelptm.disk_path is \"\": the path of a folder is"),
     ({"zero_optimization": {"offload_param": {"device": "nvme", "nvme_path": "/a"},
                             "offload_optimizer": {"device": "nvme", "nvme_path": "/b"}}},
