@@ -88,7 +88,7 @@ def test_code_between_modules_is_its_callers():
     class Between(nn.Module):
         def __init__(self):
             super().__init__()
-            self.first, self.last = nn.Linear(3, 3), nn.Linear(3, 3)
+            self.first, self.last = nn.ReLU(), nn.Linear(3, 3)
 
         def forward(self, x):
             return self.last(self.first(x) * INF)
