@@ -1,11 +1,11 @@
 """Layouts of a model over a scenario's GPUs: those that are possible, fit, and might be fast.
 
-`choices` goes through degrees of tensor, pipeline, context and expert parallelism, shards, chunks
-of the tokens that are sent to experts, sizes of micro-steps and recomputation, with as many samples
-a step in each. Of kernels only the fused ones are tried, since no step is faster without. Layouts
-that the topology file would refuse are left out, by its own checks, and so is what needs more
-memory than a GPU has (`sim.step.gpu_memory`). Of the rest each has a `least_s`: no step of it can
-be shorter, since
+`choices` goes through degrees of tensor parallelism within a host, of pipelines, context and expert
+parallelism, shards, chunks of the tokens that are sent to experts, sizes of micro-steps and
+recomputation, with as many samples a step in each. Of kernels only the fused ones are tried, since
+no step is faster without. Layouts that the topology file would refuse are left out, by its own
+checks, and so is what needs more memory than a GPU has (`sim.step.gpu_memory`). Of the rest each
+has a `least_s`: no step of it can be shorter, since
 
 - the slowest stage computes its micro-steps and waits for the others (`sim.step.stages`);
 - between, it waits for a tensor group's all-reduces, at the rate of NVLink at best;

@@ -21,7 +21,7 @@ class Parallel(Model):
     data: Count | None = None
     """Copies of the model; the GPUs over all that split it, which must agree, where given."""
     tensor: Annotated[Count, Field(le=64)] = 1
-    """GPUs of a host over which every matrix is split."""
+    """GPUs over which every matrix is split: of a host, or all of several hosts, which is slow."""
     sequence: Flag = False
     """Also split what lies between the matrices over them, by tokens; saves memory, and sends as
     much."""

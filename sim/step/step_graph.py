@@ -26,7 +26,7 @@ Hybrid sharding gathers within hosts, and averages what has been scattered betwe
 section 3.2.2). In a pipeline parameters are gathered once a step and kept (as torchtitan does), and
 gradients scattered once.
 
-Tensor parallelism splits every matrix over ``t`` GPUs of a host (Shoeybi et al. 2019). A block of a
+Tensor parallelism splits every matrix over ``t`` GPUs (Shoeybi et al. 2019). A block of a
 transformer needs four allreduces of its activations in each step: after its attention and its
 feed-forward network in the forward pass, before them in the backward pass (Megatron-LM, figure 4),
 and two more if it is computed again. Each rank sends 2 (t - 1)/t of the activations' bytes in each;

@@ -10,7 +10,7 @@ import pytest
 from sim.answer.scenario import Run
 from sim.schema import TopologyError, load
 from tests.sim.step.test_step_graph import sent
-from tests.support.cluster_files import cluster, topology, write
+from tests.support.cluster_files import ALPHA_S, cluster, topology, write
 
 BATCH = 2
 SHAPE = {"layers": 8, "width": 256, "heads": 8, "vocabulary": 1000, "head": "tied"}
@@ -311,6 +311,39 @@ def test_frameworks_send_as_they_do(tmp_path, framework, pieces, beside):
     assert sends() == beside
     if pieces > 1:
         assert not sends(pipeline_overlap=False)
+
+
+# ---- tensor groups over several hosts
+
+@pytest.mark.parametrize(("hosts", "gpus"), [(2, 1), (4, 1), (4, 2), (8, 2)])
+def test_tensor_groups_over_hosts_send_by_the_network(tmp_path, hosts, gpus):
+    """A ring of 2 (t - 1)/t of the activations, four times a block, leaves each host by one GPU.
+
+    One tensor group is simulated; each GPU averages its share with its like of the other group.
+    """
+    tensor = min(hosts * gpus, 4)
+    copies = hosts * gpus // tensor
+    each = sent(tmp_path, "pcie_out", hosts=hosts, gpus=gpus, **workload(),
+                scenario={"parallel": {"tensor": tensor}})
+    activations = 8 * 4 * 2 * (tensor - 1) / tensor * 4 * ELEMENTS
+    share = 2 * (copies - 1) / copies * 4 * parameters() / tensor
+    assert each[gpus - 1] == pytest.approx(activations + share, rel=1e-2)
+    assert each[-1] == pytest.approx(share + (activations if copies == 1 else 0), rel=1e-2)
+
+
+def test_a_row_says_what_tensor_groups_over_hosts_cost(tmp_path):
+    """Two GPUs wait 32 times for an allreduce, in which each sends half the activations twice.
+
+    Each time a frame passes the switch besides.
+    """
+    given = workload() | {"rate_bps": 1e9}
+    (_, apart), (_, together) = (
+        run(tmp_path, gpus, hosts=2 // gpus, **given, scenario={"parallel": {"tensor": 2}})
+        for gpus in (1, 2))
+    waited_s = 8 * 4 * 2 * ((2 * ELEMENTS + 1500) * 8 / 1e9 + ALPHA_S)
+    assert apart.breakdown.exposed_s == pytest.approx(waited_s, rel=1e-3)
+    assert "a tensor group takes 2 hosts" in " ".join(apart.notes)
+    assert not any("tensor group" in note for note in together.notes)
 
 
 # ---- context and experts
