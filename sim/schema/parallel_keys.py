@@ -49,7 +49,9 @@ class Parallel(Model):
     else experts are gathered like all else."""
     shard: Shard = "none"
     """States of which a copy keeps only its share: zero1 optimizer states, zero2 gradients as well,
-    fsdp parameters as well, and hsdp as fsdp, but within groups, with copies between them."""
+    fsdp parameters as well, and hsdp as fsdp, but within groups, with copies between them. Beside
+    pipeline fsdp and hsdp gather once a step, and keep parameters and gradients whole (torchtitan);
+    zero2 scatters gradients after each micro-step (Megatron-FSDP's optim_grads)."""
     gather_overlap: Flag = False
     """Gather the parameters that zero1 and zero2 updated in shares during the next step's first
     forward pass (Megatron's overlap-param-gather), not before it."""
@@ -72,9 +74,6 @@ class Parallel(Model):
                  "has no effect without pipeline", "pipeline: 2 or more beside it"),
                 ("schedule", self.schedule != "1f1b" and self.interleave > 1,
                  "zero-bubble is not interleaved here", "1f1b, or no interleave"),
-                ("shard", self.shard == "zero2" and self.pipeline > 1,
-                 "zero2 would send gradients after each micro-step of a pipeline",
-                 "none, zero1, fsdp or hsdp beside pipeline"),
                 ("gather_overlap",
                  self.gather_overlap and self.shard not in ("zero1", "zero2"),
                  "gathers what zero1 or zero2 spreads", "shard: zero1 or zero2 beside it"),

@@ -3,7 +3,8 @@
 `count` takes the fullest stage of a pipeline. Bytes of a parameter are those of Adam (Rajbhandari
 et al., SC 2020, section 3.1): in 16 bits 2 for the weight, 2 for its gradient and 12 for the
 optimizer's own weight and two moments; in 32 bits 4, 4 and 8. Gradients that are added up in 32
-bits beside products in 16 take 4. Tensor parallelism, experts and shards divide them.
+bits beside products in 16 take 4. Tensor parallelism, experts and shards divide them, but in a
+pipeline fsdp and hsdp keep weights and gradients whole (`sim.step.step_graph`).
 
 Activations are those that a block keeps for its backward pass (Korthikanti et al. 2022, sections 4
 and 5): for s tokens, b samples, width h and a heads s b h (34 + 5 a s/h) bytes in GPT's layout,
@@ -96,10 +97,11 @@ def _of_stage(recipe: Recipe, groups: Groups, stage: Model, number: int) -> Memo
     gradients = recipe.gradient_bytes * (
         held.whole - (-(-stage.of_tables // spread_over(recipe, groups))))
     optimizer = state * held.whole if layout.shard == "none" else held.shared_out(state)
-    if layout.shard in ("zero2", "fsdp", "hsdp"):
+    drops_gathered = layout.is_sharded and layout.pipeline == 1
+    if layout.shard == "zero2" or drops_gathered:
         gradients = held.shared_out(recipe.gradient_bytes)
     buffers = RESERVED
-    if layout.is_sharded and layout.pipeline == 1:
+    if drops_gathered:
         weights = held.shared_out(wide)
         buffers += UNIT_COPIES * wide * _largest_unit(recipe, stage) // layout.tensor
     if recipe.fusion == "size" and layout.shard == "none" and held.copies > 1:

@@ -58,7 +58,6 @@ def test_hiding_without_travelling_tokens_is_refused(tmp_path, key, value, model
     ({"interleave": 2}, "interleave", "no effect without pipeline"),
     ({"schedule": "zero-bubble"}, "schedule", "no effect without pipeline"),
     ({"pipeline": 2, "interleave": 2, "schedule": "zero-bubble"}, "schedule", "not interleaved"),
-    ({"pipeline": 2, "shard": "zero2"}, "shard", "after each micro-step"),
     ({"tensor": 3}, "tensor", "3 does not divide 8 GPUs"),
     ({"tensor": 16}, "tensor", "16 does not divide 8 GPUs"),
     ({"context": 3}, "context", "does not divide 8 GPUs"),

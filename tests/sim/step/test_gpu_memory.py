@@ -77,6 +77,20 @@ def test_the_first_stage_of_a_pipeline_keeps_as_many_micro_steps_as_stages(
     assert found == pytest.approx(layers * 34 * SBH, rel=1e-3)
 
 
+@pytest.mark.parametrize(("shard", "weights", "gradients", "optimizer"), [
+    ("none", 2, 4, 12), ("zero1", 2, 4, 3), ("zero2", 2, 1, 3), ("fsdp", 2, 4, 3),
+    ("hsdp", 2, 4, 6)])
+def test_a_stage_keeps_whole_what_it_does_not_scatter(shard, weights, gradients, optimizer):
+    """Bytes of a parameter, of four copies on two hosts; torch's FSDP scatters in the last
+    micro-step, and until then adds whole gradients up."""
+    made = recipe(gradient_bytes=4, layout=Parallel(pipeline=2, shard=shard), accumulation=4)
+    memory = count(made, Groups(made.layout, 8, 2))
+    parameters = memory.weights / weights
+    assert parameters == pytest.approx(made.model.parameters / 2, rel=0.05)
+    assert memory.gradients == pytest.approx(gradients * parameters, rel=1e-6)
+    assert memory.optimizer == pytest.approx(optimizer * parameters, rel=1e-6)
+
+
 def test_flash_keeps_no_scores_and_context_splits_tokens():
     assert activations(flash=True) == activations(recompute="selective")
     split = activations(8, flash=True, layout=Parallel(context=8))

@@ -101,15 +101,21 @@ def test_shards_send_their_share_of_the_parameters(tmp_path, shard, micro, passe
     assert each == pytest.approx(passes * 3 / 4 * 4 * parameters(), rel=1e-3)
 
 
-@pytest.mark.parametrize("shard", ["zero2", "fsdp", "hsdp", "zero1"])
+@pytest.mark.parametrize("shard", ["zero2", "fsdp", "hsdp", "zero1", {
+    "pipeline": 2, "shard": "zero2"}, {
+    "pipeline": 2, "interleave": 4, "pipeline_overlap": True, "shard": "zero2"}])
 @pytest.mark.parametrize("rate_bps", [1e9, 5e9, 2e10, 1e11])
 def test_one_micro_step_stands_for_all_on_any_network(tmp_path, shard, rate_bps):
-    """Beside each of them simulated; on the slow networks the GPU runs ahead of what it sends."""
-    given = workload(accumulation=7) | {"hosts": 4, "gpus": 1, "rate_bps": rate_bps,
+    """Beside each of them simulated; on the slow networks the GPU runs ahead of what it sends.
+
+    Sends beside passes meet more of others' scatters in each micro-step than in that before.
+    """
+    given = workload(accumulation=8) | {"hosts": 4, "gpus": 1, "rate_bps": rate_bps,
                                         "scenario": {"parallel": shard, "fusion": {"cycle": "0s"}}}
     one, each = (run(tmp_path, **given | jobs)[1] for jobs in ({}, EACH))
-    assert one.step_s == pytest.approx(each.step_s, rel=0.015)
-    assert one.breakdown.exposed_s == pytest.approx(each.breakdown.exposed_s, rel=0.02)
+    within = 0.06 if "pipeline_overlap" in shard else 0.015
+    assert one.step_s == pytest.approx(each.step_s, rel=within)
+    assert one.breakdown.exposed_s == pytest.approx(each.breakdown.exposed_s, rel=within + 0.005)
 
 
 def test_hybrid_shards_gather_in_hosts_and_average_between_them(tmp_path):
@@ -140,14 +146,15 @@ def test_shards_of_tensor_parallel_ranks_are_smaller(tmp_path):
     assert each == pytest.approx(3 * 3 / 4 * 4 * parameters() / 2, rel=1e-2)
 
 
-def test_a_pipeline_gathers_and_scatters_once(tmp_path):
-    """Two stages of two hosts: the stage's half, gathered once, scattered once."""
+@pytest.mark.parametrize(("shard", "passes"), [("fsdp", 2), ("zero1", 2), ("zero2", 5)])
+def test_a_pipeline_gathers_once_and_scatters_once_or_each_time(tmp_path, shard, passes):
+    """Two stages of two hosts: the stage's half, gathered once, scattered once or four times."""
     each = sent(tmp_path, "pcie_out", hosts=4, **workload(
         SHAPE | {"head": "none"}, accumulation=4), **EACH,
-        scenario={"parallel": {"pipeline": 2, "shard": "fsdp"}})
+        scenario={"parallel": {"pipeline": 2, "shard": shard}})
     stage = parameters(SHAPE | {"layers": 4, "vocabulary": 0})  # the last, which has a norm more
     sends = 4 * 2 * 4 * ELEMENTS
-    assert each[0] == pytest.approx(2 * 1 / 2 * 4 * stage + sends, rel=1e-2)
+    assert each[0] == pytest.approx(passes * 1 / 2 * 4 * stage + sends, rel=1e-2)
 
 
 # ---- pipelines
