@@ -45,6 +45,8 @@ LARGEST_BATCH = 16
 """Samples of the largest micro-step that is tried."""
 KERNELS = "fused"
 """Kernels of every choice."""
+SCHEDULES = ("1f1b", "zero-bubble", "zb-v")
+"""Without DualPipeV, which waits longer than ZB-V and keeps more (`sim.step.stages`)."""
 CHUNKS = (1, 2, 4, 8)
 """Chunks that are tried where tokens are sent to experts."""
 SURE = 0.95
@@ -216,7 +218,7 @@ def _layouts(topology: Topology, scenario: Scenario, gpus: int) -> Iterator[Para
     for tensor, pipeline, context, expert, interleave, schedule, shard in product(
             _powers(host if splits else 1), _powers(min(gpus, blocks) if splits else 1),
             _powers(host if splits and shape is not None else 1), (None, *_powers(mix)[1:]),
-            (1, 2, 4), ("1f1b", "zero-bubble"), ("none", "zero1", "zero2", "fsdp", "hsdp")):
+            (1, 2, 4), SCHEDULES, ("none", "zero1", "zero2", "fsdp", "hsdp")):
         if gpus % (tensor * pipeline * context):
             continue
         keys = {"tensor": tensor, "pipeline": pipeline, "context": context, "expert": expert,

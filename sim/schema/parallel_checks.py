@@ -152,7 +152,11 @@ def _fits_pipeline(workload: Workload, layout: Parallel, where: _Where) -> Itera
         key = "interleave" if layout.pipeline <= blocks else "pipeline"
         yield Problem(f"{pieces} pieces of {blocks} blocks", path=where.of(key),
                       found=getattr(layout, key), allowed=f"a product of at most {blocks}")
-    if layout.interleave > 1 and workload.accumulation % layout.pipeline:
+    if layout.schedule == "dualpipe-v" and workload.accumulation < pieces:
+        yield Problem(f"{workload.accumulation} micro-steps are fewer than {pieces} pieces of "
+                      "stages", path=where.of("schedule"), found=layout.schedule,
+                      allowed=f"zb-v, or an accumulation of {pieces} or more")
+    elif layout.interleave > 1 and not layout.is_v and workload.accumulation % layout.pipeline:
         yield Problem(f"{workload.accumulation} micro-steps do not fill {layout.pipeline} stages "
                       "in turns", path=where.of("interleave"), found=layout.interleave,
                       allowed="1, or an accumulation that is a multiple of the stages")

@@ -31,9 +31,11 @@ class Parallel(Model):
     parallelism)."""
     pipeline: Annotated[Count, Field(le=1024)] = 1
     """Stages of consecutive layers."""
-    schedule: Literal["1f1b", "zero-bubble"] = "1f1b"
-    """Order of a stage's passes: one forward, one backward; or, beside that, gradients of weights
-    where it would wait (ZB-H1)."""
+    schedule: Literal["1f1b", "zero-bubble", "zb-v", "dualpipe-v"] = "1f1b"
+    """Order of a stage's passes: one forward, one backward; zero-bubble: beside that, gradients of
+    weights where it would wait (ZB-H1; torch's InterleavedZeroBubble with interleave); zb-v,
+    dualpipe-v: so as well, and the two pieces of each stage lie in a V (torch's ZBVZeroBubble and
+    DualPipeV)."""
     interleave: Annotated[Count, Field(le=64)] = 1
     """Pieces of a stage that lie apart, so that the pipeline fills sooner."""
     pipeline_overlap: Flag | None = None
@@ -72,8 +74,8 @@ class Parallel(Model):
                  "has no effect without interleave", "interleave: 2 or more beside it"),
                 ("schedule", self.schedule != "1f1b" and self.pipeline == 1,
                  "has no effect without pipeline", "pipeline: 2 or more beside it"),
-                ("schedule", self.schedule != "1f1b" and self.interleave > 1,
-                 "zero-bubble is not interleaved here", "1f1b, or no interleave"),
+                ("schedule", self.is_v and self.interleave != 2,
+                 f"{self.schedule} has two pieces a stage", "interleave: 2 beside it"),
                 ("gather_overlap",
                  self.gather_overlap and self.shard not in ("zero1", "zero2"),
                  "gathers what zero1 or zero2 spreads", "shard: zero1 or zero2 beside it"),
@@ -88,6 +90,11 @@ class Parallel(Model):
     def split(self) -> int:
         """GPUs that share one copy of the model."""
         return self.tensor * self.context * self.pipeline
+
+    @property
+    def is_v(self) -> bool:
+        """Whether the pieces of stages lie in a V, the first and the last on the first stage."""
+        return self.schedule in ("zb-v", "dualpipe-v")
 
     @property
     def is_sharded(self) -> bool:

@@ -27,7 +27,7 @@ section 3.2.2).
 
 In a pipeline FSDP gathers parameters once a step and keeps them (`reshard_after_forward` of
 torchtitan's parallelize.py), and gradients add up, whole, until the last micro-step scatters them
-(`perform_reduce_grad` of torch/distributed/pipelining/stage.py, 2.14; pytorch/torchtitan's pull
+(`perform_reduce_grad` of torch/distributed/pipelining/stage.py, 2.13; pytorch/torchtitan's pull
 request 4182). With zero2 each micro-step scatters its own there as well: Megatron-FSDP's
 ``optim_grads`` (`grad_reduce_every_bprop` of megatron_fsdp.py) and NeMo AutoModel's
 ``reduce_grad_per_microbatch`` (NVIDIA-NeMo/Automodel's pull request 1859).
@@ -716,7 +716,7 @@ def _send(graph: list[Operation], recipe: Recipe, kind: Kind, micro: Micro) -> N
         graph += _sends(recipe, kind)
         return
     graph.append(Operation(kind, "activations of the next pass", after=_last(
-        graph, ("overlapped-send",), recipe.layout.interleave)))
+        graph, ("overlapped-send",), _sends_each(recipe.layout))))
     if kind == "forward":
         graph += _sends_beside(graph, recipe, kind)
 
@@ -726,7 +726,12 @@ def _sends(recipe: Recipe, kind: str) -> list[Operation]:
     layout = recipe.layout
     size = -(-_activation_bytes(recipe) // layout.tensor)
     return [Operation("send", f"{kind} to the next stage", size=size,
-                      group="stages")] * layout.interleave
+                      group="stages")] * _sends_each(layout)
+
+
+def _sends_each(layout: Parallel) -> int:
+    """Exchanges with neighbours in a pass: one a piece, but where a V has nothing but its ends."""
+    return 1 if layout.is_v and layout.pipeline == 2 else layout.interleave
 
 
 def _sends_beside(graph: list[Operation], recipe: Recipe, kind: str) -> list[Operation]:

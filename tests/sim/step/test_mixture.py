@@ -212,12 +212,28 @@ def test_pieces_shorten_the_bubble(tmp_path):
     assert bubble_s(2) == pytest.approx(bubble_s(1) / 2, rel=0.02)
 
 
-@pytest.mark.parametrize(("tensor", "interleave"), [(1, 1), (2, 1), (2, 2)])
+def test_gradients_of_weights_fill_the_bubble_of_pieces_too(tmp_path):
+    """Plain pieces wait longest, then DualPipeV, zero-bubble, and ZB-V."""
+    def step_s(**more):
+        return run(tmp_path, 4, **FAST, **workload(SHAPE | {"head": "none"}, accumulation=8),
+                   scenario={"parallel": {"pipeline": 4, "interleave": 2} | more})[1].step_s
+
+    plain, dual, filled, v = (step_s(schedule=schedule) for schedule in (
+        "1f1b", "dualpipe-v", "zero-bubble", "zb-v"))
+    assert v < filled < dual < plain
+
+
+@pytest.mark.parametrize(("tensor", "interleave"), [(1, 1), (2, 1), (2, 2), (1, "zb-v")])
 def test_a_stage_sends_activations_both_ways(tmp_path, tensor, interleave):
-    """Each micro-step, each piece, forward and backward; a rank of a tensor group its share."""
+    """Each micro-step, each piece, forward and backward; a rank of a tensor group its share.
+
+    Of a V between two stages, each sends what one of its pieces makes.
+    """
+    layout = {"pipeline": 2, "interleave": interleave, "tensor": tensor}
+    if interleave == "zb-v":
+        layout, interleave = layout | {"interleave": 2, "schedule": "zb-v"}, 1
     each = sent(tmp_path, "pcie_out", hosts=2, gpus=tensor, **workload(accumulation=4),
-                jobs=[{"name": "j", "hosts": ["h-0", "h-1"]}], scenario={"parallel": {
-                    "pipeline": 2, "interleave": interleave, "tensor": tensor}})
+                jobs=[{"name": "j", "hosts": ["h-0", "h-1"]}], scenario={"parallel": layout})
     assert each == pytest.approx(4 * 2 * interleave * 4 * ELEMENTS / tensor, rel=1e-3)
 
 
