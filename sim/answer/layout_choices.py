@@ -1,11 +1,11 @@
 """Layouts of a model over a scenario's GPUs: those that are possible, fit, and might be fast.
 
-`choices` goes through degrees of tensor, pipeline, context and expert parallelism, shards, chunks
-of the tokens that are sent to experts, sizes of micro-steps and recomputation, with as many samples
-a step in each. Of kernels only the fused ones are tried, since no step is faster without. Layouts
-that the topology file would refuse are left out, by its own checks, and so is what needs more
-memory than a GPU has (`sim.step.gpu_memory`). Of the rest each has a `least_s`: no step of it can
-be shorter, since
+`choices` goes through degrees of tensor parallelism within a host, of pipelines, context and expert
+parallelism, shards, chunks of the tokens that are sent to experts, sizes of micro-steps and
+recomputation, with as many samples a step in each. Of kernels only the fused ones are tried, since
+no step is faster without. Layouts that the topology file would refuse are left out, by its own
+checks, and so is what needs more memory than a GPU has (`sim.step.gpu_memory`). Of the rest each
+has a `least_s`: no step of it can be shorter, since
 
 - the slowest stage computes its micro-steps and waits for the others (`sim.step.stages`);
 - between, it waits for a tensor group's all-reduces, at the rate of NVLink at best;
@@ -45,6 +45,8 @@ LARGEST_BATCH = 16
 """Samples of the largest micro-step that is tried."""
 KERNELS = "fused"
 """Kernels of every choice."""
+SCHEDULES = ("1f1b", "zero-bubble", "zb-v")
+"""Without DualPipeV, which waits longer than ZB-V and keeps more (`sim.step.stages`)."""
 CHUNKS = (1, 2, 4, 8)
 """Chunks that are tried where tokens are sent to experts."""
 SURE = 0.95
@@ -216,7 +218,7 @@ def _layouts(topology: Topology, scenario: Scenario, gpus: int) -> Iterator[Para
     for tensor, pipeline, context, expert, interleave, schedule, shard in product(
             _powers(host if splits else 1), _powers(min(gpus, blocks) if splits else 1),
             _powers(host if splits and shape is not None else 1), (None, *_powers(mix)[1:]),
-            (1, 2, 4), ("1f1b", "zero-bubble"), ("none", "zero1", "zero2", "fsdp", "hsdp")):
+            (1, 2, 4), SCHEDULES, ("none", "zero1", "zero2", "fsdp", "hsdp")):
         if gpus % (tensor * pipeline * context):
             continue
         keys = {"tensor": tensor, "pipeline": pipeline, "context": context, "expert": expert,

@@ -438,7 +438,7 @@ class Run:
             limits=mean_path(job.paths[job.lead:]), memory=self._memory[number],
             tokens_per_s=images_per_s * self._models[number].tokens or None,
             mfu=self._mfu(job, number, images_per_s),
-            notes=(*self.notes, *self._not_planned(), *self.network.notes),
+            notes=(*self.notes, *self._not_planned(), *_wide_tensor(job), *self.network.notes),
             effort=self.env.events + self.network.effort, cost=self._costs[number])
 
     def _not_planned(self) -> list[str]:
@@ -456,6 +456,16 @@ class Run:
             return job.spans
         return tuple(span._replace(track=span.track.replace(job.track, track, 1))
                      for track in tracks for span in job.spans)
+
+
+def _wide_tensor(job: Job) -> list[str]:
+    """Give a sentence on tensor groups that no host holds."""
+    tensor, host = job.recipe.layout.tensor, job.recipe.host_group
+    if tensor <= host:
+        return []
+    return [f"a tensor group takes {tensor // host} hosts, so each block waits for the network in "
+            "both passes; Megatron's authors advise tensor groups within a host, and a pipeline "
+            "between hosts (Narayanan et al., SC 2021, section 3.2)"]
 
 
 def fusion_rule(topology: Topology, scenario: Scenario, workload: Workload) -> str:

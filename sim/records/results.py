@@ -217,6 +217,15 @@ class ScenarioResult:
         return tuple(self.cost.samples / rate if rate else math.inf for rate in rates)
 
     @property
+    def same_loss_s(self) -> tuple[float, ...]:
+        """Time to the loss that averaging has after it, in the same order; nothing if unknown.
+
+        Published losses have no interval, so its P10 and P90 are of the rate alone.
+        """
+        times = None if self.cost is None else self.cost.same_loss
+        return () if times is None else tuple(times * whole_s for whole_s in self.whole_s)
+
+    @property
     def start_s(self) -> float:
         """Begin of the timeline: its first span, else the first time of ``links``, else 0."""
         first = 0.0 if self.links is None else float(self.links.times_s[0])

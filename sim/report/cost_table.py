@@ -1,7 +1,8 @@
 """Costs of each row: a step, a day, and the whole training that the file prices.
 
 P10 and P90 are those of the whole: its hosts are paid for as long as it takes. Where published
-losses say how much longer a row trains to the same loss, that stands behind.
+losses say how much longer a row trains to the same loss, that stands behind, with P10 and P90 where
+there is room.
 """
 
 from __future__ import annotations
@@ -60,15 +61,17 @@ def _to_the_same_loss(rows: list[ScenarioResult]) -> list[Column]:
 
     A cell is blank where no published loss says it.
     """
-    costs = [(row.cost, row.whole_s[0]) for row in rows if row.cost is not None]
-    if all(cost.same_loss in (None, 1.0) for cost, _ in costs):
+    costs = [row.cost for row in rows if row.cost is not None]
+    if all(cost.same_loss in (None, 1.0) for cost in costs):
         return []
-    known = [(cost, (whole * cost.same_loss,) if cost.same_loss is not None else ())
-             for cost, whole in costs]
-    return [text_column("days to\nsame loss", (_days(times[0]) if times else ""
-                                               for _, times in known)),
-            text_column(f"{costs[0][0].currency}\nfor it", (
-                _spent(cost, times, 0) if times else "" for cost, times in known))]
+    known = [row.same_loss_s for row in rows]
+    spent = (_spent(cost, times, 0) if times else "" for cost, times in zip(costs, known,
+                                                                            strict=True))
+    return [*(text_column(name, (_days(times[place]) if place < len(times) else ""
+                                 for times in known), drop=drop)
+              for place, (name, drop) in enumerate(
+                  (("days to\nsame loss", 0), ("days\nP10", 3), ("days\nP90", 3)))),
+            text_column(f"{costs[0].currency}\nfor it", spent)]
 
 
 def money(value: float) -> str:

@@ -145,6 +145,7 @@ def _memory(memory: Memory) -> dict[str, int | None]:
 
 def _cost(row: ScenarioResult, cost: Cost) -> dict[str, Any]:
     whole = row.whole_s
+    same_loss = [seconds / 86400 for seconds in row.same_loss_s]
     return {
         "currency": cost.currency,
         "step": rounded(cost.of(row.step_s)),
@@ -154,6 +155,8 @@ def _cost(row: ScenarioResult, cost: Cost) -> dict[str, Any]:
         "goal_cost": rounded(cost.of(whole[0])) if whole else None,
         "goal_cost_interval": [rounded(cost.of(seconds)) for seconds in whole[1:]] or None,
         "same_loss_times": rounded(cost.same_loss),
+        "same_loss_days": rounded(same_loss[0]) if same_loss else None,
+        "same_loss_days_interval": [rounded(days) for days in same_loss[1:]] or None,
     }
 
 
@@ -211,7 +214,7 @@ HEADER = (
     "expect_images_per_s", "expect_exposed_ms", "expect_kind", "expect_within",
     "expect_source", "error_pct", "bottleneck", "bottleneck_ms", "runner_up", "runner_up_ms",
     "notes", "tokens_per_s", "mfu", "memory_bytes", "currency", "cost_step", "cost_day",
-    "cost_goal",
+    "cost_goal", "same_loss_days", "p10_same_loss_days", "p90_same_loss_days",
 )
 COLLECTIVE_HEADER = (
     "collective", "ranks", "datatype", "algorithm", "size_bytes", "count", "time_us",
@@ -257,9 +260,10 @@ def row_cells(row: ScenarioResult) -> tuple[Cell, ...]:
 
 def _cost_cells(row: ScenarioResult) -> tuple[Cell, ...]:
     if row.cost is None:
-        return (None,) * 4
+        return (None,) * 7
     written = _cost(row, row.cost)
-    return (row.cost.currency, written["step"], written["day"], written["goal_cost"])
+    return (row.cost.currency, written["step"], written["day"], written["goal_cost"],
+            written["same_loss_days"], *(written["same_loss_days_interval"] or (None, None)))
 
 
 def _limits(row: ScenarioResult) -> tuple[Cell, ...]:

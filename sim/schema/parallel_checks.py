@@ -61,12 +61,15 @@ def _sizes(topology: Topology, scenario: Scenario, layout: Parallel,
     """Groups divide hosts and rows."""
     hosts = {group.gpus.count for group in topology.hosts}
     rows = {gpus for _, gpus in topology.rows(scenario)}
-    if any(size % layout.tensor for size in hosts | rows):
+    is_wide = len(hosts) == 1 and layout.tensor % min(hosts) == 0
+    if any(size % layout.tensor for size in (rows if is_wide else hosts | rows)):
         sizes = listing(sorted(map(str, hosts | rows)))
         yield Problem(f"{layout.tensor} does not divide {sizes} GPUs",
                       path=where.of("tensor"), found=layout.tensor,
-                      allowed="a number that divides the GPUs of each host and row")
+                      allowed="a number that divides the GPUs of each host and row, or the GPUs of "
+                      "several whole hosts that are alike")
         return
+    yield from _wide_tensor(layout, min(hosts), where)
     for gpus in sorted(rows):
         if gpus % layout.split:
             key = "pipeline" if layout.pipeline > 1 else "context"
@@ -93,6 +96,18 @@ def _sizes(topology: Topology, scenario: Scenario, layout: Parallel,
                           allowed="groups of whole hosts, or several a host")
             return
         yield from _expert_size(layout, stage, shards if layout.replicate else host, where)
+
+
+def _wide_tensor(layout: Parallel, host: int, where: _Where) -> Iterator[Problem]:
+    """Keys about a host of ``host`` GPUs beside tensor groups that take several."""
+    for key, wrong, says, allowed in (
+            ("tensor_overlap", layout.tensor_overlap, "pieces go by the NVLink of a host", "false"),
+            ("shard", layout.shard == "hsdp" and layout.replicate is None,
+             "hsdp has a group of shards in each host", "replicate beside it")):
+        if wrong and layout.tensor > host:
+            yield Problem(f"{says}, and a tensor group takes {layout.tensor // host} hosts",
+                          path=where.of(key), found=getattr(layout, key),
+                          allowed=f"{allowed}, or tensor groups within a host")
 
 
 def _expert_size(layout: Parallel, stage: int, shards: int, where: _Where) -> Iterator[Problem]:
@@ -137,7 +152,11 @@ def _fits_pipeline(workload: Workload, layout: Parallel, where: _Where) -> Itera
         key = "interleave" if layout.pipeline <= blocks else "pipeline"
         yield Problem(f"{pieces} pieces of {blocks} blocks", path=where.of(key),
                       found=getattr(layout, key), allowed=f"a product of at most {blocks}")
-    if layout.interleave > 1 and workload.accumulation % layout.pipeline:
+    if layout.schedule == "dualpipe-v" and workload.accumulation < pieces:
+        yield Problem(f"{workload.accumulation} micro-steps are fewer than {pieces} pieces of "
+                      "stages", path=where.of("schedule"), found=layout.schedule,
+                      allowed=f"zb-v, or an accumulation of {pieces} or more")
+    elif layout.interleave > 1 and not layout.is_v and workload.accumulation % layout.pipeline:
         yield Problem(f"{workload.accumulation} micro-steps do not fill {layout.pipeline} stages "
                       "in turns", path=where.of("interleave"), found=layout.interleave,
                       allowed="1, or an accumulation that is a multiple of the stages")

@@ -21,7 +21,7 @@ class Parallel(Model):
     data: Count | None = None
     """Copies of the model; the GPUs over all that split it, which must agree, where given."""
     tensor: Annotated[Count, Field(le=64)] = 1
-    """GPUs of a host over which every matrix is split."""
+    """GPUs over which every matrix is split: of a host, or all of several hosts, which is slow."""
     sequence: Flag = False
     """Also split what lies between the matrices over them, by tokens; saves memory, and sends as
     much."""
@@ -31,9 +31,11 @@ class Parallel(Model):
     parallelism)."""
     pipeline: Annotated[Count, Field(le=1024)] = 1
     """Stages of consecutive layers."""
-    schedule: Literal["1f1b", "zero-bubble"] = "1f1b"
-    """Order of a stage's passes: one forward, one backward; or, beside that, gradients of weights
-    where it would wait (ZB-H1)."""
+    schedule: Literal["1f1b", "zero-bubble", "zb-v", "dualpipe-v"] = "1f1b"
+    """Order of a stage's passes: one forward, one backward; zero-bubble: beside that, gradients of
+    weights where it would wait (ZB-H1; torch's InterleavedZeroBubble with interleave); zb-v,
+    dualpipe-v: so as well, and the two pieces of each stage lie in a V (torch's ZBVZeroBubble and
+    DualPipeV)."""
     interleave: Annotated[Count, Field(le=64)] = 1
     """Pieces of a stage that lie apart, so that the pipeline fills sooner."""
     pipeline_overlap: Flag | None = None
@@ -49,7 +51,9 @@ class Parallel(Model):
     else experts are gathered like all else."""
     shard: Shard = "none"
     """States of which a copy keeps only its share: zero1 optimizer states, zero2 gradients as well,
-    fsdp parameters as well, and hsdp as fsdp, but within groups, with copies between them."""
+    fsdp parameters as well, and hsdp as fsdp, but within groups, with copies between them. Beside
+    pipeline fsdp and hsdp gather once a step, and keep parameters and gradients whole (torchtitan);
+    zero2 scatters gradients after each micro-step (Megatron-FSDP's optim_grads)."""
     gather_overlap: Flag = False
     """Gather the parameters that zero1 and zero2 updated in shares during the next step's first
     forward pass (Megatron's overlap-param-gather), not before it."""
@@ -70,11 +74,8 @@ class Parallel(Model):
                  "has no effect without interleave", "interleave: 2 or more beside it"),
                 ("schedule", self.schedule != "1f1b" and self.pipeline == 1,
                  "has no effect without pipeline", "pipeline: 2 or more beside it"),
-                ("schedule", self.schedule != "1f1b" and self.interleave > 1,
-                 "zero-bubble is not interleaved here", "1f1b, or no interleave"),
-                ("shard", self.shard == "zero2" and self.pipeline > 1,
-                 "zero2 would send gradients after each micro-step of a pipeline",
-                 "none, zero1, fsdp or hsdp beside pipeline"),
+                ("schedule", self.is_v and self.interleave != 2,
+                 f"{self.schedule} has two pieces a stage", "interleave: 2 beside it"),
                 ("gather_overlap",
                  self.gather_overlap and self.shard not in ("zero1", "zero2"),
                  "gathers what zero1 or zero2 spreads", "shard: zero1 or zero2 beside it"),
@@ -89,6 +90,11 @@ class Parallel(Model):
     def split(self) -> int:
         """GPUs that share one copy of the model."""
         return self.tensor * self.context * self.pipeline
+
+    @property
+    def is_v(self) -> bool:
+        """Whether the pieces of stages lie in a V, the first and the last on the first stage."""
+        return self.schedule in ("zb-v", "dualpipe-v")
 
     @property
     def is_sharded(self) -> bool:

@@ -3,7 +3,8 @@
 `count` takes the fullest stage of a pipeline. Bytes of a parameter are those of Adam (Rajbhandari
 et al., SC 2020, section 3.1): in 16 bits 2 for the weight, 2 for its gradient and 12 for the
 optimizer's own weight and two moments; in 32 bits 4, 4 and 8. Gradients that are added up in 32
-bits beside products in 16 take 4. Tensor parallelism, experts and shards divide them.
+bits beside products in 16 take 4. Tensor parallelism, experts and shards divide them, but in a
+pipeline fsdp and hsdp keep weights and gradients whole (`sim.step.step_graph`).
 
 Activations are those that a block keeps for its backward pass (Korthikanti et al. 2022, sections 4
 and 5): for s tokens, b samples, width h and a heads s b h (34 + 5 a s/h) bytes in GPT's layout,
@@ -14,8 +15,11 @@ but a block's input, and needs one block whole at a time. A gated network keeps 
 inner width (gate, up, product). The logits are kept in 4 bytes each (ibid., section 4.3).
 
 The first stage of 1F1B keeps p micro-steps, and with v pieces a stage 1 + (p - 1)/(p v) times as
-much (ibid., section 4.2.3); stage i keeps p - i. Where the tokens of experts are sent beside
-another micro-step, that is one more (DeepSeek-V3's report, arXiv 2412.19437, table 2).
+much (ibid., section 4.2.3); stage i keeps p - i. Where gradients of weights come later, each stage
+keeps p, whatever its pieces (Qi et al., ICLR 2024, sections 2 and 6), and a piece more in DualPipeV
+(deepseek-ai/DualPipe, README.md), which counts a micro-step whole until then. Where the tokens of
+experts are sent beside another micro-step, that is one more (DeepSeek-V3's report, arXiv
+2412.19437, table 2), which DualPipeV has.
 
 Buffers: the largest unit three times (two gathered ones and a gradient) where parameters are
 gathered; the gradients once more where DDP copies them into buckets (PyTorch's
@@ -96,10 +100,11 @@ def _of_stage(recipe: Recipe, groups: Groups, stage: Model, number: int) -> Memo
     gradients = recipe.gradient_bytes * (
         held.whole - (-(-stage.of_tables // spread_over(recipe, groups))))
     optimizer = state * held.whole if layout.shard == "none" else held.shared_out(state)
-    if layout.shard in ("zero2", "fsdp", "hsdp"):
+    drops_gathered = layout.is_sharded and layout.pipeline == 1
+    if layout.shard == "zero2" or drops_gathered:
         gradients = held.shared_out(recipe.gradient_bytes)
     buffers = RESERVED
-    if layout.is_sharded and layout.pipeline == 1:
+    if drops_gathered:
         weights = held.shared_out(wide)
         buffers += UNIT_COPIES * wide * _largest_unit(recipe, stage) // layout.tensor
     if recipe.fusion == "size" and layout.shard == "none" and held.copies > 1:
@@ -182,11 +187,15 @@ def tokens_of(recipe: Recipe) -> int:
 
 def _in_flight(recipe: Recipe, number: int) -> float:
     """Micro-steps whose activations a stage keeps at once."""
-    layout, stages = recipe.layout, float(recipe.layout.pipeline)
-    if layout.interleave > 1:
-        stages *= 1 + (stages - 1) / (stages * layout.interleave)
+    layout, kept = recipe.layout, float(recipe.layout.pipeline)
+    if layout.schedule == "dualpipe-v":
+        return min(kept + 1 / 2, recipe.accumulation)
+    if layout.schedule == "1f1b":
+        if layout.interleave > 1:
+            kept *= 1 + (kept - 1) / (kept * layout.interleave)
+        kept -= number
     beside = 1 if recipe.expert_overlap == "micro-steps" else 0
-    return min(stages - number + beside, recipe.accumulation)
+    return min(kept + beside, recipe.accumulation)
 
 
 def block_bytes(recipe: Recipe, *, experts: bool, all_scores: bool = False) -> tuple[int, int]:

@@ -2,7 +2,8 @@
 
 Ranks are consecutive in tensor-parallel groups, then in context-parallel ones, and stages of the
 pipeline lie farthest apart (`sim.schema.parallel_keys`). One stage stands for all, and of groups
-inside hosts those of the first host do, since all others do the same on links of their own.
+inside hosts those of the first host do, since all others do the same on links of their own; of
+groups that take several hosts, which share no NIC with others, the first does.
 
 - replicas: ranks with the same share of the parameters, whose gradients are averaged (also those
   of a context-parallel group);

@@ -2,7 +2,8 @@
 
 Blocks are dealt in order to stages times ``interleave`` pieces, as many to each as there are; what
 does not divide goes to pieces in the middle. Layers before the first block belong to the first
-piece, those behind the last block to the last one.
+piece, those behind the last block to the last one. Pieces go to stages in turns, or in a V, there
+and back, so that the first stage has the first piece and the last.
 
 A stage that computes t for each micro-step waits for others while the pipeline fills and drains: in
 1F1B for all that the stages before it compute on a micro-step, and for what those behind it do,
@@ -14,7 +15,18 @@ each other stage (Zheng et al., OSDI 2022 (Alpa), equation 2). With v pieces a s
 
 The backward pass of a matrix product is two products, and only the gradient of its input is waited
 for. Where those of weights fill a stage's waiting (Qi et al., ICLR 2024, ZB-H1, table 1), it waits
-(p - 1)(F + B - W) instead of (p - 1)(F + B + W).
+(p - 1)(F + B - W) instead of (p - 1)(F + B + W), and with v pieces a stage a v-th as well
+(ScheduleInterleavedZeroBubble of torch.distributed.pipelining).
+
+Two pieces in a V leave ZB-V (ibid., section 6; ScheduleZBVZeroBubble) to wait for the first pass or
+behind the last: (p - 1) B of a piece. The paper counts none, since its stages begin the next step
+at different times; torch's wait for the norm of all gradients. Of few micro-steps, and where B is
+long, the first one's way there and back takes longer: 2 (p - 1)(F + B) of a piece, less what the
+first stage does meanwhile, which is the forward passes of p - 1 others through both pieces, and
+gradients of weights of as many. DualPipeV waits (p - 1)(F + 2 B - W) of a piece, where passes that
+overlap take their sum (deepseek-ai/DualPipe, README.md, table of bubbles). Steps in torch's order
+of passes take as long: in the first one's exactly, in ZB-V's within 0.5 %, in DualPipeV's up to 3 %
+less.
 """
 
 from __future__ import annotations
@@ -56,15 +68,33 @@ def slowest_stage(model: Model, layout: Parallel, micro: int = 1) -> Stage:
                      + max(behind - later * back, 0))
     bubble = (sum(both[:slowest]) + behind) / both[slowest] / layout.interleave
     if layout.schedule == "zero-bubble":
-        weights = sum(each.forward_flops for each in stages[slowest].layers
-                      if each.tensors or each.expert_tensors)
-        bubble *= 1 - 2 * weights / both[slowest]
+        bubble *= 1 - 2 * _weights_flops(stages[slowest]) / both[slowest]
+    elif layout.is_v:
+        bubble = _waited_in_v(stages, slowest, layout, micro) / both[slowest]
     return Stage(stages[slowest], bubble)
+
+
+def _weights_flops(stage: Model) -> int:
+    """FLOPs of the gradients of its weights."""
+    return sum(each.forward_flops for each in stage.layers if each.tensors or each.expert_tensors)
+
+
+def _waited_in_v(stages: tuple[Model, ...], own: int, layout: Parallel, micro: int) -> float:
+    """FLOPs of others for which stage ``own`` waits where two pieces of each lie in a V."""
+    each = [(stage.forward_flops, stage.backward_flops - _weights_flops(stage),
+             _weights_flops(stage)) for stage in stages]
+    forward, inputs, weights = (sum(stage[part] for number, stage in enumerate(each)
+                                    if number != own) for part in range(3))
+    if layout.schedule == "dualpipe-v":
+        return (forward + 2 * inputs - weights) / 2
+    others = min(micro, len(stages)) - 1
+    late = min(micro - 1 - others, len(stages) - 1)
+    return max(inputs / 2, forward + inputs - others * each[own][0] - late * each[own][2])
 
 
 def split_stages(model: Model, layout: Parallel) -> tuple[Model, ...]:
     """The part of the model that each stage has; made once for each split."""
-    key = layout.pipeline, layout.interleave
+    key = layout.pipeline, layout.interleave, layout.is_v
     if key not in model.splits:
         model.splits[key] = tuple(replace(model, layers=tuple(layers))
                                   for layers in _deal_layers(model, layout))
@@ -88,8 +118,11 @@ def _deal_layers(model: Model, layout: Parallel) -> list[list[Layer]]:
             held[-1] += run
     start = 0
     for number, count in enumerate(counts):
+        turn, stage = divmod(number, layout.pipeline)
+        if layout.is_v and turn:
+            stage = layout.pipeline - 1 - stage
         for block in held[start:start + count]:
-            stages[number % layout.pipeline] += block
+            stages[stage] += block
         start += count
     return stages
 

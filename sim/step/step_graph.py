@@ -23,10 +23,16 @@ else, so that no token is sent; but where the file says over how many GPUs they 
 are sent, and a unit gathers and scatters those experts that a GPU has among the GPUs that have the
 same ones (pytorch/torchtitan's pull request 2281: each layer issues two gathers and two scatters).
 Hybrid sharding gathers within hosts, and averages what has been scattered between them (ibid.,
-section 3.2.2). In a pipeline parameters are gathered once a step and kept (as torchtitan does), and
-gradients scattered once.
+section 3.2.2).
 
-Tensor parallelism splits every matrix over ``t`` GPUs of a host (Shoeybi et al. 2019). A block of a
+In a pipeline FSDP gathers parameters once a step and keeps them (`reshard_after_forward` of
+torchtitan's parallelize.py), and gradients add up, whole, until the last micro-step scatters them
+(`perform_reduce_grad` of torch/distributed/pipelining/stage.py, 2.13; pytorch/torchtitan's pull
+request 4182). With zero2 each micro-step scatters its own there as well: Megatron-FSDP's
+``optim_grads`` (`grad_reduce_every_bprop` of megatron_fsdp.py) and NeMo AutoModel's
+``reduce_grad_per_microbatch`` (NVIDIA-NeMo/Automodel's pull request 1859).
+
+Tensor parallelism splits every matrix over ``t`` GPUs (Shoeybi et al. 2019). A block of a
 transformer needs four allreduces of its activations in each step: after its attention and its
 feed-forward network in the forward pass, before them in the backward pass (Megatron-LM, figure 4),
 and two more if it is computed again. Each rank sends 2 (t - 1)/t of the activations' bytes in each;
@@ -186,6 +192,7 @@ def step_graph(recipe: Recipe, work: Pass, groups: Groups, *, alike: bool = True
         _micro_step(graph, recipe, work, groups, micro)
         if number == 0:
             _await_gathers(graph, number_of_gathers=before)
+        _await_scatters(graph, layout, before, lag)
         _hold_back(graph, before, lag)
         if times > 1:
             graph.append(Operation("again", f"{times - 1} more micro-steps", size=times - 1,
@@ -213,6 +220,23 @@ def _await_gathers(graph: list[Operation], number_of_gathers: int) -> None:
     for kind, waited in (("forward", gathers[:1]), ("backward", gathers)):
         first = next(number for number, done in enumerate(graph) if done.kind == kind)
         graph[first] = replace(graph[first], after=(*graph[first].after, *waited))
+
+
+def _await_scatters(graph: list[Operation], layout: Parallel, before: int,
+                    lag: int | None) -> None:
+    """With zero2, let a micro-step have a bucket's gradients when those before are scattered.
+
+    Else more than one step's would be whole (Megatron-FSDP waits in
+    `wait_for_previous_grad_reduce` of param_and_grad_buffer.py).
+    """
+    if layout.shard != "zero2":
+        return
+    own = [done for done in graph[before:] if done.kind == "scatter"]
+    earlier = _last(graph, ("scatter",), 2 * len(own))[:-len(own)]  # the first has none before
+    for scatter, number in zip(own, earlier, strict=False):
+        full = scatter.after[0]
+        graph[full] = replace(graph[full], after=(*graph[full].after,
+                                                  number if lag is None else lag))
 
 
 def _hold_back(graph: list[Operation], before: int, lag: int | None) -> None:
@@ -282,9 +306,10 @@ def _unhidden_micro_steps(recipe: Recipe, *, averaged: bool) -> list[tuple[Micro
         each = last = Micro(ends="scatter")
     else:
         last = Micro(ends="scatter" if layout.shard == "zero1" else "average")
-    if count > 2 and not each.is_quiet:  # the first is no rule: nothing of others runs beside it
-        return [(each, 1), (each, count - 2), (last, 1)]
-    return [(each, count - 1), (last, 1)] if count > 1 else [(last, 1)]
+    # The first is no rule: nothing of others runs beside it, nor beside sends of the one after it.
+    lead = 0 if each.is_quiet else min(2 if layout.pipeline > 1 else 1, count - 1)
+    return [(micro, times) for micro, times in (
+        *[(each, 1)] * lead, (each, count - 1 - lead), (last, 1)) if times]
 
 
 def _micro_step(graph: list[Operation], recipe: Recipe, work: Pass, groups: Groups,
@@ -691,7 +716,7 @@ def _send(graph: list[Operation], recipe: Recipe, kind: Kind, micro: Micro) -> N
         graph += _sends(recipe, kind)
         return
     graph.append(Operation(kind, "activations of the next pass", after=_last(
-        graph, ("overlapped-send",), recipe.layout.interleave)))
+        graph, ("overlapped-send",), _sends_each(recipe.layout))))
     if kind == "forward":
         graph += _sends_beside(graph, recipe, kind)
 
@@ -701,7 +726,12 @@ def _sends(recipe: Recipe, kind: str) -> list[Operation]:
     layout = recipe.layout
     size = -(-_activation_bytes(recipe) // layout.tensor)
     return [Operation("send", f"{kind} to the next stage", size=size,
-                      group="stages")] * layout.interleave
+                      group="stages")] * _sends_each(layout)
+
+
+def _sends_each(layout: Parallel) -> int:
+    """Exchanges with neighbours in a pass: one a piece, but where a V has nothing but its ends."""
+    return 1 if layout.is_v and layout.pipeline == 2 else layout.interleave
 
 
 def _sends_beside(graph: list[Operation], recipe: Recipe, kind: str) -> list[Operation]:

@@ -177,7 +177,7 @@ class Job:
         self._marks: dict[int, Mark] = {}
         self._once_s: dict[int, float] = {}
         self._done_s: dict[int, float] = {}
-        """End of each collective of the step."""
+        """End of each collective of the step, and of each backlog."""
         self._waited = {number for done in self.graph for number in done.after}
         self._exchange_track = f"{track}/alltoall"
         self._overlapping = Streams(env, [f"{track}/overlapped"])
@@ -410,6 +410,7 @@ class Job:
             limit = next((span.limit for span in reversed(self._current) if span.limit), "")
             yield self.env.timeout(operation.size * each_s)
             line.transfer(operation.name, since_s, [(since_s, limit)])  # as what it repeats
+            self._done_s[number] = self.env.now
             done[number].succeed()
             return
         if operation.kind in OVERLAPPED:

@@ -102,7 +102,7 @@ class Model:
         return sum(1 for layer in self.layers if layer.expert_tensors)
 
     @cached_property
-    def splits(self) -> dict[tuple[int, int], tuple[Model, ...]]:
+    def splits(self) -> dict[tuple[int, int, bool], tuple[Model, ...]]:
         """Stages by their number and the pieces of each, kept by `sim.step.stages`."""
         return {}
 

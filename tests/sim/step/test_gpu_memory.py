@@ -15,6 +15,7 @@ from sim.step.gpu_memory import RESERVED, count
 from sim.step.groups import Groups
 from sim.step.recipe import Recipe
 from sim.workloads.transformer import Experts, Transformer, build
+from tests.sim.step.test_stages import torchs_orders
 from tests.support.cluster_files import topology, write
 from tests.support.sim_runs import rows_of
 
@@ -75,6 +76,38 @@ def test_the_first_stage_of_a_pipeline_keeps_as_many_micro_steps_as_stages(
     layout = Parallel(pipeline=stages, interleave=interleave)
     found = activations(8, layout=layout, recompute="selective", accumulation=micro)
     assert found == pytest.approx(layers * 34 * SBH, rel=1e-3)
+
+
+@pytest.mark.parametrize(("schedule", "pieces"), [("zero-bubble", 1), ("zero-bubble", 2),
+                                                  ("zero-bubble", 4), ("zb-v", 2),
+                                                  ("dualpipe-v", 2)])
+def test_stages_keep_what_torchs_order_of_passes_does(schedule, pieces):
+    """A piece keeps a micro-step from its forward pass to the gradients of its weights."""
+    most = []
+    for order in torchs_orders(schedule, 4, pieces, 16):
+        kept, peak = 0, 0
+        for passes in order:
+            kept += sum(kind == "F" for kind, *_ in passes)
+            peak = max(peak, kept)
+            kept -= sum(kind in ("W", "B") for kind, *_ in passes)
+        most.append(peak)
+    layout = Parallel(pipeline=4, interleave=pieces, schedule=schedule)
+    found = activations(8, layout=layout, recompute="selective", accumulation=16)
+    assert found == pytest.approx(max(most) / pieces * LAYERS / 4 * 34 * SBH, rel=1e-3)
+
+
+@pytest.mark.parametrize(("shard", "weights", "gradients", "optimizer"), [
+    ("none", 2, 4, 12), ("zero1", 2, 4, 3), ("zero2", 2, 1, 3), ("fsdp", 2, 4, 3),
+    ("hsdp", 2, 4, 6)])
+def test_a_stage_keeps_whole_what_it_does_not_scatter(shard, weights, gradients, optimizer):
+    """Bytes of a parameter, of four copies on two hosts; torch's FSDP scatters in the last
+    micro-step, and until then adds whole gradients up."""
+    made = recipe(gradient_bytes=4, layout=Parallel(pipeline=2, shard=shard), accumulation=4)
+    memory = count(made, Groups(made.layout, 8, 2))
+    parameters = memory.weights / weights
+    assert parameters == pytest.approx(made.model.parameters / 2, rel=0.05)
+    assert memory.gradients == pytest.approx(gradients * parameters, rel=1e-6)
+    assert memory.optimizer == pytest.approx(optimizer * parameters, rel=1e-6)
 
 
 def test_flash_keeps_no_scores_and_context_splits_tokens():

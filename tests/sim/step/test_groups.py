@@ -31,6 +31,10 @@ def test_ranks_are_numbered_as_megatron_does():
     assert [list(ranks) for ranks in groups.of("context")] == [[0, 2], [1, 3]]
     assert [list(ranks) for ranks in groups.of("replicas")] == [[0, 2, 4, 6], [1, 3, 5, 7]]
     assert [list(ranks) for ranks in groups.of("stages")] == [[0, 8], [1, 9], [2, 10], [3, 11]]
+    apart = Groups(Parallel(tensor=8), 16, 4)
+    assert [list(ranks) for ranks in apart.of("tensor")] == [list(range(8))]
+    assert [list(ranks) for ranks in apart.of("replicas")] == [[n, n + 8] for n in range(8)]
+    assert (apart.each("tensor"), apart.each("replicas")) == (4, 1)
     wide = Groups(Parallel(tensor=2, context=4), 16, 4)
     assert [list(ranks) for ranks in wide.of("context")] == [[0, 2, 4, 6], [1, 3, 5, 7]]
 

@@ -10,7 +10,7 @@ import pytest
 from sim.answer.scenario import Run
 from sim.schema import TopologyError, load
 from tests.sim.step.test_step_graph import sent
-from tests.support.cluster_files import cluster, topology, write
+from tests.support.cluster_files import ALPHA_S, cluster, topology, write
 
 BATCH = 2
 SHAPE = {"layers": 8, "width": 256, "heads": 8, "vocabulary": 1000, "head": "tied"}
@@ -101,15 +101,21 @@ def test_shards_send_their_share_of_the_parameters(tmp_path, shard, micro, passe
     assert each == pytest.approx(passes * 3 / 4 * 4 * parameters(), rel=1e-3)
 
 
-@pytest.mark.parametrize("shard", ["zero2", "fsdp", "hsdp", "zero1"])
+@pytest.mark.parametrize("shard", ["zero2", "fsdp", "hsdp", "zero1", {
+    "pipeline": 2, "shard": "zero2"}, {
+    "pipeline": 2, "interleave": 4, "pipeline_overlap": True, "shard": "zero2"}])
 @pytest.mark.parametrize("rate_bps", [1e9, 5e9, 2e10, 1e11])
 def test_one_micro_step_stands_for_all_on_any_network(tmp_path, shard, rate_bps):
-    """Beside each of them simulated; on the slow networks the GPU runs ahead of what it sends."""
-    given = workload(accumulation=7) | {"hosts": 4, "gpus": 1, "rate_bps": rate_bps,
+    """Beside each of them simulated; on the slow networks the GPU runs ahead of what it sends.
+
+    Sends beside passes meet more of others' scatters in each micro-step than in that before.
+    """
+    given = workload(accumulation=8) | {"hosts": 4, "gpus": 1, "rate_bps": rate_bps,
                                         "scenario": {"parallel": shard, "fusion": {"cycle": "0s"}}}
     one, each = (run(tmp_path, **given | jobs)[1] for jobs in ({}, EACH))
-    assert one.step_s == pytest.approx(each.step_s, rel=0.015)
-    assert one.breakdown.exposed_s == pytest.approx(each.breakdown.exposed_s, rel=0.02)
+    within = 0.06 if "pipeline_overlap" in shard else 0.015
+    assert one.step_s == pytest.approx(each.step_s, rel=within)
+    assert one.breakdown.exposed_s == pytest.approx(each.breakdown.exposed_s, rel=within + 0.005)
 
 
 def test_hybrid_shards_gather_in_hosts_and_average_between_them(tmp_path):
@@ -140,14 +146,15 @@ def test_shards_of_tensor_parallel_ranks_are_smaller(tmp_path):
     assert each == pytest.approx(3 * 3 / 4 * 4 * parameters() / 2, rel=1e-2)
 
 
-def test_a_pipeline_gathers_and_scatters_once(tmp_path):
-    """Two stages of two hosts: the stage's half, gathered once, scattered once."""
+@pytest.mark.parametrize(("shard", "passes"), [("fsdp", 2), ("zero1", 2), ("zero2", 5)])
+def test_a_pipeline_gathers_once_and_scatters_once_or_each_time(tmp_path, shard, passes):
+    """Two stages of two hosts: the stage's half, gathered once, scattered once or four times."""
     each = sent(tmp_path, "pcie_out", hosts=4, **workload(
         SHAPE | {"head": "none"}, accumulation=4), **EACH,
-        scenario={"parallel": {"pipeline": 2, "shard": "fsdp"}})
+        scenario={"parallel": {"pipeline": 2, "shard": shard}})
     stage = parameters(SHAPE | {"layers": 4, "vocabulary": 0})  # the last, which has a norm more
     sends = 4 * 2 * 4 * ELEMENTS
-    assert each[0] == pytest.approx(2 * 1 / 2 * 4 * stage + sends, rel=1e-2)
+    assert each[0] == pytest.approx(passes * 1 / 2 * 4 * stage + sends, rel=1e-2)
 
 
 # ---- pipelines
@@ -205,12 +212,28 @@ def test_pieces_shorten_the_bubble(tmp_path):
     assert bubble_s(2) == pytest.approx(bubble_s(1) / 2, rel=0.02)
 
 
-@pytest.mark.parametrize(("tensor", "interleave"), [(1, 1), (2, 1), (2, 2)])
+def test_gradients_of_weights_fill_the_bubble_of_pieces_too(tmp_path):
+    """Plain pieces wait longest, then DualPipeV, zero-bubble, and ZB-V."""
+    def step_s(**more):
+        return run(tmp_path, 4, **FAST, **workload(SHAPE | {"head": "none"}, accumulation=8),
+                   scenario={"parallel": {"pipeline": 4, "interleave": 2} | more})[1].step_s
+
+    plain, dual, filled, v = (step_s(schedule=schedule) for schedule in (
+        "1f1b", "dualpipe-v", "zero-bubble", "zb-v"))
+    assert v < filled < dual < plain
+
+
+@pytest.mark.parametrize(("tensor", "interleave"), [(1, 1), (2, 1), (2, 2), (1, "zb-v")])
 def test_a_stage_sends_activations_both_ways(tmp_path, tensor, interleave):
-    """Each micro-step, each piece, forward and backward; a rank of a tensor group its share."""
+    """Each micro-step, each piece, forward and backward; a rank of a tensor group its share.
+
+    Of a V between two stages, each sends what one of its pieces makes.
+    """
+    layout = {"pipeline": 2, "interleave": interleave, "tensor": tensor}
+    if interleave == "zb-v":
+        layout, interleave = layout | {"interleave": 2, "schedule": "zb-v"}, 1
     each = sent(tmp_path, "pcie_out", hosts=2, gpus=tensor, **workload(accumulation=4),
-                jobs=[{"name": "j", "hosts": ["h-0", "h-1"]}], scenario={"parallel": {
-                    "pipeline": 2, "interleave": interleave, "tensor": tensor}})
+                jobs=[{"name": "j", "hosts": ["h-0", "h-1"]}], scenario={"parallel": layout})
     assert each == pytest.approx(4 * 2 * interleave * 4 * ELEMENTS / tensor, rel=1e-3)
 
 
@@ -311,6 +334,39 @@ def test_frameworks_send_as_they_do(tmp_path, framework, pieces, beside):
     assert sends() == beside
     if pieces > 1:
         assert not sends(pipeline_overlap=False)
+
+
+# ---- tensor groups over several hosts
+
+@pytest.mark.parametrize(("hosts", "gpus"), [(2, 1), (4, 1), (4, 2), (8, 2)])
+def test_tensor_groups_over_hosts_send_by_the_network(tmp_path, hosts, gpus):
+    """A ring of 2 (t - 1)/t of the activations, four times a block, leaves each host by one GPU.
+
+    One tensor group is simulated; each GPU averages its share with its like of the other group.
+    """
+    tensor = min(hosts * gpus, 4)
+    copies = hosts * gpus // tensor
+    each = sent(tmp_path, "pcie_out", hosts=hosts, gpus=gpus, **workload(),
+                scenario={"parallel": {"tensor": tensor}})
+    activations = 8 * 4 * 2 * (tensor - 1) / tensor * 4 * ELEMENTS
+    share = 2 * (copies - 1) / copies * 4 * parameters() / tensor
+    assert each[gpus - 1] == pytest.approx(activations + share, rel=1e-2)
+    assert each[-1] == pytest.approx(share + (activations if copies == 1 else 0), rel=1e-2)
+
+
+def test_a_row_says_what_tensor_groups_over_hosts_cost(tmp_path):
+    """Two GPUs wait 32 times for an allreduce, in which each sends half the activations twice.
+
+    Each time a frame passes the switch besides.
+    """
+    given = workload() | {"rate_bps": 1e9}
+    (_, apart), (_, together) = (
+        run(tmp_path, gpus, hosts=2 // gpus, **given, scenario={"parallel": {"tensor": 2}})
+        for gpus in (1, 2))
+    waited_s = 8 * 4 * 2 * ((2 * ELEMENTS + 1500) * 8 / 1e9 + ALPHA_S)
+    assert apart.breakdown.exposed_s == pytest.approx(waited_s, rel=1e-3)
+    assert "a tensor group takes 2 hosts" in " ".join(apart.notes)
+    assert not any("tensor group" in note for note in together.notes)
 
 
 # ---- context and experts

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
 import re
@@ -108,6 +110,29 @@ def test_a_row_says_its_time_to_the_same_loss(file):
     assert "published" in " ".join(rows["few"]["notes"])
     assert "days to" in done.stderr
     assert "same loss" in done.stderr
+
+
+def test_csv_and_page_give_the_time_to_the_same_loss_with_its_interval(file, tmp_path):
+    """P10 and P90 are as far from it as those of the whole training are from that."""
+    page = tmp_path / "page.html"
+    file.write_text(file.read_text("utf-8").replace("stack: ideal", "stack: kernel-tcp"), "utf-8")
+    arguments = [str(file), "--scenario", "diloco", "--scenario", "few", "--draws", "6",
+                 "--html", str(page)]
+    done = CliRunner().invoke(main, [*arguments, "--csv", "-"])
+    diloco, few = csv.DictReader(io.StringIO(done.stdout))
+    times = times_the_tokens(DILOCO, get_model("gpt2"), 8, 5e9)
+    days, low, high = (float(diloco[f"{name}same_loss_days"]) for name in ("", "p10_", "p90_"))
+    samples = 5e9 / get_model("gpt2").tokens
+    assert low < days < high
+    for found, rate in ((days, "images_per_s"), (low, "p90_images_per_s"),
+                        (high, "p10_images_per_s")):
+        assert found == pytest.approx(times * samples / float(diloco[rate]) / 86400, rel=1e-6)
+    assert [few[f"{name}same_loss_days"] for name in ("", "p10_", "p90_")] == ["", "", ""]
+    rows = [json.loads(CliRunner().invoke(main, [*arguments[:-2], "--json", "-"]).stdout)
+            ["scenarios"][number]["cost"] for number in (0, 1)]
+    assert [rows[0]["same_loss_days"], *rows[0]["same_loss_days_interval"]] == [days, low, high]
+    assert [rows[1][f"same_loss_{name}"] for name in ("days", "days_interval")] == [None, None]
+    assert all(name in page.read_text("utf-8") for name in ("days to same loss", "days P90"))
 
 
 def test_without_a_published_loss_the_table_has_no_column(file):

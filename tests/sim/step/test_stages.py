@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from types import SimpleNamespace
 
 import pytest
 
@@ -77,6 +78,116 @@ def test_gradients_of_weights_fill_the_bubble(stages, turns):
     assert 3 * (micro + stage.bubble) == zero_bubble(stages, micro, 1, 1, 1)
     plain = slowest_stage(model, Parallel(pipeline=stages), micro)
     assert stage.bubble == pytest.approx(plain.bubble / 3)
+
+
+TORCHS = {"zero-bubble": "ScheduleInterleavedZeroBubble", "zb-v": "ScheduleZBVZeroBubble",
+          "dualpipe-v": "ScheduleDualPipeV"}
+
+
+def torchs_orders(schedule, stages, pieces, micro):
+    """Passes of each stage in torch's order: kind, piece, micro-step; overlapped ones as one."""
+    from torch.distributed.pipelining import schedules
+
+    piece = SimpleNamespace(num_stages=stages * pieces, group_size=stages, group_rank=0,
+                            submod=None)
+    orders = getattr(schedules, TORCHS[schedule])([piece] * pieces, micro).pipeline_order
+    return [[[(each.computation_type.value, each.stage_index, each.microbatch_index)
+              for each in done.sub_actions or (done,)]
+             for done in orders[stage] if done is not None] for stage in range(stages)]
+
+
+def end_of(orders, last, seconds):
+    """When all passes have ended, each of which begins when those that it needs have.
+
+    Passes that overlap take their sum. The piece after which there is none is ``last``.
+    """
+    ends, free, at = {}, [0.0] * len(orders), [0] * len(orders)
+
+    def needs(kind, piece, number):
+        if kind == "F" and piece:
+            return [("F", piece - 1, number)]
+        if kind in ("I", "B"):
+            return [("I", piece + 1, number) if piece < last else ("F", piece, number)]
+        return []
+
+    while any(place < len(order) for place, order in zip(at, orders, strict=True)):
+        for stage, order in enumerate(orders):
+            passes = order[at[stage]] if at[stage] < len(order) else []
+            before = [need for each in passes for need in needs(*each)]
+            if not passes or any(need not in ends for need in before):
+                continue
+            begin = max([free[stage], *(ends[need] for need in before)])
+            free[stage] = begin + sum(seconds[kind] for kind, *_ in passes)
+            at[stage] += 1
+            ends |= {("I" if kind == "B" else kind, *which): free[stage]
+                     for kind, *which in passes}
+    return max(free)
+
+
+def halves(blocks, products, scores):
+    """A model of blocks with a product of weights and one of activations, by FLOPs forward."""
+    return Model("toy", tuple(layer for number in range(blocks) for layer in (
+        Layer(f"h.{number}.w", (Tensor(f"{number}", 1),), products, 2 * products),
+        Layer(f"h.{number}.s", (), scores, 2 * scores))), "sample", "made up", 1)
+
+
+def both_ends(schedule, stages, pieces, micro, products, scores):
+    """When a step ends, by the simulator and in torch's order of passes."""
+    layout = Parallel(pipeline=stages, interleave=pieces, schedule=schedule)
+    stage = slowest_stage(halves(stages * pieces, products, scores), layout, micro)
+    once = 3 * pieces * (products + scores)
+    seconds = {"F": products + scores, "I": products + 2 * scores, "W": products,
+               "B": 2 * (products + scores)}
+    return once * (micro + stage.bubble), end_of(
+        torchs_orders(schedule, stages, pieces, micro), stages * pieces - 1, seconds)
+
+
+COSTS = [(4, 0), (4, 1), (4, 4), (1, 4)]
+"""FLOPs of products of weights, and of activations: none, fewer, as many, more."""
+
+
+@pytest.mark.parametrize(("products", "scores"), COSTS)
+@pytest.mark.parametrize("stages", [2, 4, 8])
+@pytest.mark.parametrize("pieces", [1, 2, 4])
+def test_zero_bubble_in_pieces_takes_as_long_as_torchs_order(stages, pieces, products, scores):
+    """(p - 1)(F + B - W) of a piece."""
+    for micro in (stages, 4 * stages):
+        made, wanted = both_ends("zero-bubble", stages, pieces, micro, products, scores)
+        assert made == pytest.approx(wanted, rel=1e-9)
+    waited = made - 4 * stages * pieces * 3 * (products + scores)
+    assert waited == pytest.approx((stages - 1) * (products + 3 * scores), rel=1e-9)
+
+
+@pytest.mark.parametrize(("products", "scores"), COSTS)
+@pytest.mark.parametrize("stages", [2, 4, 8])
+def test_zb_v_takes_as_long_as_torchs_order(stages, products, scores):
+    """With any number of micro-steps; its bubble is (p - 1) B where F = B = W."""
+    for micro in range(1, 4 * stages):
+        made, wanted = both_ends("zb-v", stages, 2, micro, products, scores)
+        assert made == pytest.approx(wanted, rel=0.01)
+        if micro >= 2 * stages - 1 and not scores:
+            assert made == wanted == 6 * micro * products + (stages - 1) * products
+
+
+@pytest.mark.parametrize(("products", "scores"), COSTS)
+@pytest.mark.parametrize("stages", [2, 4, 8])
+def test_dualpipe_v_takes_as_long_as_torchs_order(stages, products, scores):
+    """Its authors' formula is exact without scores, else some percent above."""
+    for micro in (2 * stages, 5 * stages):
+        made, wanted = both_ends("dualpipe-v", stages, 2, micro, products, scores)
+        assert made == pytest.approx(wanted, rel=0.04 if scores else 1e-9)
+        assert made >= wanted * (1 - 1e-9)
+
+
+def test_a_v_has_first_and_last_piece_on_the_first_stage():
+    layout = Parallel(pipeline=2, interleave=2, schedule="zb-v")
+    names = [[block_of(layer) for layer in stage.layers]
+             for stage in split_stages(toy([1] * 8), layout)]
+    assert names == [["h.0", "h.1", "h.6", "h.7"], ["h.2", "h.3", "h.4", "h.5"]]
+    first, second = (({layer.name for layer in stage.layers}) for stage in split_stages(
+        get_model("llama2-7b"), layout))
+    assert first >= {"embed_tokens", "norm", "lm_head"}
+    assert not second & {"embed_tokens", "norm", "lm_head"}
 
 
 def test_blocks_are_dealt_to_pieces_in_turns():

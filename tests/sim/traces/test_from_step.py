@@ -65,6 +65,14 @@ def test_a_replay_takes_as_long_as_the_step(tmp_path: Path, keys: dict[str, Any]
     assert replayed_s == pytest.approx(own_s, rel=0.02)
 
 
+def test_a_replay_has_all_tensor_groups_over_hosts(tmp_path: Path) -> None:
+    """A step simulates one of the two."""
+    source = write(tmp_path, topology(hosts=4, gpus=2, workload=FSDP,
+                                      scenario={"parallel": {"tensor": 4}}))
+    own_s, replayed_s = both_s(tmp_path, source, "s")
+    assert replayed_s == pytest.approx(own_s, rel=0.02)
+
+
 @pytest.mark.parametrize("chunks", [1, 4])
 def test_tokens_travel_to_experts_in_a_replay_as_well(tmp_path: Path, chunks: int) -> None:
     model = {"layers": 4, "width": 512, "heads": 8, "vocabulary": 1000,
