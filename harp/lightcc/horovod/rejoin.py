@@ -78,8 +78,11 @@ def meet_again(process_sets: Sequence[world.ProcessSet] = (),
     world.end()
     for _ in range(ATTEMPTS):
         _meeting += 1
+        place = read_place(environment)
+        if ELASTIC in environment:
+            place = _assigned_place(environment, place)
         try:
-            _meet(environment, process_sets)
+            world.restart(place, process_sets, environment, _meeting)
         except (GroupError, HarpError, TimeoutError, ConnectionError) as error:
             log.warning("no group could be made: %s", str(error) or "the others did not come")
         else:
@@ -91,14 +94,6 @@ def hosts_have_changed(environment: Mapping[str, str] = os.environ) -> bool:
     """Whether the launcher asks for another meeting."""
     store = world.meeting_store(read_place(environment), environment)
     return isinstance(store, StoreClient) and store.has(changed_key(_meeting + 1))
-
-
-def _meet(environment: Mapping[str, str],
-          process_sets: Sequence[world.ProcessSet]) -> None:
-    place = read_place(environment)
-    if ELASTIC in environment:
-        place = _assigned_place(environment, place)
-    world.restart(place, process_sets, environment, _meeting)
 
 
 def _assigned_place(environment: Mapping[str, str], place: Place) -> Place:
