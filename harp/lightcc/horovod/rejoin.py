@@ -61,13 +61,17 @@ def failed_key(meeting: int) -> str:
 
 def start(process_sets: Sequence[world.ProcessSet] = (),
           environment: Mapping[str, str] = os.environ) -> None:
-    """Meet the other ranks for the first time; for one that is added, when they meet."""
+    """Meet the other ranks, at first or after ``shutdown``; in a group it does nothing.
+
+    A process that is added to an elastic job waits until the others meet.
+    """
     global _meeting  # noqa: PLW0603  (counts what this process lived through)
-    first = int(environment.get(ELASTIC, 0))
-    if not first or world.is_initialized() or _meeting:
-        world.start(process_sets, environment)
+    if world.is_initialized():
         return
-    _meeting = first - 1
+    if ELASTIC not in environment:
+        world.restart(read_place(environment), process_sets, environment, _meeting)
+        return
+    _meeting = max(_meeting, int(environment[ELASTIC]) - 1)
     meet_again(process_sets, environment)
 
 
