@@ -56,6 +56,7 @@ def _become(words: Sequence[str], environment: Mapping[str, str],
         pipe.close()
     os.environ.clear()
     os.environ.update(environment)
+    multiprocessing.current_process().daemon = False  # a script may start processes of its own
     torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))
     warnings.simplefilter("ignore")
     sys.argv = list(words)

@@ -61,13 +61,17 @@ def failed_key(meeting: int) -> str:
 
 def start(process_sets: Sequence[world.ProcessSet] = (),
           environment: Mapping[str, str] = os.environ) -> None:
-    """Meet the other ranks for the first time; for one that is added, when they meet."""
+    """Meet the other ranks, at first or after ``shutdown``; in a group it does nothing.
+
+    A process that is added to an elastic job waits until the others meet.
+    """
     global _meeting  # noqa: PLW0603  (counts what this process lived through)
-    first = int(environment.get(ELASTIC, 0))
-    if not first or world.is_initialized() or _meeting:
-        world.start(process_sets, environment)
+    if world.is_initialized():
         return
-    _meeting = first - 1
+    if ELASTIC not in environment:
+        world.restart(read_place(environment), process_sets, environment, _meeting)
+        return
+    _meeting = max(_meeting, int(environment[ELASTIC]) - 1)
     meet_again(process_sets, environment)
 
 
@@ -78,8 +82,11 @@ def meet_again(process_sets: Sequence[world.ProcessSet] = (),
     world.end()
     for _ in range(ATTEMPTS):
         _meeting += 1
+        place = read_place(environment)
+        if ELASTIC in environment:
+            place = _assigned_place(environment, place)
         try:
-            _meet(environment, process_sets)
+            world.restart(place, process_sets, environment, _meeting)
         except (GroupError, HarpError, TimeoutError, ConnectionError) as error:
             log.warning("no group could be made: %s", str(error) or "the others did not come")
         else:
@@ -91,14 +98,6 @@ def hosts_have_changed(environment: Mapping[str, str] = os.environ) -> bool:
     """Whether the launcher asks for another meeting."""
     store = world.meeting_store(read_place(environment), environment)
     return isinstance(store, StoreClient) and store.has(changed_key(_meeting + 1))
-
-
-def _meet(environment: Mapping[str, str],
-          process_sets: Sequence[world.ProcessSet]) -> None:
-    place = read_place(environment)
-    if ELASTIC in environment:
-        place = _assigned_place(environment, place)
-    world.restart(place, process_sets, environment, _meeting)
 
 
 def _assigned_place(environment: Mapping[str, str], place: Place) -> Place:

@@ -19,7 +19,6 @@ from harp.lightcc.horovod.horovod_errors import NotInitializedError
 from harp.lightcc.horovod.horovod_settings import Settings
 from harp.lightcc.horovod.runtime import Runtime
 from harp.lightcc.horovod.timeline import Timeline
-from harp.lightcc.launch import Place, read_place
 from harp.lightcc.peers import memory_place
 from harp.lightcc.store import PrefixStore, open_store
 
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from harp.lightcc.horovod.runtime import Errors
+    from harp.lightcc.launch import Place
     from harp.lightcc.peers import Store
 
 
@@ -195,13 +195,6 @@ def current() -> World:
 def is_initialized() -> bool:
     """Whether ``init`` was called, and ``shutdown`` not since."""
     return _world is not None
-
-
-def start(process_sets: Sequence[ProcessSet] = (),
-          environment: Mapping[str, str] = os.environ) -> None:
-    """Meet the other ranks that were started with this one; a second call does nothing."""
-    if _world is None:
-        restart(read_place(environment), process_sets, environment)
 
 
 def meeting_store(place: Place, environment: Mapping[str, str] = os.environ) -> Store:

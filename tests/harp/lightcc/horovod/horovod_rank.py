@@ -431,6 +431,49 @@ def sparse():
             "error": sum(float(one.abs().sum()) for one in left.values())}
 
 
+def again():
+    """Leave and come again, after a lost group, too; what was made before the first stays good."""
+    rank, ranks = hvd.rank(), hvd.size()
+    net, pair = model(), hvd.ProcessSet([0, ranks - 1])
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), 0.05),
+                                         named_parameters=net.named_parameters())
+    for lost in (False, True):
+        if lost:
+            lose_group_once()
+        left = [hvd.allreduce_async(torch.ones(1), name="left")] if rank == 0 else []
+        hvd.shutdown()
+        found = [refused(hvd.rank, ValueError), *(
+            refused(lambda one=one: hvd.synchronize(one), hvd.HorovodInternalError)
+            for one in left)]
+        assert ("has been shut down" in found[-1]) == (rank == 0)
+        assert found[0] == "Horovod has not been initialized; use hvd.init()."
+        hvd.init(process_sets=[pair])
+        assert (hvd.rank(), hvd.size()) == (rank, ranks)
+        if pair.included():
+            assert hvd.allreduce(torch.ones(1), op=hvd.Sum, process_set=pair).item() == 2
+        train(net, optimizer, [part[rank::ranks] for part in batches(2, 8 * ranks)])
+    alone = model()
+    train(alone, torch.optim.SGD(alone.parameters(), 0.05), 2 * batches(2, 8 * ranks))
+    for own, wanted in zip(net.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(own, wanted)
+    return "right"
+
+
+def lose_group_once():
+    """All ranks lose their group, and `hvd.elastic.run` makes another."""
+    resets = []
+    state = hvd.elastic.ObjectState()
+    state.register_reset_callbacks([lambda: resets.append(hvd.size())])
+
+    @hvd.elastic.run
+    def go(state):
+        if not resets:
+            hvd.global_process_set.runtime.group.abort("for the test")
+        return hvd.allreduce(torch.ones(1), op=hvd.Sum).item()
+    assert go(state) == hvd.size()
+    assert resets == [hvd.size()]
+
+
 def sets():
     """Two sets of ranks at once, and ranks with less data than others."""
     rank, ranks = hvd.rank(), hvd.size()

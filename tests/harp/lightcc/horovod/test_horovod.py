@@ -85,6 +85,10 @@ def test_sets_of_ranks_work_at_once_and_who_has_no_data_joins(job):
     assert job(3, "sets") == [[2, 3.0]] * 3
 
 
+def test_ranks_leave_and_come_again(job):
+    assert job(3, "again") == ["right"] * 3
+
+
 def test_a_dead_rank_is_named_at_every_other_rank(tmp_path):
     *others, last = start(RANK, "killed", 3, HARP_STORE=f"file:{tmp_path / 'store'}")
     answers = answers_of(others)

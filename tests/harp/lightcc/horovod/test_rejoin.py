@@ -112,6 +112,35 @@ rejoin.start()""")
     assert "rank 1 on localhost ended with status" in done.stderr
 
 
+@pytest.mark.parametrize("options", [(), ("--min-np", "3")], ids=["plain", "elastic"])
+def test_ranks_that_leave_come_again_and_meet_by_keys_that_no_group_had(options):
+    """As Horovod's own reset, which is shutdown and init; a meeting counts before it, too."""
+    script = START.replace("world.end()", """
+for come in (rejoin.meet_again, rejoin.start, rejoin.start):
+    if come is rejoin.start:
+        world.end()
+    come()
+    print(world.current().rank, world.current().size, flush=True)
+world.end()""")
+    done = start_elastic(script, *options, "-np", "3")
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [
+        f"[{rank}] {rank} 3" for rank in range(3) for _ in range(4)]
+
+
+def test_a_rank_that_leaves_an_elastic_job_for_good_is_not_waited_for():
+    script = START.replace("world.end()", """
+world.end()
+if os.environ["RANK"] == "1": sys.exit()
+rejoin.start()
+print(world.current().rank, world.current().size, flush=True)
+world.end()""")
+    done = start_elastic(script, "--min-np", "2", "-np", "3")
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["[0] 0 2", "[0] 0 3", "[1] 1 3", "[2] 1 2",
+                                                "[2] 2 3"]
+
+
 def test_a_rank_that_lives_and_does_not_come_is_named(monkeypatch):
     monkeypatch.setenv("HOROVOD_START_TIMEOUT", "2")
     script = START.replace("rejoin.start()", """
@@ -121,6 +150,7 @@ rejoin.start()""")
     done = start_elastic(script, "--min-np", "2", "-np", "2")
     assert done.returncode != 0
     assert "rank 1 did not come to a new group within 2 s (HOROVOD_START_TIMEOUT)" in done.stderr
+    assert "no group could be made" not in done.stderr  # a meeting that nobody held
 
 
 def test_a_job_of_one_rank_grows(tmp_path):

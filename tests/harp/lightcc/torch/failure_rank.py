@@ -5,6 +5,7 @@ it. Then all ranks but the last begin another round on each group, and amid it t
 WAY. The survivors print a JSON object of caller to sentence, and so show that they live.
 """
 
+import atexit
 import contextlib
 import json
 import os
@@ -18,11 +19,19 @@ from functools import partial
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
+import torch.distributed.checkpoint as dcp
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 from torch.distributed.tensor import DTensor, Partial, Replicate
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
 from torch.nn.parallel import DistributedDataParallel
 
 from harp.lightcc.hook import GradientState, average_gradients
@@ -40,6 +49,29 @@ def mesh_of(group):
 
 def plain_call(group):
     return lambda: dist.all_reduce(torch.ones(8), group=group)
+
+
+def barrier(group):
+    return lambda: dist.barrier(group)
+
+
+def objects(group):
+    return lambda: dist.all_gather_object([None] * group.size(), group.rank(), group)
+
+
+def messages(group):
+    """The last rank sends, and no collective is under way."""
+    last = group.size() - 1
+
+    def call():
+        if group.rank() == last:
+            works = [dist.isend(torch.ones(8), group=group, group_dst=peer) for peer in range(last)]
+        else:
+            works = dist.batch_isend_irecv([dist.P2POp(dist.irecv, torch.zeros(8), group=group,
+                                                       group_peer=last)])
+        for work in works:
+            work.wait()
+    return call
 
 
 def async_work(group):
@@ -72,6 +104,30 @@ def ddp(group, hook=None):
     if hook:
         hook(model)
     return lambda: model(torch.ones(2, WIDTH)).sum().backward()
+
+
+def ddp_joined(group):
+    """Where inputs are uneven: DDP asks in each step how many ranks have one."""
+    torch.manual_seed(0)
+    model = DistributedDataParallel(nn.Linear(WIDTH, 1), process_group=group)
+
+    def call():
+        with model.join():
+            model(torch.ones(2, WIDTH)).sum().backward()
+    return call
+
+
+def ddp_compiled(group):
+    torch.manual_seed(0)
+    model = torch.compile(DistributedDataParallel(nn.Linear(WIDTH, 1), process_group=group),
+                          backend="aot_eager")
+    return lambda: model(torch.ones(2, WIDTH)).sum().backward()
+
+
+def ddp_with_powersgd(group):
+    """Its callbacks call collectives, whose callbacks do so, too."""
+    state = powerSGD_hook.PowerSGDState(group, start_powerSGD_iter=2)
+    return ddp(group, lambda model: model.register_comm_hook(state, powerSGD_hook.powerSGD_hook))
 
 
 def ddp_with_our_hook(group):
@@ -124,6 +180,37 @@ def fsdp2(group):
     return lambda: model(torch.ones(2, WIDTH)).sum().backward()
 
 
+def fsdp1(group):
+    torch.manual_seed(0)
+    model = FullyShardedDataParallel(nn.Linear(WIDTH, 1), group, device_id=torch.device("cpu"))
+    return lambda: model(torch.ones(2, WIDTH)).sum().backward()
+
+
+def zero_optimizer(group):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 1))
+    optimizer = ZeroRedundancyOptimizer(net.parameters(), torch.optim.SGD, process_group=group,
+                                        lr=0.1)
+
+    def call():
+        net(torch.ones(2, WIDTH)).sum().backward()
+        optimizer.step()
+    return call
+
+
+def checkpoint(group):
+    model = nn.Linear(WIDTH, 1)
+    return lambda: dcp.save(model.state_dict(), process_group=group,
+                            checkpoint_id=f"{os.environ['FOLDER']}/{time.monotonic_ns()}")
+
+
+def tensor_parallel(group):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(WIDTH, 12), nn.Linear(12, 1))
+    parallelize_module(model, mesh_of(group), {"0": ColwiseParallel(), "1": RowwiseParallel()})
+    return lambda: model(torch.ones(2, WIDTH)).sum().backward()
+
+
 def dtensor(group):
     mesh = mesh_of(group)
     return lambda: DTensor.from_local(torch.ones(4), mesh, [Partial()]).redistribute(
@@ -146,6 +233,10 @@ def pipelining(group):
     return call
 
 
+def functional(group):
+    return lambda: (funcol.all_reduce(torch.ones(8), "sum", group) + 1).sum().item()
+
+
 def compiled(group):
     @torch.compile(backend="aot_eager")
     def add_up(data):
@@ -159,6 +250,11 @@ def killed(_):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def ended(_):
+    atexit._run_exitfuncs()  # as an interpreter does that ends; one that was forked does not
+    os._exit(0)
+
+
 def stopped(_):
     os.kill(os.getpid(), signal.SIGSTOP)
 
@@ -170,6 +266,10 @@ def mismatched(group):
 
 def destroyed(group):
     dist.destroy_process_group(group)
+
+
+def aborted(group):
+    dist.distributed_c10d._abort_process_group(group)
 
 
 def out_of_memory(group):
@@ -197,7 +297,7 @@ def survive(rounds, groups, on_begun):
     """Make all rounds at once, since some end by the timeout alone, and say when all are begun."""
     said = {}
     before = {name: calls_made(group) for name, group in groups.items()
-              if name != "pipelining"}  # which sends messages, and makes no calls
+              if name not in {"pipelining", "messages"}}  # which make no calls
 
     def make(name, call):
         try:

@@ -22,18 +22,22 @@ from tests.support.torch_ranks import PATIENCE_S, start
 RANK = Path(__file__).with_name("failure_rank.py")
 RANKS = 3
 QUICK = "plain_call future_callback ddp ddp_in_few_bits diloco fsdp2"
-"""What calls by itself, in C++ and by a hook, and what learns from others; all are 17."""
+"""What calls by itself, in C++ and by a hook, and what learns from others; all are 28."""
 CALLERS = f"""{QUICK}
-    async_work future_wait collected_futures ddp_with_our_hook ddp_with_a_hook_of_its_own
-    diloco_in_few_bits diloco_around_a_ring sparseloco dtensor pipelining compiled"""
+    barrier objects messages async_work future_wait collected_futures
+    ddp_joined ddp_compiled ddp_with_powersgd ddp_with_our_hook ddp_with_a_hook_of_its_own
+    diloco_in_few_bits diloco_around_a_ring sparseloco fsdp1 zero_optimizer checkpoint
+    tensor_parallel dtensor pipelining functional compiled"""
 TIMED_OUT = "not over after 15 s, rank 2 did not come|no message .* within 15 s"
 GONE = "rank [12] is gone"
 """Rank 1 may be the one that is seen to go: in a pipeline rank 0 knows of no other."""
 SENTENCES = {
     "killed": GONE,
+    "ended": GONE,
     "stopped": f"{GONE}|{TIMED_OUT}",
     "mismatched": f"ranks do not agree|{GONE}|{TIMED_OUT}",
     "destroyed": GONE,
+    "aborted": f"aborted by rank 2|{GONE}",
     "out_of_memory": GONE,
     "come_late": f"{GONE}|{TIMED_OUT}",
 }
@@ -42,8 +46,8 @@ SENTENCES = {
 @pytest.mark.parametrize(("way", "callers"), long_except(
     [("killed", QUICK), *((way, CALLERS) for way in SENTENCES)], ("killed", QUICK)),
     ids=["quick", *SENTENCES])
-def test_survivors_of_a_failure_say_why_and_live(way, callers):
-    ranks = start(RANK, [way, *callers.split()], RANKS)
+def test_survivors_of_a_failure_say_why_and_live(way, callers, tmp_path):
+    ranks = start(RANK, [way, *callers.split()], RANKS, FOLDER=str(tmp_path))
     for survivor in ranks[:-1]:
         out, error = survivor.communicate(timeout=PATIENCE_S)
         assert survivor.returncode == 0, error

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support.levels import long
-
-pytest.importorskip("torch")
+from tests.support.torch_ranks import run_alone
 
 PROGRAM = Path(__file__).with_name("features.py")
-PATIENCE_S = 400
 QUICK = "functional_collectives fsdp2 full_checkpoint tensors_of_all_kinds abort"
 FEATURES = f"""{QUICK}
     dtensor pipelining functional_gradients gradients_of_what_ends_late compiled_ddp
@@ -27,8 +23,7 @@ FEATURES = f"""{QUICK}
 @pytest.mark.parametrize("features", [QUICK, pytest.param(FEATURES, marks=long)],
                          ids=["quick", "all"])
 def test_features_of_torch_distributed_work_over_the_backend(features):
-    run = subprocess.run([sys.executable, "-W", "ignore", PROGRAM, *features.split()],
-                         check=False, text=True, capture_output=True, timeout=PATIENCE_S)
+    run = run_alone(PROGRAM, *features.split())
     assert run.returncode == 0, run.stderr[-3000:]
     found = json.loads(run.stdout.splitlines()[-1])
     assert {name: why for name, why in found.items() if why != "right"} == {}
