@@ -305,6 +305,10 @@ class Engine(torch.nn.Module):
         finally:
             self._goes_back = False
 
+    def no_sync(self) -> AbstractContextManager[None]:
+        """Do nothing: gradients are exchanged when the plan has it, and their sum is the same."""
+        return nullcontext()
+
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients of all micro-batches since the last step.
 
@@ -483,6 +487,17 @@ class Engine(torch.nn.Module):
         tag = f"global_step{self.global_steps}" if tag is None else str(tag)
         self._saving.save(Path(save_dir), tag, kept, self.lr_scheduler)
         return True
+
+    def save_16bit_model(self, save_dir: str | Path,
+                         save_filename: str = "pytorch_model.bin") -> bool:
+        """Save the module's state_dict in the precision of training, as torch.save does.
+
+        All of it is in the host's memory meanwhile. Raises CheckpointError.
+        """
+        self._saving.save_whole(Path(save_dir), save_filename)
+        return True
+
+    save_fp16_model = save_16bit_model
 
     def load_checkpoint(self, load_dir: str | Path, tag: str | None = None,
                         load_module_strict: bool = True, load_optimizer_states: bool = True,

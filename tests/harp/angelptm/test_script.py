@@ -36,6 +36,7 @@ parser = deepspeed.add_config_arguments(argparse.ArgumentParser())
 parser.add_argument("--steps", type=int, default=6)
 args = parser.parse_args()
 deepspeed.init_distributed(dist_backend="nccl")
+device = deepspeed.get_accelerator().device_name(deepspeed.comm.get_rank())
 torch.manual_seed(0)
 with deepspeed.zero.Init(config_dict_or_path=args.deepspeed_config):
     model = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
@@ -45,12 +46,18 @@ engine, optimizer, loader, scheduler = deepspeed.initialize(
 with deepspeed.zero.GatheredParameters(model[2].bias, modifier_rank=0):
     if engine.global_rank == 0:
         model[2].bias.data.fill_(0.5)
-x = torch.randn(engine.train_micro_batch_size_per_gpu(), 8)
+x = torch.randn(engine.train_micro_batch_size_per_gpu(), 8).to(device)
 for step in range(args.steps * engine.gradient_accumulation_steps()):
+    engine.train()
     loss = engine(x).square().mean()
-    engine.backward(loss)
+    with engine.no_sync():
+        engine.backward(loss)
     engine.step()
+engine.eval()
+with torch.no_grad():
+    assert engine.module(x).square().mean() < loss
 engine.save_checkpoint("kept", client_state={"step": step})
+assert engine.save_fp16_model("kept")
 _, state = engine.load_checkpoint("kept")
 print(json.dumps([engine.local_rank, engine.get_lr()[0], engine.get_global_grad_norm(), float(loss),
                   state["step"], engine.train_batch_size(),
@@ -78,6 +85,18 @@ def test_a_script_as_users_write_it(tmp_path):
     assert rate == pytest.approx(0.01 / 7)
     assert norm > 0
     assert 0 < loss < 0.5
+
+
+def test_a_script_asks_for_the_device_that_trains():
+    accelerator = deepspeed.get_accelerator()
+    assert accelerator.is_available()
+    accelerator.set_device(0)
+    kind = accelerator.device_name()
+    assert torch.device(accelerator.device_name(3)) == torch.device(
+        kind, None if kind == "cpu" else 3)
+    with engine_of(seeded(), {**config(), "angelptm": {}}) as engine:
+        assert engine.device.type == kind
+    assert accelerator.communication_backend_name() == "lightcc"
 
 
 def pair():
