@@ -36,11 +36,13 @@ def init_distributed(dist_backend: str | None = None, **more: Any) -> None:
 
 
 def add_config_arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """Add the options that DeepSpeed's launcher and scripts know; `initialize` reads ``args``."""
+    """Add DeepSpeed's own options, and no ``--local_rank``, which its scripts add themselves.
+
+    `initialize` reads ``args``.
+    """
     group = parser.add_argument_group("DeepSpeed", "options of scripts for DeepSpeed")
     group.add_argument("--deepspeed", action="store_true", help="has no effect: it is always on")
     group.add_argument("--deepspeed_config", metavar="FILE", help="the configuration")
-    group.add_argument("--local_rank", type=int, default=-1, help="has no effect")
     return parser
 
 

@@ -32,9 +32,10 @@ SCRIPT = '''
 import argparse, json, torch
 import harp.angelptm as deepspeed
 
-parser = deepspeed.add_config_arguments(argparse.ArgumentParser())
+parser = argparse.ArgumentParser()
+parser.add_argument("--local_rank", type=int, default=-1)
 parser.add_argument("--steps", type=int, default=6)
-args = parser.parse_args()
+args = deepspeed.add_config_arguments(parser).parse_args()
 deepspeed.init_distributed(dist_backend="nccl")
 device = deepspeed.get_accelerator().device_name(deepspeed.comm.get_rank())
 torch.manual_seed(0)
