@@ -52,8 +52,11 @@ def join_job(backend: str = BACKEND, *, alone: bool = False) -> None:
     several = int(os.environ.get("WORLD_SIZE", "1")) > 1
     if (several or alone) and not dist.is_initialized():
         import harp.lightcc.torch  # noqa: F401  (it registers the backend)
-        dist.init_process_group(backend, **({} if several else {
-            "store": dist.HashStore(), "rank": 0, "world_size": 1}))
+        own: dict[str, Any] = {}
+        if not several:
+            own = {"store": dist.HashStore(), "rank": 0, "world_size": 1}
+            os.environ.setdefault("LOCAL_RANK", "0")  # scripts read it, as launchers set it
+        dist.init_process_group(backend, **own)
 
 
 def find_ranks() -> Ranks | None:

@@ -29,7 +29,7 @@ from tests.harp.angelptm.models import (
 )
 
 SCRIPT = '''
-import argparse, json, torch
+import argparse, json, os, torch
 import harp.angelptm as deepspeed
 
 parser = argparse.ArgumentParser()
@@ -37,6 +37,7 @@ parser.add_argument("--local_rank", type=int, default=-1)
 parser.add_argument("--steps", type=int, default=6)
 args = deepspeed.add_config_arguments(parser).parse_args()
 deepspeed.init_distributed(dist_backend="nccl")
+assert deepspeed.comm.get_rank() == int(os.environ["LOCAL_RANK"])
 device = deepspeed.get_accelerator().device_name(deepspeed.comm.get_rank())
 torch.manual_seed(0)
 with deepspeed.zero.Init(config_dict_or_path=args.deepspeed_config):
