@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bench.arms import Bench, Sample
-from bench.rows import Mistake, Result, Row
+from bench.rows import Mistake, Result, Row, goal
 from bench.subject import BenchError, PeerError, Subject
 from harp.cli.options import Number
 
@@ -62,6 +62,11 @@ class ArmRow(Row):
         if self.against:
             more = f", best of {len(self.against)}" if len(self.against) > 1 else ""
             object.__setattr__(self, "reference", self.against[0].split(",")[0] + more)
+
+    @property
+    def goal(self) -> str:
+        """The target as text."""
+        return goal(self.target, lower=self.lower, within=self.within)
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,8 @@
 """AngelPTM's parts and steps, beside torch, DeepSpeed, fio and training with all on the device.
 
+Rows ending in -sim hold a prediction against the row that it is of. Nothing is fitted: inputs are
+the plan, and rates that are measured in the same round.
+
 Rows of a peer that is not installed are left out: fio is Debian's, deepspeed PyPI's. Rows cap-ds
 and disk-ds install DeepSpeed into build/deepspeed; its offload to NVMe needs Debian's libaio-dev. A
 row whose peer does not run has the peer's error. Pages on disk lie in build/. Row pipe: five models
@@ -15,18 +18,24 @@ import socket
 import subprocess
 import sys
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from bench.angelptm import control_group, peer
 from bench.angelptm.experts import two_hosts
 from bench.angelptm.sizes import (
     CAP_BYTES,
+    CAP_WIDTH,
+    COPY_BYTES,
     DEVICE_BYTES,
     HOST_BYTES,
     LAYERS,
+    LINK_BYTES,
+    MICROBATCHES,
     PAGE_BYTES,
     PAGES,
     PARAMETERS,
+    QUARTER_BYTES,
     TOKENS,
     WIDTH,
 )
@@ -35,16 +44,21 @@ from bench.comparison import ArmRow, compare
 from bench.lightcc.lightcc_rows import Ranks, popen, sampled, simulated
 from bench.rows import by_id
 from bench.subject import BenchError
+from harp.angelptm.page_plan import Capacities, CapacityError, first_placement
+from harp.angelptm.pages import Layout
 from lab.namespace import Namespace
+from sim.step.stages import waits_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from bench.comparison import Arms
 
 FOLDER = ROOT / "build"
 TOPOLOGY = ROOT / "topologies" / "offload-cpu-gpt.yaml"
 PIPE_RANK = (sys.executable, "-m", "bench.angelptm.pipe_rank")
+RAM_BYTES = 4 << 30
+"""Of the host: more than all states that are measured."""
 STATES = 16
 """Bytes of a parameter's states: two of 2 in 16 bits, and master and moments of 4 (ZeRO, arXiv
 1910.02054, section 3.1)."""
@@ -78,6 +92,38 @@ def ms(seconds: float) -> float:
     return 1e3 * seconds
 
 
+def planned_parameters() -> int:
+    """Give the most parameters, a layer more each time, of which all states have a place.
+
+    They are in 16 bits, and as `bench.angelptm.loops.largest` trains them.
+    """
+    pages, layers = CAP_BYTES // PAGE_BYTES, 0
+    try:
+        while True:
+            layout = Layout((CAP_WIDTH ** 2,) * (layers + 1), 2, PAGE_BYTES)
+            first_placement(layout.pages, Capacities(pages, pages))
+            layers += 1
+    except CapacityError:
+        return layers * CAP_WIDTH ** 2
+
+
+def pipeline_s(plan: Mapping[str, Any], unsplit_s: float, copy_bytes_s: float,
+               link_bytes_s: float) -> float:
+    """Predict a step of a pipeline, as the simulator does: by its slowest stage.
+
+    The stages divide the time of the unsplit batch as their operators' times say. The slowest one
+    waits for each microbatch's message from the stage before and from the one behind. Behind the
+    last microbatch gradients are divided, a pass over memory, and those of tied weights exchanged.
+    """
+    forward, both = ([share * unsplit_s / MICROBATCHES for share in plan[name]]
+                     for name in ("forward", "both"))
+    slowest = max(range(len(both)), key=both.__getitem__)
+    passes = (MICROBATCHES + waits_of(slowest, forward, both, MICROBATCHES)) * both[slowest]
+    messages = MICROBATCHES * ((slowest > 0) + (slowest < len(both) - 1))
+    sent = messages * plan["sent_bytes"] + plan["tied_bytes"]
+    return float(passes + sent / link_bytes_s + plan["gradient_bytes"] / copy_bytes_s)
+
+
 @contextmanager
 def one_process(bench: Bench) -> Iterator[Arms]:
     """Loops of a process of its own; the optimizer's on one core."""
@@ -99,17 +145,17 @@ def one_process(bench: Bench) -> Iterator[Arms]:
             return max(arm(all_cpus, "step_resident", ms)(), arm(all_cpus, "disk_alone", ms)(),
                        key=lambda sample: sample.value)
 
-        def predict() -> Sample:
+        def predict(of: str, to: str, device: int, host: int) -> Sample:
             """Predict a step from what it computes and the rates that its engine has measured."""
             compute_ms = arm(all_cpus, "compute", ms)().value
-            rates = all_cpus.ask(do="rates")[0]
-            offload = {"to": "disk", "device": f"{DEVICE_BYTES}B", "update": rates["update"]}
+            rates = all_cpus.ask(do="rates", of=of)[0]
+            offload = {"to": to, "device": f"{device}B", "update": rates["update"]}
             gpus = {"count": 1, "model": "CPU", "samples_per_s": 1e3 * TOKENS[0] / compute_ms}
             disk = {"capacity": "2GB", "read": f"{rates['disk'] * 1e-9:.4f}GB/s"}
             found = simulated([
                 f"hosts[0].gpus={json.dumps(gpus)}",
                 f"hosts[0].pcie.rate={rates['copy'] * 1e-9:.4f}GB/s",
-                f"hosts[0].ram={HOST_BYTES}B", f"hosts[0].disk={json.dumps(disk)}",
+                f"hosts[0].ram={host}B", f"hosts[0].disk={json.dumps(disk)}",
                 f"scenarios[1].offload={json.dumps(offload)}"], TOPOLOGY)
             return Sample(1e3 / list(found.values())[1])
 
@@ -126,11 +172,14 @@ def one_process(bench: Bench) -> Iterator[Arms]:
                "late updates": arm(all_cpus, "step_late", ms),
                "optimizer on disk": arm(all_cpus, "step_disk", ms),
                "compute or I/O alone": slower_alone,
-               "simulated": predict,
+               "simulated": partial(predict, "step_disk", "disk", DEVICE_BYTES, HOST_BYTES),
+               "simulated, a quarter": partial(predict, "step_quarter", "host", QUARTER_BYTES,
+                                               RAM_BYTES),
                "DeepSpeed NVMe": lambda: Sample(ms(peer.step_on_disk(
                    FOLDER, bench.seconds, LAYERS, WIDTH, *TOKENS))),
                "of the caps": lambda: Sample(STATES * largest() / (2 * CAP_BYTES)),
                "one space": lambda: Sample(largest() * 1e-6),
+               "planned": lambda: Sample(planned_parameters() * 1e-6),
                # Arithmetic: its host has all but the 16-bit parameters, and is full first.
                "ZeRO-Offload's placement": lambda: Sample(CAP_BYTES / STATES * 1e-6)}
 
@@ -174,7 +223,18 @@ def two_stages(bench: Bench) -> Iterator[Arms]:
                 return sampled(answers, answers[0]["times"] / answers[0]["seconds"])
             return take
 
-        yield {"operators": arm("operators"), "equal layers": arm("layers")}
+        def seconds(do: str) -> float:
+            answer = ranks.ask(do=do, seconds=bench.seconds)[0]
+            return float(answer["seconds"] / answer["times"])
+
+        def predict() -> Sample:
+            plans = ranks.ask(do="plan")
+            plan = {**plans[0], "gradient_bytes": max(each["gradient_bytes"] for each in plans)}
+            return Sample(1 / pipeline_s(plan, seconds("unsplit"), COPY_BYTES / seconds("copy"),
+                                         LINK_BYTES / seconds("link")))
+
+        yield {"operators": arm("operators"), "equal layers": arm("layers"),
+               "predicted": predict}
 
 
 ROWS = by_id((
@@ -188,6 +248,8 @@ ROWS = by_id((
            unit="GB/s", against=("fio write",), target=0.95),
     ArmRow("resident", "step, device holds a quarter of parameters", one_process, "a quarter",
            unit="ms", against=("all resident",), target=1.1, lower=True),
+    ArmRow("resident-sim", "simulated step, device holds a quarter", one_process,
+           "simulated, a quarter", unit="ms", against=("a quarter",), within=0.15),
     ArmRow("clip", "the same with clipping: its updates wait", one_process, "clipping", unit="ms",
            against=("a quarter",), target=1.1, lower=True),
     ArmRow("disk", "step, moments on disk", one_process, "optimizer on disk", unit="ms",
@@ -202,6 +264,8 @@ ROWS = by_id((
            unit="", target=0.92),
     ArmRow("cap-split", "largest model, caps of 256 MiB each", one_process, "one space",
            unit="M", against=("ZeRO-Offload's placement",), target=1.7),
+    ArmRow("cap-sim", "the same by the pages' bytes alone", one_process, "planned", unit="M",
+           against=("one space",), within=0.15),
     ArmRow("cap-ds", "largest model in a control group of 1.5 GiB", one_group, "HARP", unit="M",
            against=("DeepSpeed ZeRO-3",), target=1.15, most_rounds=1),
     ArmRow("a2a", "top-8 of 64 experts, 2 hosts x 2 at 400 Mb/s", two_hosts, "HARP",
@@ -211,12 +275,16 @@ ROWS = by_id((
            against=("gloo, a copy a rank",), target=1.5),
     ArmRow("a2a-skew", "the same, the n-th expert 1/n as often", two_hosts, "HARP, Zipf",
            unit="ms", against=("busiest port",), target=1.1, lower=True),
+    ArmRow("a2a-skew-sim", "the simulator's time of a2a-skew's plans", two_hosts,
+           "simulator, Zipf", unit="ms", against=("HARP, Zipf",), within=0.15),
     ArmRow("a2a-sim", "the simulator's time of a2a's plans", two_hosts, "simulator",
            unit="ms", against=("HARP, plans",), within=0.15),
     ArmRow("pipe", "slowest stage over best cut between layers", cut_models, "operators",
            unit="", target=0.9, lower=True, limits={"worst": 1.0}),
     ArmRow("pipe-run", "GPT-2 in two stages, two CPUs", two_stages, "operators", unit="steps/s",
            against=("equal layers",), target=1.15, least_s=5.0),
+    ArmRow("pipe-sim", "predicted steps of pipe-run", two_stages, "predicted", unit="steps/s",
+           against=("operators",), within=0.15, least_s=5.0),
 ))
 
 
@@ -224,7 +292,7 @@ def available() -> dict[str, ArmRow]:
     """Leave out what is compared with fio and DeepSpeed where there are none."""
     missing = [] if importlib.util.find_spec("deepspeed") else ["adam-ds"]
     if not importlib.util.find_spec("transformers"):
-        missing += ["pipe", "pipe-run"]
+        missing += ["pipe", "pipe-run", "pipe-sim"]
     if not shutil.which("fio"):
         missing += ["io", "io-write"]
     return {name: row for name, row in ROWS.items() if name not in missing}

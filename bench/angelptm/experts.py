@@ -130,7 +130,8 @@ def two_hosts(bench: Bench) -> Iterator[Arms]:
                "HARP, direct": arm("harp", per_second, zipf=False, way="direct"),
                "busiest port": partial(_fixed, ms, partial(bound_s, zipf=True)),
                "HARP, plans": arm("plans", ms, zipf=False),
-               "simulator": partial(_fixed, ms, partial(simulated_s, zipf=False))}
+               "simulator": partial(_fixed, ms, partial(simulated_s, zipf=False)),
+               "simulator, Zipf": partial(_fixed, ms, partial(simulated_s, zipf=True))}
 
 
 def _fixed(unit: Callable[[float], float], seconds: Callable[[], float]) -> Sample:

@@ -4,7 +4,7 @@ adam, torch_adam, ds_adam   a step over 64 M parameters, one core
 read, write                 pages of 4 MiB, eight under way
 step_...                    a step of a GPT, with all on the device or less
 compute                     forward and backward pass of that GPT without an engine
-rates                       bytes and parameters a second that the engine on disk measured
+rates                       bytes and parameters a second that the engine of a step_... measured
 disk_alone                  the reads and writes of such a step with the optimizer on disk
 largest                     parameters of the largest model that trains within two equal caps
 """
@@ -30,6 +30,7 @@ from bench.angelptm.sizes import (
     PAGE_BYTES,
     PAGES,
     PARAMETERS,
+    QUARTER_BYTES,
     TOKENS,
     WIDTH,
 )
@@ -133,8 +134,8 @@ def example() -> Any:
 
 MOVES: dict[str, int] = {}
 """Reads and writes of a step with the optimizer on disk."""
-RATES: dict[str, float] = {}
-"""Measurements of the engine with its optimizer on disk."""
+RATES: dict[str, dict[str, float]] = {}
+"""Measurements of the engine of each kind of step."""
 
 
 def batch() -> torch.Tensor:
@@ -158,7 +159,8 @@ def compute() -> Callable[[], object]:
     return step
 
 
-def gpt_step(folder: str, clipping: float = 0.0, **caps: int | str) -> Callable[[], object]:
+def gpt_step(folder: str, name: str, clipping: float = 0.0, **caps: int | str,
+             ) -> Callable[[], object]:
     """A step of the example's GPT within these caps; the first ones are behind it."""
     torch.manual_seed(0)
     how: dict[str, Any] = {"optimizer": {"type": "AdamW"}, "gradient_clipping": clipping,
@@ -177,9 +179,9 @@ def gpt_step(folder: str, clipping: float = 0.0, **caps: int | str) -> Callable[
         (made, _), *_ = reversed(engine._steps._plans.values())
         MOVES["reads"] = sum(move.by_disk and move.source[0] == DISK for move in made.moves)
         MOVES["writes"] = sum(move.by_disk and move.target[0] == DISK for move in made.moves)
-        page, rates = engine.layout.page_bytes, engine._steps.rates
-        RATES.update(copy=rates.copy * page, disk=rates.disk * page,
-                     update=engine.layout.chunk / engine._steps._job_seconds)
+    page, rates = engine.layout.page_bytes, engine._steps.rates
+    RATES[name] = {"copy": rates.copy * page, "disk": rates.disk * page,
+                   "update": engine.layout.chunk / engine._steps._job_seconds}
     return step
 
 
@@ -241,17 +243,16 @@ def largest(width: int = CAP_WIDTH, cap_bytes: int = CAP_BYTES, device: str = "c
 
 def makers(folder: str) -> dict[str, Callable[[], Callable[[], object]]]:
     """Names of the measurements."""
-    quarter = LAYERS * 12 * WIDTH ** 2  # bytes: 4 of each parameter, a quarter of them
+    quarter = {"device_bytes": QUARTER_BYTES}
     small = {"device_bytes": DEVICE_BYTES, "host_bytes": HOST_BYTES}
-    return {
+    steps: dict[str, dict[str, Any]] = {
+        "step_resident": {}, "step_quarter": quarter, "step_clip": {"clipping": 1.0, **quarter},
+        "step_disk": small, "step_late": {"update": "async", **small}}
+    return {name: partial(gpt_step, folder, name, **how) for name, how in steps.items()} | {
         "adam": adam, "torch_adam": partial(other_adam, partial(torch.optim.AdamW, fused=True)),
         "ds_adam": deepspeed_adam, "read": partial(Pages, folder, write=False),
-        "write": partial(Pages, folder, write=True), "step_resident": partial(gpt_step, folder),
-        "step_quarter": partial(gpt_step, folder, device_bytes=quarter),
-        "step_clip": partial(gpt_step, folder, clipping=1.0, device_bytes=quarter),
-        "step_disk": partial(gpt_step, folder, **small),
-        "step_late": partial(gpt_step, folder, update="async", **small),
-        "disk_alone": partial(disk_alone, folder), "compute": compute}
+        "write": partial(Pages, folder, write=True), "disk_alone": partial(disk_alone, folder),
+        "compute": compute}
 
 
 def main() -> None:
@@ -261,7 +262,8 @@ def main() -> None:
     for line in sys.stdin:
         what = json.loads(line)
         if what["do"] in ("largest", "rates"):
-            known_now = {"parameters": largest()} if what["do"] == "largest" else RATES
+            known_now = ({"parameters": largest()} if what["do"] == "largest" else
+                         RATES[what["of"]])
             print(json.dumps({"seconds": 1.0, "times": 1} | known_now), flush=True)
             continue
         if what["do"].endswith("adam"):

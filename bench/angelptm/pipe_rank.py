@@ -3,6 +3,10 @@
 cuts         how much faster the slowest stage of five models is than with cuts between layers
 operators    steps of GPT-2 in as many stages as ranks, cut between operators
 layers       the same with equally many layers in each stage
+unsplit      the same microbatches through the whole model, at every rank by itself
+copy         a copy within memory, of COPY_BYTES
+link         each rank sends LINK_BYTES to all others
+plan         shares of the stages in a microbatch's time, and the bytes of a step
 """
 
 from __future__ import annotations
@@ -12,6 +16,8 @@ import os
 import sys
 import time
 from dataclasses import replace
+from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,17 +25,20 @@ import torch
 import torch.distributed as dist
 
 import harp.lightcc.torch  # noqa: F401  (registers the backend)
-from bench.angelptm.pipe_models import MODELS, gpt2, loss_of, tokens
+from bench.angelptm.pipe_models import MODELS, ROWS, gpt2, loss_of, tokens
+from bench.angelptm.sizes import COPY_BYTES, LINK_BYTES, MICROBATCHES
 from harp.angelptm.stages import Cuts, pipeline
 from harp.angelptm.stages.cuts import cut
 from harp.angelptm.stages.measure import measured
 from harp.angelptm.stages.operator_program import exported
+from harp.lightcc.torch_base.single import all_gather_single
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from harp.angelptm.stages import Pipeline, Running
 
 STAGES = range(2, 9)
-MICROBATCHES = 4
 LAYERS = 12
 
 
@@ -61,12 +70,20 @@ class Pipes:
     def __init__(self) -> None:
         dist.init_process_group("lightcc")
         torch.manual_seed(0)
-        model, example = gpt2()
-        whole = pipeline(model, example, dist.get_world_size(), loss=loss_of, target=tokens(50257))
+        self.model, example = gpt2()
+        self.pipe = pipe = pipeline(self.model, example, dist.get_world_size(), loss=loss_of,
+                                    target=tokens(50257))
         self.running: dict[str, Running] = {
             name: pipe.start("1f1b", MICROBATCHES)
-            for name, pipe in (("operators", whole), ("layers", equal_layers(whole)))}
+            for name, pipe in (("operators", pipe), ("layers", equal_layers(pipe)))}
         self.batch = torch.randint(0, 50257, (2, MICROBATCHES, example[0].shape[1]))
+        memory = [torch.zeros(COPY_BYTES, dtype=torch.uint8) for _ in range(2)]
+        given = torch.zeros(LINK_BYTES, dtype=torch.uint8)
+        received = given.new_empty(dist.get_world_size() * LINK_BYTES)
+        self.work: dict[str, Callable[[], object]] = {
+            **{name: partial(self.step, name) for name in self.running}, "unsplit": self.unsplit,
+            "copy": partial(memory[0].copy_, memory[1]),
+            "link": partial(all_gather_single, received, given)}
 
     def step(self, name: str) -> None:
         """Run a batch forward and backward; no rank is ahead of another behind it."""
@@ -76,13 +93,35 @@ class Pipes:
         running.step(self.batch[0], target=self.batch[1])
         dist.barrier()
 
-    def run(self, what: dict[str, Any]) -> dict[str, float]:
+    def unsplit(self) -> None:
+        """Run a batch through the whole model."""
+        self.model.zero_grad()
+        for given, target in zip(*(each.split(ROWS) for each in self.batch), strict=True):
+            loss_of(self.model(given), target).backward()
+        self.model.zero_grad()  # or the stages would hold other stages' gradients
+
+    def plan(self) -> dict[str, Any]:
+        """Give what a prediction takes from the plan, which all ranks have."""
+        graph, gaps = self.pipe.graph, self.pipe.cuts.gaps
+        running, whole_s = self.running["operators"], float(graph.seconds[-1])
+        own = dict(running.named_parameters())
+        return {"forward": [sum(each.forward_s for each in graph.operators[begin:end]) / whole_s
+                            for begin, end in pairwise(gaps)],
+                "both": (np.diff(graph.seconds[list(gaps)]) / whole_s).tolist(),
+                "sent_bytes": float(graph.crossing_bytes[list(gaps[1:-1])].max()),
+                "tied_bytes": sum(own[name].nbytes for name, _ in running.shared),
+                "gradient_bytes": sum(each.nbytes for each in own.values())}
+
+    def run(self, what: dict[str, Any]) -> dict[str, Any]:
         """Run steps until the first rank says that the time is over."""
-        self.step(what["do"])
+        if what["do"] == "plan":
+            return self.plan()
+        work = self.work[what["do"]]
+        work()
         begun, times = time.perf_counter(), 0
         over = torch.zeros(1)
         while not over:
-            self.step(what["do"])
+            work()
             times += 1
             over.fill_(time.perf_counter() - begun > what["seconds"])
             dist.broadcast(over, 0)

@@ -48,22 +48,29 @@ from harp.angelptm.page_plan import CapacityError
 from harp.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from torch import distributed as comm
+
     from harp.angelptm.config import ConfigError
     from harp.angelptm.paged import HiddenError
     from harp.angelptm.paged_engine import Engine
     from harp.angelptm.ranks import RankError
-    from harp.angelptm.script import add_config_arguments, init_distributed, zero
+    from harp.angelptm.script import (
+        add_config_arguments,
+        get_accelerator,
+        init_distributed,
+        zero,
+    )
     from harp.angelptm.stages import CutError, Link, Memory, pipeline
     from harp.angelptm.start import initialize
 
 _HOMES = {"ConfigError": "config", "Engine": "paged_engine", "initialize": "start",
           "HiddenError": "paged", "RankError": "ranks", "add_config_arguments": "script",
-          "init_distributed": "script", "zero": "script",
+          "get_accelerator": "script", "init_distributed": "script", "zero": "script",
           "CutError": "stages", "Link": "stages", "Memory": "stages", "pipeline": "stages"}
 
 __all__ = ["CapacityError", "ConfigError", "CutError", "Engine", "HiddenError", "Link", "Memory",
-           "RankError", "add_config_arguments", "init_distributed", "initialize", "pipeline",
-           "zero"]
+           "RankError", "add_config_arguments", "comm", "get_accelerator", "init_distributed",
+           "initialize", "pipeline", "zero"]
 
-__getattr__ = lazy_names(__name__, {name: f"{__name__}.{home}:{name}"
-                                    for name, home in _HOMES.items()})
+__getattr__ = lazy_names(__name__, {"comm": "torch.distributed:"} | {
+    name: f"{__name__}.{home}:{name}" for name, home in _HOMES.items()})

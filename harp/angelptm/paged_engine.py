@@ -8,16 +8,21 @@
 
 A parameter keeps its object and its address, in the window; its memory comes and goes. Operators
 are watched (`harp.angelptm.watch`), so whatever reads a parameter finds it there.
+
+A backward pass may go through the module of another engine, as a GAN's generator learns through the
+discriminator. Every engine of the process then has its parameters ready, and those of the others
+get no gradient: a GAN forgets it, and `Engine.step` refuses to go on without it.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
+from weakref import WeakValueDictionary
 
 import torch
 
@@ -60,6 +65,9 @@ NOTHING: Numbers = frozenset()
 
 class Engine(torch.nn.Module):
     """A model in pages. Made by `initialize`."""
+
+    alive: ClassVar[WeakValueDictionary[int, Engine]] = WeakValueDictionary()
+    """All of the process, in the order in which they were made: the same at all ranks."""
 
     def __init__(self, model: torch.nn.Module, config: Config, groups: Any, adam: Adam,
                  ranks: Ranks | None = None) -> None:
@@ -108,19 +116,15 @@ class Engine(torch.nn.Module):
         self._wants_step = self._failed = False
         """Whether a micro-batch is through its backward pass, and `step` was not called since;
         whether the last backward pass failed, and a part of its gradients may be in the step."""
+        self._goes_back = self._left_out = False
+        """Whether a backward pass of this engine runs; whether one of another engine came to
+        parameters of this one since its own."""
         self._square = 0.0
         self._norm: float | None = None
         self._norms: dict[int, torch.Tensor] = {}
         """Of the gradients of this step, by parameter."""
         self._scaler = Scaler(config.scaling) if config.scaling else None
-        for number, parameter in enumerate(self.parameters_in_pages):
-            self._put_in_pages(number, parameter)
-        self._steps.rates = self.cache.measure()
-        if ranks:
-            self._steps.rates = replace(self._steps.rates, network=self._reduction.measure())
-        for tensor in (*model.buffers(), *model.parameters()):
-            if id(tensor) not in self._number:
-                self._put_beside_pages(tensor)
+        self._take_model(model)
 
     def _make_cache(self, model: torch.nn.Module) -> None:
         layout, config, many = self.layout, self.config, self.layout.ranks
@@ -141,6 +145,20 @@ class Engine(torch.nn.Module):
         else:
             self.cache = cache = DeviceCache(self.device, *given)
             self.window = Wholes(cache, self.dtype)
+
+    def _take_model(self, model: torch.nn.Module) -> None:
+        for number, parameter in enumerate(self.parameters_in_pages):
+            self._put_in_pages(number, parameter)
+        self._steps.rates = self.cache.measure()
+        if self._ranks:
+            self._steps.rates = replace(self._steps.rates, network=self._reduction.measure())
+        for tensor in (*model.buffers(), *model.parameters()):
+            if id(tensor) not in self._number:
+                self._put_beside_pages(tensor)
+        # The only attribute that a call asks for before hooks, and that no copy of a module has.
+        self._call = model._compiled_call_impl or model._call_impl
+        model._compiled_call_impl = self._called
+        Engine.alive[id(self)] = self
 
     def _put_beside_pages(self, tensor: torch.Tensor) -> None:
         if self._ranks:
@@ -247,6 +265,10 @@ class Engine(torch.nn.Module):
         guard_outputs(outputs, lambda: self.is_watching)
         return outputs
 
+    def _called(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the model where a script calls it itself: as the engine does, unless it has begun."""
+        return self._call(*args, **kwargs) if self.is_watching else self(*args, **kwargs)
+
     def backward(self, loss: torch.Tensor, retain_graph: bool = False) -> torch.Tensor:
         """Run the backward pass of a micro-batch; the mean of micro-batches counts.
 
@@ -260,10 +282,10 @@ class Engine(torch.nn.Module):
             self._begin_step()
         scale = self._scaler.scale if self._scaler else 1.0
         self._here.clear()
-        self._failed = True
+        self._failed, self._left_out = True, False
         with self._telling():
             self._steps.begin_batch(last=self._is_last())
-            with self._watch:
+            with self._going_back():
                 (loss * (scale / self.config.accumulation)).backward(retain_graph=retain_graph)
             self._steps.end_batch()
         self._failed = False
@@ -271,12 +293,29 @@ class Engine(torch.nn.Module):
         self._wants_step = True
         return loss
 
+    @contextmanager
+    def _going_back(self) -> Iterator[None]:
+        """Have the parameters of all engines ready for a backward pass of this one."""
+        self._goes_back = True
+        try:
+            with ExitStack() as watches:
+                for engine in tuple(Engine.alive.values()):
+                    watches.enter_context(engine._watch)
+                yield
+        finally:
+            self._goes_back = False
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """Do nothing: gradients are exchanged when the plan has it, and their sum is the same."""
+        return nullcontext()
+
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients of all micro-batches since the last step.
 
         ConfigError where updates have used them already.
         """
         super().zero_grad(set_to_none)
+        self._left_out = False
         if self._updates.new.arrived:
             self._steps.leave_plan()
             if self._late or self._updates.new.updated:
@@ -367,6 +406,10 @@ class Engine(torch.nn.Module):
         A scheduler that `initialize` was given steps, too, with ``lr_kwargs``, unless the update
         was skipped.
         """
+        if self._left_out and not self._updates.new.how:
+            raise ConfigError("step() has no gradient: another engine's backward pass came through "
+                              "this one's parameters, and only engine.backward(loss) of this one "
+                              "gives them gradients")
         self._settle_failure()
         self._wants_step = False
         if self._micro_steps % self.config.accumulation or not self._updates.new.how:
@@ -445,6 +488,17 @@ class Engine(torch.nn.Module):
         self._saving.save(Path(save_dir), tag, kept, self.lr_scheduler)
         return True
 
+    def save_16bit_model(self, save_dir: str | Path,
+                         save_filename: str = "pytorch_model.bin") -> bool:
+        """Save the module's state_dict in the precision of training, as torch.save does.
+
+        All of it is in the host's memory meanwhile. Raises CheckpointError.
+        """
+        self._saving.save_whole(Path(save_dir), save_filename)
+        return True
+
+    save_fp16_model = save_16bit_model
+
     def load_checkpoint(self, load_dir: str | Path, tag: str | None = None,
                         load_module_strict: bool = True, load_optimizer_states: bool = True,
                         load_lr_scheduler_states: bool = True, load_module_only: bool = False,
@@ -503,6 +557,8 @@ class Engine(torch.nn.Module):
     def destroy(self) -> None:
         """Give all memory back. The model cannot be used any more."""
         self._steps.close()
+        Engine.alive.pop(id(self), None)
+        self.module._compiled_call_impl = self._call
         for parameter in self.parameters_in_pages:
             take_out_of_class(parameter)
             parameter.data = torch.empty(0, dtype=self.dtype, device=self.device)
@@ -532,7 +588,14 @@ class Engine(torch.nn.Module):
     def _put_gradient_away(self, parameter: torch.Tensor) -> None:
         if not self.is_watching:
             raise HiddenError(WITHOUT_ENGINE)
+        if not self._goes_back:
+            parameter.grad, self._left_out = None, True
+            return
         number = self._number[id(parameter)]
+        if self._updates.began(number):
+            raise ConfigError(f"the parameter {self._saving.names()[number]} has a gradient after "
+                              "its update: this step has more backward passes than the one before, "
+                              "which gradient_clipping allows, since its updates wait for step()")
         if parameter.grad is not None and parameter.grad.is_sparse:
             raise ConfigError(f"the parameter {self._saving.names()[number]} has a sparse gradient,"
                               " which Adam has no step for: leave sparse=True out of its module")

@@ -44,11 +44,19 @@ class RankError(RuntimeError):
     """The ranks cannot go on together; the message is one sentence and names a rank."""
 
 
-def join_job(backend: str = BACKEND) -> None:
-    """Join the job that the environment describes, if it has several ranks and nobody did so."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dist.is_initialized():
+def join_job(backend: str = BACKEND, *, alone: bool = False) -> None:
+    """Join the job that the environment describes, unless somebody did so.
+
+    A rank that is ``alone`` makes a job of its own if it is to.
+    """
+    several = int(os.environ.get("WORLD_SIZE", "1")) > 1
+    if (several or alone) and not dist.is_initialized():
         import harp.lightcc.torch  # noqa: F401  (it registers the backend)
-        dist.init_process_group(backend)
+        own: dict[str, Any] = {}
+        if not several:
+            own = {"store": dist.HashStore(), "rank": 0, "world_size": 1}
+            os.environ.setdefault("LOCAL_RANK", "0")  # scripts read it, as launchers set it
+        dist.init_process_group(backend, **own)
 
 
 def find_ranks() -> Ranks | None:

@@ -80,6 +80,17 @@ class Saving:
                 write_bytes(fresh / STATE, text)
                 checkpoint_files.publish(folder, tag)
 
+    def save_whole(self, folder: Path, name: str) -> None:
+        """Save the state_dict as a file of torch, by the first rank. Raises CheckpointError."""
+        states = self._module.state_dict()
+        with alike(self._ranks), checkpoint_files.writing(folder / name):
+            if self._is_first:
+                folder.mkdir(parents=True, exist_ok=True)
+                fresh = folder / f"{name}.new"
+                with fresh.open("wb") as file:
+                    torch.save(states, file)
+                fresh.replace(folder / name)
+
     def load(self, load_dir: Path, tag: str | None, groups: int | None, scheduler: Any, *,
              strict: bool, own: Callable[[dict[str, torch.Tensor]], None] | None,
              ) -> tuple[Path, dict[str, Any]]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from harp.angelptm.accelerator_pages import find_device
 from harp.angelptm.config import ConfigError
 from harp.angelptm.paged import PagedParameter
 from harp.angelptm.ranks import BACKEND, join_job
@@ -25,22 +26,55 @@ HOST_BACKENDS = ("lightcc", "gloo", "mpi")
 
 
 def init_distributed(dist_backend: str | None = None, **more: Any) -> None:
-    """Join the job that the environment describes, if it has several ranks.
+    """Join the job that the environment describes; one rank alone has a job of its own.
 
     Pages are the host's, so a backend of GPUs, as ``nccl``, becomes ``lightcc``; how else DeepSpeed
     would find the ranks (``more``) has no effect.
     """
     del more
-    join_job(dist_backend if dist_backend in HOST_BACKENDS else BACKEND)
+    join_job(dist_backend if dist_backend in HOST_BACKENDS else BACKEND, alone=True)
 
 
 def add_config_arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """Add the options that DeepSpeed's launcher and scripts know; `initialize` reads ``args``."""
+    """Add DeepSpeed's own options, and no ``--local_rank``, which its scripts add themselves.
+
+    `initialize` reads ``args``.
+    """
     group = parser.add_argument_group("DeepSpeed", "options of scripts for DeepSpeed")
     group.add_argument("--deepspeed", action="store_true", help="has no effect: it is always on")
     group.add_argument("--deepspeed_config", metavar="FILE", help="the configuration")
-    group.add_argument("--local_rank", type=int, default=-1, help="has no effect")
     return parser
+
+
+class Accelerator:
+    """The device that trains, as DeepSpeed's accelerator names it; a CPU is one, too."""
+
+    @staticmethod
+    def is_available() -> bool:
+        """Say that there is a device, as DeepSpeed does."""
+        return True
+
+    @staticmethod
+    def device_name(device_index: int | None = None) -> str:
+        """Name the kind of device, or a device of it, as torch does."""
+        kind = find_device("accelerator", 1).type
+        return kind if device_index is None or kind == "cpu" else f"{kind}:{device_index}"
+
+    @staticmethod
+    def set_device(device_index: int) -> None:
+        """Have tensors come to this device; a CPU is one device."""
+        if torch.accelerator.is_available():
+            torch.accelerator.set_device_index(device_index)
+
+    @staticmethod
+    def communication_backend_name() -> str:
+        """Name the backend that a script joins its job by."""
+        return BACKEND
+
+
+def get_accelerator() -> Accelerator:
+    """Give what DeepSpeed's own scripts ask for the name of a device."""
+    return Accelerator()
 
 
 class Zero:

@@ -105,8 +105,9 @@ def check_model(model: torch.nn.Module, ranks: int) -> None:
                               "make the model on the CPU")
     for name, module in model.named_modules() if ranks > 1 else ():
         if isinstance(module, MoE):
-            raise ConfigError(f"the layer {name} has experts that are spread over the {ranks} "
-                              "ranks: pages of several ranks hold the same model at each")
+            raise ConfigError(f"the layer {name} has other experts at each of the {ranks} ranks, "
+                              "and pages of several ranks hold one model: one rank is possible, or "
+                              "torch.optim without pages, with expert_parameters() left out of DDP")
 
 
 def _as_groups(parameters: Any) -> list[dict[str, Any]]:

@@ -65,6 +65,11 @@ class Updates:
         """Leave this step's settings to late updates."""
         self._old = self.new
 
+    def began(self, number: int) -> bool:
+        """Whether an update has used this step's gradient of a parameter."""
+        return number in self.new.arrived and any(
+            (number, chunk) in self.new.updated for chunk in self._layout.chunks_of(number))
+
     def missed(self, chunks: Iterable[int]) -> Iterator[int]:
         """Give those with a parameter that is new in this step: a planned job came too early."""
         for chunk in chunks:

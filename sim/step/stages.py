@@ -38,6 +38,8 @@ from typing import TYPE_CHECKING
 from sim.workloads.model import block_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sim.schema.parallel_keys import Parallel
     from sim.workloads.layers import Layer
     from sim.workloads.model import Model
@@ -61,17 +63,25 @@ def slowest_stage(model: Model, layout: Parallel, micro: int = 1) -> Stage:
     forward = [stage.forward_flops for stage in stages]
     both = [stage.forward_flops + stage.backward_flops for stage in stages]
     slowest = max(range(len(stages)), key=lambda number: (both[number], stages[number].parameters))
-    behind, later = sum(both[slowest + 1:]), len(stages) - 1 - slowest
-    if micro > later:
-        back = both[slowest] - forward[slowest]
-        behind = min(behind, max(behind - later * forward[slowest], 0)
-                     + max(behind - later * back, 0))
-    bubble = (sum(both[:slowest]) + behind) / both[slowest] / layout.interleave
+    bubble = waits_of(slowest, forward, both, micro) / layout.interleave
     if layout.schedule == "zero-bubble":
         bubble *= 1 - 2 * _weights_flops(stages[slowest]) / both[slowest]
     elif layout.is_v:
         bubble = _waited_in_v(stages, slowest, layout, micro) / both[slowest]
     return Stage(stages[slowest], bubble)
+
+
+def waits_of(slowest: int, forward: Sequence[float], both: Sequence[float], micro: int) -> float:
+    """Micro-steps of its own for which the slowest stage of 1F1B waits for others in a step.
+
+    ``forward`` and ``both`` passes of a micro-step are given for each stage, in any unit.
+    """
+    behind, later = sum(both[slowest + 1:]), len(both) - 1 - slowest
+    if micro > later:
+        back = both[slowest] - forward[slowest]
+        behind = min(behind, max(behind - later * forward[slowest], 0)
+                     + max(behind - later * back, 0))
+    return (sum(both[:slowest]) + behind) / both[slowest]
 
 
 def _weights_flops(stage: Model) -> int:

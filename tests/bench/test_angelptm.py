@@ -12,9 +12,12 @@ from torch.utils.file_baton import FileBaton
 
 from bench import peer_environment
 from bench.angelptm import control_group, peer
+from bench.angelptm.angelptm_rows import pipeline_s, planned_parameters
+from bench.angelptm.sizes import CAP_BYTES, CAP_WIDTH, MICROBATCHES, PAGE_BYTES
 from bench.arms import Bench, Sample
 from bench.comparison import ArmRow, run_group
 from bench.subject import PeerError, Subject, line
+from tests.sim.step.test_mixture import one_f_one_b
 
 
 def broken():
@@ -104,6 +107,29 @@ def test_the_largest_model_is_found_by_halving(monkeypatch, most):
     control_group.largest.cache_clear()
     assert len(tried) <= 9
     assert max(tried) * control_group.LEAST_BYTES * control_group.LAYER <= control_group.LIMIT_BYTES
+
+
+def test_the_largest_model_by_bytes_alone_is_the_closed_form():
+    """Two kinds of 2 bytes and three of 4; one page of the host stays free to move others."""
+    def pages(layers):
+        elements = layers * CAP_WIDTH ** 2
+        return 2 * -(-2 * elements // PAGE_BYTES) + 3 * -(-4 * elements // PAGE_BYTES)
+
+    layers = planned_parameters() // CAP_WIDTH ** 2
+    assert pages(layers) <= 2 * CAP_BYTES // PAGE_BYTES - 1 < pages(layers + 1)
+
+
+@pytest.mark.parametrize(("both", "messages"), [([0.5, 0.5], 1), ([0.6, 0.4], 1), ([0.3, 0.7], 1),
+                                                ([0.25, 0.5, 0.25], 2)])
+def test_a_pipelines_prediction_is_that_of_its_schedule(both, messages):
+    forward = [share / 3 for share in both]
+    plan = {"forward": forward, "both": both, "sent_bytes": 5.0, "tied_bytes": 70.0,
+            "gradient_bytes": 1100.0}
+    backward = [2 * share / 3 for share in both]
+    walked = one_f_one_b(len(both), MICROBATCHES, forward, backward)
+    found = pipeline_s(plan, MICROBATCHES, 11.0, 7.0)
+    sent = messages * MICROBATCHES * 5.0 + 70.0
+    assert found - sent / 7.0 - 1100.0 / 11.0 == pytest.approx(walked, rel=0.04)
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from torch.distributed.pipelining import (
 from torch.utils._pytree import tree_leaves
 
 from harp.angelptm.stages.cuts import CutError, in_flight
+from harp.lightcc.failure import GroupError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -61,7 +62,7 @@ class Running:
         else:
             kind = ScheduleGPipe if schedule == "gpipe" else Schedule1F1B
             self.schedule = kind(stages[0], microbatches, loss_fn=loss, scale_grads=False)
-        self.microbatches = microbatches
+        self.microbatches, self._group = microbatches, group
         self._inputs, self._has_loss = forms[0], loss is not None
         self.shared = _groups(shared, ranks, group)
 
@@ -124,13 +125,21 @@ class Running:
                                  f"{self.microbatches} microbatches is possible")
 
     def add_up_shared(self) -> None:
-        """Add the gradients of tied parameters up among their ranks."""
+        """Add the gradients of tied parameters up among their ranks.
+
+        A failure is that of the group of all ranks, which names the rank at fault.
+        """
         own = dict(self.named_parameters())
         for name, group in self.shared:
             parameter = own[name]
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-            dist.all_reduce(parameter.grad, group=group)
+            try:
+                dist.all_reduce(parameter.grad, group=group)
+            except GroupError:
+                # It numbers its own ranks, and may have failed by one that left because of a third.
+                dist.barrier(self._group)
+                raise
 
 
 def _groups(shared: list[tuple[str, set[int]]], ranks: int, group: dist.ProcessGroup | None,

@@ -52,6 +52,7 @@ def by_engine(config, steps, load=None, save=None, at=0, for_ever=False, branch=
         losses = train(engine, data[:at])
         if save:
             engine.save_checkpoint(save, "saved")
+            engine.save_16bit_model(save)
         for tokens in data if forgets else ():
             engine.backward(loss_of(engine, tokens[:2]))
             engine.optimizer.zero_grad()

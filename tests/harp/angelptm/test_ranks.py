@@ -137,6 +137,8 @@ def test_a_checkpoint_of_two_ranks_loads_at_any_count(tmp_path):
         assert files[0] == files[1] == files[2]
     plain = Tied()
     plain.load_state_dict(load_file(two / "saved" / "model.safetensors"))
+    for name, own in torch.load(two / "pytorch_model.bin").items():
+        assert torch.equal(own, plain.state_dict()[name].bfloat16()), name
 
 
 def test_ranks_keep_buffers_of_their_own_until_they_load_the_first_ones(tmp_path):

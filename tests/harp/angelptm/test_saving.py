@@ -61,6 +61,24 @@ def test_a_model_is_loaded_without_its_optimizer(tmp_path, more, how, steps):
         assert all(map(torch.equal, parameters_of(engine), expected[1]))
 
 
+@pytest.mark.parametrize("more", [{}, {"bf16": {"enabled": True}}], ids=["fp32", "bf16"])
+def test_a_model_is_saved_as_torch_saves_it(tmp_path, more):
+    """As DeepSpeed's save_16bit_model: in the precision of training, for torch.load alone."""
+    with engine_of(seeded(), config(14, 160, **more)) as engine:
+        train(engine, batches(2))
+        assert engine.save_16bit_model(tmp_path / "new")
+        found = torch.load(tmp_path / "new" / "pytorch_model.bin")
+        own = engine.module.state_dict()
+        assert found.keys() == own.keys()
+        for name, one in own.items():
+            assert found[name].dtype == engine.dtype
+            assert torch.equal(found[name], one), name
+        (tmp_path / "file").touch()
+        with pytest.raises(CheckpointError, match=r"file/model\.bin cannot be written: "):
+            engine.save_16bit_model(tmp_path / "file", "model.bin")
+        assert [one.name for one in (tmp_path / "new").iterdir()] == ["pytorch_model.bin"]
+
+
 class Headed(nn.Module):
     """A body that many tasks have, and a head."""
 

@@ -13,16 +13,32 @@ from torch.utils.checkpoint import checkpoint
 
 import harp.angelptm as deepspeed
 from harp.angelptm import ConfigError
-from tests.harp.angelptm.models import WORDS, Tied, batches, config, engine_of, loss_of, seeded
+from harp.angelptm.page_plan import DEVICE, HOST
+from tests.harp.angelptm.models import (
+    RATE,
+    WORDS,
+    Tied,
+    batches,
+    by_torch,
+    config,
+    engine_of,
+    loss_of,
+    parameters_of,
+    seeded,
+    train,
+)
 
 SCRIPT = '''
-import argparse, json, torch
+import argparse, json, os, torch
 import harp.angelptm as deepspeed
 
-parser = deepspeed.add_config_arguments(argparse.ArgumentParser())
+parser = argparse.ArgumentParser()
+parser.add_argument("--local_rank", type=int, default=-1)
 parser.add_argument("--steps", type=int, default=6)
-args = parser.parse_args()
+args = deepspeed.add_config_arguments(parser).parse_args()
 deepspeed.init_distributed(dist_backend="nccl")
+assert deepspeed.comm.get_rank() == int(os.environ["LOCAL_RANK"])
+device = deepspeed.get_accelerator().device_name(deepspeed.comm.get_rank())
 torch.manual_seed(0)
 with deepspeed.zero.Init(config_dict_or_path=args.deepspeed_config):
     model = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
@@ -32,12 +48,18 @@ engine, optimizer, loader, scheduler = deepspeed.initialize(
 with deepspeed.zero.GatheredParameters(model[2].bias, modifier_rank=0):
     if engine.global_rank == 0:
         model[2].bias.data.fill_(0.5)
-x = torch.randn(engine.train_micro_batch_size_per_gpu(), 8)
+x = torch.randn(engine.train_micro_batch_size_per_gpu(), 8).to(device)
 for step in range(args.steps * engine.gradient_accumulation_steps()):
+    engine.train()
     loss = engine(x).square().mean()
-    engine.backward(loss)
+    with engine.no_sync():
+        engine.backward(loss)
     engine.step()
+engine.eval()
+with torch.no_grad():
+    assert engine.module(x).square().mean() < loss
 engine.save_checkpoint("kept", client_state={"step": step})
+assert engine.save_fp16_model("kept")
 _, state = engine.load_checkpoint("kept")
 print(json.dumps([engine.local_rank, engine.get_lr()[0], engine.get_global_grad_norm(), float(loss),
                   state["step"], engine.train_batch_size(),
@@ -65,6 +87,105 @@ def test_a_script_as_users_write_it(tmp_path):
     assert rate == pytest.approx(0.01 / 7)
     assert norm > 0
     assert 0 < loss < 0.5
+
+
+def test_a_script_asks_for_the_device_that_trains():
+    accelerator = deepspeed.get_accelerator()
+    assert accelerator.is_available()
+    accelerator.set_device(0)
+    kind = accelerator.device_name()
+    assert torch.device(accelerator.device_name(3)) == torch.device(
+        kind, None if kind == "cpu" else 3)
+    with engine_of(seeded(), {**config(), "angelptm": {}}) as engine:
+        assert engine.device.type == kind
+    assert accelerator.communication_backend_name() == "lightcc"
+
+
+def pair():
+    """A generator and its discriminator."""
+    torch.manual_seed(0)
+    return [torch.nn.Sequential(
+        torch.nn.Linear(first, 128), torch.nn.ReLU(), torch.nn.Linear(128, 128), torch.nn.ReLU(),
+        torch.nn.Linear(128, last)) for first, last in ((4, 8), (8, 1))]
+
+
+def train_gan(generator, critic, backward, step):
+    """Train as DeepSpeed's example of a GAN: it calls the networks, not their engines."""
+    random, losses = torch.Generator().manual_seed(1), []
+
+    def loss_if(real, given):
+        target = torch.full((16, 1), float(real))
+        losses.append(torch.nn.functional.binary_cross_entropy_with_logits(critic(given), target))
+        return losses[-1]
+    for _ in range(6):
+        critic.zero_grad()
+        backward[1](loss_if(True, torch.randn(16, 8, generator=random)))
+        fake = generator(torch.randn(16, 4, generator=random))
+        backward[1](loss_if(False, fake.detach()))
+        step[1]()
+        generator.zero_grad()
+        backward[0](loss_if(True, fake))
+        step[0]()
+    return [loss.item() for loss in losses]
+
+
+def test_a_gan_of_two_engines_is_that_of_torch():
+    """The pages of both networks come and go by plans."""
+    nets = pair()
+    expected = train_gan(*nets, [torch.Tensor.backward] * 2, [
+        torch.optim.AdamW(net.parameters(), 1e-3).step for net in nets])
+    nets, how = pair(), config(12, 34, page=8192)
+    with engine_of(nets[0], how) as first, engine_of(nets[1], how) as second:
+        engines = [first, second]
+        losses = train_gan(*nets, [one.backward for one in engines], [one.step for one in engines])
+        torch.testing.assert_close(losses, expected, rtol=0, atol=1e-5)
+        for engine in engines:
+            assert {tier for tier, _ in engine.cache.where} == {DEVICE, HOST}
+            assert engine._steps.planned >= 5
+            # The generator goes through the discriminator from the second step of that one on.
+            assert engine._steps.diverged <= 1
+
+
+def test_a_step_without_gradients_of_its_own_engine_is_refused():
+    """They were in another engine's backward pass, where torch would have added them up."""
+    first, second = seeded(), torch.nn.Linear(WORDS, WORDS)
+    with engine_of(first, config()) as below, engine_of(second, config()) as above:
+        def loss():
+            return above(below(batches(1)[0])).square().mean()
+
+        above.backward(loss())
+        above.step()
+        with pytest.raises(ConfigError, match=r"step\(\) has no gradient: another engine's"):
+            below.step()
+        below.zero_grad()
+        below.step()
+        assert (above.global_steps, below.global_steps) == (1, 0)
+        for engine in (above, below):
+            engine.backward(loss())
+        for engine in (above, below):
+            engine.step()
+        assert (above.global_steps, below.global_steps) == (2, 1)
+
+
+def test_more_backward_passes_than_in_the_step_before_are_refused_once_updates_have_begun():
+    [batch] = batches(1)
+    with engine_of(seeded(), config()) as engine:
+        train(engine, 3 * [batch])
+        engine.backward(loss_of(engine, batch))
+        with pytest.raises(ConfigError, match="has a gradient after its update: this step has mo"):
+            engine.backward(loss_of(engine, batch))
+    plain = seeded()
+    optimizer = torch.optim.AdamW(plain.parameters(), RATE)
+    by_torch(plain, 3 * [batch], optimizer=optimizer)
+    with engine_of(seeded(), config(gradient_clipping=1e9)) as engine:
+        train(engine, 3 * [batch])
+        for _ in range(2):
+            loss_of(plain, batch).backward()
+            engine.backward(loss_of(engine, batch))
+        optimizer.step()
+        engine.step()
+        for own, other in zip(parameters_of(engine), plain.parameters(), strict=True):
+            torch.testing.assert_close(own, other.detach(), rtol=0, atol=1e-6)
 
 
 def test_a_micro_batch_is_the_last_of_its_step_until_step_is_called():

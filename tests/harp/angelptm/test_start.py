@@ -69,5 +69,5 @@ def test_experts_of_several_ranks_are_refused_by_the_engine():
     """Each rank has its own, and the engine would give all of them the first one's."""
     model = torch.nn.Sequential(MoE(8, 4, 2, lambda number: torch.nn.Linear(8, 8)))
     check_model(model, 1)
-    with pytest.raises(ConfigError, match="the layer 0 has experts that are spread over the 2"):
+    with pytest.raises(ConfigError, match="the layer 0 has other experts at each of the 2 ranks"):
         check_model(model, 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,8 @@ from tests.harp.angelptm.stages.models import batch, loss_of, made
 from tests.support.levels import long_except
 from tests.support.torch_ranks import answers_of, start
 
-RANK = Path(__file__).with_name("stage_rank.py")
+RANK, KILLED_RANK = (Path(__file__).with_name(name) for name in (
+    "stage_rank.py", "killed_rank.py"))
 
 CASES = [
     (2, "lightcc", [("gpt", "operators", 2, "1f1b", 4),
@@ -35,6 +37,23 @@ def test_ranks_have_the_gradients_of_the_whole_model(ranks, backend, cases):
         assert all(one["gaps"] == found[0]["gaps"] for one in found)
         names = {each for each, _ in made(case[0]).named_parameters()}
         assert {each for one in found for each in one["own"]} == names
+
+
+KILLED = [(1, "exchange"), (2, "exchange"), (0, "forward"), (2, "backward"), (1, "before")]
+"""The rank that is killed, and what it does then; ranks 0 and 2 exchange tied gradients."""
+
+
+@pytest.mark.parametrize(("victim", "when"), long_except(KILLED, *KILLED[:2]))
+def test_all_ranks_name_the_one_that_is_killed(victim, when):
+    ranks = start(KILLED_RANK, [str(victim), when], 3, BACKEND="lightcc")
+    for number, rank in enumerate(ranks):
+        out, error = rank.communicate()
+        if number == victim:
+            assert rank.returncode == -signal.SIGKILL, error
+        else:
+            kind, sentence = json.loads(out.splitlines()[-1])
+            assert kind == "GroupError"
+            assert f"rank {victim} is gone" in sentence
 
 
 @pytest.fixture
