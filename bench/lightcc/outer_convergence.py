@@ -38,7 +38,7 @@ PATIENCE_S = 3600.0
 STRIDE = 10
 """Steps of a point of the plot, which shows their mean loss."""
 BASE = "DDP"
-WAYS = {BASE: "lightcc", "DiLoCo": "DiLoCo", "streaming DiLoCo": "streaming",
+WAYS = {BASE: "lightcc", "DiLoCo": "DiLoCo", "streaming DiLoCo": "streaming DiLoCo",
         "SparseLoCo": "SparseLoCo", "SparseLoCo, no feedback": "SparseLoCo without feedback"}
 """By arm: as outer_rank.py calls it."""
 TRAINING = {"CNN on digits": (1600, 1e-3), "transformer on text": (1200, 1e-3)}

@@ -2,8 +2,7 @@
 
 A command is ``{"do": "train_until", ...}`` with the arguments of `Trainer.train_until`, or one of
 torch_rank.py; all ranks get the same. Variables are torchrun's. The clock stands while data that
-were held back are judged. Replicas are equal when they are judged, so all ranks come to the same
-loss, and end alike where it is low enough.
+were held back are judged: by the mean loss of all ranks, since replicas of streaming DiLoCo differ.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ from harp.lightcc.outer.islands import Islands
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bench.lightcc.small_models import Task
+    from bench.lightcc.small_models import Batch, Task
     from harp.lightcc.outer.methods import Outer
 
 WARM_UP_STEPS = 20
 """In which the learning rate rises."""
 OUTER: dict[str, Callable[..., Outer]] = {
-    "DiLoCo": DiLoCo, "DiLoCo int8": partial(DiLoCo, bits=8), "streaming": StreamingDiLoCo,
+    "DiLoCo": DiLoCo, "DiLoCo int8": partial(DiLoCo, bits=8), "streaming DiLoCo": StreamingDiLoCo,
     "SparseLoCo": SparseLoCo, "SparseLoCo without feedback": partial(SparseLoCo, decay=0.0)}
 LIGHT_TOPK = {"LIGHT_2D_ALLREDUCE": "1", "LIGHT_TOPK_ALLREDUCE": "1", "LIGHT_TOPK_RATIO": "0.01",
               "LIGHT_TOPK_FP16": "1", "LIGHT_TOPK_THRESHOLD": "4096"}
@@ -50,8 +49,9 @@ class Trainer:
         self._groups = groups
 
     def train_until(self, *, way: str, task: dict[str, Any], seed: int, steps: int, rate: float,
-              judge_every: int, island: int = 1, outer: dict[str, Any] | None = None,
-              falls: bool = False, target: float | None = None) -> dict[str, Any]:
+              judge_every: int, judge_first: int = 0, island: int = 1,
+              outer: dict[str, Any] | None = None, falls: bool = False,
+              target: float | None = None) -> dict[str, Any]:
         """Train for ``steps`` steps, or until the loss on held data is ``target`` or less.
 
         Args:
@@ -61,6 +61,7 @@ class Trainer:
             steps: most steps.
             rate: AdamW's learning rate.
             judge_every: steps after which held data are judged.
+            judge_first: the first of these steps, if it is another one.
             island: ranks of an island.
             outer: arguments of the outer method.
             falls: whether the rate falls to zero by a cosine.
@@ -86,9 +87,9 @@ class Trainer:
             method.step()
             schedule.step()
             losses.append(round(float(loss.detach()), 4))
-            if step % judge_every == 0:
+            if (step - judge_first) % judge_every == 0:
                 took_s += time.perf_counter() - begun
-                judged.append((step, took_s, held_figures(net, held)["loss"]))
+                judged.append((step, took_s, _mean_loss(net, held)))
                 if target is not None and judged[-1][-1] <= target:
                     break
                 begun = time.perf_counter()
@@ -122,6 +123,12 @@ class Trainer:
         between = [self._groups.get("lightcc", {}, range(place, ranks, size))
                    for place in range(size)][own % size]
         return DistributedDataParallel(net, process_group=within), Islands(between, within)
+
+
+def _mean_loss(net: torch.nn.Module, held: Batch) -> float:
+    loss = torch.tensor(held_figures(net, held)["loss"], dtype=torch.float64)
+    dist.all_reduce(loss)
+    return float(loss / dist.get_world_size())
 
 
 def _task_of(task: dict[str, Any]) -> Task:
