@@ -93,9 +93,9 @@ def ms(seconds: float) -> float:
 
 
 def planned_parameters() -> int:
-    """Give the most parameters, a layer more each time, of which all states have a place.
+    """Count the parameters of the largest model whose states all have a place in the two caps.
 
-    They are in 16 bits, and as `bench.angelptm.loops.largest` trains them.
+    It grows by a layer at a time, in 16 bits, as `bench.angelptm.loops.largest` trains it.
     """
     pages, layers = CAP_BYTES // PAGE_BYTES, 0
     try:

@@ -11,15 +11,13 @@ import math
 from typing import TYPE_CHECKING
 
 from sim.report.answer_table import name_columns, section_ends
-from sim.report.numbers import rate, rate_unit
+from sim.report.numbers import DAY_S, rate, rate_unit
 from sim.report.screen import Column, console_for, fit, grid, show, text_column
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from sim.records.results import Cost, Report, ScenarioResult
-
-DAY_S = 86400.0
 
 
 def print_costs(report: Report, *, console: Console | None = None) -> None:

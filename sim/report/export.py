@@ -14,7 +14,7 @@ import io
 import json
 from typing import TYPE_CHECKING, Any
 
-from sim.report.numbers import rounded, rounded_difference
+from sim.report.numbers import DAY_S, rounded, rounded_difference
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -145,13 +145,13 @@ def _memory(memory: Memory) -> dict[str, int | None]:
 
 def _cost(row: ScenarioResult, cost: Cost) -> dict[str, Any]:
     whole = row.whole_s
-    same_loss = [seconds / 86400 for seconds in row.same_loss_s]
+    same_loss = [seconds / DAY_S for seconds in row.same_loss_s]
     return {
         "currency": cost.currency,
         "step": rounded(cost.of(row.step_s)),
         "day": rounded(cost.day),
         "goal": cost.goal or None,
-        "goal_days": rounded(whole[0] / 86400) if whole else None,
+        "goal_days": rounded(whole[0] / DAY_S) if whole else None,
         "goal_cost": rounded(cost.of(whole[0])) if whole else None,
         "goal_cost_interval": [rounded(cost.of(seconds)) for seconds in whole[1:]] or None,
         "same_loss_times": rounded(cost.same_loss),

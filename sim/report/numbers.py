@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from sim.records.results import ScenarioResult
 
 SIGNIFICANT_DIGITS = 9
+DAY_S = 86400.0
 
 
 def rounded(value: float | None) -> float | None:

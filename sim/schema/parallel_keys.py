@@ -50,10 +50,10 @@ class Parallel(Model):
     given, and GPUs that have the same experts share their parameters in shards (torchtitan);
     else experts are gathered like all else."""
     shard: Shard = "none"
-    """States of which a copy keeps only its share: zero1 optimizer states, zero2 gradients as well,
-    fsdp parameters as well, and hsdp as fsdp, but within groups, with copies between them. Beside
-    pipeline fsdp and hsdp gather once a step, and keep parameters and gradients whole (torchtitan);
-    zero2 scatters gradients after each micro-step (Megatron-FSDP's optim_grads)."""
+    """States of which a copy keeps only its share. zero1: optimizer states. zero2: gradients too.
+    fsdp: parameters too. hsdp: as fsdp within groups, with copies between them. In a pipeline fsdp
+    and hsdp gather once a step, and keep parameters and gradients whole (torchtitan); zero2
+    scatters gradients after each micro-step (Megatron-FSDP's optim_grads)."""
     gather_overlap: Flag = False
     """Gather the parameters that zero1 and zero2 updated in shares during the next step's first
     forward pass (Megatron's overlap-param-gather), not before it."""

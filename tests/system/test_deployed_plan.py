@@ -190,7 +190,8 @@ def test_a_fabric_that_has_changed_sends_data_elsewhere_and_check_says_so(tmp_pa
     with pytest.raises(PlanError, match="links, addresses or hashes have changed"):
         plan.verify(stale)
     with closing(Wiring(stale, 1.0, 1500)) as wiring:
-        went = [data_crosses(wiring, plan, flow.sender, flow.receiver, 1, 1)[0] == set(flow.links)
+        went = [data_crosses(wiring, plan, flow.sender, flow.receiver, 1,
+                             longest_s=1)[0] == set(flow.links)
                 for flow in plan.flows]
     assert not all(went)
 

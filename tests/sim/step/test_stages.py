@@ -97,9 +97,10 @@ def torchs_orders(schedule, stages, pieces, micro):
 
 
 def end_of(orders, last, seconds):
-    """When all passes have ended, each of which begins when those that it needs have.
+    """Walk the orders, and give the end of the last pass.
 
-    Passes that overlap take their sum. The piece after which there is none is ``last``.
+    A pass begins when its stage is free and the passes that it needs have ended. Overlapped passes
+    take their sum. ``last`` is the number of the last piece.
     """
     ends, free, at = {}, [0.0] * len(orders), [0] * len(orders)
 

@@ -125,7 +125,7 @@ def ddp_compiled(group):
 
 
 def ddp_with_powersgd(group):
-    """Its callbacks call collectives, whose callbacks do so, too."""
+    """The hook's callbacks call further collectives, whose callbacks do the same."""
     state = powerSGD_hook.PowerSGDState(group, start_powerSGD_iter=2)
     return ddp(group, lambda model: model.register_comm_hook(state, powerSGD_hook.powerSGD_hook))
 
