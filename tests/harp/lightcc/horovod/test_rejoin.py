@@ -128,6 +128,38 @@ world.end()""")
         f"[{rank}] {rank} 3" for rank in range(3) for _ in range(4)]
 
 
+@pytest.mark.parametrize("leaver", [0, 1])
+def test_ranks_of_a_plain_job_meet_again_where_one_left_the_group_that_another_lost(leaver):
+    """One that has the result of the last call may leave before the others have it."""
+    script = START.replace("world.end()", f"""
+if os.environ["RANK"] == "{leaver}":
+    world.end()
+    rejoin.start()
+else:
+    rejoin.meet_again()
+rejoin.meet_again()
+print(world.current().rank, world.current().size, flush=True)
+world.end()""")
+    done = start_elastic(script, "-np", "3")
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [
+        f"[{rank}] {rank} 3" for rank in range(3) for _ in range(2)]
+
+
+@pytest.mark.parametrize("absent", [0, 1])
+def test_a_rank_that_comes_no_more_to_a_plain_job_is_named_after_one_timeout(absent, monkeypatch):
+    monkeypatch.setenv("HOROVOD_START_TIMEOUT", "2")
+    script = START.replace("world.end()", f"""
+import signal
+if os.environ["RANK"] == "{absent}": signal.pause()
+rejoin.meet_again()""")
+    done = start_elastic(script, "-np", "2")
+    assert done.returncode != 0
+    assert f"rank {absent} did not come" in done.stderr
+    assert "(HOROVOD_START_TIMEOUT)" in done.stderr
+    assert "no group could be made" not in done.stderr  # the others would be waited for again
+
+
 def test_a_rank_that_leaves_an_elastic_job_for_good_is_not_waited_for():
     script = START.replace("world.end()", """
 world.end()
