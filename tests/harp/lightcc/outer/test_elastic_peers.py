@@ -98,12 +98,16 @@ def leave(*trained):
     together(*(one.peers.close for one in trained))
 
 
-def check_equal(*trained):
-    """The state that all have in common; a fragment may have been trained since."""
+def check_anchors(*trained):
     anchors = [[fragment.anchor.numpy().tobytes() for fragment in one.outer._fragments]
                for one in trained]
     assert all(one == anchors[0] for one in anchors)
-    if len(anchors[0]) == 1:
+
+
+def check_equal(*trained):
+    """The state that all have in common; a fragment may have been trained since."""
+    check_anchors(*trained)
+    if len(trained[0].outer._fragments) == 1:
         assert len({one.values.tobytes() for one in trained}) == 1
 
 
@@ -237,6 +241,21 @@ def test_a_late_peer_and_a_new_one_take_the_newest_state_and_go_on_with_the_othe
     assert {("INFO", f"peer {one} comes in round {first.peers.number - 1}") for one in (1, 2)} <= {
         (one.levelname, one.getMessage()) for one in caplog.records}
     leave(first, second, third)
+
+
+def test_a_checkpoint_that_is_loaded_goes_whole_to_a_new_peer():
+    make = lambda *of, **more: DiLoCo(*of, 2, **more)  # noqa: E731
+    store, (first,) = begin(make, 1)
+    checkpoint = first.outer.state_dict()
+    first.train(2)
+
+    def come(island):
+        return Trained(make, island, Peers(1, store=store, deadline_s=PATIENCE_S, timeout_s=5.0))
+    leave(come(1))  # for which the hash of this state was made
+    first.outer.load_state_dict(checkpoint)
+    second = come(2)
+    check_anchors(first, second)
+    leave(first, second)
 
 
 PEER = """
