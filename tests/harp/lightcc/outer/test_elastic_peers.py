@@ -243,6 +243,44 @@ def test_a_late_peer_and_a_new_one_take_the_newest_state_and_go_on_with_the_othe
     leave(first, second, third)
 
 
+class Unreachable:
+    """A store whose peers seem to answer where nobody does, as behind a firewall."""
+
+    def __init__(self, store):
+        self._store, self.hides = store, True
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
+
+    def get(self, key):
+        found = self._store.get(key)
+        return b'["127.0.0.1", 1]' if self.hides and key.startswith("member/") else found
+
+
+def test_a_peer_that_reaches_no_other_one_leaves_their_rounds_to_them(caplog):
+    """It goes on alone, as if they had ended; their state is not its own, and stays theirs."""
+    make = lambda *of, **more: DiLoCo(*of, 2, **more)  # noqa: E731
+    store, (first, second) = begin(make, 2)
+    together(*(lambda one=one: one.train(2) for one in (first, second)))
+    hiding = Unreachable(store)
+    third = Trained(make, 2, Peers(2, store=hiding, deadline_s=PATIENCE_S, timeout_s=30.0))
+    assert "peer 2 reaches no other one, and goes on alone after round 1" in caplog.text
+    third.train(2)
+    assert third.peers.members == (2,)
+    together(*(lambda one=one: one.train(4) for one in (first, second)))
+    check_equal(first, second)
+    np.testing.assert_allclose(first.values, reference.diloco(2, 6, ELEMENTS, 2, 0.7, 0.9)[0],
+                               **CLOSE)
+    third.train(4)  # late again, and again alone: they are not waited for, nor is it
+    hiding.hides, third.peers._meeting._addresses = False, []
+    third.train(2)
+    check_equal(first, second, third)
+    together(*(lambda one=one: one.train(2) for one in (first, second, third)))
+    check_equal(first, second, third)
+    assert first.peers.members == (0, 1, 2)
+    leave(first, second, third)
+
+
 def test_a_checkpoint_that_is_loaded_goes_whole_to_a_new_peer():
     make = lambda *of, **more: DiLoCo(*of, 2, **more)  # noqa: E731
     store, (first,) = begin(make, 1)
