@@ -23,6 +23,8 @@ rejoin.start()
 print(world.current().rank, world.current().size, flush=True)
 world.end()
 """
+ALL_MET = "world.global_process_set.runtime.group.barrier().result()"
+"""A rank that left before would be an error to one that still makes the group."""
 DIES = {
     "by itself": "os._exit(7)",
     "by a setting that is wrong": "os.environ['HOROVOD_CYCLE_TIME'] = 'late'",
@@ -115,8 +117,9 @@ rejoin.start()""")
 @pytest.mark.parametrize("options", [(), ("--min-np", "3")], ids=["plain", "elastic"])
 def test_ranks_that_leave_come_again_and_meet_by_keys_that_no_group_had(options):
     """As Horovod's own reset, which is shutdown and init; a meeting counts before it, too."""
-    script = START.replace("world.end()", """
+    script = START.replace("world.end()", f"""
 for come in (rejoin.meet_again, rejoin.start, rejoin.start):
+    {ALL_MET}
     if come is rejoin.start:
         world.end()
     come()
@@ -137,6 +140,7 @@ if os.environ["RANK"] == "{leaver}":
     rejoin.start()
 else:
     rejoin.meet_again()
+{ALL_MET}
 rejoin.meet_again()
 print(world.current().rank, world.current().size, flush=True)
 world.end()""")
