@@ -164,19 +164,17 @@ def read_cpus(_: click.Context, __: click.Parameter, value: str | None) -> tuple
 
 def measure(rows: Sequence[ArmRow], *, seconds: float, rounds: int,
             cpus: tuple[int, int]) -> Iterator[Result]:
-    """Run the groups that the rows belong to, with a bar of progress on stderr."""
+    """Run group after group of the rows, with a bar of progress on stderr."""
     from rich.console import Console
     from rich.progress import Progress
 
     if os.geteuid():
         raise BenchError("network namespaces need root")
     bench = Bench(seconds, rounds, cpus)
-    found: dict[str, Result] = {}
     with Progress(console=Console(stderr=True), transient=True) as progress:
         for group in dict.fromkeys(row.function for row in rows):
-            found |= run_group(group, [row for row in rows if row.function is group], bench,
-                               progress)
-    yield from (found[row.id] for row in rows)
+            yield from run_group(group, [row for row in rows if row.function is group], bench,
+                                 progress).values()
 
 
 def compare(about: str | None, rows: Mapping[str, ArmRow], **more: Any) -> Subject:

@@ -1,6 +1,7 @@
 """Measured rows in a file: ``--save`` puts them there, and ``--show`` prints them.
 
-Each row keeps the day on which it was measured, the commit, and the machine (`harp.provenance`).
+Each row is written as soon as it is measured, so that a run that is ended early loses only what was
+under way. It keeps the day, the commit and the machine of its run (`harp.provenance`).
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from bench.rows import Result
 
 
-
 def when_measured(rows: Iterable[Result]) -> str:
     """Describe in one line when rows were measured, newest first; "" if none has a stamp."""
     counted = Counter((row["stamp"]["date"], row["stamp"]["commit"], row["stamp"]["machine"])
@@ -39,6 +39,7 @@ class Store:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.rows: dict[str, Result] = {}
+        self._stamp = stamp()  # once: rows that are written may change the checkout that it names
         if not path.exists():
             return  # --save makes it
         try:
@@ -49,8 +50,7 @@ class Store:
 
     def save(self, rows: Iterable[Result]) -> None:
         """Replace the rows of the same id; tables inside a row are merged. The write is atomic."""
-        now = stamp()
-        for row in ({**row, "stamp": now} for row in rows):
+        for row in ({**row, "stamp": self._stamp} for row in rows):
             old = self.rows.get(row["id"], {})
             self.rows[row["id"]] = {key: old[key] | value if isinstance(value, dict)
                                     and isinstance(old.get(key), dict) else value

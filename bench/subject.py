@@ -43,7 +43,8 @@ class Subject:
     """The manual: the module's docstring."""
     rows: Mapping[str, Row]
     measure: Callable[..., Iterable[Result]]
-    """Called with the chosen rows and the subject's options; results are printed as they come."""
+    """Called with the chosen rows and the subject's options; results are printed and kept as they
+    come."""
     options: Sequence[click.Option] = ()
     header: str = HEADER
     line: Callable[[Result], str] = field(default_factory=lambda: line)
@@ -64,7 +65,7 @@ class Subject:
                          help="Rows of these ids, or of ids that contain these texts."),
             click.Option(["--json", "as_json"], is_flag=True, help="Print rows as JSON."),
             click.Option(["--save", "kept"], metavar="FILE", callback=open_store,
-                         help="Keep the rows in this file, in place of those of the same id."),
+                         help="Keep each row in this file, in place of that of the same id."),
             click.Option(["--show", "shown"], metavar="FILE", callback=open_store,
                          help="Measure nothing, and print the rows of this file."),
             click.Option(["--html", "page"], metavar="FILE",
@@ -87,11 +88,9 @@ class Subject:
         known = self.known() if self.known else self.rows
         chosen = [known[name] for name in select(known, only)]
         try:
-            results = self._print(self.measure(chosen, **options), as_json=as_json)
+            results = self._print(save_each(self.measure(chosen, **options), kept), as_json=as_json)
         except (BenchError, LabError) as error:
             raise Mistake(str(error)) from None
-        if kept is not None:
-            kept.save(results)
         self._write_page(page, results)
         if self.finish:
             self.finish(results, **options)
@@ -128,6 +127,14 @@ class Subject:
         if end := self.footer(made):
             click.echo(end)
         return made
+
+
+def save_each(results: Iterable[Result], kept: Store | None) -> Iterator[Result]:
+    """Give results as they come, and keep each before the next one is measured."""
+    for result in results:
+        if kept is not None:
+            kept.save([result])
+        yield result
 
 
 def line(row: Result) -> str:

@@ -39,14 +39,20 @@ WINDOW = 20
 
 
 def measure(rows: Sequence[Row], share: float, seeds: str, picture: str | None) -> Iterator[Result]:
-    """Train in processes of their own, with a share of the steps."""
+    """Train model after model, with a share of the steps."""
     del picture
-    models = list(dict.fromkeys(row.id.partition(": ")[0] for row in rows))
+    for model in dict.fromkeys(row.id.partition(": ")[0] for row in rows):
+        found = train(model, share, [int(seed) for seed in seeds.split(",")])
+        yield from (result(row, found) for row in rows if row.id.partition(": ")[0] == model)
+
+
+def train(model: str, share: float, seeds: Sequence[int]) -> dict[str, list[dict[str, Any]]]:
+    """Train a model by all arms, in processes of their own; give the runs by its name."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "found.json")
-        task = json.dumps([str(file), share, [int(seed) for seed in seeds.split(",")], models])
+        task = json.dumps([str(file), share, seeds, [model]])
         ranks = [subprocess.Popen(
             [sys.executable, "-m", "bench.lightcc.training", task],
             env=os.environ | LIGHT | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
@@ -55,8 +61,8 @@ def measure(rows: Sequence[Row], share: float, seeds: str, picture: str | None) 
         codes = [rank.wait() for rank in ranks]
         if any(codes):
             raise BenchError("a rank failed")
-        found = json.loads(file.read_text())
-    yield from (result(row, found) for row in rows)
+        found: dict[str, list[dict[str, Any]]] = json.loads(file.read_text())
+    return found
 
 
 def result(row: Row, found: dict[str, list[dict[str, Any]]], base: str = ARMS[0]) -> Result:

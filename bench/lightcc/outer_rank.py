@@ -51,7 +51,7 @@ class Trainer:
     def train_until(self, *, way: str, task: dict[str, Any], seed: int, steps: int, rate: float,
               judge_every: int, judge_first: int = 0, island: int = 1,
               outer: dict[str, Any] | None = None, falls: bool = False,
-              target: float | None = None) -> dict[str, Any]:
+              target: float | None = None, beside: int = 0) -> dict[str, Any]:
         """Train for ``steps`` steps, or until the loss on held data is ``target`` or less.
 
         Args:
@@ -66,6 +66,7 @@ class Trainer:
             outer: arguments of the outer method.
             falls: whether the rate falls to zero by a cosine.
             target: None: train all steps.
+            beside: averages between islands that are sent while steps compute; none follows them.
         """
         made = _task_of(task)
         torch.manual_seed(seed)
@@ -78,6 +79,7 @@ class Trainer:
             optimizer, partial(_share_of_rate, steps=steps, falls=falls))
         held, losses, judged = made.held(), [], []
         dist.barrier()
+        sent = self._begin_averages(beside, net, island)
         took_s, begun = 0.0, time.perf_counter()
         for step, (given, wanted) in enumerate(
                 islice(made.batches(seed, dist.get_rank()), steps), 1):
@@ -87,6 +89,9 @@ class Trainer:
             method.step()
             schedule.step()
             losses.append(round(float(loss.detach()), 4))
+            if sent and sent[-1].is_completed():
+                took_s += time.perf_counter() - begun
+                break
             if (step - judge_first) % judge_every == 0:
                 took_s += time.perf_counter() - begun
                 judged.append((step, took_s, _mean_loss(net, held)))
@@ -97,8 +102,20 @@ class Trainer:
             took_s += time.perf_counter() - begun
             if method is not optimizer:
                 method.settle()
+        for work in sent:
+            work.wait()
         return {"seconds": took_s, "steps": len(losses), "losses": losses, "judged": judged,
                 "tensors": [one.numel() for one in net.parameters()], **held_figures(net, held)}
+
+    def _begin_averages(self, count: int, net: torch.nn.Module, island: int) -> list[dist.Work]:
+        """Begin averages of this rank's share of the model, as an outer step makes them."""
+        if not count:
+            return []
+        share = sum(one.numel() for one in net.parameters()) // island
+        vectors = [torch.zeros(share) for _ in range(2)]  # one is begun while the other is sent
+        between = self._islands(island).between
+        return [dist.all_reduce(vectors[number % 2], group=between, async_op=True)
+                for number in range(count)]
 
     def _averaged(self, net: torch.nn.Module, way: str,
                   island: int) -> tuple[torch.nn.Module, Islands | None]:
@@ -115,14 +132,18 @@ class Trainer:
 
     def _island(self, net: torch.nn.Module,
                 size: int) -> tuple[torch.nn.Module, Islands | None]:
-        ranks, own = dist.get_world_size(), dist.get_rank()
         if size == 1:
             return net, None
+        groups = self._islands(size)
+        return DistributedDataParallel(net, process_group=groups.within), groups
+
+    def _islands(self, size: int) -> Islands:
+        ranks, own = dist.get_world_size(), dist.get_rank()
         within = [self._groups.get("lightcc", {}, range(first, first + size))
                   for first in range(0, ranks, size)][own // size]
         between = [self._groups.get("lightcc", {}, range(place, ranks, size))
                    for place in range(size)][own % size]
-        return DistributedDataParallel(net, process_group=within), Islands(between, within)
+        return Islands(between, within)
 
 
 def _mean_loss(net: torch.nn.Module, held: Batch) -> float:

@@ -45,6 +45,10 @@ MOST_STEPS = 6 * STEPS
 RATE_STEPS = {"100m": 6, "400m": 12}
 """Steps in which gloo's time a step is measured."""
 PATIENCE_S = 900.0
+BESIDE_S, BESIDE_BITS = 5.0, 8 * 28e6
+"""Seconds of the line that averages of the model fill while steps without any other communication
+compute, and bits of such an average: steps take longer beside it, since ranks share the cores of
+this machine with the sessions and with the program that holds frames."""
 SHAPE = {"context": 32, "width": 384, "blocks": 4, "heads": 4}
 TASK = {"shape": SHAPE, "batch": 1, "held_back": 64}
 TRAINING: dict[str, Any] = {"task": TASK, "seed": 1, "rate": 1e-3, "island": 2}
@@ -132,7 +136,11 @@ class Line:
     def _simulate(self) -> dict[str, float]:
         rate_bps, round_trip_s = LINES[self._name]
         alone = self._train("alone", steps=60, judge_every=60)
+        beside = self._train("alone", steps=MOST_STEPS, judge_every=MOST_STEPS,
+                             beside=round(BESIDE_S * rate_bps / BESIDE_BITS))
         changes = [f"hosts[0].gpus.samples_per_s={60 / alone['seconds']:.4f}",
+                   f"frameworks.host.slowdown="
+                   f"{beside['seconds'] / beside['steps'] / alone['seconds'] * 60:.4f}",
                    f"hosts[0].nics[0].rate={rate_bps / 1e6:g}Mbps",
                    f"fabric.latency={round_trip_s / 4 * 1e6:g}us",
                    *costs_of_outer(self._ranks.ask)]

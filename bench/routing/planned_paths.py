@@ -187,7 +187,7 @@ TRAFFICS = ("one way", "both ways", "two jobs")
 
 
 def measure_traffics(names: Sequence[str] = TRAFFICS, *, hosts: int = 8, spines: int = 4,
-                     draws: int = DRAWS, mib: int = MIB) -> dict[str, dict[str, float]]:
+                     draws: int = DRAWS, mib: int = MIB) -> Iterator[tuple[str, dict[str, float]]]:
     """Measure flows one way, both ways, and of two jobs, over the same namespaces."""
     fabric, half = make_fabric(hosts, spines), hosts // 2
     forth = [(rank, rank + half) for rank in range(half)]
@@ -195,9 +195,10 @@ def measure_traffics(names: Sequence[str] = TRAFFICS, *, hosts: int = 8, spines:
     with closing(Wiring(fabric, 1 / SLOWER, 1500)) as wiring:
         pairs = {"one way": forth, "both ways": [*forth, *back]}
         known = probe(wiring, fabric, [*forth, *back]) if {*pairs} & {*names} else None
-        return {name: compare_jobs(fabric, wiring, draws, mib) if known is None
-                or name not in pairs else compare(fabric, wiring, pairs[name], known, draws, mib)
-                for name in names}
+        for name in names:
+            yield name, (compare_jobs(fabric, wiring, draws, mib)
+                         if known is None or name not in pairs
+                         else compare(fabric, wiring, pairs[name], known, draws, mib))
 
 
 def measure_jobs(draws: int) -> dict[str, float]:
@@ -209,7 +210,7 @@ def measure_jobs(draws: int) -> dict[str, float]:
 
 def measure(rows: Sequence[Row], **options: int) -> Iterator[Result]:
     """Measure the traffics that are chosen."""
-    for name, made in measure_traffics([row.id for row in rows], **options).items():
+    for name, made in measure_traffics([row.id for row in rows], **options):
         yield {"id": name, **options, **made}
 
 

@@ -258,7 +258,7 @@ def measure(rows: Sequence[Row], fidelity: Sequence[str]) -> Iterator[dict[str, 
     lab = [name.removeprefix(LAB) for name in names if name.startswith(LAB)]
     if lab and (why := why_unusable()):
         raise BenchError(f"fidelity lab {why}; --fidelity flow and packet do not")
-    for name, made in (planned_paths.measure_traffics(lab) if lab else {}).items():
+    for name, made in planned_paths.measure_traffics(lab) if lab else ():
         yield {"id": f"{LAB}{name}", **made}
 
 

@@ -9,6 +9,7 @@ a second, whole gradients in each case.
 
 from __future__ import annotations
 
+import logging
 import statistics
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from harp.lightcc.horovod.horovod_settings import Settings
     from harp.lightcc.horovod.negotiation import Response
     from harp.lightcc.settings import LightSettings
+
+log = logging.getLogger("harp.horovod")
 
 MIB = 1 << 20
 NO_SPARSE_BYTES = 1 << 62
@@ -63,7 +66,11 @@ class Tuner:
         self._scores: list[float] = []
         self._bytes, self._decisions, self._began_s = 0, 0, 0.0
         if self._log:
-            self._log.write_text(",".join([*self._best, "score_bytes_per_s"]) + "\n")
+            try:
+                self._log.write_text(",".join([*self._best, "score_bytes_per_s"]) + "\n")
+            except OSError as error:
+                raise ValueError(f"HOROVOD_AUTOTUNE_LOG {self._log} cannot be written: "
+                                 f"{error.strerror}") from None
 
     @property
     def best(self) -> dict[str, Any]:
@@ -103,13 +110,22 @@ class Tuner:
     def _end_trial(self, score: float) -> dict[str, Any]:
         assert self._trial
         self._scores = []
-        if self._log:
-            with self._log.open("a") as log:
-                log.write(",".join(map(str, [*self._trial.values(), score])) + "\n")
+        self._write_trial(self._trial, score)
         if score > self._best_score:
             self._best, self._best_score = self._trial, score
         self._trial = next(self._trials, None)
         return self._trial or self._best
+
+    def _write_trial(self, trial: dict[str, Any], score: float) -> None:
+        if self._log is None:
+            return
+        try:
+            with self._log.open("a") as file:
+                file.write(",".join(map(str, [*trial.values(), score])) + "\n")
+        except OSError as error:
+            log.warning("the log of autotune ends here, since it cannot be written: %s",
+                        error.strerror)
+            self._log = None
 
     def _tried(self) -> Iterator[dict[str, Any]]:
         yield dict(self._best)

@@ -6,8 +6,12 @@ number with which it was started. When all live ranks of the last group have don
 publishes the list of those that meet, in the order of their new ranks; if one of them ends before
 it has made the group, ``harp run`` says so to the others, and they meet again. A process that is
 late for a meeting takes part in the next one. The store also says that a process waits, or that a
-host was removed; ranks read it at each commit. Under other launchers all ranks must come again,
-with their old numbers.
+host was removed; ranks read it at each commit.
+
+Under other launchers all ranks must come again, with their old numbers, and rank 0 calls the
+meetings: it writes to the store the number of each that it comes to, and the others follow. If each
+rank counted for itself they would part: one leaves a group by ``shutdown``, and another one, which
+still waits for a call, loses the same group and meets again by itself.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import time
 from typing import TYPE_CHECKING
 
 from harp.lightcc.failure import GroupError, name_ranks
@@ -54,9 +59,14 @@ def changed_key(meeting: int) -> str:
     return f"elastic/{meeting}/changed"
 
 
+def called_key(meeting: int) -> str:
+    """Give the key by which rank 0 calls the others to a meeting, in a job that is not elastic."""
+    return f"plain/{meeting}/called"
+
+
 def failed_key(meeting: int) -> str:
     """Give the key of the reason why those that meet make no group (`harp.lightcc.peers`)."""
-    return f"{world.store_prefix((meeting, 1))}{world.set_prefix(0)}{FAILED_KEY}"
+    return f"{world.store_prefix(meeting)}{world.set_prefix(0)}{FAILED_KEY}"
 
 
 def start(process_sets: Sequence[world.ProcessSet] = (),
@@ -69,7 +79,7 @@ def start(process_sets: Sequence[world.ProcessSet] = (),
     if world.is_initialized():
         return
     if ELASTIC not in environment:
-        world.restart(read_place(environment), process_sets, environment, _meeting)
+        world.restart(_next_place(environment), process_sets, environment, _meeting)
         return
     _meeting = max(_meeting, int(environment[ELASTIC]) - 1)
     meet_again(process_sets, environment)
@@ -78,17 +88,17 @@ def start(process_sets: Sequence[world.ProcessSet] = (),
 def meet_again(process_sets: Sequence[world.ProcessSet] = (),
                environment: Mapping[str, str] = os.environ) -> None:
     """Make a group of the ranks that are there now. Raises HorovodInternalError if one is lost."""
-    global _meeting  # noqa: PLW0603  (counts what this process lived through)
     world.end()
+    timeout_s = Settings.from_env(environment).start_timeout_s
     for _ in range(ATTEMPTS):
-        _meeting += 1
-        place = read_place(environment)
-        if ELASTIC in environment:
-            place = _assigned_place(environment, place)
+        place, began_s = _next_place(environment), time.monotonic()
         try:
             world.restart(place, process_sets, environment, _meeting)
         except (GroupError, HarpError, TimeoutError, ConnectionError) as error:
-            log.warning("no group could be made: %s", str(error) or "the others did not come")
+            why = str(error) or "the others did not come"
+            if time.monotonic() - began_s >= timeout_s:  # who did not come now comes no more
+                raise HorovodInternalError(f"{why} (HOROVOD_START_TIMEOUT)") from error
+            log.warning("no group could be made: %s", why)
         else:
             return
     raise HorovodInternalError(f"no group could be made in {ATTEMPTS} attempts")
@@ -98,6 +108,27 @@ def hosts_have_changed(environment: Mapping[str, str] = os.environ) -> bool:
     """Whether the launcher asks for another meeting."""
     store = world.meeting_store(read_place(environment), environment)
     return isinstance(store, StoreClient) and store.has(changed_key(_meeting + 1))
+
+
+def _next_place(environment: Mapping[str, str]) -> Place:
+    """Come to the next meeting; return this process's place among those that meet."""
+    global _meeting  # noqa: PLW0603  (counts what this process lived through)
+    _meeting += 1
+    place = read_place(environment)
+    if ELASTIC in environment:
+        return _assigned_place(environment, place)
+    store = world.meeting_store(place, environment)
+    if place.rank == 0:
+        store.set(called_key(_meeting), b"")
+        return place
+    if _meeting > 1:  # to the first one all come uncalled
+        try:
+            store.get(called_key(_meeting))
+        except TimeoutError:
+            raise HorovodInternalError(_describe_late([0], environment)) from None
+    while store.has(called_key(_meeting + 1)):
+        _meeting += 1  # a meeting of which rank 0 has left again
+    return place
 
 
 def _assigned_place(environment: Mapping[str, str], place: Place) -> Place:
@@ -119,7 +150,11 @@ def _assigned_place(environment: Mapping[str, str], place: Place) -> Place:
 def _describe_missing(environment: Mapping[str, str], place: Place, store: Store) -> str:
     before = members_key(_meeting - 1)
     members = json.loads(bytes(store.get(before))) if store.has(before) else range(place.size)
-    missing = [rank for rank in members if not store.has(f"{here_key(_meeting)}{rank}")]
+    return _describe_late([rank for rank in members
+                           if not store.has(f"{here_key(_meeting)}{rank}")], environment)
+
+
+def _describe_late(ranks: Sequence[int], environment: Mapping[str, str]) -> str:
     timeout_s = Settings.from_env(environment).start_timeout_s
-    return (f"{name_ranks(missing)} did not come to a new group within {timeout_s:g} s "
+    return (f"{name_ranks(ranks)} did not come to a new group within {timeout_s:g} s "
             "(HOROVOD_START_TIMEOUT)")

@@ -157,9 +157,9 @@ class World:
             ended.runtime = None
 
 
-def store_prefix(made: tuple[int, int]) -> str:
-    """Begin the keys of a world: of the meeting, and of the worlds made since."""
-    return f"world{made[0]}.{made[1]}/"
+def store_prefix(meeting: int) -> str:
+    """Begin the keys of the world that a meeting makes."""
+    return f"world{meeting}/"
 
 
 def set_prefix(number: int) -> str:
@@ -181,8 +181,6 @@ global_process_set = ProcessSet()
 _world: World | None = None
 _store: Store | None = None
 _errors: Errors = {}
-_made = (0, 0)
-"""The last meeting, and the worlds made since."""
 
 
 def current() -> World:
@@ -210,14 +208,13 @@ def restart(place: Place, process_sets: Sequence[ProcessSet] = (),
             environment: Mapping[str, str] = os.environ, meeting: int = 0) -> None:
     """Make a new world, as rank and size of ``place``, in the same store as before.
 
-    Processes of one ``meeting`` count their worlds alike from there on.
+    Each ``meeting`` makes one world at most.
     """
-    global _world, _made  # noqa: PLW0603  (Horovod's API has one world a process)
+    global _world  # noqa: PLW0603  (Horovod's API has one world a process)
     end()
     settings = Settings.from_env(environment)
     store = meeting_store(place, environment)
-    _made = (meeting, _made[1] + 1 if _made[0] == meeting else 1)
-    world = World(place, PrefixStore(store_prefix(_made), store), settings,
+    world = World(place, PrefixStore(store_prefix(meeting), store), settings,
                   global_process_set, _errors)
     try:
         for added in process_sets:

@@ -129,34 +129,36 @@ class Peers:
         """Take the newest state; None where no other peer has one, and this one goes on alone."""
         self._meeting.announce()
         found = take_newest(self._meeting.others(), self._server.token, self.number,
-                            self._timeout_s)
+                            self._timeout_s, self._meeting.branch)
         if found is None:
             while self._meeting.has_result(self.number + 1):
                 self.number += 1
+            log.warning("peer %d reaches no other one, and goes on alone after round %d", self.me,
+                        self.number)
             self.members = (self.me,)
-            self._meeting.join(self.members)
+            self._meeting.go_on_alone(self.number)
             self.offer(self.number)
             return None
         head, state = found
-        with self._server.changing(head.number, head.members, self._parts):
+        with self._server.changing(head.number, head.members, self._parts, head.branch):
             at = 0
             for part in self._parts:
                 part[:] = np.frombuffer(state, np.uint8, len(part), at)
                 at += len(part)
         self.number, self.members = head.number, head.members
-        self._meeting.join(head.members)
+        self._meeting.join(head.members, head.branch)
         log.info("peer %d took the state after round %d", self.me, head.number)
         return head.steps
 
     def offer(self, number: int) -> None:
         """Give the state as it is now to peers that ask, as that after a round."""
         self.number = number
-        with self._server.changing(number, self.members, self._parts):
+        with self.changing():
             pass
 
     def changing(self) -> contextlib.AbstractContextManager[None]:
         """Let the state change, to that after the round that was exchanged last."""
-        return self._server.changing(self.number, self.members, self._parts)
+        return self._server.changing(self.number, self.members, self._parts, self._meeting.branch)
 
     # ---- Rounds
 
@@ -265,7 +267,8 @@ class Peers:
             self.close_group()
             self._group_name, self._grouped = name, members.numbers
             self._group = Group(members.numbers.index(self.me), len(members.numbers),
-                                PrefixStore(f"{name}/group/", self._store), self._timeout_s)
+                                PrefixStore(f"{self._meeting.branch}{name}/group/", self._store),
+                                self._timeout_s)
         return self._group
 
     def close_group(self) -> None:

@@ -8,14 +8,20 @@ fails, since a member died, the others meet again for another attempt at the sam
 attempt that succeeds at a member is the round's result, for all: a peer that failed in it, or made
 another, is late, too.
 
-    member/P        where peer P answers (`harp.lightcc.outer.newest`)
-    n.a/here/P      peer P has come to attempt a of round n, and the group that it has, if any
-    n.a/members     the peers that take part in it, decided once, and the group that all have
-    coming/P        how often peer P has said that it takes the newest state: others wait for it, in
-                    one round, so that the state stays the newest until P has it
-    n/result        the attempt whose result counts, decided once
+A peer that is late and reaches no other one goes on alone, since the others may have ended. They
+may live as well, and have another state then: so its rounds are a *branch*, with keys of their own,
+which others do not see. Where the rounds that it left go on without it, it is late again.
 
-The store must stay up as long as any peer does: ``harp run`` holds one.
+    member/P        where peer P answers (`harp.lightcc.outer.newest`)
+    coming/P        how often peer P has said that it takes the newest state: others wait for it, in
+                    one round, so that the state stays the newest until P has it; empty: it could
+                    not take it
+    B n.a/here/P    peer P has come to attempt a of round n, and the group that it has, if any
+    B n.a/members   the peers that take part in it, decided once, and the group that all have
+    B n/result      the attempt whose result counts, decided once
+
+Branch B is "" for all, "P@n/" after it for what peer P went on with alone after round n. The store
+must stay up as long as any peer does: ``harp run`` holds one.
 """
 
 from __future__ import annotations
@@ -75,6 +81,8 @@ class Meeting:
         """This peer's."""
         while self._store.settle(f"member/{self.number}", own) != own:
             self.number += 1
+        self.branch = ""
+        """Begins the keys of the rounds that this peer takes part in."""
         self._last: set[int] = set()
         self._announced = 0
         self._heard: dict[int, bytes] = {}
@@ -99,9 +107,15 @@ class Meeting:
         self._announced += 1
         self._store.set(f"coming/{self.number}", b"%d" % self._announced)
 
-    def join(self, last: Sequence[int]) -> None:
-        """Expect those that took part in the last round."""
-        self._last = {self.number, *last}
+    def join(self, last: Sequence[int], branch: str) -> None:
+        """Expect those that took part in the last round of a branch."""
+        self._last, self.branch = {self.number, *last}, branch
+
+    def go_on_alone(self, number: int) -> None:
+        """Begin a branch after a round, unless this peer has one; nobody waits for it elsewhere."""
+        self._store.set(f"coming/{self.number}", b"")
+        if not self._is_left_behind():
+            self.join((), f"{self.branch}{self.number}@{number}/")
 
     def gather(self, number: int, attempt: int, group: str = "",
                look: Callable[[], None] = lambda: None) -> Members | None:
@@ -114,12 +128,14 @@ class Meeting:
             look: is called now and then; it may `forget` peers.
 
         """
-        key = f"{number}.{attempt}"
+        if self._is_left_behind():
+            return None
+        key = f"{self.branch}{number}.{attempt}"
         self._store.set(f"{key}/here/{self.number}", group.encode())
         limit_s = time.monotonic() + (self._deadline_s if number else self._start_s)
         here: set[int] = set()
         while not self._store.has(f"{key}/members"):
-            if self._store.has(f"{number}/result"):
+            if self.has_result(number):
                 return None
             look()
             self._look_for_comers()
@@ -146,11 +162,22 @@ class Meeting:
 
     def settle(self, number: int, attempt: int) -> bool:
         """Report that an attempt has succeeded here; False where another one's result counts."""
-        return self._store.settle(f"{number}/result", b"%d" % attempt) == b"%d" % attempt
+        return self._store.settle(f"{self.branch}{number}/result",
+                                  b"%d" % attempt) == b"%d" % attempt
 
     def has_result(self, number: int) -> bool:
         """Whether a round is over for somebody."""
-        return self._store.has(f"{number}/result")
+        return self._store.has(f"{self.branch}{number}/result")
+
+    def _is_left_behind(self) -> bool:
+        """Whether the rounds that this peer's branch has left go on."""
+        before = ""
+        for part in self.branch.split("/")[:-1]:
+            left_after = int(part.partition("@")[2])
+            if self._store.has(f"{before}{left_after + 1}/result"):
+                return True
+            before += f"{part}/"
+        return False
 
     def _look_who_is_here(self, key: str, known: set[int]) -> set[int]:
         return known | {number for number in range(len(self._known())) if number not in known
@@ -163,7 +190,7 @@ class Meeting:
                 continue
             if (said := self._store.get(key)) != self._heard.get(number):
                 self._heard[number] = said
-                self._coming.add(number)
+                (self._coming.add if said else self._coming.discard)(number)
 
     def _known(self) -> Sequence[Any]:
         while self._store.has(f"member/{len(self._addresses)}"):

@@ -245,7 +245,8 @@ class Outer:
                 ("error", self._errors)]
         self._check_state(state, kept)
         self._under_way.clear()
-        with torch.no_grad():
+        changing = self.peers.changing() if self.peers else contextlib.nullcontext()
+        with torch.no_grad(), changing:
             for what, vectors in kept:
                 for fragment, vector in zip(self._fragments, vectors, strict=True):
                     if vector is not None and what == "error" and not state[what]:

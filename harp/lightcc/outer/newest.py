@@ -44,11 +44,23 @@ class Head:
 
     number: int
     """Of the round after which it was so."""
+    branch: str
+    """Of the round (`harp.lightcc.outer.meeting`)."""
     steps: int
     """Inner steps that the peer which answers has made by now."""
     members: tuple[int, ...]
     nbytes: int
     sha256: str
+
+    @property
+    def age(self) -> tuple[int, int]:
+        """Greater for newer states; one that a peer went on with alone is older than others'."""
+        return age_of(self.branch, self.number)
+
+
+def age_of(branch: str, number: int) -> tuple[int, int]:
+    """Give the age of a state, after a round of a branch."""
+    return -branch.count("/"), number
 
 
 class BrokenOffError(Exception):
@@ -75,7 +87,7 @@ class StateServer(socketserver.ThreadingTCPServer):
         super().__init__((host, 0), _Handler)
         self.token, self._steps = token, steps
         self._lock = threading.Lock()
-        self._number = -1
+        self._number, self._branch = -1, ""
         self._members: tuple[int, ...] = ()
         self._parts: Sequence[Bytes] = ()
         self._hash: str | None = None
@@ -87,12 +99,13 @@ class StateServer(socketserver.ThreadingTCPServer):
         return list(self.server_address[:2])
 
     @contextlib.contextmanager
-    def changing(self, number: int, members: Sequence[int],
-                 parts: Sequence[Bytes]) -> Iterator[None]:
+    def changing(self, number: int, members: Sequence[int], parts: Sequence[Bytes],
+                 branch: str = "") -> Iterator[None]:
         """Offer ``parts`` as the state after a round; they may change in this context alone."""
         with self._lock:
             yield
-            self._number, self._members, self._parts = number, tuple(members), parts
+            self._number, self._branch = number, branch
+            self._members, self._parts = tuple(members), parts
             self._hash = None
 
     def head(self) -> Head:
@@ -103,13 +116,13 @@ class StateServer(socketserver.ThreadingTCPServer):
                 for part in self._parts:
                     whole.update(part.data)
                 self._hash = whole.hexdigest()
-            return Head(self._number, self._steps(), self._members,
+            return Head(self._number, self._branch, self._steps(), self._members,
                         sum(map(len, self._parts)), self._hash)
 
-    def chunk(self, number: int, at: int) -> bytes | None:
-        """Give some bytes of the state after a round; None if it is another one by now."""
+    def chunk(self, age: tuple[int, int], at: int) -> bytes | None:
+        """Give some bytes of the state of an age; None if it is another one by now."""
         with self._lock:
-            if number != self._number:
+            if age != age_of(self._branch, self._number):
                 return None
             for part in self._parts:
                 if at < len(part):
@@ -131,14 +144,14 @@ class _Handler(socketserver.StreamRequestHandler):
         head = self.server.head()
         self.wfile.write(json.dumps(asdict(head)).encode() + b"\n")
         at = asked.get("at")
-        while at is not None and (sent := self.server.chunk(head.number, at)):
+        while at is not None and (sent := self.server.chunk(head.age, at)):
             self.wfile.write(sent)
             at += len(sent)
 
 
 def take_newest(peers: Mapping[int, Any], token: str, newer_than: int,
-                timeout_s: float) -> tuple[Head, bytes] | None:
-    """Take the newest state of a round after ``newer_than``; None if no peer answers.
+                timeout_s: float, branch: str = "") -> tuple[Head, bytes] | None:
+    """Take the newest state, of a round after ``newer_than`` of a branch; None if no peer answers.
 
     Waits while peers answer but have none so new, since they may be in that round. Raises
     TimeoutError.
@@ -146,8 +159,8 @@ def take_newest(peers: Mapping[int, Any], token: str, newer_than: int,
     came, wanted = bytearray(), None
     limit_s = time.monotonic() + timeout_s
     while near := _by_distance(peers, token):
-        head = max((head for head, _ in near), key=lambda one: one.number)
-        if head.number > newer_than:
+        head = max((head for head, _ in near), key=lambda one: one.age)
+        if head.age > age_of(branch, newer_than):
             if wanted is None or not _is_same(head, wanted):
                 came, wanted = bytearray(), head
             for found, peer in near:
@@ -162,7 +175,7 @@ def take_newest(peers: Mapping[int, Any], token: str, newer_than: int,
 
 
 def _is_same(one: Head, other: Head) -> bool:
-    return (one.number, one.nbytes, one.sha256) == (other.number, other.nbytes, other.sha256)
+    return (one.age, one.nbytes, one.sha256) == (other.age, other.nbytes, other.sha256)
 
 
 def _by_distance(peers: Mapping[int, Any], token: str) -> list[tuple[Head, Any]]:

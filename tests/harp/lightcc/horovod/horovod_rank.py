@@ -432,12 +432,14 @@ def sparse():
 
 
 def again():
-    """Leave and come again, twice; what was made before the first stays good."""
+    """Leave and come again, after a lost group, too; what was made before the first stays good."""
     rank, ranks = hvd.rank(), hvd.size()
     net, pair = model(), hvd.ProcessSet([0, ranks - 1])
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), 0.05),
                                          named_parameters=net.named_parameters())
-    for _ in range(2):
+    for lost in (False, True):
+        if lost:
+            lose_group_once()
         left = [hvd.allreduce_async(torch.ones(1), name="left")] if rank == 0 else []
         hvd.shutdown()
         found = [refused(hvd.rank, ValueError), *(
@@ -455,6 +457,22 @@ def again():
     for own, wanted in zip(net.parameters(), alone.parameters(), strict=True):
         torch.testing.assert_close(own, wanted)
     return "right"
+
+
+def lose_group_once():
+    """All ranks lose their group, and `hvd.elastic.run` makes another."""
+    resets = []
+    state = hvd.elastic.ObjectState()
+    state.register_reset_callbacks([lambda: resets.append(hvd.size())])
+
+    @hvd.elastic.run
+    def go(state):
+        if not resets:
+            hvd.barrier()  # each rank is within `run` when another one loses the group
+            hvd.global_process_set.runtime.group.abort("for the test")
+        return hvd.allreduce(torch.ones(1), op=hvd.Sum).item()
+    assert go(state) == hvd.size()
+    assert resets == [hvd.size()]
 
 
 def sets():

@@ -62,6 +62,23 @@ def test_as_many_samples_as_are_said_are_left_out_to_warm_up_even_none():
     assert one - none == two - one
 
 
+def test_a_log_that_cannot_be_written_is_named_at_first_and_later_ends_no_job(tmp_path, caplog):
+    lost = tmp_path / "gone" / "log.csv"
+    settings = Settings(autotune_steps=1, autotune_warmup=0, autotune_log=str(lost))
+    with pytest.raises(ValueError, match=f"^HOROVOD_AUTOTUNE_LOG {lost} cannot be written: No "
+                                         "such file or directory$"):
+        Tuner(settings, LightSettings())
+    lost.parent.mkdir()
+    tuner = Tuner(settings, LightSettings())
+    lost.unlink()
+    lost.parent.rmdir()  # as a disk that is full, or a share that is away
+    for now in range(1000):
+        tuner.look([answer_of(4)], float(now))
+    assert tuner.is_over
+    assert [one.getMessage() for one in caplog.records] == [
+        "the log of autotune ends here, since it cannot be written: No such file or directory"]
+
+
 def test_ranks_follow_the_tuner_and_sums_stay_right():
     settings = replace(PROMPT, autotune=True, autotune_steps=1, autotune_warmup=1)
     tuner = Tuner(settings, LightSettings())

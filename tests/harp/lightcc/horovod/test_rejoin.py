@@ -23,6 +23,8 @@ rejoin.start()
 print(world.current().rank, world.current().size, flush=True)
 world.end()
 """
+ALL_MET = "world.global_process_set.runtime.group.barrier().result()"
+"""A rank that left before would be an error to one that still makes the group."""
 DIES = {
     "by itself": "os._exit(7)",
     "by a setting that is wrong": "os.environ['HOROVOD_CYCLE_TIME'] = 'late'",
@@ -115,8 +117,9 @@ rejoin.start()""")
 @pytest.mark.parametrize("options", [(), ("--min-np", "3")], ids=["plain", "elastic"])
 def test_ranks_that_leave_come_again_and_meet_by_keys_that_no_group_had(options):
     """As Horovod's own reset, which is shutdown and init; a meeting counts before it, too."""
-    script = START.replace("world.end()", """
+    script = START.replace("world.end()", f"""
 for come in (rejoin.meet_again, rejoin.start, rejoin.start):
+    {ALL_MET}
     if come is rejoin.start:
         world.end()
     come()
@@ -126,6 +129,39 @@ world.end()""")
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == [
         f"[{rank}] {rank} 3" for rank in range(3) for _ in range(4)]
+
+
+@pytest.mark.parametrize("leaver", [0, 1])
+def test_ranks_of_a_plain_job_meet_again_where_one_left_the_group_that_another_lost(leaver):
+    """One that has the result of the last call may leave before the others have it."""
+    script = START.replace("world.end()", f"""
+if os.environ["RANK"] == "{leaver}":
+    world.end()
+    rejoin.start()
+else:
+    rejoin.meet_again()
+{ALL_MET}
+rejoin.meet_again()
+print(world.current().rank, world.current().size, flush=True)
+world.end()""")
+    done = start_elastic(script, "-np", "3")
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [
+        f"[{rank}] {rank} 3" for rank in range(3) for _ in range(2)]
+
+
+@pytest.mark.parametrize("absent", [0, 1])
+def test_a_rank_that_comes_no_more_to_a_plain_job_is_named_after_one_timeout(absent, monkeypatch):
+    monkeypatch.setenv("HOROVOD_START_TIMEOUT", "2")
+    script = START.replace("world.end()", f"""
+import signal
+if os.environ["RANK"] == "{absent}": signal.pause()
+rejoin.meet_again()""")
+    done = start_elastic(script, "-np", "2")
+    assert done.returncode != 0
+    assert f"rank {absent} did not come" in done.stderr
+    assert "(HOROVOD_START_TIMEOUT)" in done.stderr
+    assert "no group could be made" not in done.stderr  # the others would be waited for again
 
 
 def test_a_rank_that_leaves_an_elastic_job_for_good_is_not_waited_for():

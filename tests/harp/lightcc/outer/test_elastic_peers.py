@@ -98,12 +98,16 @@ def leave(*trained):
     together(*(one.peers.close for one in trained))
 
 
-def check_equal(*trained):
-    """The state that all have in common; a fragment may have been trained since."""
+def check_anchors(*trained):
     anchors = [[fragment.anchor.numpy().tobytes() for fragment in one.outer._fragments]
                for one in trained]
     assert all(one == anchors[0] for one in anchors)
-    if len(anchors[0]) == 1:
+
+
+def check_equal(*trained):
+    """The state that all have in common; a fragment may have been trained since."""
+    check_anchors(*trained)
+    if len(trained[0].outer._fragments) == 1:
         assert len({one.values.tobytes() for one in trained}) == 1
 
 
@@ -237,6 +241,59 @@ def test_a_late_peer_and_a_new_one_take_the_newest_state_and_go_on_with_the_othe
     assert {("INFO", f"peer {one} comes in round {first.peers.number - 1}") for one in (1, 2)} <= {
         (one.levelname, one.getMessage()) for one in caplog.records}
     leave(first, second, third)
+
+
+class Unreachable:
+    """A store whose peers seem to answer where nobody does, as behind a firewall."""
+
+    def __init__(self, store):
+        self._store, self.hides = store, True
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
+
+    def get(self, key):
+        found = self._store.get(key)
+        return b'["127.0.0.1", 1]' if self.hides and key.startswith("member/") else found
+
+
+def test_a_peer_that_reaches_no_other_one_leaves_their_rounds_to_them(caplog):
+    """It goes on alone, as if they had ended; their state is not its own, and stays theirs."""
+    make = lambda *of, **more: DiLoCo(*of, 2, **more)  # noqa: E731
+    store, (first, second) = begin(make, 2)
+    together(*(lambda one=one: one.train(2) for one in (first, second)))
+    hiding = Unreachable(store)
+    third = Trained(make, 2, Peers(2, store=hiding, deadline_s=PATIENCE_S, timeout_s=30.0))
+    assert "peer 2 reaches no other one, and goes on alone after round 1" in caplog.text
+    third.train(2)
+    assert third.peers.members == (2,)
+    together(*(lambda one=one: one.train(4) for one in (first, second)))
+    check_equal(first, second)
+    np.testing.assert_allclose(first.values, reference.diloco(2, 6, ELEMENTS, 2, 0.7, 0.9)[0],
+                               **CLOSE)
+    third.train(4)  # late again, and again alone: they are not waited for, nor is it
+    hiding.hides, third.peers._meeting._addresses = False, []
+    third.train(2)
+    check_equal(first, second, third)
+    together(*(lambda one=one: one.train(2) for one in (first, second, third)))
+    check_equal(first, second, third)
+    assert first.peers.members == (0, 1, 2)
+    leave(first, second, third)
+
+
+def test_a_checkpoint_that_is_loaded_goes_whole_to_a_new_peer():
+    make = lambda *of, **more: DiLoCo(*of, 2, **more)  # noqa: E731
+    store, (first,) = begin(make, 1)
+    checkpoint = first.outer.state_dict()
+    first.train(2)
+
+    def come(island):
+        return Trained(make, island, Peers(1, store=store, deadline_s=PATIENCE_S, timeout_s=5.0))
+    leave(come(1))  # for which the hash of this state was made
+    first.outer.load_state_dict(checkpoint)
+    second = come(2)
+    check_anchors(first, second)
+    leave(first, second)
 
 
 PEER = """

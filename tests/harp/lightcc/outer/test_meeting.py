@@ -65,5 +65,5 @@ def test_a_peer_that_died_is_not_waited_for_and_one_that_says_so_is():
     late = Meeting(store, ["d"], PATIENCE_S, PATIENCE_S)
     assert not late.found(3)
     late.announce()
-    late.join([0, 1])
+    late.join([0, 1], "")
     assert gathered([one, other, late], 1, 0) == [((0, 1, 3), "")] * 3
