@@ -107,18 +107,22 @@ def planned_parameters() -> int:
         return layers * CAP_WIDTH ** 2
 
 
-def pipeline_s(plan: Mapping[str, Any], unsplit_s: float, copy_bytes_s: float,
+def pipeline_s(plan: Mapping[str, Any], unsplit_s: float, alone_s: float, copy_bytes_s: float,
                link_bytes_s: float) -> float:
     """Predict a step of a pipeline, as the simulator does: by its slowest stage.
 
-    The stages divide the time of the unsplit batch as their operators' times say. The slowest one
-    waits for each microbatch's message from the stage before and from the one behind. Behind the
-    last microbatch gradients are divided, a pass over memory, and those of tied weights exchanged.
+    The stages divide the time of the unsplit batch as their operators' times say. It takes
+    ``unsplit_s`` where all ranks of a host compute it at once, and ``alone_s`` at one rank: they
+    share the host's memory, and a stage that waits leaves it to the others. The slowest stage waits
+    for each microbatch's message from the stage before and from the one behind. Behind the last
+    microbatch gradients are divided, a pass over memory, and those of tied weights exchanged.
     """
     forward, both = ([share * unsplit_s / MICROBATCHES for share in plan[name]]
                      for name in ("forward", "both"))
     slowest = max(range(len(both)), key=both.__getitem__)
     passes = (MICROBATCHES + waits_of(slowest, forward, both, MICROBATCHES)) * both[slowest]
+    others = (unsplit_s / passes - 1) / (len(both) - 1)
+    passes *= (alone_s + (unsplit_s - alone_s) * others) / unsplit_s
     messages = MICROBATCHES * ((slowest > 0) + (slowest < len(both) - 1))
     sent = messages * plan["sent_bytes"] + plan["tied_bytes"]
     return float(passes + sent / link_bytes_s + plan["gradient_bytes"] / copy_bytes_s)
@@ -230,7 +234,8 @@ def two_stages(bench: Bench) -> Iterator[Arms]:
         def predict() -> Sample:
             plans = ranks.ask(do="plan")
             plan = {**plans[0], "gradient_bytes": max(each["gradient_bytes"] for each in plans)}
-            return Sample(1 / pipeline_s(plan, seconds("unsplit"), COPY_BYTES / seconds("copy"),
+            return Sample(1 / pipeline_s(plan, seconds("unsplit"), seconds("alone"),
+                                         COPY_BYTES / seconds("copy"),
                                          LINK_BYTES / seconds("link")))
 
         yield {"operators": arm("operators"), "equal layers": arm("layers"),
