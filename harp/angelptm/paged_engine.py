@@ -185,12 +185,9 @@ class Engine(torch.nn.Module):
         parameter.register_post_accumulate_grad_hook(self._put_gradient_away)
         put_in_class(parameter, self)
 
-    def touch(self, args: Iterable[Any], kwargs: Mapping[str, Any] | None = None, *,
-              is_view: bool = False) -> None:
+    def touch(self, args: Iterable[Any], *, is_view: bool = False) -> None:
         """Have parameters among the arguments on the device, or what a view of them takes."""
         numbers = self._parameters_in(args)
-        if kwargs:
-            numbers |= self._parameters_in(kwargs.values())
         if numbers and is_view:
             self.window.lend(numbers)
         elif numbers:
