@@ -225,6 +225,8 @@ class Engine(torch.nn.Module):
         if self._ranks and numbers:
             raise RankError("a parameter cannot be written with several ranks, since each keeps "
                             "a part of it: write it before initialize, or load a checkpoint")
+        if numbers:  # a plan goes by parameters that only updates change
+            self._steps.leave_plan()
         return numbers
 
     def _use(self, pages: Numbers) -> None:

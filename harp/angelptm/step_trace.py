@@ -52,12 +52,13 @@ def make_trace(layout: Layout, events: Sequence[Event], ends: Sequence[int],
     jobs = _reductions(layout, events, ends, work) if shared else []
     jobs += (_late_updates(layout, events, chunks, work) if work.late else
              _updates(layout, events, ends, chunks, work))
+    parameters = frozenset(range(layout.shown))
     if shared:
-        return Trace(tuple(events), tuple(jobs), sharing=work.sharing)
+        return Trace(tuple(events), tuple(jobs), read=parameters, sharing=work.sharing)
     scratch = frozenset(range(layout.shown, 2 * layout.shown))
     if work.late:  # the others hold sums that wait for a later step
         scratch &= {layout.kept + layout.page_of_chunk(chunk) for chunk in chunks}
-    return Trace(tuple(events), tuple(jobs), scratch)
+    return Trace(tuple(events), tuple(jobs), scratch, parameters)
 
 
 def _updates(layout: Layout, events: Sequence[Event], ends: Sequence[int],
