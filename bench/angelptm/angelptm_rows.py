@@ -3,10 +3,10 @@
 Rows ending in -sim hold a prediction against the row that it is of. Nothing is fitted: inputs are
 the plan, and rates that are measured in the same round.
 
-Rows of a peer that is not installed are left out: fio is Debian's, deepspeed PyPI's. Rows cap-ds
-and disk-ds install DeepSpeed into build/deepspeed; its offload to NVMe needs Debian's libaio-dev. A
-row whose peer does not run has the peer's error. Pages on disk lie in build/. Row pipe: five models
-in 2 to 8 stages, the quartile of 35 ratios; none may be above 1. Needs root.
+Rows of fio, which is Debian's, are left out where there is none. Those whose id ends in -ds install
+DeepSpeed into build/deepspeed; its reads and writes need Debian's libaio-dev. A row whose peer does
+not run has the peer's error. Pages on disk lie in build/. Row pipe: five models in 2 to 8 stages,
+the quartile of 35 ratios; none may be above 1. Needs root.
 """
 
 from __future__ import annotations
@@ -149,6 +149,9 @@ def one_process(bench: Bench) -> Iterator[Arms]:
             return max(arm(all_cpus, "step_resident", ms)(), arm(all_cpus, "disk_alone", ms)(),
                        key=lambda sample: sample.value)
 
+        def nvme(what: str) -> Sample:
+            return Sample(pages_gb_s(peer.pages_moved(what, FOLDER, bench.seconds)))
+
         def predict(of: str, to: str, device: int, host: int) -> Sample:
             """Predict a step from what it computes and the rates that its engine has measured."""
             compute_ms = arm(all_cpus, "compute", ms)().value
@@ -165,11 +168,13 @@ def one_process(bench: Bench) -> Iterator[Arms]:
 
         yield {"HARP Adam": arm(one, "adam", per_second),
                "torch fused": arm(one, "torch_adam", per_second),
-               "DeepSpeedCPUAdam": arm(one, "ds_adam", per_second),
+               "DeepSpeedCPUAdam": lambda: Sample(per_second(
+                   peer.adam_step(bench.cpus[1], bench.seconds))),
                "HARP read": arm(all_cpus, "read", pages_gb_s),
                "fio read": lambda: fio("read", bench.seconds),
                "HARP write": arm(all_cpus, "write", pages_gb_s),
                "fio write": lambda: fio("write", bench.seconds),
+               **{f"DeepNVMe {what}": partial(nvme, what) for what in ("read", "write")},
                "a quarter": arm(all_cpus, "step_quarter", ms),
                "all resident": arm(all_cpus, "step_resident", ms),
                "clipping": arm(all_cpus, "step_clip", ms),
@@ -251,6 +256,10 @@ ROWS = by_id((
            against=("fio read",), target=0.95),
     ArmRow("io-write", "pages of 4 MiB written, 8 under way", one_process, "HARP write",
            unit="GB/s", against=("fio write",), target=0.95),
+    ArmRow("io-ds", "the same, read", one_process, "HARP read", unit="GB/s",
+           against=("DeepNVMe read",)),
+    ArmRow("io-write-ds", "the same, written", one_process, "HARP write", unit="GB/s",
+           against=("DeepNVMe write",)),
     ArmRow("resident", "step, device holds a quarter of parameters", one_process, "a quarter",
            unit="ms", against=("all resident",), target=1.1, lower=True),
     ArmRow("resident-sim", "simulated step, device holds a quarter", one_process,
@@ -294,10 +303,9 @@ ROWS = by_id((
 
 
 def available() -> dict[str, ArmRow]:
-    """Leave out what is compared with fio and DeepSpeed where there are none."""
-    missing = [] if importlib.util.find_spec("deepspeed") else ["adam-ds"]
-    if not importlib.util.find_spec("transformers"):
-        missing += ["pipe", "pipe-run", "pipe-sim"]
+    """Leave out what is compared with fio, and models of transformers, where there are none."""
+    missing = ([] if importlib.util.find_spec("transformers") else
+               ["pipe", "pipe-run", "pipe-sim"])
     if not shutil.which("fio"):
         missing += ["io", "io-write"]
     return {name: row for name, row in ROWS.items() if name not in missing}
