@@ -156,7 +156,9 @@ def one_process(bench: Bench) -> Iterator[Arms]:
             """Predict a step from what it computes and the rates that its engine has measured."""
             compute_ms = arm(all_cpus, "compute", ms)().value
             rates = all_cpus.ask(do="rates", of=of)[0]
-            offload = {"to": to, "device": f"{device}B", "update": rates["update"]}
+            slows = all_cpus.ask(do="slows", seconds=bench.seconds)[0]["slows"]
+            offload = {"to": to, "device": f"{device}B", "update": rates["update"],
+                       "slows": max(slows, 0.0)}
             gpus = {"count": 1, "model": "CPU", "samples_per_s": 1e3 * TOKENS[0] / compute_ms}
             disk = {"capacity": "2GB", "read": f"{rates['disk'] * 1e-9:.4f}GB/s"}
             found = simulated([
