@@ -87,6 +87,16 @@ def pages_gb_s(seconds: float) -> float:
     return PAGES * PAGE_BYTES * 1e-9 / seconds
 
 
+def nvme(what: str, seconds: float) -> Sample:
+    """Read or write pages, eight under way, as DeepNVMe does it."""
+    return Sample(pages_gb_s(peer.pages_moved(what, FOLDER, seconds)))
+
+
+def deepspeed_adam(bench: Bench) -> Sample:
+    """Make steps of DeepSpeed's optimizer."""
+    return Sample(per_second(peer.adam_step(bench.cpus[1], bench.seconds)))
+
+
 def ms(seconds: float) -> float:
     """Give milliseconds."""
     return 1e3 * seconds
@@ -149,9 +159,6 @@ def one_process(bench: Bench) -> Iterator[Arms]:
             return max(arm(all_cpus, "step_resident", ms)(), arm(all_cpus, "disk_alone", ms)(),
                        key=lambda sample: sample.value)
 
-        def nvme(what: str) -> Sample:
-            return Sample(pages_gb_s(peer.pages_moved(what, FOLDER, bench.seconds)))
-
         def predict(of: str, to: str, device: int, host: int) -> Sample:
             """Predict a step from what it computes and the rates that its engine has measured."""
             compute_ms = arm(all_cpus, "compute", ms)().value
@@ -170,13 +177,13 @@ def one_process(bench: Bench) -> Iterator[Arms]:
 
         yield {"HARP Adam": arm(one, "adam", per_second),
                "torch fused": arm(one, "torch_adam", per_second),
-               "DeepSpeedCPUAdam": lambda: Sample(per_second(
-                   peer.adam_step(bench.cpus[1], bench.seconds))),
+               "DeepSpeedCPUAdam": lambda: deepspeed_adam(bench),
                "HARP read": arm(all_cpus, "read", pages_gb_s),
                "fio read": lambda: fio("read", bench.seconds),
                "HARP write": arm(all_cpus, "write", pages_gb_s),
                "fio write": lambda: fio("write", bench.seconds),
-               **{f"DeepNVMe {what}": partial(nvme, what) for what in ("read", "write")},
+               "DeepNVMe read": lambda: nvme("read", bench.seconds),
+               "DeepNVMe write": lambda: nvme("write", bench.seconds),
                "a quarter": arm(all_cpus, "step_quarter", ms),
                "all resident": arm(all_cpus, "step_resident", ms),
                "clipping": arm(all_cpus, "step_clip", ms),
