@@ -3,10 +3,10 @@
 Rows ending in -sim hold a prediction against the row that it is of. Nothing is fitted: inputs are
 the plan, and rates that are measured in the same round.
 
-Rows of a peer that is not installed are left out: fio is Debian's, deepspeed PyPI's. Rows cap-ds
-and disk-ds install DeepSpeed into build/deepspeed; its offload to NVMe needs Debian's libaio-dev. A
-row whose peer does not run has the peer's error. Pages on disk lie in build/. Row pipe: five models
-in 2 to 8 stages, the quartile of 35 ratios; none may be above 1. Needs root.
+Rows of fio, which is Debian's, are left out where there is none. Those whose id ends in -ds install
+DeepSpeed into build/deepspeed; its reads and writes need Debian's libaio-dev. A row whose peer does
+not run has the peer's error. Pages on disk lie in build/. Row pipe: five models in 2 to 8 stages,
+the quartile of 35 ratios; none may be above 1. Needs root.
 """
 
 from __future__ import annotations
@@ -87,6 +87,16 @@ def pages_gb_s(seconds: float) -> float:
     return PAGES * PAGE_BYTES * 1e-9 / seconds
 
 
+def nvme(what: str, seconds: float) -> Sample:
+    """Read or write pages, eight under way, as DeepNVMe does it."""
+    return Sample(pages_gb_s(peer.pages_moved(what, FOLDER, seconds)))
+
+
+def deepspeed_adam(bench: Bench) -> Sample:
+    """Make steps of DeepSpeed's optimizer."""
+    return Sample(per_second(peer.adam_step(bench.cpus[1], bench.seconds)))
+
+
 def ms(seconds: float) -> float:
     """Give milliseconds."""
     return 1e3 * seconds
@@ -107,18 +117,22 @@ def planned_parameters() -> int:
         return layers * CAP_WIDTH ** 2
 
 
-def pipeline_s(plan: Mapping[str, Any], unsplit_s: float, copy_bytes_s: float,
+def pipeline_s(plan: Mapping[str, Any], unsplit_s: float, alone_s: float, copy_bytes_s: float,
                link_bytes_s: float) -> float:
     """Predict a step of a pipeline, as the simulator does: by its slowest stage.
 
-    The stages divide the time of the unsplit batch as their operators' times say. The slowest one
-    waits for each microbatch's message from the stage before and from the one behind. Behind the
-    last microbatch gradients are divided, a pass over memory, and those of tied weights exchanged.
+    The stages divide the time of the unsplit batch as their operators' times say. It takes
+    ``unsplit_s`` where all ranks of a host compute it at once, and ``alone_s`` at one rank: they
+    share the host's memory, and a stage that waits leaves it to the others. The slowest stage waits
+    for each microbatch's message from the stage before and from the one behind. Behind the last
+    microbatch gradients are divided, a pass over memory, and those of tied weights exchanged.
     """
     forward, both = ([share * unsplit_s / MICROBATCHES for share in plan[name]]
                      for name in ("forward", "both"))
     slowest = max(range(len(both)), key=both.__getitem__)
     passes = (MICROBATCHES + waits_of(slowest, forward, both, MICROBATCHES)) * both[slowest]
+    others = (unsplit_s / passes - 1) / (len(both) - 1)
+    passes *= (alone_s + (unsplit_s - alone_s) * others) / unsplit_s
     messages = MICROBATCHES * ((slowest > 0) + (slowest < len(both) - 1))
     sent = messages * plan["sent_bytes"] + plan["tied_bytes"]
     return float(passes + sent / link_bytes_s + plan["gradient_bytes"] / copy_bytes_s)
@@ -149,7 +163,9 @@ def one_process(bench: Bench) -> Iterator[Arms]:
             """Predict a step from what it computes and the rates that its engine has measured."""
             compute_ms = arm(all_cpus, "compute", ms)().value
             rates = all_cpus.ask(do="rates", of=of)[0]
-            offload = {"to": to, "device": f"{device}B", "update": rates["update"]}
+            slows = all_cpus.ask(do="slows", seconds=bench.seconds)[0]["slows"]
+            offload = {"to": to, "device": f"{device}B", "update": rates["update"],
+                       "slows": max(slows, 0.0)}
             gpus = {"count": 1, "model": "CPU", "samples_per_s": 1e3 * TOKENS[0] / compute_ms}
             disk = {"capacity": "2GB", "read": f"{rates['disk'] * 1e-9:.4f}GB/s"}
             found = simulated([
@@ -161,11 +177,13 @@ def one_process(bench: Bench) -> Iterator[Arms]:
 
         yield {"HARP Adam": arm(one, "adam", per_second),
                "torch fused": arm(one, "torch_adam", per_second),
-               "DeepSpeedCPUAdam": arm(one, "ds_adam", per_second),
+               "DeepSpeedCPUAdam": lambda: deepspeed_adam(bench),
                "HARP read": arm(all_cpus, "read", pages_gb_s),
                "fio read": lambda: fio("read", bench.seconds),
                "HARP write": arm(all_cpus, "write", pages_gb_s),
                "fio write": lambda: fio("write", bench.seconds),
+               "DeepNVMe read": lambda: nvme("read", bench.seconds),
+               "DeepNVMe write": lambda: nvme("write", bench.seconds),
                "a quarter": arm(all_cpus, "step_quarter", ms),
                "all resident": arm(all_cpus, "step_resident", ms),
                "clipping": arm(all_cpus, "step_clip", ms),
@@ -230,7 +248,8 @@ def two_stages(bench: Bench) -> Iterator[Arms]:
         def predict() -> Sample:
             plans = ranks.ask(do="plan")
             plan = {**plans[0], "gradient_bytes": max(each["gradient_bytes"] for each in plans)}
-            return Sample(1 / pipeline_s(plan, seconds("unsplit"), COPY_BYTES / seconds("copy"),
+            return Sample(1 / pipeline_s(plan, seconds("unsplit"), seconds("alone"),
+                                         COPY_BYTES / seconds("copy"),
                                          LINK_BYTES / seconds("link")))
 
         yield {"operators": arm("operators"), "equal layers": arm("layers"),
@@ -246,6 +265,10 @@ ROWS = by_id((
            against=("fio read",), target=0.95),
     ArmRow("io-write", "pages of 4 MiB written, 8 under way", one_process, "HARP write",
            unit="GB/s", against=("fio write",), target=0.95),
+    ArmRow("io-ds", "the same, read", one_process, "HARP read", unit="GB/s",
+           against=("DeepNVMe read",)),
+    ArmRow("io-write-ds", "the same, written", one_process, "HARP write", unit="GB/s",
+           against=("DeepNVMe write",)),
     ArmRow("resident", "step, device holds a quarter of parameters", one_process, "a quarter",
            unit="ms", against=("all resident",), target=1.1, lower=True),
     ArmRow("resident-sim", "simulated step, device holds a quarter", one_process,
@@ -289,10 +312,9 @@ ROWS = by_id((
 
 
 def available() -> dict[str, ArmRow]:
-    """Leave out what is compared with fio and DeepSpeed where there are none."""
-    missing = [] if importlib.util.find_spec("deepspeed") else ["adam-ds"]
-    if not importlib.util.find_spec("transformers"):
-        missing += ["pipe", "pipe-run", "pipe-sim"]
+    """Leave out what is compared with fio, and models of transformers, where there are none."""
+    missing = ([] if importlib.util.find_spec("transformers") else
+               ["pipe", "pipe-run", "pipe-sim"])
     if not shutil.which("fio"):
         missing += ["io", "io-write"]
     return {name: row for name, row in ROWS.items() if name not in missing}

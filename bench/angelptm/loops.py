@@ -1,12 +1,13 @@
 """Measurements of AngelPTM's rows, in a process that obeys commands as torch_rank.py does.
 
-adam, torch_adam, ds_adam   a step over 64 M parameters, one core
-read, write                 pages of 4 MiB, eight under way
-step_...                    a step of a GPT, with all on the device or less
-compute                     forward and backward pass of that GPT without an engine
-rates                       bytes and parameters a second that the engine of a step_... measured
-disk_alone                  the reads and writes of such a step with the optimizer on disk
-largest                     parameters of the largest model that trains within two equal caps
+adam, torch_adam    a step over 64 M parameters, one core
+read, write         pages of 4 MiB, eight under way
+step_...            a step of a GPT, with all on the device or less
+compute             forward and backward pass of that GPT without an engine
+rates               bytes and parameters a second that the engine of a step_... measured
+slows               seconds of that computation that a second of copies beside it takes
+disk_alone          the reads and writes of such a step with the optimizer on disk
+largest             parameters of the largest model that trains within two equal caps
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+import threading
 import time
 from functools import cache, partial
 from itertools import cycle
@@ -24,6 +26,7 @@ import torch
 from bench.angelptm.sizes import (
     CAP_BYTES,
     CAP_WIDTH,
+    COPIED,
     DEVICE_BYTES,
     HOST_BYTES,
     LAYERS,
@@ -32,6 +35,7 @@ from bench.angelptm.sizes import (
     PARAMETERS,
     QUARTER_BYTES,
     TOKENS,
+    UNDER_WAY,
     WIDTH,
 )
 from bench.arms import ROOT
@@ -42,8 +46,6 @@ from harp.angelptm.page_plan import DISK
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-UNDER_WAY = 8
 
 
 def states() -> list[torch.Tensor]:
@@ -65,20 +67,13 @@ def adam() -> Callable[[], object]:
     return step
 
 
-def other_adam(make: Callable[[list[torch.nn.Parameter]], Any]) -> Callable[[], object]:
-    """Another library's step."""
+def torch_adam() -> Callable[[], object]:
+    """Torch's step."""
     masters, _, _, gradients = states()
     parameter = torch.nn.Parameter(masters)
     parameter.grad = gradients
-    optimizer = make([parameter])
-    step: Callable[[], object] = optimizer.step
+    step: Callable[[], object] = torch.optim.AdamW([parameter], fused=True).step
     return step
-
-
-def deepspeed_adam() -> Callable[[], object]:
-    """DeepSpeed's step: its kernel is compiled at the first use."""
-    from deepspeed.ops.adam import DeepSpeedCPUAdam
-    return other_adam(lambda own: DeepSpeedCPUAdam(own, adamw_mode=True))
 
 
 class Pages:
@@ -157,6 +152,55 @@ def compute() -> Callable[[], object]:
         model.zero_grad(set_to_none=False)
         loss_of(model(tokens[:, :-1]), tokens).backward()
     return step
+
+
+class Copies:
+    """Copies of pages from one pool to another, of more than the caches hold, round and round."""
+
+    def __init__(self) -> None:
+        why = ffi.new("char[]", lib.HARP_STORE_WHY_BYTES)
+        self._pools = [lib.harp_page_pool_open(PAGE_BYTES, COPIED, why) for _ in range(2)]
+        for pool in self._pools:
+            for slot in range(COPIED):
+                lib.harp_page_take(pool, slot)
+        self.number = 0
+
+    def __call__(self) -> None:
+        """Copy one page; other threads of Python run meanwhile."""
+        slot = self.number % COPIED
+        lib.harp_page_copy(self._pools[1], slot, self._pools[0], slot)
+        self.number += 1
+
+
+def timed(work: Callable[[], object], least_s: float) -> tuple[float, int]:
+    """Do work for some time; gives the time, and how often it was done."""
+    begun, times = time.perf_counter(), 0
+    while time.perf_counter() - begun < least_s:
+        work()
+        times += 1
+    return time.perf_counter() - begun, times
+
+
+def slows(least_s: float) -> float:
+    """Measure how much of computing's time copies beside it take, by their time alone."""
+    step, copy, over = compute(), Copies(), threading.Event()
+    for _ in range(COPIED):
+        copy()
+    step()
+    (step_s, steps), (copy_s, copies) = (timed(work, least_s) for work in (step, copy))
+
+    def copy_on() -> None:
+        while not over.is_set():
+            copy()
+
+    beside = threading.Thread(target=copy_on)
+    beside.start()
+    begun = copy.number
+    both_s, times = timed(step, least_s)
+    made = copy.number - begun
+    over.set()
+    beside.join()
+    return (both_s - times * step_s / steps) / (made * copy_s / copies)
 
 
 def gpt_step(folder: str, name: str, clipping: float = 0.0, **caps: int | str,
@@ -249,8 +293,7 @@ def makers(folder: str) -> dict[str, Callable[[], Callable[[], object]]]:
         "step_resident": {}, "step_quarter": quarter, "step_clip": {"clipping": 1.0, **quarter},
         "step_disk": small, "step_late": {"update": "async", **small}}
     return {name: partial(gpt_step, folder, name, **how) for name, how in steps.items()} | {
-        "adam": adam, "torch_adam": partial(other_adam, partial(torch.optim.AdamW, fused=True)),
-        "ds_adam": deepspeed_adam, "read": partial(Pages, folder, write=False),
+        "adam": adam, "torch_adam": torch_adam, "read": partial(Pages, folder, write=False),
         "write": partial(Pages, folder, write=True), "disk_alone": partial(disk_alone, folder),
         "compute": compute}
 
@@ -261,8 +304,9 @@ def main() -> None:
     print("ready", flush=True)
     for line in sys.stdin:
         what = json.loads(line)
-        if what["do"] in ("largest", "rates"):
+        if what["do"] in ("largest", "rates", "slows"):
             known_now = ({"parameters": largest()} if what["do"] == "largest" else
+                         {"slows": slows(what["seconds"])} if what["do"] == "slows" else
                          RATES[what["of"]])
             print(json.dumps({"seconds": 1.0, "times": 1} | known_now), flush=True)
             continue
@@ -271,11 +315,8 @@ def main() -> None:
         if what["do"] not in work:
             work[what["do"]] = known[what["do"]]()
         work[what["do"]]()
-        begun, times = time.perf_counter(), 0
-        while time.perf_counter() - begun < what["seconds"]:
-            work[what["do"]]()
-            times += 1
-        print(json.dumps({"seconds": time.perf_counter() - begun, "times": times}), flush=True)
+        seconds, times = timed(work[what["do"]], what["seconds"])
+        print(json.dumps({"seconds": seconds, "times": times}), flush=True)
 
 
 if __name__ == "__main__":

@@ -83,11 +83,28 @@ def read_tuning(said: str, error: str = "") -> dict[str, object]:
     return kept
 
 
-def step_on_disk(folder: Path, seconds: float, *sizes: int) -> float:
-    """Give the seconds of a step, optimizer on disk, for layers, width, rows and length."""
-    done = _run([installed(), "-m", "bench.angelptm.deepspeed_steps", folder,
-                 json.dumps(tuned(folder)), seconds, *sizes], PATIENCE_S)
+def _seconds_of(command: Sequence[str | Path | float]) -> float:
+    """Give the seconds that one of our scripts has measured under DeepSpeed's Python."""
+    done = _run(command, PATIENCE_S)
     for line in done.stdout.splitlines():
         if line.startswith('{"seconds"'):
             return float(json.loads(line)["seconds"])
     raise PeerError(peer_environment.last_line(done.stderr or done.stdout))
+
+
+def step_on_disk(folder: Path, seconds: float, *sizes: int) -> float:
+    """Give the seconds of a step, optimizer on disk, for layers, width, rows and length."""
+    return _seconds_of([installed(), "-m", "bench.angelptm.deepspeed_steps", folder,
+                        json.dumps(tuned(folder)), seconds, *sizes])
+
+
+def adam_step(cpu: int, seconds: float) -> float:
+    """Give the seconds of a step of its optimizer, on one CPU."""
+    return _seconds_of(["taskset", "-c", cpu, installed(), "-m", "bench.angelptm.deepspeed_parts",
+                        "adam", seconds])
+
+
+def pages_moved(what: str, folder: Path, seconds: float) -> float:
+    """Give the seconds of a ``read`` or ``write`` of all pages by DeepNVMe, as it has tuned it."""
+    return _seconds_of([installed(), "-m", "bench.angelptm.deepspeed_parts", what, seconds, folder,
+                        json.dumps(tuned(folder))])

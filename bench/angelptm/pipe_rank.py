@@ -4,6 +4,7 @@ cuts         how much faster the slowest stage of five models is than with cuts 
 operators    steps of GPT-2 in as many stages as ranks, cut between operators
 layers       the same with equally many layers in each stage
 unsplit      the same microbatches through the whole model, at every rank by itself
+alone        the same at the first rank, while the others wait
 copy         a copy within memory, of COPY_BYTES
 link         each rank sends LINK_BYTES to all others
 plan         shares of the stages in a microbatch's time, and the bytes of a step
@@ -82,6 +83,7 @@ class Pipes:
         received = given.new_empty(dist.get_world_size() * LINK_BYTES)
         self.work: dict[str, Callable[[], object]] = {
             **{name: partial(self.step, name) for name in self.running}, "unsplit": self.unsplit,
+            "alone": self.unsplit if dist.get_rank() == 0 else lambda: None,
             "copy": partial(memory[0].copy_, memory[1]),
             "link": partial(all_gather_single, received, given)}
 

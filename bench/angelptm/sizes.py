@@ -2,8 +2,10 @@
 
 PARAMETERS = 64_000_000
 """Of the optimizer's loop."""
-PAGES, PAGE_BYTES = 128, 4 << 20
-"""Of the file that is read and written."""
+PAGES, PAGE_BYTES, UNDER_WAY = 128, 4 << 20, 8
+"""Of the file that is read and written, and how many are so at once."""
+COPIED = 32
+"""Pages that are copied beside computing: of more bytes than the caches."""
 LAYERS, WIDTH, TOKENS = 8, 512, (4, 256)
 """Of the GPT, and its batch: the example's."""
 QUARTER_BYTES = LAYERS * 12 * WIDTH ** 2

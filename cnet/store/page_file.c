@@ -128,7 +128,8 @@ struct harp_page_file *harp_page_file_open(const char *folder, size_t page_bytes
         say_why(why, "%s: %u pages of %zu bytes cannot be had on disk: %s", folder, pages,
                 page_bytes, strerror(-failed));
     else if ((failed = open_io(file, io)) != 0)
-        say_why(why, "%s: neither io_uring nor threads can be had: %s", folder, strerror(-failed));
+        say_why(why, "%s: %s cannot be had: %s", folder,
+                io == HARP_PAGE_IO_RING ? "io_uring" : "threads", strerror(-failed));
     if (!failed)
         return file;
     if (file->fd >= 0)

@@ -31,7 +31,7 @@ class Attention(nn.Module):
         q, k, v = (one.unflatten(-1, (self.heads, -1)).transpose(1, 2)
                    for one in (self.q(x), self.k(other), self.v(other)))
         if causal:
-            unseen = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
+            unseen = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).triu(1)
             bias = bias.masked_fill(unseen, float("-inf"))
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
         return self.out(mixed.transpose(1, 2).flatten(2))
@@ -65,7 +65,7 @@ class Stack(nn.Module):
         self.norm = nn.RMSNorm(width)
 
     def forward(self, x, encoded=None):
-        place = torch.arange(x.shape[1])
+        place = torch.arange(x.shape[1], device=x.device)
         bias = self.far(place[None, :] - place[:, None] + LENGTH - 1).permute(2, 0, 1)
         for block in self.blocks:
             x = block(x, bias, encoded)

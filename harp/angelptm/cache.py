@@ -166,7 +166,7 @@ class Cache:
             self._fill(move)
         else:
             self._hide(move.page, move.source)
-            if not move.empty:
+            if move.copies:
                 self._copy(move)
             if move.source[0] < DISK:
                 self._give(move.source)
@@ -253,10 +253,10 @@ class Demand(Space):
         del tier
         return -self._used[page]
 
-    def moved(self, page: int, source: Place, target: Place) -> None:
+    def moved(self, page: int, source: Place, target: Place, *, kept: bool) -> None:
         """Move at once."""
         empty = target[0] == NOWHERE or (source[0] == NOWHERE and self.source(page) is None)
-        self._cache.move(Move(page, source, target, -1, empty))
+        self._cache.move(Move(page, source, target, -1, empty, kept=kept))
 
     def have(self, pages: Sequence[int], lowest: int) -> None:
         """Have pages in a tier or above it."""

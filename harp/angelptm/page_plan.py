@@ -16,6 +16,10 @@ the one whose next use is furthest away, in this step or the next (Belady, IBM S
 cannot be filled while it is in use: so pages of the last ``ahead`` events stay, and loads begin so
 much earlier. `plan` tries several such distances and takes the fastest by `estimate`.
 
+A slot that a page has left upwards has its content until another page takes it. A page that nothing
+has changed meanwhile goes back there, and nothing is copied: parameters in the forward pass, and
+what gathers read from a disk.
+
 Of several ranks (`Sharing`) each has the same plan. A page of the window is nowhere until it is
 needed. Then it is gathered from all ranks, or, where it is a gradient's, comes empty; it goes when
 its content is old or has been reduced. All ranks make gathers and reductions in the plan's order.
@@ -106,6 +110,8 @@ class Trace:
     jobs: tuple[Job, ...] = ()
     scratch: frozenset[int] = frozenset()
     """Pages that are not needed after their job, until an event writes them."""
+    read: frozenset[int] = frozenset()
+    """Pages that events do not change."""
     sharing: Sharing | None = None
 
 
@@ -149,11 +155,18 @@ class Move:
     """Whether the content is of no use, so that nothing need be copied."""
     start: int = 0
     """Of a move from or to the disk: the actions that must be over before it begins."""
+    kept: bool = False
+    """Whether the target has the content still, so that nothing need be copied."""
+
+    @property
+    def copies(self) -> bool:
+        """Whether it takes a copy, or a read or a write."""
+        return not (self.empty or self.kept)
 
     @property
     def by_disk(self) -> bool:
         """Whether it takes a read or a write."""
-        return DISK in {self.source[0], self.target[0]} and not self.empty
+        return DISK in {self.source[0], self.target[0]} and self.copies
 
     @property
     def gathers(self) -> bool:
@@ -177,6 +190,42 @@ class Plan:
         return [action for action in self.actions if isinstance(action, Move)]
 
 
+class Slots:
+    """Free slots of a tier; some have the content of the page that was there.
+
+    The one that became free first is used first: its last read or write is over soonest.
+    """
+
+    def __init__(self, slots: Iterable[int]) -> None:
+        self._free: dict[int, int | None] = dict.fromkeys(slots)
+        """In their order, each with the page of its content."""
+        self._left: dict[int, int] = {}
+        """The slot with a page's content."""
+
+    def __len__(self) -> int:
+        """Count them."""
+        return len(self._free)
+
+    def take(self, page: int) -> tuple[int, bool]:
+        """Give a slot for a page, and whether it has the page's content."""
+        kept = page in self._left
+        slot = self._left[page] if kept else next(iter(self._free))
+        if (content := self._free.pop(slot)) is not None:
+            del self._left[content]
+        return slot, kept
+
+    def give(self, slot: int, page: int | None) -> None:
+        """Have a slot back, with the content of a page if one is named."""
+        self._free[slot] = page
+        if page is not None:
+            self._left[page] = slot
+
+    def forget(self, page: int) -> None:
+        """Hear that a page has other content."""
+        if page in self._left:
+            self._free[self._left.pop(page)] = None
+
+
 class Space(ABC):
     """Places of pages, and free slots. Makes room by moving pages down."""
 
@@ -185,21 +234,24 @@ class Space(ABC):
         self.capacities, self.sharing = capacities, sharing
         self.where = list(placement)
         self.held: list[set[int]] = [set(), set(), set(), set()]
-        free = [dict.fromkeys(range(capacities[tier])) for tier in range(3)]
-        for page, (tier, slot) in enumerate(self.where):
+        taken = set(self.where)
+        self.free = [Slots(slot for slot in range(capacities[tier]) if (tier, slot) not in taken)
+                     for tier in range(3)]
+        for page, (tier, _) in enumerate(self.where):
             self.held[tier].add(page)
-            if tier < NOWHERE:
-                del free[tier][slot]  # no other page has it
-        # The slot that became free first is used first: its last read or write is over soonest.
-        self.free = [deque(slots) for slots in free]
 
     @abstractmethod
     def next_use(self, page: int, tier: int) -> float:
         """Next use of a page, if it were to leave this tier."""
 
     @abstractmethod
-    def moved(self, page: int, source: Place, target: Place) -> None:
-        """Hear of a move."""
+    def moved(self, page: int, source: Place, target: Place, *, kept: bool) -> None:
+        """Hear of a move; whether the target has the content still."""
+
+    def leaves(self, page: int, source: Place, target: Place) -> bool:
+        """Whether the content of a page that moves is of use where it was."""
+        del page, source, target
+        return False
 
     def move(self, page: int, tier: int, keep: Sequence[set[int]]) -> None:
         """Move a page, and make room for it.
@@ -209,13 +261,14 @@ class Space(ABC):
         if tier < NOWHERE:
             self.make_room(tier, 1, keep)
         source = self.where[page]
-        target = (tier, self.free[tier].popleft() if tier < NOWHERE else page)
-        self.where[page] = target
+        slot, kept = self.free[tier].take(page) if tier < NOWHERE else (page, False)
+        self.where[page] = target = (tier, slot)
         self.held[source[0]].remove(page)
         self.held[tier].add(page)
         if source[0] < NOWHERE:
-            self.free[source[0]].append(source[1])
-        self.moved(page, source, target)
+            self.free[source[0]].give(source[1],
+                                      page if self.leaves(page, source, target) else None)
+        self.moved(page, source, target, kept=kept)
 
     def make_room(self, tier: int, slots: int, keep: Sequence[set[int]]) -> None:
         """Free slots until this many are free."""
@@ -306,7 +359,16 @@ class _Planner(Space):
             return uses[at]
         return uses[0] + len(self.order) if uses else float("inf")
 
-    def moved(self, page: int, source: Place, target: Place) -> None:
+    def leaves(self, page: int, source: Place, target: Place) -> bool:
+        return target[0] < source[0] and page not in self.dead
+
+    def change(self, pages: Iterable[int]) -> None:
+        """Hear that pages have other content."""
+        for page in pages:
+            for slots in self.free:
+                slots.forget(page)
+
+    def moved(self, page: int, source: Place, target: Place, *, kept: bool) -> None:
         start = max(self.touched.get(source, 0), self.touched.get(target, 0))
         after = self.last_event.get(page, -1) if source[0] == DEVICE else -1
         empty = page in self.dead or target[0] == NOWHERE
@@ -315,7 +377,9 @@ class _Planner(Space):
             empty = own is None
             if own is not None:
                 self.touched[self.where[own]] = len(self.actions) + 1
-        self.actions.append(Move(page, source, target, after, empty, start))
+        if NOWHERE in {source[0], target[0]}:
+            self.change([page])
+        self.actions.append(Move(page, source, target, after, empty, start, kept))
         self.ready[page] = len(self.actions)
         self.touched[source] = self.touched[target] = len(self.actions)
 
@@ -331,6 +395,7 @@ class _Planner(Space):
                 self.bring(item.pages, DEVICE, keep)
                 self.last_event.update(dict.fromkeys(item.pages, len(need)))
                 self.dead -= now
+                self.change(now - self.trace.read)
                 need.append(max([*need[-1:], *self._needs(len(need), now)], default=0))
                 recent.append(now)
             else:
@@ -342,6 +407,7 @@ class _Planner(Space):
                 self.touched.update(dict.fromkeys(
                     (self.where[page] for page in item.pages), len(self.actions)))
                 self.waiting.subtract(now)
+                self.change(now)
                 self.dead |= {page for page in now & self.trace.scratch if not self.waiting[page]}
                 self.drop(item.drops)
             if self.held[DISK] and len(self.free[HOST]) < (reserve := self._reserve()):
@@ -415,7 +481,7 @@ def estimate(plan: Plan, trace: Trace, rates: Rates) -> float:
             over.append(over[-1])
         else:
             rate = rates.network if action.gathers else rates.copy
-            over.append(begin if action.empty else begin + 1 / rate)
+            over.append(begin + 1 / rate if action.copies else begin)
 
     done = 0
     for event, need in zip(trace.events, plan.need, strict=True):

@@ -185,12 +185,9 @@ class Engine(torch.nn.Module):
         parameter.register_post_accumulate_grad_hook(self._put_gradient_away)
         put_in_class(parameter, self)
 
-    def touch(self, args: Iterable[Any], kwargs: Mapping[str, Any] | None = None, *,
-              is_view: bool = False) -> None:
+    def touch(self, args: Iterable[Any], *, is_view: bool = False) -> None:
         """Have parameters among the arguments on the device, or what a view of them takes."""
         numbers = self._parameters_in(args)
-        if kwargs:
-            numbers |= self._parameters_in(kwargs.values())
         if numbers and is_view:
             self.window.lend(numbers)
         elif numbers:
@@ -228,6 +225,8 @@ class Engine(torch.nn.Module):
         if self._ranks and numbers:
             raise RankError("a parameter cannot be written with several ranks, since each keeps "
                             "a part of it: write it before initialize, or load a checkpoint")
+        if numbers:  # a plan goes by parameters that only updates change
+            self._steps.leave_plan()
         return numbers
 
     def _use(self, pages: Numbers) -> None:

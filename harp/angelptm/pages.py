@@ -3,7 +3,9 @@
 All parameters lie one after another in one space of elements, each at a multiple of 16. Every kind
 of state (parameters, gradients, masters, both moments) is such a space, cut into pages; so no page
 but the last of a kind has a gap, whatever the tensors' sizes. The optimizer works on chunks: as
-many elements as a page of float32 holds.
+many elements as a page of float32 holds. Tiers are filled in the order of pages, and the states of
+a chunk that only updates use lie side by side: room to spare on a device has whole chunks, which
+are then updated there.
 
     kind         fp32   16 bits   read by
     parameters   4      2         operators, in a window (`cnet/store/page_pool.h`)
@@ -164,8 +166,8 @@ class Layout:
 
     def states_of(self, chunk: int) -> list[int]:
         """The pages that only updates use: masters, if any, means, squares."""
-        return [self.apart + 2 * self.kept + kind * self.chunks + chunk
-                for kind in range(self.states)]
+        first = self.apart + 2 * self.kept + chunk * self.states
+        return list(range(first, first + self.states))
 
     def pages_to_update(self, chunk: int) -> tuple[int, ...]:
         """All pages that an update of a chunk reads or writes."""

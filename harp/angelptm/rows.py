@@ -9,7 +9,7 @@ import torch
 from harp._cnet import ffi, lib
 
 
-def _at(tensor: torch.Tensor | None, kind: str) -> Any:
+def _at(tensor: torch.Tensor | None, kind: str = "float *") -> Any:
     if tensor is None:
         return ffi.NULL
     wanted = torch.int64 if kind.startswith("int64") else torch.float32
@@ -20,15 +20,11 @@ def _at(tensor: torch.Tensor | None, kind: str) -> Any:
     return ffi.cast(kind, tensor.data_ptr())
 
 
-def _floats(tensor: torch.Tensor | None) -> Any:
-    return _at(tensor, "float *")
-
-
 def take_rows(table: torch.Tensor, index: torch.Tensor,
               weights: torch.Tensor | None = None) -> torch.Tensor:
     """Return ``table[index]``, each row times its weight."""
     found = table.new_empty(len(index), table.shape[1])
-    lib.harp_rows_take(_floats(found), _floats(table), _at(index, "int64_t *"), _floats(weights),
+    lib.harp_rows_take(_at(found), _at(table), _at(index, "int64_t *"), _at(weights),
                        len(index), table.shape[1])
     return found
 
@@ -36,7 +32,7 @@ def take_rows(table: torch.Tensor, index: torch.Tensor,
 def add_rows(total: torch.Tensor, given: torch.Tensor, index: torch.Tensor,
              weights: torch.Tensor | None = None) -> torch.Tensor:
     """Add the given rows, each times its weight, to those of a table, and return it."""
-    lib.harp_rows_add(_floats(total), _floats(given), _at(index, "int64_t *"), _floats(weights),
+    lib.harp_rows_add(_at(total), _at(given), _at(index, "int64_t *"), _at(weights),
                       len(index), given.shape[1])
     return total
 
@@ -44,6 +40,6 @@ def add_rows(total: torch.Tensor, given: torch.Tensor, index: torch.Tensor,
 def dot_rows(table: torch.Tensor, other: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     """Return the products of ``table[index]`` and ``other``, row by row."""
     found = other.new_empty(len(index))
-    lib.harp_rows_dot(_floats(found), _floats(table), _floats(other), _at(index, "int64_t *"),
+    lib.harp_rows_dot(_at(found), _at(table), _at(other), _at(index, "int64_t *"),
                       len(index), other.shape[1])
     return found

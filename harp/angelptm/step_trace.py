@@ -50,13 +50,15 @@ def make_trace(layout: Layout, events: Sequence[Event], ends: Sequence[int],
     """
     shared = work.sharing is not None
     jobs = _reductions(layout, events, ends, work) if shared else []
-    jobs += (_late_updates if work.late else _updates)(layout, events, ends, chunks, work)
+    jobs += (_late_updates(layout, events, chunks, work) if work.late else
+             _updates(layout, events, ends, chunks, work))
+    parameters = frozenset(range(layout.shown))
     if shared:
-        return Trace(tuple(events), tuple(jobs), sharing=work.sharing)
+        return Trace(tuple(events), tuple(jobs), read=parameters, sharing=work.sharing)
     scratch = frozenset(range(layout.shown, 2 * layout.shown))
     if work.late:  # the others hold sums that wait for a later step
         scratch &= {layout.kept + layout.page_of_chunk(chunk) for chunk in chunks}
-    return Trace(tuple(events), tuple(jobs), scratch)
+    return Trace(tuple(events), tuple(jobs), scratch, parameters)
 
 
 def _updates(layout: Layout, events: Sequence[Event], ends: Sequence[int],
@@ -80,13 +82,12 @@ def _updates(layout: Layout, events: Sequence[Event], ends: Sequence[int],
         yield Job(pages, after, chunk, work.update_s, drops=drops)
 
 
-def _late_updates(layout: Layout, events: Sequence[Event], ends: Sequence[int],
-                  chunks: Iterable[int], work: Work) -> Iterator[Job]:
+def _late_updates(layout: Layout, events: Sequence[Event], chunks: Iterable[int],
+                  work: Work) -> Iterator[Job]:
     """Give the updates by steps before: each before its gradients are written again.
 
     They are spread over the events, so that pages of parameters come in between.
     """
-    del ends
     first: dict[int, int] = {}
     for number, event in reversed(list(enumerate(events))):
         first.update(dict.fromkeys(event.pages, number))

@@ -34,9 +34,10 @@ class Watch(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operator."""
         del types
+        kwargs = kwargs or {}
         written = self._engine.written(func, args) if func._schema.is_mutable else frozenset()
-        self._engine.touch(args, kwargs, is_view=func.is_view)
-        result = func(*args, **(kwargs or {}))
+        self._engine.touch((*args, *kwargs.values()), is_view=func.is_view)
+        result = func(*args, **kwargs)
         if written:
             self._engine.put_back(written)
         return result

@@ -30,7 +30,7 @@ class Worker:
     def __init__(self, cache: Cache, update: Callable[[Job], None]) -> None:
         self._cache, self._update = cache, update
         self._plan: Plan | None = None
-        """Index of the thread's present action; it may end before the events do."""
+        """It may be over before the events are: then `_need` still says what these wait for."""
         self._need: tuple[int, ...] = ()
         self._turn = threading.Condition()
         self._done, self._passed = 0, -1

@@ -52,7 +52,8 @@ def choices(cluster: Cluster, scenario: Scenario, samples: int) -> tuple[list[Ch
                       affinity=scenario.affinity)
     base = recipe_of(cluster, scenario, topology.workload, ranks, Settings())
     flops = float(cluster.flops[ranks.gpus].min())
-    given = {"update": offload.update} if "update" in offload.model_fields_set else {}
+    given = {key: getattr(offload, key) for key in ("update", "slows")
+             if key in offload.model_fields_set}
     found, too_large = [], 0
     for batch, recompute in product(_batches(each), recomputations(topology.workload)):
         recipe = replace(base, batch=batch, accumulation=each // batch, recompute=recompute,

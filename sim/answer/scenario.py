@@ -559,7 +559,7 @@ def _tiers(group: HostGroup, offload: Offload, beside: int, ranks: int) -> Tiers
     if disk is not None:
         rate = 2 / (1 / disk.read + 1 / (disk.write or disk.read)) / 8 / ranks
     return Tiers(device, group.ram // ranks, disk.capacity // ranks if disk is not None else 0,
-                 group.pcie_link.rate / 8, rate, offload.page, offload.update)
+                 group.pcie_link.rate / 8, rate, offload.page, offload.update, offload.slows)
 
 
 def run_scenario(cluster: Cluster, scenario: Scenario, gpus: int,

@@ -5,8 +5,11 @@ layers. As in the runtime (`harp.angelptm.steps`), a forward pass touches a laye
 backward pass its gradients as well, and `harp.angelptm.step_trace` says when gradients are reduced
 and chunks updated. The first steps may end with pages in new tiers; then a plan returns, and serves
 all steps that follow. `harp.angelptm.page_plan.estimate` gives the times. So what the simulator
-leaves out is what that leaves out: copies that slow computing down, and disks whose reads slow
-writes down (a page's read and write take the mean of both rates here).
+leaves out is what that leaves out: disks whose reads slow writes down (a page's read and write take
+the mean of both rates here).
+
+Where copies and updates have the cores that compute (``slows``), those beside computing lengthen
+it. They are taken to be spread evenly over the step.
 
 Several ranks share all pages, and gather and reduce them one after the other, as the runtime does
 (`Exchanges`). So each takes the time that its collective has alone on the network.
@@ -24,9 +27,11 @@ from typing import TYPE_CHECKING
 
 from harp.angelptm.page_plan import (
     RESERVE,
+    UPDATE,
     Capacities,
     Event,
     Job,
+    Move,
     Plan,
     Rates,
     Sharing,
@@ -68,6 +73,8 @@ class Tiers:
     page: int
     update: float
     """Parameters a second."""
+    slows: float = 0.0
+    """Seconds of computing that a second of moves and updates beside it takes."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +134,8 @@ def paged(recipe: Recipe, flops: float, tiers: Tiers,
     made = _timed(_steady(trace, capacities, _rounded(rates), layout.pages, layout.apart, later),
                   trace)
     waits = _waits(made, trace, rates)
+    if tiers.slows:
+        waits = _slowed(made, trace, rates, waits, tiers.slows)
     return Paging(made, tuple(_micro_steps(waits, len(recipe.model.layers), recipe.accumulation)),
                   waits[-1], min(layout.pages, capacities.device) * page)
 
@@ -223,4 +232,25 @@ def _waits(made: Plan, trace: Trace, rates: Rates) -> list[float]:
         begin_s = estimate(part, replace(trace, events=events), rates) - LONG_S
         waits.append(begin_s - end_s if begin_s - end_s > ROUNDING_S else 0.0)
         end_s = begin_s + event.seconds
-    return [*waits, waits.pop() + max(estimate(made, trace, rates) - end_s, 0.0)]
+    return [*waits[:-1], waits[-1] + max(estimate(made, trace, rates) - end_s, 0.0)]
+
+
+def _slowed(made: Plan, trace: Trace, rates: Rates, waits: list[float],
+            slows: float) -> list[float]:
+    """Give the waits of events that moves and updates lengthen: each waits for its own part.
+
+    These are spread evenly over the step, computing and waiting.
+    """
+    work_s = sum(_work_s(action, rates) for action in made.actions)
+    step_s = sum(waits) + sum(event.seconds for event in trace.events)
+    longer = slows * min(work_s / step_s, 1.0)
+    events = tuple(replace(event, seconds=(1 + longer) * event.seconds) for event in trace.events)
+    return [wait + longer * event.seconds for wait, event in zip(
+        _waits(made, replace(trace, events=events), rates), trace.events, strict=True)]
+
+
+def _work_s(action: Move | Job, rates: Rates) -> float:
+    """Give the seconds for which an action has a core: neither the disk's nor the network's."""
+    if isinstance(action, Job):
+        return action.seconds if action.kind == UPDATE else 0.0
+    return 1 / rates.copy if action.copies and not (action.by_disk or action.gathers) else 0.0

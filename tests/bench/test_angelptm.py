@@ -127,9 +127,42 @@ def test_a_pipelines_prediction_is_that_of_its_schedule(both, messages):
             "gradient_bytes": 1100.0}
     backward = [2 * share / 3 for share in both]
     walked = one_f_one_b(len(both), MICROBATCHES, forward, backward)
-    found = pipeline_s(plan, MICROBATCHES, 11.0, 7.0)
+    found = pipeline_s(plan, MICROBATCHES, MICROBATCHES, 11.0, 7.0)
     sent = messages * MICROBATCHES * 5.0 + 70.0
     assert found - sent / 7.0 - 1100.0 / 11.0 == pytest.approx(walked, rel=0.04)
+
+
+def walked_by_turns(forward, backward, alone):
+    """The duration of 1F1B on two stages, of which one that computes alone takes this share."""
+    orders = [["f", "f", *"bf" * (MICROBATCHES - 2), "b", "b"], [*"fb" * MICROBATCHES]]
+    times, done = {"f": forward, "b": backward}, [{"f": 0, "b": 0}, {"f": 0, "b": 0}]
+    left, now = [forward[0], forward[1]], 0.0
+
+    def may_run(stage, kind):
+        first = (stage, kind) in {(0, "f"), (1, "b")}  # the other stage's comes behind it
+        return first or done[stage][kind] < done[1 - stage][kind]
+
+    while any(orders):
+        busy = [stage for stage, order in enumerate(orders) if order and may_run(stage, order[0])]
+        passed = min(left[stage] for stage in busy)
+        now += passed * (alone if len(busy) == 1 else 1.0)
+        for stage in busy:
+            left[stage] -= passed
+            if left[stage] < 1e-12:
+                done[stage][orders[stage].pop(0)] += 1
+                left[stage] = times[orders[stage][0]][stage] if orders[stage] else 0.0
+    return now
+
+
+@pytest.mark.parametrize("alone", [0.6, 0.8, 1.0])
+@pytest.mark.parametrize("first", [0.4, 0.5, 0.65])
+def test_a_stage_that_waits_leaves_the_memory_to_the_other(first, alone):
+    both = [first, 1 - first]
+    forward, backward = ([share * each for each in both] for share in (1 / 3, 2 / 3))
+    plan = {"forward": forward, "both": both, "sent_bytes": 0.0, "tied_bytes": 0.0,
+            "gradient_bytes": 0.0}
+    found = pipeline_s(plan, MICROBATCHES, alone * MICROBATCHES, 1.0, 1.0)
+    assert found == pytest.approx(walked_by_turns(forward, backward, alone))
 
 
 @contextmanager

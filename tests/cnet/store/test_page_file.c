@@ -4,6 +4,7 @@
  */
 #define _GNU_SOURCE
 #include <assert.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
@@ -22,6 +23,9 @@ static const char *folder;
 static enum harp_page_io io;
 
 static uint32_t ring_calls; /* of io_uring_enter */
+static bool no_ring;        /* as a container's filter of system calls has it */
+static int refused;         /* a flag of open that this file system has not, as it says by: */
+static int refusal;
 
 long __real_syscall(long number, ...);
 /* The linker puts this in the place of syscall(). */
@@ -33,8 +37,27 @@ long __wrap_syscall(long number, ...)
     for (int i = 0; i < 6; i++)
         words[i] = va_arg(given, long);
     va_end(given);
+    if (no_ring && number == SYS_io_uring_setup) {
+        errno = EPERM;
+        return -1;
+    }
     ring_calls += number == SYS_io_uring_enter;
     return __real_syscall(number, words[0], words[1], words[2], words[3], words[4], words[5]);
+}
+
+int __real_open(const char *path, int flags, ...);
+/* And this in the place of open(). */
+int __wrap_open(const char *path, int flags, ...)
+{
+    va_list given;
+    va_start(given, flags);
+    mode_t mode = (flags & O_CREAT) || (flags & O_TMPFILE) == O_TMPFILE ? va_arg(given, mode_t) : 0;
+    va_end(given);
+    if (refused && (flags & refused) == refused) {
+        errno = refusal;
+        return -1;
+    }
+    return __real_open(path, flags, mode);
 }
 
 static struct harp_page_file *open_file(void)
@@ -161,6 +184,60 @@ static void test_a_file_that_cannot_be_made_is_an_error(void)
     CHECK(strstr(why, "cannot be had on disk: "), "%s", why);
 }
 
+static bool page_comes_back(struct harp_page_file *file)
+{
+    struct harp_page_pool *pool = open_pool(2);
+    memset(harp_page_bytes(pool, 0), 7, PAGE);
+    harp_page_file_write(file, 3, harp_page_bytes(pool, 0));
+    bool whole = !harp_page_file_wait(file, 3, why);
+    harp_page_file_read(file, 3, harp_page_bytes(pool, 1));
+    whole = whole && !harp_page_file_wait(file, 3, why);
+    whole = whole && !memcmp(harp_page_bytes(pool, 0), harp_page_bytes(pool, 1), PAGE);
+    harp_page_pool_close(pool);
+    return whole;
+}
+
+/* Open a file, and find this in its line. */
+static void expect_line(enum harp_page_io wanted, const char *said)
+{
+    struct harp_page_file *file = harp_page_file_open(folder, PAGE, PAGES, wanted, why);
+    CHECK(file, "%s", why);
+    const char *line = harp_page_file_line(file);
+    CHECK(strstr(line, said), "%s", line);
+    CHECK(page_comes_back(file), "%s: %s", line, why);
+    harp_page_file_close(file);
+}
+
+static int names_in_folder(void)
+{
+    int found = 0;
+    DIR *open_folder = opendir(folder);
+    CHECK(open_folder, "%s: %s", folder, strerror(errno));
+    while (readdir(open_folder))
+        found++;
+    closedir(open_folder);
+    return found;
+}
+
+static void test_a_line_says_what_a_container_or_a_file_system_refuses(void)
+{
+    no_ring = true;
+    expect_line(HARP_PAGE_IO_AUTO, "by threads: Operation not permitted, ");
+    expect_line(HARP_PAGE_IO_THREADS, "by threads, ");
+    CHECK(!harp_page_file_open(folder, PAGE, PAGES, HARP_PAGE_IO_RING, why), "made");
+    CHECK(strstr(why, ": io_uring cannot be had: Operation not permitted"), "%s", why);
+    no_ring = false;
+    refused = O_DIRECT;
+    refusal = EINVAL;
+    expect_line(io, "through the kernel's cache: no O_DIRECT here");
+    refused = O_TMPFILE;
+    refusal = EOPNOTSUPP;
+    int before = names_in_folder();
+    expect_line(io, "100 pages of 65536 bytes by ");
+    CHECK(names_in_folder() == before, "a name is left in %s", folder);
+    refused = 0;
+}
+
 int main(int argc, char **argv)
 {
     assert(argc == 3);
@@ -171,5 +248,6 @@ int main(int argc, char **argv)
     test_a_file_grows_and_keeps_its_pages();
     test_files_that_fail_are_named();
     test_a_file_that_cannot_be_made_is_an_error();
+    test_a_line_says_what_a_container_or_a_file_system_refuses();
     return 0;
 }

@@ -16,5 +16,5 @@ SOURCES = ["tests/cnet/store/test_page_file.c", "cnet/store/page_file.c",
 @pytest.mark.parametrize("flags", long_except([SANITIZED, RACES], SANITIZED),
                          ids=["asan", "tsan"])
 def test_pages_on_disk(tmp_path, flags, io):
-    counted = [*flags, "-Wl,--wrap=syscall"]  # calls of io_uring
-    run(build(tmp_path / "store", SOURCES, counted), str(tmp_path), io)
+    wrapped = [*flags, "-Wl,--wrap=syscall,--wrap=open"]  # counted, or refused
+    run(build(tmp_path / "store", SOURCES, wrapped), str(tmp_path), io)

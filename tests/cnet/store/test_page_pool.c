@@ -1,6 +1,7 @@
 /* Pages of memory: shown, hidden, moved. */
 #define _GNU_SOURCE
 #include <assert.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -32,45 +33,127 @@ static void test_a_window_shows_pages_side_by_side(void)
     harp_page_pool_close(pool);
 }
 
-/* How a child ends that does this. */
-static int end_of_child(void (*work)(void))
+/* How a child ends that does this, with a slot in a state. */
+static int end_of_child(void (*work)(enum harp_page_state state, int step),
+                        enum harp_page_state state, int step)
 {
     int status;
     pid_t child = fork();
     assert(child >= 0);
     if (!child) {
         close(STDERR_FILENO);
-        work();
+        work(state, step);
         _exit(0);
     }
     waitpid(child, &status, 0);
     return status;
 }
 
-static void read_hidden_page(void)
+static bool ends_by_assert(int status)
 {
-    struct harp_page_window *window = harp_page_window_open(PAGE, why);
-    _exit(*(volatile uint8_t *)harp_page_window_base(window));
+    return WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT;
 }
 
-static void give_free_page(void)
+static struct harp_page_window *one_window;
+
+static void show_slot(struct harp_page_pool *pool, uint32_t slot)
 {
-    harp_page_give(harp_page_pool_open(PAGE, 1, why), 0);
+    CHECK(!harp_page_show(pool, slot, one_window, 0), "show");
 }
 
-static void copy_shown_page(void)
+static void hide_slot(struct harp_page_pool *pool, uint32_t slot)
+{
+    CHECK(!harp_page_hide(pool, slot), "hide");
+}
+
+/* The table of page_pool.h. */
+static const struct {
+    void (*make)(struct harp_page_pool *pool, uint32_t slot);
+    enum harp_page_state from, to;
+} steps[] = {
+    {harp_page_take, HARP_PAGE_FREE, HARP_PAGE_HELD},
+    {harp_page_give, HARP_PAGE_HELD, HARP_PAGE_FREE},
+    {show_slot, HARP_PAGE_HELD, HARP_PAGE_SHOWN},
+    {hide_slot, HARP_PAGE_SHOWN, HARP_PAGE_HELD},
+    {harp_page_lend, HARP_PAGE_HELD, HARP_PAGE_LENT},
+    {harp_page_return, HARP_PAGE_LENT, HARP_PAGE_HELD},
+};
+enum { STEPS = sizeof steps / sizeof *steps };
+
+static struct harp_page_pool *pool_with_slot_in(enum harp_page_state state)
 {
     struct harp_page_pool *pool = open_pool(2);
-    struct harp_page_window *window = harp_page_window_open(PAGE, why);
-    harp_page_show(pool, 0, window, 0);
+    one_window = harp_page_window_open(PAGE, why);
+    if (state == HARP_PAGE_FREE)
+        harp_page_give(pool, 0);
+    else if (state == HARP_PAGE_SHOWN)
+        show_slot(pool, 0);
+    else if (state == HARP_PAGE_LENT)
+        harp_page_lend(pool, 0);
+    CHECK(harp_page_state(pool, 0) == state, "%d", harp_page_state(pool, 0));
+    return pool;
+}
+
+static void make_step(enum harp_page_state state, int step)
+{
+    struct harp_page_pool *pool = pool_with_slot_in(state);
+    steps[step].make(pool, 0);
+    CHECK(harp_page_state(pool, 0) == steps[step].to, "%d", harp_page_state(pool, 0));
+}
+
+static void test_the_table_of_states_has_all_steps_and_no_others(void)
+{
+    for (int state = HARP_PAGE_FREE; state <= HARP_PAGE_LENT; state++) {
+        for (int step = 0; step < STEPS; step++) {
+            int status = end_of_child(make_step, (enum harp_page_state)state, step);
+            if (steps[step].from == (enum harp_page_state)state)
+                CHECK(status == 0, "state %d, step %d: %d", state, step, status);
+            else
+                CHECK(ends_by_assert(status), "state %d, step %d: %d", state, step, status);
+        }
+    }
+}
+
+static void read_hidden_page(enum harp_page_state state, int step)
+{
+    struct harp_page_pool *pool = pool_with_slot_in(state);
+    if (step)
+        hide_slot(pool, 0);
+    (void)*(volatile uint8_t *)harp_page_window_base(one_window);
+}
+
+static void copy_page(enum harp_page_state state, int step)
+{
+    (void)step;
+    struct harp_page_pool *pool = pool_with_slot_in(state);
     harp_page_copy(pool, 1, pool, 0);
+}
+
+static void close_pool(enum harp_page_state state, int step)
+{
+    (void)step;
+    harp_page_pool_close(pool_with_slot_in(state));
+}
+
+static void read_bytes(enum harp_page_state state, int step)
+{
+    (void)step;
+    CHECK(harp_page_bytes(pool_with_slot_in(state), 0), "bytes");
 }
 
 static void test_mistakes_end_the_process(void)
 {
-    CHECK(end_of_child(read_hidden_page) != 0, "a hidden page was read");
-    CHECK(end_of_child(give_free_page) != 0, "a free page was given back");
-    CHECK(end_of_child(copy_shown_page) != 0, "a page was moved while it was shown");
+    CHECK(end_of_child(read_hidden_page, HARP_PAGE_SHOWN, 0) == 0, "a page that is shown");
+    CHECK(end_of_child(read_hidden_page, HARP_PAGE_SHOWN, 1) != 0, "a hidden page was read");
+    for (int state = HARP_PAGE_FREE; state <= HARP_PAGE_LENT; state++) {
+        enum harp_page_state own = (enum harp_page_state)state;
+        bool held = own == HARP_PAGE_HELD, nobodys = own == HARP_PAGE_FREE;
+        CHECK(ends_by_assert(end_of_child(copy_page, own, 0)) == !held, "copy, state %d", state);
+        CHECK(ends_by_assert(end_of_child(read_bytes, own, 0)) == nobodys, "bytes, state %d",
+              state);
+        CHECK(ends_by_assert(end_of_child(close_pool, own, 0)) == !(held || nobodys),
+              "close, state %d", state);
+    }
 }
 
 static void test_memory_that_is_not_there_is_an_error(void)
@@ -82,6 +165,7 @@ static void test_memory_that_is_not_there_is_an_error(void)
 int main(void)
 {
     test_a_window_shows_pages_side_by_side();
+    test_the_table_of_states_has_all_steps_and_no_others();
     test_mistakes_end_the_process();
     test_memory_that_is_not_there_is_an_error();
     return 0;

@@ -7,14 +7,19 @@ may, and its memory is 0xAA before it is written and after it is given back: who
 has other losses.
 """
 
+import contextlib
 import ctypes
+import io
 import json
+import runpy
 import sys
 import tempfile
 from pathlib import Path
 
 import torch
 from click.testing import CliRunner
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from harp.angelptm.__main__ import main
 from harp.angelptm.accelerator_pages import DeviceCache
@@ -30,7 +35,7 @@ from tests.harp.angelptm.models import (
     loss_of,
     seeded,
 )
-from tests.support import late_accelerator
+from tests.support import ROOT, late_accelerator
 
 late_accelerator.register()
 LATE = torch.device(late_accelerator.NAME, 0)
@@ -114,6 +119,48 @@ def clipping():
 
 def accumulation():
     same({DEVICE, HOST}, gradient_accumulation_steps=2)
+
+
+def spare_memory_updates_its_chunks():
+    """Room beside parameters and gradients has states of whole chunks; the host does the others."""
+    model = seeded(Tied)
+    layout = Layout(tuple(one.numel() for one in model.parameters()), WIDE, PAGE)
+    opened, there = DeviceCache.opened, []
+
+    def recorded(cache, pages, changed, *, anywhere=False):
+        if anywhere:
+            there.append(all(cache.where[page][0] == DEVICE for page in pages))
+        return opened(cache, pages, changed, anywhere=anywhere)
+
+    DeviceCache.opened = recorded
+    how = config(2 * layout.shown + 11 + ROOM, 160, angelptm={"device": "accelerator"})
+    with engine_of(model, how) as engine:
+        for tokens in batches(5):
+            there.clear()
+            engine.backward(loss_of(engine, tokens.to(engine.device)))
+            engine.step()
+        spare = engine.cache.capacities.device - 2 * layout.shown
+    DeviceCache.opened = opened
+    assert 0 < sum(there) == spare // layout.states < len(there)
+
+
+class OneDevice(TorchDispatchMode):
+    """Refuses operators on tensors of two devices, as a GPU does, and the accelerator here not."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        devices = {one.device for one in tree_leaves((args, kwargs))
+                   if isinstance(one, torch.Tensor) and one.dim()}
+        assert len(devices) < 2 or func.overloadpacket is torch.ops.aten.copy_, (func, devices)
+        return func(*args, **(kwargs or {}))
+
+
+def examples_train_there():
+    """Whatever a model makes beside its parameters is on the device."""
+    for name in ("gpt", "t5"):
+        sys.argv = [name, "--layers", "1", "--width", "64", "--steps", "2", "--device-mib", "32"]
+        with contextlib.redirect_stdout(io.StringIO()) as said, OneDevice():
+            runpy.run_path(str(ROOT / "examples" / "angelptm" / f"{name}.py"), run_name="__main__")
+        assert "step 1: loss" in said.getvalue()
 
 
 def tests_of_the_cpu_train_there():

@@ -1,7 +1,7 @@
 """One rank of test_rank_failures.py: meets one failure after another, the last rank at fault.
 
 Usage: failing_rank.py JSON, an object of backend and folder. Prints a JSON of failure to the
-sentence that this rank was given.
+sentence that this rank was given. It asserts that a sentence comes within the timeout.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from tests.harp.angelptm.models import PAGE, Tied, batches, config, engine_of, s
 from tests.support.leave import leave
 
 TIMEOUT = timedelta(seconds=10)
+TRAINING_S = 30
+"""Most for the training itself, on a machine that is busy."""
 PATIENCE = timedelta(seconds=120)
 
 
@@ -66,6 +68,12 @@ def other_stage(last, folder):
     training(seeded(), of(last, zero_optimization={"stage": 2}))
 
 
+def other_counts(last, folder):
+    """Of micro-batches in a step."""
+    del folder
+    training(seeded(), of(last, gradient_accumulation_steps=2))
+
+
 def wrong_key(last, folder):
     del folder
     training(seeded(), of(last, gradient_cliping=1.0))
@@ -80,14 +88,31 @@ def with_disk(folder):
                   zero_optimization={"stage": 3})
 
 
-def truncated_file(last, folder):
-    def cut(engine):
+def with_file(last, folder, spoil):
+    """Train, and have something happen to the descriptor of the last rank's file."""
+    def now(engine):
         del engine
-        if last:
-            for name in Path("/proc/self/fd").iterdir():
-                if folder in str(name.resolve()):
-                    os.ftruncate(int(name.name), PAGE)
-    training(seeded(), with_disk(folder), cut)
+        for name in Path("/proc/self/fd").iterdir() if last else ():
+            if folder in str(name.resolve()):
+                spoil(int(name.name))
+    training(seeded(), with_disk(folder), now)
+
+
+def truncated_file(last, folder):
+    with_file(last, folder, lambda file: os.ftruncate(file, PAGE))
+
+
+def full_disk(last, folder):
+    with_file(last, folder, lambda file: os.dup2(os.open("/dev/full", os.O_RDWR), file))
+
+
+def io_error(last, folder):
+    def be_memory(file):
+        """Be this process's memory, where nothing is mapped at the beginning."""
+        first = Path("/proc/self/maps").read_text().partition("-")[0]
+        assert int(first, 16) > os.fstat(file).st_size
+        os.dup2(os.open("/proc/self/mem", os.O_RDWR), file)
+    with_file(last, folder, be_memory)
 
 
 def raises(last, folder):
@@ -125,8 +150,8 @@ def killed(last, folder):
              lambda _: os.kill(os.getpid(), signal.SIGKILL) if last else None)
 
 
-FAILURES = (other_model, other_pages, other_stage, wrong_key, no_folder, truncated_file, raises,
-            another_way, never_comes, killed)
+FAILURES = (other_model, other_pages, other_stage, other_counts, wrong_key, no_folder,
+            truncated_file, full_disk, io_error, raises, another_way, never_comes, killed)
 
 
 def main():
@@ -140,11 +165,14 @@ def main():
         if asked["only"] and failure.__name__ not in asked["only"]:
             continue
         dist.barrier(group=meeting)
+        begun = time.monotonic()
         try:
             failure(last, asked["folder"])
             said[failure.__name__] = "nothing"
         except (harp.angelptm.RankError, ValueError, OSError, RuntimeError) as error:
             said[failure.__name__] = f"{type(error).__name__}: {error}"
+        if not last:
+            assert time.monotonic() - begun < TIMEOUT.total_seconds() + TRAINING_S
     print(json.dumps(said))
     leave()
 

@@ -14,8 +14,8 @@ import pytest
 from tests.support import ROOT
 
 CHECKS = ("the_cpu", "little_device", "disk", "bf16", "fp16", "clipping", "accumulation",
-          "a_write_outside_of_a_step_stays", "tests_of_the_cpu_train_there",
-          "the_command_names_it")
+          "a_write_outside_of_a_step_stays", "spare_memory_updates_its_chunks",
+          "examples_train_there", "tests_of_the_cpu_train_there", "the_command_names_it")
 WAITS = ("reads_ends_first", "written_page_leaves_whole", "update_waits", "operator_waits",
          "buffer_waits")
 """A slow operator and copies wait for each other; a training alone does not show it."""

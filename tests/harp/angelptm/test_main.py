@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
@@ -32,6 +33,7 @@ def test_each_mistake_ends_with_status_2_and_one_sentence(tmp_path, given, sente
     assert done.stdout == ""
     said, = done.stderr.splitlines()
     assert said.startswith(f"Error: {file}: ")
+    assert re.search(sentence, said)
 
 
 def test_a_configuration_is_described(tmp_path):

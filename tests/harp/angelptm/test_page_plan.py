@@ -34,6 +34,24 @@ from harp.angelptm.page_plan import (
 from tests.support.levels import draws, long
 
 
+class Bytes:
+    """The content of each slot, which is there until something is copied to it."""
+
+    def __init__(self, placement):
+        self.version = [0] * len(placement)
+        self.of = {place: (page, 0) for page, place in enumerate(placement)}
+
+    def move(self, move):
+        if move.kept:
+            assert self.of[move.target] == self.of[move.source]
+        elif not move.empty:
+            self.of[move.target] = self.of[move.source]
+
+    def write(self, page, place):
+        self.version[page] += 1
+        self.of[place] = page, self.version[page]
+
+
 class Memory:
     """Slots with contents, in which a plan is played: the oracle knows nothing of the planner."""
 
@@ -42,8 +60,7 @@ class Memory:
         self.slots = {place: page for page, place in enumerate(placement)}
         self.places = list(placement)
         self.scratch = scratch
-        self.version = [0] * len(placement)
-        self.stored = dict.fromkeys(range(len(placement)), 0)
+        self.bytes = Bytes(placement)
 
     def move(self, move, last_event):
         assert move.target not in self.slots
@@ -54,16 +71,16 @@ class Memory:
             assert move.after >= last_event.get(move.page, -1)
         if move.empty:
             assert move.page in self.scratch
-            self.stored[move.page] = None
+            self.bytes.of[move.source] = self.bytes.of[move.target] = None
+        self.bytes.move(move)
         self.slots[move.target] = move.page
         self.places[move.page] = move.target
 
     def write(self, page):
-        self.version[page] += 1
-        self.stored[page] = self.version[page]
+        self.bytes.write(page, self.places[page])
 
     def read(self, page):
-        assert self.stored[page] == self.version[page]
+        assert self.bytes.of[self.places[page]] == (page, self.bytes.version[page])
 
 
 def play(made, trace, capacities, placement):
@@ -117,11 +134,12 @@ def steps(draw):
     jobs = tuple(Job(tuple(chunk + kind * chunks for kind in range(4)), after, chunk, 0.001)
                  for chunk, after in final.items())
     scratch = frozenset(chunks + chunk for chunk in final)
+    read = frozenset(range(draw(st.sampled_from([0, chunks]))))
     pages = 4 * chunks
     device = draw(st.integers(2, pages + 1))
     disk = draw(st.sampled_from([0, pages + 1]))
     host = draw(st.integers(6, pages + 6)) if disk else max(6, pages - device + 1)
-    return Trace(tuple(events), jobs, scratch), Capacities(device, host, disk), pages
+    return Trace(tuple(events), jobs, scratch, read), Capacities(device, host, disk), pages
 
 
 @pytest.mark.parametrize("ahead", AHEAD)
@@ -230,7 +248,7 @@ def test_the_chosen_plan_is_the_fastest_of_those_tried_and_no_faster_than_its_pa
     took = estimate(made, trace, rates)
     assert took <= min(estimate(plan_ahead(trace, capacities, placement, ahead), trace, rates)
                        for ahead in AHEAD) + 1e-12
-    copied = [move for move in made.moves if not move.empty]
+    copied = [move for move in made.moves if move.copies]
     assert took >= sum(event.seconds for event in trace.events) - 1e-9
     assert took >= sum(move.by_disk for move in copied) / rates.disk - 1e-9
     assert took >= sum(not move.by_disk for move in copied) / rates.copy - 1e-9
@@ -255,25 +273,25 @@ def fewest_loads(trace, device, begin):
 @given(st.integers(2, 6), st.integers(2, 4), st.data())
 def test_no_plan_loads_less(pages, device, data):
     some = st.lists(st.integers(0, pages - 1), min_size=1, max_size=device, unique=True)
-    once = data.draw(st.lists(some, min_size=1, max_size=8))
-    trace = Trace(tuple(Event(tuple(one)) for one in once))
-    # Pages that stay for the next step do not count: nothing is used after the last event.
-    end = Trace((*trace.events, Event(())))
+    once = tuple(Event(tuple(pages)) for pages in data.draw(st.lists(some, min_size=1, max_size=8)))
     capacities = Capacities(device, pages + 1)
-    placement = first_placement(pages, capacities)
-    made = plan_ahead(end, capacities, placement, 0)
-    loads = sum(move.target[0] == DEVICE for move in made.moves)
+    placement = begun = first_placement(pages, capacities)
     begin = frozenset(page for page, (tier, _) in enumerate(placement) if tier == DEVICE)
-    twice = fewest_loads(trace, device, begin)
-    assert loads >= twice
-    # Over many steps no other way to choose is better by more than a device of pages.
+    for times in (1, 3):
+        trace = Trace(once * times)
+        assert loads_of(plan_ahead(trace, capacities, begun, 0)) == fewest_loads(
+            trace, device, begin)
+    # Steps are planned one by one, and none loads for the next one: that costs a device of pages.
     steps_n, total = 6, 0
     for _ in range(steps_n):
-        made = plan_ahead(trace, capacities, placement, 0)
+        made = plan_ahead(Trace(once), capacities, placement, 0)
         placement = made.end
-        total += sum(move.target[0] == DEVICE for move in made.moves)
-    many = Trace(trace.events * steps_n)
-    assert total <= fewest_loads(many, device, begin) + device
+        total += loads_of(made)
+    assert total <= fewest_loads(Trace(once * steps_n), device, begin) + device
+
+
+def loads_of(made):
+    return sum(move.target[0] == DEVICE for move in made.moves)
 
 
 def test_what_fits_never_moves():
@@ -331,6 +349,46 @@ def test_gradients_that_are_of_no_use_are_not_copied():
     assert later == [True, False]
 
 
+def sweep(capacities, jobs=(), **more):
+    """Plan a step that reads twelve pages and begins anew."""
+    trace = Trace(tuple(Event((page,)) for page in (*range(12), 0)), jobs, **more)
+    return plan_ahead(trace, capacities, first_placement(12, capacities), 0).moves
+
+
+@pytest.mark.parametrize(("capacities", "lowest"), [
+    (Capacities(4, 10), HOST), (Capacities(2, 4, 20), DISK)], ids=["host", "disk"])
+def test_what_is_only_read_goes_back_to_where_it_was_and_is_not_copied(capacities, lowest):
+    """Pages that begin above the lowest tier were not there before."""
+    first = {page for page, (tier, _) in enumerate(first_placement(12, capacities))
+             if tier < lowest}
+    for pages, copied in ((range(12), False), ((), True)):
+        down = [move for move in sweep(capacities, read=frozenset(pages))
+                if move.target[0] == lowest and move.page not in first]
+        assert down
+        assert {move.copies for move in down} == {copied}
+
+
+def test_what_an_update_has_changed_is_copied():
+    read = frozenset(range(12))
+    job = Job((5,), 5, 0)
+    for jobs, copied in (((), False), ((job,), True)):
+        moves = sweep(Capacities(4, 10), jobs, read=read)
+        down, = [move for move in moves if move.page == 5 and move.target > move.source]
+        assert down.copies == copied
+
+
+def test_what_is_gathered_anew_is_copied_where_the_old_content_was():
+    """A late update drops what came from the host before it."""
+    trace = Trace((Event((0,)), Event((0,)), Event((1,)), Event(())),
+                  (Job((4, 5, 6, 7), 0, 0, before=1, drops=(0,)),),
+                  read=frozenset((0, 1)), sharing=Sharing(2, 2, drops=False))
+    placement = ((HOST, 0), (NOWHERE, 1), (NOWHERE, 2), (NOWHERE, 3),
+                 *((HOST, slot) for slot in range(1, 5)))
+    moves = plan_ahead(trace, Capacities(1, 8), placement, 0).moves
+    down, = [move for move in moves if move.page == 0 and move.target[0] == HOST]
+    assert down.copies
+
+
 class Window:
     """State of one of several ranks while a plan is played, and the calls of all ranks."""
 
@@ -342,7 +400,7 @@ class Window:
         """Updates of each page's parameters, and those that the copy in the window has seen."""
         self.seen = [None] * self.sharing.shown
         self.written, self.reduced = set(), []
-        self.calls = []
+        self.calls, self.bytes = [], Bytes(placement)
 
     def move(self, move, last):
         assert self.places[move.page] == move.source
@@ -366,10 +424,16 @@ class Window:
             assert move.target not in self.slots
             assert move.target[1] < self.capacities[move.target[0]]
             self.slots[move.target] = move.page
+        if move.source[0] == NOWHERE:
+            self.bytes.write(move.page, move.target)
+        elif move.target[0] < NOWHERE:
+            self.bytes.move(move)
         self.places[move.page] = move.target
 
     def job(self, job):
         assert all(self.places[page][0] <= HOST for page in job.pages)
+        for page in job.pages:
+            self.bytes.write(page, self.places[page])
         shown, ranks = self.sharing.shown, self.sharing.ranks
         if job.kind == REDUCE:
             self.written.remove(shown + job.chunk)
@@ -388,6 +452,7 @@ class Window:
                 assert self.seen[page] == self.age[page]
             else:
                 self.written.add(page)
+                self.bytes.write(page, self.places[page])
 
 
 @st.composite
@@ -426,7 +491,7 @@ def shared_steps(draw):
     device, later = draw(st.integers(2, pages)), 2 * shown
     disk = draw(st.sampled_from([0, pages + 1]))
     host = draw(st.integers(8, pages + 8)) if disk else 4 * kept + later + 2
-    trace = Trace(tuple(events), tuple(jobs), sharing=sharing)
+    trace = Trace(tuple(events), tuple(jobs), read=frozenset(range(shown)), sharing=sharing)
     return trace, Capacities(device, host, disk), pages
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from harp.angelptm import CapacityError, ConfigError, initialize
-from harp.angelptm.page_plan import DEVICE, DISK, HOST
+from harp.angelptm import CapacityError, ConfigError, initialize, page_plan
+from harp.angelptm.page_plan import AHEAD, DEVICE, DISK, HOST
 from tests.harp.angelptm.models import (
     PAGE,
     RATE,
@@ -64,6 +64,17 @@ def test_losses_have_the_same_bits_in_whatever_tiers(tmp_path, resident, precisi
     expected = resident[precision]
     assert losses == expected[0]
     assert all(map(torch.equal, parameters, expected[1]))
+
+
+@pytest.mark.parametrize("ahead", [AHEAD[0], AHEAD[-1]])
+def test_losses_have_the_same_bits_however_early_pages_come(monkeypatch, resident, ahead):
+    """Plans are compared by rates, so each run could take another distance."""
+    monkeypatch.setattr(page_plan, "AHEAD", (ahead,))
+    with engine_of(seeded(), config(14, 160)) as engine:
+        losses, parameters = train(engine, batches(8)), parameters_of(engine)
+        assert {made.ahead for made, _ in engine._steps._plans.values()} == {ahead}
+    assert losses == resident["fp32"][0]
+    assert all(map(torch.equal, parameters, resident["fp32"][1]))
 
 
 @pytest.mark.parametrize(("steps", "more"), [
@@ -145,14 +156,26 @@ def room_of_pages(folder):
     return sorted(held)
 
 
-def test_no_page_is_allocated_after_the_first_step(tmp_path):
-    with engine_of(seeded(), config(14, 24, angelptm={"disk_path": str(tmp_path)})) as engine:
+def memory_of_process():
+    """Give the bytes of memory that this process has for itself alone."""
+    words = Path("/proc/self/status").read_text().split()
+    return int(words[words.index("RssAnon:") + 1]) << 10
+
+
+@pytest.mark.parametrize("more", [{}, {"update": "async"}], ids=["now", "late"])
+def test_nothing_is_allocated_after_warm_up(tmp_path, more):
+    how = config(14, 24, angelptm={"disk_path": str(tmp_path), **more})
+    with engine_of(seeded(), how) as engine:
         train(engine, batches(1))
         held = room_of_pages(tmp_path)
         assert sum(size for _, size in held) == PAGE * sum(
             engine.cache.capacities[tier] for tier in (DEVICE, HOST, DISK))
-        train(engine, batches(4))
+        train(engine, batches(11))
+        before = memory_of_process()
+        train(engine, batches(40))
+        assert memory_of_process() - before < 40 * PAGE  # less than a page a step
         assert room_of_pages(tmp_path) == held
+        assert engine._steps.diverged == 0
     assert room_of_pages(tmp_path) == []
 
 

@@ -7,6 +7,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harp.angelptm.page_plan import DEVICE, Capacities, first_placement
 from harp.angelptm.pages import ALIGN, WIDE, Layout, whole_page
 from tests.support.levels import draws
 
@@ -74,6 +75,17 @@ def test_an_update_of_a_chunk_shares_no_page_of_states_with_another(each):
         pages = layout.pages_to_update(chunk)
         assert len(pages) == 2 + layout.states
         assert all(layout.apart <= page < layout.pages for page in pages)
+
+
+@given(layouts(), st.integers(0, 12))
+def test_spare_room_of_the_device_has_all_states_of_some_chunks(each, spare):
+    """So the device can update these; half of all chunks' states would serve none."""
+    layout = each[0]
+    room = min(2 * layout.kept + spare, layout.pages - layout.apart)
+    placement = first_placement(layout.pages, Capacities(room, layout.pages + 2), layout.apart)
+    whole = [chunk for chunk in range(layout.chunks)
+             if all(placement[page][0] == DEVICE for page in layout.states_of(chunk))]
+    assert whole == list(range(min(spare // layout.states, layout.chunks)))
 
 
 @given(layouts())

@@ -96,6 +96,13 @@ def test_all_stages_train_as_torch_does(tmp_path, alone, ranks, backend):
 
 
 @long
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_parameters_after_fifty_steps_are_those_of_torch(ranks):
+    each = run(ranks, "lightcc", {"torch": "torch", "pages": of_stage(3, **LITTLE)}, steps=50)
+    assert max(one["pages"]["error"] for one in each) <= 1e-6
+
+
+@long
 def test_precisions_clipping_and_accumulation_have_the_same_bits_in_whatever_tiers():
     ways = {(name, size): of_stage(3, **caps, **more) for name, more in MORE.items()
             for size, caps in SIZES}

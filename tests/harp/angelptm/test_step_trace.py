@@ -42,6 +42,7 @@ def test_an_update_comes_after_all_events_of_its_pages(step, at_end):
     trace = make_trace(layout, events, ends, chunks, Work(0.5, at_end=at_end))
     assert [job.chunk for job in trace.jobs] == chunks
     assert trace.scratch == set(range(layout.shown, 2 * layout.shown))
+    assert trace.read == set(range(layout.shown))
     for job in trace.jobs:
         assert job.pages == layout.pages_to_update(job.chunk)
         assert (job.kind, job.seconds) == (UPDATE, 0.5)
@@ -74,6 +75,7 @@ def test_ranks_reduce_a_page_when_its_last_gradient_is_there(each, step, at_end)
     work = Work(0.5, 0.25, at_end=at_end, each=each, sharing=sharing)
     trace = make_trace(layout, events, ends, chunks, work)
     assert trace.sharing is sharing
+    assert trace.read == set(range(layout.shown))
     found = {}
     for job in trace.jobs:
         if job.kind == REDUCE:

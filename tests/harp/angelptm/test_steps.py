@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.harp.angelptm.models import (
+    Tied,
     batches,
     by_torch,
     config,
@@ -30,6 +31,28 @@ def test_a_branch_that_is_taken_now_and_then_does_no_harm(tmp_path):
     with engine_of(models[1], how) as engine:
         torch.testing.assert_close(train(engine, batches(10)), losses, rtol=0, atol=1e-5)
         assert engine._steps.diverged >= 2
+
+
+class Bounded(Tied):
+    """A model that keeps weights small itself, within its forward pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.words.register_forward_hook(self.bound)
+
+    def bound(self, *_):
+        with torch.no_grad():
+            self.layers[3][1].weight.clamp_(-0.05, 0.05)
+
+
+def test_a_parameter_that_the_model_writes_in_its_forward_pass_has_what_was_written():
+    """Its pages go and come again before they are used."""
+    model = seeded(Bounded)
+    losses = by_torch(model, batches(8))
+    with engine_of(seeded(Bounded), config(14, 160)) as engine:
+        torch.testing.assert_close(train(engine, batches(8)), losses, rtol=0, atol=1e-5)
+        for own, other in zip(parameters_of(engine), model.parameters(), strict=True):
+            torch.testing.assert_close(own, other.detach(), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("caps", [{}, CAPS["device and host"]], ids=["all", "little"])

@@ -83,9 +83,9 @@ def test_a_disk_is_tried_only_where_every_host_has_one(tmp_path):
     assert {choice.offload["to"] for choice in found_in(without)[0]} == {"host"}
 
 
-def test_a_rate_of_updates_that_the_file_gives_stays(tmp_path):
-    found, _ = found_in(cluster_file(tmp_path, update=2e9))
-    assert {choice.offload["update"] for choice in found} == {2e9}
+def test_what_the_file_says_of_updates_and_moves_stays(tmp_path):
+    found, _ = found_in(cluster_file(tmp_path, update=2e9, slows=0.5))
+    assert {(choice.offload["update"], choice.offload["slows"]) for choice in found} == {(2e9, 0.5)}
 
 
 @pytest.mark.parametrize(("samples", "memory", "says"), [

@@ -8,6 +8,7 @@ import pytest
 
 from harp.angelptm.page_plan import DEVICE, DISK, HOST, CapacityError, Job
 from sim.schema.parameters import load_framework
+from sim.step.compute import plan_pass
 from sim.step.paging import Exchanges, Tiers, paged
 from sim.step.recipe import Recipe
 from sim.workloads.transformer import Transformer, build
@@ -58,6 +59,28 @@ def test_a_slow_disk_takes_its_bytes_over_its_rate():
     rate = 1e6
     least = 16 * PARAMETERS - TIERS.device - TIERS.host
     assert 2 * 0.9 * least / rate < waits(disk_rate=rate) < 2 * 3 * 16 * PARAMETERS / rate
+
+
+@pytest.mark.parametrize("slows", [0.25, 1.0])
+def test_updates_beside_computing_take_their_part_of_its_time(slows):
+    """Where all is on the device there are no moves, and updates are left behind the end alone."""
+    fast = waits(device=1024 * MIB)
+    work_s = -(-PARAMETERS // MIB) * MIB / TIERS.update
+    found = waits(device=1024 * MIB, slows=slows)
+    computing_s = plan_pass(recipe(), FLOPS).compute_s
+    assert 0 <= found - slows * work_s * computing_s / (computing_s + fast) <= fast
+    assert waits(device=1024 * MIB, update=NEVER, slows=slows) == pytest.approx(0, abs=1e-6)
+
+
+def test_moves_beside_computing_lengthen_it_by_what_they_take():
+    """And where computing waits for them, they take nothing from it."""
+    plain, slowed = (waits(slows=slows) for slows in (0.0, 0.5))
+    plan = paged(recipe(), FLOPS, TIERS).plan
+    copies = sum(move.copies and not move.by_disk for move in plan.moves)
+    work_s = copies * TIERS.page / TIERS.copy + -(-PARAMETERS // MIB) * MIB / TIERS.update
+    assert plain < slowed <= plain + 0.5 * work_s
+    slow = {"copy": 1e6, "update": NEVER}
+    assert waits(**slow, slows=0.5) == pytest.approx(waits(**slow), rel=0.01)
 
 
 def shared(stage, accumulation=1, ranks=2, device=1024 * MIB):

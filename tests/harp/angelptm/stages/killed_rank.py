@@ -48,10 +48,10 @@ def main():
     running = pipeline(made("gpt"), example, dist.get_world_size(), loss=loss_of,
                        target=target).start("1f1b", MICROBATCHES)
     (words,), target = batch("gpt", 2 * MICROBATCHES)
-    running.step(words, target=target)
-    if dist.get_rank() == victim:
-        spoil(running, when)
-    try:
+    try:  # a rank may be killed before the others are through their first step
+        running.step(words, target=target)
+        if dist.get_rank() == victim:
+            spoil(running, when)
         while True:  # a rank that the others do not wait for may be a step ahead
             running.step(words, target=target)
     except RuntimeError as error:
