@@ -212,7 +212,7 @@ class Run:
             recipe, memory = self._page(recipe, memory, ranks, scenario.offload, flops)
         self._memory.append(memory)
         self._costs.append(self._cost_of(workload.network, ranks))
-        stage = slowest_stage(recipe.model, layout, recipe.accumulation)
+        stage = slowest_stage(recipe)
         whole, recipe = recipe, replace(recipe, model=stage.model)
         each = self._shows_each(workload)
         if each and workload.accumulation * len(recipe.model.layers) > MOST_EVENTS:
