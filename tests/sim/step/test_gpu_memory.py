@@ -11,7 +11,7 @@ from sim.run import main
 from sim.schema import load
 from sim.schema.parallel_keys import Parallel
 from sim.schema.parameters import load_framework
-from sim.step.gpu_memory import RESERVED, count
+from sim.step.gpu_memory import RESERVED, count, micro_steps_kept
 from sim.step.groups import Groups
 from sim.step.recipe import Recipe
 from sim.workloads.transformer import Experts, Transformer, build
@@ -78,11 +78,13 @@ def test_the_first_stage_of_a_pipeline_keeps_as_many_micro_steps_as_stages(
     assert found == pytest.approx(layers * 34 * SBH, rel=1e-3)
 
 
-@pytest.mark.parametrize(("schedule", "pieces"), [("zero-bubble", 1), ("zero-bubble", 2),
-                                                  ("zero-bubble", 4), ("zb-v", 2),
-                                                  ("dualpipe-v", 2)])
-def test_stages_keep_what_torchs_order_of_passes_does(schedule, pieces):
+@pytest.mark.parametrize(("schedule", "pieces"), [
+    ("1f1b", 2), ("1f1b", 4), ("zero-bubble", 1), ("zero-bubble", 2), ("zero-bubble", 4),
+    ("zb-v", 2), ("dualpipe-v", 2)])
+def test_each_stage_keeps_what_torchs_order_of_passes_does(schedule, pieces):
     """A piece keeps a micro-step from its forward pass to the gradients of its weights."""
+    layout = Parallel(pipeline=4, interleave=pieces, schedule=schedule)
+    made = recipe(layout=layout, recompute="selective", accumulation=16)
     most = []
     for order in torchs_orders(schedule, 4, pieces, 16):
         kept, peak = 0, 0
@@ -91,9 +93,9 @@ def test_stages_keep_what_torchs_order_of_passes_does(schedule, pieces):
             peak = max(peak, kept)
             kept -= sum(kind in ("W", "B") for kind, *_ in passes)
         most.append(peak)
-    layout = Parallel(pipeline=4, interleave=pieces, schedule=schedule)
-    found = activations(8, layout=layout, recompute="selective", accumulation=16)
-    assert found == pytest.approx(max(most) / pieces * LAYERS / 4 * 34 * SBH, rel=1e-3)
+    assert [pieces * micro_steps_kept(made, stage) for stage in range(4)] == pytest.approx(most)
+    fullest = count(made, Groups(layout, 8, 8)).activations
+    assert fullest == pytest.approx(max(most) / pieces * LAYERS / 4 * 34 * SBH, rel=1e-3)
 
 
 @pytest.mark.parametrize(("shard", "weights", "gradients", "optimizer"), [
