@@ -225,4 +225,19 @@ def test_images_have_no_tokens(tmp_path):
     (row,) = rows_of(file(tmp_path, workload={
         "model": "vgg16", "batch": 1, "framework": "free"}))
     assert row["tokens_per_s"] is row["mfu"] is None
-    assert row["memory_bytes"]["activations"] is None
+
+
+def test_networks_of_convolutions_are_counted_and_refused(tmp_path):
+    """VGG-16 by hand: the image, what convolutions and the first four pools give, and 8 bytes for
+    each output of a pool; torch's own count is in `tests/sim/workloads/test_torch_module.py`."""
+    kept, pooled = 3 * 224**2, 0
+    for stage, (filters, depth) in enumerate(((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))):
+        kept += depth * filters * (224 >> stage)**2 + pooled
+        pooled = filters * (112 >> stage)**2
+        kept += 8 // 4 * pooled
+    given = {"model": "vgg16", "batch": 100, "framework": "free"}
+    (row,) = rows_of(file(tmp_path, workload=given))
+    assert row["memory_bytes"]["activations"] == 4 * 100 * kept
+    done = command(tmp_path, workload=given | {"batch": 2000})
+    assert done.exit_code == 2
+    assert "batch: 1000, accumulation: 2" in done.output
