@@ -110,6 +110,8 @@ class Recipe:
     """Bytes/s of a GPU's memory: the rate of kernels with few FLOPs."""
     paging: Paging | None = None
     """Waits of the step where states are in pages beyond the GPU's memory."""
+    shares_switches: bool = False
+    """Whether hosts share links between switches."""
     placement: Placement | None = None
     """Places of ranks; None for a job of one GPU."""
     place: Callable[[Ints], Placement] | None = None

@@ -170,7 +170,8 @@ class Job:
                          * (1.0 if crowd is None else 1.0 + crowd.value))
         self._coordinator = Coordinator(env)
         self._streams = Streams(env, [f"{track}/stream{n}" for n in range(recipe.streams)])
-        self.groups = Groups(recipe.layout, self.island, min(recipe.host_group, self.island))
+        self.groups = Groups(recipe.layout, self.island, min(recipe.host_group, self.island),
+                             beside=recipe.shares_switches)
         self.update_s = update_s(recipe, self.groups)
         self.graph = step_graph(recipe, work, self.groups, alike=alike, bubble=bubble)
         self._marked = {done.since for done in self.graph if done.since >= 0}
