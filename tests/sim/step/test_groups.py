@@ -59,9 +59,20 @@ def test_sends_of_all_hosts_share_what_lies_between_two_leaves(tmp_path):
 @pytest.mark.parametrize("split", [{"tensor": 2}, {"context": 2}])
 def test_a_group_that_crosses_leaves_holds_the_others_up(tmp_path, split):
     """Of pairs of six hosts, three below a leaf, the second crosses; the first does not."""
-    slow_s, fast_s = (run(tmp_path, 1, hosts=6, rate_bps=1e9, fabric=leaves(rate), **workload(),
-                          scenario={"parallel": split})[1].step_s for rate in ("100Mbps", "10Gbps"))
-    assert slow_s > 2 * fast_s
+    slow, fast = (run(tmp_path, 1, hosts=6, rate_bps=1e9, fabric=leaves(rate), **workload(),
+                      scenario={"parallel": split})[1] for rate in ("100Mbps", "10Gbps"))
+    assert slow.step_s > 2 * fast.step_s
+    assert slow.breakdown.compute_s == pytest.approx(fast.breakdown.compute_s)
+    assert slow.limits[0].name == "fabric"
+
+
+def test_of_many_pairs_some_name_what_holds_them_back(tmp_path):
+    """Of 20 hosts that send by one link every second is watched; averages hide the last of eight
+    sends."""
+    _, result = run(tmp_path, 1, hosts=40, rate_bps=1e9, fabric=leaves("1Gbps"),
+                    **workload(accumulation=4), scenario={"parallel": {"pipeline": 2}})
+    sends = next(limit for limit in result.limits if limit.name == "fabric")
+    assert sends.seconds == pytest.approx(7 * 20 * 4 * ELEMENTS * 8 / 1e9, rel=0.01)
 
 
 def test_groups_that_leave_their_hosts_are_all_there_where_they_share_switches():
