@@ -243,7 +243,7 @@ def _powers(most: int) -> list[int]:
 def _on_gpu_s(cluster: Cluster, recipe: Recipe, gpus: int) -> float:
     """Lower bound of a GPU's computing and waiting in a step: see the module's manual."""
     layout = recipe.layout
-    stage = slowest_stage(recipe.model, layout, recipe.accumulation)
+    stage = slowest_stage(recipe)
     recipe = replace(recipe, model=stage.model)
     work = plan_pass(recipe, float(cluster.flops[:gpus].min()) * layout.tensor * layout.context)
     micro_s = work.compute_s + _tensor_s(cluster, recipe)
@@ -268,7 +268,7 @@ def _network_s(cluster: Cluster, recipe: Recipe, hosts: int) -> float:
     layout, light = recipe.layout, recipe.light
     if hosts < 2 or (light is not None and light.topk):
         return 0.0
-    model = slowest_stage(recipe.model, layout, recipe.accumulation).model
+    model = slowest_stage(recipe).model
     elements = model.replicated
     each_step = layout.pipeline > 1
     times = {"none": 2, "zero1": 2, "zero2": recipe.accumulation + 1,

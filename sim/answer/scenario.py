@@ -212,7 +212,7 @@ class Run:
             recipe, memory = self._page(recipe, memory, ranks, scenario.offload, flops)
         self._memory.append(memory)
         self._costs.append(self._cost_of(workload.network, ranks))
-        stage = slowest_stage(recipe.model, layout, recipe.accumulation)
+        stage = slowest_stage(recipe)
         whole, recipe = recipe, replace(recipe, model=stage.model)
         each = self._shows_each(workload)
         if each and workload.accumulation * len(recipe.model.layers) > MOST_EVENTS:
@@ -521,7 +521,7 @@ def recipe_of(cluster: Cluster, scenario: Scenario, workload: Workload, ranks: R
                       for group in topology.hosts),
         streams=scenario.streams, alltoall=scenario.alltoall,
         expert_chunks=scenario.expert_chunks, expert_overlap=scenario.expert_overlap,
-        rates=_rates_of(topology),
+        rates=_rates_of(topology), shares_switches=len(cluster.fabric.switches) > 1,
         placement=ranks.placement,
         place=lambda some: place(cluster, ranks.gpus[some], len(ranks.placement.rings),
                                  affinity=scenario.affinity))

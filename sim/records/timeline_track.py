@@ -20,6 +20,8 @@ class Timeline(NamedTuple):
     env: simpy.Environment
     record: Callable[[Span], None]
     track: str
+    names_limits: bool = True
+    """Whether its transfers say what holds them back, which takes time where many run at once."""
 
     def wait(self, seconds: float, kind: SpanKind, name: str) -> Generator[simpy.Event, None, None]:
         """Let ``seconds`` pass and record them."""

@@ -16,8 +16,6 @@ from harp.lightcc.fusion import DDP_FIRST_BYTES
 from sim.step.convolution import convolution_s
 from sim.step.kernels import Moving, moving, widened
 from sim.workloads.gradient_buckets import ddp_buckets, horovod_buckets
-from sim.workloads.layers import SCORES
-from sim.workloads.model import block_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -120,34 +118,16 @@ def forward_s(recipe: Recipe, layer: Layer, flops: float) -> float:
 def backward_s(recipe: Recipe, layer: Layer, flops: float) -> float:
     """Seconds of a layer's backward pass, with what it computes again."""
     if recipe.model.is_measured:
-        again = layer.forward_s if _computes_again(recipe, layer) else 0.0
+        again = layer.forward_s if recipe.computes_again(layer) else 0.0
         return recipe.batch * (layer.backward_s + again) / (
             recipe.layout.tensor * recipe.layout.context)
-    return _products_s(recipe, layer, backward_flops(recipe, layer), flops)
+    return _products_s(recipe, layer, recipe.backward_flops(layer), flops)
 
 
 def _products_s(recipe: Recipe, layer: Layer, own: int, flops: float) -> float:
     if layer.maps:
         return convolution_s(recipe, layer, own, flops)
     return recipe.batch * widened(recipe, layer) * own / flops
-
-
-def backward_flops(recipe: Recipe, layer: Layer) -> int:
-    """FLOPs of a layer's backward pass, with what it computes again.
-
-    Selective recomputation is that of attention's scores, softmax and context; full recomputation
-    that of whole blocks (Korthikanti et al. 2022, section 5; Chen et al. 2016). By operators, every
-    second matrix product is computed again (torchtitan's selective "op":
-    torchtitan/models/llama/parallelize_llama.py of December 2024).
-    """
-    again = _computes_again(recipe, layer)
-    return layer.backward_flops + (layer.forward_flops if again else 0)
-
-
-def _computes_again(recipe: Recipe, layer: Layer) -> bool:
-    return (recipe.recompute == "full" and block_of(layer) != "") or (
-        recipe.recompute == "selective" and layer.name.endswith(SCORES)) or (
-        recipe.recompute == "ops" and layer.name in recipe.model.every_second)
 
 
 def _bucket_names(recipe: Recipe, buckets: Buckets) -> tuple[str, ...]:

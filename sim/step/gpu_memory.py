@@ -14,12 +14,13 @@ no scores (Dao et al. 2022), or computes them again, saves the second term; full
 but a block's input, and needs one block whole at a time. A gated network keeps three vectors of its
 inner width (gate, up, product). The logits are kept in 4 bytes each (ibid., section 4.3).
 
-The first stage of 1F1B keeps p micro-steps, and with v pieces a stage 1 + (p - 1)/(p v) times as
-much (ibid., section 4.2.3); stage i keeps p - i. Where gradients of weights come later, each stage
-keeps p, whatever its pieces (Qi et al., ICLR 2024, sections 2 and 6), and a piece more in DualPipeV
-(deepseek-ai/DualPipe, README.md), which counts a micro-step whole until then. Where the tokens of
-experts are sent beside another micro-step, that is one more (DeepSeek-V3's report, arXiv
-2412.19437, table 2), which DualPipeV has.
+In 1F1B stage i, counted from 0, keeps p - i micro-steps, and where it has v pieces
+(v + 1) p - 1 - 2 i of these: the forward passes before its first backward pass, and one
+(Korthikanti, section 4.2.3, of the first stage; Megatron-LM, pipeline_parallel/schedules.py). Where
+gradients of weights come later, each stage keeps p, whatever its pieces (Qi et al., ICLR 2024,
+sections 2 and 6), and a piece more in DualPipeV (deepseek-ai/DualPipe, README.md), which counts a
+micro-step whole until then. Where the tokens of experts are sent beside another micro-step, that is
+one more (DeepSeek-V3's report, arXiv 2412.19437, table 2), which DualPipeV has.
 
 Buffers: the largest unit three times (two gathered ones and a gradient) where parameters are
 gathered; the gradients once more where DDP copies them into buckets (PyTorch's
@@ -136,7 +137,7 @@ def _activations(recipe: Recipe, stage: Model, number: int) -> int | None:
         kept = blocks * each
     elif recipe.recompute == "ops":  # of two products one
         kept = whole // 2
-    kept = round(kept * _in_flight(recipe, number))
+    kept = round(kept * micro_steps_kept(recipe, number))
     if recipe.recompute in ("full", "ops"):
         kept += whole // max(blocks, 1)
     if has_logits(stage.layers):
@@ -163,7 +164,7 @@ def _traced_activations(recipe: Recipe, stage: Model, number: int) -> int | None
             largest, whole = max(largest, whole), between
         kept += whole // 2 if block and recipe.recompute == "ops" else whole
     split = layout.tensor * layout.context
-    return round(kept * _in_flight(recipe, number) / split) + largest // split
+    return round(kept * micro_steps_kept(recipe, number) / split) + largest // split
 
 
 def kept_bytes(recipe: Recipe, layers: list[Layer], *, all_scores: bool = False) -> tuple[int, int]:
@@ -185,14 +186,14 @@ def tokens_of(recipe: Recipe) -> int:
     return -(-(model.tokens or shape.tokens(0)) // recipe.layout.context)
 
 
-def _in_flight(recipe: Recipe, number: int) -> float:
-    """Micro-steps whose activations a stage keeps at once."""
+def micro_steps_kept(recipe: Recipe, number: int) -> float:
+    """Micro-steps whose activations stage ``number`` keeps at once."""
     layout, kept = recipe.layout, float(recipe.layout.pipeline)
     if layout.schedule == "dualpipe-v":
         return min(kept + 1 / 2, recipe.accumulation)
-    if layout.schedule == "1f1b":
-        if layout.interleave > 1:
-            kept *= 1 + (kept - 1) / (kept * layout.interleave)
+    if layout.schedule == "1f1b" and layout.interleave > 1:
+        kept += (kept - 1 - 2 * number) / layout.interleave
+    elif layout.schedule == "1f1b":
         kept -= number
     beside = 1 if recipe.expert_overlap == "micro-steps" else 0
     return min(kept + beside, recipe.accumulation)

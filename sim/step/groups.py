@@ -2,8 +2,9 @@
 
 Ranks are consecutive in tensor-parallel groups, then in context-parallel ones, and stages of the
 pipeline lie farthest apart (`sim.schema.parallel_keys`). One stage stands for all, and of groups
-inside hosts those of the first host do, since all others do the same on links of their own; of
-groups that take several hosts, which share no NIC with others, the first does.
+inside hosts those of the first host do, since all others do the same on links of their own. Groups
+that take several hosts, and pairs of stages, share no NIC with others: the first of them stand for
+all, unless hosts share links between switches (``beside``).
 
 - replicas: ranks with the same share of the parameters, whose gradients are averaged (also those
   of a context-parallel group);
@@ -39,6 +40,8 @@ class Groups:
     layout: Parallel
     ranks: int
     host: int
+    beside: bool = False
+    """Whether groups of a stage that leave their hosts are simulated beside one another."""
 
     @property
     def stage(self) -> int:
@@ -73,24 +76,27 @@ class Groups:
     @cached_property
     def _found(self) -> dict[Group, list[Sequence[int]]]:
         """All of them; made once, since every collective of every step asks."""
-        tensor, stage, local = self.layout.tensor, self.stage, self.local
-        wide, sharded, spread = tensor * self.layout.context, self.sharded, self.spread
+        tensor, stage, sharded, spread = self.layout.tensor, self.stage, self.sharded, self.spread
         return {
             "replicas": [range(first, stage, tensor) for first in range(tensor)],
-            "tensor": _rows(local, tensor),
-            "context": [range(row[0] + first, row[-1] + 1, tensor)
-                        for row in _rows(max(local, wide), wide) for first in range(tensor)],
-            "experts": [range(row[0] + first, row[-1] + 1, tensor)
-                        for row in _rows(max(local, spread), spread) for first in range(tensor)],
+            "tensor": self._rows(tensor),
+            "context": [row[first::tensor] for row in self._rows(tensor * self.layout.context)
+                        for first in range(tensor)],
+            "experts": [row[first::tensor] for row in self._rows(spread)
+                        for first in range(tensor)],
             "expert copies": [range(first, stage, spread) for first in range(spread)],
-            "expert shards": [range(start + first, start + sharded, spread)
-                              for start in range(0, max(local, sharded), sharded)
+            "expert shards": [row[first::spread] for row in self._rows(sharded)
                               for first in range(min(spread, sharded))],
-            "shard": [range(start + first, start + sharded, tensor)
-                      for start in range(0, max(local, sharded), sharded)
+            "shard": [row[first::tensor] for row in self._rows(sharded)
                       for first in range(tensor)],
             "copies": [range(first, stage, sharded) for first in range(sharded)],
-            "stages": [(first, (first + stage) % self.ranks) for first in range(local)]}
+            "stages": [(first, (first + stage) % self.ranks)
+                       for first in range(stage if self.beside else self.local)]}
+
+    def _rows(self, size: int) -> list[Sequence[int]]:
+        """Groups of ``size`` neighbours that are simulated."""
+        most = self.stage if self.beside and size > self.local else max(self.local, size)
+        return [range(first, first + size) for first in range(0, most, size)]
 
     def size(self, group: Group) -> int:
         """Ranks of a group."""
@@ -112,8 +118,3 @@ class Groups:
 def expert_shards(layout: Parallel) -> Group:
     """Ranks that share out the states of the experts that they hold."""
     return "expert shards" if layout.shard == "hsdp" else "expert copies"
-
-
-def _rows(ranks: int, size: int) -> list[Sequence[int]]:
-    """Groups of neighbours."""
-    return [range(first, first + size) for first in range(0, ranks, size)]

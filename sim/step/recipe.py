@@ -17,6 +17,8 @@ from harp.collectives.registry import make_plan
 from harp.lightcc.policy import FP16_BYTES, FP32_BYTES, allreduce_path
 from sim.network.nccl import choose, chosen_plan
 from sim.schema.parallel_keys import Parallel
+from sim.workloads.layers import SCORES
+from sim.workloads.model import block_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from sim.schema.parameters import FrameworkCosts
     from sim.step.groups import Group, Groups
     from sim.step.paging import Paging
+    from sim.workloads.layers import Layer
     from sim.workloads.model import Model
 
     Ints = NDArray[np.int64]
@@ -107,10 +110,28 @@ class Recipe:
     """Bytes/s of a GPU's memory: the rate of kernels with few FLOPs."""
     paging: Paging | None = None
     """Waits of the step where states are in pages beyond the GPU's memory."""
+    shares_switches: bool = False
+    """Whether hosts share links between switches."""
     placement: Placement | None = None
     """Places of ranks; None for a job of one GPU."""
     place: Callable[[Ints], Placement] | None = None
     """Lays some of the ranks, which are a communicator of their own."""
+
+    def computes_again(self, layer: Layer) -> bool:
+        """Whether the backward pass repeats a layer's forward pass.
+
+        Selective recomputation is that of attention's scores, softmax and context; full
+        recomputation that of whole blocks (Korthikanti et al. 2022, section 5; Chen et al. 2016).
+        By operators, every second matrix product is computed again (torchtitan's selective "op":
+        torchtitan/models/llama/parallelize_llama.py of December 2024).
+        """
+        return (self.recompute == "full" and block_of(layer) != "") or (
+            self.recompute == "selective" and layer.name.endswith(SCORES)) or (
+            self.recompute == "ops" and layer.name in self.model.every_second)
+
+    def backward_flops(self, layer: Layer) -> int:
+        """FLOPs of a layer's backward pass, with what it computes again."""
+        return layer.backward_flops + (layer.forward_flops if self.computes_again(layer) else 0)
 
 
 def choose_plan(recipe: Recipe, groups: Groups, elements: int,

@@ -24,9 +24,9 @@ at different times; torch's wait for the norm of all gradients. Of few micro-ste
 long, the first one's way there and back takes longer: 2 (p - 1)(F + B) of a piece, less what the
 first stage does meanwhile, which is the forward passes of p - 1 others through both pieces, and
 gradients of weights of as many. DualPipeV waits (p - 1)(F + 2 B - W) of a piece, where passes that
-overlap take their sum (deepseek-ai/DualPipe, README.md, table of bubbles). Steps in torch's order
-of passes take as long: in the first one's exactly, in ZB-V's within 0.5 %, in DualPipeV's up to 3 %
-less.
+overlap take their sum (deepseek-ai/DualPipe, README.md, table of bubbles). What a stage computes
+again stands before the gradient of its input, and is part of B. Steps in torch's order of passes
+take as long: in the first one's exactly, in ZB-V's within 0.5 %, in DualPipeV's up to 3 % less.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sim.schema.parallel_keys import Parallel
+    from sim.step.recipe import Recipe
     from sim.workloads.layers import Layer
     from sim.workloads.model import Model
 
@@ -55,19 +56,26 @@ class Stage:
     """Micro-steps of its own for which it waits for others in a step."""
 
 
-def slowest_stage(model: Model, layout: Parallel, micro: int = 1) -> Stage:
-    """The stage with most FLOPs, of ``micro`` micro-steps; of several that with most parameters."""
+def slowest_stage(recipe: Recipe) -> Stage:
+    """The stage with most FLOPs, of those of the whole model; of several that with most parameters.
+
+    What a stage computes again counts to its backward pass, before the gradient of its input.
+    """
+    layout = recipe.layout
     if layout.pipeline == 1:
-        return Stage(model, 0.0)
-    stages = split_stages(model, layout)
+        return Stage(recipe.model, 0.0)
+    stages = split_stages(recipe.model, layout)
     forward = [stage.forward_flops for stage in stages]
-    both = [stage.forward_flops + stage.backward_flops for stage in stages]
+    backward = [sum(map(recipe.backward_flops, stage.layers)) for stage in stages]
+    both = [sum(passes) for passes in zip(forward, backward, strict=True)]
     slowest = max(range(len(stages)), key=lambda number: (both[number], stages[number].parameters))
-    bubble = waits_of(slowest, forward, both, micro) / layout.interleave
+    if layout.is_v:
+        weights = [_weights_flops(stage) for stage in stages]
+        waited = _waited_in_v(recipe, slowest, forward, backward, weights)
+        return Stage(stages[slowest], waited / both[slowest])
+    bubble = waits_of(slowest, forward, both, recipe.accumulation) / layout.interleave
     if layout.schedule == "zero-bubble":
         bubble *= 1 - 2 * _weights_flops(stages[slowest]) / both[slowest]
-    elif layout.is_v:
-        bubble = _waited_in_v(stages, slowest, layout, micro) / both[slowest]
     return Stage(stages[slowest], bubble)
 
 
@@ -89,17 +97,18 @@ def _weights_flops(stage: Model) -> int:
     return sum(each.forward_flops for each in stage.layers if each.tensors or each.expert_tensors)
 
 
-def _waited_in_v(stages: tuple[Model, ...], own: int, layout: Parallel, micro: int) -> float:
-    """FLOPs of others for which stage ``own`` waits where two pieces of each lie in a V."""
-    each = [(stage.forward_flops, stage.backward_flops - _weights_flops(stage),
-             _weights_flops(stage)) for stage in stages]
-    forward, inputs, weights = (sum(stage[part] for number, stage in enumerate(each)
-                                    if number != own) for part in range(3))
-    if layout.schedule == "dualpipe-v":
+def _waited_in_v(recipe: Recipe, own: int, *passes: Sequence[int]) -> float:
+    """FLOPs of others for which stage ``own`` waits where two pieces of each lie in a V.
+
+    ``passes`` are forward, backward, and of that gradients of weights, for each stage.
+    """
+    forward, backward, weights = (sum(each) - each[own] for each in passes)
+    inputs = backward - weights
+    if recipe.layout.schedule == "dualpipe-v":
         return (forward + 2 * inputs - weights) / 2
-    others = min(micro, len(stages)) - 1
-    late = min(micro - 1 - others, len(stages) - 1)
-    return max(inputs / 2, forward + inputs - others * each[own][0] - late * each[own][2])
+    others = min(recipe.accumulation, recipe.layout.pipeline) - 1
+    late = min(recipe.accumulation - 1 - others, recipe.layout.pipeline - 1)
+    return max(inputs / 2, forward + inputs - others * passes[0][own] - late * passes[2][own])
 
 
 def split_stages(model: Model, layout: Parallel) -> tuple[Model, ...]:

@@ -68,6 +68,8 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Process = Generator[simpy.Event, Any, None]
 
+MOST_SHOWN = 16
+"""Groups of ranks that run a plan at once and name what holds them back."""
 CAST_BYTES = 6
 """Memory traffic of an element that is cast between fp32 and fp16."""
 ENCODE_BYTES, DECODE_BYTES = 13, 9
@@ -170,7 +172,8 @@ class Job:
                          * (1.0 if crowd is None else 1.0 + crowd.value))
         self._coordinator = Coordinator(env)
         self._streams = Streams(env, [f"{track}/stream{n}" for n in range(recipe.streams)])
-        self.groups = Groups(recipe.layout, self.island, min(recipe.host_group, self.island))
+        self.groups = Groups(recipe.layout, self.island, min(recipe.host_group, self.island),
+                             beside=recipe.shares_switches)
         self.update_s = update_s(recipe, self.groups)
         self.graph = step_graph(recipe, work, self.groups, alike=alike, bubble=bubble)
         self._marked = {done.since for done in self.graph if done.since >= 0}
@@ -385,17 +388,37 @@ class Job:
 
     def _run_groups(self, chosen: Chosen, groups: Sequence[Sequence[Ints]], line: Timeline,
                     label: str) -> Process:
-        """Run a plan in several groups of ranks at once; the timeline shows the first."""
+        """Run a plan in several groups of ranks at once; the timeline shows the last one to end.
+
+        Of many groups it is the last of `MOST_SHOWN`, and then waits for the others.
+        """
         assert self.comm is not None
         if len(groups) == 1:
             yield from self.comm.run(chosen.plan, groups[0], self._local_s, line, label,
                                      chosen.protocol)
             return
-        quiet = Timeline(self.env, lambda _: None, line.track)
-        yield self.env.all_of([
-            self.env.process(self.comm.run(
-                chosen.plan, group, self._local_s, quiet if number else line, label,
-                chosen.protocol)) for number, group in enumerate(groups)])
+        each = -(-len(groups) // MOST_SHOWN)
+        last: list[Span] = []
+        end_s = self.env.now
+
+        def run(number: int, group: Sequence[Ints]) -> Process:
+            assert self.comm is not None
+            nonlocal end_s, last
+            spans: list[Span] = []
+            shown = number % each == 0
+            yield from self.comm.run(
+                chosen.plan, group, self._local_s,
+                Timeline(self.env, spans.append, line.track, names_limits=shown), label,
+                chosen.protocol)
+            if shown and self.env.now > end_s:
+                end_s, last = self.env.now, spans
+
+        yield self.env.all_of([self.env.process(run(number, group))
+                               for number, group in enumerate(groups)])
+        for span in last:
+            line.record(span)
+        if last and self.env.now > end_s:
+            line.transfer(label, end_s, [(end_s, last[-1].limit)])
 
     def _beside(self, number: int, operation: Operation,
                 done: Mapping[int, simpy.Event]) -> Process:

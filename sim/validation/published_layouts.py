@@ -26,7 +26,6 @@ from sim.cluster.cluster import Cluster
 from sim.schema.checks import check
 from sim.schema.parameters import PLAIN_VALUES
 from sim.schema.topology_model import Topology
-from sim.step.compute import backward_flops
 
 FILE = Path(__file__).parent / "layouts.yaml"
 HOST = 8
@@ -120,7 +119,7 @@ def predict(row: Row) -> Scored:
     run = Run(Cluster(row.topology), scenario, row.gpus)
     (result,) = run.go()
     network, recipe = row.topology.workload.network, run.jobs[0].recipe
-    done = network.forward_flops + sum(backward_flops(recipe, layer) for layer in network.layers)
+    done = network.forward_flops + sum(map(recipe.backward_flops, network.layers))
     said = {"tflops": result.images_per_s * done / row.gpus / 1e12, "mfu": result.mfu,
             "step": result.step_s, "tokens": result.tokens_per_s,
             "gpu_tokens": result.tokens_per_s}[row.figure]

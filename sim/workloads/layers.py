@@ -10,6 +10,9 @@ Counting rules, the same for every layer:
   algorithm (no Winograd, no causal skipping); normalisation counts its scale-and-shift, one
   multiply-add per element. Activations, dropout, softmax, pooling and table look-ups count nothing:
   they are bound by memory, and published GMAC figures leave them out as well.
+- Convolutions, normalisations of maps and pools keep their input for the backward pass, a pool with
+  the 8-byte places of its maxima as well. ReLUs work in place, on what is kept anyway: torch's
+  saved tensors (`sim.workloads.torch_module` counts those of a module).
 - A batch normalisation in training reads its input twice and writes; backward it reads input and
   gradient twice and writes. A ReLU in place reads and writes, and reads two and writes one
   backward. A sum of two maps reads two and writes one, and autograd adds up their two gradients.
@@ -54,10 +57,11 @@ class Layer:
     block: str = ""
     """Block of the network that holds it, where its name does not say so."""
     kept: int = 0
-    """Elements that it keeps for the backward pass; counted of traced modules alone, as are
-    ``masks``, bytes of what is no floating point, and ``scores``, elements of attention's."""
+    """Elements that it keeps for the backward pass, counted of networks of convolutions and of
+    traced modules, as are ``masks``, bytes of what is no floating point."""
     masks: int = 0
     scores: int = 0
+    """Those of attention's scores, counted of traced modules."""
     lookups: int = 0
     """Ids that a sample looks up in tables that are spread over the GPUs as experts are. They go to
     their rows' owners in one all-to-all, ``alltoall_elements`` of rows come back in another, and in
@@ -93,6 +97,8 @@ RELU = (2, 3)
 """Elements moved for one of its output, forward and backward."""
 BATCH_NORM = (3, 5)
 SUM = 3
+POOLED = 8
+"""Bytes of the place of a maximum."""
 
 
 def _weights(name: str, weight: int, bias: int) -> tuple[Tensor, ...]:
@@ -109,16 +115,26 @@ def product(name: str, flops: int, tensors: tuple[Tensor, ...] = (), *,
 
 
 def conv2d(name: str, channels: int, filters: int, kernel: int | tuple[int, int], out: int, *,
-           stride: int = 1, bias: bool = True, first: bool = False, relu: bool = False) -> Layer:
-    """Convolution from ``channels`` to ``filters`` maps of ``out`` x ``out``, with its ReLU."""
+           stride: int = 1, bias: bool = True, first: bool = False, relu: bool = False,
+           beside: bool = False) -> Layer:
+    """Convolution from ``channels`` to ``filters`` maps of ``out`` x ``out``, with its ReLU.
+
+    ``beside``: a layer before it has the same input, and keeps it.
+    """
     high, wide = kernel if isinstance(kernel, tuple) else (kernel, kernel)
     weight = channels * filters * high * wide
     layer = product(name, 2 * weight * out * out,
                     _weights(name, weight, filters if bias else 0), first=first)
-    elements = relu * filters * out * out
-    return replace(layer, maps=channels * (stride * out)**2 + filters * out * out,
+    elements, given = relu * filters * out * out, channels * (stride * out)**2
+    return replace(layer, maps=given + filters * out * out, kept=0 if beside else given,
                    winograd=high == wide == 3 and stride == 1,
                    moved_forward=RELU[0] * elements, moved_backward=RELU[1] * elements)
+
+
+def pooled(layer: Layer, channels: int, side: int, out: int, *, beside: bool = False) -> Layer:
+    """A layer with a max pool behind it, from maps of ``side`` x ``side`` to ``out`` x ``out``."""
+    return replace(layer, kept=layer.kept + (not beside) * channels * side**2,
+                   masks=layer.masks + POOLED * channels * out**2)
 
 
 def linear(name: str, inputs: int, outputs: int, tokens: int = 1, *, bias: bool = True,
@@ -147,8 +163,8 @@ def batchnorm(name: str, channels: int, out: int, *, relu: bool = True,
     elements = channels * out * out
     forward, backward = (norm + relu * unit + added * SUM
                          for norm, unit in zip(BATCH_NORM, RELU, strict=True))
-    return replace(_norm(name, channels, elements), moved_forward=forward * elements,
-                   moved_backward=backward * elements)
+    return replace(_norm(name, channels, elements), kept=elements,
+                   moved_forward=forward * elements, moved_backward=backward * elements)
 
 
 def layernorm(name: str, width: int, tokens: int) -> Layer:

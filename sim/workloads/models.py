@@ -41,6 +41,7 @@ def _vgg16(name: str = "vgg16", divisor: int = 1) -> Model:
             layers.append(nn.conv2d(f"conv{stage}_{index}", channels, filters // divisor, 3, size,
                                     first=not layers, relu=True))
             channels = filters // divisor
+        layers[-1] = nn.pooled(layers[-1], channels, size, size // 2)
         size //= 2
     features = 4096 // divisor
     layers += [nn.linear("fc6", channels * size * size, features),
@@ -62,14 +63,14 @@ def _bottleneck(name: str, channels: int, width: int, size: int, stride: int) ->
     ]
     if channels != expanded:
         layers += [nn.conv2d(f"{name}.shortcut", channels, expanded, 1, size, stride=stride,
-                             bias=False),
+                             bias=False, beside=True),
                    nn.batchnorm(f"{name}.shortcut_bn", expanded, size, relu=False)]
     return layers
 
 
 def _resnet(name: str, blocks: tuple[int, int, int, int]) -> Model:
     layers = [nn.conv2d("conv1", 3, 64, 7, 112, stride=2, bias=False, first=True),
-              nn.batchnorm("bn1", 64, 112)]
+              nn.pooled(nn.batchnorm("bn1", 64, 112), 64, 112, 56)]
     channels, size = 64, 56  # the stem ends with a max pool of stride 2
     for stage, depth in enumerate(blocks):
         width = 64 << stage

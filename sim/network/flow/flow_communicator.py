@@ -207,7 +207,7 @@ class FlowCommunicator:
             line.transfer(name, start_s, [(start_s + after_s * largest, limit)
                                           for after_s, limit in known.limits])
             return
-        flows = self._move(timed)
+        flows = self._move(timed, watched=line.names_limits)
         yield flows.done
         if key:
             self._per_byte[key] = Scaled(
@@ -277,12 +277,13 @@ class FlowCommunicator:
                 plan, protocol, steps=phase.steps, alpha_s=times.alpha_s, inner=prepared.inner))
         return Timed(laid, state, prepared, latency_s, whole.filling_s, whole.message_s, ceilings)
 
-    def _move(self, timed: Timed) -> FlowSet:
+    def _move(self, timed: Timed, *, watched: bool) -> FlowSet:
         # Links may have changed since, so the routes are those of this moment.
         now = (timed.prepared if timed.state == self.transport.links.key
                else self._prepare(timed.laid))
         self.handled += len(now.routes)
-        flows = self.fluid.move(now.routes, timed.laid.amount, ceilings=timed.ceilings)
+        flows = self.fluid.move(now.routes, timed.laid.amount, ceilings=timed.ceilings,
+                                watched=watched)
         self._moving[flows.number] = Moving(flows, timed.laid)
         flows.done.callbacks.append(lambda _: self._forget(flows.number))
         return flows

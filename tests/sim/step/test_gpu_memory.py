@@ -11,7 +11,7 @@ from sim.run import main
 from sim.schema import load
 from sim.schema.parallel_keys import Parallel
 from sim.schema.parameters import load_framework
-from sim.step.gpu_memory import RESERVED, count
+from sim.step.gpu_memory import RESERVED, count, micro_steps_kept
 from sim.step.groups import Groups
 from sim.step.recipe import Recipe
 from sim.workloads.transformer import Experts, Transformer, build
@@ -78,11 +78,13 @@ def test_the_first_stage_of_a_pipeline_keeps_as_many_micro_steps_as_stages(
     assert found == pytest.approx(layers * 34 * SBH, rel=1e-3)
 
 
-@pytest.mark.parametrize(("schedule", "pieces"), [("zero-bubble", 1), ("zero-bubble", 2),
-                                                  ("zero-bubble", 4), ("zb-v", 2),
-                                                  ("dualpipe-v", 2)])
-def test_stages_keep_what_torchs_order_of_passes_does(schedule, pieces):
+@pytest.mark.parametrize(("schedule", "pieces"), [
+    ("1f1b", 2), ("1f1b", 4), ("zero-bubble", 1), ("zero-bubble", 2), ("zero-bubble", 4),
+    ("zb-v", 2), ("dualpipe-v", 2)])
+def test_each_stage_keeps_what_torchs_order_of_passes_does(schedule, pieces):
     """A piece keeps a micro-step from its forward pass to the gradients of its weights."""
+    layout = Parallel(pipeline=4, interleave=pieces, schedule=schedule)
+    made = recipe(layout=layout, recompute="selective", accumulation=16)
     most = []
     for order in torchs_orders(schedule, 4, pieces, 16):
         kept, peak = 0, 0
@@ -91,9 +93,9 @@ def test_stages_keep_what_torchs_order_of_passes_does(schedule, pieces):
             peak = max(peak, kept)
             kept -= sum(kind in ("W", "B") for kind, *_ in passes)
         most.append(peak)
-    layout = Parallel(pipeline=4, interleave=pieces, schedule=schedule)
-    found = activations(8, layout=layout, recompute="selective", accumulation=16)
-    assert found == pytest.approx(max(most) / pieces * LAYERS / 4 * 34 * SBH, rel=1e-3)
+    assert [pieces * micro_steps_kept(made, stage) for stage in range(4)] == pytest.approx(most)
+    fullest = count(made, Groups(layout, 8, 8)).activations
+    assert fullest == pytest.approx(max(most) / pieces * LAYERS / 4 * 34 * SBH, rel=1e-3)
 
 
 @pytest.mark.parametrize(("shard", "weights", "gradients", "optimizer"), [
@@ -223,4 +225,19 @@ def test_images_have_no_tokens(tmp_path):
     (row,) = rows_of(file(tmp_path, workload={
         "model": "vgg16", "batch": 1, "framework": "free"}))
     assert row["tokens_per_s"] is row["mfu"] is None
-    assert row["memory_bytes"]["activations"] is None
+
+
+def test_networks_of_convolutions_are_counted_and_refused(tmp_path):
+    """VGG-16 by hand: the image, what convolutions and the first four pools give, and 8 bytes for
+    each output of a pool; torch's own count is in `tests/sim/workloads/test_torch_module.py`."""
+    kept, pooled = 3 * 224**2, 0
+    for stage, (filters, depth) in enumerate(((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))):
+        kept += depth * filters * (224 >> stage)**2 + pooled
+        pooled = filters * (112 >> stage)**2
+        kept += 8 // 4 * pooled
+    given = {"model": "vgg16", "batch": 100, "framework": "free"}
+    (row,) = rows_of(file(tmp_path, workload=given))
+    assert row["memory_bytes"]["activations"] == 4 * 100 * kept
+    done = command(tmp_path, workload=given | {"batch": 2000})
+    assert done.exit_code == 2
+    assert "batch: 1000, accumulation: 2" in done.output

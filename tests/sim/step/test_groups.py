@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sim.schema.parallel_keys import Parallel
 from sim.step.groups import Groups
-from tests.sim.step.test_mixture import run, workload
+from tests.sim.step.test_mixture import ELEMENTS, run, workload
 
 
 @pytest.mark.parametrize("channels", [1, 4])
@@ -37,6 +37,51 @@ def test_ranks_are_numbered_as_megatron_does():
     assert (apart.each("tensor"), apart.each("replicas")) == (4, 1)
     wide = Groups(Parallel(tensor=2, context=4), 16, 4)
     assert [list(ranks) for ranks in wide.of("context")] == [[0, 2, 4, 6], [1, 3, 5, 7]]
+
+
+def leaves(rate):
+    return {"template": "leaf-spine", "leaves": 2, "spines": 1, "rate": rate, "latency": "0s"}
+
+
+def test_sends_of_all_hosts_share_what_lies_between_two_leaves(tmp_path):
+    """Four hosts below a leaf send to four below the other, by a link of one NIC's rate in turns.
+
+    So each micro-step's send forward and that back take four times as long.
+    """
+    def step_s(rate, micro):
+        return run(tmp_path, 1, hosts=8, rate_bps=1e9, fabric=leaves(rate),
+                   **workload(accumulation=micro), scenario={"parallel": {"pipeline": 2}})[1].step_s
+
+    narrow_s, wide_s = (step_s(rate, 8) - step_s(rate, 4) for rate in ("1Gbps", "4Gbps"))
+    assert narrow_s - wide_s == pytest.approx(4 * 2 * 3 * 4 * ELEMENTS * 8 / 1e9, rel=0.01)
+
+
+@pytest.mark.parametrize("split", [{"tensor": 2}, {"context": 2}])
+def test_a_group_that_crosses_leaves_holds_the_others_up(tmp_path, split):
+    """Of pairs of six hosts, three below a leaf, the second crosses; the first does not."""
+    slow, fast = (run(tmp_path, 1, hosts=6, rate_bps=1e9, fabric=leaves(rate), **workload(),
+                      scenario={"parallel": split})[1] for rate in ("100Mbps", "10Gbps"))
+    assert slow.step_s > 2 * fast.step_s
+    assert slow.breakdown.compute_s == pytest.approx(fast.breakdown.compute_s)
+    assert slow.limits[0].name == "fabric"
+
+
+def test_of_many_pairs_some_name_what_holds_them_back(tmp_path):
+    """Of 20 hosts that send by one link every second is watched; averages hide the last of eight
+    sends."""
+    _, result = run(tmp_path, 1, hosts=40, rate_bps=1e9, fabric=leaves("1Gbps"),
+                    **workload(accumulation=4), scenario={"parallel": {"pipeline": 2}})
+    sends = next(limit for limit in result.limits if limit.name == "fabric")
+    assert sends.seconds == pytest.approx(7 * 20 * 4 * ELEMENTS * 8 / 1e9, rel=0.01)
+
+
+def test_groups_that_leave_their_hosts_are_all_there_where_they_share_switches():
+    groups = Groups(Parallel(tensor=8, pipeline=2), 64, 4, beside=True)
+    assert [list(ranks) for ranks in groups.of("tensor")] == [
+        list(range(first, first + 8)) for first in (0, 8, 16, 24)]
+    assert groups.of("stages") == [(rank, rank + 32) for rank in range(32)]
+    inside = Groups(Parallel(tensor=4), 64, 4, beside=True)
+    assert [list(ranks) for ranks in inside.of("tensor")] == [[0, 1, 2, 3]]
 
 
 POWERS = st.sampled_from([1, 2, 4])

@@ -90,6 +90,79 @@ def test_a_traced_resnet_moves_what_the_built_in_one_does_but_for_pools():
     assert not traced(bert).is_convolutional
 
 
+def vgg():
+    layers, channels = [], 3
+    for filters, depth in ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)):
+        for _ in range(depth):
+            layers += [nn.Conv2d(channels, filters, 3, padding=1), nn.ReLU(inplace=True)]
+            channels = filters
+        layers.append(nn.MaxPool2d(2, 2))
+    layers += [nn.Flatten(), nn.Linear(512 * 49, 4096), nn.ReLU(inplace=True), nn.Dropout(),
+               nn.Linear(4096, 4096), nn.ReLU(inplace=True), nn.Dropout(), nn.Linear(4096, 1000)]
+    return nn.Sequential(*layers), torch.zeros(2, 3, 224, 224), torch.sum
+
+
+def filtered(channels, filters, kernel, **more):
+    return nn.Sequential(nn.Conv2d(channels, filters, kernel, bias=False, **more),
+                         nn.BatchNorm2d(filters), nn.ReLU(inplace=True))
+
+
+class Joined(nn.Module):
+    """Branches on one input, whose outputs are joined."""
+
+    def __init__(self, *branches):
+        super().__init__()
+        self.branches = nn.ModuleList(nn.Sequential(*branch) for branch in branches)
+
+    def forward(self, x):
+        return torch.cat([branch(x) for branch in self.branches], 1)
+
+
+INCEPTION = {
+    "mixed5b": (192, 35, [
+        [filtered(192, 64, 1)], [filtered(192, 48, 1), filtered(48, 64, 5, padding=2)],
+        [filtered(192, 64, 1), filtered(64, 96, 3, padding=1), filtered(96, 96, 3, padding=1)],
+        [nn.AvgPool2d(3, 1, 1), filtered(192, 32, 1)]]),
+    "mixed6a": (288, 35, [
+        [filtered(288, 384, 3, stride=2)],
+        [filtered(288, 64, 1), filtered(64, 96, 3, padding=1), filtered(96, 96, 3, stride=2)],
+        [nn.MaxPool2d(3, 2)]]),
+    "mixed7b": (1280, 8, [
+        [filtered(1280, 320, 1)],
+        [filtered(1280, 384, 1), Joined([filtered(384, 384, (1, 3), padding=(0, 1))],
+                                        [filtered(384, 384, (3, 1), padding=(1, 0))])],
+        [filtered(1280, 448, 1), filtered(448, 384, 3, padding=1),
+         Joined([filtered(384, 384, (1, 3), padding=(0, 1))],
+                [filtered(384, 384, (3, 1), padding=(1, 0))])],
+        [nn.AvgPool2d(3, 1, 1), filtered(1280, 192, 1)]])}
+"""Some of torchvision's blocks of Inception-v3: channels and side of the input, and branches."""
+
+
+def kept_and_masks(layers):
+    return [sum(getattr(layer, what) for layer in layers) for what in ("kept", "masks")]
+
+
+@pytest.mark.parametrize(("build", "name"), [(resnet, "resnet50"), (vgg, "vgg16")])
+def test_networks_of_convolutions_keep_what_torch_keeps(build, name):
+    found, known = (kept_and_masks(model.layers) for model in (traced(build), get_model(name)))
+    assert known == pytest.approx(found, rel=0.01)
+
+
+@pytest.mark.parametrize("block", INCEPTION)
+def test_blocks_of_inception_keep_what_torch_keeps(block):
+    """A layer before a block makes its input one that has a gradient.
+
+    A stride of 2 makes 17 of 35, which count as 34.
+    """
+    channels, side, branches = INCEPTION[block]
+    module = nn.Sequential(nn.Conv2d(3, channels, 1), Joined(*branches))
+    found = kept_and_masks([layer for layer in traced(lambda: (module, torch.zeros(
+        64, 3, side, side), torch.sum)).layers if layer.name != "0"])
+    known = kept_and_masks([layer for layer in get_model("inception-v3").layers
+                            if layer.name.startswith(f"{block}.")])
+    assert known == pytest.approx(found, rel=0.03)
+
+
 def test_a_view_moves_nothing_and_a_sum_moves_three():
     class Sum(nn.Module):
         def __init__(self):
