@@ -394,6 +394,9 @@ void harp_engine_mark_hop(const struct harp_engine *engine, const struct harp_ho
                           uint8_t traffic_class);
 void harp_engine_drop_hops(const struct harp_engine *engine, const struct harp_hop *hops,
                            uint32_t count);
+/* The application gets these bytes back; NULL: all that the connection sends from. */
+void harp_engine_let_go(const struct harp_connection *connection, const uint8_t *bytes,
+                        size_t size);
 /* Largest datagram that all of these hops take. */
 uint32_t harp_engine_hops_payload_max(const struct harp_engine *engine, const struct harp_hop *hops,
                                       uint32_t count);
