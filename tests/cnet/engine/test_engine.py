@@ -151,6 +151,10 @@ def test_data_on_a_flow_that_the_peer_has_left_is_sent_again_at_once(tmp_path: P
     run(program(tmp_path, "moved_flow"))
 
 
+def test_a_sender_over_tcp_goes_on_while_no_acknowledgement_comes(tmp_path: Path) -> None:
+    run(program(tmp_path, "unacknowledged", PLAIN))
+
+
 def test_memory_that_the_application_takes_back_is_not_read_again(tmp_path: Path) -> None:
     run(program(tmp_path, "taken_back"))
 
