@@ -302,8 +302,9 @@ void harp_engines_drive_inline(void);
 int harp_engine_start(struct harp_engine *engine, char *why);
 void harp_engine_halt(struct harp_engine *engine);
 
-/* engine_turn.c: true if anything moved. */
+/* engine_turn.c: true if anything moved. The second looks for nothing that has come. */
 bool harp_engine_turn(struct harp_engine *engine);
+bool harp_engine_push_turn(struct harp_engine *engine);
 
 /* Drive a connection in the next turn. */
 static inline void harp_engine_wake(struct harp_engine *engine,

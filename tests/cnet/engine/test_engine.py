@@ -155,6 +155,10 @@ def test_a_sender_over_tcp_goes_on_while_no_acknowledgement_comes(tmp_path: Path
     run(program(tmp_path, "unacknowledged", PLAIN))
 
 
+def test_a_push_sends_and_takes_in_nothing(tmp_path: Path) -> None:
+    run(program(tmp_path, "pushed", PLAIN))
+
+
 def test_memory_that_the_application_takes_back_is_not_read_again(tmp_path: Path) -> None:
     run(program(tmp_path, "taken_back"))
 
