@@ -94,6 +94,8 @@ void harp_engine_close(struct harp_engine *engine);
 
 /* Drive it if nobody else does: one turn. Returns whether anything moved. */
 bool harp_engine_drive(struct harp_engine *engine);
+/* The same, but only what is to be sent is looked at: a send leaves sooner than by a turn. */
+bool harp_engine_push(struct harp_engine *engine);
 
 /* Sleep until one of these engines must be driven again, the descriptor `beside` is readable (-1:
  * there is none), or for `most_ns`; says whether it slept at all. For the thread that drives them:

@@ -94,6 +94,9 @@ void harp_engine_session_config(struct harp_engine *engine,
             config->loss.silences = 0; /* longer than a busy host is away */
         }
     }
+    if (port->holds_back && port->calls_kernel) /* TCP's own windows and buffers bound it */
+        config->window.initial_bytes = config->window.max_bytes =
+            (uint64_t)HARP_SENT_SLOTS * (HARP_HEADER_BYTES + config->segment);
     if (port->calls_kernel) {
         config->loss.ack_delay_ns = STREAM_ACK_DELAY_NS;
         config->ack.every = STREAM_ACK_EVERY;

@@ -87,6 +87,8 @@ static void close_connection(struct harp_connection *connection, uint32_t reason
                                 harp_connection_has_shorts_alone(connection);
     if (!connection->state.ended && !connection->state.lingers)
         harp_session_close(connection->session, harp_engine_clock(engine), reason, text);
+    if (!connection->state.lingers)
+        harp_engine_let_go(connection, NULL, 0);
     harp_engine_reclaim_frames(engine, connection);
     harp_connection_orphan(connection);
     harp_token_drop(engine);

@@ -294,13 +294,13 @@ void harp_engine_halt(struct harp_engine *engine)
     engine->drive.doorbell = -1;
 }
 
-bool harp_engine_drive(struct harp_engine *engine)
+static bool drive_by(struct harp_engine *engine, bool (*turn)(struct harp_engine *engine))
 {
     if (engine->generation != harp_generation)
         return false;
     if (!harp_token_try(engine))
         return false;
-    bool moved = harp_engine_turn(engine);
+    bool moved = turn(engine);
     atomic_store_explicit(&engine->drive.driven_ns, engine->now_ns, memory_order_relaxed);
     /* After a turn the ports wake no sleeper, so the helper must stop sleeping and stand by. */
     if (atomic_load_explicit(&engine->drive.sleeping, memory_order_relaxed) &&
@@ -308,6 +308,16 @@ bool harp_engine_drive(struct harp_engine *engine)
         harp_engine_ring(engine);
     harp_token_drop(engine);
     return moved;
+}
+
+bool harp_engine_drive(struct harp_engine *engine)
+{
+    return drive_by(engine, harp_engine_turn);
+}
+
+bool harp_engine_push(struct harp_engine *engine)
+{
+    return drive_by(engine, harp_engine_push_turn);
 }
 
 /* ---- All engines of this process: fork, and driving each other's ---- */

@@ -131,11 +131,13 @@ static void free_pieces(struct harp_connection *connection, uint32_t first, uint
     }
 }
 
-/* The other end has the oldest message. True if the application is to hear of it. */
-static bool on_sent(struct harp_connection *connection)
+/* The other end has the oldest message, be it by another flow than the one that still has it. True
+ * if the application is to hear of it. */
+static bool on_sent(struct harp_connection *connection, const struct harp_event *event)
 {
     struct harp_engine *engine = connection->engine;
     uint32_t slot = connection->sent.oldest++ % HARP_MESSAGES;
+    harp_engine_let_go(connection, event->buffer, event->size);
     if (connection->sent.slots[slot].is_short) {
         atomic_fetch_add_explicit(&connection->shared.shorts_done, 1, memory_order_release);
         if (connection->state.lingers && connection->sent.oldest == connection->sent.next)
@@ -191,6 +193,7 @@ static void add_way(struct harp_connection *connection)
 static void on_closed(struct harp_connection *connection, const struct harp_event *event)
 {
     struct harp_engine *engine = connection->engine;
+    harp_engine_let_go(connection, NULL, 0);
     connection->state.ended = true;
     engine->connections.closing_n -= connection->state.orphan;
     connection->state.linger_ns = engine->now_ns + HARP_LINGER_NS;
@@ -223,7 +226,7 @@ static void report_event(struct harp_connection *connection, const struct harp_e
         harp_count(&engine->messages_sent, 1);
         harp_count(&engine->message_bytes_sent, event->size);
         connection->sent.bytes += event->size;
-        if (!on_sent(connection))
+        if (!on_sent(connection, event))
             return;
         break;
     case HARP_EVENT_RECEIVED:

@@ -325,6 +325,16 @@ void harp_engine_drop_hops(const struct harp_engine *engine, const struct harp_h
             engine->ports[hops[p].port]->ops->unhop(engine->ports[hops[p].port], hops[p].hop);
 }
 
+void harp_engine_let_go(const struct harp_connection *connection, const uint8_t *bytes, size_t size)
+{
+    for (uint32_t p = 0; p < connection->config.paths; p++) {
+        const struct harp_hop *hop = &connection->hops[p];
+        struct harp_port *port = connection->engine->ports[hop->port];
+        if (hop->hop != HARP_NO_HOP && port->ops->let_go)
+            port->ops->let_go(port, hop->hop, bytes, size);
+    }
+}
+
 uint32_t harp_engine_hops_payload_max(const struct harp_engine *engine, const struct harp_hop *hops,
                                       uint32_t count)
 {

@@ -302,8 +302,9 @@ void harp_engines_drive_inline(void);
 int harp_engine_start(struct harp_engine *engine, char *why);
 void harp_engine_halt(struct harp_engine *engine);
 
-/* engine_turn.c: true if anything moved. */
+/* engine_turn.c: true if anything moved. The second looks for nothing that has come. */
 bool harp_engine_turn(struct harp_engine *engine);
+bool harp_engine_push_turn(struct harp_engine *engine);
 
 /* Drive a connection in the next turn. */
 static inline void harp_engine_wake(struct harp_engine *engine,
@@ -394,6 +395,9 @@ void harp_engine_mark_hop(const struct harp_engine *engine, const struct harp_ho
                           uint8_t traffic_class);
 void harp_engine_drop_hops(const struct harp_engine *engine, const struct harp_hop *hops,
                            uint32_t count);
+/* The application gets these bytes back; NULL: all that the connection sends from. */
+void harp_engine_let_go(const struct harp_connection *connection, const uint8_t *bytes,
+                        size_t size);
 /* Largest datagram that all of these hops take. */
 uint32_t harp_engine_hops_payload_max(const struct harp_engine *engine, const struct harp_hop *hops,
                                       uint32_t count);

@@ -207,17 +207,30 @@ static void tend_ports(struct harp_engine *engine)
         harp_engine_dump(engine);
 }
 
+static void send_due(struct harp_engine *engine)
+{
+    take_commands(engine);
+    refill_drafts(engine);
+    drive_due(engine);
+    for (uint32_t p = 0; p < engine->ports_n; p++)
+        engine->ports[p]->ops->flush(engine->ports[p], engine->now_ns);
+}
+
+bool harp_engine_push_turn(struct harp_engine *engine)
+{
+    engine->now_ns = harp_engine_clock(engine);
+    engine->moved = false;
+    send_due(engine);
+    return engine->moved;
+}
+
 bool harp_engine_turn(struct harp_engine *engine)
 {
     engine->now_ns = harp_engine_clock(engine);
     engine->moved = false;
     for (uint8_t p = 0; p < engine->ports_n; p++)
         harp_engine_take(engine, p);
-    take_commands(engine);
-    refill_drafts(engine);
-    drive_due(engine);
-    for (uint32_t p = 0; p < engine->ports_n; p++)
-        engine->ports[p]->ops->flush(engine->ports[p], engine->now_ns);
+    send_due(engine);
     if (engine->now_ns >= engine->tend_ns)
         tend_ports(engine);
     struct harp_engine_counters *counters = &engine->stats.stats->engine;

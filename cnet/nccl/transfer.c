@@ -51,6 +51,13 @@ void comm_end(struct comm *comm, const char *text)
     comm->connection = NULL;
 }
 
+/* What was handed over leaves now, if NCCL's thread drives. */
+static void push_sends(struct comm *comm)
+{
+    if (plugin.drives && comm_lives(comm))
+        harp_engine_push(comm->engine);
+}
+
 void comm_drive(struct comm *comm)
 {
     if (plugin.drives && comm_lives(comm))
@@ -260,6 +267,8 @@ enum nccl_result plugin_isend(void *sending, void *data, size_t size, int tag, v
         give_back(made);
         return NCCL_SUCCESS;
     }
+    if (!closed)
+        push_sends(comm);
     *request = made;
     return NCCL_SUCCESS;
 }

@@ -142,9 +142,14 @@ struct harp_port_ops {
     uint8_t *(*slot)(struct harp_port *port, int hop, uint32_t bytes);
 
     /* Memory for a frame's header, behind which `bytes` of payload leave from where they lie. They
-     * must stay so until the next flush, not longer. NULL as for `slot`; NULL for ports that copy
-     * anyway. */
+     * must stay so until they have left, or until `let_go`. NULL as for `slot`; NULL for ports that
+     * copy anyway. */
     uint8_t *(*gather)(struct harp_port *port, int hop, const uint8_t *payload, uint32_t bytes);
+
+    /* These bytes will change: of gathered payload that lies there and has not left, the port makes
+     * a copy. NULL: of all that this hop has; `unhop` does that, too. NULL for ports without
+     * `gather`. */
+    void (*let_go)(struct harp_port *port, int hop, const uint8_t *bytes, size_t size);
 
     /* Memory for `bytes` more right behind the last slot, whose datagram becomes that much longer.
      * NULL if it would then have more than `most`, if it goes to another address than this hop, if

@@ -142,6 +142,7 @@ static void tcp_port_unhop(struct harp_port *port, int hop)
     struct tcp_port *tcp = (struct tcp_port *)port;
     struct tcp_flow *flow = tcp->flows[hop];
     assert(flow->hops > 0);
+    tcp_port_let_go(port, hop, NULL, 0);
     if (--flow->hops)
         return;
     tcp->counts.to_tell -= flow->notice.broken + flow->notice.gone;
@@ -221,6 +222,7 @@ static const struct harp_port_ops tcp_ops = {
     .room = tcp_port_room,
     .slot = tcp_port_slot,
     .gather = tcp_port_gather,
+    .let_go = tcp_port_let_go,
     .flush = tcp_port_flush,
     .tend = tcp_port_tend,
     .notice = tcp_port_notice,

@@ -21,8 +21,9 @@
  *   no congestion control (port.h: holds_back). A frame has a chunk of up to 64 KiB, or a run of up
  *   to 16: its header says how long it is, and nothing else stands in the stream.
  * - **No staging.** `gather` has the kernel copy payload from where it lies. Bytes that the kernel
- *   does not take at once are copied, since the application may get its memory back before the rest
- *   can leave. Payload that comes goes by recvmsg to where the engine says (struct harp_placing);
+ *   does not take at once stay there; they are copied only if the application gets its memory back
+ *   first, since it closes, or since another flow has carried them.
+ *   Payload that comes goes by recvmsg to where the engine says (struct harp_placing);
  *   the port asks again before each further part, and a piece without a place goes nowhere.
  * - **A flow breaks** when the other process ends, a host or a router says so, or nothing that we
  *   sent is acknowledged for TCP_UNACKED_MS. Frames on their way are lost then; the session sends
@@ -128,8 +129,7 @@ struct tcp_flow {
         uint32_t bytes;
         uint32_t gathered_bytes;
         bool corked; /* the kernel waits for more before it sends the last part of a packet */
-        bool kept;   /* `memory` holds what the kernel did not take: data waits until that has left
-                      */
+        bool kept;   /* the kernel did not take these pieces: data waits until they have left */
         uint32_t pieces_n;
         struct iovec pieces[TCP_PIECES];
     } out;
@@ -172,7 +172,7 @@ struct tcp_port {
     uint32_t flows_n, flows_room, used_n;
     uint32_t *ready, ready_n; /* flows that may have something to read */
     uint32_t *dirty, dirty_n; /* flows with pieces */
-    uint8_t *spare;           /* TCP_OUT_BYTES, to put together what the kernel did not take */
+    uint8_t *spare;           /* TCP_OUT_BYTES, for copies of what the kernel did not take */
     uint8_t *nowhere;         /* TCP_PAYLOAD_MOST, for payload that has lost its place */
 };
 
@@ -184,6 +184,7 @@ size_t tcp_port_receive(struct harp_port *port, uint64_t now_ns, struct harp_arr
 size_t tcp_port_room(struct harp_port *port, int hop);
 uint8_t *tcp_port_slot(struct harp_port *port, int hop, uint32_t bytes);
 uint8_t *tcp_port_gather(struct harp_port *port, int hop, const uint8_t *payload, uint32_t bytes);
+void tcp_port_let_go(struct harp_port *port, int hop, const uint8_t *bytes, size_t size);
 void tcp_port_flush(struct harp_port *port, uint64_t now_ns);
 
 /* port_tcp_flow.c */

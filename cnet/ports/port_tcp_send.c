@@ -4,9 +4,9 @@
  *     pieces   header A, payload A, header B, payload B, C, header D ... payload D
  *                        ^ application's memory
  *
- * A flush gives all pieces to the kernel. Bytes that it does not take are put together in `out`,
- * and nothing follows until it has left: the kernel says when there is room for a third of its
- * buffer (sk_stream_is_writeable), so that happens once in many frames.
+ * A flush gives all pieces to the kernel. Those that it does not take stay where they lie, and
+ * nothing follows until they have left: the kernel says when there is room for a third of its
+ * buffer (sk_stream_is_writeable). Whoever gets memory back before that has them copied (let_go).
  */
 #define _GNU_SOURCE
 #include <assert.h>
@@ -90,29 +90,47 @@ uint8_t *tcp_port_gather(struct harp_port *port, int hop, const uint8_t *payload
     return header;
 }
 
-/* The kernel has taken `sent` bytes of the pieces: the others lie in `out`, one behind the other.
- */
-static void keep_rest(struct tcp_port *tcp, struct tcp_flow *flow, size_t sent)
+/* The kernel has taken `sent` bytes of the pieces, which is less than all. */
+static void keep_rest(struct tcp_flow *flow, size_t sent)
 {
-    uint8_t *rest = tcp->spare;
-    uint32_t bytes = 0;
-    if (flow->out.kept && flow->out.pieces_n == 1) {
-        flow->out.pieces[0].iov_base = (uint8_t *)flow->out.pieces[0].iov_base + sent;
-        flow->out.pieces[0].iov_len -= sent;
-        return;
-    }
+    struct iovec *pieces = flow->out.pieces;
+    uint32_t gone = 0;
+    while (sent >= pieces[gone].iov_len)
+        sent -= pieces[gone++].iov_len;
+    flow->out.pieces_n -= gone;
+    memmove(pieces, pieces + gone, flow->out.pieces_n * sizeof *pieces);
+    pieces[0].iov_base = (uint8_t *)pieces[0].iov_base + sent;
+    pieces[0].iov_len -= sent;
+    flow->out.kept = true;
+}
+
+static bool reads_from(const struct tcp_flow *flow, const uint8_t *bytes, size_t size)
+{
     for (uint32_t i = 0; i < flow->out.pieces_n; i++) {
-        const struct iovec *piece = &flow->out.pieces[i];
-        size_t skip = sent < piece->iov_len ? sent : piece->iov_len;
-        sent -= skip;
-        memcpy(rest + bytes, (const uint8_t *)piece->iov_base + skip, piece->iov_len - skip);
-        bytes += (uint32_t)(piece->iov_len - skip);
+        const uint8_t *piece = flow->out.pieces[i].iov_base;
+        if (!bytes || (piece < bytes + size && bytes < piece + flow->out.pieces[i].iov_len))
+            return true;
+    }
+    return false;
+}
+
+void tcp_port_let_go(struct harp_port *port, int hop, const uint8_t *bytes, size_t size)
+{
+    struct tcp_port *tcp = (struct tcp_port *)port;
+    struct tcp_flow *flow = flow_of(port, hop);
+    uint8_t *copy = tcp->spare;
+    uint32_t copied = 0;
+    if (!flow->out.gathered_bytes || !reads_from(flow, bytes, size))
+        return;
+    for (uint32_t i = 0; i < flow->out.pieces_n; i++) {
+        memcpy(copy + copied, flow->out.pieces[i].iov_base, flow->out.pieces[i].iov_len);
+        copied += (uint32_t)flow->out.pieces[i].iov_len;
     }
     tcp->spare = flow->out.memory;
-    flow->out.memory = rest;
-    flow->out.bytes = bytes;
+    flow->out.memory = copy;
+    flow->out.bytes = copied;
     flow->out.gathered_bytes = 0;
-    flow->out.pieces[0] = (struct iovec){rest, bytes};
+    flow->out.pieces[0] = (struct iovec){copy, copied};
     flow->out.pieces_n = 1;
     flow->out.kept = true;
 }
@@ -175,7 +193,7 @@ static bool flush_flow(struct tcp_port *tcp, uint32_t number)
         return !more;
     }
     if (sent > 0 || gathered)
-        keep_rest(tcp, flow, sent > 0 ? (size_t)sent : 0);
+        keep_rest(flow, sent > 0 ? (size_t)sent : 0);
     return false;
 }
 

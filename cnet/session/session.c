@@ -269,7 +269,8 @@ static bool poll_message(struct harp_session *session, struct harp_event *event)
         *event = (struct harp_event){.type = HARP_EVENT_SENT,
                                      .size = out->size,
                                      .message = session->outbox.base - 1,
-                                     .context = out->context};
+                                     .context = out->context,
+                                     .buffer = out->buffer};
     return out != NULL;
 }
 

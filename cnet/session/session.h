@@ -248,8 +248,9 @@ struct harp_event {
                          the peer was done and can still be received, if buffers are posted */
     uint32_t message; /* SENT, RECEIVED: its number, as in DATA's header */
     uint64_t context; /* SENT, RECEIVED: the application's; 0 if streamed */
-    uint32_t reason;  /* CLOSED, and all below */
-    bool by_peer;     /* the peer's CLOSE or VERSION said so */
+    const uint8_t *buffer; /* SENT: where it lay; NULL: in frames */
+    uint32_t reason;       /* CLOSED, and all below */
+    bool by_peer;          /* the peer's CLOSE or VERSION said so */
     uint8_t text_bytes;
     uint8_t lowest, highest; /* HARP_REASON_VERSION by the peer: what it speaks */
     const char *text;        /* text_bytes bytes of the peer's CLOSE, not closed by 0; they stay as

@@ -151,6 +151,18 @@ def test_data_on_a_flow_that_the_peer_has_left_is_sent_again_at_once(tmp_path: P
     run(program(tmp_path, "moved_flow"))
 
 
+def test_a_sender_over_tcp_goes_on_while_no_acknowledgement_comes(tmp_path: Path) -> None:
+    run(program(tmp_path, "unacknowledged", PLAIN))
+
+
+def test_a_push_sends_and_takes_in_nothing(tmp_path: Path) -> None:
+    run(program(tmp_path, "pushed", PLAIN))
+
+
+def test_memory_that_the_application_takes_back_is_not_read_again(tmp_path: Path) -> None:
+    run(program(tmp_path, "taken_back"))
+
+
 def test_a_small_socket_buffer_overflows_for_no_peer_of_ours(tmp_path: Path) -> None:
     words = [] if os.geteuid() else ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--"]
     run(Path("/usr/bin/env"), *words, str(program(tmp_path, "small_buffer", PLAIN)))

@@ -72,6 +72,24 @@ def test_paths_are_as_many_as_asked_for(settings: dict[str, str], line: str) -> 
 
 
 @root_only
+@pytest.mark.parametrize(("vendor", "flows", "why"), [
+    ("0x1d0f", "16 paths", "paths 16: AWS bounds a flow's rate"),
+    ("0x1ae0", "4 paths", "paths 4: Google Cloud bounds a flow's rate"),
+    ("0x15b3", "1 path", "paths 1: as NCCL has by default")])
+def test_paths_are_as_many_as_nccl_has_sockets_on_that_cloud(
+        tmp_path: Path, vendor: str, flows: str, why: str) -> None:
+    card = tmp_path / "net" / "v1" / "device"
+    card.mkdir(parents=True)
+    (card / "vendor").write_text(f"{vendor}\n")
+    with veth_pair() as (end, _):
+        mounted = f'mount --bind {tmp_path / "net"} /sys/class/net && exec "$@"'
+        first, *reasons = says_tcp(ask("listen", HARP_PORT="tcp", before=(
+            *end.space.command(), "unshare", "--mount", "sh", "-c", mounted, "sh")))
+    assert first.startswith(f"data over kernel TCP, {flows}, v1"), first
+    assert f"v1: {why}" in reasons, reasons
+
+
+@root_only
 @pytest.mark.parametrize("ports", [("auto", "auto"), ("auto", "tcp"), ("tcp", "auto")])
 def test_ranks_with_other_settings_meet(ports: tuple[str, str]) -> None:
     ended = run("fifo", "tags", settings=tuple({"HARP_PORT": port, "HARP_STATS": "1"}

@@ -1,4 +1,5 @@
-/* The tcp port among strangers: connections that bring nothing; and flows that are given up. */
+/* The tcp port among strangers: connections that bring nothing; flows that are given up; and memory
+ * that the application takes back before the kernel has all of it. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <netinet/in.h>
@@ -8,7 +9,7 @@
 #include "port_pair.h"
 #include "ports/port_tcp.h"
 
-enum { STRANGERS = TCP_STRANGERS_MAX + 200 };
+enum { STRANGERS = TCP_STRANGERS_MAX + 200, GATHERED = TCP_PAYLOAD_MOST };
 
 static int connect_to(const struct harp_address *address)
 {
@@ -101,6 +102,69 @@ static void test_what_is_given_up_does_not_leave(struct harp_port *port, bool sh
     close(listener);
 }
 
+static uint8_t byte_at(uint64_t at)
+{
+    return (uint8_t)(at * 2654435761u >> 13);
+}
+
+/* Frames whose payload lies in `memory`, until the kernel takes no more of them. Returns how many.
+ */
+static uint64_t gather_frames(struct harp_port *port, int hop, const uint8_t *memory)
+{
+    uint64_t frames = 0;
+    for (port->ops->tend(port, now_ns()); port->ops->room(port, hop); frames++) {
+        uint8_t *header = port->ops->gather(port, hop, memory, GATHERED);
+        assert(header);
+        memset(header, 0xff, HARP_HEADER_BYTES);
+        port->ops->flush(port, now_ns());
+    }
+    return frames;
+}
+
+/* The stream up to its end, where this many bytes have come. */
+static uint64_t check_frames(struct harp_port *port, int peer, uint64_t bytes)
+{
+    static uint8_t part[1 << 16];
+    uint64_t frame = HARP_HEADER_BYTES + GATHERED, at = 0;
+    while (at < bytes) {
+        port->ops->tend(port, now_ns());
+        port->ops->flush(port, now_ns());
+        ssize_t got = recv(peer, part, sizeof part, MSG_DONTWAIT);
+        for (ssize_t i = 0; i < got; i++, at++) {
+            uint64_t within = at % frame;
+            uint8_t wanted =
+                within < HARP_HEADER_BYTES ? 0xff : byte_at(within - HARP_HEADER_BYTES);
+            assert(part[i] == wanted);
+        }
+    }
+    return at;
+}
+
+/* The kernel has taken a part of the last frame. Memory elsewhere may change without a copy. */
+static void test_memory_that_is_let_go_may_change(struct harp_port *port)
+{
+    static uint8_t memory[GATHERED], elsewhere[1 << 16];
+    struct harp_address to;
+    char why[HARP_WHY_BYTES] = "";
+    int listener = listen_on_loopback(&to), hop = port->ops->hop(port, &to, 0, why);
+    int peer = accept(listener, NULL, NULL);
+    assert(hop >= 0 && peer >= 0);
+    for (uint64_t i = 0; i < sizeof memory; i++)
+        memory[i] = byte_at(i);
+    uint64_t frames = gather_frames(port, hop, memory);
+    const struct tcp_flow *flow = ((struct tcp_port *)port)->flows[hop];
+    const struct iovec *last = &flow->out.pieces[flow->out.pieces_n - 1];
+    const uint8_t *end = memory + sizeof memory;
+    port->ops->let_go(port, hop, elsewhere, sizeof elsewhere);
+    assert((uint8_t *)last->iov_base + last->iov_len == end); /* no copy was made */
+    port->ops->let_go(port, hop, end - 1, 1);
+    memset(memory, 0, sizeof memory);
+    check_frames(port, peer, frames * (HARP_HEADER_BYTES + GATHERED));
+    port->ops->unhop(port, hop);
+    close(peer);
+    close(listener);
+}
+
 int main(void)
 {
     char why[HARP_WHY_BYTES] = "";
@@ -112,6 +176,7 @@ int main(void)
     test_a_peer_is_heard_before_strangers_take_its_place(port);
     test_what_is_given_up_does_not_leave(port, false);
     test_what_is_given_up_does_not_leave(port, true);
+    test_memory_that_is_let_go_may_change(port);
     port->ops->close(port);
     return 0;
 }

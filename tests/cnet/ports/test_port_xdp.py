@@ -11,6 +11,7 @@ import struct
 import pytest
 
 from lab.bpf import attach_xdp_again
+from lab.c_programs import build, library, run
 from lab.namespace import why_unusable
 from lab.veth import Net, veth_pair
 from tests.cnet.ports.xdp_peers import (
@@ -60,6 +61,10 @@ def test_line_says_how(program):
         x.send(0, 500, 1472)
         got = y.receive(500)
         assert (got["received"], got["strays"]) == (500, 0)
+
+
+def test_a_refused_socket_says_what_refuses_it(tmp_path):
+    run(build(tmp_path / "refused", ["tests/cnet/ports/test_xdp_refused.c", str(library())]))
 
 
 def test_a_driver_without_xdp_is_named(program):

@@ -26,6 +26,14 @@ def test_every_subcommand_says_what_it_does(command):
     assert command in CliRunner().invoke(harp, ["--help"]).output
 
 
+@pytest.mark.parametrize(("word", "beginning"), [
+    ("-h", "Usage: "), ("--help", "Usage: "), ("--version", "harp-stack ")])
+def test_help_and_version_have_their_usual_names(word, beginning):
+    result = CliRunner().invoke(harp, [word])
+    assert result.exit_code == 0
+    assert result.output.startswith(beginning)
+
+
 @pytest.mark.parametrize("arguments", [["top", "--export"],
                                        ["diagnose", "--token-file", "token", "--serve"]])
 def test_a_port_that_is_taken_is_named(arguments, tmp_path, monkeypatch):
