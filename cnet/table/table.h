@@ -137,7 +137,7 @@ int64_t harp_embedding_read(const struct harp_embedding *table, uint32_t shard, 
 int harp_embedding_reserve(struct harp_embedding *table, uint64_t rows);
 /* Write whole records, inserting those that are not there; they count as unchanged. */
 int harp_embedding_write(struct harp_embedding *table, const struct harp_record *heads,
-                         const float *values, uint64_t n);
+                         const float *values, uint64_t n, uint32_t threads);
 /* Give each of two tables with equal settings the other's records, for certain; what counts keys
  * that are not admitted stays. Nobody looks rows up meanwhile. */
 void harp_embedding_swap(struct harp_embedding *table, struct harp_embedding *other);

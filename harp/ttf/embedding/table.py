@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 import numpy as np
 
 from harp._cnet import ffi, lib
+import torch
 from harp.angelptm.cache import StoreError
 
 if TYPE_CHECKING:
@@ -186,7 +187,8 @@ class Table:
         values = np.ascontiguousarray(values, dtype=np.float32)
         assert values.shape == (len(heads), self.floats)
         _check(lib.harp_embedding_write(self.at, ffi.from_buffer("struct harp_record[]", heads),
-                                        ffi.from_buffer("float[]", values), len(heads)),
+                                        ffi.from_buffer("float[]", values), len(heads),
+                                        torch.get_num_threads()),
                f"no memory for {len(heads)} more rows")
 
     def empty_copy(self) -> Table:
