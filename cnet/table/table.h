@@ -86,6 +86,14 @@ struct harp_embedding_bags {
     bool mean, padded; /* divide by the ids of a bag */
 };
 
+/* GOMP_parallel of an OpenMP, which runs `work(with)` in up to `threads` threads (libgomp's manual,
+ * "Implementing PARALLEL construct"; LLVM's OpenMP has it, too). */
+typedef void harp_openmp_parallel(void (*work)(void *), void *with, unsigned threads,
+                                  unsigned flags);
+/* Have calls work in that OpenMP's threads from now on (table_crew.h), or in their own again: NULL.
+ * No call runs meanwhile. */
+void harp_embedding_use_openmp(harp_openmp_parallel *parallel);
+
 /* Returns NULL if there is no memory. */
 struct harp_embedding *harp_embedding_open(const struct harp_embedding_how *how);
 void harp_embedding_close(struct harp_embedding *table);

@@ -121,7 +121,7 @@ class Exchange:
             raise ValueError("prefetch had other ids than the look-up behind it")
         dims = np.array([table.dim for table in known.tables])
         answer = torch.empty(int((route.received * dims).sum()))
-        tables_in_c.look_up(_segments(known, route, answer), torch.get_num_threads())
+        tables_in_c.look_up(_segments(known, route, answer))
         got = self._send(answer, route.received @ dims, route.sent @ dims)
         for feature, (begin, dense) in enumerate(zip(known.begins[:-1], _dense(known, route, got),
                                                      strict=True)):
@@ -162,7 +162,7 @@ class Exchange:
         ends = np.cumsum(route.received @ dims + 1) - 1
         fine_everywhere = bool(got[torch.from_numpy(ends)].min() > 0)
         if fine_everywhere:
-            tables_in_c.add(_segments(known, route, got, gap=1), torch.get_num_threads())
+            tables_in_c.add(_segments(known, route, got, gap=1))
         return fine_everywhere
 
     def _send(self, values: torch.Tensor, sent: np.ndarray, received: np.ndarray) -> torch.Tensor:

@@ -39,7 +39,15 @@ if TYPE_CHECKING:
 
 _known: WeakValueDictionary[int, FeatureSet] = WeakValueDictionary()
 _numbers = count()
-_thread = threading.local()
+
+
+class _Thread(threading.local):
+    """Switches of a thread, which `rehearsal` and `discarding` turn."""
+
+    rehearsal = discarding = False
+
+
+_thread = _Thread()
 
 
 class FeatureSet:
@@ -133,15 +141,11 @@ def rehearsal() -> Iterator[None]:
 @contextmanager
 def discarding() -> Iterator[None]:
     """Hand no gradient to tables in this thread."""
-    before, _thread.discarding = getattr(_thread, "discarding", False), True
+    before, _thread.discarding = _thread.discarding, True
     try:
         yield
     finally:
         _thread.discarding = before
-
-
-def _rehearsed() -> bool:
-    return getattr(_thread, "rehearsal", False)
 
 
 def check_offsets(offsets: Sequence[torch.Tensor], keys: Sequence[torch.Tensor]) -> None:
@@ -167,9 +171,9 @@ def _embed(anchor: torch.Tensor, keys: list[torch.Tensor], offsets: list[torch.T
     known = _known[features]
     check_offsets(offsets, keys)
     rows = torch.empty(bags, width)
-    if known.exchange is None or _rehearsed():
-        here = known.twin if _rehearsed() else known
-        tables_in_c.look_up(here.call(keys, offsets, weights, rows), torch.get_num_threads())
+    if known.exchange is None or _thread.rehearsal:
+        here = known.twin if _thread.rehearsal else known
+        tables_in_c.look_up(here.call(keys, offsets, weights, rows))
         return rows, torch.zeros(0 if known.exchange is None else 1, dtype=torch.int64)
     found: tuple[torch.Tensor, torch.Tensor] = known.exchange.look_up(known, keys, offsets, weights,
                                                                       rows)
@@ -190,12 +194,11 @@ def _embed_gradient(gradient: torch.Tensor, ticket: torch.Tensor, keys: list[tor
                     ) -> torch.Tensor:
     """Hand gradients to the tables. Returns the anchor's gradient."""
     gradient = gradient.float().contiguous()
-    if getattr(_thread, "discarding", False):
+    if _thread.discarding:
         return torch.full((1,), 0.0 if gradient.isfinite().all() else float("nan"))
     known = _known[features]
     if known.exchange is None:
-        fine = tables_in_c.add(known.call(keys, offsets, weights, gradient),
-                               torch.get_num_threads())
+        fine = tables_in_c.add(known.call(keys, offsets, weights, gradient))
     else:
         fine = known.exchange.add(known, keys, offsets, weights, gradient, ticket)
     return torch.full((1,), 0.0 if fine else float("nan"))

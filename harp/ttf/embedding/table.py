@@ -1,11 +1,13 @@
 """A table of rows by 64-bit ids: the binding of `cnet/table/table.h`.
 
 A `Table` is what modules, checkpoints and exchange share. Its calls take numpy arrays and run
-without the interpreter's lock; one thread at a time may change a table.
+without the interpreter's lock, in as many threads as torch's operators do; one thread at a time may
+change a table.
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import tempfile
@@ -39,6 +41,10 @@ MOST_BOUND = 1e30
 """Of first rows, which are drawn in float32."""
 PART = 1 << 16
 """Records that are read at once."""
+# torch loads its OpenMP so that others find it.
+if parallel := getattr(ctypes.CDLL(None), "GOMP_parallel", None):
+    lib.harp_embedding_use_openmp(ffi.cast(
+        "harp_openmp_parallel *", ctypes.cast(parallel, ctypes.c_void_p).value))
 
 
 def cpus() -> int:
@@ -218,10 +224,10 @@ def _check(result: int, no_memory: str = "no memory for rows") -> int:
     return int(result)
 
 
-def look_up(features: np.ndarray, threads: int) -> None:
+def look_up(features: np.ndarray) -> None:
     """Write the bags of features, an array of BAGS."""
     _check(lib.harp_embedding_look_up(ffi.from_buffer("struct harp_embedding_bags[]", features),
-                                      len(features), threads))
+                                      len(features), torch.get_num_threads()))
 
 
 def warm(features: np.ndarray) -> None:
@@ -230,10 +236,10 @@ def warm(features: np.ndarray) -> None:
                                    len(features)))
 
 
-def add(features: np.ndarray, threads: int) -> bool:
+def add(features: np.ndarray) -> bool:
     """Add gradients to what waits, and say whether they are finite; if not, nothing is added."""
     failed = lib.harp_embedding_add(ffi.from_buffer("struct harp_embedding_bags[]", features),
-                                    len(features), threads)
+                                    len(features), torch.get_num_threads())
     if failed == -errno.EDOM:
         return False
     _check(failed, "no memory for rows of new ids")
@@ -245,7 +251,8 @@ def apply(tables: Sequence[tuple[Table, Settings]], scale: float) -> None:
     tables = sorted(tables, key=lambda pair: pair[0].address)
     steps = ffi.new("struct harp_embedding_step[]", [
         {"scale": scale, **how.step(table.steps + 1)} for table, how in tables])
-    failed = lib.harp_embedding_apply([table.at for table, _ in tables], steps, len(tables), cpus())
+    failed = lib.harp_embedding_apply([table.at for table, _ in tables], steps, len(tables),
+                                      torch.get_num_threads())
     if failed:
         for table, _ in tables:
             table.drop()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -17,6 +20,12 @@ from tests.harp.ttf.embedding.test_modules import DIM, loss_of
 
 @pytest.mark.parametrize("mode", ["sum", "mean", "max"])
 @pytest.mark.parametrize("last", [False, True])
+from tests.support import PATIENCE_S
+
+
+def rows_of(module):
+    return {int(head["key"]): (int(head["count"]), row.tobytes())
+            for heads, rows in module.table.read() for head, row in zip(heads, rows, strict=True)}
 @pytest.mark.parametrize(("offsets", "place"), [([0, 3, 2], 2), ([0, 11], 1), ([0, -1], 1),
                                                ([1, 2], 0), ([-1], 0)])
 def test_broken_offsets_are_one_sentence_in_every_mode(mode, last, offsets, place):
@@ -94,3 +103,41 @@ def test_gradients_that_are_discarded_still_show_that_they_are_not_finite():
     optimizer.zero_grad()
     optimizer.step()
     assert torch.equal(bag(ids), before)
+
+
+BESIDE_TORCH = """
+import os, torch
+from harp.ttf.embedding import DynamicEmbedding, TableOptimizer
+from harp.ttf.embedding.table import HEAD
+import numpy as np
+
+def threads():
+    return len(os.listdir("/proc/self/task"))
+
+torch.set_num_threads(3)
+torch.ones(10**6).exp()
+before = threads()
+module = DynamicEmbedding(8, shards=3)
+module(torch.arange(100_000)).sum().backward()
+TableOptimizer(module).step()
+heads = np.zeros(5000, dtype=HEAD)
+heads["key"] = np.arange(-5000, 0)
+module.table.write(heads, np.ones((5000, 8)))
+assert module.table.rows == 105_000
+after = threads()
+child = os.fork()  # which has none of OpenMP's threads
+if not child:
+    assert module(torch.arange(100_000)).shape == (100_000, 8)
+    os._exit(0)
+print(before, after, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_tables_work_in_torchs_threads_and_in_a_forked_process_in_their_own():
+    """Threads beside torch's, which look for work for milliseconds, would wait for a CPU."""
+    done = subprocess.run([sys.executable, "-c", BESIDE_TORCH], capture_output=True, text=True,
+                          check=False, timeout=PATIENCE_S)
+    assert done.returncode == 0, done.stderr
+    before, after, status = map(int, done.stdout.split())
+    assert before >= 3
+    assert (after, status) == (before, 0)
