@@ -25,14 +25,16 @@ from harp.ttf.compiler.break_even import LEAST_S, OF_A_MODULES_PARAMETER_S
 from harp.ttf.compiler.calls import Call, grown, linked, sliced
 from harp.ttf.compiler.decisions import Decision, fingerprint
 from harp.ttf.compiler.variants import (
-    Counters,
+    Changes,
     Variant,
     called,
     gradients_too,
     in_tensors,
     in_turn,
+    numbers,
     seconds_of,
     stays_eager,
+    tensors_for,
     trial,
 )
 
@@ -64,7 +66,8 @@ class Plan:
         self._dimensions = tuple(call.sizes)
         self._shapes: Counter[tuple[int, ...]] = Counter()
         self._samples: dict[tuple[int, ...], Call] = {}
-        self._counters = Counters(module)
+        self._holders = [vars(each) for each in module.modules()]
+        self._changes = Changes(numbers(self._holders))
         self._first_floats = call.floats
         self._changing_floats: set[int] = set()
         least_s = LEAST_S + OF_A_MODULES_PARAMETER_S * len(list(module.parameters()))
@@ -96,7 +99,7 @@ class Plan:
         begin = time.perf_counter()
         result = self._module(*args, **kwargs)
         self._eager_s += time.perf_counter() - begin
-        self._counters.look()
+        self._changes.look(numbers(self._holders))
         if self._is_time():
             self._begin()
             if not self._settings.aside:
@@ -113,7 +116,8 @@ class Plan:
         if bucket and self._settings.mask:
             device = call.leaves[decision.dimensions[0][0]].device
             kwargs = {**kwargs, self._settings.mask: torch.arange(bucket, device=device) < size}
-        with in_tensors(module, decision.counters):
+        holders = [vars(each) for each in module.modules()] if decision.counters else []
+        with in_tensors(holders, tensors_for(holders, decision.counters)):
             result = variant(module, args, kwargs)
         return sliced(result, decision.results, size) if bucket and size != bucket else result
 
@@ -203,7 +207,7 @@ class Plan:
         groups = linked([dict(zip(self._dimensions, shape, strict=True))
                          for shape in self._shapes])
         plain = Decision(floats=tuple(sorted(self._changing_floats)),
-                         counters=tuple(sorted(self._counters.changing)))
+                         counters=tuple(sorted(self._changes.places)))
         if not groups:
             return replace(plain, why="one static graph: no size varies")
         varies = replace(plain, varies=True)
