@@ -77,8 +77,6 @@ class Plan:
         self._any: Variant | None = None
         self._thread: threading.Thread | None = None
         self.decision: Decision | None = None
-        self.seconds = 0.0
-        """Spent on compilation, beside the calls."""
 
     def run(self, call: Call) -> Any:
         """Run a call, compiled if that is ready."""
@@ -175,10 +173,8 @@ class Plan:
             known = known or self._settings.kept.from_first_rank(self._name)
             with torch.set_grad_enabled(self._grad), torch.autocast(device, dtype, enabled=on), \
                     in_turn(), trial(self._module) as module:
-                begin = time.perf_counter()
                 decision = known or self._decide(module)
                 self._compile(module, decision)
-                self.seconds = time.perf_counter() - begin
                 if known is None:
                     self._settings.kept.add(self._name, decision)
             log.info("%s: %s", type(self._module).__name__, decision.why)
@@ -226,9 +222,9 @@ class Plan:
         samples, times = [samples[at] for at in order], [times[at] for at in order]
         other = EAGER if varies.eager else DYNAMIC
         tables = any(hasattr(part, "uncopied") for part in module.modules())
-        if len(groups) > 1 or tables or not self._settings.pad:
+        if len(groups) > 1 or tables:
             why = ("several sizes vary by themselves" if len(groups) > 1 else
-                   "padding would be ids of dynamic embeddings" if tables else "padding is off")
+                   "padding would be ids of dynamic embeddings")
             return replace(varies, why=f"{other}: {why}")
         return self._weigh(module, replace(varies, dimensions=groups[0]), samples, times,
                            compile_s, other)
@@ -284,8 +280,7 @@ class Plan:
         first.settle()
         self._variants[largest] = first
         ratio = static / dynamic_of(largest)
-        ends, cost = buckets.choose(calls, lambda size: ratio * dynamic_of(size), compile_s,
-                                    self._settings.most_buckets)
+        ends, cost = buckets.choose(calls, lambda size: ratio * dynamic_of(size), compile_s)
         totals = (f"over {horizon} calls {len(ends)} buckets cost {cost:.2f} s, "
                   f"{other} {dynamic:.2f} s")
         if cost >= dynamic:
@@ -327,17 +322,10 @@ class Plan:
             variant = self._variant(f"size_{bucket}", dynamic=False)
             call = min(self._samples.values(), key=lambda each: self._size(each, decision))
             if self._size(call, decision) > bucket:
-                call = self._cut(call, decision, bucket)
+                call = call.padded(decision.dimensions, bucket)
             self._warm(variant, module, call, bucket, decision)
             variant.settle()
             self._variants[bucket] = variant
-
-    @staticmethod
-    def _cut(call: Call, decision: Decision, size: int) -> Call:
-        leaves = list(call.leaves)
-        for leaf, dimension in decision.dimensions:
-            leaves[leaf] = leaves[leaf].narrow(dimension, 0, size).contiguous()
-        return Call(leaves, call.places)
 
 
 def _near(one: Any, other: torch.Tensor) -> bool:
