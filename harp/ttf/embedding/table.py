@@ -14,9 +14,9 @@ import tempfile
 from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
+import torch
 
 from harp._cnet import ffi, lib
-import torch
 from harp.angelptm.cache import StoreError
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Table:
         self._clock = 0
         how = ffi.new("struct harp_embedding_how *", {
             "seed": seed % 2 ** 64, "dim": dim, "state": self.floats - dim, "bound": bound,
-            "first_state": optimizer.first_state, "shards": self.shards, "now": 0,
+            "first_state": optimizer.initial, "shards": self.shards, "now": 0,
             "admit_count": admit, "admit_bytes": max(4 * expect // self.shards, 64)})
         opened = lib.harp_embedding_open(how)
         if opened == ffi.NULL:
@@ -283,14 +283,3 @@ def owners(keys: np.ndarray, parts: int) -> np.ndarray:
 def wrong_offset(offsets: int, bags: int, count: int) -> int:
     """Give the first place where offsets (an address) are wrong, or -1."""
     return int(lib.harp_embedding_bags_wrong(ffi.cast("int64_t *", offsets), bags, count))
-
-
-def features_of(tables: Sequence[Table], means: Sequence[bool],
-                paddings: Sequence[int | None]) -> np.ndarray:
-    """Make the array of BAGS that calls fill in, of tables in the order of their addresses."""
-    made = np.zeros(len(tables), dtype=BAGS)
-    made["table"] = [table.address for table in tables]
-    made["mean"] = means
-    made["padding"] = [padding or 0 for padding in paddings]
-    made["padded"] = [padding is not None for padding in paddings]
-    return made
