@@ -10,6 +10,11 @@
 #include "table/table_crew.h"
 #include "table/table_state.h"
 
+enum {
+    AT_ONCE = 1024,   /* rows of a capped table that a write has in memory */
+    FEW_RECORDS = 512 /* less work than waking a thread is */
+};
+
 struct harp_embedding *harp_embedding_open(const struct harp_embedding_how *how)
 {
     static atomic_uint tables;
@@ -112,7 +117,7 @@ int harp_embedding_apply(struct harp_embedding *const *tables,
     for (uint64_t t = 0; t < n; t++)
         for (uint32_t i = 0; i < tables[t]->how.shards; i++)
             waiting += tables[t]->shards[i].pending;
-    if (waiting < 512) /* less work than waking a thread is */
+    if (waiting < FEW_RECORDS)
         threads = 1;
     table_cold_lock_rows(tables, n);
     table_crew_run(check_pending, &call, threads);
@@ -203,41 +208,89 @@ void harp_embedding_swap(struct harp_embedding *table, struct harp_embedding *ot
     table_cold_unlock(table);
 }
 
-static int write_record(struct harp_embedding *table, const struct harp_record *record,
-                        const float *values)
+struct write_call {
+    struct harp_embedding *table;
+    const struct harp_record *heads;
+    const float *values;
+    uint64_t n;
+    atomic_int failed;
+};
+
+/* A record on its way: the group of the index that its key lies in is being fetched. */
+struct record_ahead {
+    struct table_shard *shard;
+    uint64_t i, hash;
+};
+
+static void write_record(struct write_call *call, const struct record_ahead *ahead)
 {
-    uint64_t hash = harp_embedding_hash(record->key);
-    struct table_shard *shard = &table->shards[harp_embedding_part(hash, table->how.shards)];
-    int64_t slot = table_shard_find(shard, record->key, hash);
+    struct table_shard *shard = ahead->shard;
+    const struct harp_record *record = &call->heads[ahead->i];
+    size_t bytes = shard->values.item_bytes;
+    int64_t slot = table_shard_find(shard, record->key, ahead->hash);
+    uint32_t mark = 0;
     if (slot == TABLE_NOWHERE)
-        slot = table_shard_insert(shard, record->key, hash);
-    if (slot < 0)
-        return -ENOMEM;
+        slot = table_shard_place(shard, record->key, ahead->hash);
+    else
+        mark = table_head(shard, (uint32_t)slot)->changed & ~TABLE_DIRTY;
+    if (slot < 0) {
+        atomic_store(&call->failed, -ENOMEM);
+        return;
+    }
     struct harp_record *head = table_head(shard, (uint32_t)slot);
-    uint32_t mark = head->changed & ~TABLE_DIRTY;
     *head = *record;
     head->changed = mark;
-    memcpy(table_row(shard, (uint32_t)slot), values, shard->values.item_bytes);
-    return 0;
+    memcpy(table_row(shard, (uint32_t)slot), (const char *)call->values + ahead->i * bytes, bytes);
+}
+
+/* Write those records that are of a worker's shards. */
+static void write_records(void *with, uint32_t worker, uint32_t workers)
+{
+    enum { AHEAD = 16 };
+    struct write_call *call = with;
+    struct harp_embedding *table = call->table;
+    struct record_ahead ahead[AHEAD];
+    uint64_t n = 0;
+    for (uint64_t i = 0; i < call->n; i++) {
+        uint64_t hash = harp_embedding_hash(call->heads[i].key);
+        uint32_t part = harp_embedding_part(hash, table->how.shards);
+        if (!table_is_of(table, part, worker, workers))
+            continue;
+        struct record_ahead *one = &ahead[n % AHEAD];
+        if (n++ >= AHEAD)
+            write_record(call, one);
+        *one = (struct record_ahead){&table->shards[part], i, hash};
+        __builtin_prefetch(table_index_home(&one->shard->index, hash));
+    }
+    for (uint64_t i = n < AHEAD ? 0 : n - AHEAD; i < n; i++)
+        write_record(call, &ahead[i % AHEAD]);
+}
+
+/* Have the rows of some records in memory. */
+static int have_records(struct harp_embedding *table, const struct harp_record *heads, uint64_t n)
+{
+    int64_t keys[AT_ONCE];
+    for (uint64_t i = 0; i < n; i++)
+        keys[i] = heads[i].key;
+    return table_cold_have(table, keys, n);
 }
 
 int harp_embedding_write(struct harp_embedding *table, const struct harp_record *heads,
-                         const float *values, uint64_t n)
+                         const float *values, uint64_t n, uint32_t threads)
 {
-    enum { AT_ONCE = 1024 }; /* rows of a capped table that are in memory for it */
-    uint32_t floats = table->how.dim + table->how.state;
-    int64_t keys[AT_ONCE];
+    size_t floats = table->how.dim + table->how.state;
+    uint64_t most = table->cold && n > AT_ONCE ? AT_ONCE : n;
     int failed = 0;
     table_cold_lock(table);
-    for (uint64_t i = 0; i < n && !failed; i++) {
-        if (table->cold && i % AT_ONCE == 0) {
-            uint64_t some = n - i < AT_ONCE ? n - i : AT_ONCE;
-            for (uint64_t j = 0; j < some; j++)
-                keys[j] = heads[i + j].key;
-            failed = table_cold_have(table, keys, some);
-        }
-        if (!failed)
-            failed = write_record(table, &heads[i], values + i * floats);
+    for (uint64_t i = 0, some; i < n && !failed; i += some) {
+        some = n - i < most ? n - i : most;
+        if (table->cold)
+            failed = have_records(table, heads + i, some);
+        if (failed)
+            break;
+        struct write_call call = {table, heads + i, values + i * floats, some, 0};
+        table_crew_run(write_records, &call, some < FEW_RECORDS ? 1 : threads);
+        failed = atomic_load(&call.failed);
     }
     table_cold_unlock(table);
     return failed;

@@ -86,6 +86,14 @@ struct harp_embedding_bags {
     bool mean, padded; /* divide by the ids of a bag */
 };
 
+/* GOMP_parallel of an OpenMP, which runs `work(with)` in up to `threads` threads (libgomp's manual,
+ * "Implementing PARALLEL construct"; LLVM's OpenMP has it, too). */
+typedef void harp_openmp_parallel(void (*work)(void *), void *with, unsigned threads,
+                                  unsigned flags);
+/* Have calls work in that OpenMP's threads from now on (table_crew.h), or in their own again: NULL.
+ * No call runs meanwhile. */
+void harp_embedding_use_openmp(harp_openmp_parallel *parallel);
+
 /* Returns NULL if there is no memory. */
 struct harp_embedding *harp_embedding_open(const struct harp_embedding_how *how);
 void harp_embedding_close(struct harp_embedding *table);
@@ -137,7 +145,7 @@ int64_t harp_embedding_read(const struct harp_embedding *table, uint32_t shard, 
 int harp_embedding_reserve(struct harp_embedding *table, uint64_t rows);
 /* Write whole records, inserting those that are not there; they count as unchanged. */
 int harp_embedding_write(struct harp_embedding *table, const struct harp_record *heads,
-                         const float *values, uint64_t n);
+                         const float *values, uint64_t n, uint32_t threads);
 /* Give each of two tables with equal settings the other's records, for certain; what counts keys
  * that are not admitted stays. Nobody looks rows up meanwhile. */
 void harp_embedding_swap(struct harp_embedding *table, struct harp_embedding *other);

@@ -21,13 +21,13 @@ int64_t harp_embedding_bags_wrong(const int64_t *offsets, uint64_t bags, uint64_
 
 struct batch_call {
     const struct harp_embedding_bags *features;
-    uint64_t n;
+    uint64_t n, tasks;
     atomic_ullong next; /* task of look-ups */
     atomic_int failed;
 };
 
-/* A feature's bags are cut into tasks of about this many ids. */
-enum { TASK_IDS = 2048 };
+/* A feature's bags are cut into tasks of about this many ids; less is not worth a second thread. */
+enum { TASK_IDS = 512, FEW_IDS = 2048 };
 
 static uint64_t feature_tasks(const struct harp_embedding_bags *bags)
 {
@@ -35,20 +35,39 @@ static uint64_t feature_tasks(const struct harp_embedding_bags *bags)
     return most < bags->bags ? most : bags->bags;
 }
 
+/* Take tasks that follow one another: many at first, since the misses of the first ids of a run
+ * overlap with nothing, and few at last, so that all workers end together. Returns how many. */
+static uint64_t take_tasks(struct batch_call *call, uint32_t workers, uint64_t *first)
+{
+    unsigned long long next = atomic_load(&call->next);
+    uint64_t left, n;
+    do {
+        left = call->tasks - next;
+        n = (left + 2 * workers - 2) / (2 * workers - 1);
+    } while (!atomic_compare_exchange_weak(&call->next, &next, next + n));
+    *first = next;
+    return n;
+}
+
 static void look_up_tasks(void *with, uint32_t worker, uint32_t workers)
 {
-    (void)worker, (void)workers;
+    (void)worker;
     struct batch_call *call = with;
-    uint64_t first = 0, at = 0;
-    for (;;) {
-        uint64_t task = atomic_fetch_add(&call->next, 1);
-        while (at < call->n && task >= first + feature_tasks(&call->features[at]))
-            first += feature_tasks(&call->features[at++]);
-        if (at == call->n)
-            return;
-        const struct harp_embedding_bags *bags = &call->features[at];
-        uint64_t tasks = feature_tasks(bags), part = task - first;
-        table_read_bags(bags, bags->bags * part / tasks, bags->bags * (part + 1) / tasks);
+    uint64_t at = 0, begin = 0, first, n; /* `begin` is the first task of feature `at` */
+    while ((n = take_tasks(call, workers, &first))) {
+        for (uint64_t end = first + n; first < end;) {
+            const struct harp_embedding_bags *bags = &call->features[at];
+            uint64_t tasks = feature_tasks(bags);
+            if (first >= begin + tasks) {
+                begin += tasks;
+                at++;
+                continue;
+            }
+            uint64_t last = end < begin + tasks ? end : begin + tasks;
+            table_read_bags(bags, bags->bags * (first - begin) / tasks,
+                            bags->bags * (last - begin) / tasks);
+            first = last;
+        }
     }
 }
 
@@ -58,7 +77,7 @@ static uint32_t threads_for(const struct harp_embedding_bags *features, uint64_t
     uint64_t ids = 0;
     for (uint64_t i = 0; i < n; i++)
         ids += features[i].count + features[i].bags / 4;
-    return ids < TASK_IDS ? 1 : threads; /* less work than waking a thread is */
+    return ids < FEW_IDS ? 1 : threads; /* less work than waking a thread is */
 }
 
 int harp_embedding_look_up(const struct harp_embedding_bags *features, uint64_t n, uint32_t threads)
@@ -67,6 +86,8 @@ int harp_embedding_look_up(const struct harp_embedding_bags *features, uint64_t 
     int failed = table_cold_begin(features, n, false);
     if (failed)
         return failed;
+    for (uint64_t i = 0; i < n; i++)
+        call.tasks += feature_tasks(&features[i]);
     table_crew_run(look_up_tasks, &call, threads_for(features, n, threads));
     table_cold_end(features, n);
     return 0;

@@ -28,9 +28,7 @@ static inline void table_block_fetch(struct table_block *block, const int64_t *k
     block->keys = keys;
     block->n = n;
     for (uint32_t i = 0; i < n; i++) {
-        uint64_t hash = block->hashes[i];
-        const struct table_segment *segment = table_index_segment(&block->shards[i]->index, hash);
-        block->groups[i] = &segment->groups[table_index_group(hash)];
+        block->groups[i] = table_index_home(&block->shards[i]->index, block->hashes[i]);
         __builtin_prefetch(block->groups[i]);
     }
 }

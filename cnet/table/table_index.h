@@ -83,6 +83,12 @@ static inline uint32_t table_index_group(uint64_t hash)
     return (uint32_t)(hash >> 32) % TABLE_GROUPS;
 }
 
+/* The group that a key lies in, or near. */
+static inline struct table_group *table_index_home(const struct table_index *index, uint64_t hash)
+{
+    return &table_index_segment(index, hash)->groups[table_index_group(hash)];
+}
+
 /* The way of a key, a bit for it; 0 if it is not in the group. */
 static inline uint32_t table_group_match(const struct table_group *group, int64_t key)
 {

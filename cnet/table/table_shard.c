@@ -93,12 +93,20 @@ static int64_t push_record(struct table_shard *shard)
     return -ENOMEM;
 }
 
-int64_t table_shard_insert(struct table_shard *shard, int64_t key, uint64_t hash)
+int64_t table_shard_place(struct table_shard *shard, int64_t key, uint64_t hash)
 {
-    const struct harp_embedding_how *how = &shard->how;
     if (table_index_room(&shard->index, hash) < 0)
         return -ENOMEM;
     int64_t slot = push_record(shard);
+    if (slot >= 0)
+        table_index_add(&shard->index, key, hash, (uint32_t)slot);
+    return slot;
+}
+
+int64_t table_shard_insert(struct table_shard *shard, int64_t key, uint64_t hash)
+{
+    const struct harp_embedding_how *how = &shard->how;
+    int64_t slot = table_shard_place(shard, key, hash);
     if (slot < 0)
         return slot;
     struct harp_record *head = table_head(shard, (uint32_t)slot);
@@ -108,7 +116,6 @@ int64_t table_shard_insert(struct table_shard *shard, int64_t key, uint64_t hash
     table_loops()->first_row(row, how->dim, key, how->seed, how->bound);
     for (uint32_t i = 0; i < how->state; i++)
         row[how->dim + i] = how->first_state;
-    table_index_add(&shard->index, key, hash, (uint32_t)slot);
     return slot;
 }
 

@@ -49,7 +49,9 @@ int table_shard_open(struct table_shard *shard, const struct harp_embedding_how 
 void table_shard_close(struct table_shard *shard);
 size_t table_shard_bytes(const struct table_shard *shard);
 
-/* Insert a key that is not there, with its first row. Returns its slot, or -ENOMEM. */
+/* Insert a key that is not there; head and values have any bits. Returns its slot, or -ENOMEM. */
+int64_t table_shard_place(struct table_shard *shard, int64_t key, uint64_t hash);
+/* The same with its first row. */
 int64_t table_shard_insert(struct table_shard *shard, int64_t key, uint64_t hash);
 /* Have values of a slot in memory, of any bits. Returns their place, or -ENOMEM. */
 int64_t table_shard_push_value(struct table_shard *shard, uint32_t slot);

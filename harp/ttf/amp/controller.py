@@ -36,20 +36,20 @@ from __future__ import annotations
 import inspect
 import logging
 import math
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.utils import clip_grads_with_norm_
 
-from harp.ttf.amp.full_modules import Search, modules_of, pin
+from harp.module_names import modules_by_name
+from harp.ttf.amp.full_modules import Search, pin
 from harp.ttf.amp.runs import Before, Loss, Run, call, distance, gradients, norm_of
 from harp.ttf.amp.thresholds import FIRST_PROBE, PROBE_GROWTH, Policy
 from harp.ttf.amp.trend import Trend
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import nn
 
@@ -133,7 +133,7 @@ class Controller:
                                     for _ in range(2))
         self._before = Before(model, self._device)
         self._state = _State(hold=self.policy.hold)
-        self._names = list(modules_of(model))
+        self._names = list(dict(modules_by_name(model)))
         self._votes: list[float] = []
 
     @property
@@ -195,7 +195,7 @@ class Controller:
     def _unscale(self) -> None:
         """Divide gradients by the scale; tables divide theirs in their step."""
         for optimizer in self.optimizers:
-            if not _has_tables(optimizer):
+            if not getattr(optimizer, "has_tables", False):
                 self.scaler.unscale_(optimizer)
             elif self.scaler.is_enabled():
                 self.scaler._check_inf_per_device(optimizer)
@@ -278,8 +278,10 @@ class Controller:
     def _search(self, compute: Callable[[], torch.Tensor]) -> None:
         """Run the batch once more to find the module; the next step's message carries its name.
 
-        The gradients of full precision, which are to be applied, are put back.
+        The gradients of full precision, which are to be applied, are put back; those in tables
+        stay there.
         """
+        from harp.ttf.embedding.operators import discarding  # few trainings come here
         kept = [parameter.grad for parameter in self._parameters]
         for parameter in self._parameters:
             parameter.grad = None
@@ -287,7 +289,7 @@ class Controller:
         after.keep()
         self._before.restore()
         search = Search(self.model)
-        with (search.watching(), _discarding(self.optimizers),
+        with (search.watching(), discarding(),
               torch.autocast(self._device.type, dtype=self.dtype)):
             self.scaler.scale(call(compute)).backward()
         after.restore()
@@ -308,7 +310,7 @@ class Controller:
                                "in full precision")
 
     def _pin(self, name: str) -> None:
-        pin(modules_of(self.model)[name])
+        pin(dict(modules_by_name(self.model))[name])
         self._state.pinned.append(name)
 
     def _after_probe_in_full(self, half: Run, *, agrees: bool) -> None:
@@ -345,13 +347,9 @@ class Controller:
 
     def state_dict(self) -> dict[str, Any]:
         """Give all that a training needs to go on with the same decisions."""
-        state = self._state
         return {"scaler": self.scaler.state_dict(), "trend": self._trend.state_dict(),
                 "norms": self._norms.state_dict(),
-                "votes": list(self._votes),
-                "state": {**vars(state), "strikes": list(state.strikes),
-                          "overflows": dict(state.overflows), "pinned": list(state.pinned),
-                          "switches": list(state.switches)}}
+                "votes": list(self._votes), "state": asdict(self._state)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a state; modules that were pinned are pinned again."""
@@ -376,23 +374,7 @@ class Controller:
                 self._pin(name)
 
 
-def _has_tables(optimizer: torch.optim.Optimizer) -> bool:
-    """Tell whether gradients of an optimizer wait in tables: `TableOptimizer` says so."""
-    return bool(getattr(optimizer, "has_tables", False))
-
-
 def _needs_closure(optimizer: torch.optim.Optimizer) -> bool:
     """Tell whether a step calls the model, as that of LBFGS does."""
     closure = inspect.signature(optimizer.step).parameters.get("closure")
     return closure is not None and closure.default is closure.empty
-
-
-@contextmanager
-def _discarding(optimizers: Sequence[torch.optim.Optimizer]) -> Iterator[None]:
-    """Let gradients of dynamic embeddings go nowhere; those that wait in their tables stay."""
-    if not any(map(_has_tables, optimizers)):
-        yield
-        return
-    from harp.ttf.embedding.operators import discarding
-    with discarding():
-        yield

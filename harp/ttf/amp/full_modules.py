@@ -23,11 +23,6 @@ _PINNED: dict[Any, Any] = {}
 """Derived classes by their own."""
 
 
-def modules_of(model: nn.Module) -> dict[str, nn.Module]:
-    """Give a model's modules by name; of a wrapper and what it wraps, the latter."""
-    return dict(modules_by_name(model))
-
-
 def _in_full(value: Any) -> Any:
     if torch.is_tensor(value) and value.dtype in (torch.float16, torch.bfloat16):
         return value.float()
@@ -73,25 +68,26 @@ class Search:
 
     def __init__(self, model: nn.Module) -> None:
         self.blamed: str | None = None
-        self._modules = modules_of(model)
+        self._modules = dict(modules_by_name(model))  # of a wrapper and what it wraps, the latter
         self._stack: list[tuple[str, bool]] = []
         self._owner: dict[int, str] = {}
         self._tensors: list[torch.Tensor] = []
+        self._handles: list[Any] = []
 
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Watch every module; nothing is compiled meanwhile, since compiled code has no hooks."""
-        handles = []
         for name, module in self._modules.items():
-            handles += [module.register_forward_pre_hook(self._before(name), with_kwargs=True),
-                        module.register_forward_hook(self._after(name))]
+            self._handles += [
+                module.register_forward_pre_hook(self._before(name), with_kwargs=True),
+                module.register_forward_hook(self._after(name))]
             for parameter in module.parameters(recurse=False):
-                self._claim(parameter, name, handles)
+                self._claim(parameter, name)
         try:
             with torch.compiler.set_stance("force_eager"):
                 yield
         finally:
-            for handle in handles:
+            for handle in self._handles:
                 handle.remove()
             self._tensors.clear()
 
@@ -120,15 +116,13 @@ class Search:
         if self.blamed is None:
             self.blamed = next((name for name, finite in reversed(self._stack) if finite), "")
 
-    def _claim(self, value: Any, name: str, handles: list[Any] | None = None) -> None:
+    def _claim(self, value: Any, name: str) -> None:
         """Note the module that a tensor's gradient comes out of; the last to claim it is right."""
         if not (torch.is_tensor(value) and value.requires_grad):
             return
         if id(value) not in self._owner:
             self._tensors.append(value)  # so that no other tensor gets its id
-            handle = value.register_hook(self._arrived(id(value)))
-            if handles is not None:
-                handles.append(handle)
+            self._handles.append(value.register_hook(self._arrived(id(value))))
         self._owner[id(value)] = name
 
     def _arrived(self, key: int) -> Callable[[torch.Tensor], None]:

@@ -80,7 +80,7 @@ class Call:
             else leaf for leaf in self.leaves])
 
     def padded(self, dimensions: Iterable[Dimension], size: int) -> Call:
-        """Pad dimensions with zeros up to a size."""
+        """Pad dimensions with zeros up to a size, or cut them down to it."""
         leaves = list(self.leaves)
         for leaf, dimension in dimensions:
             tensor = leaves[leaf]

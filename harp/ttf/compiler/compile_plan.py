@@ -25,14 +25,16 @@ from harp.ttf.compiler.break_even import LEAST_S, OF_A_MODULES_PARAMETER_S
 from harp.ttf.compiler.calls import Call, grown, linked, sliced
 from harp.ttf.compiler.decisions import Decision, fingerprint
 from harp.ttf.compiler.variants import (
-    Counters,
+    Changes,
     Variant,
     called,
     gradients_too,
     in_tensors,
     in_turn,
+    numbers,
     seconds_of,
     stays_eager,
+    tensors_for,
     trial,
 )
 
@@ -64,7 +66,8 @@ class Plan:
         self._dimensions = tuple(call.sizes)
         self._shapes: Counter[tuple[int, ...]] = Counter()
         self._samples: dict[tuple[int, ...], Call] = {}
-        self._counters = Counters(module)
+        self._holders = [vars(each) for each in module.modules()]
+        self._changes = Changes(numbers(self._holders))
         self._first_floats = call.floats
         self._changing_floats: set[int] = set()
         least_s = LEAST_S + OF_A_MODULES_PARAMETER_S * len(list(module.parameters()))
@@ -74,8 +77,6 @@ class Plan:
         self._any: Variant | None = None
         self._thread: threading.Thread | None = None
         self.decision: Decision | None = None
-        self.seconds = 0.0
-        """Spent on compilation, beside the calls."""
 
     def run(self, call: Call) -> Any:
         """Run a call, compiled if that is ready."""
@@ -96,7 +97,7 @@ class Plan:
         begin = time.perf_counter()
         result = self._module(*args, **kwargs)
         self._eager_s += time.perf_counter() - begin
-        self._counters.look()
+        self._changes.look(numbers(self._holders))
         if self._is_time():
             self._begin()
             if not self._settings.aside:
@@ -113,7 +114,8 @@ class Plan:
         if bucket and self._settings.mask:
             device = call.leaves[decision.dimensions[0][0]].device
             kwargs = {**kwargs, self._settings.mask: torch.arange(bucket, device=device) < size}
-        with in_tensors(module, decision.counters):
+        holders = [vars(each) for each in module.modules()] if decision.counters else []
+        with in_tensors(holders, tensors_for(holders, decision.counters)):
             result = variant(module, args, kwargs)
         return sliced(result, decision.results, size) if bucket and size != bucket else result
 
@@ -171,10 +173,8 @@ class Plan:
             known = known or self._settings.kept.from_first_rank(self._name)
             with torch.set_grad_enabled(self._grad), torch.autocast(device, dtype, enabled=on), \
                     in_turn(), trial(self._module) as module:
-                begin = time.perf_counter()
                 decision = known or self._decide(module)
                 self._compile(module, decision)
-                self.seconds = time.perf_counter() - begin
                 if known is None:
                     self._settings.kept.add(self._name, decision)
             log.info("%s: %s", type(self._module).__name__, decision.why)
@@ -203,7 +203,7 @@ class Plan:
         groups = linked([dict(zip(self._dimensions, shape, strict=True))
                          for shape in self._shapes])
         plain = Decision(floats=tuple(sorted(self._changing_floats)),
-                         counters=tuple(sorted(self._counters.changing)))
+                         counters=tuple(sorted(self._changes.places)))
         if not groups:
             return replace(plain, why="one static graph: no size varies")
         varies = replace(plain, varies=True)
@@ -222,9 +222,9 @@ class Plan:
         samples, times = [samples[at] for at in order], [times[at] for at in order]
         other = EAGER if varies.eager else DYNAMIC
         tables = any(hasattr(part, "uncopied") for part in module.modules())
-        if len(groups) > 1 or tables or not self._settings.pad:
+        if len(groups) > 1 or tables:
             why = ("several sizes vary by themselves" if len(groups) > 1 else
-                   "padding would be ids of dynamic embeddings" if tables else "padding is off")
+                   "padding would be ids of dynamic embeddings")
             return replace(varies, why=f"{other}: {why}")
         return self._weigh(module, replace(varies, dimensions=groups[0]), samples, times,
                            compile_s, other)
@@ -280,8 +280,7 @@ class Plan:
         first.settle()
         self._variants[largest] = first
         ratio = static / dynamic_of(largest)
-        ends, cost = buckets.choose(calls, lambda size: ratio * dynamic_of(size), compile_s,
-                                    self._settings.most_buckets)
+        ends, cost = buckets.choose(calls, lambda size: ratio * dynamic_of(size), compile_s)
         totals = (f"over {horizon} calls {len(ends)} buckets cost {cost:.2f} s, "
                   f"{other} {dynamic:.2f} s")
         if cost >= dynamic:
@@ -323,17 +322,10 @@ class Plan:
             variant = self._variant(f"size_{bucket}", dynamic=False)
             call = min(self._samples.values(), key=lambda each: self._size(each, decision))
             if self._size(call, decision) > bucket:
-                call = self._cut(call, decision, bucket)
+                call = call.padded(decision.dimensions, bucket)
             self._warm(variant, module, call, bucket, decision)
             variant.settle()
             self._variants[bucket] = variant
-
-    @staticmethod
-    def _cut(call: Call, decision: Decision, size: int) -> Call:
-        leaves = list(call.leaves)
-        for leaf, dimension in decision.dimensions:
-            leaves[leaf] = leaves[leaf].narrow(dimension, 0, size).contiguous()
-        return Call(leaves, call.places)
 
 
 def _near(one: Any, other: torch.Tensor) -> bool:

@@ -31,7 +31,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from harp.ttf.compiler.buckets import MOST
 from harp.ttf.compiler.calls import Call
 from harp.ttf.compiler.compile_plan import Plan
 from harp.ttf.compiler.decisions import Kept
@@ -53,8 +52,6 @@ class Settings:
     horizon: int = 1000
     """Least number of calls to come that a decision counts on; it counts on as many as there were,
     if these are more."""
-    most_buckets: int = MOST
-    pad: bool = True
     mask: str | None = None
     """Keyword of the module for a mask: a boolean for each place, false for padding."""
     passes: bool = True
@@ -124,7 +121,7 @@ def compiled(module: Any, *, cache: str | os.PathLike[str] | None = None, **sett
             and backend.
 
     """
-    for name, least in (("learn", 1), ("horizon", 1), ("most_buckets", 1), ("after_s", 0)):
+    for name, least in (("learn", 1), ("horizon", 1), ("after_s", 0)):
         given, may_be_none = settings.get(name, least), name == "after_s"
         if given is None and may_be_none:
             continue

@@ -119,7 +119,7 @@ class Kept:
             records = {known: asdict(value) for known, value in self._known.items()}
             self._write("decisions.json", json.dumps(records, indent=1).encode())
         if self._ranks() > 1 and self.first:
-            self._store().set(f"harp.ttf.compile/{name}", pickle.dumps((asdict(decision), data)))
+            self._store().set(f"harp.ttf.compile/{name}", pickle.dumps((decision, data)))
 
     def _write(self, file: str, data: bytes) -> None:
         assert self._folder is not None
@@ -140,12 +140,10 @@ class Kept:
                             PATIENCE_S)
                 return None
             time.sleep(LOOK_S)
-        record, data = pickle.loads(store.get(f"harp.ttf.compile/{name}"))
+        self._known[name], data = pickle.loads(store.get(f"harp.ttf.compile/{name}"))
         if data:
             torch.compiler.load_cache_artifacts(data)
-        decision = Decision.of(record)
-        self._known[name] = decision
-        return decision
+        return self._known[name]
 
     @staticmethod
     def _ranks() -> int:

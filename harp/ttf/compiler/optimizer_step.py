@@ -21,18 +21,29 @@ import copy
 import logging
 import threading
 import time
-from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from harp.ttf.compiler.break_even import LEAST_S, OF_A_STEPS_PARAMETER_S
 from harp.ttf.compiler.decisions import Decision, fingerprint
-from harp.ttf.compiler.variants import Variant, compiling, in_turn, seconds_of, stays_eager
+from harp.ttf.compiler.variants import (
+    Changes,
+    Place,
+    Variant,
+    compiling,
+    in_tensors,
+    in_turn,
+    number_at,
+    numbers,
+    seconds_of,
+    stays_eager,
+    tensors_for,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable
+
+    import torch
 
     from harp.ttf.compiler.decisions import Kept
 
@@ -40,8 +51,7 @@ log = logging.getLogger(__name__)
 
 LEARN = 4
 """Steps that run eagerly before a decision."""
-Place = tuple[int, str]
-"""A group's number; and a number's name in it, with its position where there are several."""
+_variant = partial(Variant, "step", dynamic=False, optimize=False)
 
 
 class Step:
@@ -56,11 +66,11 @@ class Step:
         """
         self._optimizer, self._kept, self._backend = optimizer, kept, backend
         self._horizon, self._aside = horizon, aside
-        self._variant = _variant(backend)
+        self._variant = _variant(backend=backend)
         self._name = _named(optimizer)
-        self._last = numbers(optimizer)
-        self._tensors = {place: torch.tensor(value) for place, value in self._last.items()
-                         if place[1] == "lr"}
+        self._changes = Changes(numbers(optimizer.param_groups, in_tuples=True))
+        self._tensors: dict[Place, torch.Tensor] = {}
+        self._lift(place for place in self._changes.last if place[1] == "lr")
         self._calls = 0
         parameters_n = sum(len(group["params"]) for group in optimizer.param_groups)
         self._eager_s = 0.0
@@ -72,7 +82,8 @@ class Step:
     def __call__(self) -> Any:
         """Run a step."""
         self._calls += 1
-        self._look()
+        self._changes.look(numbers(self._optimizer.param_groups, in_tuples=True))
+        self._lift(self._changes.places)
         if self._variant.ready:
             result = self._compiled_step()
         elif self._decided() and compiling.acquire(blocking=False):
@@ -100,7 +111,10 @@ class Step:
         return [self.decision.why] if self.decision is not None else []
 
     def _compiled_step(self) -> Any:
-        with as_tensors(self._optimizer, self._tensors, self._last):
+        groups = self._optimizer.param_groups
+        for place, tensor in self._tensors.items():
+            tensor.fill_(number_at(groups, place))
+        with in_tensors(groups, self._tensors):
             return self._variant(self._optimizer.step, (), {})
 
     def _decided(self) -> bool:
@@ -117,8 +131,7 @@ class Step:
         if self._kept.first and not self._aside:
             return True
         if self._thread is None and self._eager_s >= self._enough_s:
-            trial = (_Trial(self._optimizer, self._tensors, self._last) if self._kept.first
-                     else None)
+            trial = _Trial(self._optimizer, self._tensors) if self._kept.first else None
             # The process ends when it is through: a compiler that is cut off midway may crash.
             self._thread = threading.Thread(target=self._find_out, args=(trial,),
                                             name="harp.ttf.compile")
@@ -141,16 +154,11 @@ class Step:
             decision = Decision(eager=True, why=stays_eager(self._optimizer, error))
         self.decision = decision
 
-    def _look(self) -> None:
-        """Note numbers that changed since the last step: from now on they are tensors."""
-        now = numbers(self._optimizer)
-        self._lift(tuple(place for place, value in now.items() if self._last.get(place) != value))
-        self._last = now
-
-    def _lift(self, places: tuple[Place, ...]) -> None:
-        for place in places:
-            if place in self._last and place not in self._tensors:
-                self._tensors[place] = torch.tensor(self._last[place])
+    def _lift(self, places: Iterable[Place]) -> None:
+        """Have numbers in tensors from now on."""
+        self._tensors |= tensors_for(self._optimizer.param_groups, [
+            place for place in places
+            if place in self._changes.last and place not in self._tensors])
 
     def _settle(self) -> None:
         self._variant.settle()
@@ -170,21 +178,19 @@ class Step:
 class _Trial:
     """A copy of an optimizer, which is stepped and compiled where nobody waits for it."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer, tensors: Mapping[Place, torch.Tensor],
-                 values: Mapping[Place, float]) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer, places: Iterable[Place]) -> None:
         """Note what an optimizer has just before a step; gradients are gone later."""
         self._optimizer = optimizer
         self._gradients = [None if each.grad is None else each.grad.clone()
                            for group in optimizer.param_groups for each in group["params"]]
-        self._tensors = {place: tensor.clone() for place, tensor in tensors.items()}
-        self._values = dict(values)
+        self._places = tuple(sorted(places))
 
     def run(self, horizon: int, backend: str | Callable[..., Any]) -> Decision:
         """Time eager and compiled steps, and decide how the next ``horizon`` steps run."""
         eager_s = seconds_of(self._step_of_a_copy()[1])
         step, _, graphs = self._compile_copy(backend)
         if not graphs:
-            why = _no_graph(self._tensors)
+            why = _no_graph(self._places)
             log.warning("%s stays eager: %s", type(self._optimizer).__name__, why)
             return Decision(eager=True, why=f"eager: {why}")
         _, change_s, _ = self._compile_copy(backend)  # torch's cache has its code
@@ -192,17 +198,18 @@ class _Trial:
         saved_s = horizon * (eager_s - compiled_s)
         costs = (f"{horizon} steps take {horizon * eager_s:.2f} s eagerly, "
                  f"{horizon * compiled_s:.2f} s compiled, and {change_s:.2f} s to change over")
-        return (Decision(counters=tuple(sorted(self._tensors)), why=f"a static graph: {costs}")
+        return (Decision(counters=self._places, why=f"a static graph: {costs}")
                 if saved_s > change_s else Decision(eager=True, why=f"eager: {costs}"))
 
     def _compile_copy(self, backend: str | Callable[..., Any]
                       ) -> tuple[Callable[[], None], float, int]:
         """Compile a copy's step; give the step, the seconds that took, and the number of graphs."""
-        variant = _variant(backend)
+        variant = _variant(backend=backend)
         optimizer, eager_step = self._step_of_a_copy()
+        tensors = tensors_for(optimizer.param_groups, self._places)
 
         def step() -> None:
-            with as_tensors(optimizer, self._tensors, self._values):
+            with in_tensors(optimizer.param_groups, tensors):
                 variant(eager_step, (), {})
         begin = time.perf_counter()
         step()
@@ -222,47 +229,9 @@ class _Trial:
         return made, partial(type(made).step, made)
 
 
-@contextmanager
-def as_tensors(optimizer: torch.optim.Optimizer, tensors: Mapping[Place, torch.Tensor],
-               values: Mapping[Place, float]) -> Iterator[None]:
-    """Put tensors where numbers change, and the numbers back."""
-    groups, kept = optimizer.param_groups, []
-    for place, tensor in tensors.items():
-        tensor.fill_(values[place])
-    for number, name in {(number, name.partition(".")[0]) for number, name in tensors}:
-        value = groups[number][name]
-        kept.append((groups[number], name, value))
-        groups[number][name] = (
-            tuple(tensors.get((number, f"{name}.{position}"), each)
-                  for position, each in enumerate(value))
-            if isinstance(value, tuple | list) else tensors[number, name])
-    try:
-        yield
-    finally:
-        for group, name, value in kept:
-            group[name] = value
-
-
-def _variant(backend: str | Callable[..., Any]) -> Variant:
-    return Variant("step", backend, dynamic=False, optimize=False)
-
-
-def _no_graph(tensors: Mapping[Place, torch.Tensor]) -> str:
-    names = ", ".join(sorted({name for _, name in tensors}))
+def _no_graph(places: Iterable[Place]) -> str:
+    names = ", ".join(sorted({name for _, name in places}))
     return f"it does not compile with {names} in tensors"
-
-
-def numbers(optimizer: torch.optim.Optimizer) -> dict[Place, float]:
-    """Give the floats of an optimizer's groups."""
-    found: dict[Place, float] = {}
-    for number, group in enumerate(optimizer.param_groups):
-        for name, value in group.items():
-            if type(value) is float:
-                found[number, name] = value
-            elif isinstance(value, tuple | list) and name != "params":
-                found |= {(number, f"{name}.{position}"): each
-                          for position, each in enumerate(value) if type(each) is float}
-    return found
 
 
 def _named(optimizer: torch.optim.Optimizer) -> str:

@@ -23,7 +23,7 @@ from harp.first_line import first_line
 from harp.ttf.compiler import passes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from torch import nn
 
@@ -133,48 +133,71 @@ class Variant:
                       self.name, self._limit)
 
 
-Counter = tuple[int, str]
-"""A module's place among all, and an attribute of it."""
+Place = tuple[int, str]
+"""A dictionary's number among some, and the name of a number in it; in a tuple with its position,
+as in ``betas.0``."""
 
 
-class Counters:
-    """Numbers in modules that change from call to call, which torch would take for constants."""
+def numbers(holders: Iterable[dict[str, Any]], *, in_tuples: bool = False) -> dict[Place, Any]:
+    """Give the numbers in attributes of modules, or the floats in an optimizer's groups."""
+    found: dict[Place, Any] = {}
+    for at, holder in enumerate(holders):
+        for name, value in holder.items():
+            if type(value) is float or (type(value) is int and not in_tuples):
+                found[at, name] = value
+            elif in_tuples and isinstance(value, tuple | list) and name != "params":
+                found |= {(at, f"{name}.{position}"): each for position, each in enumerate(value)
+                          if type(each) is float}
+    return found
 
-    def __init__(self, module: nn.Module) -> None:
-        self._modules = list(module.modules())
-        self._last = self._numbers()
-        self.changing: set[Counter] = set()
 
-    def _numbers(self) -> dict[Counter, int | float]:
-        return {(place, name): value for place, module in enumerate(self._modules)
-                for name, value in vars(module).items() if type(value) in (int, float)}
+class Changes:
+    """The places of numbers that change from call to call, which torch would take for constants."""
 
-    def look(self) -> None:
+    def __init__(self, first: dict[Place, Any]) -> None:
+        self.last, self.places = first, set[Place]()
+
+    def look(self, now: dict[Place, Any]) -> None:
         """Note what changed since the last look."""
-        now = self._numbers()
-        self.changing |= {key for key, value in now.items()
-                          if key in self._last and self._last[key] != value}
-        self._last = now
+        self.places |= {place for place, value in now.items()
+                        if self.last.get(place, value) != value}
+        self.last = now
+
+
+def number_at(holders: Sequence[dict[str, Any]], place: Place) -> Any:
+    """Give the number that is at a place now."""
+    name, _, position = place[1].partition(".")
+    value = holders[place[0]][name]
+    return value[int(position)] if position else value
+
+
+def tensors_for(holders: Sequence[dict[str, Any]],
+                places: Iterable[Place]) -> dict[Place, torch.Tensor]:
+    """Make tensors of the numbers at some places."""
+    found = {place: number_at(holders, place) for place in places}
+    return {place: torch.tensor(value, dtype=torch.float64 if type(value) is float else torch.int64)
+            for place, value in found.items()}
 
 
 @contextmanager
-def in_tensors(module: nn.Module, counters: Sequence[Counter]) -> Iterator[None]:
-    """Keep counters in tensors while compiled code runs; they are numbers again afterwards."""
-    if not counters:
-        yield
-        return
-    modules, kinds = list(module.modules()), {}
-    for place, name in counters:
-        value = vars(modules[place])[name]
-        kinds[place, name] = type(value)
-        vars(modules[place])[name] = torch.tensor(
-            value, dtype=torch.float64 if type(value) is float else torch.int64)
+def in_tensors(holders: Sequence[dict[str, Any]],
+               tensors: Mapping[Place, torch.Tensor]) -> Iterator[None]:
+    """Put tensors where numbers are while compiled code runs; they are numbers again afterwards."""
+    kept = []
+    for at, name in {(at, name.partition(".")[0]) for at, name in tensors}:
+        value = holders[at][name]
+        kept.append((holders[at], name, value))
+        holders[at][name] = (
+            tuple(tensors.get((at, f"{name}.{position}"), each)
+                  for position, each in enumerate(value))
+            if isinstance(value, tuple | list) else tensors[at, name])
     try:
         yield
     finally:
-        for (place, name), kind in kinds.items():
-            value = vars(modules[place])[name]
-            vars(modules[place])[name] = kind(value.item()) if torch.is_tensor(value) else value
+        for holder, name, value in kept:
+            left = holder[name]
+            holder[name] = (value if isinstance(value, tuple | list) else
+                            type(value)(left.item()) if torch.is_tensor(left) else left)
 
 
 @contextmanager

@@ -85,7 +85,7 @@ def tables_of(model: nn.Module) -> dict[str, DynamicEmbedding]:
 def _about(table: Table) -> dict[str, Any]:
     return {"dim": table.dim, "optimizer": type(table.optimizer).__name__,
             "settings": asdict(table.optimizer), "floats": table.floats - table.dim,
-            "seed": table.seed, "bound": table.bound}
+            "seed": table.seed, "bound": table.bound, "steps": table.steps, "clock": table.clock}
 
 
 def _selected(table: Table, *, delta: bool, values: bool) -> Iterator[tuple[Any, Any]]:
@@ -217,9 +217,8 @@ def save(model: nn.Module, folder: str | Path, *, delta: bool = False) -> str:
 
 
 def _tensors(tables: dict[str, DynamicEmbedding], *, delta: bool) -> Tensors:
-    about = {"kind": "delta" if delta else "full", "tables": {
-        name: {**_about(module.table), "steps": module.table.steps, "clock": module.table.clock}
-        for name, module in tables.items()}}
+    about = {"kind": "delta" if delta else "full",
+             "tables": {name: _about(module.table) for name, module in tables.items()}}
     text = json.dumps(about).encode()
     text += b" " * (-len(text) % 4)
     tensors: Tensors = [("about", "uint8", [len(text)], lambda: [(0, text)])]
@@ -343,19 +342,23 @@ class Follower:
         deltas meet an error of the tables' own disk, some of their rows are there; the next call
         applies these deltas again. Readers go on meanwhile: each row is as it was before or after.
         """
-        unread = f"{self._folder} cannot be read"
-        found = _together(lambda: _latest(self._folder), unread, self._exchange)
+        def together(act: Callable[[], Any]) -> Any:
+            return _together(act, f"{self._folder} cannot be read", self._exchange)
+
+        found = together(lambda: _latest(self._folder))
         if self._exchange:  # a save may end between two ranks' looks
             found = json.loads(self._exchange.agree(json.dumps(found)))
         ids: list[str] = found["ids"]
         known = len(self.at) if ids[:len(self.at)] == self.at else 0
         if known == len(ids):
             return 0
-        fresh = _together(lambda: self._opened(found["files"][known:]), unread, self._exchange)
-        if known:
-            _together(lambda: self._change(fresh), unread, self._exchange)
+        fresh = together(lambda: [[_open(self._folder / name, self._tables) for name in names]
+                                  for names in found["files"][known:]])
+        if known:  # between readers
+            tables = {name: module.table for name, module in self._tables.items()}
+            together(lambda: self._change(tables, fresh, SLICE, self._lock))
         else:
-            made = _together(lambda: self._filled(fresh), unread, self._exchange)
+            made = together(lambda: self._filled(fresh))
             with self._lock:
                 for name, module in self._tables.items():
                     module.table.take(made[name])
@@ -365,26 +368,20 @@ class Follower:
             module.table.saved_as = ids[-1]
         return len(fresh)
 
-    def _opened(self, files: list[list[str]]) -> list[list[dict[str, _Part]]]:
-        return [[_open(self._folder / name, self._tables) for name in names] for names in files]
-
     def _filled(self, fresh: list[list[dict[str, _Part]]]) -> dict[str, Table]:
         """Make tables that have what checkpoints say."""
-        made = {}
-        for name, module in self._tables.items():
-            made[name] = module.table.empty_copy()
-            self._reserve(made[name], [part[name] for parts in fresh for part in parts])
-            for parts in fresh:
-                self._apply(made[name], [part[name] for part in parts], PART, nullcontext())
+        made = {name: module.table.empty_copy() for name, module in self._tables.items()}
+        self._change(made, fresh, PART, nullcontext())
         return made
 
-    def _change(self, fresh: list[list[dict[str, _Part]]]) -> None:
-        """Change the tables by deltas, between their readers."""
-        for name, module in self._tables.items():
-            self._reserve(module.table, [part[name] for parts in fresh for part in parts])
+    def _change(self, tables: dict[str, Table], fresh: list[list[dict[str, _Part]]], rows: int,
+                lock: AbstractContextManager[Any]) -> None:
+        """Change tables by checkpoints, ``rows`` at a time, once there is room for all on disk."""
+        for name, table in tables.items():
+            self._reserve(table, [part[name] for parts in fresh for part in parts])
         for parts in fresh:
-            for name, module in self._tables.items():
-                self._apply(module.table, [part[name] for part in parts], SLICE, self._lock)
+            for name, table in tables.items():
+                self._apply(table, [part[name] for part in parts], rows, lock)
 
     def _reserve(self, table: Table, parts: list[_Part]) -> None:
         """Have room on disk for the rows that come, before any is changed.

@@ -72,11 +72,11 @@ class _Route:
 class Exchange:
     """The ranks that a table is divided over."""
 
-    def __init__(self, group: Any = None, *, average: bool = True) -> None:
+    def __init__(self, group: Any = None) -> None:
         """Take a process group of torch. RuntimeError if torch has none yet."""
         if not dist.is_initialized():
             raise RuntimeError("Exchange: call torch.distributed.init_process_group() first")
-        self.group, self.average = group, average
+        self.group = group
         self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
         self._by_gloo = dist.get_backend(group) == "gloo"
         self._tickets: OrderedDict[int, _Route] = OrderedDict()
@@ -113,23 +113,17 @@ class Exchange:
                 offsets: Sequence[torch.Tensor], weights: Sequence[torch.Tensor],
                 rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Write the rows of bags, and give a ticket for their gradients."""
-        route = self._ahead.pop(known.number, None)
-        if route is None:
-            route = self._route(known, keys)
+        route = self._ahead.pop(known.number, None) or self._route(known, keys)
         route.wait()
         if not all(map(torch.equal, route.keys, keys)):
             raise ValueError("prefetch had other ids than the look-up behind it")
-        dims = np.array([table.dim for table in known.tables])
+        dims = np.array(known.dims)
         answer = torch.empty(int((route.received * dims).sum()))
-        tables_in_c.look_up(_segments(known, route, answer), torch.get_num_threads())
+        tables_in_c.look_up(_segments(known, route, answer))
         got = self._send(answer, route.received @ dims, route.sent @ dims)
-        for feature, (begin, dense) in enumerate(zip(known.begins[:-1], _dense(known, route, got),
-                                                     strict=True)):
-            at, weight, place = _bags(known, route, feature, offsets, weights, len(rows))
-            starts = np.concatenate([[0], np.cumsum(np.bincount(at, minlength=len(rows)))[:-1]])
-            rows[:, begin:begin + dense.shape[1]] = embedding_bag(
-                place, dense, torch.from_numpy(starts[:len(rows)]), mode="sum",
-                per_sample_weights=weight) if len(rows) else rows[:, begin:begin + dense.shape[1]]
+        if len(rows):
+            torch.cat([_bags(known, route, feature, offsets, weights, len(rows), dense)
+                       for feature, dense in enumerate(_dense(known, route, got))], 1, out=rows)
         number = next(self._numbers)
         self._tickets[number] = route
         if len(self._tickets) > MOST_TICKETS:
@@ -139,20 +133,17 @@ class Exchange:
     def add(self, known: FeatureSet, keys: Sequence[torch.Tensor], offsets: Sequence[torch.Tensor],
             weights: Sequence[torch.Tensor], gradient: torch.Tensor, ticket: torch.Tensor) -> bool:
         """Send gradients to the owners of ids, and say whether all ranks' are finite."""
-        route = self._tickets.pop(int(ticket), None)
-        if route is None:
-            route = self._route(known, keys)
-            route.wait()
-        if self.average:
-            gradient = gradient / self.ranks
-        dims = np.array([table.dim for table in known.tables])
-        dense = []
-        for feature, begin in enumerate(known.begins[:-1]):
-            at, weight, place = _bags(known, route, feature, offsets, weights, len(gradient))
-            given = gradient[torch.from_numpy(at), begin:begin + int(dims[feature])]
-            given = given if weight is None else given * weight[:, None]
-            dense.append(torch.zeros(len(route.distinct[feature]), int(dims[feature]))
-                         .index_add_(0, place, given))
+        route = self._tickets.pop(int(ticket), None) or self._route(known, keys)
+        route.wait()
+        gradient = gradient / self.ranks
+        dims = np.array(known.dims)
+        dense = [torch.zeros(len(found), dim, requires_grad=True)
+                 for found, dim in zip(route.distinct, known.dims, strict=True)]
+        if len(gradient):
+            with torch.enable_grad():
+                bags = [_bags(known, route, feature, offsets, weights, len(gradient), each)
+                        for feature, each in enumerate(dense)]
+            dense = list(torch.autograd.grad(bags, dense, gradient.split(known.dims, 1)))
         fine = torch.isfinite(gradient).all().float().reshape(1)
         parts = [part for owner in range(self.ranks)
                  for part in (*(dense[feature][torch.from_numpy(chosen)].reshape(-1)
@@ -162,7 +153,7 @@ class Exchange:
         ends = np.cumsum(route.received @ dims + 1) - 1
         fine_everywhere = bool(got[torch.from_numpy(ends)].min() > 0)
         if fine_everywhere:
-            tables_in_c.add(_segments(known, route, got, gap=1), torch.get_num_threads())
+            tables_in_c.add(_segments(known, route, got, gap=1))
         return fine_everywhere
 
     def _send(self, values: torch.Tensor, sent: np.ndarray, received: np.ndarray) -> torch.Tensor:
@@ -216,7 +207,7 @@ class Exchange:
 
 def _segments(known: FeatureSet, route: _Route, values: torch.Tensor, gap: int = 0) -> np.ndarray:
     """Give the ids that came, in the order of calls and by sender, as bags of one id."""
-    dims = np.array([table.dim for table in known.tables], dtype=np.uint64)
+    dims = np.array(known.dims, dtype=np.uint64)
     counts = route.received.astype(np.uint64)
     floats = counts * dims
     made = np.zeros(counts.T.shape, dtype=BAGS)
@@ -238,8 +229,8 @@ def _begins(sizes: np.ndarray) -> np.ndarray:
 
 def _dense(known: FeatureSet, route: _Route, got: torch.Tensor) -> list[torch.Tensor]:
     """Put the rows that came to the places of the distinct ids."""
-    made = [torch.zeros(len(found), table.dim)
-            for found, table in zip(route.distinct, known.tables, strict=True)]
+    made = [torch.zeros(len(found), dim)
+            for found, dim in zip(route.distinct, known.dims, strict=True)]
     at = 0
     for parts in route.chosen:
         for dense, part in zip(made, parts, strict=True):
@@ -250,21 +241,13 @@ def _dense(known: FeatureSet, route: _Route, got: torch.Tensor) -> list[torch.Te
 
 
 def _bags(known: FeatureSet, route: _Route, feature: int, offsets: Sequence[torch.Tensor],
-          weights: Sequence[torch.Tensor], bags: int,
-          ) -> tuple[np.ndarray, torch.Tensor | None, torch.Tensor]:
-    """Give the bag, the weight and the distinct place of each id of a feature that counts."""
-    place, n = route.places[feature].astype(np.int64), len(route.places[feature])
-    starts = offsets[feature].numpy()
-    sizes = (np.diff(starts, append=n) if len(starts)
-             else np.full(bags, n // bags if bags else 0))
-    at = np.repeat(np.arange(bags), sizes)
-    weight = weights[feature].numpy() if weights[feature].numel() else None
-    padding = known.paddings[feature]
-    if padding is not None:
-        counts = route.keys[feature].numpy() != padding
-        place, at = place[counts], at[counts]
-        weight = None if weight is None else weight[counts]
-    if known.means[feature]:
-        share = 1 / np.maximum(np.bincount(at, minlength=bags), 1).astype(np.float32)
-        weight = share[at]
-    return at, None if weight is None else torch.from_numpy(weight), torch.from_numpy(place)
+          weights: Sequence[torch.Tensor], bags: int, dense: torch.Tensor) -> torch.Tensor:
+    """Give the bags of a feature, out of the rows of its distinct ids."""
+    places, starts, weight = (torch.from_numpy(route.places[feature].astype(np.int64)),
+                              offsets[feature], weights[feature])
+    if not starts.numel():
+        starts = torch.arange(bags) * (len(places) // bags)
+    padding = np.flatnonzero(route.distinct[feature] == known.paddings[feature])
+    return embedding_bag(places, dense, starts, mode="mean" if known.means[feature] else "sum",
+                         per_sample_weights=weight if weight.numel() else None,
+                         padding_idx=int(padding[0]) if len(padding) else None)

@@ -22,7 +22,7 @@ from torch import nn
 from harp.nearest import did_you_mean
 from harp.ttf.embedding.operators import FeatureSet, check_offsets, look_up, plain
 from harp.ttf.embedding.optimizers import SGD, Settings
-from harp.ttf.embedding.table import DIRTY, Table
+from harp.ttf.embedding.table import DIRTY, HEAD, Table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,12 +65,6 @@ class Looking(nn.Module):
         rows: torch.Tensor = torch.ops.harp.embed(self.anchor, keys, offsets, weights,
                                                   self._number, bags, self._width)[0]
         return rows
-
-    def _prefetch(self, keys: list[torch.Tensor]) -> None:
-        if self.features.exchange is not None:
-            self.features.exchange.prefetch(self.features, keys)
-        else:
-            self.features.warm(keys)
 
     def _set_features(self, features: FeatureSet) -> None:
         self.features = features
@@ -125,7 +119,7 @@ class DynamicEmbedding(Looking):
 
         Ids go to their owners, or rows come from disk, beside what is computed meanwhile.
         """
-        self._prefetch([whole_ids(args[0] if args else kwargs["ids"])])
+        self.features.prefetch([whole_ids(args[0] if args else kwargs["ids"])])
 
     def _rows(self, keys: torch.Tensor) -> torch.Tensor:
         no = self._no
@@ -152,17 +146,16 @@ class DynamicEmbedding(Looking):
         now, going, staying = self.table.clock, [], []
         for heads, values in self.table.read(values=norm is not None):
             bad = np.zeros(len(heads), dtype=bool)
-            if idle is not None:
-                bad |= now - heads["used"].astype(np.int64) > idle
-            if age is not None:
-                bad |= now - heads["born"].astype(np.int64) > age
+            for limit, field in ((idle, "used"), (age, "born")):
+                if limit is not None:
+                    bad |= now - heads[field].astype(np.int64) > limit
             if below is not None:
                 bad |= heads["count"] < below
             if norm is not None:
                 bad |= np.linalg.norm(values[:, :self.table.dim], axis=1) < norm
             going.append(heads["key"][bad].copy())
             staying.append(heads[~bad].copy())
-        left = np.concatenate(staying) if staying else np.empty(0, dtype=[("key", "i8")])
+        left = np.concatenate([np.empty(0, HEAD), *staying])
         if most is not None and len(left) > most:
             # Ties are broken by use and key, so that every run removes the same.
             order = np.lexsort((left["key"], left["count"], left["used"]))
@@ -171,9 +164,8 @@ class DynamicEmbedding(Looking):
 
     def changed(self) -> np.ndarray:
         """Give the ids of rows that changed since the last save."""
-        parts = [heads["key"][heads["changed"] >= DIRTY] for heads, _ in
-                 self.table.read(values=False)]
-        return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+        return np.concatenate([np.empty(0, np.int64), *(
+            heads["key"][heads["changed"] >= DIRTY] for heads, _ in self.table.read(values=False))])
 
 
 class DynamicEmbeddingBag(DynamicEmbedding):
@@ -310,7 +302,7 @@ class EmbeddingCollection(Looking):
             if any(bags != counts[0] for bags in counts):
                 raise ValueError(f"features have {min(counts)} to {max(counts)} bags: equally many")
             rows = self._look_up(keys, places, weights, counts[0])
-        parts = rows.to(self.anchor.dtype).split([table.dim for table in self.tables], dim=1)
+        parts = rows.to(self.anchor.dtype).split(self.features.dims, dim=1)
         return dict(zip(self.bags, parts, strict=True))
 
     def _rows_of_plain_ids(self, features: Mapping[str, Ids]) -> torch.Tensor | None:
@@ -318,24 +310,20 @@ class EmbeddingCollection(Looking):
 
         They are int64 on the host, in equally many bags of equally many.
         """
-        if torch.compiler.is_compiling() or features.keys() != self.bags.keys():
+        keys: list[Any] = [features.get(name) for name in self.bags]
+        if not plain(keys) or not keys or len(features) != len(keys) or self.features.exchange:
             return None
-        if not self.bags or self.features.exchange is not None:
-            return None
-        keys: list[Any] = [features[name] for name in self.bags]
-        bags = len(keys[0]) if isinstance(keys[0], torch.Tensor) else 0
-        if not bags or not plain(keys):
-            return None
+        bags = len(keys[0])
         for ids in keys:
             if (ids.dtype is not torch.int64 or ids.dim() != 2 or ids.size(0) != bags
                     or not ids.is_contiguous() or not ids.is_cpu):
                 return None
-        return look_up(self.anchor, self.features, keys, [], [], bags)
+        return look_up(self.anchor, self.features, keys, [], [], bags) if bags else None
 
     def prefetch(self, features: Mapping[str, Ids]) -> None:
         """Have rows on their way ahead of `forward`, whose argument this is."""
         if keys := self._calls(features)[0]:
-            self._prefetch(keys)
+            self.features.prefetch(keys)
 
     def _calls(self, features: Mapping[str, Ids]) -> tuple[list[Any], ...]:
         """Check what a caller gave. Returns ids, offsets, weights and numbers of bags."""

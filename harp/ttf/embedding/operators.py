@@ -21,7 +21,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cache, cached_property
-from itertools import accumulate, count
+from itertools import count
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
@@ -31,7 +31,7 @@ from torch._C import _len_torch_dispatch_stack
 from torch._library.effects import EffectType
 
 from harp.ttf.embedding import table as tables_in_c
-from harp.ttf.embedding.table import Table
+from harp.ttf.embedding.table import BAGS, Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -39,7 +39,15 @@ if TYPE_CHECKING:
 
 _known: WeakValueDictionary[int, FeatureSet] = WeakValueDictionary()
 _numbers = count()
-_thread = threading.local()
+
+
+class _Thread(threading.local):
+    """Switches of a thread, which `rehearsal` and `discarding` turn."""
+
+    rehearsal = discarding = False
+
+
+_thread = _Thread()
 
 
 class FeatureSet:
@@ -50,13 +58,16 @@ class FeatureSet:
                  number: int | None = None) -> None:
         self.tables, self.exchange = list(tables), exchange
         self.means, self.paddings = list(means), list(paddings)
-        self.begins = [0, *accumulate(table.dim for table in tables)]
-        self.width = self.begins[-1]
-        self.order = sorted(range(len(tables)), key=lambda place: tables[place].address)
+        self.dims = [table.dim for table in tables]
+        self.width = sum(self.dims)
+        made = self._template = np.zeros(len(tables), dtype=BAGS)
+        made["table"] = [table.address for table in tables]
+        made["mean"], made["padded"] = means, [padding is not None for padding in paddings]
+        made["padding"] = [padding or 0 for padding in paddings]
+        made["rows"], made["stride"] = 4 * (np.cumsum(self.dims) - self.dims), self.width
+        self.order = np.argsort(made["table"], kind="stable")
         """Of the features in calls of C: by the address of their table."""
-        self._mixed = self.order != list(range(len(tables)))
-        self._places = np.array(self._in_order(self.begins[:-1]), dtype=np.uint64) * 4
-        self._template = tables_in_c.features_of(*map(self._in_order, (tables, means, paddings)))
+        self._mixed = bool((np.diff(self.order) < 0).any())
         self.number = next(_numbers) if number is None else number
         _known[self.number] = self
 
@@ -67,17 +78,12 @@ class FeatureSet:
                                  shards=1) for table in self.tables],
                           self.means, self.paddings, None, -1 - self.number)
 
-    def _in_order(self, given: Sequence[Any]) -> Sequence[Any]:
-        return [given[place] for place in self.order] if self._mixed else given
-
     def call(self, keys: Sequence[torch.Tensor], offsets: Sequence[torch.Tensor],
              weights: Sequence[torch.Tensor], rows: torch.Tensor) -> np.ndarray:
         """Fill in the C structs of a call, whose tensors the caller keeps alive.
 
         No ``offsets`` or ``weights`` at all mean that no feature has any.
         """
-        keys = self._in_order(keys)
-        offsets, weights = (given and self._in_order(given) for given in (offsets, weights))
         made = self._template.copy()
         made["keys"] = [ids.data_ptr() for ids in keys]
         made["count"] = [ids.numel() for ids in keys]
@@ -85,16 +91,19 @@ class FeatureSet:
             made["offsets"] = [place.data_ptr() if place.numel() else 0 for place in offsets]
         if weights:
             made["weights"] = [weight.data_ptr() if weight.numel() else 0 for weight in weights]
-        made["rows"] = self._places + np.uint64(rows.data_ptr())
-        made["bags"], made["stride"] = len(rows), self.width
-        return made
+        made["rows"] += np.uint64(rows.data_ptr())
+        made["bags"] = len(rows)
+        return made[self.order] if self._mixed else made
 
-    def warm(self, keys: Sequence[torch.Tensor]) -> None:
-        """Have rows of tables with a cap read from disk, in a thread.
+    def prefetch(self, keys: Sequence[torch.Tensor]) -> None:
+        """Have ids on their way to their owners, or rows of tables with a cap read in a thread.
 
         A look-up waits for what it lacks. It also meets the disk's errors, which end this here.
         """
-        self.read_ahead(lambda: self.call(keys, [], [], torch.empty(0, self.width)))
+        if self.exchange is not None:
+            self.exchange.prefetch(self, keys)
+        else:
+            self.read_ahead(lambda: self.call(keys, [], [], torch.empty(0, self.width)))
 
     def read_ahead(self, wanted: Callable[[], np.ndarray]) -> None:
         """Have the rows of an array of BAGS read, in a thread that also makes the array."""
@@ -133,15 +142,11 @@ def rehearsal() -> Iterator[None]:
 @contextmanager
 def discarding() -> Iterator[None]:
     """Hand no gradient to tables in this thread."""
-    before, _thread.discarding = getattr(_thread, "discarding", False), True
+    before, _thread.discarding = _thread.discarding, True
     try:
         yield
     finally:
         _thread.discarding = before
-
-
-def _rehearsed() -> bool:
-    return getattr(_thread, "rehearsal", False)
 
 
 def check_offsets(offsets: Sequence[torch.Tensor], keys: Sequence[torch.Tensor]) -> None:
@@ -167,9 +172,9 @@ def _embed(anchor: torch.Tensor, keys: list[torch.Tensor], offsets: list[torch.T
     known = _known[features]
     check_offsets(offsets, keys)
     rows = torch.empty(bags, width)
-    if known.exchange is None or _rehearsed():
-        here = known.twin if _rehearsed() else known
-        tables_in_c.look_up(here.call(keys, offsets, weights, rows), torch.get_num_threads())
+    if known.exchange is None or _thread.rehearsal:
+        here = known.twin if _thread.rehearsal else known
+        tables_in_c.look_up(here.call(keys, offsets, weights, rows))
         return rows, torch.zeros(0 if known.exchange is None else 1, dtype=torch.int64)
     found: tuple[torch.Tensor, torch.Tensor] = known.exchange.look_up(known, keys, offsets, weights,
                                                                       rows)
@@ -190,12 +195,11 @@ def _embed_gradient(gradient: torch.Tensor, ticket: torch.Tensor, keys: list[tor
                     ) -> torch.Tensor:
     """Hand gradients to the tables. Returns the anchor's gradient."""
     gradient = gradient.float().contiguous()
-    if getattr(_thread, "discarding", False):
+    if _thread.discarding:
         return torch.full((1,), 0.0 if gradient.isfinite().all() else float("nan"))
     known = _known[features]
     if known.exchange is None:
-        fine = tables_in_c.add(known.call(keys, offsets, weights, gradient),
-                               torch.get_num_threads())
+        fine = tables_in_c.add(known.call(keys, offsets, weights, gradient))
     else:
         fine = known.exchange.add(known, keys, offsets, weights, gradient, ticket)
     return torch.full((1,), 0.0 if fine else float("nan"))

@@ -28,6 +28,8 @@ class Settings(ABC):
 
     states: ClassVar[int] = 0
     """Floats of a row's state for each float of the row."""
+    initial = 0.0
+    """The value that states begin with."""
     least: ClassVar[dict[str, float]] = {"lr": 0}
 
     def __post_init__(self) -> None:
@@ -38,11 +40,6 @@ class Settings(ABC):
             if not is_number or not value >= least:
                 raise ValueError(f"{type(self).__name__}: {name}={value!r}: a number of at least "
                                  f"{least:g}")
-
-    @property
-    def first_state(self) -> float:
-        """Give the value that states begin with."""
-        return 0.0
 
     def floats(self, dim: int) -> int:
         """Give the size of a row's state."""
@@ -76,11 +73,6 @@ class Adagrad(Settings):
     initial: float = 0.0
     rowwise: bool = False
     least: ClassVar[dict[str, float]] = {"lr": 0, "eps": 0, "initial": 0}
-
-    @property
-    def first_state(self) -> float:
-        """Give the value that sums begin with."""
-        return self.initial
 
     def floats(self, dim: int) -> int:
         """Give the number of sums."""

@@ -1,17 +1,20 @@
 """A table of rows by 64-bit ids: the binding of `cnet/table/table.h`.
 
 A `Table` is what modules, checkpoints and exchange share. Its calls take numpy arrays and run
-without the interpreter's lock; one thread at a time may change a table.
+without the interpreter's lock, in as many threads as torch's operators do; one thread at a time may
+change a table.
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import tempfile
 from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
+import torch
 
 from harp._cnet import ffi, lib
 from harp.angelptm.cache import StoreError
@@ -38,6 +41,10 @@ MOST_BOUND = 1e30
 """Of first rows, which are drawn in float32."""
 PART = 1 << 16
 """Records that are read at once."""
+# torch loads its OpenMP so that others find it.
+if parallel := getattr(ctypes.CDLL(None), "GOMP_parallel", None):
+    lib.harp_embedding_use_openmp(ffi.cast(
+        "harp_openmp_parallel *", ctypes.cast(parallel, ctypes.c_void_p).value))
 
 
 def cpus() -> int:
@@ -83,7 +90,7 @@ class Table:
         self._clock = 0
         how = ffi.new("struct harp_embedding_how *", {
             "seed": seed % 2 ** 64, "dim": dim, "state": self.floats - dim, "bound": bound,
-            "first_state": optimizer.first_state, "shards": self.shards, "now": 0,
+            "first_state": optimizer.initial, "shards": self.shards, "now": 0,
             "admit_count": admit, "admit_bytes": max(4 * expect // self.shards, 64)})
         opened = lib.harp_embedding_open(how)
         if opened == ffi.NULL:
@@ -186,7 +193,8 @@ class Table:
         values = np.ascontiguousarray(values, dtype=np.float32)
         assert values.shape == (len(heads), self.floats)
         _check(lib.harp_embedding_write(self.at, ffi.from_buffer("struct harp_record[]", heads),
-                                        ffi.from_buffer("float[]", values), len(heads)),
+                                        ffi.from_buffer("float[]", values), len(heads),
+                                        torch.get_num_threads()),
                f"no memory for {len(heads)} more rows")
 
     def empty_copy(self) -> Table:
@@ -216,10 +224,10 @@ def _check(result: int, no_memory: str = "no memory for rows") -> int:
     return int(result)
 
 
-def look_up(features: np.ndarray, threads: int) -> None:
+def look_up(features: np.ndarray) -> None:
     """Write the bags of features, an array of BAGS."""
     _check(lib.harp_embedding_look_up(ffi.from_buffer("struct harp_embedding_bags[]", features),
-                                      len(features), threads))
+                                      len(features), torch.get_num_threads()))
 
 
 def warm(features: np.ndarray) -> None:
@@ -228,10 +236,10 @@ def warm(features: np.ndarray) -> None:
                                    len(features)))
 
 
-def add(features: np.ndarray, threads: int) -> bool:
+def add(features: np.ndarray) -> bool:
     """Add gradients to what waits, and say whether they are finite; if not, nothing is added."""
     failed = lib.harp_embedding_add(ffi.from_buffer("struct harp_embedding_bags[]", features),
-                                    len(features), threads)
+                                    len(features), torch.get_num_threads())
     if failed == -errno.EDOM:
         return False
     _check(failed, "no memory for rows of new ids")
@@ -243,7 +251,8 @@ def apply(tables: Sequence[tuple[Table, Settings]], scale: float) -> None:
     tables = sorted(tables, key=lambda pair: pair[0].address)
     steps = ffi.new("struct harp_embedding_step[]", [
         {"scale": scale, **how.step(table.steps + 1)} for table, how in tables])
-    failed = lib.harp_embedding_apply([table.at for table, _ in tables], steps, len(tables), cpus())
+    failed = lib.harp_embedding_apply([table.at for table, _ in tables], steps, len(tables),
+                                      torch.get_num_threads())
     if failed:
         for table, _ in tables:
             table.drop()
@@ -274,14 +283,3 @@ def owners(keys: np.ndarray, parts: int) -> np.ndarray:
 def wrong_offset(offsets: int, bags: int, count: int) -> int:
     """Give the first place where offsets (an address) are wrong, or -1."""
     return int(lib.harp_embedding_bags_wrong(ffi.cast("int64_t *", offsets), bags, count))
-
-
-def features_of(tables: Sequence[Table], means: Sequence[bool],
-                paddings: Sequence[int | None]) -> np.ndarray:
-    """Make the array of BAGS that calls fill in, of tables in the order of their addresses."""
-    made = np.zeros(len(tables), dtype=BAGS)
-    made["table"] = [table.address for table in tables]
-    made["mean"] = means
-    made["padding"] = [padding or 0 for padding in paddings]
-    made["padded"] = [padding is not None for padding in paddings]
-    return made

@@ -61,18 +61,16 @@ class TableOptimizer(torch.optim.Optimizer):
             raise RuntimeError("scaler.unscale_ was called with a TableOptimizer: call it with the "
                                "dense one only, and scaler.step with both")
         loss = None if closure is None else closure()
-        tables = self._tables()
-        if bool(getattr(self, "found_inf", 0)):
-            for table, _ in tables:
-                table.drop()
+        tables, scale = self._tables(), getattr(self, "grad_scale", None)
+        skipped = bool(getattr(self, "found_inf", 0))
+        if not skipped and all(bool(torch.isfinite(module.anchor.grad).all())
+                               for module in self._modules if module.anchor.grad is not None):
+            apply(tables, 1.0 if scale is None else 1 / float(scale))
             return loss
-        scale = getattr(self, "grad_scale", None)
-        if not all(bool(torch.isfinite(module.anchor.grad).all()) for module in self._modules
-                   if module.anchor.grad is not None):
-            for table, _ in tables:
-                table.drop()
+        for table, _ in tables:
+            table.drop()
+        if not skipped:
             raise FloatingPointError("a gradient of an embedding is not finite: no row was changed")
-        apply(tables, 1.0 if scale is None else 1 / float(scale))
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:

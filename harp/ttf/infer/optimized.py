@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils import _pytree as pytree
 
+from harp.first_line import first_line
 from harp.ttf.infer.engines import Source, by_name, installed, tensors_of
 from harp.ttf.infer.form import Form, form_of, know_caches, loaded_form
 
@@ -59,12 +60,9 @@ class Row:
 
 def seconds(budget: str | float) -> float:
     """Read a budget, such as "60s" or "2min"."""
-    text = f"{budget:.20f}" if isinstance(budget, int | float) else str(budget)
-    found = re.fullmatch(r"\s*([\d.]+)\s*([a-z]*)\s*", text)
-    try:
-        value = float(found[1]) * UNITS[found[2]] if found else 0.0
-    except (KeyError, ValueError):
-        value = 0.0
+    found = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*(ms|s|min|)\s*", str(budget))
+    value = (float(budget) if isinstance(budget, int | float) else
+             float(found[1]) * UNITS[found[2]] if found else 0.0)
     if not value > 0:
         raise ValueError(f"budget is {budget!r}; allowed are durations such as '500ms', '60s' and "
                          "'2min'")
@@ -228,8 +226,7 @@ def _build(source: Source, inputs: dict[int, list[torch.Tensor]], allowed: list[
 
 def _sentence(error: BaseException) -> str:
     error = error.__cause__ or error  # an exporter's own error is advice
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0][:160]}" if lines else type(error).__name__
+    return f"{type(error).__name__}: {first_line(error)[:160]}"
 
 
 def _compare(row: Row, answers: dict[int, list[torch.Tensor]],
@@ -286,32 +283,27 @@ def _keep(source: Source, found: Optimized, folder: Path) -> None:
 
     The measurement took minutes, so an error holds its report.
     """
-    fresh = folder.with_name(f".{folder.name}.new")
+    engine, fresh = by_name(found.engine), folder.with_name(f".{folder.name}.new")
     shutil.rmtree(fresh, ignore_errors=True)
     try:
-        _write(source, found, folder, fresh)
+        if found.engine == "eager":
+            engine.keep(source)
+        fresh.mkdir(parents=True)
+        for name in engine.files:
+            for file in source.folder.glob(f"{name}*"):
+                shutil.copy2(file, fresh / file.name)
+        (fresh / MANIFEST).write_text(json.dumps({
+            "engine": found.engine, "form": found._form.dumped(),
+            "tolerance": found.tolerance, "torch": torch.__version__,
+            "rows": [asdict(row) for row in found.rows]}, indent=1))
+        shutil.rmtree(folder, ignore_errors=True)
+        fresh.rename(folder)
     except Exception as error:
         shutil.rmtree(fresh, ignore_errors=True)
         kind, reason = ((OSError, error.strerror or error) if isinstance(error, OSError)
                         else (RuntimeError, _sentence(error)))
         raise kind(f"the artifact of {found.engine} cannot be written to {folder}: {reason}; what "
                    f"was measured is\n{found.table()}") from None
-
-
-def _write(source: Source, found: Optimized, folder: Path, fresh: Path) -> None:
-    engine = by_name(found.engine)
-    if found.engine == "eager":
-        engine.keep(source)
-    fresh.mkdir(parents=True)
-    for name in engine.files:
-        for file in source.folder.glob(f"{name}*"):
-            shutil.copy2(file, fresh / file.name)
-    (fresh / MANIFEST).write_text(json.dumps({
-        "engine": found.engine, "form": found._form.dumped(),
-        "tolerance": found.tolerance, "torch": torch.__version__,
-        "rows": [asdict(row) for row in found.rows]}, indent=1))
-    shutil.rmtree(folder, ignore_errors=True)
-    fresh.rename(folder)
 
 
 def load(folder: str | os.PathLike[str]) -> Optimized:

@@ -28,6 +28,7 @@ static const char *folder;
 static struct harp_embedding *table;
 static struct {
     bool there;
+    uint32_t count; /* gradients */
     float row[DIM];
 } expected[KEYS];
 
@@ -43,9 +44,17 @@ static int64_t key_of(uint32_t i)
     return i == 0 ? INT64_MIN : i == 1 ? INT64_MAX : (int64_t)((uint64_t)(i - 2) << (i % 2 * 40));
 }
 
+static uint32_t number_of(int64_t key)
+{
+    if (key == INT64_MIN || key == INT64_MAX)
+        return key == INT64_MAX;
+    return (uint32_t)(key >> (key >> 40 ? 40 : 0)) + 2;
+}
+
 static void reset_row(uint32_t i)
 {
     expected[i].there = false;
+    expected[i].count = 0;
     harp_embedding_first_row(expected[i].row, DIM, key_of(i), 11, 0.5F);
 }
 
@@ -74,8 +83,10 @@ static void add_batch(uint32_t n, uint32_t range)
         harp_embedding_drop(table);
     else
         CHECK(!harp_embedding_apply(&table, &step, 1, threads), "apply");
-    for (uint32_t i = 0; i < n; i++)
+    for (uint32_t i = 0; i < n; i++) {
         expected[chosen[i]].there = true;
+        expected[chosen[i]].count++;
+    }
     for (uint32_t k = 0; !drop && k < range; k++)
         for (uint32_t j = 0; j < DIM; j++)
             expected[k].row[j] -= sums[k][j];
@@ -126,10 +137,11 @@ static uint64_t count_there(void)
     return n;
 }
 
-/* Every record that is read is one that must be there. */
-static void read_all(uint32_t shards)
+static struct harp_record heads[KEYS];
+
+/* Every record that is read is one that must be there. Returns how many there are, in `heads`. */
+static uint32_t read_all(uint32_t shards)
 {
-    static struct harp_record heads[KEYS];
     static float values[KEYS * DIM];
     uint64_t n = 0;
     for (uint32_t shard = 0; shard < shards; shard++) {
@@ -138,6 +150,46 @@ static void read_all(uint32_t shards)
         n += (uint64_t)more;
     }
     CHECK(n == count_there() && n == harp_embedding_rows(table), "%lu", (unsigned long)n);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t k = number_of(heads[i].key);
+        CHECK(expected[k].there && expected[k].count == heads[i].count, "key %u", k);
+        CHECK(!memcmp(expected[k].row, values + i * DIM, sizeof expected[k].row), "key %u", k);
+    }
+    return (uint32_t)n;
+}
+
+/* Rows that had few gradients go. */
+static void evict_rows(uint32_t shards, uint32_t least)
+{
+    static int64_t keys[KEYS];
+    static uint8_t gone[KEYS];
+    uint32_t n = read_all(shards), going = 0;
+    for (uint32_t i = 0; i < n; i++)
+        if (heads[i].count < least) {
+            keys[going++] = heads[i].key;
+            reset_row(number_of(heads[i].key));
+        }
+    CHECK(harp_embedding_remove(table, keys, going, gone) == going, "evict");
+}
+
+/* As a checkpoint is saved and loaded: an empty table gets all records, and takes the place of the
+ * table that they were read from. */
+static void save_and_load(const struct harp_embedding_how *how, uint32_t rows)
+{
+    static float values[KEYS * DIM];
+    struct harp_embedding *other = harp_embedding_open(how);
+    if (rows)
+        CHECK(!harp_embedding_cap(other, folder, rows * DIM * sizeof(float)), "%s",
+              harp_embedding_why());
+    CHECK(!harp_embedding_reserve(other, harp_embedding_rows(table)), "%s", harp_embedding_why());
+    for (uint32_t shard = 0; shard < how->shards; shard++) {
+        int64_t n = harp_embedding_read(table, shard, 0, KEYS, heads, values);
+        CHECK(n >= 0 && !harp_embedding_write(other, heads, values, (uint64_t)n, threads), "%s",
+              harp_embedding_why());
+    }
+    harp_embedding_swap(table, other);
+    CHECK(harp_embedding_rows(other) == harp_embedding_rows(table), "rows");
+    harp_embedding_close(other);
 }
 
 /* Rows come from disk beside calls of the other thread. */
@@ -174,9 +226,11 @@ static void test_random_calls(uint32_t shards, uint32_t operations, uint32_t row
         reset_row(i);
     for (uint32_t done = 0; done < operations;) {
         uint32_t n = 2 + draw_below(BATCH - 2), what = draw_below(8), range = KEYS >> draw_below(4);
-        what < 4   ? add_batch(n, range)
-        : what < 6 ? look_up_batch(n, range)
-                   : remove_batch(n, range);
+        what < 4    ? add_batch(n, range)
+        : what < 6  ? look_up_batch(n, range)
+        : what == 6 ? remove_batch(n, range)
+        : n % 2     ? evict_rows(shards, 1 + draw_below(4))
+                    : save_and_load(&how, rows);
         read_all(shards);
         done += n;
     }
@@ -208,6 +262,30 @@ static void test_philox(void)
     harp_philox(pi, UINT64_C(0x299f31d0a4093822));
     CHECK(pi[0] == 0xd16cfe09 && pi[1] == 0x94fdcceb && pi[2] == 0x5001e420 && pi[3] == 0x24126ea1,
           "pi");
+}
+
+/* Each key that comes splits one segment at most, which has 256 entries; keys that go merge them
+ * again. */
+static void test_growth_moves_one_segment_at_a_time(void)
+{
+    enum { MANY = 200000 };
+    struct table_index index;
+    CHECK(!table_index_open(&index), "open");
+    for (int64_t key = 0; key < MANY; key++) {
+        uint64_t hash = harp_embedding_hash(key);
+        uint32_t before = index.segments.count;
+        CHECK(!table_index_room(&index, hash) && index.segments.count <= before + 1, "room");
+        table_index_add(&index, key, hash, (uint32_t)key);
+    }
+    CHECK(index.segments.count > MANY / 256, "%u segments", index.segments.count);
+    for (int64_t key = 0; key < MANY; key++) {
+        uint64_t hash = harp_embedding_hash(key);
+        CHECK(table_index_find(&index, key, hash) == (uint32_t)key, "key %ld", (long)key);
+        table_index_remove(&index, key, hash);
+        CHECK(table_index_find(&index, key, hash) == TABLE_NOWHERE, "key %ld", (long)key);
+    }
+    CHECK(index.segments.count == 1 && !index.depth, "%u segments are left", index.segments.count);
+    table_index_close(&index);
 }
 
 static void test_values_that_are_not_finite_change_nothing(void)
@@ -394,6 +472,45 @@ static void test_a_disk_that_fails_is_named(void)
     harp_embedding_close(table);
 }
 
+static uint32_t regions;
+
+struct share {
+    void (*work)(void *);
+    void *with;
+};
+
+static void *work_at_share(void *given)
+{
+    const struct share *share = given;
+    share->work(share->with);
+    return NULL;
+}
+
+/* OpenMP that has one thread less than it is asked for, as where their number is limited. */
+static void fewer_threads(void (*work)(void *), void *with, unsigned asked, unsigned flags)
+{
+    pthread_t others[8];
+    struct share share = {work, with};
+    CHECK(asked > 1 && asked - 2 <= 8 && !flags, "%u threads", asked);
+    for (unsigned i = 0; i + 2 < asked; i++)
+        CHECK(!pthread_create(&others[i], NULL, work_at_share, &share), "a thread");
+    work(with);
+    for (unsigned i = 0; i + 2 < asked; i++)
+        CHECK(!pthread_join(others[i], NULL), "a thread");
+    regions++;
+}
+
+static void test_all_is_done_by_fewer_threads_than_were_asked_for(void)
+{
+    uint32_t before = threads;
+    harp_embedding_use_openmp(fewer_threads);
+    for (threads = 2; threads <= 3; threads++)
+        test_random_calls(3, 30000, 0);
+    CHECK(regions > 20, "%u regions", regions);
+    harp_embedding_use_openmp(NULL);
+    threads = before;
+}
+
 int main(int argc, char **argv)
 {
     CHECK(argc == 4, "arguments");
@@ -402,12 +519,14 @@ int main(int argc, char **argv)
     test_philox();
     test_every_form_gives_the_same_bits();
     test_finite();
+    test_growth_moves_one_segment_at_a_time();
     test_values_that_are_not_finite_change_nothing();
     test_a_folder_that_is_not_there_is_an_error();
     test_a_cap_is_kept();
     test_a_disk_that_fails_is_named();
     test_random_calls(threads, (uint32_t)atoi(argv[2]), 0);
     test_random_calls(threads, (uint32_t)atoi(argv[2]) / 4, 3 * KEYS / 4);
+    test_all_is_done_by_fewer_threads_than_were_asked_for();
     table_loops_use(0);
     test_random_calls(3, (uint32_t)atoi(argv[2]), 0);
     test_random_calls(3, (uint32_t)atoi(argv[2]) / 4, 50);

@@ -157,6 +157,35 @@ def test_a_probe_finds_a_stall_and_half_precision_returns_after_a_hold(caplog):
     assert "probe: gradients in half precision are 100% off" in caplog.text
 
 
+def overflowing():
+    """Losses that are not finite end half precision, and probes bring it back."""
+    ours = Batches(hold=5, strikes=1, pin_after=100)
+    for step in range(1, 20):
+        ours.step(1e6 if step == 7 else 1.0)
+    return ours.controller
+
+
+def troubled(trouble):
+    training = Training(trouble, 1)
+    training.run("ours", steps=100)
+    return training.controller
+
+
+@pytest.mark.parametrize(("run", "reasons"), [
+    (lambda: troubled("attention"), ["module attention overflowed 2 times and stays in full pre"]),
+    (lambda: troubled("collapse"), ["half to full: the loss scale collapsed to "]),
+    (lambda: troubled("stall"), ["half to full: probe: gradients in half precision are "]),
+    (overflowing, ["half to full: the loss is not finite, 1 times",
+                   "full to half: 2 probes agreed"])])
+def test_each_switch_is_a_line_of_the_log_with_its_reason(run, reasons, caplog):
+    caplog.set_level(logging.INFO, "harp.ttf.amp")
+    switches = run().switches
+    lines = [record.message for record in caplog.records if record.levelno == logging.INFO]
+    assert lines == [f"step {step}: {sentence}" for step, sentence in switches]
+    for reason in reasons:
+        assert any(sentence.startswith(reason) for _, sentence in switches), switches
+
+
 def test_relapses_make_the_hold_longer():
     ours = Batches(hold=5, strikes=1, pin_after=100)
     lengths, last = [], 0

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from harp.ttf.amp.full_modules import Search, modules_of, pin
+from harp.ttf.amp.full_modules import Search, pin
 
 
 class Doubled(nn.Module):
@@ -115,6 +115,10 @@ def test_minus_infinity_in_a_mask_blames_nobody_and_no_hook_stays():
     assert not model._forward_hooks
 
 
-def test_modules_of_a_wrapper_have_the_names_of_what_it_wraps():
-    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
-    assert modules_of(torch.nn.DataParallel(model)) == modules_of(model)
+def test_a_module_in_a_wrapper_is_blamed_by_the_name_that_it_has_without():
+    model = nn.Sequential(nn.ReLU(), Overflows(INF))
+    for whole in (model, nn.DataParallel(model)):
+        search = Search(whole)
+        with search.watching():
+            whole(torch.ones(2, 3))
+        assert search.blamed == "1"

@@ -14,21 +14,24 @@ from tests.support.torch_ranks import answers_of, start
 RANK = Path(__file__).with_name("rank.py")
 
 
-def run(tmp_path, backend):
-    return answers_of(start(RANK, [str(tmp_path), backend], 2))
+def run(tmp_path, backend, ranks):
+    return answers_of(start(RANK, [str(tmp_path), backend], ranks))
 
 
 @long
-def test_other_ranks_take_the_first_ones_decision(tmp_path):
-    first, second = run(tmp_path, "aot_eager")
-    assert first["decisions"] == second["decisions"]
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_other_ranks_take_the_first_ones_decision(tmp_path, ranks):
+    first, *others = run(tmp_path, "aot_eager", ranks)
+    assert len(others) == ranks - 1
+    assert all(other["decisions"] == first["decisions"] for other in others)
     assert "1000 calls" in first["decisions"][0]
     assert "1000 steps take" in first["decisions"][1]
 
 
 @long
-def test_other_ranks_compile_nothing(tmp_path):
-    first, second = run(tmp_path, "inductor")
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_other_ranks_compile_nothing(tmp_path, ranks):
+    first, *others = run(tmp_path, "inductor", ranks)
     assert first["compiled"] > 0
-    assert second["compiled"] == 0
-    assert second["found"] > 0
+    assert [other["compiled"] for other in others] == [0] * (ranks - 1)
+    assert all(other["found"] > 0 for other in others)

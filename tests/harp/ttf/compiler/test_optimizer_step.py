@@ -48,6 +48,45 @@ def test_every_number_of_an_optimizer_may_follow_a_schedule():
     assert graphs.static + graphs.dynamic == 1
 
 
+def test_a_number_may_become_a_whole_one():
+    graphs = Graphs()
+    weights = [nn.Parameter(torch.ones(4)) for _ in range(2)]
+    ours, theirs = (torch.optim.AdamW([weight], lr=0.1) for weight in weights)
+    step = harp.ttf.compile(ours, aside=False, backend=graphs)
+    for rate in (0.1, 0.2, 0.1, 0.2, 0.1, 0.2, 0, 1, 0.1):
+        for each in (ours, theirs):
+            each.param_groups[0]["lr"] = rate
+        step_both(weights, step, theirs, [])
+        assert ours.param_groups[0]["lr"] == rate
+    torch.testing.assert_close(*weights)
+    assert graphs.static == 1
+
+
+class Averaging(torch.optim.Optimizer):
+    """Adds its rates up in its group, as optimizers without schedules do."""
+
+    def __init__(self, parameters, lr):
+        super().__init__(parameters, {"lr": lr, "sum": 0.0})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            group["sum"] = group["sum"] + group["lr"]
+            for parameter in group["params"]:
+                parameter.sub_(parameter.grad * (group["lr"] / group["sum"]))
+
+
+def test_a_number_that_a_step_changes_stays_changed():
+    weights = [nn.Parameter(torch.ones(4)) for _ in range(2)]
+    ours, theirs = (Averaging([weight], lr=0.5) for weight in weights)
+    step = harp.ttf.compile(ours, aside=False, backend=Graphs())
+    for number in range(12):
+        step_both(weights, step, theirs, [])
+        assert ours.param_groups[0]["sum"] == theirs.param_groups[0]["sum"] == 0.5 * (number + 1)
+    torch.testing.assert_close(*weights)
+    assert type(ours.param_groups[0]["sum"]) is float
+
+
 def test_an_optimizer_that_does_not_compile_runs_eagerly_and_says_so(caplog):
     graphs = Graphs()
     weights = [nn.Parameter(torch.ones(4)) for _ in range(2)]

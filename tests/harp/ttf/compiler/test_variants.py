@@ -13,7 +13,13 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 import harp.ttf  # noqa: E402
-from harp.ttf.compiler.variants import Counters, gradients_too, in_tensors  # noqa: E402
+from harp.ttf.compiler.variants import (  # noqa: E402
+    Changes,
+    gradients_too,
+    in_tensors,
+    numbers,
+    tensors_for,
+)
 from tests.harp.ttf.compiler.eager_twins import Graphs  # noqa: E402
 from tests.support import PATIENCE_S  # noqa: E402
 
@@ -93,21 +99,23 @@ class Counted(nn.Module):
 
 def test_numbers_that_change_are_noted_by_their_module_and_others_are_not():
     module = Counted()
-    counters = Counters(module)
-    counters.look()
-    assert counters.changing == set()
+    holders = [vars(module), vars(module.inner)]
+    changes = Changes(numbers(holders))
+    changes.look(numbers(holders))
+    assert changes.places == set()
     module.inner.calls, module.inner.flag, module.inner.name = 1, False, "other"
-    counters.look()
+    changes.look(numbers(holders))
     module.inner.total = 0.75
-    counters.look()
-    assert counters.changing == {(1, "calls"), (1, "total")}
+    changes.look(numbers(holders))
+    assert changes.places == {(1, "calls"), (1, "total")}
 
 
 def test_counters_are_tensors_while_compiled_code_runs_and_numbers_again_after_an_error():
     module = Counted()
+    holders, places = [vars(module), vars(module.inner)], [(1, "calls"), (1, "total")]
 
     def fail():
-        with in_tensors(module, [(1, "calls"), (1, "total")]):
+        with in_tensors(holders, tensors_for(holders, places)):
             assert module.inner.calls.dtype == torch.int64
             assert module.inner.total.dtype == torch.float64
             module.inner.calls = module.inner.calls + 1

@@ -196,6 +196,60 @@ def test_a_process_that_is_killed_leaves_the_last_checkpoint(tmp_path, saves):
     assert contents(model) == contents(expected)
 
 
+KILLED_AT_EACH_STEP = """
+import os, shutil, signal, sys
+from pathlib import Path
+import torch
+from tests.harp.ttf.embedding.test_checkpoint import contents, load, made, save, train
+kept, tried, delta = Path(sys.argv[1], "kept"), Path(sys.argv[1], "tried"), sys.argv[2] == "delta"
+torch.set_num_threads(1)  # a child of fork has none of OpenMP's threads
+model = made()
+for step in range(3):
+    train(model, step)
+    save(model, kept, delta=step > 0)
+before = contents(model)
+train(model, 3)
+after, found = contents(model), []
+
+def killed_at(step):
+    left = iter(range(step))
+    def look(event, _):
+        if event in ("open", "os.rename", "os.remove", "os.scandir") and next(left, None) is None:
+            os.kill(os.getpid(), signal.SIGKILL)
+    sys.addaudithook(look)
+
+step = 0
+while not found or found[-1][0]:
+    shutil.rmtree(tried, ignore_errors=True)
+    shutil.copytree(kept, tried)
+    child = os.fork()
+    if not child:
+        killed_at(step)
+        save(model, tried, delta=delta)
+        os._exit(0)
+    killed = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    other = made()
+    load(other, tried)
+    assert contents(other) in (before, after)
+    found.append((killed, contents(other) == after))
+    save(other, tried)  # what the killed one left is in nobody's way
+    load(made(), tried)
+    step += 1
+assert found[0] == (True, False) and found[-1] == (False, True)
+assert [new for _, new in found] == sorted(new for _, new in found)
+print(len(found))
+"""
+
+
+@pytest.mark.parametrize("kind", long_except(["delta", "full"], "delta"))
+def test_a_process_that_is_killed_at_any_step_of_a_save_leaves_a_whole_checkpoint(tmp_path, kind):
+    done = subprocess.run([sys.executable, "-c", KILLED_AT_EACH_STEP, str(tmp_path), kind],
+                          cwd=ROOT, capture_output=True, text=True, check=False,
+                          timeout=PATIENCE_S)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 6
+
+
 def damaged(folder, what):  # noqa: PLR0911 - a return for each
     """Damage a checkpoint, and say which sentence follows."""
     file = next(folder.glob("*.safetensors"))

@@ -40,7 +40,7 @@ def same_rows(found, expected):
 
 @pytest.mark.parametrize(("backend", "saving", "loading"), long_except(
     [("lightcc", 1, 4), ("lightcc", 2, 4), ("lightcc", 3, 2), ("lightcc", 4, 1), ("lightcc", 4, 4),
-     ("gloo", 2, 1), ("gloo", 4, 2)], ("lightcc", 2, 4)))
+     ("lightcc", 1, 3), ("gloo", 2, 1), ("gloo", 4, 2)], ("lightcc", 2, 4)))
 def test_ranks_train_as_one_table_and_others_go_on(tmp_path, backend, saving, loading):
     expected, found = made(), made()
     train(expected, range(STEPS // 2))

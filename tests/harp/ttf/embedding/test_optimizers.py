@@ -60,8 +60,8 @@ def test_a_row_has_the_state_that_its_optimizer_needs(how, floats):
 
 
 def test_sums_of_adagrad_begin_where_they_are_asked_to():
-    assert Adagrad(initial=0.25).first_state == 0.25
-    assert SGD().first_state == Adam().first_state == 0.0
+    assert Adagrad(initial=0.25).initial == 0.25
+    assert SGD().initial == Adam().initial == 0.0
 
 
 @given(st.integers(1, 1000), st.floats(0, 0.99), st.floats(0, 0.999))

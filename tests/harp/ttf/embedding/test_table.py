@@ -11,21 +11,41 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 
 from harp.ttf.embedding import SGD, DynamicEmbedding, TableOptimizer
 from harp.ttf.embedding.checkpoint import load, save
-from harp.ttf.embedding.table import Table, distinct, owners
+from harp.ttf.embedding.table import HEAD, Table, distinct, owners
 from tests.support import PATIENCE_S
 from tests.support.levels import long
 
 DIM = 3
-IDS = st.lists(st.one_of(st.integers(-9, 9), st.integers(-2 ** 63, 2 ** 63 - 1)), min_size=1,
-               max_size=40)
+
+
+def many(seed, n):
+    """Ids of a batch: some that come often, and some anywhere."""
+    random = np.random.default_rng(seed)
+    return [*random.zipf(1.2, n).astype(np.int64).tolist(),
+            *random.integers(-2 ** 63, 2 ** 63 - 1, n // 10).tolist()]
+
+
+IDS = st.one_of(
+    st.lists(st.one_of(st.integers(-9, 9), st.integers(-2 ** 63, 2 ** 63 - 1)), min_size=1,
+             max_size=40),
+    st.builds(many, st.integers(0, 2 ** 32), st.integers(1, 3000)))
 
 
 class AgainstDict(RuleBasedStateMachine):
     """A module that is trained, cut and copied, beside a dictionary that has each row."""
+
+    operations = 0
+    """Ids that were looked up, trained or removed, by all machines."""
 
     @initialize(shards=st.integers(1, 3))
     def begin(self, shards):
@@ -44,28 +64,35 @@ class AgainstDict(RuleBasedStateMachine):
         return DynamicEmbedding(DIM, optimizer=SGD(lr=1.0), bound=0.5, seed=3, shards=shards)
 
     def expected(self, ids):
-        return torch.stack([self.rows[key][0] if key in self.rows
-                            else self.first(torch.tensor(key)).detach() for key in ids])
+        rows = self.first(torch.tensor(ids)).detach().numpy()
+        for place, key in enumerate(ids):
+            if key in self.rows:
+                rows[place] = self.rows[key][0]
+        return rows
 
     @rule(ids=IDS)
     def look_up(self, ids):
-        assert torch.equal(self.module(torch.tensor(ids)), self.expected(ids))
+        AgainstDict.operations += len(ids)
+        assert np.array_equal(self.module(torch.tensor(ids)).detach(), self.expected(ids))
 
     @rule(ids=IDS)
     def train(self, ids):
+        AgainstDict.operations += len(ids)
         rows = self.module(torch.tensor(ids))
         gradients = torch.arange(rows.numel()).reshape(rows.shape) % 7.0  # sums are exact
         (rows * gradients).sum().backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
-        for key in set(ids):
-            where = torch.tensor([key == other for other in ids])
-            row = self.expected([key])[0] - gradients[where].sum(0)
-            count = self.rows.get(key, (None, 0))[1] + int(where.sum())
-            self.rows[key] = (row, count, self.clock)
+        keys, places, counts = np.unique(ids, return_inverse=True, return_counts=True)
+        sums = np.zeros((len(keys), DIM), dtype=np.float32)
+        np.add.at(sums, places, gradients.numpy())
+        keys = keys.tolist()
+        for key, row, more in zip(keys, self.expected(keys) - sums, counts.tolist(), strict=True):
+            self.rows[key] = (row, self.rows.get(key, (None, 0))[1] + more, self.clock)
 
     @rule(ids=IDS)
     def remove(self, ids):
+        AgainstDict.operations += len(ids)
         there = set(ids) & set(self.rows)
         assert self.module.remove(torch.tensor(ids)) == len(there)
         for key in there:
@@ -111,13 +138,15 @@ class AgainstDict(RuleBasedStateMachine):
     def same(self):
         if not hasattr(self, "module"):
             return
-        found = {int(head["key"]): (row, int(head["count"]), int(head["used"]))
-                 for heads, values in self.module.table.read()
-                 for head, row in zip(heads, values, strict=True)}
-        assert found.keys() == self.rows.keys()
-        for key, (row, count, used) in found.items():
-            assert np.array_equal(row, self.rows[key][0].numpy())
-            assert (count, used) == self.rows[key][1:]
+        heads, values = map(np.concatenate, zip(
+            (np.empty(0, HEAD), np.empty((0, DIM), np.float32)), *self.module.table.read(),
+            strict=True))
+        order, known = np.argsort(heads["key"]), sorted(self.rows)
+        assert heads["key"][order].tolist() == known
+        rows, counts, used = zip(*map(self.rows.get, known), strict=True) if known else ((),) * 3
+        assert np.array_equal(values[order], np.reshape(rows, (-1, DIM)))
+        assert heads["count"][order].tolist() == list(counts)
+        assert heads["used"][order].tolist() == list(used)
 
 
 TestQuick = AgainstDict.TestCase
@@ -143,9 +172,14 @@ TestQuickOnDisk.settings = TestQuick.settings
 
 
 @long
-class TestLong(AgainstDict.TestCase):
-    settings = settings(max_examples=150, stateful_step_count=60, deadline=None,
-                        suppress_health_check=list(HealthCheck))
+@pytest.mark.parametrize("machine", [AgainstDict, AgainstDictOnDisk])
+def test_a_million_operations_agree_with_a_dictionary(machine):
+    AgainstDict.operations = 0
+    run_state_machine_as_test(machine, settings=settings(
+        max_examples=200, stateful_step_count=60, deadline=None,
+        suppress_health_check=list(HealthCheck)))
+    print(f"{AgainstDict.operations} operations")
+    assert AgainstDict.operations >= 1_000_000
 
 
 def test_a_key_is_admitted_at_the_gradient_that_was_asked_for():
