@@ -83,6 +83,27 @@ def check_calls():
     hvd.barrier()
 
 
+def check_one_element_with_a_stride():
+    """A batch of one, which torch calls contiguous, though its stride is not 1."""
+    rank, ranks = hvd.rank(), hvd.size()
+
+    def one():
+        return torch.full((3, 4), float(rank))[:1, -1]
+    assert one().stride() != (1,)
+    assert hvd.allreduce(one(), op=hvd.Sum).tolist() == [sum(range(ranks))]
+    for call, right in ((hvd.allreduce_, (ranks - 1) / 2), (hvd.broadcast_, ranks - 1)):
+        data = one()
+        call(data, *([ranks - 1] if call is hvd.broadcast_ else []))
+        assert data.tolist() == [right]
+    assert hvd.grouped_allreduce([one(), one()], op=hvd.Max)[1].tolist() == [ranks - 1]
+    assert hvd.broadcast(one(), 0).tolist() == [0]
+    assert hvd.allgather(one()).tolist() == list(range(ranks))
+    assert hvd.alltoall(one(), torch.tensor([1] + [0] * (ranks - 1)))[0].tolist() == (
+        list(range(ranks)) if rank == 0 else [])
+    assert hvd.reducescatter(one(), op=hvd.Sum).tolist() == (
+        [sum(range(ranks))] if rank == 0 else [])
+
+
 def check_gradients():
     rank, ranks = hvd.rank(), hvd.size()
     for call in (lambda x: hvd.allreduce(x, op=hvd.Sum), hvd.allgather, hvd.alltoall,
@@ -165,6 +186,7 @@ def check_grouped_gradients():
 def collectives():
     """Every call, with names in another order at each rank."""
     check_calls()
+    check_one_element_with_a_stride()
     check_gradients()
     names = [f"t{i}" for i in range(40)]
     names = names[hvd.rank():] + names[:hvd.rank()]
