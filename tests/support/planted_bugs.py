@@ -223,7 +223,7 @@ IN_TCP = {
         "SOL_SOCKET, SO_KEEPALIVE, 1)", "SOL_SOCKET, SO_KEEPALIVE, 0)"),
     "REST_TWICE": bug(
         "what the kernel took of the rest is sent again", "ports/port_tcp_send.c",
-        "        flow->out.pieces[0].iov_base = (uint8_t *)flow->out.pieces[0].iov_base + sent;\n",
+        "    pieces[0].iov_base = (uint8_t *)pieces[0].iov_base + sent;\n",
         ""),
     "ROOM_UNHEARD": bug(
         "a flow that was full stays so", "ports/port_tcp_flow.c",
