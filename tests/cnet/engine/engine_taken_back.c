@@ -16,17 +16,9 @@ static struct harp_connection *others[2];
 static void connect_others(void)
 {
     struct harp_connection_config settings;
-    struct harp_listening *listening;
-    struct harp_handle handle;
-    char why[HARP_WHY_BYTES];
     memcpy(others, connections, sizeof others);
     harp_connection_defaults(&settings);
-    CHECK(harp_listen(engines[1], &settings, &listening, &handle, why) == 0, "%s", why);
-    CHECK(harp_connect(engines[0], &handle, &settings, &connections[0], why) == 0, "%s", why);
-    while (!(connections[1] = harp_accept(listening)))
-        go_on();
-    await_completion(0, HARP_COMPLETION_CONNECTED);
-    await_completion(1, HARP_COMPLETION_CONNECTED);
+    join_engines(&settings);
     CHECK(others[0]->hops[0].hop == connections[0]->hops[0].hop, "they share no flow");
 }
 

@@ -34,14 +34,26 @@ static inline void await_completion(int side, uint32_t type)
     CHECK(done.type == type, "completion %u, not %u", done.type, type);
 }
 
+/* Connect the engines once more; the ends are `connections`. */
+static inline void join_engines(const struct harp_connection_config *settings)
+{
+    struct harp_listening *listening;
+    struct harp_handle handle;
+    char why[HARP_WHY_BYTES];
+    CHECK(harp_listen(engines[1], settings, &listening, &handle, why) == 0, "%s", why);
+    CHECK(harp_connect(engines[0], &handle, settings, &connections[0], why) == 0, "%s", why);
+    while (!(connections[1] = harp_accept(listening)))
+        go_on();
+    await_completion(0, HARP_COMPLETION_CONNECTED);
+    await_completion(1, HARP_COMPLETION_CONNECTED);
+}
+
 static inline void connect_two(enum harp_progress progress, int cpu,
                                int (*open)(struct harp_port **port,
                                            const struct harp_port_config *config, char *why))
 {
     struct harp_engine_config config;
     struct harp_connection_config settings;
-    struct harp_listening *listening;
-    struct harp_handle handle;
     char why[HARP_WHY_BYTES];
     harp_engine_defaults(&config);
     harp_connection_defaults(&settings);
@@ -61,12 +73,7 @@ static inline void connect_two(enum harp_progress progress, int cpu,
     CHECK(harp_address_parse("127.0.0.1", &config.ports[0].config.local), "address");
     for (int i = 0; i < 2; i++)
         CHECK(harp_engine_open(&engines[i], &config, why) == 0, "%s", why);
-    CHECK(harp_listen(engines[1], &settings, &listening, &handle, why) == 0, "%s", why);
-    CHECK(harp_connect(engines[0], &handle, &settings, &connections[0], why) == 0, "%s", why);
-    while (!(connections[1] = harp_accept(listening)))
-        go_on();
-    await_completion(0, HARP_COMPLETION_CONNECTED);
-    await_completion(1, HARP_COMPLETION_CONNECTED);
+    join_engines(&settings);
 }
 
 #endif
