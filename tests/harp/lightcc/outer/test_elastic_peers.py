@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pytest
@@ -222,7 +223,7 @@ def test_an_attempt_that_failed_leaves_what_was_not_sent(monkeypatch):
 
 def test_a_late_peer_and_a_new_one_take_the_newest_state_and_go_on_with_the_others(caplog):
     caplog.set_level(logging.INFO, "harp.lightcc")
-    make = lambda *of, **more: DiLoCo(*of, 2, **more)  # noqa: E731
+    make = partial(DiLoCo, every=2)
     store, (first, second) = begin(make, 2, deadline_s=0.5)
     caplog.clear()
     first.train(6)  # three rounds alone
@@ -259,7 +260,7 @@ class Unreachable:
 
 def test_a_peer_that_reaches_no_other_one_leaves_their_rounds_to_them(caplog):
     """It goes on alone, as if they had ended; their state is not its own, and stays theirs."""
-    make = lambda *of, **more: DiLoCo(*of, 2, **more)  # noqa: E731
+    make = partial(DiLoCo, every=2)
     store, (first, second) = begin(make, 2)
     together(*(lambda one=one: one.train(2) for one in (first, second)))
     hiding = Unreachable(store)
@@ -282,7 +283,7 @@ def test_a_peer_that_reaches_no_other_one_leaves_their_rounds_to_them(caplog):
 
 
 def test_a_checkpoint_that_is_loaded_goes_whole_to_a_new_peer():
-    make = lambda *of, **more: DiLoCo(*of, 2, **more)  # noqa: E731
+    make = partial(DiLoCo, every=2)
     store, (first,) = begin(make, 1)
     checkpoint = first.outer.state_dict()
     first.train(2)
