@@ -3,10 +3,10 @@
 Rows ending in -sim hold a prediction against the row that it is of. Nothing is fitted: inputs are
 the plan, and rates that are measured in the same round.
 
-Rows of fio, which is Debian's, are left out where there is none. Those whose id ends in -ds install
-DeepSpeed into build/deepspeed; its reads and writes need Debian's libaio-dev. A row whose peer does
-not run has the peer's error. Pages on disk lie in build/. Row pipe: five models in 2 to 8 stages,
-the quartile of 35 ratios; none may be above 1. Needs root.
+Rows io and io-write need Debian's fio, and are left out without it. Rows that end in -ds install
+DeepSpeed into build/deepspeed; io-ds and io-write-ds need Debian's libaio-dev, too. If a peer does
+not run, its row has the peer's error. Pages on disk lie in build/. Row pipe: five models in 2 to 8
+stages, the quartile of 35 ratios; none may be above 1. Needs root.
 """
 
 from __future__ import annotations

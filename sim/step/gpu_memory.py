@@ -187,7 +187,7 @@ def tokens_of(recipe: Recipe) -> int:
 
 
 def micro_steps_kept(recipe: Recipe, number: int) -> float:
-    """Micro-steps whose activations stage ``number`` keeps at once."""
+    """Count the micro-steps in flight at stage ``number``: it keeps their activations."""
     layout, kept = recipe.layout, float(recipe.layout.pipeline)
     if layout.schedule == "dualpipe-v":
         return min(kept + 1 / 2, recipe.accumulation)

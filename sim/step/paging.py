@@ -4,9 +4,9 @@ The plan is the runtime's: `harp.angelptm.page_plan`, for a trace that is made o
 layers. As in the runtime (`harp.angelptm.steps`), a forward pass touches a layer's parameters, a
 backward pass its gradients as well, and `harp.angelptm.step_trace` says when gradients are reduced
 and chunks updated. The first steps may end with pages in new tiers; then a plan returns, and serves
-all steps that follow. `harp.angelptm.page_plan.estimate` gives the times. So what the simulator
-leaves out is what that leaves out: disks whose reads slow writes down (a page's read and write take
-the mean of both rates here).
+all steps that follow. `harp.angelptm.page_plan.estimate` gives the times. So the
+simulator, as the runtime's plan, leaves out that a disk's reads slow its writes down: a page's read
+and write take the mean of both rates.
 
 Where copies and updates have the cores that compute (``slows``), those beside computing lengthen
 it. They are taken to be spread evenly over the step.

@@ -60,7 +60,7 @@ def changed_key(meeting: int) -> str:
 
 
 def called_key(meeting: int) -> str:
-    """Give the key by which rank 0 calls the others to a meeting, in a job that is not elastic."""
+    """Give the key that rank 0 sets to call the others to a meeting of a plain job."""
     return f"plain/{meeting}/called"
 
 
@@ -127,7 +127,7 @@ def _next_place(environment: Mapping[str, str]) -> Place:
         except TimeoutError:
             raise HorovodInternalError(_describe_late([0], environment)) from None
     while store.has(called_key(_meeting + 1)):
-        _meeting += 1  # a meeting of which rank 0 has left again
+        _meeting += 1  # rank 0 has gone on to the next meeting
     return place
 
 

@@ -18,7 +18,7 @@ which others do not see. Where the rounds that it left go on without it, it is l
                     not take it
     B n.a/here/P    peer P has come to attempt a of round n, and the group that it has, if any
     B n.a/members   the peers that take part in it, decided once, and the group that all have
-    B n/result      the attempt whose result counts, decided once
+    B n/result      the attempt that gives the round's result, decided once
 
 Branch B is "" for all, "P@n/" after it for what peer P went on with alone after round n. The store
 must stay up as long as any peer does: ``harp run`` holds one.
