@@ -48,13 +48,13 @@ SENTENCES = {
     ids=["quick", *SENTENCES])
 def test_survivors_of_a_failure_say_why_and_live(way, callers, tmp_path):
     ranks = start(RANK, [way, *callers.split()], RANKS, FOLDER=str(tmp_path))
-    for survivor in ranks[:-1]:
-        out, error = survivor.communicate(timeout=PATIENCE_S)
+    ended = [survivor.communicate(timeout=PATIENCE_S) for survivor in ranks[:-1]]
+    ranks[-1].kill()
+    ranks[-1].communicate()
+    assert ranks[-1].returncode in {0, -signal.SIGKILL}
+    for survivor, (out, error) in zip(ranks, ended, strict=False):
         assert survivor.returncode == 0, error
         said = json.loads(out.splitlines()[-1])
         assert set(said) == set(callers.split())
         assert not {caller: text for caller, text in said.items()
                     if not re.fullmatch(f"GroupError: .*({SENTENCES[way]}).*", text)}
-    ranks[-1].kill()
-    ranks[-1].communicate()
-    assert ranks[-1].returncode in {0, -signal.SIGKILL}
