@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from harp.lightcc.group import Group
 from harp.lightcc.horovod.autotune import Tuner
 from harp.lightcc.horovod.horovod_errors import NotInitializedError
-from harp.lightcc.horovod.horovod_settings import Settings
+from harp.lightcc.horovod.horovod_settings import DYNAMIC, Settings
 from harp.lightcc.horovod.runtime import Runtime
 from harp.lightcc.horovod.timeline import Timeline
 from harp.lightcc.peers import memory_place
@@ -103,7 +103,7 @@ class World:
         peers = [name for name in names if hosts.count(name) > self.local_rank]
         self.cross_rank, self.cross_size = peers.index(host), len(peers)
         self.is_homogeneous = len(set(Counter(hosts).values())) == 1
-        if place.rank == 0 and settings.timeline and settings.timeline != "DYNAMIC":
+        if place.rank == 0 and settings.timeline not in {"", DYNAMIC}:
             self._start_timeline()
 
     def _start_timeline(self) -> None:
@@ -212,7 +212,7 @@ def restart(place: Place, process_sets: Sequence[ProcessSet] = (),
     """
     global _world  # noqa: PLW0603  (Horovod's API has one world a process)
     end()
-    settings = Settings.from_env(environment)
+    settings = Settings.from_env(environment).of_meeting(meeting)
     store = meeting_store(place, environment)
     world = World(place, PrefixStore(store_prefix(meeting), store), settings,
                   global_process_set, _errors)
