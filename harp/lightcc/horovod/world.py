@@ -94,7 +94,13 @@ class World:
         self.sets: dict[int, ProcessSet] = {}
         whole.ranks = list(range(place.size))
         self.add(whole)
-        hosts = _exchange_hosts(place, store)
+        try:
+            hosts = _exchange_hosts(place, store)
+            if place.rank == 0 and settings.timeline not in {"", DYNAMIC}:
+                self._start_timeline()
+        except BaseException:
+            self.close()
+            raise
         host = hosts[place.rank]
         self.local_rank = hosts[:place.rank].count(host)
         self.local_size = hosts.count(host)
@@ -103,8 +109,6 @@ class World:
         peers = [name for name in names if hosts.count(name) > self.local_rank]
         self.cross_rank, self.cross_size = peers.index(host), len(peers)
         self.is_homogeneous = len(set(Counter(hosts).values())) == 1
-        if place.rank == 0 and settings.timeline not in {"", DYNAMIC}:
-            self._start_timeline()
 
     def _start_timeline(self) -> None:
         path = self.settings.timeline
@@ -127,13 +131,19 @@ class World:
             group = Group(added.ranks.index(self.rank), len(added.ranks),
                           PrefixStore(set_prefix(number), self._store),
                           self.settings.start_timeout_s, members=added.ranks)
-            tuner = (Tuner(self.settings, group.settings)
-                     if self.settings.autotune and number == self.rank == 0 else None)
-            timeline = self.timeline.of_set(number) if number else self.timeline
-            added.runtime = Runtime(group, self.settings, timeline,
-                                    self._errors if number == 0 else {}, tuner)
+            try:
+                added.runtime = self._make_runtime(group, number)
+            except BaseException:
+                group.close()
+                raise
         added.process_set_id = number
         self.sets[number] = added
+
+    def _make_runtime(self, group: Group, number: int) -> Runtime:
+        tuner = (Tuner(self.settings, group.settings)
+                 if self.settings.autotune and number == self.rank == 0 else None)
+        timeline = self.timeline.of_set(number) if number else self.timeline
+        return Runtime(group, self.settings, timeline, self._errors if number == 0 else {}, tuner)
 
     def remove(self, removed: ProcessSet) -> None:
         """End a set."""
