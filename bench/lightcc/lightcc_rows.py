@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from bench.arms import ROOT, Bench, Sample, alone, build, read_line
 from bench.comparison import ArmRow, compare
 from bench.lightcc import oneccl
-from bench.lightcc.host_costs import calibrate
+from bench.lightcc.host_costs import calibrate, costs_of_vector
 from bench.rows import by_id
 from bench.subject import BenchError
 from lab.namespace import Namespace
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from bench.comparison import Arms, Group
 
 SCENARIO = Path(__file__).with_name("lightcc.yaml")
+VECTOR = Path(__file__).with_name("vector.yaml")
 MOST = 2000
 """Most calls in a measurement."""
 STEPS = 3
@@ -47,7 +48,10 @@ WAIT_S = 120.0
 AR_BYTES = 25 << 20
 SMALL = {"8B": 8, "256B": 256, "4KiB": 4096}
 ALLTOALL_BYTES = 4 << 20
-HOOKS = {"2d-fp16": "fp16", "2d-int8": "average_gradients", "2d-topk": "average_gradients"}
+VECTORS = {"gloo": "gloo", "2D, float16": "2d-fp16", "8 bits": "2d-int8"}
+"""Scenario of lightcc.yaml for an arm that averages a vector between two hosts."""
+HOOKS = {"alone": "alone", "2d-fp16": "fp16", "2d-int8": "average_gradients",
+         "2d-topk": "average_gradients"}
 
 
 class Ranks:
@@ -249,7 +253,7 @@ def training(_: Bench) -> Iterator[Arms]:
                 return sampled(last[name], STEPS / last[name][0]["seconds"])
             return take
 
-        arms: Arms = {}
+        arms: Arms = {"alone": arm("alone", {})}
         for scenario in file.scenarios:
             settings = {key: str(value) for key, value in scenario.light_settings.items()}
             if scenario.allreduce == "2d":
@@ -288,8 +292,19 @@ def two_hosts(bench: Bench) -> Iterator[Arms]:
                 return sampled(answers, 1e-3 * us(AR_BYTES, answers))
             return take
 
+        def predict(name: str) -> Callable[[], Sample]:
+            def take() -> Sample:
+                if name not in predicted:
+                    predicted.update(simulated([
+                        f"workload.model={VECTOR}", "hosts[0].nics[0].rate=1Gbps",
+                        *costs_of_vector(ranks.ask)]))
+                return Sample(1e3 / predicted.pop(name))
+            return take
+
+        predicted: dict[str, float] = {}
         two_d = {"LIGHT_2D_ALLREDUCE": "1", "LIGHT_INTRA_SIZE": "2"}
-        yield {"gloo": arm("allreduce", backend="gloo", light={}),
+        yield {**{f"sim, {name}": predict(scenario) for name, scenario in VECTORS.items()},
+               "gloo": arm("allreduce", backend="gloo", light={}),
                "2D, float16": arm("allreduce_as_float16", backend="lightcc", light=two_d),
                "ring, float16": arm("allreduce_as_float16", backend="lightcc", light={}),
                **{f"{bits} bits": arm("allreduce_in_bits", bits=bits, intra=2)
@@ -335,6 +350,7 @@ def training_rows() -> Iterator[ArmRow]:
                       **more)
 
     yield row("2d-topk", "DDP, 2D and top-k", "2d-topk", "gloo", target=4.2)
+    yield row("alone", "DDP that averages nothing: their floor", "alone", "gloo", target=0.0)
     yield row("ring", "DDP, HARP's ring", "ring", "gloo", target=1.0)
     yield replace(row("ring-cpu", "the same, CPU of all ranks in a step", "CPU, ring", "CPU, gloo",
                       target=1.0, lower=True), unit="ms")
@@ -366,6 +382,10 @@ ROWS = by_id((
            against=("2D, float16",), target=0.0, lower=True),
     ArmRow("int8-25m-gloo", "the same beside gloo's float32", two_hosts, "8 bits", unit="ms",
            against=("gloo",), target=1 / 3.5, lower=True),
+    *(ArmRow(f"sim-{name}", f"simulated {arm}, 25 MiB, two hosts, 1 Gb/s", two_hosts,
+             f"sim, {arm}", unit="ms", against=(arm,), within=0.15)
+      for name, arm in (("int8-25m", "8 bits"), ("fp16-25m", "2D, float16"),
+                        ("gloo-25m", "gloo"))),
     ArmRow("a2a", "all-to-all, uneven, 4 ranks, 4 MiB to each", ONE_HOST[4], "lightcc, all-to-all",
            unit="GB/s", against=("gloo, all-to-all",), target=2.0),
 ))

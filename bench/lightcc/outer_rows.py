@@ -13,19 +13,18 @@ repository's pages.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import tempfile
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.arms import ROOT, Sample
+from bench.arms import Sample
 from bench.comparison import ArmRow, compare
 from bench.lightcc import torchft_rows
 from bench.lightcc.far_hosts import DEVICE, far_hosts
 from bench.lightcc.host_costs import costs_of_outer
 from bench.lightcc.lightcc_rows import Ranks, simulated, torch_ranks
+from bench.lightcc.text_model import SHAPE, trace
 from bench.rows import by_id
 from bench.subject import BenchError
 from lab.namespace import Namespace
@@ -49,7 +48,6 @@ BESIDE_S, BESIDE_BITS = 5.0, 8 * 28e6
 """Seconds of the line that averages of the model fill while steps without any other communication
 compute, and bits of such an average: steps take longer beside it, since ranks share the cores of
 this machine with the sessions and with the program that holds frames."""
-SHAPE = {"context": 32, "width": 384, "blocks": 4, "heads": 4}
 TASK = {"shape": SHAPE, "batch": 1, "held_back": 64}
 TRAINING: dict[str, Any] = {"task": TASK, "seed": 1, "rate": 1e-3, "island": 2}
 WAYS: dict[str, dict[str, Any]] = {
@@ -145,22 +143,7 @@ class Line:
                    f"fabric.latency={round_trip_s / 4 * 1e6:g}us",
                    *costs_of_outer(self._ranks.ask)]
         with tempfile.TemporaryDirectory() as folder:
-            model = Path(folder, "model.yaml")
-            done = subprocess.run([sys.executable, "-m", "sim.trace", f"{__file__}:build", "-o",
-                                   model], capture_output=True, text=True, check=False, cwd=ROOT)
-            if done.returncode:
-                raise BenchError(f"the model cannot be traced: {done.stderr.strip()}")
-            return simulated([*changes, f"workload.model={model}"], SCENARIO)
-
-
-def build() -> tuple[Any, Any]:
-    """Give the model and a batch, for ``sim.trace``."""
-    import torch
-
-    from bench.lightcc.small_models import Shape, Text
-
-    shape = Shape(**SHAPE)
-    return Text(shape), torch.zeros(1, shape.context, dtype=torch.long)
+            return simulated([*changes, trace(folder)], SCENARIO)
 
 
 def line(name: str) -> Group:
@@ -195,7 +178,7 @@ def rows() -> Iterator[ArmRow]:
 def available() -> dict[str, ArmRow]:
     """Leave out what needs torchft where it is not installed."""
     return {name: row for name, row in ROWS.items()
-            if torchft_rows.is_there() or not name.startswith("torchft")}
+            if torchft_rows.is_there() or "torchft" not in name}
 
 
 ROWS = by_id((*rows(), *torchft_rows.rows()))

@@ -23,8 +23,8 @@ from torchft import Manager, ProcessGroupGloo
 from torchft.coordination import LighthouseServer
 from torchft.local_sgd import DiLoCo
 
-from bench.lightcc.outer_rows import SHAPE
 from bench.lightcc.small_models import Shape, Text
+from bench.lightcc.text_model import SHAPE
 from harp.lightcc.torchft import ProcessGroupLightCC
 
 PATIENCE = timedelta(seconds=120)

@@ -4,19 +4,27 @@ A figure is the time of a round without inner steps (torchft_rank.py), over a li
 40 ms: the quorum, the average of 28 MB of differences, the decision to commit. Both backends may
 average by parameter, which is torchft's default, or by its buckets; the better counts. LightCC goes
 over kernel TCP, as gloo does. A whole average takes 2.3 s on the line, whoever sends it.
+
+Rows sim-torchft are the simulator's, from torchft.yaml and the measured costs of the host, and one
+round trip more, since the quorum is a call to the lighthouse, which is on one of the hosts, and an
+answer (torchft 0.2.0, src/lighthouse.rs); whether to commit a replica asks itself.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import sys
+import tempfile
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.arms import Sample
 from bench.comparison import ArmRow
 from bench.lightcc.far_hosts import DEVICE, far_hosts
-from bench.lightcc.lightcc_rows import Ranks, free_port, module, popen
+from bench.lightcc.host_costs import costs_of_kernels
+from bench.lightcc.lightcc_rows import Ranks, free_port, module, popen, simulated, torch_ranks
+from bench.lightcc.text_model import trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,9 +33,14 @@ if TYPE_CHECKING:
     from bench.comparison import Arms
     from bench.lightcc.far_hosts import FarHost
 
+SCENARIO = Path(__file__).with_name("torchft.yaml")
 PATIENCE_S = 300.0
+RATE_BPS, ROUND_TRIP_S = 100e6, 0.04
+"""Of the line, as in torchft.yaml."""
 ARMS = {"gloo": ("gloo", 32), "LightCC": ("lightcc", 32), "LightCC int8": ("lightcc", 8)}
 """Backends, and bits of a value that is sent."""
+SCENARIOS = {"gloo": "whole", "LightCC": "whole", "LightCC int8": "int8"}
+"""Scenario of torchft.yaml for each."""
 
 
 def is_there() -> bool:
@@ -53,11 +66,36 @@ def round_of(made: Ranks, *, buckets: bool) -> Callable[[], Sample]:
     return take
 
 
+class Predictions:
+    """The simulator's rounds, of costs that plain ranks measure where the replicas are."""
+
+    def __init__(self, hosts: tuple[FarHost, FarHost]) -> None:
+        self._ranks = torch_ranks([host.space for host in hosts], hosts[0].address,
+                                  GLOO_SOCKET_IFNAME=DEVICE, HARP_IFNAME=DEVICE)
+        self._known: dict[str, float] = {}
+
+    def of(self, arm: str) -> Callable[[], Sample]:
+        """Give the seconds of a round."""
+        def take() -> Sample:
+            if arm not in self._known:
+                rounds_s = self._simulate()
+                self._known = {name: rounds_s[scenario] for name, scenario in SCENARIOS.items()}
+            return Sample(self._known.pop(arm))
+        return take
+
+    def _simulate(self) -> dict[str, float]:
+        costs = costs_of_kernels(self._ranks.ask)
+        with tempfile.TemporaryDirectory() as folder:
+            rounds = simulated([*costs, trace(folder)], SCENARIO)
+        return {name: 1 / a_second + ROUND_TRIP_S for name, a_second in rounds.items()}
+
+
 @contextmanager
 def torchft_line(_: Bench) -> Iterator[Arms]:
     """Make the group of the line."""
-    with far_hosts(100e6, 0.04) as hosts:
-        arms: Arms = {}
+    with far_hosts(RATE_BPS, ROUND_TRIP_S) as hosts:
+        predictions = Predictions(hosts)
+        arms: Arms = {f"sim, {name}": predictions.of(name) for name in ARMS}
         for name in ARMS:
             made = replicas(hosts, name)
             round_of(made, buckets=True)()  # the first one makes the process group
@@ -74,3 +112,7 @@ def rows() -> Iterator[ArmRow]:
             ("torchft-whole", "LightCC", f"a round, {where}", 0.0)):
         yield ArmRow(id_, what, torchft_line, name, (f"{name}, buckets",), unit="s",
                      against=("gloo", "gloo, buckets"), lower=True, target=target)
+    for id_, name in (("torchft", "LightCC int8"), ("torchft-whole", "LightCC"),
+                      ("torchft-gloo", "gloo")):
+        yield ArmRow(f"sim-{id_}", f"simulated {name}, a round of torchft", torchft_line,
+                     f"sim, {name}", unit="s", against=(f"{name}, buckets",), within=0.15)

@@ -56,7 +56,9 @@
  * included.
  *
  * At first the window doubles each round trip, until 4 samples in a row are above the target, or a
- * mark or a loss comes; after a timeout likewise, from one segment to half of the old window. */
+ * mark or a loss comes; after a timeout likewise, from one segment to half of the old window. A
+ * timeout that was too early is undone, and so is the end of doubling (RFC 4015, section 3.2): on a
+ * path that is longer than the first timeout every connection has one. */
 #include "cc/swift.h"
 
 #include "base/sequence.h"
@@ -269,7 +271,7 @@ static void swift_on_timeout(struct harp_cc *cc, uint64_t now_ns)
 {
     struct harp_swift *swift = harp_swift_of(cc);
     if (!swift->loss.window_before)
-        swift->loss.window_before = swift->delay.fabric_window;
+        harp_swift_remember(swift, swift->delay.doubling_limit == UINT64_MAX);
     uint64_t one = (uint64_t)cc->config.segment_bytes * SWIFT_SCALE;
     swift->delay.doubling_limit =
         swift->delay.fabric_window / 2 > one ? swift->delay.fabric_window / 2 : 0;
@@ -283,6 +285,8 @@ static void swift_on_spurious(struct harp_cc *cc)
 {
     struct harp_swift *swift = harp_swift_of(cc);
     swift->delay.fabric_window = harp_max(swift->delay.fabric_window, swift->loss.window_before);
+    if (swift->loss.window_before && swift->loss.doubled_before)
+        swift->delay.doubling_limit = UINT64_MAX;
     swift->loss.window_before = 0;
     swift->depth.share_x65536 =
         harp_max(swift->depth.share_x65536, swift->depth.share_before_x65536);

@@ -61,6 +61,7 @@ struct swift_loss {
     uint64_t step_x1024;    /* growth allowed until the next judgement ... */
     uint64_t window_limit;  /* ... which ends here; UINT64_MAX: a queue limits */
     uint32_t chance_x65536; /* share that is lost whatever the window is */
+    bool doubled_before;    /* the timeout that ended it: without a limit */
 };
 
 /* The part of the target queue that fits into the buffer. */
@@ -159,6 +160,13 @@ static inline uint64_t harp_swift_round_ns(const struct harp_swift *swift)
 static inline uint64_t harp_swift_part(uint64_t window, uint64_t of, uint64_t whole)
 {
     return window * (of * 65536 / whole) / 65536;
+}
+
+/* Keep what a reduction of the window changes, since it may have to be undone. */
+static inline void harp_swift_remember(struct harp_swift *swift, bool doubles)
+{
+    swift->loss.window_before = swift->delay.fabric_window;
+    swift->loss.doubled_before = doubles;
 }
 
 /* ---- swift_window.c ---- */

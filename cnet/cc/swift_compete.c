@@ -71,7 +71,7 @@ static void back_off(struct harp_cc *cc, uint64_t now_ns)
     bool less = swift->delay.fabric_window <
                 swift->compete.w_max; /* fast convergence: others need the room */
     swift->compete.w_max = less ? swift->delay.fabric_window / 20 * 17 : swift->delay.fabric_window;
-    swift->loss.window_before = swift->delay.fabric_window;
+    harp_swift_remember(swift, false);
     swift->delay.fabric_window =
         harp_swift_bounded(cc, swift->delay.fabric_window - swift->delay.fabric_window * 3 / 10);
     swift->compete.threshold = swift->delay.fabric_window;

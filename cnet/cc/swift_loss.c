@@ -44,7 +44,7 @@ static void reduce_window(struct harp_cc *cc, uint64_t now_ns, uint64_t excess, 
     struct harp_swift *swift = harp_swift_of(cc);
     uint64_t cut =
         harp_swift_part(swift->delay.fabric_window, excess, all) + swift->delay.fabric_window / 16;
-    swift->loss.window_before = swift->delay.fabric_window;
+    harp_swift_remember(swift, false);
     swift->delay.fabric_window = harp_swift_bounded(
         cc, swift->delay.fabric_window - harp_min(cut, swift->delay.fabric_window / 2));
     swift->loss.reduced_ns = now_ns;

@@ -89,7 +89,7 @@ def check_settings(environment: Mapping[str, str], *, here: bool) -> None:
     rank 0 runs on this host.
     """
     from harp.cli.io import OutputError, check_target
-    from harp.lightcc.horovod.horovod_settings import Settings
+    from harp.lightcc.horovod.horovod_settings import DYNAMIC, Settings
     from harp.lightcc.settings import LightSettings
 
     try:
@@ -100,7 +100,7 @@ def check_settings(environment: Mapping[str, str], *, here: bool) -> None:
             check_files(environment)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-    if here and timeline and timeline != "DYNAMIC":
+    if here and timeline and timeline != DYNAMIC:
         try:
             check_target(timeline)
         except OutputError as error:

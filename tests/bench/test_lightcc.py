@@ -65,6 +65,17 @@ def test_the_host_is_measured_without_the_rows_that_are_judged():
     load(file, changes)
 
 
+@long
+def test_a_vector_in_few_bits_is_predicted_beside_its_row():
+    pytest.importorskip("torch")
+    done = run("--json", "--rounds", "1", "--seconds", "0.5", "--only", "sim-int8-25m,int8-25m-2d")
+    assert done.returncode in (0, 1), done.stderr
+    measured, simulated = sorted(json.loads(done.stdout), key=lambda row: row["id"])
+    assert simulated["reference"] == measured["value"]
+    line_ms = 1e3 * 8 * (25 << 18) / 1e9  # a byte of each element leaves a host, one comes
+    assert line_ms < simulated["value"] < 10 * line_ms
+
+
 def test_a_row_that_is_not_there_is_named():
     done = run("--only", "ar-9B")
     assert done.returncode == 2

@@ -6,7 +6,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harp.lightcc.fusion import HOROVOD_BYTES, HOROVOD_CYCLE_S
@@ -19,6 +20,8 @@ NAMES = tuple(f"HOROVOD_{name}" for name in (
     "STALL_CHECK_TIME_SECONDS", "STALL_SHUTDOWN_TIME_SECONDS", "START_TIMEOUT", "AUTOTUNE",
     "AUTOTUNE_LOG", "AUTOTUNE_STEPS_PER_SAMPLE", "AUTOTUNE_WARMUP_SAMPLES"))
 """Variables that are read; others of Horovod change nothing."""
+DYNAMIC = "DYNAMIC"
+"""HOROVOD_TIMELINE's word for a file that ``start_timeline`` names."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,7 @@ class Settings:
     cycle_s: float = HOROVOD_CYCLE_S
     """HOROVOD_CYCLE_TIME, given in milliseconds: rank 0 waits so long for more tensors."""
     timeline: str = ""
-    """HOROVOD_TIMELINE: the file, or DYNAMIC for one that ``start_timeline`` names."""
+    """HOROVOD_TIMELINE: the file, or `DYNAMIC`."""
     mark_cycles: bool = False
     """HOROVOD_TIMELINE_MARK_CYCLES"""
     stall_s: float = 60.0
@@ -64,6 +67,23 @@ class Settings:
             env.get("HOROVOD_AUTOTUNE_LOG", ""),
             max(1, int(_read_number(env, "AUTOTUNE_STEPS_PER_SAMPLE", 10))),
             int(_read_number(env, "AUTOTUNE_WARMUP_SAMPLES", 3)))
+
+    def of_meeting(self, number: int) -> Settings:
+        """Give the files of a job's later groups names of their own: each group begins them anew.
+
+        >>> Settings(timeline="runs/t.json").of_meeting(2).timeline
+        'runs/t.2.json'
+        """
+        if number < 2:
+            return self
+        timeline = self.timeline
+        return replace(self, autotune_log=_number_file(self.autotune_log, number),
+                       timeline=timeline if timeline == DYNAMIC else _number_file(timeline, number))
+
+
+def _number_file(path: str, number: int) -> str:
+    named = Path(path)
+    return str(named.with_name(f"{named.stem}.{number}{named.suffix}")) if path else ""
 
 
 def _read_number(env: Mapping[str, str], name: str, default: float) -> float:

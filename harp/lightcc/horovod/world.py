@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from harp.lightcc.group import Group
 from harp.lightcc.horovod.autotune import Tuner
 from harp.lightcc.horovod.horovod_errors import NotInitializedError
-from harp.lightcc.horovod.horovod_settings import Settings
+from harp.lightcc.horovod.horovod_settings import DYNAMIC, Settings
 from harp.lightcc.horovod.runtime import Runtime
 from harp.lightcc.horovod.timeline import Timeline
 from harp.lightcc.peers import memory_place
@@ -94,7 +94,13 @@ class World:
         self.sets: dict[int, ProcessSet] = {}
         whole.ranks = list(range(place.size))
         self.add(whole)
-        hosts = _exchange_hosts(place, store)
+        try:
+            hosts = _exchange_hosts(place, store)
+            if place.rank == 0 and settings.timeline not in {"", DYNAMIC}:
+                self._start_timeline()
+        except BaseException:
+            self.close()
+            raise
         host = hosts[place.rank]
         self.local_rank = hosts[:place.rank].count(host)
         self.local_size = hosts.count(host)
@@ -103,8 +109,6 @@ class World:
         peers = [name for name in names if hosts.count(name) > self.local_rank]
         self.cross_rank, self.cross_size = peers.index(host), len(peers)
         self.is_homogeneous = len(set(Counter(hosts).values())) == 1
-        if place.rank == 0 and settings.timeline and settings.timeline != "DYNAMIC":
-            self._start_timeline()
 
     def _start_timeline(self) -> None:
         path = self.settings.timeline
@@ -127,13 +131,19 @@ class World:
             group = Group(added.ranks.index(self.rank), len(added.ranks),
                           PrefixStore(set_prefix(number), self._store),
                           self.settings.start_timeout_s, members=added.ranks)
-            tuner = (Tuner(self.settings, group.settings)
-                     if self.settings.autotune and number == self.rank == 0 else None)
-            timeline = self.timeline.of_set(number) if number else self.timeline
-            added.runtime = Runtime(group, self.settings, timeline,
-                                    self._errors if number == 0 else {}, tuner)
+            try:
+                added.runtime = self._make_runtime(group, number)
+            except BaseException:
+                group.close()
+                raise
         added.process_set_id = number
         self.sets[number] = added
+
+    def _make_runtime(self, group: Group, number: int) -> Runtime:
+        tuner = (Tuner(self.settings, group.settings)
+                 if self.settings.autotune and number == self.rank == 0 else None)
+        timeline = self.timeline.of_set(number) if number else self.timeline
+        return Runtime(group, self.settings, timeline, self._errors if number == 0 else {}, tuner)
 
     def remove(self, removed: ProcessSet) -> None:
         """End a set."""
@@ -212,7 +222,7 @@ def restart(place: Place, process_sets: Sequence[ProcessSet] = (),
     """
     global _world  # noqa: PLW0603  (Horovod's API has one world a process)
     end()
-    settings = Settings.from_env(environment)
+    settings = Settings.from_env(environment).of_meeting(meeting)
     store = meeting_store(place, environment)
     world = World(place, PrefixStore(store_prefix(meeting), store), settings,
                   global_process_set, _errors)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +9,7 @@ import torch.distributed as dist
 
 import harp.lightcc.torch  # noqa: F401  (registers the backend)
 from harp.lightcc.failure import name_ranks
-from harp.lightcc.launch import read_place
+from harp.lightcc.peers import memory_place
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,10 +29,10 @@ class Islands:
 
 def make_islands(size: int | None = None, *, within: str | None = None, between: str = "lightcc",
                  timeout: timedelta | None = None) -> Islands:
-    """Make islands of ``size`` consecutive ranks; all ranks call it, after `init_process_group`.
+    """Make an island of each host; all ranks call it, after `init_process_group`.
 
     Args:
-        size: ranks of an island; those of a host, as the launcher says, if not given.
+        size: consecutive ranks of an island, instead of those of a host.
         within: backend within an island; the default group's if not given.
         between: backend between islands.
         timeout: of both groups' calls.
@@ -42,18 +41,35 @@ def make_islands(size: int | None = None, *, within: str | None = None, between:
         ValueError: where ranks cannot be divided so.
 
     """
+    islands = _ranks_of_hosts() if size is None else _consecutive_ranks(size)
+    inner = [dist.new_group(ranks, backend=within, timeout=timeout) for ranks in islands]
+    outer = [dist.new_group(list(ranks), backend=between, timeout=timeout)
+             for ranks in zip(*islands, strict=True)]
+    rank = dist.get_rank()
+    return next(Islands(outer[ranks.index(rank)], group)
+                for ranks, group in zip(islands, inner, strict=True) if rank in ranks)
+
+
+def _ranks_of_hosts() -> list[list[int]]:
+    """Give the ranks of each host, which a launcher may number in any order."""
+    hosts: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(hosts, memory_place())
+    found: dict[str, list[int]] = {}
+    for rank, host in enumerate(hosts):
+        found.setdefault(host, []).append(rank)
+    islands = list(found.values())
+    odd = next((ranks for ranks in islands if len(ranks) != len(islands[0])), None)
+    if odd is not None:
+        raise ValueError("islands have as many ranks each: on one host are "
+                         f"{name_ranks(islands[0])}, on another one {name_ranks(odd)}")
+    return islands
+
+
+def _consecutive_ranks(size: int) -> list[list[int]]:
     ranks = dist.get_world_size()
-    size = size or read_place(os.environ).local_size
-    if size is None:
-        raise ValueError("make_islands needs the number of ranks of an island: the launcher does "
-                         "not say how many a host has")
     if size < 1 or ranks % size:
         raise ValueError(f"{ranks} ranks cannot be divided into islands of {size}")
-    inner = [dist.new_group(list(range(first, first + size)), backend=within, timeout=timeout)
-             for first in range(0, ranks, size)]
-    outer = [dist.new_group(list(range(place, ranks, size)), backend=between, timeout=timeout)
-             for place in range(size)]
-    return Islands(outer[dist.get_rank() % size], inner[dist.get_rank() // size])
+    return [list(range(first, first + size)) for first in range(0, ranks, size)]
 
 
 def check_alike(described: Mapping[str, object], between: dist.ProcessGroup | None) -> None:

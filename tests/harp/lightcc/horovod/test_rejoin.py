@@ -131,6 +131,25 @@ world.end()""")
         f"[{rank}] {rank} 3" for rank in range(3) for _ in range(4)]
 
 
+@pytest.mark.parametrize("options", [(), ("--min-np", "2")], ids=["plain", "elastic"])
+def test_each_group_of_a_job_has_a_timeline_and_a_log_of_its_own(options, tmp_path, monkeypatch):
+    """Rank 0 of a later one may be another process, on another host: it cannot go on in one."""
+    monkeypatch.setenv("HOROVOD_TIMELINE", f"{tmp_path}/it.json")
+    monkeypatch.setenv("HOROVOD_AUTOTUNE", "1")
+    monkeypatch.setenv("HOROVOD_AUTOTUNE_LOG", f"{tmp_path}/log.csv")
+    done = start_elastic(START.replace("world.end()", f"""
+world.current().timeline.call([f"of {{world.current().size}}"], "allreduce")
+{ALL_MET}
+rejoin.meet_again()
+{ALL_MET}
+world.end()"""), *options, "-np", "2")
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "it.2.json", "it.json", "log.2.csv", "log.csv"]
+    assert "of 2" in (tmp_path / "it.json").read_text()
+    assert "of 2" not in (tmp_path / "it.2.json").read_text()
+
+
 @pytest.mark.parametrize("leaver", [0, 1])
 def test_ranks_of_a_plain_job_meet_again_where_one_left_the_group_that_another_lost(leaver):
     """One that has the result of the last call may leave before the others have it."""

@@ -6,9 +6,13 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 
 import pytest
 
+from harp.lightcc.horovod.horovod_settings import Settings
+from harp.lightcc.horovod.world import ProcessSet, World
+from harp.lightcc.launch import Place
 from harp.lightcc.store import open_store
 from lab.namespace import why_unusable
 from tests.support.free_ports import free_ports
@@ -55,6 +59,18 @@ def test_a_wait_for_a_late_rank_ends_in_one_sentence_and_no_warnings(kind, tmp_p
     with pytest.raises(TimeoutError, match=r"^no rank has set late in the store within 0.5 s$"):
         store.get("late")
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("settings", [
+    {"timeline": "nowhere/it.json"}, {"autotune": True, "autotune_log": "nowhere/it.csv"}],
+    ids=["timeline", "log"])
+def test_a_world_that_cannot_begin_leaves_no_group_open(settings, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    before, whole = threading.enumerate(), ProcessSet()
+    with pytest.raises(ValueError, match=r"nowhere/it\.\w+ cannot be written"):
+        World(Place(), open_store({}, 0, 1, 5), Settings(**settings), whole, {})
+    assert whole.runtime is None
+    assert threading.enumerate() == before
 
 
 @pytest.mark.parametrize(("agent", "who"), [

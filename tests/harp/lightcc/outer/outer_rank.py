@@ -34,6 +34,7 @@ from harp.lightcc.outer import (
     make_islands,
     quantised_mean,
 )
+from harp.lightcc.outer import islands as islands_module
 from harp.lightcc.outer_policy import split
 from tests.harp.lightcc.outer import reference
 from tests.harp.lightcc.outer.quadratic import ELEMENTS, Quadratic
@@ -232,6 +233,18 @@ def islands_of_two_under_ddp_are_two_replicas(rank, _):
     wanted = reference.diloco(2, 9, ELEMENTS, 3, 0.7, 0.9)
     np.testing.assert_allclose(flat(model), wanted[rank // 2], **CLOSE)
     check_equal_at_all(model)
+
+
+def islands_are_the_ranks_of_a_host_in_whatever_order(rank, _):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(islands_module, "memory_place", lambda: f"host {rank % 2}")
+        made = make_islands()
+        assert dist.get_process_group_ranks(made.within) == [rank % 2, rank % 2 + 2]
+        assert dist.get_process_group_ranks(made.between) == [rank // 2 * 2, rank // 2 * 2 + 1]
+        patch.setattr(islands_module, "memory_place", lambda: f"host {rank == 3}")
+        with pytest.raises(ValueError, match=r"^islands have as many ranks each: on one host are "
+                                             r"ranks 0, 1 and 2, on another one rank 3$"):
+            make_islands()
 
 
 def islands_of_two_divide_what_is_sent(rank, _):

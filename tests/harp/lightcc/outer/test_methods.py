@@ -24,6 +24,7 @@ CHECKS = """
     sparseloco_of_everything_is_diloco_without_momentum
     sparseloco_sends_the_largest_and_keeps_the_rest few_bits_leave_all_ranks_equal_and_near
     islands_of_two_under_ddp_are_two_replicas islands_of_two_divide_what_is_sent
+    islands_are_the_ranks_of_a_host_in_whatever_order
     fsdp2_within_islands_is_ddp_within_islands a_checkpoint_of_four_goes_on_with_two
     a_checkpoint_while_a_fragment_travels_has_it a_checkpoint_of_another_model_is_refused
     islands_with_other_settings_are_named_at_all_ranks

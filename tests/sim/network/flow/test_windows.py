@@ -112,6 +112,17 @@ def test_segments_take_as_long(rtt_s, rate, nbytes):
     assert flow == pytest.approx(packet, rel=0.1)
 
 
+@pytest.mark.parametrize("nbytes", [200_000, MIB])
+@pytest.mark.parametrize("rtt_s", [0.02, 0.04, 0.08])
+def test_a_new_session_of_harp_opens_its_window_as_fast_as_tcp(rtt_s, nbytes):
+    """Its first timeout, of 10 ms, comes before its first ACK on such paths."""
+    harp_s, tcp_s = (took_s("packet", (
+        f"scenarios[0].stack={stack}", "hosts[0].nics[0].rate=100Mbps",
+        f"fabric.latency={rtt_s / 4 * 1e6:g}us", "fabric.mtu=1500B"), [(0.0, 1), (0.1, nbytes)])[1]
+        for stack in ("harp", "kernel-tcp"))
+    assert harp_s <= 1.1 * tcp_s
+
+
 def test_a_kilobyte_takes_one_way_and_a_megabyte_its_doublings():
     """Published: lg (n / 10 + 1) - 1/2 round trips, as Cardwell et al. have it."""
     changes = ("scenarios[0].stack=kernel-tcp", "hosts[0].nics[0].rate=100Gbps",
