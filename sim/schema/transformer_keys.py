@@ -125,6 +125,8 @@ class TransformerKeys(Model):
     """Rows of the tables of relative positions, as in T5."""
     dropout: Flag = False
     """Whether dropout's masks are kept for the backward pass."""
+    ahead: Annotated[int, Strict(), Field(ge=0, le=16)] = 0
+    """Layers behind the stack that each predict one token more in training, as in DeepSeek-V3."""
     experts: ExpertKeys | None = None
     """A mixture of experts."""
     latent: LatentKeys | None = None
@@ -145,6 +147,10 @@ class TransformerKeys(Model):
         if not self.vocabulary and self.patches is None:
             raise Problem("has neither vocabulary nor patches",
                           allowed="one of the two, e.g. vocabulary: 32000")
+        if self.ahead and (self.head == "none" or self.patches is not None or self.encoder):
+            raise Problem("layers that predict tokens have no output layer of a decoder",
+                          path=("ahead",), found=self.ahead,
+                          allowed="0, or a decoder with an output layer (head: own or tied)")
         if self.experts is not None and self.experts.top_k > self.experts.count:
             raise Problem(f"{self.experts.top_k} experts a token of {self.experts.count}",
                           path=("experts", "top_k"), found=self.experts.top_k,

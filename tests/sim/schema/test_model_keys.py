@@ -78,6 +78,8 @@ def test_a_bad_configuration_is_one_sentence_at_the_key(tmp_path, data, says):
     (BY_HAND | {"heads": 3}, {}, "workload.model.heads", "3 heads do not divide a width of 64"),
     (BY_HAND | {"kv_heads": 3}, {}, "workload.model.kv_heads", "3 heads of keys"),
     (BY_HAND | {"vocabulary": 0}, {}, "workload.model", "neither vocabulary nor patches"),
+    (BY_HAND | {"ahead": 1, "encoder": 2}, {}, "workload.model.ahead",
+     "have no output layer of a decoder"),
     (BY_HAND | {"layer": 2}, {}, "workload.model.layer", "did you mean 'layers'"),
     (BY_HAND | {"experts": {"count": 2, "top_k": 3, "ffn": 8}}, {},
      "workload.model.experts.top_k", "allowed: 1 to 2"),
