@@ -41,6 +41,9 @@ class Experts:
     """One layer in this many has a mixture, the last of each group."""
     first: int = 0
     """Layers at the beginning that have none."""
+    groups: int = 1
+    """Groups of experts, of which a token goes to ``top_groups``, and to experts of these alone."""
+    top_groups: int = 1
 
 
 @dataclass(frozen=True)
@@ -314,7 +317,7 @@ def _mixture(shape: Transformer, name: str, tokens: int) -> Iterator[Layer]:
         out = (matrices - 1) * mix.ffn + width
         weights += (Tensor(f"{name}.experts.bias", out * mix.count),)
     yield Layer(f"{name}.experts", (), flops, 2 * flops, slots * width, weights,
-                mix.count, mix.top_k)
+                mix.count, mix.top_k, mix.groups, mix.top_groups)
     if mix.shared:
         yield from _network(shape, f"{name}.shared", mix.shared, tokens)
         if mix.shared_gate:

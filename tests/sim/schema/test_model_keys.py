@@ -83,6 +83,11 @@ def test_a_bad_configuration_is_one_sentence_at_the_key(tmp_path, data, says):
     (BY_HAND | {"layer": 2}, {}, "workload.model.layer", "did you mean 'layers'"),
     (BY_HAND | {"experts": {"count": 2, "top_k": 3, "ffn": 8}}, {},
      "workload.model.experts.top_k", "allowed: 1 to 2"),
+    (BY_HAND | {"experts": {"count": 8, "groups": 3, "ffn": 8}}, {},
+     "workload.model.experts.groups", "3 groups do not divide 8 experts"),
+    (BY_HAND | {"experts": {"count": 8, "top_k": 3, "groups": 4, "ffn": 8}}, {},
+     "workload.model.experts.top_groups", "3 experts of a token in 1 of 4 groups of 2; allowed: "
+     "2 to 4"),
     (BY_HAND, {"sequence": None}, "workload.model", "needs sequence"),
     (BY_HAND | {"positions": 8}, {}, "workload.sequence",
      "8 positions and no more; allowed: no sequence, or a shorter one"),
