@@ -207,7 +207,10 @@ def read_model(value: Any, info: ValidationInfo) -> Any:
         where = str(path)
         if error.line:
             where += f":{error.line}:" + f" {error.key}:" * bool(error.key)
-        raise Problem(f"{where} {error.says}", found=value, allowed=error.allowed) from None
+        near = [] if error.nearest is None else [str(Path(value).with_name(
+            Path(error.nearest).name))]  # as the file writes it: from its own folder
+        raise Problem(f"{where} {error.says}", found=value, allowed=error.allowed,
+                      names=near) from None
 
 
 def is_model_path(value: str) -> bool:

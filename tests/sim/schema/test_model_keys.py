@@ -74,6 +74,13 @@ def test_a_bad_configuration_is_one_sentence_at_the_key(tmp_path, data, says):
     assert "\n" not in str(caught.value)
 
 
+def test_a_configuration_of_a_wrong_name_has_the_nearest_one(tmp_path):
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "config.json").write_text(json.dumps(LLAMA))
+    with pytest.raises(TopologyError, match=r"did you mean 'models/config\.json'"):
+        load(write(tmp_path, workload("models/confg.json")))
+
+
 @pytest.mark.parametrize(("model", "keys", "key", "says"), [
     (BY_HAND | {"heads": 3}, {}, "workload.model.heads", "3 heads do not divide a width of 64"),
     (BY_HAND | {"kv_heads": 3}, {}, "workload.model.kv_heads", "3 heads of keys"),
