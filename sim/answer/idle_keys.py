@@ -90,8 +90,11 @@ class _Search:
             return True
         try:
             cluster = self._cluster(path, other)
-            return any(self._differs(cluster, number, gpus)
-                       for number, gpus in _rows(other, topology))
+            # Most keys change every row of several GPUs, so rows that take least come first, and
+            # of them those that use every path.
+            return any(self._differs(cluster, number, gpus) for number, gpus in sorted(
+                _rows(other, topology),
+                key=lambda row: (row[1], topology.scenarios[row[0]].routing != "spray")))
         except TopologyError:
             return True
 
@@ -188,12 +191,12 @@ def _shape(topology: Topology) -> list[tuple[int, ...]]:
 
 
 def _rows(other: Topology, before: Topology) -> Iterator[tuple[int, int]]:
-    """Rows that may differ; of each scenario the one with the most GPUs comes first."""
+    """Rows that may differ."""
     whole = any(getattr(other, name) != getattr(before, name)
                 for name in type(other).model_fields if name not in _SIMULATED_ALIKE)
     for number, (scenario, old) in enumerate(zip(other.scenarios, before.scenarios, strict=True)):
         if whole or scenario != old or _sets(other, scenario) != _sets(before, old):
-            for gpus in sorted(other.gpu_counts(scenario), reverse=True):
+            for gpus in other.gpu_counts(scenario):
                 yield number, gpus
         elif other.expect != before.expect:
             for gpus in other.gpu_counts(scenario):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from harp.collectives.even_routing import Router
 from sim.schema.input_errors import Problem, listing
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ def check_parallel(topology: Topology, scenario: Scenario, path: Path) -> Iterat
             if workload.has_network:
                 yield from _fits_model(workload, layout, where)
                 yield from _fits_hiding(workload, scenario, path)
+                yield from _fits_router(topology, workload, scenario, path)
 
 
 class _Where:
@@ -192,3 +194,23 @@ def _fits_hiding(workload: Workload, scenario: Scenario, path: Path) -> Iterator
     else:
         return
     yield Problem(says, path=(*path, keys[0]), at_key=True, allowed=allowed)
+
+
+def _fits_router(topology: Topology, workload: Workload, scenario: Scenario,
+                 path: Path) -> Iterator[Problem]:
+    """Check that a router's groups are whole on ranks and hosts, where hosts pass tokens on."""
+    shape, layout = workload.network.shape, scenario.layout
+    mix = None if shape is None else shape.experts
+    if scenario.alltoall not in ("once-per-host", "chosen") or mix is None or mix.groups == 1:
+        return
+    router = Router(mix.count, mix.top_k, mix.groups, mix.top_groups)
+    for gpus in sorted({gpus for _, gpus in topology.rows(scenario)}):
+        most = gpus // (layout.pipeline * layout.tensor)
+        ranks = min(layout.expert or most, most)
+        sizes = {min(max(group.gpus.count // layout.tensor, 1), ranks) for group in topology.hosts}
+        if len(sizes) > 1 or ranks % min(sizes) or not router.lies_evenly(ranks, min(sizes)):
+            yield Problem(f"{mix.groups} groups of experts are not whole on {ranks} GPUs, "
+                          f"{listing(sorted(map(str, sizes)))} a host", path=(*path, "alltoall"),
+                          found=scenario.alltoall, allowed="direct or hierarchical, or GPUs that "
+                          "have whole groups")
+            return

@@ -50,6 +50,26 @@ class ExpertKeys(Model):
     """One layer in this many has a mixture, the last of each group."""
     first: Number = 0
     """Layers at the beginning that have none."""
+    groups: Count = 1
+    """Groups of neighbouring experts. A token goes to top_groups of them, and to experts of these
+    alone, as in DeepSeek-V3; it matters to alltoall: once-per-host and chosen."""
+    top_groups: Count = 1
+    """Groups that each token goes to."""
+
+    @model_validator(mode="after")
+    def _has_whole_groups(self) -> "ExpertKeys":
+        if self.top_k > self.count:
+            raise Problem(f"{self.top_k} experts a token of {self.count}", path=("top_k",),
+                          found=self.top_k, allowed=f"1 to {self.count}")
+        if self.count % self.groups:
+            raise Problem(f"{self.groups} groups do not divide {self.count} experts",
+                          path=("groups",), found=self.groups, allowed="a number that divides them")
+        each = self.count // self.groups
+        if not -(-self.top_k // each) <= self.top_groups <= self.groups:
+            raise Problem(f"{self.top_k} experts of a token in {self.top_groups} of {self.groups} "
+                          f"groups of {each}", path=("top_groups",), found=self.top_groups,
+                          allowed=f"{-(-self.top_k // each)} to {self.groups}")
+        return self
 
 
 class LatentKeys(Model):
@@ -125,6 +145,9 @@ class TransformerKeys(Model):
     """Rows of the tables of relative positions, as in T5."""
     dropout: Flag = False
     """Whether dropout's masks are kept for the backward pass."""
+    ahead: Annotated[int, Strict(), Field(ge=0, le=16)] = 0
+    """Layers behind the stack that each predict one token more in training, as in DeepSeek-V3. The
+    last stage of a pipeline has their output layers, too."""
     experts: ExpertKeys | None = None
     """A mixture of experts."""
     latent: LatentKeys | None = None
@@ -145,10 +168,10 @@ class TransformerKeys(Model):
         if not self.vocabulary and self.patches is None:
             raise Problem("has neither vocabulary nor patches",
                           allowed="one of the two, e.g. vocabulary: 32000")
-        if self.experts is not None and self.experts.top_k > self.experts.count:
-            raise Problem(f"{self.experts.top_k} experts a token of {self.experts.count}",
-                          path=("experts", "top_k"), found=self.experts.top_k,
-                          allowed=f"1 to {self.experts.count}")
+        if self.ahead and (self.head == "none" or self.patches is not None or self.encoder):
+            raise Problem("layers that predict tokens have no output layer of a decoder",
+                          path=("ahead",), found=self.ahead,
+                          allowed="0, or a decoder with an output layer (head: own or tied)")
         return self
 
     @property
@@ -184,7 +207,10 @@ def read_model(value: Any, info: ValidationInfo) -> Any:
         where = str(path)
         if error.line:
             where += f":{error.line}:" + f" {error.key}:" * bool(error.key)
-        raise Problem(f"{where} {error.says}", found=value, allowed=error.allowed) from None
+        near = [] if error.nearest is None else [str(Path(value).with_name(
+            Path(error.nearest).name))]  # as the file writes it: from its own folder
+        raise Problem(f"{where} {error.says}", found=value, allowed=error.allowed,
+                      names=near) from None
 
 
 def is_model_path(value: str) -> bool:

@@ -140,14 +140,12 @@ def _activations(recipe: Recipe, stage: Model, number: int) -> int | None:
     kept = round(kept * micro_steps_kept(recipe, number))
     if recipe.recompute in ("full", "ops"):
         kept += whole // max(blocks, 1)
-    if has_logits(stage.layers):
-        kept += 4 * samples * shape.vocabulary // layout.tensor
-    return kept
+    return kept + count_logits(stage.layers) * 4 * samples * shape.vocabulary // layout.tensor
 
 
-def has_logits(layers: Iterable[Layer]) -> bool:
-    """Whether the output layer over a vocabulary is among them."""
-    return any(layer.name in ("lm_head", "head") for layer in layers)
+def count_logits(layers: Iterable[Layer]) -> int:
+    """Number of output layers over a vocabulary among them."""
+    return sum(layer.name.split(".")[-1] in ("lm_head", "head") for layer in layers)
 
 
 def _traced_activations(recipe: Recipe, stage: Model, number: int) -> int | None:

@@ -54,7 +54,7 @@ import math
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
-from sim.step.gpu_memory import block_bytes, has_logits, kept_bytes, tokens_of
+from sim.step.gpu_memory import block_bytes, count_logits, kept_bytes, tokens_of
 from sim.workloads import layers as nn
 from sim.workloads.model import block_of
 
@@ -121,7 +121,7 @@ def moving(recipe: Recipe) -> dict[str, Moving]:
         some = list(layers)
         if block:
             found[some[0].name] = each[any(layer.expert_tensors for layer in some)]
-        elif has_logits(some):
+        elif count_logits(some):
             found[some[0].name] = _of_loss(recipe)
     return found
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from harp.collectives.alltoallv import dispatch
 from harp.collectives.choice import Rates
 from harp.collectives.choice import choose as choose_way
-from harp.collectives.even_routing import even_blocks
+from harp.collectives.even_routing import Router, even_blocks
 from harp.collectives.few_bits_plan import BITS
 from harp.collectives.protocol import SIMPLE
 from harp.collectives.registry import make_plan
@@ -164,10 +164,10 @@ def exchange_plan(recipe: Recipe, groups: Groups, nbytes: int, group: Group = "e
 
     There and back cost the same: sums come back by the edges of copies, turned round.
     """
-    experts, top_k = next(((layer.experts, layer.top_k) for layer in recipe.model.layers
-                           if layer.experts), (0, 0))
-    if recipe.alltoall not in ALLTOALL_PLANS and top_k:
-        return _exchange_of_tokens(recipe.alltoall, nbytes // top_k, experts, top_k,
+    router = next((Router(layer.experts, layer.top_k, layer.groups, layer.top_groups)
+                   for layer in recipe.model.layers if layer.experts), None)
+    if recipe.alltoall not in ALLTOALL_PLANS and router is not None:
+        return _exchange_of_tokens(recipe.alltoall, nbytes // router.top_k, router,
                                    groups.size(group), groups.each(group), recipe.element_bytes,
                                    recipe.rates)
     return _made(ALLTOALL_PLANS.get(recipe.alltoall, "alltoall"), ranks=groups.size(group),
@@ -175,11 +175,11 @@ def exchange_plan(recipe: Recipe, groups: Groups, nbytes: int, group: Group = "e
 
 
 @lru_cache(maxsize=256)
-def _exchange_of_tokens(alltoall: str, nbytes: int, experts: int, top_k: int, ranks: int,
-                        each: int, unit_bytes: int, rates: Rates) -> Plan:
+def _exchange_of_tokens(alltoall: str, nbytes: int, router: Router, ranks: int, each: int,
+                        unit_bytes: int, rates: Rates) -> Plan:
     """The plan that AngelPTM's layer of experts makes for even routing."""
     hosts = tuple(rank // each for rank in range(ranks))
-    blocks = even_blocks(nbytes // unit_bytes * unit_bytes, experts, top_k, hosts, unit_bytes)
+    blocks = even_blocks(nbytes // unit_bytes * unit_bytes, router, hosts, unit_bytes)
     way = (choose_way(dispatch, blocks, hosts, rates) if alltoall == "chosen"
            else "once-per-host")
     return dispatch(blocks, way, hosts, unit_bytes)

@@ -221,8 +221,8 @@ class Summary:
 
 
 def missed(row: Prediction) -> bool:
-    """Whether a row is off by more than `NEAR`, so that the page owes an explanation."""
-    return abs(row.error) > NEAR
+    """Whether the page shows a row off by `NEAR` or more, and so owes an explanation."""
+    return round(abs(row.error), 2) >= NEAR
 
 
 LEFT_OUT = {True: "left out of", False: "in"}

@@ -173,7 +173,16 @@ def _deepseek_experts(config: Mapping[str, Any]) -> Keys:
             "ffn": expert,
             "shared": expert * _whole(config.get("n_shared_experts") or 0, "n_shared_experts"),
             "every": config.get("moe_layer_freq", 1),
-            "first": config.get("first_k_dense_replace", 0)}
+            "first": config.get("first_k_dense_replace", 0),
+            **_limited(config)}
+
+
+def _limited(config: Mapping[str, Any]) -> Keys:
+    """Groups of experts, where the router limits a token to some of them."""
+    groups = config.get("n_group") or 1
+    if groups == 1 or config.get("topk_method") == "greedy":  # DeepSeek-V2-Lite names groups, too
+        return {}
+    return {"groups": groups, "top_groups": config.get("topk_group") or groups}
 
 
 def _deepseek(config: Mapping[str, Any]) -> Keys:

@@ -54,6 +54,9 @@ class Layer:
     experts: int = 0
     """Experts to choose from, and those of a token, where a router chooses."""
     top_k: int = 0
+    groups: int = 1
+    """Groups of these experts, and those that a token's lie in."""
+    top_groups: int = 1
     block: str = ""
     """Block of the network that holds it, where its name does not say so."""
     kept: int = 0

@@ -3,7 +3,8 @@
 `Transformer` holds the numbers, `build` makes the `Model` for samples of some tokens. It covers
 encoders, decoders and both together, attention with grouped heads (Ainslie et al. 2023), with
 windows, or with latent keys and values (DeepSeek-V2, section 2.1), feed-forward networks with and
-without a gate (Shazeer 2020), and mixtures of experts with shared ones (DeepSeekMoE, 2024).
+without a gate (Shazeer 2020), mixtures of experts with shared ones (DeepSeekMoE, 2024), and layers
+that predict further tokens (DeepSeek-V3, section 2.2).
 
 Counting rules are those of `sim.workloads.layers`. Scores and context are counted over all tokens
 that a token may see: the whole sample, or its window where that is shorter; causal masks halve
@@ -40,6 +41,9 @@ class Experts:
     """One layer in this many has a mixture, the last of each group."""
     first: int = 0
     """Layers at the beginning that have none."""
+    groups: int = 1
+    """Groups of experts, of which a token goes to ``top_groups``, and to experts of these alone."""
+    top_groups: int = 1
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,8 @@ class Transformer:
     buckets: int = 0
     """Rows of a table of relative positions for each head, one table a stack; 0: none."""
     dropout: bool = False
+    ahead: int = 0
+    """Layers behind the stack, each of which predicts one token more in training."""
     experts: Experts | None = None
     latent: Latent | None = None
     patches: Patches | None = None
@@ -163,6 +169,8 @@ def build(shape: Transformer, sequence: int, name: str = "transformer",
     """
     tokens = shape.tokens(sequence)
     layers = [*_embeddings(shape, tokens), *_stacks(shape, tokens), *_top(shape, tokens)]
+    for number in range(shape.ahead):
+        layers += _ahead(shape, number, tokens)
     patches = shape.patches
     sample = (f"image of {patches.image}x{patches.image}" if patches
               else f"sequence of {tokens} tokens")
@@ -212,6 +220,22 @@ def _top(shape: Transformer, tokens: int) -> Iterator[Layer]:
         yield nn.linear("lm_head", width, shape.vocabulary, tokens, bias=False)
     elif shape.head == "tied":
         yield nn.tied_linear("lm_head", width, shape.vocabulary, tokens)
+
+
+def _ahead(shape: Transformer, number: int, tokens: int) -> Iterator[Layer]:
+    """A block that predicts the token after the next: DeepSeek-V3, equations 21 to 23.
+
+    Tables of words and output layer are those of the model. They count as work again, not as
+    parameters.
+    """
+    index, width = shape.layers + number, shape.width
+    name = f"layers.{index}"
+    yield _norm(shape, f"{name}.hidden_norm", tokens)
+    yield _norm(shape, f"{name}.word_norm", tokens)
+    yield nn.linear(f"{name}.join", 2 * width, width, tokens, bias=False)
+    yield from _block(shape, name, index, tokens, cross=False)
+    yield _norm(shape, f"ahead.{number}.norm", tokens)
+    yield nn.tied_linear(f"ahead.{number}.lm_head", width, shape.vocabulary, tokens)
 
 
 def _norm(shape: Transformer, name: str, tokens: int, width: int = 0) -> Layer:
@@ -293,7 +317,7 @@ def _mixture(shape: Transformer, name: str, tokens: int) -> Iterator[Layer]:
         out = (matrices - 1) * mix.ffn + width
         weights += (Tensor(f"{name}.experts.bias", out * mix.count),)
     yield Layer(f"{name}.experts", (), flops, 2 * flops, slots * width, weights,
-                mix.count, mix.top_k)
+                mix.count, mix.top_k, mix.groups, mix.top_groups)
     if mix.shared:
         yield from _network(shape, f"{name}.shared", mix.shared, tokens)
         if mix.shared_gate:

@@ -63,6 +63,9 @@ DIGESTED = 1 << 20
 _NONE = np.empty(0)
 KEPT_RANKS = 64
 """Largest number of ranks of plans with cached phases, which the next simulation needs again."""
+REPEATED_RANKS, REPEATED_PLANS = 2048, 16
+"""The same of the last few plans that are no all-to-all: a step has them for many buckets. Edges of
+a plan on its channels take some MB for 1,024 ranks."""
 
 
 class Moving(NamedTuple):
@@ -353,7 +356,11 @@ class FlowCommunicator:
 
 def _layout(plan: Plan) -> Iterable[tuple[Phase, tuple[Ints, Floats, Floats]]]:
     """Phases of a plan and the flows of each; of plans on few ranks they are made once."""
-    return _kept_layout(plan) if plan.ranks <= KEPT_RANKS else _made_layout(plan)
+    if plan.ranks <= KEPT_RANKS:
+        return _kept_layout(plan)
+    if plan.ranks <= REPEATED_RANKS and "alltoall" not in plan.name:
+        return _repeated_layout(plan)
+    return _made_layout(plan)
 
 
 def _made_layout(plan: Plan) -> Iterator[tuple[Phase, tuple[Ints, Floats, Floats]]]:
@@ -364,6 +371,9 @@ def _made_layout(plan: Plan) -> Iterator[tuple[Phase, tuple[Ints, Floats, Floats
 @lru_cache(maxsize=256)
 def _kept_layout(plan: Plan) -> tuple[tuple[Phase, tuple[Ints, Floats, Floats]], ...]:
     return tuple(_made_layout(plan))
+
+
+_repeated_layout = lru_cache(maxsize=REPEATED_PLANS)(_kept_layout.__wrapped__)
 
 
 def _flows_of(phase: Phase) -> tuple[Ints, Floats, Floats]:

@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from sim.answer.answer import answer
+from sim.answer.scenario import make_run
 from sim.cluster.cluster import Cluster
 from sim.run import main
 from sim.schema import load
@@ -111,3 +112,18 @@ def test_the_command_warns_with_the_place_in_the_file(tmp_path):
     assert wanted in result.stderr.splitlines()
     assert {"key": "scenarios[0].steps", "line": line, "text": wanted.removeprefix("warning: ")
             } in json.loads(result.stdout)["warnings"]
+
+
+def test_a_key_that_changes_a_row_of_few_gpus_needs_none_of_many(tmp_path, monkeypatch):
+    ran = []
+
+    def counted(made, scenario, gpus, settings, clock):
+        ran.append(gpus)
+        return make_run(made, scenario, gpus, settings, clock)
+
+    monkeypatch.setattr("sim.answer.idle_keys.make_run", counted)
+    monkeypatch.setattr("sim.answer.parallel._cores", lambda: 1)  # a worker would count for itself
+    made = cluster(tmp_path, hosts=4, gpus=2, scenario={"gpus": [2, 8]})
+    idle(made)
+    assert ran
+    assert ran.count(2) > ran.count(8)

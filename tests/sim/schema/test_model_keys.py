@@ -74,13 +74,27 @@ def test_a_bad_configuration_is_one_sentence_at_the_key(tmp_path, data, says):
     assert "\n" not in str(caught.value)
 
 
+def test_a_configuration_of_a_wrong_name_has_the_nearest_one(tmp_path):
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "config.json").write_text(json.dumps(LLAMA))
+    with pytest.raises(TopologyError, match=r"did you mean 'models/config\.json'"):
+        load(write(tmp_path, workload("models/confg.json")))
+
+
 @pytest.mark.parametrize(("model", "keys", "key", "says"), [
     (BY_HAND | {"heads": 3}, {}, "workload.model.heads", "3 heads do not divide a width of 64"),
     (BY_HAND | {"kv_heads": 3}, {}, "workload.model.kv_heads", "3 heads of keys"),
     (BY_HAND | {"vocabulary": 0}, {}, "workload.model", "neither vocabulary nor patches"),
+    (BY_HAND | {"ahead": 1, "encoder": 2}, {}, "workload.model.ahead",
+     "have no output layer of a decoder"),
     (BY_HAND | {"layer": 2}, {}, "workload.model.layer", "did you mean 'layers'"),
     (BY_HAND | {"experts": {"count": 2, "top_k": 3, "ffn": 8}}, {},
      "workload.model.experts.top_k", "allowed: 1 to 2"),
+    (BY_HAND | {"experts": {"count": 8, "groups": 3, "ffn": 8}}, {},
+     "workload.model.experts.groups", "3 groups do not divide 8 experts"),
+    (BY_HAND | {"experts": {"count": 8, "top_k": 3, "groups": 4, "ffn": 8}}, {},
+     "workload.model.experts.top_groups", "3 experts of a token in 1 of 4 groups of 2; allowed: "
+     "2 to 4"),
     (BY_HAND, {"sequence": None}, "workload.model", "needs sequence"),
     (BY_HAND | {"positions": 8}, {}, "workload.sequence",
      "8 positions and no more; allowed: no sequence, or a shorter one"),

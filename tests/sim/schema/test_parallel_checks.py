@@ -77,3 +77,14 @@ def test_a_forbidden_combination_is_one_sentence(tmp_path, parallel, key, says):
                                       **workload())))
     assert caught.value.key == f"scenarios[0].parallel{'.' if key else ''}{key}"
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("alltoall", ["once-per-host", "chosen"])
+def test_groups_of_experts_that_gpus_would_share_are_refused(tmp_path, alltoall):
+    model = SHAPE | {"experts": {"count": 24, "top_k": 2, "ffn": 64, "groups": 3}}
+    path = write(tmp_path, topology(hosts=2, gpus=4, scenario={"alltoall": alltoall},
+                                    **workload(model)))
+    with pytest.raises(TopologyError, match="3 groups of experts are not whole on 8 GPUs, 4 a "
+                                            "host; allowed: direct or hierarchical") as caught:
+        load(path)
+    assert caught.value.key == "scenarios[0].alltoall"

@@ -123,6 +123,13 @@ def test_logits_are_kept_in_four_bytes():
     assert more == 4 * TOKENS * BATCH * 51200
 
 
+def test_each_token_predicted_ahead_has_logits_of_its_own():
+    plain, ahead = (activations(shape=replace(GPT, head="tied", ahead=number))
+                    for number in (0, 1))
+    block = SBH * (34 + 5 * HEADS * TOKENS / WIDTH)
+    assert ahead - plain == pytest.approx(4 * TOKENS * BATCH * 51200 + block, rel=1e-6)
+
+
 @pytest.mark.parametrize(("shard", "gigabytes"), [("none", 120), ("zero1", 31.4), ("zero2", 16.6),
                                                   ("fsdp", 1.9)])
 def test_shards_are_those_of_zero(shard, gigabytes):

@@ -86,6 +86,11 @@ def test_a_summary_counts_what_is_near_and_covered():
     assert Summary.of([]) is None
 
 
+@pytest.mark.parametrize(("ratio", "owes"), [(0.756, False), (0.754, True), (1.246, True)])
+def test_a_row_that_prints_as_a_quarter_owes_an_explanation(ratio, owes):
+    assert missed(row(ratio, 0.5, 2.0)) == owes
+
+
 @pytest.mark.parametrize("of", ["figure", "case"])
 def test_rows_that_their_source_calls_wrong_are_listed_apart(tmp_path, of):
     """With the source's own words, and in no line but their own and that of all."""

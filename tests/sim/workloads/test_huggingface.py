@@ -141,6 +141,16 @@ def test_experts_leave_the_published_share_at_work(name, billions, active):
     assert at_work == pytest.approx(active * 1e9, rel=0.03)
 
 
+@pytest.mark.parametrize(("fields", "groups"), [
+    ({"n_group": 8, "topk_group": 4, "topk_method": "noaux_tc"}, (8, 4)),
+    ({"n_group": 8, "topk_group": 3, "topk_method": "group_limited_greedy"}, (8, 3)),
+    ({"n_group": 1, "topk_group": 1}, (1, 1)), ({"n_group": None}, (1, 1)),
+    ({"n_group": 8, "topk_group": 4, "topk_method": "greedy"}, (1, 1))])
+def test_a_router_is_limited_to_the_groups_that_it_names(fields, groups):
+    keys = TransformerKeys.model_validate(keys_of(CONFIGS["DeepSeek-V3"] | fields))
+    assert (keys.experts.groups, keys.experts.top_groups) == groups
+
+
 def test_every_family_is_read():
     assert set(FAMILIES) - {kind["model_type"] for kind in CONFIGS.values()} == {
         "deepseek_v2", "mistral3", "glm4_moe", "granite", "glm", "roberta", "xlm-roberta", "mt5"}

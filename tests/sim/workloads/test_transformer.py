@@ -1,5 +1,7 @@
 """Transformers by shape: arithmetic against closed forms, and what windows and experts change."""
 
+from dataclasses import replace
+
 import pytest
 
 from sim.workloads.transformer import Experts, Latent, Patches, Transformer, build
@@ -70,3 +72,18 @@ def test_an_encoder_is_attended_to():
     crossed = [layer.name for layer in made.layers if ".cross." in layer.name]
     assert len({name.split(".cross")[0] for name in crossed}) == 3
     assert {layer.name.split(".")[0] for layer in made.layers} >= {"layers1", "layers2"}
+
+
+def test_a_layer_that_predicts_ahead_has_the_published_weights():
+    """DeepSeek-V3: 11.5 B of its own, 2.4 B at work with words and output (README_WEIGHTS.md)."""
+    shape = Transformer(
+        61, 7168, 128, 129280, ffn=18432, gated=True, norm="rms",
+        experts=Experts(256, 8, 2048, shared=2048, first=3),
+        latent=Latent(kv_rank=512, q_rank=1536, nope=128, rope=64, value=128))
+    plain, ahead = (build(replace(shape, ahead=number), 1) for number in (0, 1))
+    assert ahead.parameters - plain.parameters == pytest.approx(11.5e9, rel=0.015)
+    words = 129280 * 7168
+    at_work = (ahead.forward_flops - plain.forward_flops) / 2 + words
+    assert at_work == pytest.approx(2.4e9, rel=0.06)
+    assert ahead.blocks == plain.blocks + 1
+    assert len({layer.name for layer in ahead.layers}) == len(ahead.layers)

@@ -103,3 +103,11 @@ def test_memory_of_routes_is_that_of_one_part(made, monkeypatch) -> None:
     with closing(timer(made)) as parts:
         parts.seconds(exchange(1 << 22))
     assert 0 < most <= 512
+
+
+def test_a_plan_of_many_ranks_is_laid_once_unless_it_is_an_all_to_all() -> None:
+    """A step has a ring for many buckets; an all-to-all of 1,024 ranks has a million edges."""
+    for name, same in (("ring", True), ("alltoall", False)):
+        plan = make_plan(name, ranks=128, nbytes=1 << 20)
+        first, again = (next(iter(flow_communicator._layout(plan))) for _ in range(2))
+        assert (first[0] is again[0]) == same
