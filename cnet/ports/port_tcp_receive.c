@@ -126,8 +126,6 @@ static bool read_flow(struct tcp_port *tcp, uint32_t number)
     uint32_t wanted = flow->in.placing ? HARP_HEADER_BYTES : flow->in.ahead;
     struct iovec pieces[2];
     if (flow->in.placing) {
-        if (flow->in.place && place_of(tcp, placed_header(flow)) != flow->in.place)
-            flow->in.place = NULL;
         payload = (uint32_t)harp_wire_frame_bytes(placed_header(flow)) - HARP_HEADER_BYTES -
                   flow->in.placed_bytes;
         uint8_t *to = (flow->in.place ? flow->in.place : tcp->nowhere) + flow->in.placed_bytes;
@@ -167,6 +165,13 @@ static size_t take_placed(const struct tcp_port *tcp, struct tcp_flow *flow,
     return 1;
 }
 
+/* The rest of a frame goes on to its place only if the frame still has that. */
+static void check_place(const struct tcp_port *tcp, struct tcp_flow *flow)
+{
+    if (flow->in.placing && flow->in.place && place_of(tcp, placed_header(flow)) != flow->in.place)
+        flow->in.place = NULL;
+}
+
 static void move_to_front(struct tcp_flow *flow)
 {
     uint32_t bytes = staged_bytes(flow);
@@ -191,6 +196,7 @@ static size_t take_flow(struct tcp_port *tcp, uint32_t number, struct harp_arriv
 {
     struct tcp_flow *flow = tcp->flows[number];
     move_to_front(flow);
+    check_place(tcp, flow);
     size_t n = take_staged(tcp, number, arrivals, room), placed = 0;
     while (placed < TCP_PLACED_BYTES && may_read_on(flow, n, room) && read_flow(tcp, number)) {
         size_t whole = take_placed(tcp, flow, arrivals + n);
