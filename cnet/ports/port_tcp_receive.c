@@ -216,6 +216,13 @@ static void list_all(struct tcp_port *tcp)
             tcp_flow_list(tcp, i);
 }
 
+/* Whether epoll is to say which flows have something. Where nothing comes it costs one call, and
+ * each flow another; where something came the last time, one call more than to ask a few. */
+static bool asks_epoll(const struct tcp_port *tcp)
+{
+    return tcp->used_n > TCP_ASKED_FLOWS || (tcp->used_n > 1 && tcp->quiet);
+}
+
 /* A flow stays in the list while it may have more. */
 static bool may_have_more(const struct tcp_flow *flow, size_t got)
 {
@@ -226,12 +233,13 @@ size_t tcp_port_receive(struct harp_port *port, uint64_t now_ns, struct harp_arr
                         size_t room)
 {
     struct tcp_port *tcp = (struct tcp_port *)port;
+    bool by_epoll = asks_epoll(tcp);
     size_t count = 0;
     tcp->now_ns = now_ns;
-    if (tcp->asleep || tcp->used_n > TCP_ASKED_FLOWS || tcp->counts.connecting || tcp->counts.full)
+    if (tcp->asleep || by_epoll || tcp->counts.connecting || tcp->counts.full)
         tcp_look(tcp);
     tcp->asleep = false;
-    if (tcp->used_n <= TCP_ASKED_FLOWS)
+    if (!by_epoll)
         list_all(tcp);
     uint32_t asked = tcp->ready_n, left = 0, i = 0;
     for (; i < asked && count < room; i++) {
@@ -253,6 +261,7 @@ size_t tcp_port_receive(struct harp_port *port, uint64_t now_ns, struct harp_arr
         if (tcp->flows[tcp->ready[j]]->listed)
             tcp->ready[kept++] = tcp->ready[j];
     tcp->ready_n = kept;
+    tcp->quiet = count == 0;
     for (size_t a = 0; a < count; a++)
         port->counters.received_bytes += arrivals[a].length;
     port->counters.received += count;
