@@ -73,7 +73,7 @@
 #define TCP_PLACED_BYTES (16u * TCP_SEGMENT)
 #define TCP_PLACED_MOST (TCP_PLACED_BYTES / TCP_DIRECT_LEAST + 1) /* the same in short frames */
 #define TCP_LOCALS_MAX 256u
-#define TCP_ASKED_FLOWS 2u      /* up to here each is asked by itself; of more, epoll says which */
+#define TCP_ASKED_FLOWS 2u      /* of more epoll always says which have something */
 #define TCP_STRANGERS_MAX 1024u /* accepted flows that no path of ours uses */
 /* Accepted in one look, so that each is heard before those behind it can take its place. */
 #define TCP_NEWCOMERS_AT_ONCE (TCP_STRANGERS_MAX / 4)
@@ -161,6 +161,7 @@ struct tcp_port {
     int owner; /* process that opened it: a child of fork must not disturb the flows */
     uint32_t mtu;
     bool asleep;       /* `sleep` said yes since the last receive */
+    bool quiet;        /* the last receive brought nothing */
     bool more_wait;    /* newcomers: no descriptor was left, or these were enough for a look */
     uint64_t now_ns;   /* of the last call that brought a time */
     uint64_t accepted; /* so far */

@@ -414,7 +414,8 @@ static void hear_event(struct tcp_port *tcp, const struct epoll_event *event)
         tcp->counts.full--;
     }
     flow->ending |= (event->events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0;
-    tcp_flow_list(tcp, number);
+    if (event->events & ~(uint32_t)EPOLLOUT)
+        tcp_flow_list(tcp, number);
 }
 
 void tcp_look(struct tcp_port *tcp)

@@ -126,8 +126,6 @@ static bool read_flow(struct tcp_port *tcp, uint32_t number)
     uint32_t wanted = flow->in.placing ? HARP_HEADER_BYTES : flow->in.ahead;
     struct iovec pieces[2];
     if (flow->in.placing) {
-        if (flow->in.place && place_of(tcp, placed_header(flow)) != flow->in.place)
-            flow->in.place = NULL;
         payload = (uint32_t)harp_wire_frame_bytes(placed_header(flow)) - HARP_HEADER_BYTES -
                   flow->in.placed_bytes;
         uint8_t *to = (flow->in.place ? flow->in.place : tcp->nowhere) + flow->in.placed_bytes;
@@ -167,6 +165,13 @@ static size_t take_placed(const struct tcp_port *tcp, struct tcp_flow *flow,
     return 1;
 }
 
+/* The rest of a frame goes on to its place only if the frame still has that. */
+static void check_place(const struct tcp_port *tcp, struct tcp_flow *flow)
+{
+    if (flow->in.placing && flow->in.place && place_of(tcp, placed_header(flow)) != flow->in.place)
+        flow->in.place = NULL;
+}
+
 static void move_to_front(struct tcp_flow *flow)
 {
     uint32_t bytes = staged_bytes(flow);
@@ -191,6 +196,7 @@ static size_t take_flow(struct tcp_port *tcp, uint32_t number, struct harp_arriv
 {
     struct tcp_flow *flow = tcp->flows[number];
     move_to_front(flow);
+    check_place(tcp, flow);
     size_t n = take_staged(tcp, number, arrivals, room), placed = 0;
     while (placed < TCP_PLACED_BYTES && may_read_on(flow, n, room) && read_flow(tcp, number)) {
         size_t whole = take_placed(tcp, flow, arrivals + n);
@@ -210,6 +216,13 @@ static void list_all(struct tcp_port *tcp)
             tcp_flow_list(tcp, i);
 }
 
+/* Whether epoll is to say which flows have something. Where nothing comes it costs one call, and
+ * each flow another; where something came the last time, one call more than to ask a few. */
+static bool asks_epoll(const struct tcp_port *tcp)
+{
+    return tcp->used_n > TCP_ASKED_FLOWS || (tcp->used_n > 1 && tcp->quiet);
+}
+
 /* A flow stays in the list while it may have more. */
 static bool may_have_more(const struct tcp_flow *flow, size_t got)
 {
@@ -220,12 +233,13 @@ size_t tcp_port_receive(struct harp_port *port, uint64_t now_ns, struct harp_arr
                         size_t room)
 {
     struct tcp_port *tcp = (struct tcp_port *)port;
+    bool by_epoll = asks_epoll(tcp);
     size_t count = 0;
     tcp->now_ns = now_ns;
-    if (tcp->asleep || tcp->used_n > TCP_ASKED_FLOWS || tcp->counts.connecting || tcp->counts.full)
+    if (tcp->asleep || by_epoll || tcp->counts.connecting || tcp->counts.full)
         tcp_look(tcp);
     tcp->asleep = false;
-    if (tcp->used_n <= TCP_ASKED_FLOWS)
+    if (!by_epoll)
         list_all(tcp);
     uint32_t asked = tcp->ready_n, left = 0, i = 0;
     for (; i < asked && count < room; i++) {
@@ -247,6 +261,7 @@ size_t tcp_port_receive(struct harp_port *port, uint64_t now_ns, struct harp_arr
         if (tcp->flows[tcp->ready[j]]->listed)
             tcp->ready[kept++] = tcp->ready[j];
     tcp->ready_n = kept;
+    tcp->quiet = count == 0;
     for (size_t a = 0; a < count; a++)
         port->counters.received_bytes += arrivals[a].length;
     port->counters.received += count;

@@ -10,9 +10,10 @@
 static struct harp_engine *engines[2]; /* the connecting one, the listening one */
 static struct harp_connection *connections[2];
 static enum harp_progress progress_of_two;
-static uint64_t quiet_ns_of_two; /* 0: the default */
-static uint32_t mtu_of_two;      /* 0: the interface's */
-static uint64_t window_of_two;   /* fixed, bytes; 0: the default */
+static uint64_t quiet_ns_of_two;    /* 0: the default */
+static uint32_t mtu_of_two;         /* 0: the interface's */
+static uint32_t connections_of_two; /* that an engine has room for; 0: the default */
+static uint64_t window_of_two;      /* fixed, bytes; 0: the default */
 
 /* Drive both where that is ours to do, else let their threads run. */
 static inline void go_on(void)
@@ -65,6 +66,7 @@ static inline void connect_two(enum harp_progress progress, int cpu,
     config.progress = progress_of_two = progress;
     config.cpu = cpu;
     config.quiet_ns = quiet_ns_of_two ? quiet_ns_of_two : config.quiet_ns;
+    config.connections = connections_of_two ? connections_of_two : config.connections;
     config.frames = 256;
     config.ports_n = 1;
     config.ports[0].open = open;

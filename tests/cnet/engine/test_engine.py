@@ -6,11 +6,13 @@ import os
 import re
 import shutil
 import subprocess
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from lab.c_programs import PLAIN, RACES, SANITIZED, run
+from lab.namespace import Namespace, why_unusable
 from tests.cnet.engine.engine_programs import engine_program
 from tests.support import PATIENCE_S
 from tests.support.levels import each_once, long, long_except
@@ -153,6 +155,20 @@ def test_data_on_a_flow_that_the_peer_has_left_is_sent_again_at_once(tmp_path: P
 
 def test_a_sender_over_tcp_goes_on_while_no_acknowledgement_comes(tmp_path: Path) -> None:
     run(program(tmp_path, "unacknowledged", PLAIN))
+
+
+BUFFERS = {"as they come": "", "small": "4096 16384 65536"}
+"""Of a TCP socket: least, at first and most bytes."""
+
+
+@pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
+@pytest.mark.parametrize("buffers", BUFFERS)
+def test_the_kernels_buffers_bound_thousands_of_connections(tmp_path: Path, buffers: str) -> None:
+    with closing(Namespace()) as space:
+        space.run("ip", "link", "set", "lo", "mtu", "1500")
+        for name in ("tcp_rmem", "tcp_wmem") if BUFFERS[buffers] else ():
+            space.sysctl(f"ipv4.{name}", BUFFERS[buffers])
+        space.run(program(tmp_path, "windows", PLAIN), "2000", timeout_s=PATIENCE_S)
 
 
 def test_a_push_sends_and_takes_in_nothing(tmp_path: Path) -> None:

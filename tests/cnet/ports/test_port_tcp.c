@@ -1,5 +1,6 @@
-/* The tcp port among strangers: connections that bring nothing; flows that are given up; and memory
- * that the application takes back before the kernel has all of it. */
+/* The tcp port among strangers: connections that bring nothing; what a look at several flows costs;
+ * flows that are given up; and memory that the application takes back before the kernel has all of
+ * it. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <netinet/in.h>
@@ -20,23 +21,64 @@ static int connect_to(const struct harp_address *address)
     return fd;
 }
 
-/* More strangers come between two looks of the port than it keeps; a peer was there before them. */
-static void test_a_peer_is_heard_before_strangers_take_its_place(struct harp_port *port)
+/* A frame that any peer may send. */
+static void send_probe(int peer)
 {
-    static int fds[STRANGERS];
-    struct harp_arrival in[HARP_BATCH];
     struct harp_header header = {
         .version = HARP_VERSION, .type = HARP_PROBE, .connection = 0x1234, .epoch = 1};
     uint8_t frame[HARP_HEADER_BYTES] = {0};
     assert(harp_header_check(&header) == HARP_WIRE_OK);
     harp_header_encode(&header, frame);
-    int peer = connect_to(&port->locals[0]);
     assert(send(peer, frame, sizeof frame, 0) == sizeof frame);
+}
+
+/* One look of the port; *calls: of the kernel that it made. */
+static size_t look_once(struct harp_port *port, uint64_t *calls)
+{
+    struct harp_arrival in[HARP_BATCH];
+    uint64_t before = port->counters.receive_calls;
+    size_t n = port->ops->receive(port, now_ns(), in, HARP_BATCH);
+    port->ops->release(port, in, n);
+    *calls = port->counters.receive_calls - before;
+    return n;
+}
+
+/* One call says that no flow has anything, and one more for each flow that has brings it. */
+static void test_a_look_asks_no_flow_that_has_nothing(struct harp_port *port)
+{
+    enum { PEERS = 2, LOOKS = 100 };
+    int peers[PEERS];
+    uint64_t calls = 0;
+    for (int p = 0; p < PEERS; p++)
+        peers[p] = connect_to(&port->locals[0]);
+    port->ops->tend(port, now_ns());
+    for (int p = 0; p <= PEERS; p++) {
+        assert(look_once(port, &calls) == 0); /* the first look after news asks each of a few */
+        for (int look = 0; look < LOOKS; look++)
+            assert(look_once(port, &calls) == 0 && calls == 1);
+        if (p == PEERS)
+            break;
+        send_probe(peers[p]);
+        while (!look_once(port, &calls))
+            assert(calls == 1);
+        assert(calls == 2);
+    }
+    for (int p = 0; p < PEERS; p++)
+        close(peers[p]);
+}
+
+/* More strangers come between two looks of the port than it keeps; a peer was there before them. */
+static void test_a_peer_is_heard_before_strangers_take_its_place(struct harp_port *port)
+{
+    static int fds[STRANGERS];
+    struct harp_arrival in[HARP_BATCH];
+    int peer = connect_to(&port->locals[0]);
+    send_probe(peer);
     for (int i = 0; i < STRANGERS; i++)
         fds[i] = connect_to(&port->locals[0]);
     port->ops->tend(port, now_ns()); /* looks whether anybody has come */
-    assert(wait_for(port, in, HARP_BATCH) == 1 && in[0].length == sizeof frame);
-    assert(memcmp(in[0].bytes, frame, sizeof frame) == 0);
+    assert(wait_for(port, in, HARP_BATCH) == 1 && in[0].length == HARP_HEADER_BYTES);
+    assert(harp_wire_connection(in[0].bytes) == 0x1234);
     port->ops->release(port, in, 1);
     for (int i = 0; i < STRANGERS; i++)
         close(fds[i]);
@@ -173,6 +215,7 @@ int main(void)
     harp_descriptors_raise();
     assert(harp_address_parse("127.0.0.1", &config.local));
     assert(harp_port_tcp_open(&port, &config, why) == 0);
+    test_a_look_asks_no_flow_that_has_nothing(port);
     test_a_peer_is_heard_before_strangers_take_its_place(port);
     test_what_is_given_up_does_not_leave(port, false);
     test_what_is_given_up_does_not_leave(port, true);
