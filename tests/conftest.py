@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import re
 import signal
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -65,6 +66,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=left_out)
         gone = set(left_out)
         items[:] = [item for item in items if item not in gone]
+
+
+def pytest_runtest_teardown() -> None:
+    """End ranks that a failed test did not wait for.
+
+    They would compute beside the tests behind it, and their open pipes, which are warnings, would
+    make one of these fail.
+    """
+    if ranks := sys.modules.get("tests.support.torch_ranks"):
+        for rank in tuple(ranks.under_way):
+            rank.leave()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -129,7 +129,7 @@ def find(folder: Path, tag: str | None) -> Path:
     except UnicodeDecodeError:
         raise CheckpointError(f"{folder} has no checkpoint: latest is not text") from None
     for name in (tag, f"{tag}.old"):  # it was killed between two renames
-        if (folder / name / "state.json").exists():
+        if (folder / name / STATE).exists():
             return folder / name
-    known = sorted(path.parent.name for path in folder.glob("*/state.json"))
+    known = sorted(path.parent.name for path in folder.glob(f"*/{STATE}"))
     raise CheckpointError(f"{folder} has no checkpoint {tag!r}; there are {', '.join(known)}")

@@ -18,7 +18,8 @@ much earlier. `plan` tries several such distances and takes the fastest by `esti
 
 A slot that a page has left upwards has its content until another page takes it. A page that nothing
 has changed meanwhile goes back there, and nothing is copied: parameters in the forward pass, and
-what gathers read from a disk.
+what gathers read from a disk. An update changes its pages: one that will leave the device before
+its next use goes back before the update, unless the device has all pages of that.
 
 Of several ranks (`Sharing`) each has the same plan. A page of the window is nowhere until it is
 needed. Then it is gathered from all ranks, or, where it is a gradient's, comes empty; it goes when
@@ -206,9 +207,13 @@ class Slots:
         """Count them."""
         return len(self._free)
 
+    def __contains__(self, page: int) -> bool:
+        """Whether one has a page's content."""
+        return page in self._left
+
     def take(self, page: int) -> tuple[int, bool]:
         """Give a slot for a page, and whether it has the page's content."""
-        kept = page in self._left
+        kept = page in self
         slot = self._left[page] if kept else next(iter(self._free))
         if (content := self._free.pop(slot)) is not None:
             del self._left[content]
@@ -222,7 +227,7 @@ class Slots:
 
     def forget(self, page: int) -> None:
         """Hear that a page has other content."""
-        if page in self._left:
+        if page in self:
             self._free[self._left.pop(page)] = None
 
 
@@ -323,6 +328,30 @@ class Space(ABC):
         self.move(page, lowest, keep)
 
 
+class _Horizon:
+    """How far ahead the device has room for all that events use, in this step or the next."""
+
+    def __init__(self, order: Sequence[Event | Job], room: int) -> None:
+        self._used = [item.pages if isinstance(item, Event) else () for item in order]
+        self._room, self._pages = room, Counter[int]()
+        self.end = 0
+        """The first time that is beyond it."""
+
+    def advance(self, time: int) -> None:
+        """Come from one item of the order to the next."""
+        for page in self._used[time - 1] if time else ():
+            self._pages[page] -= 1
+            if not self._pages[page]:
+                del self._pages[page]
+        while self.end < time + len(self._used):
+            pages = self._used[self.end % len(self._used)]
+            more = sum(page not in self._pages for page in pages)
+            if self.end > time and len(self._pages) + more > self._room:
+                break
+            self._pages.update(pages)
+            self.end += 1
+
+
 class _Planner(Space):
     """Goes through a step once."""
 
@@ -331,6 +360,7 @@ class _Planner(Space):
         super().__init__(capacities, placement, trace.sharing)
         self.trace, self.ahead, self.home = trace, ahead, home
         self.order = _merged(trace, ahead)
+        self.horizon = _Horizon(self.order, capacities.device)
         self.uses: list[list[list[int]]] = [[[] for _ in placement] for _ in range(2)]
         for time, item in enumerate(self.order):
             for page in item.pages:
@@ -389,6 +419,7 @@ class _Planner(Space):
         recent: deque[set[int]] = deque(maxlen=self.ahead)
         for time, item in enumerate(self.order):
             self.time = time
+            self.horizon.advance(time)
             now = set(item.pages)
             keep = [now, *reversed(recent)]
             if isinstance(item, Event):
@@ -400,6 +431,7 @@ class _Planner(Space):
                 recent.append(now)
             else:
                 self.bring(item.pages, HOST, keep)
+                self.leave_unchanged(item, keep)
                 self.actions.append(item)
                 self.due.append((item.before, len(self.actions)))
                 for page in () if item.late else now:
@@ -415,6 +447,13 @@ class _Planner(Space):
         if self.home is not None:
             self.go_home(self.home)
         return Plan(tuple(self.actions), tuple(need), tuple(self.where), self.ahead)
+
+    def leave_unchanged(self, job: Job, keep: Sequence[set[int]]) -> None:
+        """Have pages leave that the host still has and that would be copied behind the job."""
+        here = [page for page in job.pages if self.where[page][0] == DEVICE]
+        for page in here if len(here) < len(job.pages) else ():
+            if page in self.free[HOST] and self.next_use(page, DEVICE) >= self.horizon.end:
+                self.move(page, HOST, keep)
 
     def _needs(self, event: int, pages: Iterable[int]) -> Iterator[int]:
         """Give how many actions must be over for each thing that an event waits for."""

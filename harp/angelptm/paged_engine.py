@@ -133,7 +133,7 @@ class Engine(torch.nn.Module):
             room = room_bytes(model, self._number, layout)
         if config.device_bytes is not None:
             config = replace(config, device_bytes=max(config.device_bytes - room, 0))
-        later = stays(layout, config)
+        later = stays(layout, config.stage, config.accumulation)
         sharing = Sharing(layout.shown, many, config.stage == 3) if many > 1 else None
         given = (layout, capacities(layout, config, later), config.disk_path, config.io, sharing,
                  later)

@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from harp.angelptm.pages import Layout
 
 
-def stays(layout: Layout, config: Config) -> int:
+def stays(layout: Layout, stage: int, accumulation: int) -> int:
     """Give how many pages of the window stay while others are used, beside the own ones."""
-    if layout.ranks == 1 or config.stage == 3:
+    if layout.ranks == 1 or stage == 3:
         return 0
-    return layout.shown * (2 if config.stage < 2 and config.accumulation > 1 else 1)
+    return layout.shown * (2 if stage < 2 and accumulation > 1 else 1)
 
 
 def capacities(layout: Layout, config: Config, later: int = 0) -> Capacities:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sim.records.results import Cost
+from sim.step.outer_loss import times_the_tokens
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from sim.cluster.cluster import Cluster
+    from sim.cluster.placement import Ranks
+    from sim.schema.scenario_keys import Scenario
+    from sim.workloads.model import Model
 
 
 def cost_of(cluster: Cluster, gpus: NDArray[np.int64], tokens: int) -> Cost | None:
@@ -27,3 +32,15 @@ def cost_of(cluster: Cluster, gpus: NDArray[np.int64], tokens: int) -> Cost | No
         return Cost(prices.currency, hour, prices.tokens / tokens, goal)
     goal = "" if prices.samples is None else f"{prices.samples:g} samples"
     return Cost(prices.currency, hour, prices.samples, goal)
+
+
+def training_cost(cluster: Cluster, scenario: Scenario, model: Model, ranks: Ranks) -> Cost | None:
+    """Cost of a job, and how much more training brings the loss of averaging in each step."""
+    cost = cost_of(cluster, ranks.gpus, model.tokens)
+    islands = len(ranks.gpus) // ranks.host_group
+    if cost is None or cost.samples is None:
+        return cost
+    if scenario.sync is None or islands == 1:
+        return replace(cost, same_loss=None if scenario.allreduce == "light" else 1.0)
+    return replace(cost, same_loss=times_the_tokens(
+        scenario.sync.policy, model, islands, cost.samples * model.tokens))

@@ -7,7 +7,8 @@ file's own checks let through is named.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from sim.step.gpu_memory import count
 from sim.step.groups import Groups
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from sim.records.results import Memory
     from sim.schema.scenario_keys import Scenario
@@ -32,39 +33,34 @@ _RECIPE = ("flash", "recompute", "batch", "accumulation")
 """Changes that are keys of the workload; the others stand under parallel."""
 
 
-@dataclass(frozen=True)
-class Room:
-    """Memory of a GPU, and what may be changed to fit into it."""
+def too_large(memory: Memory, recipe: Recipe, groups: Groups, limit: int, topology: Topology,
+              scenario: Scenario) -> tuple[str, str]:
+    """Say what a step needs of a GPU's ``limit``, and what is allowed, as clauses of an error.
 
-    limit: int
-    """Bytes of the GPU."""
-    beside: int
-    """Bytes that no change makes fewer: an outer optimizer's."""
-    topology: Topology
-    scenario: Scenario
-
-    def allows(self, layout: Parallel, accumulation: int) -> bool:
-        """Whether the file with this layout passes its checks."""
-        changed = self.topology.model_copy(update={
-            "workload": self.topology.workload.model_copy(update={"accumulation": accumulation})})
-        scenario = self.scenario.model_copy(update={"parallel": layout, "tensor": 1})
-        return not any(check_parallel(changed, scenario, ()))
-
-
-def too_large(memory: Memory, recipe: Recipe, groups: Groups, room: Room) -> tuple[str, str]:
-    """Say what a step needs of a GPU, and what is allowed, as clauses of an error."""
+    No change makes an outer optimizer's memory less.
+    """
+    outer = memory.total - count(recipe, groups).total
+    allows = partial(_allows, topology, scenario)
     parts = [(name, getattr(memory, name)) for name in (
         "weights", "gradients", "optimizer", "activations", "buffers")]
-    says = (f"a step needs {_gib(memory.total)} of the {_gib(room.limit)} of a GPU ("
+    says = (f"a step needs {_gib(memory.total)} of the {_gib(limit)} of a GPU ("
             + ", ".join(f"{name} {_gib(nbytes)}" for name, nbytes in parts if nbytes) + ")")
     for change in _changes(recipe, groups):
-        made = _changed(recipe, groups, change, room)
-        if made is not None and (total := count(*made).total + room.beside) <= room.limit:
+        made = _changed(recipe, groups, change, allows)
+        if made is not None and (total := count(*made).total + outer) <= limit:
             keys = ", ".join(_text(change))
             return says, f"less, as with {keys} ({_gib(total)})"
-    if room.scenario.sync is not None:
+    if scenario.sync is not None:
         return says, "less, with more GPUs in each host, no sync, or a smaller model"
     return says, "less, with more GPUs or a smaller model"
+
+
+def _allows(topology: Topology, scenario: Scenario, layout: Parallel, accumulation: int) -> bool:
+    """Whether the file with this layout passes its checks."""
+    changed = topology.model_copy(update={
+        "workload": topology.workload.model_copy(update={"accumulation": accumulation})})
+    changed_scenario = scenario.model_copy(update={"parallel": layout, "tensor": 1})
+    return not any(check_parallel(changed, changed_scenario, ()))
 
 
 def _gib(nbytes: int) -> str:
@@ -112,7 +108,7 @@ def _changes(recipe: Recipe, groups: Groups) -> Iterator[Change]:
 
 
 def _changed(recipe: Recipe, groups: Groups, change: Change,
-             room: Room) -> tuple[Recipe, Groups] | None:
+             allows: Callable[[Parallel, int], bool]) -> tuple[Recipe, Groups] | None:
     """The recipe with a change; None where it is not possible."""
     given = {key: value for key, value in change.items() if key not in _RECIPE}
     try:
@@ -121,6 +117,6 @@ def _changed(recipe: Recipe, groups: Groups, change: Change,
         return None
     own = {key: value for key, value in change.items() if key in _RECIPE}
     made = replace(recipe, layout=layout, **own)
-    if groups.ranks % layout.split or not room.allows(layout, made.accumulation):
+    if groups.ranks % layout.split or not allows(layout, made.accumulation):
         return None
     return made, Groups(layout, groups.ranks, groups.host)

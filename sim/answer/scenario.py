@@ -18,9 +18,9 @@ from harp.collectives.choice import Rates
 from harp.collectives.registry import make_plan
 from harp.lightcc.settings import LightSettings
 from sim.answer.clock import MOST_EVENTS, Clock, TooLongError
-from sim.answer.cost import cost_of
+from sim.answer.cost import training_cost
 from sim.answer.expectation import find_expect
-from sim.answer.memory_fit import Room, too_large
+from sim.answer.memory_fit import too_large
 from sim.answer.timer import Timer
 from sim.cluster.placement import place, rank_gpus
 from sim.network.fidelity import make_network, wall_clock
@@ -47,7 +47,6 @@ from sim.step.gpu_memory import count
 from sim.step.groups import GROUPS, Groups
 from sim.step.launches import launching
 from sim.step.outer import OuterJob
-from sim.step.outer_loss import times_the_tokens
 from sim.step.paging import Exchanges, Tiers, paged
 from sim.step.recipe import Recipe, Views
 from sim.step.stages import slowest_stage
@@ -211,7 +210,7 @@ class Run:
         if scenario.offload is not None:
             recipe, memory = self._page(recipe, memory, ranks, scenario.offload, flops)
         self._memory.append(memory)
-        self._costs.append(self._cost_of(workload.network, ranks))
+        self._costs.append(training_cost(self.cluster, scenario, workload.network, ranks))
         stage = slowest_stage(recipe)
         whole, recipe = recipe, replace(recipe, model=stage.model)
         each = self._shows_each(workload)
@@ -243,17 +242,6 @@ class Run:
         self.names.append(job.name if job else "")
         self.starts.append(job.start if job else 0.0)
 
-    def _cost_of(self, model: Model, ranks: Ranks) -> Cost | None:
-        """Give the cost, and how much more training brings the loss of averaging in each step."""
-        cost = cost_of(self.cluster, ranks.gpus, model.tokens)
-        sync, islands = self.scenario.sync, len(ranks.gpus) // ranks.host_group
-        if cost is None or cost.samples is None:
-            return cost
-        if sync is None or islands == 1:
-            return replace(cost, same_loss=None if self.scenario.allreduce == "light" else 1.0)
-        return replace(cost, same_loss=times_the_tokens(
-            sync.policy, model, islands, cost.samples * model.tokens))
-
     def _shows_each(self, workload: Workload) -> bool:
         """Whether micro-steps may differ, or are so few that a picture can show each."""
         drawn = self.settings.record_links and workload.accumulation <= MOST_DRAWN
@@ -266,7 +254,7 @@ class Run:
         sync = self.scenario.sync
         island = len(ranks.gpus) if sync is None else ranks.host_group
         groups = Groups(recipe.layout, island, ranks.host_group)
-        memory, outer = count(recipe, groups), 0
+        memory = count(recipe, groups)
         if sync is not None and island < len(ranks.gpus):
             outer = sync.policy.state_bytes(-(-recipe.model.parameters // island))
             memory = replace(memory, optimizer=memory.optimizer + outer)
@@ -276,8 +264,7 @@ class Run:
         limit = min((each for each in limits if each is not None), default=None)
         if self.scenario.offload is None and limit is not None and memory.total > limit:
             number = [scenario.name for scenario in topology.scenarios].index(self.scenario.name)
-            says, allowed = too_large(memory, recipe, groups,
-                                      Room(limit, outer, topology, self.scenario))
+            says, allowed = too_large(memory, recipe, groups, limit, topology, self.scenario)
             raise topology.error(Problem(f"{says}, on {len(ranks.gpus)} GPUs",
                                          path=("scenarios", number), allowed=allowed))
         return memory

@@ -38,5 +38,6 @@ class Offload(Model):
     """Parameters a second that a rank's thread updates on the host; the default is one core's of an
     AMD EPYC (docs/results/angelptm.json, row adam; 0.99e9 to 1.82e9)."""
     slows: Annotated[float, Strict(), Field(ge=0, le=10)] = 0.0
-    """Seconds of computing that a second of moves and updates beside it takes: none on a GPU, which
-    has memory and copy engines of its own; a CPU that trains has its cores for both."""
+    """Seconds of computing that a second of moves and updates beside it takes: none on a GPU, whose
+    copies have memory and engines of their own (measured in https://github.com/NVIDIA/nccl/issues/1023);
+    a CPU that trains has its cores for both."""

@@ -42,6 +42,7 @@ from harp.angelptm.page_plan import (
 )
 from harp.angelptm.pages import Layout, whole_page
 from harp.angelptm.step_trace import Work, make_trace
+from harp.angelptm.tiers import stays
 from sim.step.compute import NONE, backward_s, forward_s
 from sim.step.kernels import moving
 
@@ -127,9 +128,7 @@ def paged(recipe: Recipe, flops: float, tiers: Tiers,
         work = replace(work, reduce_s=exchanges.seconds("alltoall", page),
                        each=exchanges.stage > 1,
                        sharing=Sharing(layout.shown, exchanges.ranks, exchanges.stage == 3))
-        # As `harp.angelptm.tiers.stays` has it.
-        later = 0 if exchanges.stage == 3 else layout.shown * (
-            2 if exchanges.stage < 2 and recipe.accumulation > 1 else 1)
+        later = stays(layout, exchanges.stage, recipe.accumulation)
     trace = _trace(recipe, flops, layout, work)
     made = _timed(_steady(trace, capacities, _rounded(rates), layout.pages, layout.apart, later),
                   trace)

@@ -33,6 +33,8 @@ IMPORTED = ("torch", "torch._dynamo", "torch.distributed", "torch.nn.parallel",
             "harp.lightcc.torch", "harp.lightcc.horovod.torch", "harp.angelptm", __name__)
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(list(IMPORTED))
+under_way: set[Rank] = set()
+"""Ranks that nobody has waited for."""
 
 
 def _begin_forks() -> None:
@@ -81,9 +83,11 @@ class Rank:
         for read, _ in pipes:
             read.close()
         self.returncode: int | None = None
+        under_way.add(self)
 
     def communicate(self, timeout: float = PATIENCE_S) -> tuple[str, str]:
         """Wait for the end; give what was written to stdout and to stderr."""
+        under_way.discard(self)
         with self.stdout, self.stderr, ThreadPoolExecutor(2) as pool:
             said = [pool.submit(pipe.read) for pipe in (self.stdout, self.stderr)]
             self._process.join(timeout)
@@ -96,6 +100,15 @@ class Rank:
     def kill(self) -> None:
         """End it by SIGKILL."""
         self._process.kill()
+
+    def leave(self) -> None:
+        """End it, and hear nothing of it."""
+        under_way.discard(self)
+        self.kill()
+        self._process.join()
+        self.returncode = self._process.exitcode
+        for pipe in (self.stdout, self.stderr):
+            pipe.close()
 
 
 def run_alone(program: Path, *words: str) -> subprocess.CompletedProcess[str]:

@@ -377,6 +377,25 @@ def test_what_an_update_has_changed_is_copied():
         assert down.copies == copied
 
 
+def test_a_page_that_leaves_soon_is_updated_where_its_content_still_is():
+    """On the device it would be copied back, since the update has changed it."""
+    trace = Trace(tuple(Event((page,)) for page in (*range(12), 0)), (Job((5, 12), 5, 0),),
+                  read=frozenset(range(12)))
+    capacities = Capacities(4, 10)
+    made = plan_ahead(trace, capacities, first_placement(13, capacities), 0)
+    _, down = [move for move in made.moves if move.page == 5]
+    assert not down.copies
+    assert made.actions.index(down) < made.actions.index(trace.jobs[0])
+
+
+def test_a_page_that_stays_is_updated_on_the_device():
+    trace = Trace(tuple(Event((page,)) for page in (0, 1, 2, 0, 1, 2)), (Job((1, 3), 1, 0),),
+                  read=frozenset(range(3)))
+    placement = tuple((HOST, page) for page in range(4))
+    made = plan_ahead(trace, Capacities(3, 6), placement, 0)
+    assert [move.target[0] for move in made.moves] == [DEVICE] * 3
+
+
 def test_what_is_gathered_anew_is_copied_where_the_old_content_was():
     """A late update drops what came from the host before it."""
     trace = Trace((Event((0,)), Event((0,)), Event((1,)), Event(())),

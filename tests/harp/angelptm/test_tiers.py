@@ -58,5 +58,4 @@ def test_a_disk_is_used_only_where_the_host_is_too_small(device, host):
     (1, 1, 2, 0), (2, 3, 2, 0), (2, 2, 2, 1), (2, 1, 1, 1), (2, 1, 2, 2), (2, 0, 4, 2)])
 def test_pages_of_the_window_stay_as_the_stage_of_zero_says(ranks, stage, accumulation, kinds):
     layout = Layout((5000, 3000), 4, PAGE, ranks)
-    config = Config(stage=stage, accumulation=accumulation)
-    assert stays(layout, config) == kinds * layout.shown
+    assert stays(layout, stage, accumulation) == kinds * layout.shown

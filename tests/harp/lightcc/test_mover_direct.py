@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import signal
 
 import numpy as np
@@ -28,7 +27,7 @@ from tests.harp.lightcc.test_group import (
     raw,
     vectors,
 )
-from tests.harp.lightcc.test_places import processes
+from tests.harp.lightcc.test_places import answers_of, processes
 from tests.support.levels import each_once, long, long_except
 
 ELEMENTS = 300_001
@@ -225,7 +224,6 @@ def test_the_last_words_of_a_rank_that_left_are_received():
 def test_a_rank_that_is_killed_in_a_small_call_is_named():
     with StoreServer() as store:
         begun = processes(store, 3, "killed_small=1")
-        answers = [json.loads(begun[rank].communicate(timeout=PATIENCE_S)[0]) for rank in (0, 2)]
-    begun[1].communicate(timeout=PATIENCE_S)
+        answers = answers_of(begun)
     assert begun[1].returncode == -signal.SIGKILL
-    assert all("rank 1 is gone" in answer["error"] for answer in answers)
+    assert ["rank 1 is gone" in answer["error"] for answer in answers] == [True, True]
