@@ -145,12 +145,14 @@ static void note_block(struct id_walk *walk, const struct table_block *block)
         }
         walk->cold++;
         if (walk->wants)
-            cold->round.wanted[cold->round.wanted_n++] =
-                (struct table_wanted){.place = where & ~TABLE_COLD};
+            cold->round.wanted[cold->round.wanted_n++] = (struct table_wanted){
+                where & ~TABLE_COLD, (uint32_t)(block->shards[i] - walk->table->shards),
+                block->slots[i]};
     }
 }
 
-/* Walk on until a round is full. Returns whether that was all. */
+/* Walk on until a round is full, or, where nothing can be wanted, to the first row on disk. Returns
+ * whether that was all. */
 static bool walk_ids(struct id_walk *walk)
 {
     const struct table_cold *cold = walk->table->cold;
@@ -168,6 +170,8 @@ static bool walk_ids(struct id_walk *walk)
             table_block_find(&block);
             note_block(walk, &block);
             walk->at += n;
+            if (walk->cold && !walk->wants)
+                return false;
         }
     }
     return true;
@@ -342,14 +346,14 @@ void table_cold_drop(struct table_cold *cold, struct table_shard *shard, uint32_
         table_shard_drop_value(shard, where);
 }
 
-/* Copy what the round read to the values of its callers. */
-static void copy_records(const struct table_cold *cold, size_t bytes, float *values)
+/* Copy what the round read to `values` of slots from `first` on. */
+static void copy_records(const struct table_cold *cold, uint32_t first, size_t bytes, float *values)
 {
     for (uint32_t i = 0, at = 0; i < cold->round.reads_n; i++)
         for (; at < cold->round.wanted_n &&
                cold->round.wanted[at].place / cold->per_page == cold->round.reads[i];
              at++)
-            memcpy((uint8_t *)values + cold->round.wanted[at].index * bytes,
+            memcpy((uint8_t *)values + (cold->round.wanted[at].slot - first) * bytes,
                    cold->round.buffer + i * cold->page_bytes +
                        cold->round.wanted[at].place % cold->per_page * cold->record_bytes +
                        sizeof(int64_t),
@@ -367,7 +371,7 @@ int table_cold_read(const struct harp_embedding *table, uint32_t shard, uint32_t
         uint32_t where = *table_where(from, (uint32_t)(slot + i));
         if (where & TABLE_COLD)
             cold->round.wanted[cold->round.wanted_n++] =
-                (struct table_wanted){where & ~TABLE_COLD, (uint32_t)i};
+                (struct table_wanted){where & ~TABLE_COLD, shard, (uint32_t)(slot + i)};
         else
             memcpy((uint8_t *)values + i * bytes, table_pool_item(&from->values, where), bytes);
         if (cold->round.wanted_n < cold->round.most && i + 1 < n)
@@ -375,7 +379,7 @@ int table_cold_read(const struct harp_embedding *table, uint32_t shard, uint32_t
         table_cold_pages_of_wanted(cold);
         failed = table_cold_read_pages(cold);
         if (!failed)
-            copy_records(cold, bytes, values);
+            copy_records(cold, slot, bytes, values);
         cold->round.wanted_n = cold->round.reads_n = 0;
     }
     return failed;

@@ -16,14 +16,14 @@
  * With 10 records to a page and a third as the limit, a page is read 7 times for each time that it
  * is written (a page gives up a record at each read, and its last 4 at once).
  *
- * The row that goes: of 8 drawn at random, the one that was used longest ago, as Redis does for its
- * "approximated LRU" (redis.io, Key eviction; confidence: documented, 10 of them are near true
- * LRU). Rows of this call and the one before stay, if others are there, and so do rows with
- * gradients that wait; so a batch is in memory even where the cap is smaller.
+ * The rows that go: a hand goes round over all rows, and takes those that are among the eighth used
+ * longest ago, by a sample of them. Rows of this call and the one before stay, if others are there,
+ * and so do rows with gradients that wait; so a batch is in memory even where the cap is smaller.
  *
  * Locks: `io`, to move rows between memory and disk; and `rows`, to read or change any.
  * `io` is taken first. Reads and writes of pages happen under `io` alone, so look-ups and steps go
- * on meanwhile; a row that they changed since its copy was written stays in memory.
+ * on meanwhile; a row that they changed since its copy was written stays in memory. A round has
+ * room for all its pages, so reads go on while others have `rows`.
  *
  * An error is -errno with a sentence in harp_embedding_why(). No row is lost or changed then: rows
  * are in memory until their page is written, and on disk until they are in memory.
@@ -37,10 +37,9 @@
 
 enum { TABLE_ROUND_BYTES = 4 << 20 };
 
-/* A row that is asked for: its place on disk. */
+/* A row that is asked for, and its place on disk. */
 struct table_wanted {
-    uint32_t place;
-    uint32_t index; /* of the caller */
+    uint32_t place, shard, slot;
 };
 
 struct table_victim {
@@ -73,6 +72,7 @@ struct table_cold {
         struct table_victim *victims;
         uint32_t *reads, *writes; /* pages */
         uint32_t wanted_n, victims_n, reads_n, writes_n;
+        uint32_t reads_first; /* reads that began before the writes */
     } round;
     /* Where the search for victims goes on. */
     struct {

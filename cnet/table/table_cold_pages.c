@@ -7,9 +7,13 @@
 #include "store/page_file.h"
 #include "table/table_cold.h"
 
-/* Pages that are read at once, and after how many of them rows are taken: the others come
+/* Pages that are moved at once, and after how many of them rows are taken: the others come
  * meanwhile, and look-ups of other threads get their turn. */
-enum { DRAWS = 8, WINDOW = 56, TURN = 16 };
+enum { WINDOW = 56, TURN = 16 };
+/* The rows of which the age is looked at, and the part of them that may go. */
+enum { SAMPLE = 64, OLD_PART = 8 };
+/* Rows that are being fetched into the cache. */
+enum { AHEAD = 8 };
 /* The epoch of a row that is about to go: unlike any other. */
 #define TAKEN UINT32_MAX
 
@@ -51,23 +55,21 @@ static void take_victim(struct table_cold *cold, struct harp_embedding *table, u
         (struct table_victim){.shard = shard, .value = value};
 }
 
-/* Of some rows drawn at random, take the one that was used longest ago, before `limit`. */
-static bool draw_victim(struct harp_embedding *table, uint32_t limit)
+/* The call since which all rows were used but the eighth that was used longest ago, by a sample. */
+static uint32_t age_of_old(struct harp_embedding *table)
 {
     struct table_cold *cold = table->cold;
-    uint32_t shard = draw_below(cold, table->how.shards), value = 0, epoch = limit;
-    const struct table_shard *from = &table->shards[shard];
-    for (uint32_t i = 0; from->values.count && i < DRAWS; i++) {
-        uint32_t drawn = draw_below(cold, from->values.count);
-        if (table_owner(from, drawn)->epoch >= epoch)
+    uint32_t epochs[SAMPLE], n = 0;
+    for (uint32_t i = 0; i < SAMPLE; i++) {
+        const struct table_shard *from = &table->shards[draw_below(cold, table->how.shards)];
+        if (!from->values.count)
             continue;
-        epoch = table_owner(from, drawn)->epoch;
-        value = drawn;
+        uint32_t at = n++, epoch = table_owner(from, draw_below(cold, from->values.count))->epoch;
+        for (; at && epochs[at - 1] > epoch; at--)
+            epochs[at] = epochs[at - 1];
+        epochs[at] = epoch;
     }
-    if (epoch == limit || row_waits(from, value))
-        return false;
-    take_victim(cold, table, shard, value);
-    return true;
+    return n ? epochs[n / OLD_PART] + 1 : 0;
 }
 
 /* Take the next row that was used before `limit`, going over at most `left` of them. */
@@ -99,20 +101,27 @@ static int compare_victims(const void *one, const void *other)
                                 : (a->value > b->value ? -1 : a->value < b->value);
 }
 
-/* Choose rows that go, so that `n` fit: whole pages of them, if there are as many. */
-static void choose_victims(struct harp_embedding *table, uint64_t n)
+/* How many rows go so that `n` fit: whole pages of them, as many as a round writes at most. */
+static uint32_t rows_to_go(const struct harp_embedding *table, uint64_t n)
+{
+    const struct table_cold *cold = table->cold;
+    uint64_t rows = table_cold_resident(table) + n,
+             most = (uint64_t)cold->round.most * cold->per_page;
+    rows = rows > cold->most ? rows - cold->most : 0;
+    rows = (rows + cold->per_page - 1) / cold->per_page * cold->per_page;
+    return (uint32_t)(rows < most ? rows : most);
+}
+
+/* Choose `n` rows that go, or as many as there are that may. */
+static void choose_victims(struct harp_embedding *table, uint32_t n)
 {
     struct table_cold *cold = table->cold;
-    uint64_t resident = table_cold_resident(table),
-             room = (uint64_t)cold->round.most * cold->per_page;
+    uint32_t old = n ? age_of_old(table) : 0, before = cold->call - 1;
+    uint32_t limits[] = {old < before ? old : before, before, cold->call};
     cold->round.victims_n = 0;
-    n = resident + n > cold->most ? resident + n - cold->most : 0;
-    n = (n + cold->per_page - 1) / cold->per_page * cold->per_page;
-    n = n < room ? n : room;
-    for (uint32_t limit = cold->call - 1; limit <= cold->call; limit++) {
-        uint64_t left = resident + table->how.shards;
-        while (cold->round.victims_n < n &&
-               (draw_victim(table, limit) || sweep_victim(table, limit, &left)))
+    for (uint32_t i = 0; i < 3; i++) {
+        uint64_t left = table_cold_resident(table) + table->how.shards;
+        while (cold->round.victims_n < n && sweep_victim(table, limits[i], &left))
             ;
     }
     qsort(cold->round.victims, cold->round.victims_n, sizeof *cold->round.victims, compare_victims);
@@ -166,19 +175,35 @@ int table_cold_reserve(struct harp_embedding *table, uint64_t rows)
     return pages <= cold->pages.empty_n ? 0 : add_pages(cold, pages - cold->pages.empty_n);
 }
 
-/* Copy the rows that go to pages, which are taken from the empty ones. */
-static int fill_pages(struct harp_embedding *table)
+/* Have empty pages, all before input and output begins. */
+static int have_empty_pages(struct table_cold *cold, uint32_t n)
+{
+    uint32_t more = cold->pages.n / 8 + 16;
+    if (n <= cold->pages.empty_n)
+        return 0;
+    n -= cold->pages.empty_n;
+    return add_pages(cold, n > more ? n : more);
+}
+
+static void fetch_victim(const struct harp_embedding *table, const struct table_victim *victim)
+{
+    const struct table_shard *shard = &table->shards[victim->shard];
+    const char *values = table_pool_item(&shard->values, victim->value);
+    for (size_t at = 0; at < shard->values.item_bytes; at += 64)
+        __builtin_prefetch(values + at);
+    __builtin_prefetch(table_head(shard, table_owner(shard, victim->value)->slot));
+}
+
+/* Copy the rows that go to empty pages. */
+static void fill_pages(struct harp_embedding *table)
 {
     struct table_cold *cold = table->cold;
-    cold->round.writes_n = 0;
     for (uint32_t i = 0; i < cold->round.victims_n; i++) {
         uint8_t *page = write_buffer(cold) + i / cold->per_page * cold->page_bytes;
-        if (i % cold->per_page == 0) {
-            int failed = cold->pages.empty_n ? 0 : add_pages(cold, cold->pages.n / 8 + 16);
-            if (failed)
-                return failed;
+        if (i + AHEAD < cold->round.victims_n)
+            fetch_victim(table, &cold->round.victims[i + AHEAD]);
+        if (i % cold->per_page == 0)
             cold->round.writes[cold->round.writes_n++] = cold->pages.empty[--cold->pages.empty_n];
-        }
         struct table_victim *victim = &cold->round.victims[i];
         const struct table_shard *shard = &table->shards[victim->shard];
         int64_t key = table_head(shard, table_owner(shard, victim->value)->slot)->key;
@@ -189,7 +214,6 @@ static int fill_pages(struct harp_embedding *table)
         victim->place =
             cold->round.writes[cold->round.writes_n - 1] * cold->per_page + i % cold->per_page;
     }
-    return 0;
 }
 
 /* Those that were written go; a row that was used or changed meanwhile stays. */
@@ -215,14 +239,6 @@ static void part_with_victims(struct harp_embedding *table, bool written)
     for (uint32_t i = cold->round.writes_n; i-- > 0;)
         if (!cold->pages.live[cold->round.writes[i]])
             cold->pages.empty[cold->pages.empty_n++] = cold->round.writes[i];
-    cold->round.victims_n = cold->round.writes_n = 0;
-}
-
-static int wait_page(struct table_cold *cold, uint32_t page, int failed)
-{
-    char ignored[HARP_STORE_WHY_BYTES];
-    int error = harp_page_file_wait(cold->file, page, failed ? ignored : table_why());
-    return failed ? failed : error;
 }
 
 static uint8_t *read_buffer(const struct table_cold *cold, uint32_t i)
@@ -230,25 +246,58 @@ static uint8_t *read_buffer(const struct table_cold *cold, uint32_t i)
     return cold->round.buffer + i * cold->page_bytes;
 }
 
-/* Begin to read pages, as many as are under way at once. Returns how many were begun so far. */
-static uint32_t begin_reads(struct table_cold *cold, uint32_t begun, uint32_t done)
+/* Pages move in this order: the reads that begin first, all writes, the other reads. */
+static bool is_write(const struct table_cold *cold, uint32_t move)
 {
+    return move >= cold->round.reads_first && move - cold->round.reads_first < cold->round.writes_n;
+}
+
+static uint32_t moved_page(const struct table_cold *cold, uint32_t move)
+{
+    if (is_write(cold, move))
+        return cold->round.writes[move - cold->round.reads_first];
+    return cold->round.reads[move < cold->round.reads_first ? move : move - cold->round.writes_n];
+}
+
+/* Begin to move pages, as many as are under way at once. Returns how many were begun so far. */
+static uint32_t begin_moves(struct table_cold *cold, uint32_t begun, uint32_t done)
+{
+    uint32_t moves = cold->round.reads_n + cold->round.writes_n;
     harp_page_file_hold(cold->file);
-    for (; begun < cold->round.reads_n && begun < done + WINDOW; begun++)
-        harp_page_file_read(cold->file, cold->round.reads[begun], read_buffer(cold, begun));
+    for (; begun < moves && begun < done + WINDOW; begun++) {
+        uint32_t page = moved_page(cold, begun), first = cold->round.reads_first;
+        if (is_write(cold, begun))
+            harp_page_file_write(cold->file, page,
+                                 write_buffer(cold) + (begun - first) * cold->page_bytes);
+        else
+            harp_page_file_read(
+                cold->file, page,
+                read_buffer(cold, begun < first ? begun : begun - cold->round.writes_n));
+    }
     harp_page_file_release(cold->file);
     return begun;
 }
 
+/* Wait for moves up to `end`. Returns the first error, or the one before. */
+static int wait_moves(struct table_cold *cold, uint32_t *done, uint32_t end, int failed)
+{
+    char ignored[HARP_STORE_WHY_BYTES];
+    for (; *done < end; ++*done) {
+        int error = harp_page_file_wait(cold->file, moved_page(cold, *done),
+                                        failed ? ignored : table_why());
+        failed = failed ? failed : error;
+    }
+    return failed;
+}
+
 int table_cold_read_pages(struct table_cold *cold)
 {
-    uint32_t begun = 0;
+    uint32_t begun = 0, done = 0;
     int failed = 0;
     cold->pages_read += cold->round.reads_n;
-    for (uint32_t i = 0; i < cold->round.reads_n; i++) {
-        if (i % TURN == 0)
-            begun = begin_reads(cold, begun, i);
-        failed = wait_page(cold, cold->round.reads[i], failed);
+    while (done < cold->round.reads_n) {
+        begun = begin_moves(cold, begun, done);
+        failed = wait_moves(cold, &done, done + TURN < begun ? done + TURN : begun, failed);
     }
     return failed;
 }
@@ -289,83 +338,87 @@ static uint64_t rows_to_take(const struct table_cold *cold)
     return rows;
 }
 
-/* Have a record in memory, if it is not a copy that was left behind. */
-static int take_record(struct harp_embedding *table, const uint8_t *record, uint32_t place,
-                       uint32_t epoch)
+/* Have a record in memory. Returns 0 or -ENOMEM. */
+static int take_record(struct harp_embedding *table, const struct table_wanted *row,
+                       const uint8_t *record, uint32_t epoch)
 {
-    struct table_cold *cold = table->cold;
-    int64_t key;
-    memcpy(&key, record, sizeof key);
-    uint64_t hash = harp_embedding_hash(key);
-    struct table_shard *shard = &table->shards[harp_embedding_part(hash, table->how.shards)];
-    uint32_t slot = table_shard_find(shard, key, hash);
-    if (slot == TABLE_NOWHERE || *table_where(shard, slot) != (TABLE_COLD | place))
-        return 0;
-    int64_t value = table_shard_push_value(shard, slot);
+    struct table_shard *shard = &table->shards[row->shard];
+    assert(*table_where(shard, row->slot) == (TABLE_COLD | row->place));
+    int64_t value = table_shard_push_value(shard, row->slot);
     if (value < 0)
         return (int)value;
-    memcpy(table_pool_item(&shard->values, (uint32_t)value), record + sizeof key,
+    memcpy(table_pool_item(&shard->values, (uint32_t)value), record + sizeof(int64_t),
            shard->values.item_bytes);
     table_owner(shard, (uint32_t)value)->epoch = epoch;
-    table_cold_forget(cold, place);
+    table_cold_forget(table->cold, row->place);
     return 0;
+}
+
+/* Have all records of a page in memory, but for copies that were left behind. */
+static int take_rest(struct harp_embedding *table, uint32_t page, const uint8_t *bytes)
+{
+    struct table_cold *cold = table->cold;
+    int failed = 0;
+    for (uint32_t i = 0; i < cold->per_page && cold->pages.live[page] && !failed; i++) {
+        const uint8_t *record = bytes + i * cold->record_bytes;
+        int64_t key;
+        memcpy(&key, record, sizeof key);
+        uint64_t hash = harp_embedding_hash(key);
+        struct table_wanted row = {page * cold->per_page + i,
+                                   harp_embedding_part(hash, table->how.shards), 0};
+        const struct table_shard *shard = &table->shards[row.shard];
+        row.slot = table_shard_find(shard, key, hash);
+        if (row.slot != TABLE_NOWHERE && *table_where(shard, row.slot) == (TABLE_COLD | row.place))
+            failed = take_record(table, &row, record, 0);
+    }
+    return failed;
 }
 
 /* Have the wanted rows of a page in memory, and few others. Returns 0 or -ENOMEM. */
 static int take_page(struct harp_embedding *table, uint32_t i, uint32_t *at)
 {
     struct table_cold *cold = table->cold;
-    uint32_t page = cold->round.reads[i], begin = page * cold->per_page;
-    uint8_t *bytes = read_buffer(cold, i);
+    const struct table_wanted *wanted = cold->round.wanted;
+    uint32_t page = cold->round.reads[i];
+    const uint8_t *bytes = read_buffer(cold, i);
     int failed = 0;
-    for (; *at < cold->round.wanted_n && cold->round.wanted[*at].place / cold->per_page == page &&
-           !failed;
-         ++*at)
-        failed = take_record(table, record_of(cold, bytes, cold->round.wanted[*at].place - begin),
-                             cold->round.wanted[*at].place, cold->call);
-    bool few = cold->pages.live[page] <= cold->sparse;
-    for (uint32_t j = 0; few && j < cold->per_page && cold->pages.live[page] && !failed; j++)
-        failed = take_record(table, record_of(cold, bytes, j), begin + j, 0);
-    return failed;
-}
-
-static int end_writes(struct harp_embedding *table)
-{
-    struct table_cold *cold = table->cold;
-    int failed = 0;
-    for (uint32_t i = 0; i < cold->round.writes_n; i++)
-        failed = wait_page(cold, cold->round.writes[i], failed);
-    pthread_mutex_lock(&cold->rows);
-    part_with_victims(table, !failed);
-    pthread_mutex_unlock(&cold->rows);
-    return failed;
-}
-
-/* Under `io` alone: write and read the pages of this round. Rows are taken while others come. */
-static int move_rows(struct harp_embedding *table)
-{
-    struct table_cold *cold = table->cold;
-    uint32_t at = 0, done = 0;
-    cold->pages_read += cold->round.reads_n;
-    harp_page_file_hold(cold->file);
-    for (uint32_t i = 0; i < cold->round.writes_n; i++)
-        harp_page_file_write(cold->file, cold->round.writes[i],
-                             write_buffer(cold) + i * cold->page_bytes);
-    harp_page_file_release(cold->file);
-    uint32_t begun = begin_reads(cold, 0, 0);
-    int failed = end_writes(table);
-    while (done < cold->round.reads_n && !failed) {
-        begun = begin_reads(cold, begun, done);
-        uint32_t first = done, end = done + TURN < begun ? done + TURN : begun;
-        for (; done < end; done++)
-            failed = wait_page(cold, cold->round.reads[done], failed);
-        pthread_mutex_lock(&cold->rows);
-        for (; first < end && !failed; first++)
-            failed = take_page(table, first, &at);
-        pthread_mutex_unlock(&cold->rows);
+    for (; *at < cold->round.wanted_n && wanted[*at].place / cold->per_page == page && !failed;
+         ++*at) {
+        if (*at + AHEAD < cold->round.wanted_n) {
+            const struct table_wanted *next = &wanted[*at + AHEAD];
+            __builtin_prefetch(table_where(&table->shards[next->shard], next->slot), 1);
+        }
+        failed = take_record(table, &wanted[*at],
+                             bytes + wanted[*at].place % cold->per_page * cold->record_bytes,
+                             cold->call);
     }
-    for (; done < begun; done++)
-        failed = wait_page(cold, cold->round.reads[done], failed);
+    if (cold->pages.live[page] <= cold->sparse && !failed)
+        failed = take_rest(table, page, bytes);
+    return failed;
+}
+
+/* Under `io` alone: move the pages of this round, and have rows in memory while others come. */
+static int move_rows(struct harp_embedding *table, uint32_t begun)
+{
+    struct table_cold *cold = table->cold;
+    uint32_t moves = cold->round.reads_n + cold->round.writes_n, done = 0, taken = 0, at = 0,
+             written = cold->round.reads_first + cold->round.writes_n;
+    bool parted = false;
+    int failed = 0;
+    do {
+        begun = begin_moves(cold, begun, done);
+        failed = wait_moves(cold, &done, done + TURN < begun ? done + TURN : begun, failed);
+        if (done == moves)
+            pthread_mutex_lock(&cold->rows);
+        else if (failed || done < written || pthread_mutex_trylock(&cold->rows))
+            continue;
+        if (!parted)
+            part_with_victims(table, !failed);
+        parted = true;
+        for (; taken < done - cold->round.writes_n && !failed; taken++)
+            failed = take_page(table, taken, &at);
+        pthread_mutex_unlock(&cold->rows);
+    } while (done < moves);
     return failed;
 }
 
@@ -373,16 +426,19 @@ int table_cold_round(struct harp_embedding *table, uint64_t inserts)
 {
     struct table_cold *cold = table->cold;
     table_cold_pages_of_wanted(cold);
-    choose_victims(table, inserts + rows_to_take(cold));
-    int failed = fill_pages(table);
-    if (failed) {
-        part_with_victims(table, false);
-    } else {
+    uint32_t going = rows_to_go(table, inserts + rows_to_take(cold));
+    int failed = have_empty_pages(cold, going / cold->per_page);
+    if (!failed) {
+        cold->pages_read += cold->round.reads_n;
+        cold->round.reads_first = begin_moves(cold, 0, 0);
+        choose_victims(table, going);
+        fill_pages(table);
         pthread_mutex_unlock(&cold->rows);
-        failed = move_rows(table);
+        failed = move_rows(table, cold->round.reads_first);
         pthread_mutex_lock(&cold->rows);
     }
-    cold->round.wanted_n = cold->round.reads_n = 0;
+    cold->round.wanted_n = cold->round.reads_n = cold->round.reads_first = 0;
+    cold->round.victims_n = cold->round.writes_n = 0;
     return failed;
 }
 

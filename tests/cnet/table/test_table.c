@@ -418,6 +418,45 @@ static void test_a_cap_is_kept(void)
     harp_embedding_close(table);
 }
 
+static void look_up_keys(const uint32_t *chosen, uint32_t n)
+{
+    static int64_t keys[BATCH];
+    static float rows[BATCH * DIM];
+    for (uint32_t i = 0; i < n; i++)
+        keys[i] = key_of(chosen[i]);
+    struct harp_embedding_bags look = {table, keys, NULL, NULL, rows, n, n, DIM, 0, false, false};
+    CHECK(!harp_embedding_look_up(&look, 1, threads), "%s", harp_embedding_why());
+}
+
+/* Some rows are used in every fourth call, others at random: rows that go are not. */
+static void test_rows_that_are_used_often_stay_in_memory(void)
+{
+    enum { CAP = 400, ALL = 3000, OFTEN = 50, FEW = 60, TIMES = 200 };
+    struct harp_embedding_how how = {
+        .seed = 11, .dim = DIM, .bound = 0.5F, .shards = 2, .admit_count = 1};
+    uint32_t often[OFTEN], others[FEW];
+    uint64_t read = 0, read_for_others = 0;
+    table = harp_embedding_open(&how);
+    CHECK(!harp_embedding_cap(table, folder, CAP * DIM * sizeof(float)), "cap");
+    for (uint32_t i = 0; i < KEYS; i++)
+        reset_row(i);
+    for (uint32_t times = 0; times < 40; times++)
+        add_batch(300, ALL);
+    for (uint32_t i = 0; i < OFTEN; i++)
+        often[i] = i;
+    for (uint32_t times = 0; times < 5 * TIMES; times++) {
+        uint64_t before = harp_embedding_pages_read(table);
+        for (uint32_t i = 0; i < FEW; i++)
+            others[i] = OFTEN + draw_below(ALL - OFTEN);
+        look_up_keys(times % 4 ? others : often, times % 4 ? FEW : OFTEN);
+        *(times % 4 ? &read_for_others : &read) +=
+            times < TIMES ? 0 : harp_embedding_pages_read(table) - before;
+    }
+    CHECK(read_for_others > TIMES * 3 * FEW / 2, "%lu pages", (unsigned long)read_for_others);
+    CHECK(read < TIMES * OFTEN / 20, "%lu pages", (unsigned long)read);
+    harp_embedding_close(table);
+}
+
 static void test_a_folder_that_is_not_there_is_an_error(void)
 {
     struct harp_embedding_how how = {.dim = DIM, .shards = 2, .admit_count = 1};
@@ -523,6 +562,7 @@ int main(int argc, char **argv)
     test_values_that_are_not_finite_change_nothing();
     test_a_folder_that_is_not_there_is_an_error();
     test_a_cap_is_kept();
+    test_rows_that_are_used_often_stay_in_memory();
     test_a_disk_that_fails_is_named();
     test_random_calls(threads, (uint32_t)atoi(argv[2]), 0);
     test_random_calls(threads, (uint32_t)atoi(argv[2]) / 4, 3 * KEYS / 4);
