@@ -39,5 +39,5 @@ class Offload(Model):
     AMD EPYC (docs/results/angelptm.json, row adam; 0.99e9 to 1.82e9)."""
     slows: Annotated[float, Strict(), Field(ge=0, le=10)] = 0.0
     """Seconds of computing that a second of moves and updates beside it takes: none on a GPU, whose
-    copies have memory and engines of their own (measured in https://github.com/NVIDIA/nccl/issues/1023);
-    a CPU that trains has its cores for both."""
+    copies have engines of their own (low confidence: a user's report, NVIDIA/nccl#1023, saw its
+    kernels no slower); a CPU that trains has its cores for both."""
