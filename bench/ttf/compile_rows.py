@@ -3,8 +3,7 @@
 compile    seconds of 1,000 steps, cold caches, of the first call and all compilation that a step
            waits for; the median share of torch.compile's default, and limits on single reports. The
            best setting is the faster of torch.compile as it comes, with dynamic=True (and counters
-           and parameters' shapes dynamic), and with the stance eager_on_recompile. Ours and the
-           settings near the best run three times, in turn, and medians are held together.
+           and parameters' shapes dynamic), and with the stance eager_on_recompile.
 graphs     most compilations of a report beyond the fewest possible, which it states
 warm       compilations of a second start from the same folder, all reports together
 pass-...   forward and backward of eight gates, and of 26 dynamic embeddings, with the graph passes
@@ -38,77 +37,60 @@ STEPS = 1000
 WARM_STEPS = 100
 SETTINGS = ("default", "dynamic", "stance")
 """Of torch.compile; `bench.ttf.compile_loops` says what they are."""
-ROUNDS, NEAR = 3, 1.5
-"""Runs of ours and of the settings that took at most this times the fastest's seconds: some seconds
-are off by half now and then."""
 PATIENCE_S = 900.0
 OFF = 1e-3
 """Most that a result may be off torch.compile's, by its size."""
 
 
 class Reports:
-    """Runs of the reports, all with cold caches."""
+    """Runs of the reports, each made once: a cold start is the same at the second time."""
 
     def __init__(self, space: Namespace, folder: Path) -> None:
         self._space, self._folder = space, folder
         self._process = self._start()
         self._fewest: dict[str, int] = self._process.ask(do="fewest")[0]
-        self._runs: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        self._first: dict[str, dict[str, dict[str, Any]]] = {}
 
     def _start(self) -> Ranks:
         return Ranks([popen(self._space, sys.executable, "-m", "bench.ttf.compile_loops")])
 
-    def _run(self, process: Ranks, report: str, how: str, steps: int,
-             number: int = 1) -> dict[str, Any]:
+    def _run(self, process: Ranks, report: str, how: str, steps: int) -> dict[str, Any]:
         return process.ask(patience_s=PATIENCE_S, do="run", report=report, how=how, steps=steps,
-                           folder=str(self._folder / f"{report}-{number}"))[0]
+                           folder=str(self._folder / report))[0]
 
-    def runs(self, report: str, how: str, least: int = 1) -> list[dict[str, Any]]:
-        """Give runs of a report, compiled in one way, after as many as are missing."""
-        made = self._runs.setdefault((report, how), [])
-        while len(made) < least:
-            made.append(self._run(self._process, report, how, STEPS, len(made) + 1))
-        return made
-
-    def _seconds(self, report: str, how: str) -> float:
-        return statistics.median(each["seconds"] for each in self.runs(report, how))
-
-    def _in_turn(self, report: str) -> None:
-        """Run a report in all ways, and those that matter again."""
-        self.runs(report, "ours")
-        seconds = {how: self._seconds(report, how) for how in SETTINGS}
-        near = [how for how in SETTINGS if seconds[how] <= NEAR * min(seconds.values())]
-        for least in range(2, ROUNDS + 1):
-            for how in ("ours", *near):
-                self.runs(report, how, least)
+    def run(self, how: str) -> dict[str, dict[str, Any]]:
+        """Give what came of all reports, compiled in one way."""
+        if how not in self._first:
+            self._first[how] = {report: self._run(self._process, report, how, STEPS)
+                                for report in self._fewest}
+        return self._first[how]
 
     def shares(self) -> Sample:
         """Give the median share of the default's seconds, and the largest shares."""
-        default, best = [], []
-        for report in self._fewest:
-            self._in_turn(report)
-            right = self.runs(report, "default")[0]["found"]
-            for run in self.runs(report, "ours"):
-                if abs(run["found"] - right) > OFF * abs(right):
-                    raise BenchError(f"report {report}: harp.ttf.compile gave {run['found']:g}, "
-                                     f"torch.compile {right:g}")
-            ours, *others = (self._seconds(report, how) for how in ("ours", *SETTINGS))
-            default.append(ours / others[0])
-            best.append(ours / min(others))
-        runs = [run for report in self._fewest for run in self.runs(report, "ours")]
+        ours = self.run("ours")
+        others = {how: self.run(how) for how in SETTINGS}
+        for report, found in ours.items():
+            right = others["default"][report]["found"]
+            if abs(found["found"] - right) > OFF * abs(right):
+                raise BenchError(f"report {report}: harp.ttf.compile gave {found['found']:g}, "
+                                 f"torch.compile {right:g}")
+        default = [ours[report]["seconds"] / others["default"][report]["seconds"]
+                   for report in ours]
+        best = [ours[report]["seconds"] / min(each[report]["seconds"] for each in others.values())
+                for report in ours]
+        seconds = sum(each["seconds"] for each in ours.values())
         return Sample(statistics.median(default),
-                      sum(run["cpu_s"] for run in runs) / sum(run["seconds"] for run in runs),
+                      sum(each["cpu_s"] for each in ours.values()) / seconds,
                       {"of_default_at_most": max(default), "of_best_setting_at_most": max(best)})
 
     def graphs(self) -> Sample:
         """Give the most compilations that a report had beyond the fewest possible."""
-        return Sample(max(run["graphs"] - fewest for report, fewest in self._fewest.items()
-                          for run in self.runs(report, "ours")))
+        return Sample(max(found["graphs"] - self._fewest[report]
+                          for report, found in self.run("ours").items()))
 
     def second_start(self) -> Sample:
         """Give the compilations of all reports in a new process, with the same folder."""
-        for report in self._fewest:
-            self.runs(report, "ours")
+        self.run("ours")
         process = self._start()
         return Sample(sum(self._run(process, report, "ours", WARM_STEPS)["compiled"]
                           for report in self._fewest))
