@@ -89,10 +89,12 @@ PATH="$PWD/$venv/bin:$PATH"
 export PATH PIP_DISABLE_PIP_VERSION_CHECK=1
 # An editable build runs without isolation, so its own requirements come first.
 pip install -q meson-python meson ninja cffi
-# Each import of an editable build runs ninja, and two at once in one folder break each other.
+# Each import of an editable build runs ninja, and two at once in one folder break each other. Where
+# it runs meson, that runs ninja again, within the same turn.
 cat >"$venv/bin/ninja-in-turn" <<END
 #!/bin/sh
-[ "\${1-}" = --version ] || { exec 9>.ninja_turn && flock 9; }
+[ "\${1-}" = --version ] || [ "\${NINJA_TURN-}" ] || { exec 9>.ninja_turn && flock 9; }
+export NINJA_TURN=mine
 exec "$PWD/$venv/bin/ninja" "\$@"
 END
 chmod +x "$venv/bin/ninja-in-turn"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -72,10 +74,15 @@ def test_without_a_stage_everything_is_installed(bare):
 
 
 def test_programs_that_start_together_survive_a_stale_build() -> None:
-    """Each import of an editable build builds what is stale; one waits for the other."""
+    """Each import of an editable build builds what is stale; one waits for the other.
+
+    Meson is told of the same ninja, and runs it within a turn, which once waited for itself.
+    """
     (ROOT / "meson.build").touch()
+    ninja = {"NINJA": str(Path(sys.executable).with_name("ninja-in-turn"))}
     programs = [subprocess.Popen([sys.executable, "-c", "import harp.net"], cwd=ROOT,
-                                 stderr=subprocess.PIPE, text=True) for _ in range(3)]
+                                 env={**os.environ, **ninja}, stderr=subprocess.PIPE, text=True)
+                for _ in range(3)]
     ended = [(program.communicate(timeout=PATIENCE_S)[1], program.returncode)
              for program in programs]
     assert ended == [("", 0)] * 3
