@@ -82,8 +82,11 @@ class Direct:
     def link(self, peer: int) -> None:
         """Connect to a rank of this host, if both have opened it. Raises OpenError."""
         name, why = self._names.get(peer), ffi.new("char[]", lib.HARP_WHY_BYTES)
-        if name is not None and lib.harp_direct_link(self._c, peer, name, why) != 0:
-            raise OpenError(ffi.string(why).decode())
+        if name is None:
+            return
+        error = lib.harp_direct_link(self._c, peer, name, why)
+        if error:
+            raise OpenError.of(error, ffi.string(why).decode())
 
     @property
     def c_direct(self) -> Any:
