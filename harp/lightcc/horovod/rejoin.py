@@ -78,10 +78,11 @@ def start(process_sets: Sequence[world.ProcessSet] = (),
     global _meeting  # noqa: PLW0603  (counts what this process lived through)
     if world.is_initialized():
         return
-    if ELASTIC not in environment:
+    if ELASTIC in environment:
+        _meeting = max(_meeting, int(environment[ELASTIC]) - 1)
+    elif not _meeting:
         world.restart(_next_place(environment), process_sets, environment, _meeting)
         return
-    _meeting = max(_meeting, int(environment[ELASTIC]) - 1)
     meet_again(process_sets, environment)
 
 

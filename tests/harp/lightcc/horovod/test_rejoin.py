@@ -169,6 +169,40 @@ world.end()""")
         f"[{rank}] {rank} 3" for rank in range(3) for _ in range(2)]
 
 
+@pytest.mark.parametrize("leaver", [0, 1])
+def test_a_rank_that_begins_again_meets_once_more_where_no_group_could_be_made(leaver):
+    """After ``shutdown`` a meeting fails for many reasons: another rank may still lose a group.
+
+    One that has its connections already hears of it in its first call, as in `hvd.elastic.run`.
+    """
+    script = START.replace("world.end()", f"""
+from harp.lightcc.failure import GroupError
+from harp.lightcc.mover import Direct
+from harp.net.errors import OpenError
+link = Direct.link
+def fail_once(*_):
+    Direct.link = link
+    raise OpenError(5, "no memory of that name")
+{ALL_MET}
+world.end()
+if os.environ["RANK"] == "{leaver}":
+    Direct.link = fail_once
+rejoin.start()
+while True:
+    try:
+        {ALL_MET}
+        break
+    except GroupError:
+        rejoin.meet_again()
+print(world.current().rank, world.current().size, flush=True)
+world.end()""")
+    done = start_elastic(script, "-np", "3")
+    assert done.returncode == 0, done.stderr
+    assert "no group could be made: no memory of that name" in done.stderr
+    assert sorted(done.stdout.splitlines()) == [
+        f"[{rank}] {rank} 3" for rank in range(3) for _ in range(2)]
+
+
 @pytest.mark.parametrize("absent", [0, 1])
 def test_a_rank_that_comes_no_more_to_a_plain_job_is_named_after_one_timeout(absent, monkeypatch):
     monkeypatch.setenv("HOROVOD_START_TIMEOUT", "2")
