@@ -8,6 +8,7 @@
 
 #include "engine/engine_state.h"
 #include "engine_two.h"
+#include "memory_use.h"
 
 enum {
     MESSAGE_BYTES = 70000,
@@ -22,15 +23,6 @@ enum {
 static uint32_t connections_n;
 static struct harp_connection **from, **to;
 static uint8_t *out, *in;
-
-static long resident_kib(void)
-{
-    long all, resident;
-    FILE *table = fopen("/proc/self/statm", "r");
-    CHECK(table && fscanf(table, "%ld %ld", &all, &resident) == 2, "no /proc/self/statm");
-    fclose(table);
-    return resident * 4;
-}
 
 static void await_type(struct harp_connection *connection, uint32_t type)
 {
@@ -124,18 +116,18 @@ int main(int count, char **arguments)
     connections_of_two = connections_n + 1;
     make_messages();
     connect_two(HARP_PROGRESS_MANUAL, -1, harp_port_tcp_open);
-    long open_kib = resident_kib();
+    long open_kib = memory_use_kib("VmRSS");
     connect_all();
-    long made_kib = resident_kib();
+    long made_kib = memory_use_kib("VmRSS");
     CHECK(made_kib - open_kib < (long)connections_n * CONNECTION_KIB, "%u connections take %ld KiB",
           connections_n, made_kib - open_kib);
     hand_over();
     uint64_t taken = send_until_full();
     CHECK(taken < (uint64_t)connections_n * MESSAGE_BYTES, "the kernel took all");
-    CHECK(resident_kib() - made_kib < KERNEL_KIB, "%ld KiB for %llu bytes in flight",
-          resident_kib() - made_kib, (unsigned long long)taken);
+    CHECK(memory_use_kib("VmRSS") - made_kib < KERNEL_KIB, "%ld KiB for %llu bytes in flight",
+          memory_use_kib("VmRSS") - made_kib, (unsigned long long)taken);
     printf("%ld KiB for each connection, %ld KiB while %llu bytes are in flight\n",
-           (made_kib - open_kib) / connections_n, resident_kib() - made_kib,
+           (made_kib - open_kib) / connections_n, memory_use_kib("VmRSS") - made_kib,
            (unsigned long long)taken);
     check_messages();
     harp_engine_close(engines[0]);

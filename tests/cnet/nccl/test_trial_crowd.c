@@ -17,6 +17,7 @@
 
 #include "check.h"
 #include "descriptors.h"
+#include "memory_use.h"
 #include "nccl/abi.h"
 
 #define GOOD(call) CHECK((call) == NCCL_SUCCESS, "%s failed", #call)
@@ -111,20 +112,6 @@ static void start_host(int number)
     close(hosts[number].handles[0]);
 }
 
-/* Of /proc/self/status: VmRSS, VmHWM. */
-static long read_mib(const char *name)
-{
-    char line[128];
-    long kib = -1;
-    FILE *from = fopen("/proc/self/status", "r");
-    CHECK(from, "there is no /proc/self/status");
-    while (kib < 0 && fgets(line, sizeof line, from))
-        if (strncmp(line, name, strlen(name)) == 0)
-            kib = atol(line + strlen(name) + 1);
-    fclose(from);
-    return kib >> 10;
-}
-
 static bool accept_host(struct host *host)
 {
     if (!host->receiving)
@@ -163,7 +150,7 @@ int main(int argc, char **argv)
     GOOD(net->init(&context, 1, NULL, note_trial, NULL));
     for (int i = 0; i < n; i++)
         GOOD(net->listen(context, 0, hosts[i].handle, &hosts[i].listening));
-    long before_mib = read_mib("VmRSS");
+    long before_mib = memory_use_kib("VmRSS") >> 10;
     int before = count_descriptors();
     begun = time(NULL);
     for (int i = 0; i < n; i++)
@@ -177,7 +164,7 @@ int main(int argc, char **argv)
         most = open > most ? open : most;
         make_way(1);
     }
-    long took_s = time(NULL) - begun, took_mib = read_mib("VmHWM") - before_mib;
+    long took_s = time(NULL) - begun, took_mib = (memory_use_kib("VmHWM") >> 10) - before_mib;
     for (int came = 0; came < n; make_way(1), expect_soon("a message")) {
         came = 0;
         for (int i = 0; i < n; i++)
