@@ -373,7 +373,9 @@ def _kept_layout(plan: Plan) -> tuple[tuple[Phase, tuple[Ints, Floats, Floats]],
     return tuple(_made_layout(plan))
 
 
-_repeated_layout = lru_cache(maxsize=REPEATED_PLANS)(_kept_layout.__wrapped__)
+@lru_cache(maxsize=REPEATED_PLANS)
+def _repeated_layout(plan: Plan) -> tuple[tuple[Phase, tuple[Ints, Floats, Floats]], ...]:
+    return tuple(_made_layout(plan))
 
 
 def _flows_of(phase: Phase) -> tuple[Ints, Floats, Floats]:
