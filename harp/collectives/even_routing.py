@@ -80,32 +80,36 @@ def wanted_shares(router: Router, ranks: int, of_host: int) -> list[float]:
 
 def _choices(router: Router, ranks: int, of_host: int) -> Iterator[tuple[list[int], float]]:
     """Ranks of a host that a token may want, and the share of tokens that want just these."""
-    width = ranks // router.groups if router.groups < ranks else of_host
-    parts = max(of_host // width, 1)
     if router.groups == 1 or router.groups >= ranks:
         yield from _neighbours(list(range(of_host)), wanted_shares(router, ranks, of_host), 1.0)
         return
     experts, top_k, groups, drawn = router
-    width = min(width, of_host)
+    width = min(ranks // groups, of_host)
+    parts = of_host // width
     yield [], _drawn(groups, drawn, parts, 0)
     for hits in range(1, min(parts, drawn) + 1):
         share = _drawn(groups, drawn, parts, hits)
         inner = wanted_shares(Router(experts * drawn // groups, top_k), ranks * drawn // groups,
                               hits * width)
-        for first in range(parts if hits < parts else 1):
-            some = [(first + part) % parts * width + rank
-                    for part in range(hits) for rank in range(width)]
-            yield from _neighbours(some, inner, share / (parts if hits < parts else 1))
+        rows = _rows(parts, hits)
+        for row in rows:
+            some = [part * width + rank for part in row for rank in range(width)]
+            yield from _neighbours(some, inner, share / len(rows))
+
+
+def _rows(size: int, length: int) -> list[list[int]]:
+    """Rows of ``length`` neighbours on a ring of ``size``; a whole or an empty one once."""
+    return [[(first + number) % size for number in range(length)]
+            for first in range(size if 0 < length < size else 1)]
 
 
 def _neighbours(some: list[int], shares: list[float],
                 weight: float) -> Iterator[tuple[list[int], float]]:
     """Each row of m neighbours among ``some`` ranks; those that want m are spread over them."""
-    size = len(some)
     for m, share in enumerate(shares):
-        for first in range(size if 0 < m < size else 1):
-            yield ([some[(first + number) % size] for number in range(m)],
-                   weight * share / (size if 0 < m < size else 1))
+        rows = _rows(len(some), m)
+        for row in rows:
+            yield [some[place] for place in row], weight * share / len(rows)
 
 
 def even_blocks(token_bytes: int, router: Router, hosts: Sequence[int],
