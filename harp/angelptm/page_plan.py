@@ -451,7 +451,9 @@ class _Planner(Space):
     def leave_unchanged(self, job: Job, keep: Sequence[set[int]]) -> None:
         """Have pages leave that the host still has and that would be copied behind the job."""
         here = [page for page in job.pages if self.where[page][0] == DEVICE]
-        for page in here if len(here) < len(job.pages) else ():
+        if len(here) == len(job.pages):  # the device updates them
+            return
+        for page in here:
             if page in self.free[HOST] and self.next_use(page, DEVICE) >= self.horizon.end:
                 self.move(page, HOST, keep)
 
