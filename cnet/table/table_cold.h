@@ -16,9 +16,10 @@
  * With 10 records to a page and a third as the limit, a page is read 7 times for each time that it
  * is written (a page gives up a record at each read, and its last 4 at once).
  *
- * The rows that go: a hand goes round over all rows, and takes those that are among the eighth used
- * longest ago, by a sample of them. Rows of this call and the one before stay, if others are there,
- * and so do rows with gradients that wait; so a batch is in memory even where the cap is smaller.
+ * The rows that go: a hand sweeps over all rows in a circle, as CLOCK's does. It takes a row that
+ * is among the eighth used longest ago; a sample of rows tells how old these are. Rows of this call
+ * and the one before stay, if others are there, and so do rows with gradients that wait; so a batch
+ * is in memory even where the cap is smaller.
  *
  * Locks: `io`, to move rows between memory and disk; and `rows`, to read or change any.
  * `io` is taken first. Reads and writes of pages happen under `io` alone, so look-ups and steps go

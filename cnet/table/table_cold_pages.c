@@ -10,7 +10,7 @@
 /* Pages that are moved at once, and after how many of them rows are taken: the others come
  * meanwhile, and look-ups of other threads get their turn. */
 enum { WINDOW = 56, TURN = 16 };
-/* The rows of which the age is looked at, and the part of them that may go. */
+/* Rows whose ages age_of_old() samples; one in OLD_PART of them, the oldest, may go. */
 enum { SAMPLE = 64, OLD_PART = 8 };
 /* Rows that are being fetched into the cache. */
 enum { AHEAD = 8 };
@@ -55,7 +55,7 @@ static void take_victim(struct table_cold *cold, struct harp_embedding *table, u
         (struct table_victim){.shard = shard, .value = value};
 }
 
-/* The call since which all rows were used but the eighth that was used longest ago, by a sample. */
+/* Rows that were last used before this call are the oldest eighth, as a sample tells. */
 static uint32_t age_of_old(struct harp_embedding *table)
 {
     struct table_cold *cold = table->cold;

@@ -38,6 +38,6 @@ class Offload(Model):
     """Parameters a second that a rank's thread updates on the host; the default is one core's of an
     AMD EPYC (docs/results/angelptm.json, row adam; 0.99e9 to 1.82e9)."""
     slows: Annotated[float, Strict(), Field(ge=0, le=10)] = 0.0
-    """Seconds of computing that a second of moves and updates beside it takes: none on a GPU, whose
-    copies have engines of their own (low confidence: a user's report, NVIDIA/nccl#1023, saw its
-    kernels no slower); a CPU that trains has its cores for both."""
+    """Seconds of computing that are lost to a second of moves and updates beside it. A CPU that
+    trains has the same cores for both. A GPU copies by engines of its own and loses none (low
+    confidence: NVIDIA/nccl#1023, where a user saw kernels no slower)."""

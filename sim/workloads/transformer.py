@@ -42,8 +42,9 @@ class Experts:
     first: int = 0
     """Layers at the beginning that have none."""
     groups: int = 1
-    """Groups of experts, of which a token goes to ``top_groups``, and to experts of these alone."""
+    """Groups of neighbouring experts."""
     top_groups: int = 1
+    """Groups that a token goes to; all its experts are in these."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ class Transformer:
     """Rows of a table of relative positions for each head, one table a stack; 0: none."""
     dropout: bool = False
     ahead: int = 0
-    """Layers behind the stack, each of which predicts one token more in training."""
+    """Layers behind the stack. In training each predicts one token more."""
     experts: Experts | None = None
     latent: Latent | None = None
     patches: Patches | None = None

@@ -1,6 +1,6 @@
-/* Many connections over one TCP flow, on each of which a message is handed over at once. The
- * kernel's buffers bound what is in flight, however small they are, and a session takes memory for
- * what is in flight, not for what its window would allow.
+/* Many connections over one TCP flow; each is handed a message at the same time. The kernel's
+ * buffers bound what is in flight, however small they are. A session takes memory for what is in
+ * flight, not for what its window would allow.
  *
  *     engine_windows CONNECTIONS
  */
